@@ -1,0 +1,3 @@
+//! Each adapter knows its own vendor crate and serves one port; none knows another.
+
+pub mod engine;

@@ -1,0 +1,4 @@
+//! Engines: what makes sandboxes.
+
+pub mod docker;
+pub mod fake;

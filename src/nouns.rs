@@ -1,0 +1,10 @@
+//! The words of the trade as types: identifiers, limits, outcomes, events, time and the list of machine codes.
+//!
+//! Nouns know nothing of engines, HTTP, files or settings; every other room may use them.
+
+pub mod clock;
+pub mod error;
+pub mod event;
+pub mod id;
+pub mod limits;
+pub mod outcome;

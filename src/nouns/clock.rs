@@ -1,0 +1,45 @@
+//! Wall clock time as a parameter, so that tests choose it.
+
+use std::{
+    sync::atomic::{AtomicI64, Ordering},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// Tells the time of day. Durations are measured with `tokio::time::Instant` instead, which tests can pause.
+pub trait Clock: Send + Sync + 'static {
+    /// Seconds since the Unix epoch.
+    fn unix_s(&self) -> i64;
+}
+
+/// The machine's clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the machine's clock")]
+    fn unix_s(&self) -> i64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX))
+    }
+}
+
+/// A clock that stands still until it is set.
+#[derive(Debug, Default)]
+pub struct ManualClock(AtomicI64);
+
+impl ManualClock {
+    /// A clock that shows `unix_s`.
+    pub fn at(unix_s: i64) -> Self {
+        Self(AtomicI64::new(unix_s))
+    }
+
+    /// Sets the time.
+    pub fn set(&self, unix_s: i64) {
+        self.0.store(unix_s, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn unix_s(&self) -> i64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}

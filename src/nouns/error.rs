@@ -1,0 +1,144 @@
+//! The one list of machine codes. A code is ours and stable; the user's failing program is never one of these.
+
+use std::fmt;
+
+/// What kind of error this is, for a program to decide on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// An argument or parameter breaks its rule; the sentence names it.
+    InvalidArgument,
+    /// The request is not of the protocol's form.
+    InvalidRequest,
+    /// No token, or another one.
+    Unauthorized,
+    /// Known, and not allowed.
+    Forbidden,
+    /// No runner image for the language.
+    RunnerNotFound,
+    /// The conversation has no files here.
+    ConversationNotFound,
+    /// No such file in the conversation.
+    FileNotFound,
+    /// It is there, but it is not a plain file: a link, a pipe, a device, a folder.
+    NotAFile,
+    /// More bytes than the ceiling.
+    TooLarge,
+    /// Too many requests are waiting.
+    QueueFull,
+    /// It waited for its turn longer than the queue's limit.
+    QueueTimeout,
+    /// The server is stopping and starts nothing new.
+    ShuttingDown,
+    /// The engine does not answer.
+    EngineUnavailable,
+    /// The engine answered with a failure.
+    EngineFailed,
+    /// The engine lost the sandbox while the program ran: whether it ended is not known.
+    EngineLost,
+    /// No room is left on the disk.
+    NoSpace,
+    /// A fault of ours.
+    Internal,
+}
+
+impl Code {
+    /// Every code, for documents and tests.
+    pub const ALL: [Self; 17] = [
+        Self::InvalidArgument,
+        Self::InvalidRequest,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::RunnerNotFound,
+        Self::ConversationNotFound,
+        Self::FileNotFound,
+        Self::NotAFile,
+        Self::TooLarge,
+        Self::QueueFull,
+        Self::QueueTimeout,
+        Self::ShuttingDown,
+        Self::EngineUnavailable,
+        Self::EngineFailed,
+        Self::EngineLost,
+        Self::NoSpace,
+        Self::Internal,
+    ];
+
+    /// The stable text of the code.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidArgument => "invalid_argument",
+            Self::InvalidRequest => "invalid_request",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
+            Self::RunnerNotFound => "runner_not_found",
+            Self::ConversationNotFound => "conversation_not_found",
+            Self::FileNotFound => "file_not_found",
+            Self::NotAFile => "not_a_file",
+            Self::TooLarge => "too_large",
+            Self::QueueFull => "queue_full",
+            Self::QueueTimeout => "queue_timeout",
+            Self::ShuttingDown => "shutting_down",
+            Self::EngineUnavailable => "engine_unavailable",
+            Self::EngineFailed => "engine_failed",
+            Self::EngineLost => "engine_lost",
+            Self::NoSpace => "no_space",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The HTTP status that means the same (RFC 9110).
+    pub fn http_status(self) -> u16 {
+        match self {
+            Self::InvalidArgument | Self::InvalidRequest => 400,
+            Self::Unauthorized => 401,
+            Self::Forbidden => 403,
+            Self::RunnerNotFound | Self::ConversationNotFound | Self::FileNotFound => 404,
+            Self::NotAFile => 409,
+            Self::TooLarge => 413,
+            Self::QueueFull | Self::QueueTimeout | Self::ShuttingDown | Self::EngineUnavailable => 503,
+            Self::EngineFailed | Self::EngineLost => 502,
+            Self::NoSpace => 507,
+            Self::Internal => 500,
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An error as a client may see it: a code and one sentence that says what to do. The cause stays in the log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// The machine code.
+    pub code: Code,
+    /// One sentence, free of secrets, host paths and engine texts.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure with its sentence.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// An argument that breaks its rule: `name` is the argument, `why` completes «`name`: …».
+    pub fn argument(name: &str, why: impl fmt::Display) -> Self {
+        Self::new(Code::InvalidArgument, format!("{name}: {why}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_distinct_words() {
+        let words: std::collections::HashSet<_> = Code::ALL.iter().map(|c| c.as_str()).collect();
+        assert_eq!(words.len(), Code::ALL.len());
+        assert!(Code::ALL.iter().all(|c| (400..600).contains(&c.http_status())));
+    }
+}

@@ -1,0 +1,196 @@
+//! Identifiers. Each is parsed once, at the door, and is well formed from then on.
+
+use std::{fmt, str::FromStr};
+
+use uuid::Uuid;
+
+/// The longest conversation id, in characters.
+pub const CONVERSATION_ID_CHARS_MAX: usize = 128;
+/// The longest language name, in characters.
+pub const LANGUAGE_CHARS_MAX: usize = 32;
+
+/// Why a text is not an identifier. The sentence names the rule that was broken and never repeats the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    /// Nothing was given.
+    #[error("it is empty: give 1 to {max} characters")]
+    Empty {
+        /// The longest form, in characters.
+        max: usize,
+    },
+    /// More than the longest form.
+    #[error("it is longer than {max} characters: give a shorter one")]
+    TooLong {
+        /// The longest form, in characters.
+        max: usize,
+    },
+    /// The first character has a narrower alphabet than the rest.
+    #[error("its first character is not a letter or digit: start it with one of A-Z a-z 0-9")]
+    FirstCharacter,
+    /// A character outside the alphabet.
+    #[error("it holds a character that is not allowed: use only {allowed}")]
+    Character {
+        /// The alphabet, for people.
+        allowed: &'static str,
+    },
+}
+
+/// The owner of files across runs: 1 to 128 characters of `A-Z a-z 0-9 . _ -`, the first a letter or digit.
+///
+/// Such a name is never `.` or `..`, never hidden and holds no separator, so it is one plain folder name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConversationId(String);
+
+impl ConversationId {
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ConversationId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        check(text, CONVERSATION_ID_CHARS_MAX, "A-Z a-z 0-9 . _ -", |b| {
+            b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')
+        })?;
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for ConversationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The name of a language or an alias of it, in lower case: 1 to 32 characters of `a-z 0-9 . _ + # -`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Language(String);
+
+impl Language {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Language {
+    type Err = IdError;
+
+    /// Letters are folded to lower case, so `Python` finds `python`.
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        check(text, LANGUAGE_CHARS_MAX, "A-Z a-z 0-9 . _ + # -", |b| {
+            b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'+' | b'#' | b'-')
+        })?;
+        Ok(Self(text.to_ascii_lowercase()))
+    }
+}
+
+impl fmt::Display for Language {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn check(text: &str, max: usize, allowed: &'static str, fits: impl Fn(u8) -> bool) -> Result<(), IdError> {
+    let bytes = text.as_bytes();
+    let first = *bytes.first().ok_or(IdError::Empty { max })?;
+    // The alphabets are ASCII, so a text that passes has as many characters as bytes.
+    if text.chars().nth(max).is_some() {
+        return Err(IdError::TooLong { max });
+    }
+    if !first.is_ascii_alphanumeric() {
+        return Err(IdError::FirstCharacter);
+    }
+    if bytes.iter().all(|&b| fits(b)) { Ok(()) } else { Err(IdError::Character { allowed }) }
+}
+
+macro_rules! uuid_id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// A new one. Sorts by the time it was made.
+            #[expect(clippy::new_without_default, reason = "a default identifier would be a lie: each is another")]
+            pub fn new() -> Self {
+                Self(Uuid::now_v7())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0.simple())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdError;
+
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                const ALLOWED: &str = concat!("the form ", $prefix, "<32 hexadecimal digits>");
+                let digits = text.strip_prefix($prefix).ok_or(IdError::Character { allowed: ALLOWED })?;
+                if digits.len() != 32 {
+                    return Err(IdError::Character { allowed: ALLOWED });
+                }
+                Uuid::try_parse(digits).map(Self).map_err(|_| IdError::Character { allowed: ALLOWED })
+            }
+        }
+    };
+}
+
+uuid_id!(
+    /// One execution of one program.
+    RunId,
+    "run-"
+);
+uuid_id!(
+    /// One sandbox. Chosen before the sandbox exists, so that it can be destroyed while it is being started.
+    SandboxId,
+    "sandbox-"
+);
+uuid_id!(
+    /// One request, as logged and as told to the client with an error.
+    RequestId,
+    "req-"
+);
+uuid_id!(
+    /// One server's claim on its sandboxes: kept in its root folder, so that it outlives the process.
+    InstanceId,
+    "instance-"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conversation_ids_follow_the_contract() {
+        for good in ["a", "0", "A.b_c-d", &"x".repeat(128), "CON", "a..b"] {
+            assert!(good.parse::<ConversationId>().is_ok(), "{good}");
+        }
+        let long = "x".repeat(129);
+        for bad in ["", ".", "..", "-a", "_a", ".a", "a/b", "a\\b", "a\0", "a b", "ä", "a\n", "%2e", &long] {
+            assert!(bad.parse::<ConversationId>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn languages_fold_case() {
+        assert_eq!("Python".parse::<Language>().map(|l| l.to_string()), Ok("python".to_owned()));
+        assert_eq!("c++".parse::<Language>().map(|l| l.to_string()), Ok("c++".to_owned()));
+        assert!("../x".parse::<Language>().is_err());
+        assert!("python@sha256:0".parse::<Language>().is_err());
+    }
+
+    #[test]
+    fn ids_read_back_what_they_write() {
+        let id = SandboxId::new();
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert!("sandbox-".parse::<SandboxId>().is_err());
+        assert!(RunId::new().to_string().parse::<SandboxId>().is_err());
+    }
+}

@@ -1,0 +1,49 @@
+//! What one run may use. Names carry their unit last.
+
+use std::time::Duration;
+
+/// The ceilings of one run. The defaults are the contract's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// CPU time per second of wall clock, in thousandths of a core.
+    pub cpu_millis: u32,
+    /// Memory, swap included (there is none), in bytes.
+    pub memory_bytes: u64,
+    /// Wall clock from the moment the program is handed over, in milliseconds.
+    pub wall_ms: u64,
+    /// Processes and threads together.
+    pub processes_max: u32,
+    /// Open files of one process.
+    pub open_files_max: u32,
+    /// Size of one file, in bytes.
+    pub file_bytes_max: u64,
+    /// Output of both streams together; a program that prints more is stopped. In bytes.
+    pub output_bytes_max: u64,
+    /// How much of the output is kept for the answer: its beginning and its end. In bytes.
+    pub output_kept_bytes: u64,
+    /// Size of `/tmp`, in bytes. It counts as memory.
+    pub tmp_bytes: u64,
+}
+
+impl Limits {
+    /// The wall clock limit as a duration.
+    pub fn wall(&self) -> Duration {
+        Duration::from_millis(self.wall_ms)
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            cpu_millis: 500,
+            memory_bytes: 256 << 20,
+            wall_ms: 30_000,
+            processes_max: 128,
+            open_files_max: 1024,
+            file_bytes_max: 100 << 20,
+            output_bytes_max: 16 << 20,
+            output_kept_bytes: 256 << 10,
+            tmp_bytes: 64 << 20,
+        }
+    }
+}

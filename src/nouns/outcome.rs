@@ -1,0 +1,202 @@
+//! How a run ended: one word, its figures, and one sentence for a model.
+
+use std::time::Duration;
+
+use super::limits::Limits;
+
+/// How a run ended. The words are the contract's and are the same in every surface, log and metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The program ended by itself.
+    Exited {
+        /// Its exit status, 0 to 255.
+        code: i32,
+    },
+    /// A signal that we did not send ended the program.
+    Signaled {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// The wall clock limit was reached.
+    TimedOut,
+    /// The kernel killed the program for its memory use.
+    OutOfMemory,
+    /// It printed more than the ceiling.
+    OutputLimit,
+    /// It wrote more than the conversation's quota.
+    DiskLimit,
+    /// It was refused another process or thread, and failed.
+    ProcessLimit,
+    /// Somebody asked for it to be stopped.
+    Cancelled,
+}
+
+impl Ended {
+    /// Every word, for schemas and documents.
+    pub const WORDS: [&'static str; 8] = [
+        "exited",
+        "signaled",
+        "timed_out",
+        "out_of_memory",
+        "output_limit",
+        "disk_limit",
+        "process_limit",
+        "cancelled",
+    ];
+
+    /// The contract's word.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Exited { .. } => "exited",
+            Self::Signaled { .. } => "signaled",
+            Self::TimedOut => "timed_out",
+            Self::OutOfMemory => "out_of_memory",
+            Self::OutputLimit => "output_limit",
+            Self::DiskLimit => "disk_limit",
+            Self::ProcessLimit => "process_limit",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether the program ended with status 0.
+    pub fn is_success(&self) -> bool {
+        matches!(self, Self::Exited { code: 0 })
+    }
+}
+
+/// What a run used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// From the program being handed over until its end was known.
+    pub wall: Duration,
+    /// CPU time, where the sandbox could tell.
+    pub cpu: Option<Duration>,
+    /// Highest memory use, where the sandbox could tell. In bytes.
+    pub memory_peak_bytes: Option<u64>,
+    /// What it printed to standard output, kept or not. In bytes.
+    pub stdout_bytes: u64,
+    /// What it printed to standard error, kept or not. In bytes.
+    pub stderr_bytes: u64,
+}
+
+/// A run's verdict with its figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// How it ended.
+    pub ended: Ended,
+    /// Some process in the sandbox was killed for memory, even if the program itself ended well.
+    pub oom_killed: bool,
+    /// The limits it ran under.
+    pub limits: Limits,
+    /// What it used.
+    pub figures: Figures,
+}
+
+impl Outcome {
+    /// One sentence for a model or a person: what happened, which limit at what value, and what to change.
+    pub fn sentence(&self) -> String {
+        let limits = &self.limits;
+        let memory = mib(limits.memory_bytes);
+        match self.ended {
+            Ended::Exited { code } if self.oom_killed => format!(
+                "The program exited with status {code}, but one of its processes was killed for reaching the memory \
+                 limit of {memory} MiB: work on smaller pieces at a time."
+            ),
+            Ended::Exited { code: 0 } => "The program ran to its end (exit status 0).".to_owned(),
+            Ended::Exited { code } => {
+                format!("The program failed with exit status {code}: its standard error says why.")
+            }
+            Ended::Signaled { signal } => format!(
+                "The program was ended by signal {signal}{}: this is a crash inside the program, not a limit.",
+                signal_name(signal).map(|name| format!(" ({name})")).unwrap_or_default()
+            ),
+            Ended::TimedOut => format!(
+                "The program was stopped at the time limit of {} s: make it do less work or split the work into \
+                 several runs; files it wrote to /data are kept.",
+                seconds(limits.wall_ms)
+            ),
+            Ended::OutOfMemory => format!(
+                "The program was killed for reaching the memory limit of {memory} MiB: work on smaller pieces at a \
+                 time, or read files in chunks."
+            ),
+            Ended::OutputLimit => format!(
+                "The program was stopped because it printed more than {} MiB: print less, or write the data to a file \
+                 in /data.",
+                mib(limits.output_bytes_max)
+            ),
+            Ended::DiskLimit => "The program was stopped because the conversation's files reached their quota: delete \
+                                 files you no longer need, or write less."
+                .to_owned(),
+            Ended::ProcessLimit => format!(
+                "The program failed because it reached the limit of {} processes and threads: start fewer at a time.",
+                limits.processes_max
+            ),
+            Ended::Cancelled => "The run was cancelled before the program ended.".to_owned(),
+        }
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    let tenths = bytes * 10 / (1 << 20);
+    if tenths.is_multiple_of(10) { (tenths / 10).to_string() } else { format!("{}.{}", tenths / 10, tenths % 10) }
+}
+
+fn seconds(ms: u64) -> String {
+    if ms.is_multiple_of(1000) { (ms / 1000).to_string() } else { format!("{}.{:03}", ms / 1000, ms % 1000) }
+}
+
+/// The usual name of a signal that can end a program (signal(7), x86 and ARM numbering).
+pub fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_ending_has_its_word_and_a_sentence_with_the_limit() {
+        let all = [
+            (Ended::Exited { code: 3 }, "status 3"),
+            (Ended::Signaled { signal: 11 }, "SIGSEGV"),
+            (Ended::TimedOut, "30 s"),
+            (Ended::OutOfMemory, "256 MiB"),
+            (Ended::OutputLimit, "16 MiB"),
+            (Ended::DiskLimit, "quota"),
+            (Ended::ProcessLimit, "128"),
+            (Ended::Cancelled, "cancelled"),
+        ];
+        for ((ended, part), word) in all.into_iter().zip(Ended::WORDS) {
+            let outcome = Outcome { ended, oom_killed: false, limits: Limits::default(), figures: Figures::default() };
+            assert_eq!(ended.word(), word);
+            assert!(outcome.sentence().contains(part), "{}", outcome.sentence());
+        }
+    }
+
+    #[test]
+    fn only_status_zero_is_success() {
+        assert!(Ended::Exited { code: 0 }.is_success());
+        assert!(!Ended::Exited { code: 1 }.is_success());
+        assert!(!Ended::Cancelled.is_success());
+    }
+}

@@ -1,0 +1,10 @@
+//! What the services ask of the outside world, as traits and small types: engines, runner images, files of
+//! conversations, signed links, and who may ask.
+//!
+//! Ports name no vendor: no Docker, no HTTP, no settings.
+
+pub mod auth;
+pub mod engine;
+pub mod runner;
+pub mod signed_url;
+pub mod store;
