@@ -1,0 +1,219 @@
+//! Settings: where they come from, what they are called, and when they are refused.
+//!
+//! Later wins: built-in defaults, `sandbox.toml`, `.env`, the environment, the command line. The seven names of the
+//! contract stand alone; everything else is `SANDBOX_<SECTION>__<KEY>`. An unknown name is an error that names it.
+//! Settings are read once, turned into plain values by `app`, and dropped: no service sees them.
+
+mod load;
+mod section;
+mod value;
+
+use std::path::PathBuf;
+
+pub use load::{Overrides, Sources, example, load, table};
+pub use value::{BindAddr, Secret};
+
+use section::section;
+
+use crate::nouns::limits::Limits;
+
+/// Why the settings are refused: one sentence that names the setting and says what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub String);
+
+/// One setting, for documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// Its section, empty for the names of the contract.
+    pub section: &'static str,
+    /// Its key within the section, or its whole name.
+    pub key: &'static str,
+    /// What it means.
+    pub doc: &'static str,
+}
+
+impl Setting {
+    /// The name in the environment.
+    pub fn name(&self) -> String {
+        if self.section.is_empty() {
+            self.key.to_owned()
+        } else {
+            format!("SANDBOX_{}__{}", self.section.to_uppercase(), self.key.to_uppercase())
+        }
+    }
+}
+
+/// The names that stand alone, in the order of the contract.
+pub const NAMED: [Setting; 7] = [
+    named(
+        "MCP_API_TOKEN",
+        "Bearer token for /mcp. Required, at least 16 characters: `openssl rand -hex 32` makes one.",
+    ),
+    named(
+        "FILE_SECRET",
+        "Signs the links to files. Required, at least 16 characters. `new,old` rotates: the first signs, all verify.",
+    ),
+    named("SANDBOX_ROOT", "A conversation's files are in {SANDBOX_ROOT}/{conversationId}/files."),
+    named("PUBLIC_BASE_URL", "Prefix of the links that are handed out; its host is also an allowed Host and Origin."),
+    named("MCP_HTTP_ADDR", "Address to listen on; `:8080` means all interfaces, `127.0.0.1:8080` this machine only."),
+    named("DOCKER_HOST", "The container engine, such as unix:///var/run/docker.sock. Empty: the platform's default."),
+    named("TUNNEL_TOKEN", "Used by docker-compose-cloudflare.yml only; the server ignores it."),
+];
+
+const fn named(key: &'static str, doc: &'static str) -> Setting {
+    Setting { section: "", key, doc }
+}
+
+section! {
+    /// The HTTP server.
+    pub struct Server("server") {
+        /// Largest request body, in bytes. Uploads are base64, so a file may be three quarters of it.
+        body_bytes_max: u64 = 12 << 20,
+        /// How long a client may take to send its request's head, in milliseconds.
+        header_read_ms: u64 = 10_000,
+        /// How long a client may take to send its request's body, in milliseconds.
+        body_read_ms: u64 = 60_000,
+        /// Open connections; more wait to be accepted.
+        connections_max: u32 = 1024,
+        /// How long running programs may take to end when the server stops, in milliseconds; then they are cancelled.
+        shutdown_grace_ms: u64 = 5_000,
+        /// More host names that requests may be addressed to, comma separated. The host of PUBLIC_BASE_URL and this machine's loopback names are always allowed.
+        allowed_hosts: String = String::new(),
+    }
+}
+
+section! {
+    /// What one run may use.
+    pub struct RunLimits("limits") {
+        /// CPU time per second, in thousandths of a core.
+        cpu_millis: u32 = Limits::default().cpu_millis,
+        /// Memory, in bytes; there is no swap.
+        memory_bytes: u64 = Limits::default().memory_bytes,
+        /// Wall clock, in milliseconds.
+        wall_ms: u64 = Limits::default().wall_ms,
+        /// Processes and threads together.
+        processes_max: u32 = Limits::default().processes_max,
+        /// Open files of one process.
+        open_files_max: u32 = Limits::default().open_files_max,
+        /// Size of one file, in bytes.
+        file_bytes_max: u64 = Limits::default().file_bytes_max,
+        /// Output of both streams together, in bytes; a program that prints more is stopped.
+        output_bytes_max: u64 = Limits::default().output_bytes_max,
+        /// How much of the output is kept for the answer, in bytes: its beginning and its end.
+        output_kept_bytes: u64 = Limits::default().output_kept_bytes,
+        /// Size of /tmp, in bytes; it counts as memory.
+        tmp_bytes: u64 = Limits::default().tmp_bytes,
+        /// Length of a program, in bytes.
+        program_bytes_max: u64 = 1 << 20,
+    }
+}
+
+section! {
+    /// The container engine.
+    pub struct Engine("engine") {
+        /// The OCI runtime, such as runsc for gVisor. Empty: the engine's default.
+        runtime: String = String::new(),
+        /// SANDBOX_ROOT as the engine's host sees it. Empty: found by inspecting the server's own container, where it runs in one.
+        host_root: String = String::new(),
+        /// The host's cgroup file system as this process sees it. Used to tell which limit a program hit.
+        cgroup_root: String = "/sys/fs/cgroup".to_owned(),
+        /// The user and group that programs run as.
+        runner_uid: u32 = 1000,
+    }
+}
+
+section! {
+    /// Who may start when.
+    pub struct Admission("admission") {
+        /// Programs that run at once. 0: two for each core of the engine's host.
+        slots: u32 = 0,
+        /// Runs that may wait for a slot; more are refused.
+        queue_max: u32 = 256,
+        /// How long a run may wait for its turn, in milliseconds.
+        queue_wait_ms: u64 = 60_000,
+    }
+}
+
+section! {
+    /// Files of conversations.
+    pub struct Files("files") {
+        /// How long a link works, in seconds; at most seven days.
+        url_ttl_s: u64 = 86_400,
+        /// Files named in one answer.
+        listed_max: u32 = 200,
+        /// Folders within folders that a listing goes down.
+        depth_max: u32 = 16,
+        /// Largest part of a file that sandbox.read_file answers with, in bytes.
+        read_bytes_max: u64 = 1 << 20,
+        /// Largest file that sandbox.write_file accepts, in bytes.
+        write_bytes_max: u64 = 8 << 20,
+        /// Largest picture that is put into an answer itself, in bytes.
+        image_bytes_max: u64 = 1 << 20,
+        /// Pictures that are put into an answer itself.
+        images_max: u32 = 4,
+    }
+}
+
+section! {
+    /// The log, on standard error.
+    pub struct Log("log") {
+        /// error, warn, info, debug or trace, or a tracing filter such as `info,mcp_sandbox_server=debug`.
+        level: String = "info".to_owned(),
+        /// text or json.
+        format: String = "text".to_owned(),
+    }
+}
+
+/// Every setting, checked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// `MCP_API_TOKEN`.
+    pub api_token: Secret,
+    /// `FILE_SECRET`: the first signs, all verify.
+    pub file_secrets: Vec<Secret>,
+    /// `SANDBOX_ROOT`.
+    pub root: PathBuf,
+    /// `PUBLIC_BASE_URL` without a trailing slash.
+    pub public_base_url: http::Uri,
+    /// `MCP_HTTP_ADDR`.
+    pub http_addr: BindAddr,
+    /// `DOCKER_HOST`.
+    pub docker_host: Option<String>,
+    /// The HTTP server.
+    pub server: Server,
+    /// What one run may use.
+    pub limits: RunLimits,
+    /// The container engine.
+    pub engine: Engine,
+    /// Who may start when.
+    pub admission: Admission,
+    /// Files of conversations.
+    pub files: Files,
+    /// The log.
+    pub log: Log,
+}
+
+impl RunLimits {
+    /// As the noun that services use.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            cpu_millis: self.cpu_millis,
+            memory_bytes: self.memory_bytes,
+            wall_ms: self.wall_ms,
+            processes_max: self.processes_max,
+            open_files_max: self.open_files_max,
+            file_bytes_max: self.file_bytes_max,
+            output_bytes_max: self.output_bytes_max,
+            output_kept_bytes: self.output_kept_bytes,
+            tmp_bytes: self.tmp_bytes,
+        }
+    }
+}
+
+/// Every setting there is, in the order of documents.
+pub fn settings() -> impl Iterator<Item = Setting> {
+    let sections =
+        [Server::SETTINGS, RunLimits::SETTINGS, Engine::SETTINGS, Admission::SETTINGS, Files::SETTINGS, Log::SETTINGS];
+    NAMED.into_iter().chain(sections.into_iter().flatten().copied())
+}
