@@ -1,0 +1,207 @@
+//! Who may start when: slots, one run at a time in a conversation, and a bounded queue in front of both.
+//!
+//! A [`Ticket`] is a place in the house (running or waiting), a [`Permit`] is the right to start. Both are values: they
+//! are given back by being dropped. Nothing here knows what is run.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Mutex as AsyncMutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+
+use crate::nouns::{
+    error::{Code, Failure},
+    id::ConversationId,
+};
+
+/// How much may go on at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdmissionOptions {
+    /// Programs that run at once; at least one.
+    pub slots: usize,
+    /// Runs that wait for a slot.
+    pub queue_max: usize,
+    /// How long one waits.
+    pub wait_max: Duration,
+}
+
+/// The gate.
+#[derive(Debug)]
+pub struct Admission {
+    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
+    turns: Arc<Turns>,
+    wait_max: Duration,
+}
+
+/// One turn at a time for each conversation. An entry lives as long as somebody holds or awaits its turn.
+#[derive(Debug, Default)]
+struct Turns(Mutex<HashMap<ConversationId, Weak<AsyncMutex<()>>>>);
+
+/// A place in the house.
+#[derive(Debug)]
+pub struct Ticket {
+    place: OwnedSemaphorePermit,
+    slots: Arc<Semaphore>,
+    turns: Arc<Turns>,
+    wait_max: Duration,
+}
+
+/// The right to start one program in one conversation.
+#[derive(Debug)]
+pub struct Permit {
+    // Dropped in this order: the slot and the turn are free before the place is.
+    _slot: OwnedSemaphorePermit,
+    _turn: Turn,
+    _place: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+struct Turn {
+    guard: Option<OwnedMutexGuard<()>>,
+    conversation: ConversationId,
+    turns: Arc<Turns>,
+}
+
+impl Admission {
+    /// A gate with all its slots free.
+    pub fn new(options: AdmissionOptions) -> Self {
+        let slots = options.slots.max(1);
+        Self {
+            places: Arc::new(Semaphore::new(slots + options.queue_max)),
+            slots: Arc::new(Semaphore::new(slots)),
+            turns: Arc::default(),
+            wait_max: options.wait_max,
+        }
+    }
+
+    /// A place, at once or not at all.
+    ///
+    /// # Errors
+    /// [`Code::QueueFull`]; nothing was touched.
+    pub fn enter(&self) -> Result<Ticket, Failure> {
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+            Failure::new(Code::QueueFull, "Too many programs are waiting to run: try again in a few seconds.")
+        })?;
+        Ok(Ticket {
+            place,
+            slots: Arc::clone(&self.slots),
+            turns: Arc::clone(&self.turns),
+            wait_max: self.wait_max,
+        })
+    }
+
+    /// Slots nobody holds, for tests and readiness.
+    pub fn free_slots(&self) -> usize {
+        self.slots.available_permits()
+    }
+}
+
+impl Ticket {
+    /// Waits for the conversation's turn, then for a slot: a conversation that waits for itself holds no slot.
+    ///
+    /// # Errors
+    /// [`Code::QueueTimeout`] when it takes too long.
+    pub async fn turn(self, conversation: &ConversationId) -> Result<Permit, Failure> {
+        let Self { place, slots, turns, wait_max } = self;
+        let both = async {
+            let turn = Turns::take(&turns, conversation).await;
+            // The semaphore is never closed, so the error cannot happen; it is mapped all the same.
+            let slot = slots.acquire_owned().await.map_err(|_| Failure::new(Code::ShuttingDown, "The server is stopping."))?;
+            Ok(Permit { _slot: slot, _turn: turn, _place: place })
+        };
+        timeout(wait_max, both).await.unwrap_or_else(|_| {
+            Err(Failure::new(
+                Code::QueueTimeout,
+                format!(
+                    "The program waited {} s for its turn and was not started: try again later, and run one program \
+                     at a time in a conversation.",
+                    wait_max.as_secs()
+                ),
+            ))
+        })
+    }
+}
+
+impl Turns {
+    async fn take(turns: &Arc<Self>, conversation: &ConversationId) -> Turn {
+        let mutex = {
+            let mut map = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
+            map.get(conversation).and_then(Weak::upgrade).unwrap_or_else(|| {
+                let mutex = Arc::new(AsyncMutex::new(()));
+                map.insert(conversation.clone(), Arc::downgrade(&mutex));
+                mutex
+            })
+        };
+        // Made before the wait: whoever gives up waiting tidies the map too.
+        let mut turn = Turn { guard: None, conversation: conversation.clone(), turns: Arc::clone(turns) };
+        turn.guard = Some(mutex.lock_owned().await);
+        turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut map = self.turns.0.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.guard.take());
+        if map.get(&self.conversation).is_some_and(|mutex| mutex.strong_count() == 0) {
+            map.remove(&self.conversation);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn gate(slots: usize, queue_max: usize) -> Admission {
+        Admission::new(AdmissionOptions { slots, queue_max, wait_max: Duration::from_secs(10) })
+    }
+
+    fn conversation(name: &str) -> ConversationId {
+        name.parse().expect("an id")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_house_refuses_at_once_and_a_place_comes_back() {
+        let gate = gate(1, 1);
+        let running = gate.enter().expect("a place").turn(&conversation("a")).await.expect("a slot");
+        let waiting = gate.enter().expect("a place");
+        assert_eq!(gate.enter().expect_err("full").code, Code::QueueFull);
+        drop(running);
+        let second = waiting.turn(&conversation("b")).await.expect("a slot");
+        assert!(gate.enter().is_ok());
+        drop(second);
+        assert_eq!(gate.free_slots(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_conversation_takes_turns_and_blocks_nobody_else() {
+        let gate = gate(2, 8);
+        let first = gate.enter().expect("a place").turn(&conversation("a")).await.expect("a slot");
+        let mut second = Box::pin(gate.enter().expect("a place").turn(&conversation("a")).boxed());
+        assert!(second.as_mut().now_or_never().is_none());
+        let other = gate.enter().expect("a place").turn(&conversation("b")).now_or_never();
+        assert!(matches!(other, Some(Ok(_))), "another conversation has the second slot");
+        drop((first, other));
+        assert!(second.await.is_ok());
+        assert!(gate.turns.0.lock().expect("the map").is_empty(), "no entry is left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_ends() {
+        let gate = gate(1, 8);
+        let held = gate.enter().expect("a place").turn(&conversation("a")).await.expect("a slot");
+        let late = gate.enter().expect("a place").turn(&conversation("a")).await;
+        assert_eq!(late.expect_err("late").code, Code::QueueTimeout);
+        drop(held);
+        assert!(gate.turns.0.lock().expect("the map").is_empty());
+    }
+}

@@ -1,0 +1,222 @@
+//! Holds the world against the leases: whatever carries our label and is leased by nobody is destroyed.
+//!
+//! ```text
+//! Janitor::start ── sweep: receives posted ids, one `destroy` task each (bounded), retried until done
+//!                └─ rounds: every 30 s lists the engine's sandboxes and posts the unwanted ones
+//! Janitor::drain ends both, after the posted ids are gone or the time is up.
+//! ```
+//!
+//! The labels are the truth: after a crash the first round destroys what the dead process left, from the labels alone.
+//! The janitor knows nothing of programs, conversations or files.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    time::{MissedTickBehavior, interval, sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{debug, info, warn};
+
+use crate::{
+    nouns::id::{InstanceId, SandboxId},
+    ports::engine::{Engine, EngineError},
+};
+
+/// Destructions at once: they take the engine's time from the runs.
+const DESTROY_AT_ONCE: usize = 4;
+const ROUND: Duration = Duration::from_secs(30);
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// Destroys sandboxes that nobody holds.
+#[derive(Clone)]
+pub struct Janitor(Arc<Inner>);
+
+struct Inner {
+    engine: Arc<dyn Engine>,
+    instance: InstanceId,
+    post: mpsc::UnboundedSender<SandboxId>,
+    known: Mutex<Known>,
+    /// How many posted ids are not gone yet.
+    unwanted: watch::Sender<usize>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+#[derive(Default)]
+struct Known {
+    leased: HashSet<SandboxId>,
+    posted: HashSet<SandboxId>,
+}
+
+/// The once-only right to a sandbox. Dropping it posts the id: nobody waits, nothing blocks, nothing is forgotten.
+pub struct Lease {
+    id: SandboxId,
+    janitor: Arc<Inner>,
+}
+
+impl Lease {
+    /// Whose right this is.
+    pub fn id(&self) -> SandboxId {
+        self.id
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.janitor.known().leased.remove(&self.id);
+        self.janitor.post(self.id);
+    }
+}
+
+impl Inner {
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn post(&self, id: SandboxId) {
+        if self.known().posted.insert(id) {
+            self.unwanted.send_modify(|count| *count += 1);
+            // The receiver goes only when the process stops; what is posted then, the next start finds by its label.
+            drop(self.post.send(id));
+        }
+    }
+
+    async fn destroy(&self, id: SandboxId) {
+        let mut pause = RETRY_MIN;
+        loop {
+            match self.engine.destroy(id).await {
+                Ok(()) => break,
+                Err(error) => {
+                    warn!(sandbox = %id, error = %chain(&error), "a sandbox was not destroyed; it is tried again");
+                }
+            }
+            tokio::select! {
+                () = sleep(pause) => pause = (pause * 2).min(RETRY_MAX),
+                () = self.stop.cancelled() => break,
+            }
+        }
+        self.known().posted.remove(&id);
+        self.unwanted.send_modify(|count| *count -= 1);
+        debug!(sandbox = %id, "destroyed");
+    }
+}
+
+impl Janitor {
+    /// A janitor at work.
+    pub fn start(engine: Arc<dyn Engine>, instance: InstanceId) -> Self {
+        let (post, posted) = mpsc::unbounded_channel();
+        let inner = Arc::new(Inner {
+            engine,
+            instance,
+            post,
+            known: Mutex::default(),
+            unwanted: watch::Sender::new(0),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        });
+        let tasks = inner.tasks.clone();
+        tasks.spawn(sweep(Arc::clone(&inner), posted));
+        tasks.spawn(rounds(Self(Arc::clone(&inner))));
+        Self(inner)
+    }
+
+    /// A lease for a sandbox that is about to be started: taken before it exists, so that no round mistakes it.
+    pub fn lease(&self, id: SandboxId) -> Lease {
+        self.0.known().leased.insert(id);
+        Lease { id, janitor: Arc::clone(&self.0) }
+    }
+
+    /// One round: what carries our instance's label and is leased by nobody is posted. Answers how many.
+    ///
+    /// # Errors
+    /// When the engine does not list.
+    pub async fn reconcile(&self) -> Result<usize, EngineError> {
+        let listed = self.0.engine.list().await?;
+        let unwanted: Vec<_> = {
+            let known = self.0.known();
+            let ours = listed.iter().filter(|sandbox| sandbox.instance == self.0.instance);
+            ours.map(|sandbox| sandbox.id)
+                .filter(|id| !known.leased.contains(id) && !known.posted.contains(id))
+                .collect()
+        };
+        for &id in &unwanted {
+            self.0.post(id);
+        }
+        if !unwanted.is_empty() {
+            info!(count = unwanted.len(), "sandboxes that nobody holds are destroyed");
+        }
+        Ok(unwanted.len())
+    }
+
+    /// Sandboxes that are leased now.
+    pub fn leased(&self) -> usize {
+        self.0.known().leased.len()
+    }
+
+    /// Returns when every posted sandbox is gone.
+    pub async fn idle(&self) {
+        let mut unwanted = self.0.unwanted.subscribe();
+        // The sender lives in `self`, so this cannot fail.
+        drop(unwanted.wait_for(|count| *count == 0).await);
+    }
+
+    /// Waits until every posted sandbox is gone, at most so long, then ends the janitor's tasks.
+    pub async fn drain(&self, wait_max: Duration) {
+        if timeout(wait_max, self.idle()).await.is_err() {
+            warn!("sandboxes are left: the next start destroys them");
+        }
+        self.0.stop.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+}
+
+async fn sweep(inner: Arc<Inner>, mut posted: mpsc::UnboundedReceiver<SandboxId>) {
+    let at_once = Arc::new(Semaphore::new(DESTROY_AT_ONCE));
+    loop {
+        let id = tokio::select! {
+            id = posted.recv() => id,
+            () = inner.stop.cancelled() => None,
+        };
+        let Some(id) = id else { return };
+        let Ok(turn) = Arc::clone(&at_once).acquire_owned().await else { return };
+        let task = Arc::clone(&inner);
+        inner.tasks.spawn(async move {
+            task.destroy(id).await;
+            drop(turn);
+        });
+    }
+}
+
+async fn rounds(janitor: Janitor) {
+    let mut ticks = interval(ROUND);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.tick().await;
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = janitor.0.stop.cancelled() => return,
+        }
+        if let Err(error) = janitor.reconcile().await {
+            warn!(error = %chain(&error), "the engine did not list its sandboxes");
+        }
+    }
+}
+
+/// An error with its causes, for a log line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
