@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Builds the server and the runner images. Safe to run again: what has not changed is not built again.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")"
+readonly LOCAL_BASE=sandbox-base:bookworm
+readonly PUBLIC_BASE=debian:bookworm-slim
+readonly PULL_SECONDS=15
+
+usage() {
+  cat <<TEXT
+Usage: ./build.sh                    the server and every runner image
+       ./build.sh server             the server: image mcp-sandbox-server, and the binary where cargo is installed
+       ./build.sh runners [name...]  the runner images, or those named: $(runner_names | xargs)
+       ./build.sh base               print the base image that would be used, making one if there is none
+
+  BASE=<image>   Debian 12 image to build the runners from. By default $LOCAL_BASE if it is here, else
+                 $PUBLIC_BASE if it is or can be pulled, else scripts/make-base.sh makes $LOCAL_BASE.
+  http_proxy, https_proxy, no_proxy are handed on to the builds when set.
+TEXT
+}
+
+die() { printf 'build: %s\n' "$*" >&2; exit 1; }
+say() { printf 'build: %s\n' "$*" >&2; }
+
+runner_names() {
+  local file
+  for file in runners/*/Dockerfile; do
+    [ -f "$file" ] && basename "$(dirname "$file")"
+  done
+}
+
+need_docker() {
+  command -v docker >/dev/null || die "no docker command; install Docker (on Debian or Ubuntu: apt-get install docker.io) and run this again."
+  docker version >/dev/null 2>&1 ||
+    die "cannot reach a Docker engine; start it (systemctl start docker), check that you may use it, or set DOCKER_HOST."
+}
+
+# An image that was imported here under the public name has no digest of a registry, and no certificates in it either.
+was_pulled() { [ -n "$(docker image inspect --format '{{join .RepoDigests ""}}' "$1" 2>/dev/null)" ]; }
+is_here() { docker image inspect "$1" >/dev/null 2>&1; }
+
+pick_base() {
+  if [ -n "${BASE:-}" ]; then
+    printf '%s\n' "$BASE"
+  elif is_here "$LOCAL_BASE"; then
+    printf '%s\n' "$LOCAL_BASE"
+  elif was_pulled "$PUBLIC_BASE" || { ! is_here "$PUBLIC_BASE" && pull_public_base; }; then
+    printf '%s\n' "$PUBLIC_BASE"
+  else
+    say "no registry answers; making a base image from Debian packages"
+    scripts/make-base.sh >&2 || die "there is no base image; set BASE to a Debian 12 image you have and run this again."
+    printf '%s\n' "$LOCAL_BASE"
+  fi
+}
+
+pull_public_base() {
+  say "pulling $PUBLIC_BASE"
+  timeout "$PULL_SECONDS" docker pull -q "$PUBLIC_BASE" >/dev/null 2>&1
+}
+
+proxy_arguments() {
+  local name
+  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+    [ -n "${!name:-}" ] && printf -- '--build-arg\n%s\n' "$name"
+  done
+  return 0
+}
+
+# $1: image, then the arguments of docker build. Quiet when all is well.
+build_image() {
+  local image=$1 log
+  shift
+  log=$(mktemp)
+  say "building $image"
+  local proxies
+  mapfile -t proxies < <(proxy_arguments)
+  if ! docker build -t "$image" "${proxies[@]}" "$@" >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    rm -f "$log"
+    die "could not build $image; the last lines of the build are above."
+  fi
+  rm -f "$log"
+}
+
+build_runners() {
+  local base name names=("$@")
+  [ ${#names[@]} -gt 0 ] || mapfile -t names < <(runner_names)
+  for name in "${names[@]}"; do
+    [ -f "runners/$name/Dockerfile" ] || die "no runner is called '$name'; there are: $(runner_names | xargs)."
+  done
+  need_docker
+  base=$(pick_base)
+  say "base image: $base"
+  for name in "${names[@]}"; do
+    # The context is runners/, so that images can share files.
+    build_image "runner-$name" --build-arg "BASE=$base" -f "runners/$name/Dockerfile" runners
+  done
+}
+
+build_server() {
+  if command -v cargo >/dev/null; then
+    say "building the server's binary"
+    cargo build --release --locked || die "cargo could not build the server; its messages are above."
+  fi
+  [ -f Dockerfile ] || die "there is no Dockerfile for the server's image here."
+  need_docker
+  build_image mcp-sandbox-server .
+}
+
+main() {
+  local what=${1:-all}
+  [ $# -eq 0 ] || shift
+  case $what in
+    -h | --help) usage ;;
+    all) build_runners; build_server ;;
+    runners) build_runners "$@" ;;
+    server) build_server ;;
+    base) need_docker; pick_base ;;
+    *) usage >&2; exit 2 ;;
+  esac
+}
+
+main "$@"

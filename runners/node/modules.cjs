@@ -1,0 +1,76 @@
+'use strict';
+// Loaded into every Node of the JavaScript and TypeScript images before the program. The program is the file
+// /tmp/main.js or /tmp/main.ts, but its neighbours are in /data: what it imports is looked for there first.
+//
+// Everything is done through Node's own hooks, and none of them is on the stack while the program runs, so no frame of
+// this file appears in a program's stack traces.
+
+const { createRequire, registerHooks } = require('node:module');
+const path = require('node:path');
+
+const PROGRAM = process.argv[1] ?? '/tmp/main.js';
+const PROGRAMS = /^file:\/\/\/tmp\/main\.[jt]s$/;
+const NEIGHBOURS = '/data';
+
+// What a specifier that is not found as it stands may have meant, as other tools for these languages read it.
+const ENDINGS = ['.ts', '.mts', '.cts', '.tsx', '.js', '.mjs', '.cjs', '.json', '/index.ts', '/index.js'];
+const WRITTEN_IN = { '.js': '.ts', '.mjs': '.mts', '.cjs': '.cts', '.jsx': '.tsx' };
+const NOT_FOUND = new Set(['ERR_MODULE_NOT_FOUND', 'MODULE_NOT_FOUND', 'ERR_UNSUPPORTED_DIR_IMPORT']);
+
+function meanings(specifier) {
+  const ending = /\.[^./]+$/.exec(specifier)?.[0];
+  const written = ending in WRITTEN_IN ? [specifier.slice(0, -ending.length) + WRITTEN_IN[ending]] : [];
+  return [specifier, ...written, ...ENDINGS.map((added) => specifier + added)];
+}
+
+// Throws Node's own error for a module that is nowhere, without the frames of this file.
+function giveUp(specifier, context, nextResolve) {
+  const limit = Error.stackTraceLimit;
+  Error.stackTraceLimit = 0;
+  try {
+    return nextResolve(specifier, context);
+  } finally {
+    Error.stackTraceLimit = limit;
+  }
+}
+
+function find(specifier, context, nextResolve) {
+  const fromProgram = PROGRAMS.test(context.parentURL);
+  const isFile = /^\.{0,2}\/|^\.{1,2}$/.test(specifier);
+  const wanted = isFile && fromProgram ? path.resolve(NEIGHBOURS, specifier) : specifier;
+  const tries = isFile ? meanings(wanted) : [wanted];
+  // A package that somebody unpacked into /data/node_modules.
+  if (!isFile && fromProgram) tries.push(path.join(NEIGHBOURS, 'node_modules', specifier));
+  for (const meaning of tries) {
+    try {
+      return nextResolve(meaning, context);
+    } catch (error) {
+      if (!NOT_FOUND.has(error?.code)) throw error;
+    }
+  }
+  return giveUp(wanted, context, nextResolve);
+}
+
+registerHooks({
+  resolve(specifier, context, nextResolve) {
+    if (specifier.startsWith('node:') || context.parentURL === undefined) return nextResolve(specifier, context);
+    const found = find(specifier, context, nextResolve);
+    // `import data from "./data.json"`, as TypeScript and bundlers allow it.
+    if (found.url?.endsWith('.json') && !context.importAttributes?.type && context.conditions?.includes('import')) {
+      return { ...found, importAttributes: { ...context.importAttributes, type: 'json' } };
+    }
+    return found;
+  },
+});
+
+// In a CommonJS module these five are parameters, which hide the globals. In an ES module they would be missing, and
+// programs mix both styles freely, `if (require.main === module)` included.
+const main = { exports: {}, filename: PROGRAM, id: '.', loaded: false, children: [], paths: [] };
+const requireHere = createRequire(PROGRAM);
+requireHere.main = main;
+const styles = {
+  require: requireHere, module: main, exports: main.exports, __filename: PROGRAM, __dirname: path.dirname(PROGRAM),
+};
+for (const [name, value] of Object.entries(styles)) {
+  Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
+}

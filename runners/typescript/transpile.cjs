@@ -1,0 +1,94 @@
+'use strict';
+// Turns TypeScript into JavaScript as Node loads it: the program and what it imports from /data. Types are removed, not
+// checked. Source maps make stack traces speak of the lines that the user wrote.
+
+const fs = require('node:fs');
+const { registerHooks } = require('node:module');
+const { fileURLToPath } = require('node:url');
+const { transformSync } = require('@swc/core');
+
+const SOURCE = /\.([cm]?ts|tsx)$/;
+const PROGRAM = 'file:///tmp/main.ts';
+
+// Two kinds of decorators share one syntax. Most programs mean the older kind (as NestJS, TypeORM and experimentalDecorators
+// do); one that uses what only the standard kind has, means that.
+const STANDARD_DECORATORS =
+  /\b(Class\w*|)DecoratorContext\b|\bcontext\.(addInitializer|kind|name|access|metadata)\b|^\s*(@\w.*\s)?(public |private |static )*accessor\s+[\w#]/m;
+// An older decorator of a field works through the prototype, which a field that is defined anew would hide.
+const ANY_DECORATOR = /^\s*@\w/m;
+// An ES module by default: that is what gives top-level await. These can only be meant for CommonJS.
+const COMMONJS = /^\s*(module\.)?exports\b.*=|^\s*export\s*=/m;
+const COMMONJS_NEIGHBOUR = /\brequire\.main\b/;
+
+const loaded = new Map(); // Node asks twice for an entry point that turns out to be an ES module
+
+function options(url, source, commonjs) {
+  const standard = STANDARD_DECORATORS.test(source);
+  return {
+    filename: fileURLToPath(url),
+    swcrc: false,
+    configFile: false,
+    sourceMaps: 'inline',
+    inlineSourcesContent: true,
+    module: commonjs ? { type: 'commonjs' } : { type: 'nodenext' },
+    jsc: {
+      target: 'es2022',
+      parser: { syntax: 'typescript', tsx: url.endsWith('x'), decorators: true },
+      transform: standard
+        ? { decoratorVersion: '2022-03' }
+        : { legacyDecorator: true, decoratorMetadata: true, useDefineForClassFields: !ANY_DECORATOR.test(source) },
+    },
+  };
+}
+
+function isCommonJs(url, source) {
+  if (url.endsWith('.cts')) return true;
+  if (url.endsWith('.mts')) return false;
+  return COMMONJS.test(source) || (url !== PROGRAM && COMMONJS_NEIGHBOUR.test(source));
+}
+
+// From swc's report, as Node would print it: place, line, caret, error.
+function diagnosis(file, report) {
+  const found = [];
+  let number;
+  for (const line of report.split('\n\nCaused by')[0].split('\n')) {
+    const title = /^\s*x\s(.*)/.exec(line)?.[1];
+    const [, numbered, code] = /^\s*(\d+) [|] ?(.*)/.exec(line) ?? [];
+    const caret = /^\s*: (\s*)(\^+|[|^]|[^\s])/.exec(line);
+    if (title !== undefined) found.push({ title });
+    else if (numbered) number = { numbered, code };
+    else if (caret && number && found.length > 0 && !found.at(-1).place) {
+      const column = caret[1].length + 1;
+      found.at(-1).place = `${file}:${number.numbered}:${column}\n${number.code}\n${' '.repeat(column - 1)}^\n`;
+    }
+  }
+  if (found.length === 0) return `${file}\nSyntaxError: ${report}`;
+  return found.map(({ title, place }) => `${place ?? `${file}\n`}SyntaxError: ${title}`).join('\n\n');
+}
+
+function transpile(url) {
+  const file = fileURLToPath(url);
+  const source = fs.readFileSync(file, 'utf8').replace(/^\uFEFF/, '');
+  const commonjs = isCommonJs(url, source);
+  try {
+    const { code } = transformSync(source, options(url, source, commonjs));
+    return { format: commonjs ? 'commonjs' : 'module', source: code, shortCircuit: true };
+  } catch (error) {
+    const text = diagnosis(file, error.message);
+    if (url === PROGRAM) {
+      fs.writeSync(2, `${text}\n`);
+      process.exit(1);
+    }
+    const syntaxError = new SyntaxError(text.replace(/\nSyntaxError: /, '\n'));
+    syntaxError.stack = text;
+    throw syntaxError;
+  }
+}
+
+registerHooks({
+  load(url, context, nextLoad) {
+    if (!url.startsWith('file:') || !SOURCE.test(url)) return nextLoad(url, context);
+    if (!loaded.has(url)) loaded.set(url, transpile(url));
+    return loaded.get(url);
+  },
+});
