@@ -3,7 +3,9 @@
 # compares what they print, how they end and which files they leave. tests/runners/README.md describes the cases.
 set -euo pipefail
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+SELF=$(realpath "${BASH_SOURCE[0]}")
+readonly SELF
+cd "$(dirname "$SELF")/.."
 readonly JOBS=${JOBS:-3}
 readonly SECONDS_EACH=60
 
@@ -59,7 +61,7 @@ faults() {
   want=$(section "$case" status || echo 0)
   [ "$want" = "$(cat "$out/status")" ] || echo "  status $(cat "$out/status") instead of $want"
   if section "$case" stdout > "$out/want"; then
-    cmp -s "$out/want" "$out/stdout" || { echo "  standard output (< wanted, > was):"; diff -a "$out/want" "$out/stdout" | head -n 15; }
+    cmp -s "$out/want" "$out/stdout" || { echo "  standard output (< wanted, > was):"; diff -a "$out/want" "$out/stdout" | head -n 15 || true; }
   fi
   if section "$case" stderr > "$out/want"; then
     [ -s "$out/want" ] || [ ! -s "$out/stderr" ] || echo "  standard error is not empty"
@@ -74,9 +76,10 @@ faults() {
 
 # Runs the case file $1; prints "ok" or "FAILED" with the reasons.
 check_one() {
-  local case=$1 name language out file
+  local case=$1 name language file
   name=${case#tests/runners/} name=${name%.case}
   language=${name%%/*}
+  # Global, not local: the trap outlives this function.
   out=$(mktemp -d "${TMPDIR:-/tmp}/check-runners.XXXXXX")
   trap 'rm -rf "$out"' EXIT
   mkdir "$out/data"
@@ -116,7 +119,9 @@ main() {
   local report passed failed
   report=$(mktemp)
   # A case's lines come in one piece: each is written at once, by a process of its own.
-  printf '%s\n' "${cases[@]}" | xargs -P "$JOBS" -I{} sh -c 'text=$("$0" --one "$1" 2>&1); printf "%s\n" "$text"' "$0" {} |
+  # shellcheck disable=SC2016 # the inner shell fills these in
+  printf '%s\n' "${cases[@]}" |
+    xargs -P "$JOBS" -I{} sh -c 'text=$("$0" --one "$1" 2>&1); printf "%s\n" "$text"' "$SELF" {} |
     tee "$report" | grep -v '^ok ' || true
   passed=$(grep -c '^ok ' "$report" || true)
   failed=$((${#cases[@]} - passed))

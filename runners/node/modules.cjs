@@ -74,3 +74,6 @@ const styles = {
 for (const [name, value] of Object.entries(styles)) {
   Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
 }
+
+// Output to a pipe is otherwise written in the background, and process.exit() loses what the pipe did not take yet.
+for (const stream of [process.stdout, process.stderr]) stream._handle?.setBlocking?.(true);

@@ -18,7 +18,13 @@ const STANDARD_DECORATORS =
 const ANY_DECORATOR = /^\s*@\w/m;
 // An ES module by default: that is what gives top-level await. These can only be meant for CommonJS.
 const COMMONJS = /^\s*(module\.)?exports\b.*=|^\s*export\s*=/m;
-const COMMONJS_NEIGHBOUR = /\brequire\.main\b/;
+// In an ES module `require.main` is the global one (see modules.cjs), and so only the program may ask for it. A neighbour
+// that does is given nothing, in as many characters.
+const REQUIRE_MAIN = /\brequire\.main\b/g;
+const NOTHING = '(undefined) ';
+// An imported CommonJS module gets a `require` that knows no hooks; this one does. The first line of such a module is
+// "use strict" alone, so no line of the user's moves.
+const REQUIRE = '"use strict";require=require("node:module").createRequire(__filename);';
 
 const loaded = new Map(); // Node asks twice for an entry point that turns out to be an ES module
 
@@ -44,7 +50,7 @@ function options(url, source, commonjs) {
 function isCommonJs(url, source) {
   if (url.endsWith('.cts')) return true;
   if (url.endsWith('.mts')) return false;
-  return COMMONJS.test(source) || (url !== PROGRAM && COMMONJS_NEIGHBOUR.test(source));
+  return COMMONJS.test(source);
 }
 
 // From swc's report, as Node would print it: place, line, caret, error.
@@ -68,11 +74,12 @@ function diagnosis(file, report) {
 
 function transpile(url) {
   const file = fileURLToPath(url);
-  const source = fs.readFileSync(file, 'utf8').replace(/^\uFEFF/, '');
+  let source = fs.readFileSync(file, 'utf8').replace(/^\uFEFF/, '');
   const commonjs = isCommonJs(url, source);
+  if (url !== PROGRAM && !commonjs) source = source.replace(REQUIRE_MAIN, NOTHING);
   try {
     const { code } = transformSync(source, options(url, source, commonjs));
-    return { format: commonjs ? 'commonjs' : 'module', source: code, shortCircuit: true };
+    return { format: commonjs ? 'commonjs' : 'module', source: commonjs ? REQUIRE + code : code, shortCircuit: true };
   } catch (error) {
     const text = diagnosis(file, error.message);
     if (url === PROGRAM) {
