@@ -11,6 +11,7 @@ const path = require('node:path');
 const PROGRAM = process.argv[1] ?? '/tmp/main.js';
 const PROGRAMS = /^file:\/\/\/tmp\/main\.[jt]s$/;
 const NEIGHBOURS = '/data';
+const NEIGHBOURS_URL = 'file:///data/';
 
 // What a specifier that is not found as it stands may have meant, as other tools for these languages read it.
 const ENDINGS = ['.ts', '.mts', '.cts', '.tsx', '.js', '.mjs', '.cjs', '.json', '/index.ts', '/index.js'];
@@ -35,20 +36,24 @@ function giveUp(specifier, context, nextResolve) {
 }
 
 function find(specifier, context, nextResolve) {
-  const fromProgram = PROGRAMS.test(context.parentURL);
+  const { parentURL } = context;
+  const fromProgram = PROGRAMS.test(parentURL);
   const isFile = /^\.{0,2}\/|^\.{1,2}$/.test(specifier);
   const wanted = isFile && fromProgram ? path.resolve(NEIGHBOURS, specifier) : specifier;
-  const tries = isFile ? meanings(wanted) : [wanted];
-  // A package that somebody unpacked into /data/node_modules.
-  if (!isFile && fromProgram) tries.push(path.join(NEIGHBOURS, 'node_modules', specifier));
-  for (const meaning of tries) {
+  const tries = (isFile ? meanings(wanted) : [wanted]).map((meaning) => [meaning, { ...context }]);
+  // A package that somebody unpacked into /data/node_modules: `import` minds the parent, `require` the path.
+  if (!isFile && fromProgram) {
+    tries.push([specifier, { ...context, parentURL: NEIGHBOURS_URL }], [path.join(NEIGHBOURS, 'node_modules', specifier), { ...context }]);
+  }
+  for (const [meaning, inContext] of tries) {
     try {
-      return nextResolve(meaning, context);
+      return nextResolve(meaning, inContext);
     } catch (error) {
       if (!NOT_FOUND.has(error?.code)) throw error;
     }
   }
-  return giveUp(wanted, context, nextResolve);
+  // Node keeps what was last asked with in `context`, so the parent is said again.
+  return giveUp(wanted, { ...context, parentURL }, nextResolve);
 }
 
 registerHooks({
