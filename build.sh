@@ -10,7 +10,8 @@ readonly PULL_SECONDS=15
 usage() {
   cat <<TEXT
 Usage: ./build.sh                    the server and every runner image
-       ./build.sh server             the server: image mcp-sandbox-server, and the binary where cargo is installed
+       ./build.sh server             the server: image mcp-sandbox-server; where cargo is installed, from the static
+                                     binary dist/mcp-sandbox-server, which it makes first
        ./build.sh runners [name...]  the runner images, or those named: $(runner_names | xargs)
        ./build.sh base               print the base image that would be used, making one if there is none
 
@@ -98,14 +99,30 @@ build_runners() {
   done
 }
 
+# One static binary, which runs on the host and on the empty root of the image alike.
+build_binary() {
+  local target
+  target=$(rustc -vV | sed -n 's/^host: //p')
+  say "building the server's binary"
+  RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --bin mcp-sandbox-server --target "$target" ||
+    die "cargo could not build the server; its messages are above."
+  mkdir -p dist
+  # A new file put in place: the old one may be running.
+  cp "${CARGO_TARGET_DIR:-target}/$target/release/mcp-sandbox-server" dist/.new
+  mv dist/.new dist/mcp-sandbox-server
+}
+
+# Without cargo and without a binary in dist/, the image's build stage compiles, in its own base image.
 build_server() {
+  local arguments=()
   if command -v cargo >/dev/null; then
-    say "building the server's binary"
-    cargo build --release --locked || die "cargo could not build the server; its messages are above."
+    build_binary
   fi
-  [ -f Dockerfile ] || die "there is no Dockerfile for the server's image here."
   need_docker
-  build_image mcp-sandbox-server .
+  if [ -x dist/mcp-sandbox-server ]; then
+    arguments=(--build-arg "RUST_BASE=$(pick_base)")
+  fi
+  build_image mcp-sandbox-server "${arguments[@]}" .
 }
 
 main() {

@@ -1,0 +1,336 @@
+#!/usr/bin/env bash
+# From a bare Debian or Ubuntu machine to a running server and a first run. Safe to run again.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")"
+export PROGRAM=quickstart
+# shellcheck source=scripts/provision.sh
+. scripts/provision.sh
+
+readonly PORT_DEFAULT=8080
+readonly READY_SECONDS=90
+readonly RUN_DIR=target/run
+readonly PID_FILE=$RUN_DIR/server.pid PORT_FILE=$RUN_DIR/server.port LOG_FILE=$RUN_DIR/server.log
+
+usage() {
+  cat <<TEXT
+Usage: ./quickstart.sh [--port N] [--no-start]
+       ./quickstart.sh --stop
+
+Installs a Docker engine where there is none, builds the server and the runner images, writes .env with fresh secrets
+where there is none, starts the server, and runs one program. What is already done is not done again.
+
+  --port N     the port to serve on; by default $PORT_DEFAULT, or the next free one
+  --no-start   install, build and write .env only
+  --stop       stop the server; files and settings stay
+  --help       this text
+
+Packages are installed with apt-get, which takes root or sudo. The server is started with Docker Compose, and as a
+plain process (log in $LOG_FILE) where Compose is not to be had.
+TEXT
+}
+
+# --- what is there already -------------------------------------------------------------------------------------------
+
+compose() {
+  if docker compose version >/dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi
+}
+
+has_compose() { docker compose version >/dev/null 2>&1 || has docker-compose; }
+
+# The last line of .env that sets $1, or $2.
+setting() {
+  local value=''
+  [ ! -r .env ] || value=$(sed -n "s/^$1=//p" .env | tail -n 1)
+  printf '%s\n' "${value:-$2}"
+}
+
+own_container() { has_compose && [ -e .env ] && compose ps -q sandbox 2>/dev/null | head -n 1; }
+
+own_container_runs() {
+  local id
+  id=$(own_container) && [ -n "$id" ] && [ "$(docker inspect -f '{{.State.Running}}' "$id" 2>/dev/null)" = true ]
+}
+
+own_process_runs() {
+  [ -r "$PID_FILE" ] && [ "$(readlink "/proc/$(cat "$PID_FILE")/exe" 2>/dev/null)" = "$PWD/dist/mcp-sandbox-server" ]
+}
+
+# The port our own server has now, or nothing.
+own_port() {
+  if own_process_runs; then
+    cat "$PORT_FILE"
+  elif own_container_runs; then
+    docker port "$(own_container)" 8080/tcp | sed -n '1s/.*://p'
+  fi
+}
+
+port_is_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+check_machine() {
+  [ "$(uname -s)" = Linux ] || die "this needs Linux; on another system use a Linux virtual machine."
+  case $(uname -m) in
+    x86_64 | aarch64) ;;
+    *) die "this needs an x86_64 or aarch64 machine; this one is $(uname -m)." ;;
+  esac
+}
+
+install_tools() {
+  local missing=()
+  has curl || missing+=(curl ca-certificates)
+  has jq || missing+=(jq)
+  install_packages "${missing[@]}"
+}
+
+# A compiler is wanted only by cargo; without cargo the image's build stage compiles.
+check_builder() {
+  if has cargo; then
+    has cc || install_packages gcc libc6-dev
+  elif [ -x dist/mcp-sandbox-server ]; then
+    say "taking the server's binary from dist/"
+  elif ! docker image inspect "$RUST_IMAGE" >/dev/null 2>&1 && ! timeout 300 docker pull -q "$RUST_IMAGE" >/dev/null 2>&1; then
+    die "there is no cargo here and the image $RUST_IMAGE cannot be pulled; install Rust 1.95 or newer and run this again."
+  fi
+}
+RUST_IMAGE=rust:1.95-slim-bookworm
+
+install_compose() {
+  has_compose && return
+  has apt-get && may_be_root || return 0
+  local package
+  for package in docker-compose-v2 docker-compose; do
+    if apt-cache show --no-all-versions "$package" >/dev/null 2>&1; then
+      # In a subshell: without Compose the server runs as a plain process.
+      (install_packages "$package") || true
+      has_compose && return
+    fi
+  done
+}
+
+random_hex() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }
+
+# $1: port. Never touches a .env that is there.
+write_env() {
+  if [ -e .env ]; then
+    [ -r .env ] || die ".env cannot be read by $(id -un); run this as its owner, or as root."
+    return
+  fi
+  local fresh
+  fresh=$(umask 077 && mktemp .env.XXXXXX)
+  {
+    sed -e "s/^MCP_API_TOKEN=\$/MCP_API_TOKEN=$(random_hex)/" -e "s/^FILE_SECRET=\$/FILE_SECRET=$(random_hex)/" .env.example
+    cat <<TEXT
+
+# Where clients reach this server. Another host name or port goes here.
+PUBLIC_BASE_URL=http://localhost:$1
+
+# Read by docker-compose.yml only: where the port is published. 0.0.0.0:$1 is every interface.
+MCP_PUBLISH=127.0.0.1:$1
+TEXT
+  } >"$fresh"
+  # A link fails where a file is, so that of two at once only one writes.
+  ln "$fresh" .env 2>/dev/null || { rm -f "$fresh"; die ".env appeared meanwhile; run this again."; }
+  rm -f "$fresh"
+  say "wrote .env with fresh secrets"
+}
+
+# Prints the port to serve on. $1: the one asked for, or nothing.
+choose_port() {
+  local asked=$1 own port
+  own=$(own_port)
+  port=${asked:-${own:-$(setting MCP_PUBLISH "127.0.0.1:$PORT_DEFAULT" | sed 's/.*://')}}
+  if [ "$port" = "$own" ] || ! port_is_taken "$port"; then
+    printf '%s\n' "$port"
+    return
+  fi
+  [ -z "$asked" ] || die "port $port is taken by another program; name another with --port."
+  local taken=$port
+  while port_is_taken "$port"; do
+    port=$((port + 1))
+    [ "$port" -lt $((taken + 100)) ] || die "ports $taken to $port are taken; name one with --port."
+  done
+  say "port $taken is taken by another program, so this server gets port $port (choose with --port)"
+  printf '%s\n' "$port"
+}
+
+make_root() {
+  local root
+  root=$(setting SANDBOX_ROOT /var/sandboxes)
+  [ -d "$root" ] && return
+  may_be_root || die "$root, where files are kept, is not there; create it, or set SANDBOX_ROOT in .env."
+  say "making $root for the files of conversations"
+  as_root mkdir -p "$root"
+  as_root chmod 0711 "$root"
+}
+
+# $1: port
+start_container() {
+  say "starting the server with Docker Compose"
+  local log
+  log=$(mktemp)
+  if ! MCP_PUBLISH=$(publish_at "$1") PUBLIC_BASE_URL=$(base_url_at "$1") compose up -d --no-build sandbox >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    die "Docker Compose could not start the server; its last lines are above."
+  fi
+  rm -f "$log"
+}
+
+# What .env says, with another port where this run has another.
+publish_at() {
+  local said
+  said=$(setting MCP_PUBLISH "127.0.0.1:$1")
+  case $said in
+    *:*) printf '%s:%s\n' "${said%:*}" "$1" ;;
+    *) printf '%s\n' "$1" ;;
+  esac
+}
+
+base_url_at() {
+  local said port_said
+  said=$(setting PUBLIC_BASE_URL "http://localhost:$1")
+  said=${said%/}
+  port_said=$(setting MCP_PUBLISH "127.0.0.1:$1" | sed 's/.*://')
+  printf '%s\n' "${said/%:$port_said/:$1}"
+}
+
+# $1: port
+start_process() {
+  say "Docker Compose is not to be had, so the server is started as a process"
+  [ -x dist/mcp-sandbox-server ] || die "there is no dist/mcp-sandbox-server to start; install Docker Compose, or Rust, and run this again."
+  mkdir -p "$RUN_DIR"
+  own_process_runs && stop_process
+  local address
+  address=$(publish_at "$1")
+  case $address in *:*) ;; *) address=:$address ;; esac
+  MCP_HTTP_ADDR=$address PUBLIC_BASE_URL=$(base_url_at "$1") \
+    setsid nohup "$PWD/dist/mcp-sandbox-server" serve >>"$LOG_FILE" 2>&1 </dev/null &
+  printf '%s\n' "$!" >"$PID_FILE"
+  printf '%s\n' "$1" >"$PORT_FILE"
+}
+
+stop_process() {
+  local pid left
+  pid=$(cat "$PID_FILE")
+  kill "$pid" 2>/dev/null || true
+  for ((left = 60; left > 0; left--)); do
+    own_process_runs || { rm -f "$PID_FILE" "$PORT_FILE"; return; }
+    sleep 0.5
+  done
+  die "the server (process $pid) does not stop; end it with 'kill -9 $pid'."
+}
+
+stop() {
+  local stopped=no
+  if own_process_runs; then stop_process; stopped=yes; fi
+  if engine_answers && [ -n "$(own_container)" ]; then
+    compose down >/dev/null 2>&1 || die "Docker Compose could not stop the server; 'docker ps' shows what runs."
+    stopped=yes
+  fi
+  if [ $stopped = yes ]; then say "stopped"; else say "the server was not running"; fi
+}
+
+show_server_log() {
+  if own_container_runs || [ -n "$(own_container)" ]; then
+    compose logs --tail=15 sandbox >&2 2>&1 || true
+  elif [ -r "$LOG_FILE" ]; then
+    tail -n 15 "$LOG_FILE" >&2
+  fi
+}
+
+# $1: port
+wait_until_ready() {
+  local deadline=$((SECONDS + READY_SECONDS))
+  until curl -fsS --noproxy '*' -o /dev/null -m 5 "http://localhost:$1/readyz" 2>/dev/null; do
+    if [ $SECONDS -ge $deadline ]; then
+      show_server_log
+      die "the server was not ready within $READY_SECONDS s; the end of its log is above."
+    fi
+    sleep 0.5
+  done
+}
+
+# $1: port. The same call as in README.
+first_run() {
+  local answer request
+  request=$(jq -nc --arg code "$FIRST_PROGRAM" '{jsonrpc: "2.0", id: "1", method: "tools/call", params: {
+    name: "sandbox.run_code", arguments: {conversationId: "quickstart", language: "python", code: $code}}}')
+  # The token goes by standard input, so that no list of processes shows it.
+  answer=$(printf 'header = "Authorization: Bearer %s"\n' "$(setting MCP_API_TOKEN '')" |
+    curl -sS --noproxy '*' -m 120 -K - -X POST "http://localhost:$1/mcp" \
+      -H 'Content-Type: application/json' -d "$request") ||
+    die "the first run got no answer; look into the server's log."
+  if [ "$(jq -r '.result.isError // false' <<<"$answer" 2>/dev/null)" != false ] ||
+    ! jq -er '.result.content[] | select(.type == "text") | .text' <<<"$answer"; then
+    printf '%s\n' "$answer" >&2
+    die "the first run failed; its answer is above."
+  fi
+}
+FIRST_PROGRAM='import platform
+import pandas as pd
+print("Hello from Python", platform.python_version())
+pd.DataFrame({"n": range(1, 6)}).assign(square=lambda t: t.n ** 2).to_csv("squares.csv", index=False)
+print(open("squares.csv").read())'
+
+# $1: port
+farewell() {
+  local url
+  url=$(base_url_at "$1")
+  cat <<TEXT
+
+The server is ready.
+
+  page      $url/
+  token     MCP_API_TOKEN in $PWD/.env
+  stop      ./quickstart.sh --stop
+
+Claude Code, from any folder:
+
+  claude mcp add --transport http sandbox $url/mcp --header "Authorization: Bearer \$(sed -n 's/^MCP_API_TOKEN=//p' '$PWD/.env')"
+
+Other clients: README.md
+TEXT
+}
+
+check_port() {
+  [[ $1 =~ ^[1-9][0-9]{0,4}$ && $1 -lt 65536 ]] || die "--port takes a number from 1 to 65535."
+}
+
+main() {
+  local port='' start=yes arguments=("$@")
+  while [ $# -gt 0 ]; do
+    case $1 in
+      -h | --help) usage; return ;;
+      --no-start) start=no ;;
+      --stop) stop; return ;;
+      --port) check_port "${2:-}"; port=$2; shift ;;
+      --port=*) check_port "${1#*=}"; port=${1#*=} ;;
+      *) usage >&2; exit 2 ;;
+    esac
+    shift
+  done
+
+  check_machine
+  install_tools
+  ensure_engine "$PWD/quickstart.sh" "${arguments[@]}"
+  install_compose
+  check_builder
+  ./build.sh
+  port=$(choose_port "$port")
+  write_env "$port"
+  make_root
+  if [ $start = no ]; then
+    say "built; start it with ./quickstart.sh"
+    return
+  fi
+  if has_compose; then start_container "$port"; else start_process "$port"; fi
+  say "waiting until the server is ready"
+  wait_until_ready "$port"
+  say "running one program"
+  first_run "$port"
+  farewell "$port"
+}
+
+main "$@"

@@ -1,0 +1,127 @@
+# shellcheck shell=bash
+# What quickstart.sh and test.sh share: installing packages and having a Docker engine. Sourced, not run.
+# The caller sets PROGRAM, the word that its messages begin with.
+
+say() { printf '%s: %s\n' "${PROGRAM:?}" "$*" >&2; }
+die() { say "$*"; exit 1; }
+has() { command -v "$1" >/dev/null 2>&1; }
+is_root() { [ "$(id -u)" = 0 ]; }
+may_be_root() { is_root || has sudo; }
+as_root() { if is_root; then "$@"; else sudo "$@"; fi; }
+
+# Installs Debian packages that are not there yet. "a|b" is the first of the two that this release has.
+install_packages() {
+  local wanted missing=() updated=${APT_UPDATED:-}
+  for wanted in "$@"; do
+    package_is_here "$wanted" || missing+=("$wanted")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  has apt-get || die "this needs ${missing[*]}, which only Debian and Ubuntu get installed here; install them and run this again."
+  may_be_root || die "this needs ${missing[*]}; run 'apt-get install ${missing[*]}' as root, or run this again as root."
+  if [ -z "$updated" ]; then
+    as_root apt-get -o Acquire::Retries=3 update -qq >&2 || die "apt-get update failed; check this machine's package sources."
+    APT_UPDATED=yes
+  fi
+  local names=()
+  for wanted in "${missing[@]}"; do
+    names+=("$(package_name "$wanted")")
+  done
+  say "installing ${names[*]}"
+  local log
+  log=$(mktemp)
+  if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=3 install -y -qq \
+    --no-install-recommends "${names[@]}" >"$log" 2>&1 </dev/null; then
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    die "could not install ${names[*]}; the last lines of apt-get are above."
+  fi
+  rm -f "$log"
+}
+
+# A sibling's being here is enough: "a|b" asks for either.
+package_is_here() {
+  local name names
+  IFS='|' read -ra names <<<"$1"
+  for name in "${names[@]}"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" = installed ] && return 0
+  done
+  return 1
+}
+
+package_name() {
+  local name names
+  IFS='|' read -ra names <<<"$1"
+  for name in "${names[@]}"; do
+    apt-cache show --no-all-versions "$name" >/dev/null 2>&1 && { printf '%s\n' "$name"; return; }
+  done
+  printf '%s\n' "${names[0]}"
+}
+
+# A docker command says nothing of an engine: it may be a client alone.
+engine_answers() { has docker && timeout 10 docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
+
+# Has a Docker engine answer, or says in one sentence why it cannot. $@: the command to run again as a new member of the
+# engine's group, where that is needed.
+ensure_engine() {
+  engine_answers && return
+  [ -z "${DOCKER_HOST:-}" ] || die "no Docker engine answers at DOCKER_HOST=$DOCKER_HOST; correct or unset it and run this again."
+  if [ -S /var/run/docker.sock ] && [ ! -w /var/run/docker.sock ] && ! is_root; then
+    die "you may not use this machine's Docker engine; run 'sudo usermod -aG docker $(id -un)', log in again and run this again."
+  fi
+  if ! has dockerd; then
+    say "there is no Docker engine on this machine"
+    install_packages docker.io
+  fi
+  has docker || install_packages "docker-cli|docker.io"
+  start_engine
+  if ! engine_answers && ! is_root && [ -S /var/run/docker.sock ]; then
+    join_docker_group "$@"
+  fi
+  engine_answers || die "the Docker engine was started but does not answer; see $ENGINE_LOG or 'journalctl -u docker'."
+}
+
+ENGINE_LOG=/var/log/dockerd.log
+
+start_engine() {
+  may_be_root || die "the Docker engine is not running and only root can start it; start it and run this again."
+  if wait_for_engine 3; then return; fi
+  say "starting the Docker engine"
+  if [ -d /run/systemd/system ]; then
+    as_root systemctl enable --now docker >/dev/null 2>&1 ||
+      die "systemd could not start the Docker engine; 'journalctl -u docker' says why."
+  elif ! pgrep -x dockerd >/dev/null 2>&1; then
+    mount_cgroups
+    # Without systemd there is nobody to start it, so it is started here and goes on when this script ends.
+    as_root sh -c "setsid nohup dockerd >>'$ENGINE_LOG' 2>&1 </dev/null &"
+  fi
+  wait_for_engine 60 || {
+    [ ! -r "$ENGINE_LOG" ] || tail -n 15 "$ENGINE_LOG" >&2
+    die "the Docker engine did not start within 60 s; see $ENGINE_LOG or 'journalctl -u docker'."
+  }
+}
+
+# The engine cannot limit anything without control groups, and a machine without systemd may have none mounted.
+mount_cgroups() {
+  ! mountpoint -q /sys/fs/cgroup || return 0
+  install_packages cgroupfs-mount
+  as_root cgroupfs-mount || die "could not mount the control groups that the Docker engine needs; mount /sys/fs/cgroup and run this again."
+}
+
+# $1: seconds. The answer counts, or a socket that only root may use.
+wait_for_engine() {
+  local left
+  for ((left = $1 * 2; left > 0; left--)); do
+    engine_answers && return
+    if ! is_root && as_root docker version --format '{{.Server.Version}}' >/dev/null 2>&1; then return; fi
+    sleep 0.5
+  done
+  return 1
+}
+
+# Only after this very script installed the engine for a user who could become root anyway.
+join_docker_group() {
+  say "adding you to the group docker, which may use the engine (and is thereby as powerful as root)"
+  as_root usermod -aG docker "$(id -un)" || die "could not add you to the group docker; run this again as root."
+  has sg || die "log in again, so that you are in the group docker, and run this again."
+  exec sg docker -c "$(printf '%q ' "$@")"
+}
