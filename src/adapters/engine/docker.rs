@@ -1,1 +1,259 @@
-//! Docker.
+//! The Docker engine: sandboxes as containers, over the engine's HTTP interface (API 1.41 and later).
+//!
+//! This file owns the vocabulary (options, time limits, the engine value) and the verbs that are one call. It must not
+//! know who runs what and why: no catalog, no conversation, no policy. The mechanics are in the children:
+//!
+//! ```text
+//! convert   port values → vendor structs and back, pure     start    create, attach, start
+//! call      one call with its time limit, error mapping      ending   how a sandbox ended
+//! images    runner images and their changes                  forks    which sandbox was refused a process
+//! about     what the engine is, with warnings                mounts   our paths as the engine sees them
+//! ```
+//!
+//! No task is spawned here or in the children: everything runs in the caller's future and ends when that is dropped.
+//! The vendor's client drives each connection in a task of its own, which ends with the connection.
+//!
+//! **Who drains.** The engine hangs on `kill`, `inspect` and `remove` of a container whose attached reader has stopped
+//! reading. So whoever holds a [`Sandbox`] reads its output until the end or drops the whole value before it kills.
+
+mod about;
+mod call;
+mod convert;
+mod ending;
+mod forks;
+mod images;
+mod mounts;
+mod start;
+
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bollard::{
+    Docker,
+    query_parameters::{KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder},
+};
+use futures_util::stream::BoxStream;
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    nouns::id::SandboxId,
+    ports::{
+        engine::{Engine, EngineError, Listed, Probe, Sandbox, SandboxSpec, Signal},
+        runner::RunnerImage,
+    },
+};
+
+/// The interval between two looks at a container that is being removed by someone else.
+const REMOVAL_PAUSE: Duration = Duration::from_millis(50);
+
+/// Where an engine listens unless told otherwise.
+const HOST_DEFAULT: &str = "unix:///var/run/docker.sock";
+
+/// How to reach the engine and what to ask of it.
+#[derive(Debug, Clone)]
+pub struct DockerOptions {
+    /// Where it listens: `unix://…`, `tcp://…` or `http://…`. `None`: the platform's default socket.
+    pub host: Option<String>,
+    /// The OCI runtime, such as `runsc`. `None`: the engine's default.
+    pub runtime: Option<String>,
+    /// The folder that all data folders are in, as this process sees it.
+    pub root: PathBuf,
+    /// The same folder as the engine's host sees it. `None`: the same path, or, when this process runs in a container
+    /// of that engine, what that container's own mounts say.
+    pub host_root: Option<PathBuf>,
+    /// Which system calls a program may make.
+    pub seccomp: Seccomp,
+    /// Where the engine's control groups are mounted, if they can be seen at all.
+    pub cgroup_root: PathBuf,
+    /// How long each kind of call may take.
+    pub time: TimeLimits,
+}
+
+impl DockerOptions {
+    /// The defaults, for data folders in `root`.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self {
+            host: None,
+            runtime: None,
+            root: root.into(),
+            host_root: None,
+            seccomp: Seccomp::Own,
+            cgroup_root: PathBuf::from("/sys/fs/cgroup"),
+            time: TimeLimits::default(),
+        }
+    }
+}
+
+/// Which system calls a program may make.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Seccomp {
+    /// Our own list, which is narrower than the engine's.
+    #[default]
+    Own,
+    /// The engine's default list.
+    EngineDefault,
+}
+
+/// How long each kind of call may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeLimits {
+    /// Asking who is there.
+    pub ping: Duration,
+    /// Listing containers or images.
+    pub list: Duration,
+    /// Looking at one container.
+    pub inspect: Duration,
+    /// Making a container.
+    pub create: Duration,
+    /// Attaching to it and starting it, each.
+    pub start: Duration,
+    /// Sending a signal.
+    pub kill: Duration,
+    /// Removing a container, the wait for somebody else's removal included.
+    pub remove: Duration,
+    /// How long to look for a sandbox after the engine broke off, before it counts as lost.
+    pub lost: Duration,
+}
+
+impl Default for TimeLimits {
+    fn default() -> Self {
+        Self {
+            ping: Duration::from_secs(2),
+            list: Duration::from_secs(5),
+            inspect: Duration::from_secs(5),
+            create: Duration::from_secs(15),
+            start: Duration::from_secs(15),
+            kill: Duration::from_secs(5),
+            remove: Duration::from_secs(10),
+            lost: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why the engine cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The address is not one that can be spoken to, or nothing is there.
+    #[error("cannot use the engine at {host}")]
+    Host {
+        /// The address as given.
+        host: String,
+        /// The vendor's error.
+        #[source]
+        source: Box<bollard::errors::Error>,
+    },
+    /// The engine did not answer the first questions.
+    #[error("the engine at {host} does not answer properly")]
+    Engine {
+        /// The address as given.
+        host: String,
+        /// What went wrong.
+        #[source]
+        source: EngineError,
+    },
+    /// This process runs in a container and its root is on none of that container's mounts.
+    #[error("{root} is inside this container only: mount a folder of the host there, or set the host's path")]
+    RootNotMounted {
+        /// The root as this process sees it.
+        root: PathBuf,
+    },
+}
+
+/// Docker, or what speaks its interface. Cheap to clone; every clone is the same engine.
+#[derive(Debug, Clone)]
+pub struct DockerEngine(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    docker: Docker,
+    profile: convert::Profile,
+    mounts: mounts::HostPaths,
+    forks: Arc<forks::Forks>,
+    time: TimeLimits,
+}
+
+impl DockerEngine {
+    /// Reaches the engine, agrees on a version of its interface and finds out how it sees our files.
+    ///
+    /// # Errors
+    /// When nothing usable answers, or our folder cannot be shown to the engine.
+    pub async fn connect(options: DockerOptions) -> Result<Self, ConnectError> {
+        let host = options.host.clone().unwrap_or_else(|| HOST_DEFAULT.to_owned());
+        let docker = Docker::connect_with_host(&host)
+            .map_err(|source| ConnectError::Host { host: host.clone(), source: Box::new(source) })?;
+        let refused = |source| ConnectError::Engine { host: host.clone(), source };
+        let limit = options.time.ping;
+        let docker = call::within("ping", limit, docker.negotiate_version()).await.map_err(refused)?;
+        let info = call::within("ping", options.time.inspect, docker.info()).await.map_err(refused)?;
+        let mounts = mounts::HostPaths::find(&docker, options.root, options.host_root, options.time.inspect).await?;
+        let profile = convert::Profile {
+            runtime: options.runtime,
+            own_seccomp: options.seccomp == Seccomp::Own,
+            cgroup_v1: about::is_cgroup_v1(&info),
+        };
+        let forks = Arc::new(forks::Forks::new(options.cgroup_root));
+        Ok(Self(Arc::new(Inner { docker, profile, mounts, forks, time: options.time })))
+    }
+}
+
+#[async_trait]
+impl Engine for DockerEngine {
+    async fn probe(&self) -> Result<Probe, EngineError> {
+        let Inner { docker, time, .. } = &*self.0;
+        let version = call::within("probe", time.ping, docker.version()).await?;
+        let info = call::within("probe", time.inspect, docker.info()).await?;
+        Ok(about::probe(&version, &info, &docker.client_version(), self.0.profile.runtime.as_deref()))
+    }
+
+    async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
+        images::runners(&self.0.docker, self.0.time.list).await
+    }
+
+    fn changes(&self) -> BoxStream<'static, ()> {
+        images::changes(self.0.docker.clone())
+    }
+
+    async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
+        start::start(&self.0, spec).await
+    }
+
+    async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
+        let Signal::Kill = signal;
+        let options = KillContainerOptionsBuilder::new().signal("KILL").build();
+        let name = id.to_string();
+        match call::within("kill", self.0.time.kill, self.0.docker.kill_container(&name, Some(options))).await {
+            // Not there, or not running any more.
+            Err(error) if call::status(&error).is_some_and(|status| matches!(status, 404 | 409)) => Ok(()),
+            other => other,
+        }
+    }
+
+    async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
+        let until = Instant::now() + self.0.time.remove;
+        let name = id.to_string();
+        loop {
+            let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+            let left = until.saturating_duration_since(Instant::now());
+            let removed = call::within("remove", left, self.0.docker.remove_container(&name, Some(options))).await;
+            match removed {
+                Err(error) if call::status(&error) == Some(404) => return Ok(()),
+                // Somebody else removes it just now: it is not gone before this call says so.
+                Err(error) if call::status(&error) == Some(409) => {
+                    let next = Instant::now() + REMOVAL_PAUSE;
+                    if next >= until {
+                        return Err(error);
+                    }
+                    sleep_until(next).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<Listed>, EngineError> {
+        let filters = HashMap::from([("label", vec![convert::MANAGED_FILTER])]);
+        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+        let all = call::within("list", self.0.time.list, self.0.docker.list_containers(Some(options))).await?;
+        Ok(all.iter().filter_map(convert::listed).collect())
+    }
+}

@@ -1,0 +1,154 @@
+//! What the engine is, and what its operator should change. Pure.
+
+use bollard::{
+    ClientVersion,
+    models::{SystemInfo, SystemInfoCgroupDriverEnum, SystemInfoCgroupVersionEnum, SystemVersion},
+};
+
+use crate::ports::engine::Probe;
+
+/// The oldest runc that does not let a container write to the host through masked paths (CVE-2025-31133 and its kin).
+const RUNC_MIN: (u32, u32, u32) = (1, 2, 8);
+
+pub(super) fn is_cgroup_v1(info: &SystemInfo) -> bool {
+    info.cgroup_version != Some(SystemInfoCgroupVersionEnum::_2)
+}
+
+pub(super) fn probe(
+    version: &SystemVersion,
+    info: &SystemInfo,
+    spoken: &ClientVersion,
+    runtime: Option<&str>,
+) -> Probe {
+    let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
+    let default = info.default_runtime.as_deref().unwrap_or("unknown");
+    let name = runtime.unwrap_or(default);
+    let component = component_version(version, name);
+    Probe {
+        engine: format!("Docker {}", text(&version.version)),
+        api_version: spoken.to_string(),
+        runtime: component.map_or_else(|| name.to_owned(), |version| format!("{name} {version}")),
+        platform: format!("{}/{}", text(&version.os), text(&version.arch)),
+        cpus: info.ncpu.and_then(|n| u32::try_from(n).ok()).unwrap_or(1),
+        memory_bytes: info.mem_total.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
+        warnings: warnings(info, name, component),
+    }
+}
+
+fn component_version<'a>(version: &'a SystemVersion, name: &str) -> Option<&'a str> {
+    version.components.iter().flatten().find(|part| part.name == name).map(|part| part.version.as_str())
+}
+
+fn warnings(info: &SystemInfo, runtime: &str, runtime_version: Option<&str>) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut warn = |when: bool, text: &str| {
+        if when {
+            found.push(text.to_owned());
+        }
+    };
+    warn(
+        runtime == "runc" && runtime_version.and_then(numbers).is_some_and(|version| version < RUNC_MIN),
+        "runc is older than 1.2.8 and has known ways out of a container (CVE-2025-31133): update it.",
+    );
+    warn(info.memory_limit == Some(false), "The engine cannot limit memory: one program can take all of the host's.");
+    warn(
+        info.swap_limit == Some(false),
+        "The engine cannot limit swap (boot with swapaccount=1): a program may swap past its memory limit.",
+    );
+    warn(info.pids_limit == Some(false), "The engine cannot limit processes: a fork bomb can stop the host.");
+    warn(info.cpu_cfs_quota == Some(false), "The engine cannot limit CPU time: programs can starve each other.");
+    warn(
+        info.cgroup_driver == Some(SystemInfoCgroupDriverEnum::NONE),
+        "The engine runs without control groups, so no limit holds: give it delegated cgroups (v2 with systemd).",
+    );
+    let security = |name: &str| info.security_options.iter().flatten().any(|option| option.contains(name));
+    warn(!security("seccomp"), "The engine was built without seccomp: every system call is open to programs.");
+    warn(
+        info.init_commit.as_ref().is_some_and(|commit| commit.id.as_deref() == Some("N/A")),
+        "The engine has no docker-init (tini), which every sandbox starts with: install it.",
+    );
+    warn(
+        runtime != "unknown" && info.runtimes.as_ref().is_some_and(|known| !known.contains_key(runtime)),
+        "The engine does not know the OCI runtime that is set: register it with the engine or change the setting.",
+    );
+    found
+}
+
+/// The three numbers at the start of a version such as `1.1.5+ds1`.
+fn numbers(version: &str) -> Option<(u32, u32, u32)> {
+    let mut parts = version.split('.').map(|part| {
+        let digits = part.find(|c: char| !c.is_ascii_digit()).map_or(part, |end| &part[..end]);
+        digits.parse().ok()
+    });
+    Some((parts.next()??, parts.next()??, parts.next().flatten().unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard::models::{Commit, SystemVersionComponents};
+
+    use super::*;
+
+    fn with_runc(version: &str) -> SystemVersion {
+        SystemVersion {
+            version: Some("20.10.24".to_owned()),
+            os: Some("linux".to_owned()),
+            arch: Some("amd64".to_owned()),
+            components: Some(vec![SystemVersionComponents {
+                name: "runc".to_owned(),
+                version: version.to_owned(),
+                details: None,
+            }]),
+            ..SystemVersion::default()
+        }
+    }
+
+    fn good() -> SystemInfo {
+        SystemInfo {
+            default_runtime: Some("runc".to_owned()),
+            ncpu: Some(2),
+            mem_total: Some(1 << 30),
+            security_options: Some(vec!["name=seccomp,profile=default".to_owned()]),
+            ..SystemInfo::default()
+        }
+    }
+
+    fn spoken() -> ClientVersion {
+        ClientVersion { major_version: 1, minor_version: 41 }
+    }
+
+    #[test]
+    fn a_sound_engine_has_no_warnings() {
+        let probe = probe(&with_runc("1.2.8"), &good(), &spoken(), None);
+        assert_eq!(probe.engine, "Docker 20.10.24");
+        assert_eq!((probe.api_version.as_str(), probe.runtime.as_str()), ("1.41", "runc 1.2.8"));
+        assert_eq!((probe.platform.as_str(), probe.cpus, probe.memory_bytes), ("linux/amd64", 2, 1 << 30));
+        assert_eq!(probe.warnings, Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_lack_is_told() {
+        let cases: [(SystemInfo, &str); 7] = [
+            (SystemInfo { swap_limit: Some(false), ..good() }, "swap"),
+            (SystemInfo { memory_limit: Some(false), ..good() }, "memory"),
+            (SystemInfo { pids_limit: Some(false), ..good() }, "processes"),
+            (SystemInfo { cgroup_driver: Some(SystemInfoCgroupDriverEnum::NONE), ..good() }, "control groups"),
+            (SystemInfo { security_options: None, ..good() }, "seccomp"),
+            (SystemInfo { init_commit: Some(Commit { id: Some("N/A".to_owned()) }), ..good() }, "docker-init"),
+            (SystemInfo { runtimes: Some([].into()), ..good() }, "OCI runtime"),
+        ];
+        for (info, word) in cases {
+            let warnings = probe(&with_runc("1.3.3"), &info, &spoken(), None).warnings;
+            assert!(warnings.len() == 1 && warnings[0].contains(word), "{word}: {warnings:?}");
+        }
+        assert!(probe(&with_runc("1.1.5+ds1"), &good(), &spoken(), None).warnings[0].contains("runc"));
+    }
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        assert_eq!(numbers("1.1.5+ds1"), Some((1, 1, 5)));
+        assert_eq!(numbers("1.4.0-rc.3"), Some((1, 4, 0)));
+        assert_eq!(numbers("1.10"), Some((1, 10, 0)));
+        assert_eq!(numbers("n/a"), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! Port values to the vendor's structs and back. Pure: nothing here asks the engine, the clock or the file system.
+//!
+//! The container's profile is here and nowhere else, and a test holds it against a literal.
+
+use std::{collections::HashMap, path::Path};
+
+use bollard::models::{
+    ContainerCreateBody, ContainerSummary, ContainerSummaryStateEnum, HealthConfig, HostConfig,
+    HostConfigCgroupnsModeEnum, HostConfigLogConfig, ImageSummary, Mount, MountBindOptions,
+    MountBindOptionsPropagationEnum, MountType, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
+};
+
+use crate::{
+    nouns::limits::Limits,
+    ports::{
+        engine::{ImageId, Listed, SandboxSpec},
+        runner::RunnerImage,
+    },
+};
+
+/// Marks our containers. None of these four may be the name of a runner label: an engine lists a container with its
+/// image's labels among its own.
+const LABEL_MANAGED: &str = "sandbox.managed";
+const LABEL_ID: &str = "sandbox.id";
+const LABEL_INSTANCE: &str = "sandbox.instance";
+const LABEL_DEADLINE: &str = "sandbox.deadline";
+
+/// Selects our containers.
+pub(super) const MANAGED_FILTER: &str = "sandbox.managed=true";
+
+const SECCOMP: &str = include_str!("seccomp.json");
+
+/// `/dev/shm`, which multi-process libraries need. It counts as memory.
+const SHM_BYTES: i64 = 16 << 20;
+/// Files and folders in `/tmp`.
+const TMP_INODES: u32 = 4096;
+
+/// Kernel tables, hardware and other tenants' traces; the engine's own list is replaced by this one, so it is repeated.
+const MASKED: [&str; 15] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/cmdline",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+    "/sys/kernel",
+];
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// What is the same for every sandbox of one engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Profile {
+    /// The OCI runtime, or the engine's default.
+    pub runtime: Option<String>,
+    /// Our own list of system calls instead of the engine's.
+    pub own_seccomp: bool,
+    /// The first generation of control groups, which knows swappiness.
+    pub cgroup_v1: bool,
+}
+
+/// The container for a sandbox whose `/data` is `source` on the engine's host.
+pub(super) fn create_body(profile: &Profile, spec: &SandboxSpec, source: &Path) -> ContainerCreateBody {
+    ContainerCreateBody {
+        image: Some(spec.image.0.clone()),
+        hostname: Some("sandbox".to_owned()),
+        user: Some(format!("{0}:{0}", spec.uid)),
+        working_dir: Some("/data".to_owned()),
+        env: Some(environment(&spec.limits)),
+        labels: Some(labels(spec)),
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        open_stdin: Some(true),
+        stdin_once: Some(true),
+        tty: Some(false),
+        network_disabled: Some(true),
+        stop_timeout: Some(1),
+        healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
+        host_config: Some(host_config(profile, &spec.limits, source)),
+        ..ContainerCreateBody::default()
+    }
+}
+
+fn host_config(profile: &Profile, limits: &Limits, source: &Path) -> HostConfig {
+    let memory = signed(limits.memory_bytes);
+    HostConfig {
+        runtime: profile.runtime.clone(),
+        mounts: Some(vec![data_mount(source)]),
+        tmpfs: Some(HashMap::from([("/tmp".to_owned(), tmpfs(limits))])),
+        network_mode: Some("none".to_owned()),
+        memory: Some(memory),
+        memory_swap: Some(memory),
+        memory_swappiness: profile.cgroup_v1.then_some(0),
+        nano_cpus: Some(i64::from(limits.cpu_millis) * 1_000_000),
+        pids_limit: Some(i64::from(limits.processes_max)),
+        ulimits: Some(ulimits(limits)),
+        cap_drop: Some(vec!["ALL".to_owned()]),
+        security_opt: Some(security(profile)),
+        readonly_rootfs: Some(true),
+        masked_paths: Some(owned(&MASKED)),
+        readonly_paths: Some(owned(&READ_ONLY)),
+        log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
+        ipc_mode: Some("private".to_owned()),
+        shm_size: Some(SHM_BYTES),
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        oom_score_adj: Some(1000),
+        init: Some(true),
+        auto_remove: Some(false),
+        restart_policy: Some(RestartPolicy { name: Some(RestartPolicyNameEnum::NO), maximum_retry_count: None }),
+        ..HostConfig::default()
+    }
+}
+
+fn data_mount(source: &Path) -> Mount {
+    Mount {
+        typ: Some(MountType::BIND),
+        source: Some(source.to_string_lossy().into_owned()),
+        target: Some("/data".to_owned()),
+        bind_options: Some(MountBindOptions {
+            propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+            non_recursive: Some(true),
+            ..MountBindOptions::default()
+        }),
+        ..Mount::default()
+    }
+}
+
+fn tmpfs(limits: &Limits) -> String {
+    format!("rw,nosuid,nodev,noexec,size={},nr_inodes={TMP_INODES},mode=1777", limits.tmp_bytes)
+}
+
+/// Never `nproc`: the kernel counts that one per user over all containers.
+fn ulimits(limits: &Limits) -> Vec<ResourcesUlimits> {
+    [
+        ("nofile", i64::from(limits.open_files_max)),
+        ("fsize", signed(limits.file_bytes_max)),
+        ("core", 0),
+        ("msgqueue", 0),
+        ("memlock", 0),
+        ("sigpending", 256),
+    ]
+    .into_iter()
+    .map(|(name, max)| ResourcesUlimits { name: Some(name.to_owned()), soft: Some(max), hard: Some(max) })
+    .collect()
+}
+
+fn security(profile: &Profile) -> Vec<String> {
+    let mut options = vec!["no-new-privileges".to_owned()];
+    if profile.own_seccomp {
+        options.push(format!("seccomp={}", SECCOMP.trim()));
+    }
+    options
+}
+
+/// Libraries start a thread for each core of the host unless told otherwise, and then share a fraction of one.
+fn environment(limits: &Limits) -> Vec<String> {
+    let threads = limits.cpu_millis.div_ceil(1000).max(1);
+    let mut env = vec!["HOME=/tmp".to_owned(), "LANG=C.UTF-8".to_owned()];
+    for name in ["OMP", "OPENBLAS", "MKL", "NUMEXPR"] {
+        env.push(format!("{name}_NUM_THREADS={threads}"));
+    }
+    env
+}
+
+fn labels(spec: &SandboxSpec) -> HashMap<String, String> {
+    [
+        (LABEL_MANAGED, "true".to_owned()),
+        (LABEL_ID, spec.id.to_string()),
+        (LABEL_INSTANCE, spec.instance.to_string()),
+        (LABEL_DEADLINE, spec.deadline_unix_s.to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
+
+/// A container as a sandbox of ours; `None`, with a line in the log, when it only looks like one. The name has to agree
+/// as well: an image that was committed from a sandbox passes all its labels on.
+pub(super) fn listed(container: &ContainerSummary) -> Option<Listed> {
+    let parsed = parse_listed(container);
+    if parsed.is_none() {
+        tracing::debug!(container = ?container.id, "carries our label and is not ours");
+    }
+    parsed
+}
+
+fn parse_listed(container: &ContainerSummary) -> Option<Listed> {
+    let labels = container.labels.as_ref()?;
+    let id = labels.get(LABEL_ID)?;
+    container.names.iter().flatten().find(|name| name.strip_prefix('/') == Some(id))?;
+    Some(Listed {
+        id: id.parse().ok()?,
+        instance: labels.get(LABEL_INSTANCE)?.parse().ok()?,
+        created_unix_s: container.created?,
+        deadline_unix_s: labels.get(LABEL_DEADLINE)?.parse().ok()?,
+        running: container.state == Some(ContainerSummaryStateEnum::RUNNING),
+    })
+}
+
+/// An image as a runner; `None` when nobody named it. A rebuilt image leaves its predecessor behind without a name,
+/// and with all its labels.
+pub(super) fn runner_image(image: ImageSummary) -> Option<RunnerImage> {
+    let reference = image.repo_tags.into_iter().filter(|tag| !tag.starts_with("<none>")).min()?;
+    Some(RunnerImage {
+        id: ImageId(image.id),
+        reference: Some(reference),
+        created_unix_s: image.created,
+        labels: image.labels,
+    })
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+fn owned(paths: &[&str]) -> Vec<String> {
+    paths.iter().map(|path| (*path).to_owned()).collect()
+}
+
+#[cfg(test)]
+#[path = "convert_tests.rs"]
+mod tests;

@@ -1,0 +1,169 @@
+//! The container's profile against a literal: a change of it has to be made twice, on purpose.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    nouns::id::{InstanceId, SandboxId},
+    ports::runner,
+};
+
+fn profile() -> Profile {
+    Profile { runtime: None, own_seccomp: false, cgroup_v1: true }
+}
+
+fn spec() -> SandboxSpec {
+    SandboxSpec {
+        id: "sandbox-0190c6a000007000800000000000000a".parse().expect("an id"),
+        instance: "instance-0190c6a000007000800000000000000b".parse().expect("an id"),
+        image: ImageId("sha256:5d0d".to_owned()),
+        data: "/var/sandboxes/c/files".into(),
+        limits: Limits::default(),
+        uid: 1000,
+        deadline_unix_s: 1_800_000_000,
+    }
+}
+
+fn body(profile: &Profile, spec: &SandboxSpec) -> Value {
+    serde_json::to_value(create_body(profile, spec, Path::new("/host/c/files"))).expect("json")
+}
+
+#[test]
+fn the_profile_is_this() {
+    let expected = json!({
+        "Image": "sha256:5d0d",
+        "Hostname": "sandbox",
+        "User": "1000:1000",
+        "WorkingDir": "/data",
+        "Env": [
+            "HOME=/tmp", "LANG=C.UTF-8",
+            "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1", "NUMEXPR_NUM_THREADS=1"
+        ],
+        "Labels": {
+            "sandbox.managed": "true",
+            "sandbox.id": "sandbox-0190c6a000007000800000000000000a",
+            "sandbox.instance": "instance-0190c6a000007000800000000000000b",
+            "sandbox.deadline": "1800000000"
+        },
+        "AttachStdin": true, "AttachStdout": true, "AttachStderr": true,
+        "OpenStdin": true, "StdinOnce": true, "Tty": false,
+        "NetworkDisabled": true,
+        "StopTimeout": 1,
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": {
+            "Mounts": [{
+                "Type": "bind", "Source": "/host/c/files", "Target": "/data",
+                "BindOptions": {"Propagation": "rprivate", "NonRecursive": true}
+            }],
+            "Tmpfs": {"/tmp": "rw,nosuid,nodev,noexec,size=67108864,nr_inodes=4096,mode=1777"},
+            "NetworkMode": "none",
+            "Memory": 268_435_456, "MemorySwap": 268_435_456, "MemorySwappiness": 0,
+            "NanoCpus": 500_000_000,
+            "PidsLimit": 128,
+            "Ulimits": [
+                {"Name": "nofile", "Soft": 1024, "Hard": 1024},
+                {"Name": "fsize", "Soft": 104_857_600, "Hard": 104_857_600},
+                {"Name": "core", "Soft": 0, "Hard": 0},
+                {"Name": "msgqueue", "Soft": 0, "Hard": 0},
+                {"Name": "memlock", "Soft": 0, "Hard": 0},
+                {"Name": "sigpending", "Soft": 256, "Hard": 256}
+            ],
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges"],
+            "ReadonlyRootfs": true,
+            "MaskedPaths": [
+                "/proc/acpi", "/proc/asound", "/proc/cmdline", "/proc/interrupts", "/proc/kallsyms", "/proc/kcore",
+                "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list",
+                "/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware", "/sys/kernel"
+            ],
+            "ReadonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
+            "LogConfig": {"Type": "none"},
+            "IpcMode": "private", "ShmSize": 16_777_216,
+            "CgroupnsMode": "private",
+            "OomScoreAdj": 1000,
+            "Init": true,
+            "AutoRemove": false,
+            "RestartPolicy": {"Name": "no"}
+        }
+    });
+    let actual = body(&profile(), &spec());
+    assert_eq!(actual, expected, "{actual:#}");
+}
+
+#[test]
+fn the_engine_decides_what_the_profile_leaves_to_it() {
+    let other = Profile { runtime: Some("runsc".to_owned()), own_seccomp: true, cgroup_v1: false };
+    let host = &body(&other, &spec())["HostConfig"];
+    assert_eq!(host["Runtime"], "runsc");
+    assert_eq!(host.get("MemorySwappiness"), None);
+    let seccomp = host["SecurityOpt"][1].as_str().and_then(|option| option.strip_prefix("seccomp=")).expect("seccomp");
+    let seccomp: Value = serde_json::from_str(seccomp).expect("the profile is JSON");
+    assert_eq!(seccomp["defaultAction"], "SCMP_ACT_ERRNO");
+}
+
+#[test]
+fn two_specs_differ_in_labels_and_limits_only() {
+    let mut other = spec();
+    (other.id, other.instance, other.deadline_unix_s) = (SandboxId::new(), InstanceId::new(), 1);
+    other.limits = Limits { cpu_millis: 1500, memory_bytes: 1 << 30, processes_max: 7, ..Limits::default() };
+    let (mut one, mut two) = (body(&profile(), &spec()), body(&profile(), &other));
+    assert_eq!(two["Env"][2], "OMP_NUM_THREADS=2", "a second core is used when half of it may be");
+    for body in [&mut one, &mut two] {
+        for path in ["/Labels", "/Env"] {
+            body.pointer_mut(path).expect("there").take();
+        }
+        for name in ["Memory", "MemorySwap", "NanoCpus", "PidsLimit"] {
+            body["HostConfig"][name].take();
+        }
+    }
+    assert_eq!(one, two);
+}
+
+#[test]
+fn our_labels_are_no_runner_labels() {
+    let runner = [
+        runner::LABEL_RUNNER,
+        runner::LABEL_LANGUAGE,
+        runner::LABEL_VERSION,
+        runner::LABEL_ALIASES,
+        runner::LABEL_DESCRIPTION,
+        runner::LABEL_PROTOCOL,
+    ];
+    for ours in [LABEL_MANAGED, LABEL_ID, LABEL_INSTANCE, LABEL_DEADLINE] {
+        assert!(!runner.contains(&ours), "{ours}");
+    }
+}
+
+fn summary(name: &str) -> ContainerSummary {
+    ContainerSummary {
+        names: Some(vec![name.to_owned()]),
+        created: Some(7),
+        labels: Some(labels(&spec())),
+        state: Some(ContainerSummaryStateEnum::RUNNING),
+        ..ContainerSummary::default()
+    }
+}
+
+#[test]
+fn a_container_is_listed_by_its_name_and_labels() {
+    let SandboxSpec { id, instance, deadline_unix_s, .. } = spec();
+    let expected = Listed { id, instance, created_unix_s: 7, deadline_unix_s, running: true };
+    assert_eq!(listed(&summary(&format!("/{id}"))), Some(expected));
+    assert_eq!(listed(&summary("/someone-elses")), None, "an image committed from a sandbox carries our labels");
+    let mut broken = summary(&format!("/{id}"));
+    broken.labels.as_mut().expect("labels").insert(LABEL_DEADLINE.to_owned(), "soon".to_owned());
+    assert_eq!(listed(&broken), None);
+}
+
+#[test]
+fn an_image_without_a_name_is_no_runner() {
+    let image = |tags: &[&str]| ImageSummary {
+        id: "sha256:1".to_owned(),
+        repo_tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+        ..ImageSummary::default()
+    };
+    let reference = |tags: &[&str]| runner_image(image(tags)).and_then(|runner| runner.reference);
+    assert_eq!(reference(&["<none>:<none>"]), None);
+    assert_eq!(reference(&[]), None);
+    assert_eq!(reference(&["runner-b:latest", "runner-a:1"]).as_deref(), Some("runner-a:1"));
+}

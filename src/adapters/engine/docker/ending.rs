@@ -1,0 +1,134 @@
+//! How a sandbox ended: the engine's word, or, when the engine broke off, what it says when it is back.
+//!
+//! The end of a stream is never taken for the end of a program. Spawns nothing.
+
+use std::time::Duration;
+
+use bollard::{
+    Docker,
+    errors::Error,
+    models::{ContainerState, ContainerWaitResponse},
+    query_parameters::WaitContainerOptionsBuilder,
+};
+use futures_util::TryStreamExt;
+use tokio::time::{Instant, sleep};
+
+use super::{TimeLimits, call, forks::Refusals};
+use crate::{
+    nouns::id::SandboxId,
+    ports::engine::{EngineError, Exit},
+};
+
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// What is needed to follow a started sandbox to its end.
+pub(super) struct Ending {
+    pub docker: Docker,
+    pub id: SandboxId,
+    pub time: TimeLimits,
+    pub refusals: Refusals,
+}
+
+/// What a look at the container says.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    Running,
+    Ended {
+        status: i32,
+        oom_killed: bool,
+    },
+    Gone,
+    /// The engine does not answer, or not sensibly.
+    Unknown,
+}
+
+/// Waits for the end. The container was started before, so `not-running` cannot mean "not yet".
+pub(super) async fn ended(ending: Ending) -> Result<Exit, EngineError> {
+    loop {
+        let waited = ending.wait().await;
+        let look = match (ending.look().await, waited) {
+            (Look::Unknown, None) => ending.search().await,
+            (look, _) => look,
+        };
+        let (status, oom_killed) = match (look, waited) {
+            (Look::Ended { oom_killed, status }, waited) => (waited.unwrap_or(status), oom_killed),
+            // It was removed, or the engine went away, after it had told us.
+            (_, Some(status)) => (status, false),
+            (Look::Running, None) => continue,
+            (Look::Gone | Look::Unknown, None) => return Err(EngineError::Lost { id: ending.id }),
+        };
+        return Ok(Exit { status, oom_killed, process_limit_hit: ending.refusals.seen() });
+    }
+}
+
+impl Ending {
+    /// The engine's word, unless it broke off. A status above zero comes as an error from the vendor's client.
+    async fn wait(&self) -> Option<i32> {
+        let options = WaitContainerOptionsBuilder::new().condition("not-running").build();
+        let answers = self.docker.wait_container(&self.id.to_string(), Some(options));
+        match std::pin::pin!(answers).try_next().await {
+            Ok(Some(ContainerWaitResponse { status_code, error: None })) => status(status_code),
+            Err(Error::DockerContainerWaitError { code, error }) if error.is_empty() => status(code),
+            other => {
+                tracing::debug!(sandbox = %self.id, ?other, "the wait broke off");
+                None
+            }
+        }
+    }
+
+    async fn look(&self) -> Look {
+        let name = self.id.to_string();
+        match call::within("inspect", self.time.inspect, self.docker.inspect_container(&name, None)).await {
+            Ok(container) => container.state.map_or(Look::Unknown, |state| read(&state)),
+            Err(error) if call::status(&error) == Some(404) => Look::Gone,
+            Err(_) => Look::Unknown,
+        }
+    }
+
+    /// Looks again and again, with growing pauses, until the engine answers or the time is up.
+    async fn search(&self) -> Look {
+        let until = Instant::now() + self.time.lost;
+        let mut pause = PAUSE_FIRST;
+        loop {
+            sleep(pause).await;
+            let seen = self.look().await;
+            if seen != Look::Unknown || Instant::now() >= until {
+                return seen;
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+fn read(state: &ContainerState) -> Look {
+    match (state.running, state.exit_code.and_then(status)) {
+        (Some(true), _) => Look::Running,
+        (Some(false), Some(status)) => Look::Ended { status, oom_killed: state.oom_killed == Some(true) },
+        _ => Look::Unknown,
+    }
+}
+
+/// An exit status; other numbers are the engine's way to say that it does not know.
+fn status(code: i64) -> Option<i32> {
+    u8::try_from(code).ok().map(i32::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_is_read_by_its_fields() {
+        let state = |running, exit_code, oom_killed| ContainerState {
+            running: Some(running),
+            exit_code: Some(exit_code),
+            oom_killed: Some(oom_killed),
+            ..ContainerState::default()
+        };
+        assert_eq!(read(&state(true, 0, false)), Look::Running);
+        assert_eq!(read(&state(false, 137, true)), Look::Ended { status: 137, oom_killed: true });
+        assert_eq!(read(&state(false, -1, false)), Look::Unknown);
+        assert_eq!(read(&ContainerState::default()), Look::Unknown);
+    }
+}

@@ -1,0 +1,148 @@
+//! Our paths as the engine's host sees them.
+//!
+//! The engine mounts folders of its own host. When this process runs in a container itself, what it calls
+//! `/var/sandboxes` has another name there; that container's own mounts tell it.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use bollard::{Docker, models::MountPoint};
+
+use super::{ConnectError, call};
+
+/// Turns a path of ours into one of the engine's host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HostPaths {
+    root: PathBuf,
+    host_root: PathBuf,
+}
+
+impl HostPaths {
+    /// Takes what was set, or asks the engine about our own container.
+    pub(super) async fn find(
+        docker: &Docker,
+        root: PathBuf,
+        host_root: Option<PathBuf>,
+        limit: Duration,
+    ) -> Result<Self, ConnectError> {
+        let host_root = match host_root {
+            Some(path) => path,
+            None => match own_mounts(docker, limit).await {
+                Some(mounts) => {
+                    on_host(&root, &mounts).ok_or_else(|| ConnectError::RootNotMounted { root: root.clone() })?
+                }
+                None => root.clone(),
+            },
+        };
+        tracing::debug!(root = %root.display(), host_root = %host_root.display(), "data folders");
+        Ok(Self { root, host_root })
+    }
+
+    /// The path on the engine's host; `None` when it is not below our root.
+    pub(super) fn to_host(&self, path: &Path) -> Option<PathBuf> {
+        Some(below(&self.host_root, path.strip_prefix(&self.root).ok()?))
+    }
+}
+
+/// The mounts of the container that this process runs in; `None` when it runs in none that this engine knows.
+async fn own_mounts(docker: &Docker, limit: Duration) -> Option<Vec<MountPoint>> {
+    let id = own_container()?;
+    match call::within("inspect", limit, docker.inspect_container(&id, None)).await {
+        Ok(container) => Some(container.mounts.unwrap_or_default()),
+        Err(error) => {
+            tracing::debug!(%error, "no container of this engine; paths are taken as they are");
+            None
+        }
+    }
+}
+
+/// The name of the container that this process seems to run in.
+fn own_container() -> Option<String> {
+    let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    container_of(&mountinfo).or_else(|| {
+        let in_container = Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists();
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+        in_container.then(|| name.trim().to_owned())
+    })
+}
+
+/// Finds the container in `/proc/self/mountinfo`: engines mount three small files of a folder that has its name.
+fn container_of(mountinfo: &str) -> Option<String> {
+    mountinfo.lines().find_map(|line| {
+        // id, parent, major:minor, root, mount point, …
+        let mut fields = line.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        if !matches!(point, "/etc/hostname" | "/etc/resolv.conf" | "/etc/hosts") {
+            return None;
+        }
+        let id = root.rsplit('/').nth(1)?;
+        (id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
+    })
+}
+
+/// `path` on the host, by the mount that covers it most closely.
+fn on_host(path: &Path, mounts: &[MountPoint]) -> Option<PathBuf> {
+    mounts
+        .iter()
+        .filter_map(|mount| {
+            let rest = path.strip_prefix(mount.destination.as_deref()?).ok()?;
+            let source = mount.source.as_deref().filter(|source| source.starts_with('/'))?;
+            Some((rest.components().count(), below(Path::new(source), rest)))
+        })
+        .min_by_key(|(rest, _)| *rest)
+        .map(|(_, host)| host)
+}
+
+/// Joins; joining nothing would leave a slash at the end.
+fn below(folder: &Path, rest: &Path) -> PathBuf {
+    if rest.as_os_str().is_empty() { folder.to_owned() } else { folder.join(rest) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(source: &str, destination: &str) -> MountPoint {
+        MountPoint {
+            source: Some(source.to_owned()),
+            destination: Some(destination.to_owned()),
+            ..MountPoint::default()
+        }
+    }
+
+    #[test]
+    fn the_closest_mount_names_the_host_path() {
+        let mounts = [mount("/srv", "/var"), mount("/data/boxes", "/var/sandboxes"), mount("/x", "/var/sandboxesque")];
+        let host = |path: &str| on_host(Path::new(path), &mounts);
+        assert_eq!(host("/var/sandboxes"), Some("/data/boxes".into()));
+        assert_eq!(host("/var/sandboxes/a/files"), Some("/data/boxes/a/files".into()));
+        assert_eq!(host("/var/lib"), Some("/srv/lib".into()));
+        assert_eq!(host("/home"), None);
+    }
+
+    #[test]
+    fn a_volume_without_a_path_does_not_count() {
+        assert_eq!(on_host(Path::new("/v"), &[mount("name", "/v")]), None);
+    }
+
+    #[test]
+    fn only_our_own_container_is_found_in_the_mount_table() {
+        let id = "a".repeat(64);
+        let ours =
+            format!("700 600 8:1 /var/lib/docker/containers/{id}/hostname /etc/hostname rw - ext4 /dev/sda1 rw\n");
+        assert_eq!(container_of(&ours), Some(id.clone()));
+        let hosts = format!("70 60 0:5 / /var/lib/docker/containers/{id}/mounts/shm rw - tmpfs shm rw\n");
+        assert_eq!(container_of(&hosts), None);
+        assert_eq!(container_of("1 2 0:1 / /etc/hostname rw - tmpfs tmpfs rw\n"), None);
+        assert_eq!(container_of(""), None);
+    }
+
+    #[test]
+    fn paths_below_the_root_are_moved_and_others_refused() {
+        let paths = HostPaths { root: "/var/sandboxes".into(), host_root: "/data/boxes".into() };
+        assert_eq!(paths.to_host(Path::new("/var/sandboxes/a/files")), Some("/data/boxes/a/files".into()));
+        assert_eq!(paths.to_host(Path::new("/etc")), None);
+    }
+}

@@ -1,0 +1,119 @@
+//! Starting a sandbox: create, attach, start, in this order, so that no byte of output is missed.
+//!
+//! Spawns nothing. When a step fails or the future is dropped, what exists already carries its labels and its name;
+//! the caller destroys it by that.
+
+use std::{io, time::Duration};
+
+use bollard::{
+    Docker,
+    container::{AttachContainerResults, LogOutput},
+    errors::Error,
+    query_parameters::{AttachContainerOptionsBuilder, CreateContainerOptionsBuilder},
+};
+use futures_util::{FutureExt, StreamExt, future::ready, stream::BoxStream};
+
+use super::{
+    Inner, call, convert,
+    ending::{self, Ending},
+};
+use crate::{
+    nouns::{event::StreamKind, id::SandboxId},
+    ports::engine::{EngineError, Output, Sandbox, SandboxSpec},
+};
+
+pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
+    let (docker, time) = (&engine.docker, &engine.time);
+    let name = spec.id.to_string();
+    let container = create(engine, spec, &name).await?;
+    let AttachContainerResults { output, input } = attach(docker, &name, time.start).await?;
+    let refusals = engine.forks.watch(&container);
+    call::within("start", time.start, docker.start_container(&name, None)).await?;
+    refusals.follow_group();
+    let ending = Ending { docker: docker.clone(), id: spec.id, time: *time, refusals };
+    Ok(Sandbox {
+        id: spec.id,
+        stdin: input,
+        output: demultiplexed(spec.id, output),
+        exit: ending::ended(ending).boxed(),
+    })
+}
+
+/// Makes the container and returns the engine's own name of it.
+async fn create(engine: &Inner, spec: &SandboxSpec, name: &str) -> Result<String, EngineError> {
+    let source = engine.mounts.to_host(&spec.data).ok_or_else(|| {
+        let why = io::Error::new(io::ErrorKind::InvalidInput, "the data folder is not below the root");
+        EngineError::Refused { act: "create", source: Box::new(why) }
+    })?;
+    let body = convert::create_body(&engine.profile, spec, &source);
+    let options = CreateContainerOptionsBuilder::new().name(name).build();
+    let created = engine.docker.create_container(Some(options), body);
+    match call::within("create", engine.time.create, created).await {
+        Ok(created) => {
+            for warning in created.warnings {
+                tracing::warn!(sandbox = name, warning, "the engine could not keep the whole profile");
+            }
+            Ok(created.id)
+        }
+        Err(error) if call::status(&error) == Some(404) => Err(EngineError::ImageGone { image: spec.image.clone() }),
+        Err(error) => Err(error),
+    }
+}
+
+async fn attach(docker: &Docker, name: &str, limit: Duration) -> Result<AttachContainerResults, EngineError> {
+    let options = AttachContainerOptionsBuilder::new().stream(true).stdin(true).stdout(true).stderr(true).build();
+    call::within("attach", limit, docker.attach_container(name, Some(options))).await
+}
+
+/// The two streams as the port has them. It holds no more than the frame that is being read, and ends after an error.
+fn demultiplexed(
+    id: SandboxId,
+    frames: impl futures_util::Stream<Item = Result<LogOutput, Error>> + Send + 'static,
+) -> BoxStream<'static, Result<Output, EngineError>> {
+    let mut broken = false;
+    frames
+        .map(move |frame| match frame {
+            Ok(LogOutput::StdOut { message }) => Ok(Output { stream: StreamKind::Stdout, bytes: message }),
+            Ok(LogOutput::StdErr { message }) => Ok(Output { stream: StreamKind::Stderr, bytes: message }),
+            // The rest of a frame that was cut, or no frame at all: the connection broke.
+            Ok(LogOutput::StdIn { .. } | LogOutput::Console { .. }) => Err(EngineError::Lost { id }),
+            Err(error) => Err(call::meaning("read", Duration::ZERO, error)),
+        })
+        .filter(|output| ready(!matches!(output, Ok(output) if output.bytes.is_empty())))
+        .take_while(move |output| {
+            let go_on = !broken;
+            broken |= output.is_err();
+            ready(go_on)
+        })
+        .boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures_util::stream;
+
+    use super::*;
+
+    fn out(text: &'static str) -> LogOutput {
+        LogOutput::StdOut { message: Bytes::from_static(text.as_bytes()) }
+    }
+
+    #[tokio::test]
+    async fn frames_become_output_until_the_connection_breaks() {
+        let frames = vec![
+            out("a"),
+            out(""),
+            LogOutput::StdErr { message: Bytes::from_static(b"b") },
+            LogOutput::Console { message: Bytes::from_static(b"\x01\0") },
+            out("never"),
+        ];
+        let frames = frames.into_iter().map(Ok::<_, Error>);
+        let id = SandboxId::new();
+        let seen: Vec<_> = demultiplexed(id, stream::iter(frames)).collect().await;
+        let [Ok(first), Ok(second), Err(EngineError::Lost { id: lost })] = &seen[..] else { panic!("{seen:?}") };
+        assert_eq!((first.stream, &first.bytes[..]), (StreamKind::Stdout, &b"a"[..]));
+        assert_eq!((second.stream, &second.bytes[..]), (StreamKind::Stderr, &b"b"[..]));
+        assert_eq!(*lost, id);
+    }
+}
