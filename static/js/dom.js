@@ -1,0 +1,38 @@
+// Owns how the page makes and finds elements. Text always arrives as text nodes; nothing here, or anywhere in the page,
+// parses markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function byId(id) {
+  const found = document.getElementById(id);
+  if (!found) throw new Error(`index.html has no element #${id}`);
+  return found;
+}
+
+/** An element with attributes (false and undefined leave one out) and children (strings become text). */
+export function el(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === false || value === undefined) continue;
+    element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** One of the symbols of index.html. */
+export function icon(name) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("class", "icon");
+  svg.setAttribute("aria-hidden", "true");
+  const use = document.createElementNS(SVG, "use");
+  use.setAttribute("href", `#i-${name}`);
+  svg.append(use);
+  return svg;
+}
+
+/** Sets a text and shows the element, or hides it when there is none. */
+export function showText(element, text) {
+  element.textContent = text ?? "";
+  element.hidden = !text;
+}

@@ -1,0 +1,67 @@
+// Owns what this tab remembers: token, theme, conversations, draft. sessionStorage only, so that closing the tab forgets
+// all of it and no other tab can read the token. When storage is switched off the page still works, from memory.
+
+const PREFIX = "sandbox.";
+const memory = new Map();
+
+function read(key) {
+  try {
+    return sessionStorage.getItem(PREFIX + key) ?? memory.get(key) ?? null;
+  } catch {
+    return memory.get(key) ?? null;
+  }
+}
+
+function write(key, value) {
+  memory.delete(key);
+  try {
+    if (value === null) sessionStorage.removeItem(PREFIX + key);
+    else sessionStorage.setItem(PREFIX + key, value);
+  } catch {
+    if (value !== null) memory.set(key, value);
+  }
+}
+
+function readJson(key) {
+  try {
+    return JSON.parse(read(key) ?? "null");
+  } catch {
+    return null;
+  }
+}
+
+export const store = {
+  get token() {
+    return read("token");
+  },
+  set token(value) {
+    write("token", value);
+  },
+  get theme() {
+    return read("theme");
+  },
+  set theme(value) {
+    write("theme", value);
+  },
+  get conversations() {
+    const list = readJson("conversations");
+    return Array.isArray(list) ? list.filter((id) => typeof id === "string") : [];
+  },
+  set conversations(list) {
+    write("conversations", JSON.stringify(list));
+  },
+  get wrap() {
+    return read("wrap") === "1";
+  },
+  set wrap(on) {
+    write("wrap", on ? "1" : null);
+  },
+  /** `{language, text}` or null. */
+  get draft() {
+    const draft = readJson("draft");
+    return typeof draft?.text === "string" ? draft : null;
+  },
+  set draft(value) {
+    write("draft", JSON.stringify(value));
+  },
+};

@@ -1,0 +1,53 @@
+// Owns how foreign text and numbers become readable: control characters are made visible, so that no escape sequence
+// and no direction override does anything but be seen.
+
+// Everything a terminal would act on, except tab and newline; and the characters that reorder what stands around them.
+const ACTS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
+// In a name there is no use for any invisible character, nor for a space that is not a plain one.
+const HIDDEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}\p{Cn}]|(?! )\p{Zs}|^ | $/gu;
+
+function picture(character) {
+  const code = character.codePointAt(0);
+  if (code <= 0x20) return String.fromCodePoint(0x2400 + code);
+  if (code === 0x7f) return "\u2421";
+  return `\u27e8U+${code.toString(16).toUpperCase().padStart(4, "0")}\u27e9`;
+}
+
+/** What a program printed, inert. */
+export function visibleOutput(text) {
+  return text.replaceAll("\r\n", "\n").replace(ACTS, picture);
+}
+
+/** A file's name, inert and on one line. */
+export function visibleName(name) {
+  return name.replace(HIDDEN, picture);
+}
+
+/** Whether a name holds characters that a reader cannot see as they are. */
+export function isDeceptive(name) {
+  return visibleName(name) !== name;
+}
+
+/** A count of bytes in the largest binary unit that keeps it above one. */
+export function bytes(count) {
+  if (!Number.isFinite(count)) return "";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  let value = count;
+  while (value >= 1024 && unit < units.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[unit]}`;
+}
+
+export function duration(milliseconds) {
+  if (!Number.isFinite(milliseconds)) return "";
+  if (milliseconds < 1000) return `${Math.round(milliseconds)} ms`;
+  if (milliseconds < 60_000) return `${(milliseconds / 1000).toFixed(milliseconds < 10_000 ? 2 : 1)} s`;
+  return `${Math.floor(milliseconds / 60_000)} min ${Math.round((milliseconds % 60_000) / 1000)} s`;
+}
+
+export function plural(count, one, many = `${one}s`) {
+  return `${count} ${count === 1 ? one : many}`;
+}

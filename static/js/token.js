@@ -1,0 +1,64 @@
+// Owns the access token: asks for it, tries it, keeps it in the tab's storage, forgets it. It is sent in a header and
+// written nowhere else.
+import { byId, showText } from "./dom.js";
+import { store } from "./store.js";
+
+export class Token {
+  #attempt;
+  #forgotten;
+  #dialog = byId("token-dialog");
+  #input = byId("token-input");
+
+  /** `attempt(token)` throws what is wrong with a token; `forgotten()` is told when the user drops it. */
+  constructor({ attempt, forgotten }) {
+    this.#attempt = attempt;
+    this.#forgotten = forgotten;
+    byId("token").addEventListener("click", () => this.ask());
+    byId("token-cancel").addEventListener("click", () => this.#dialog.close());
+    byId("token-forget").addEventListener("click", () => this.#forget());
+    byId("token-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#save();
+    });
+    this.#dialog.addEventListener("close", () => {
+      this.#input.value = "";
+    });
+  }
+
+  get value() {
+    return store.token ?? "";
+  }
+
+  ask(complaint = "") {
+    showText(byId("token-error"), complaint);
+    byId("token-forget").hidden = !store.token;
+    if (!this.#dialog.open) this.#dialog.showModal();
+    this.#input.focus();
+  }
+
+  async #save() {
+    const token = this.#input.value.trim();
+    const button = byId("token-save");
+    if (button.disabled) return;
+    if (!/^[\x21-\x7e]+$/.test(token)) {
+      return this.ask(token ? "A token has no spaces and only plain characters." : "Enter the token.");
+    }
+    button.disabled = true;
+    try {
+      await this.#attempt(token);
+      store.token = token;
+      this.#dialog.close();
+    } catch (error) {
+      this.ask(error.needsToken ? "The server refused this token." : error.message);
+      this.#input.select();
+    } finally {
+      button.disabled = false;
+    }
+  }
+
+  #forget() {
+    store.token = null;
+    this.#dialog.close();
+    this.#forgotten();
+  }
+}
