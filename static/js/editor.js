@@ -1,0 +1,123 @@
+// Owns the code editor and the draft, which survives a reload of the tab. The element [data-testid=editor] carries the
+// CodeMirror view as its property `cmView`: tests set the text with
+// `cmView.dispatch({changes: {from: 0, to: cmView.state.doc.length, insert: text}})`.
+import {
+  Compartment, EditorState, EditorView, Prec, bracketMatching, closeBrackets, closeBracketsKeymap, defaultKeymap, drawSelection,
+  dropCursor, foldKeymap, highlightActiveLine, highlightActiveLineGutter, highlightSelectionMatches, highlightSpecialChars,
+  history, historyKeymap, indentOnInput, indentWithTab, keymap, lineNumbers, rectangularSelection, search, searchKeymap, undo,
+} from "../vendor/codemirror.js";
+import { byId } from "./dom.js";
+import { editorTheme } from "./editor-theme.js";
+import { displayName, editorMode } from "./languages.js";
+import { announce } from "./page.js";
+import { store } from "./store.js";
+
+const SAVE_AFTER_MS = 250;
+
+export class Editor {
+  #mode = new Compartment();
+  #label = new Compartment();
+  #dark = new Compartment();
+  #view;
+  #language = "";
+  #saveTimer = 0;
+
+  /** `onRun` is called for Ctrl/Cmd+Enter. */
+  constructor({ text, onRun }) {
+    const host = byId("editor");
+    this.#view = new EditorView({
+      parent: host,
+      state: EditorState.create({ doc: text, extensions: this.#extensions(onRun) }),
+    });
+    host.cmView = this.#view;
+    addEventListener("pagehide", () => this.#save());
+    this.#showCursor();
+  }
+
+  get text() {
+    return this.#view.state.doc.toString();
+  }
+
+  get language() {
+    return this.#language;
+  }
+
+  /** Replaces the whole text in one step that can be undone. */
+  replace(text) {
+    this.#view.dispatch({
+      changes: { from: 0, to: this.#view.state.doc.length, insert: text },
+      selection: { anchor: 0 },
+      scrollIntoView: true,
+    });
+  }
+
+  setLanguage(language) {
+    this.#language = language;
+    this.#view.dispatch({
+      effects: [this.#mode.reconfigure(editorMode(language)), this.#label.reconfigure(labelled(language))],
+    });
+    this.#save();
+  }
+
+  setDark(dark) {
+    this.#view.dispatch({ effects: this.#dark.reconfigure(EditorView.darkTheme.of(dark)) });
+  }
+
+  undo() {
+    undo(this.#view);
+  }
+
+  focus() {
+    this.#view.focus();
+  }
+
+  #extensions(onRun) {
+    const run = () => {
+      onRun();
+      return true;
+    };
+    return [
+      Prec.highest(keymap.of([{ key: "Mod-Enter", run, preventDefault: true }])),
+      Prec.low(keymap.of([{ key: "Escape", run: (view) => this.#releaseTab(view) }])),
+      lineNumbers(), highlightActiveLineGutter(), highlightActiveLine(), highlightSpecialChars(), history(), drawSelection(),
+      dropCursor(), rectangularSelection(), indentOnInput(), bracketMatching(), closeBrackets(), highlightSelectionMatches(),
+      search(), EditorState.allowMultipleSelections.of(true),
+      keymap.of([...closeBracketsKeymap, ...searchKeymap, ...historyKeymap, ...foldKeymap, ...defaultKeymap, indentWithTab]),
+      this.#mode.of([]), this.#label.of(labelled("")), this.#dark.of([]), editorTheme,
+      EditorView.contentAttributes.of({ "aria-describedby": "tab-hint", autocapitalize: "off", spellcheck: "false" }),
+      EditorView.domEventHandlers({ blur: (_event, view) => view.setTabFocusMode(false) }),
+      EditorView.updateListener.of((update) => {
+        if (update.docChanged) this.#saveSoon();
+        if (update.docChanged || update.selectionSet) this.#showCursor();
+      }),
+    ];
+  }
+
+  // Tab indents, so Escape has to give it back: until the editor loses focus, Tab then moves on as everywhere else.
+  #releaseTab(view) {
+    view.setTabFocusMode(true);
+    announce("Tab now leaves the editor.");
+    return true;
+  }
+
+  #showCursor() {
+    const { state } = this.#view;
+    const line = state.doc.lineAt(state.selection.main.head);
+    byId("cursor").textContent = `Line ${line.number}, column ${state.selection.main.head - line.from + 1}`;
+  }
+
+  #saveSoon() {
+    clearTimeout(this.#saveTimer);
+    this.#saveTimer = setTimeout(() => this.#save(), SAVE_AFTER_MS);
+  }
+
+  #save() {
+    clearTimeout(this.#saveTimer);
+    if (this.#language) store.draft = { language: this.#language, text: this.text };
+  }
+}
+
+function labelled(language) {
+  const label = language ? `Program in ${displayName(language)}` : "Program";
+  return EditorView.contentAttributes.of({ "aria-label": label });
+}
