@@ -38,10 +38,10 @@ compose() {
 
 has_compose() { docker compose version >/dev/null 2>&1 || has docker-compose; }
 
-# The last line of .env that sets $1, or $2.
+# The setting $1: from the environment, else the last line of .env that sets it, else $2.
 setting() {
-  local value=''
-  [ ! -r .env ] || value=$(sed -n "s/^$1=//p" .env | tail -n 1)
+  local value=${!1:-}
+  [ -n "$value" ] || [ ! -r .env ] || value=$(sed -n "s/^$1=//p" .env | tail -n 1)
   printf '%s\n' "${value:-$2}"
 }
 
@@ -129,6 +129,7 @@ PUBLIC_BASE_URL=http://localhost:$1
 # Read by docker-compose.yml only: where the port is published. 0.0.0.0:$1 is every interface.
 MCP_PUBLISH=127.0.0.1:$1
 TEXT
+    [ -z "${SANDBOX_ROOT:-}" ] || printf '\n# As it was when quickstart.sh wrote this file.\nSANDBOX_ROOT=%s\n' "$SANDBOX_ROOT"
   } >"$fresh"
   # A link fails where a file is, so that of two at once only one writes.
   ln "$fresh" .env 2>/dev/null || { rm -f "$fresh"; die ".env appeared meanwhile; run this again."; }
@@ -205,7 +206,7 @@ start_process() {
   local address
   address=$(publish_at "$1")
   case $address in *:*) ;; *) address=:$address ;; esac
-  MCP_HTTP_ADDR=$address PUBLIC_BASE_URL=$(base_url_at "$1") \
+  MCP_API_TOKEN=$(token) MCP_HTTP_ADDR=$address PUBLIC_BASE_URL=$(base_url_at "$1") \
     setsid nohup "$PWD/dist/mcp-sandbox-server" serve >>"$LOG_FILE" 2>&1 </dev/null &
   printf '%s\n' "$!" >"$PID_FILE"
   printf '%s\n' "$1" >"$PORT_FILE"
@@ -252,13 +253,16 @@ wait_until_ready() {
   done
 }
 
+# What the server got: Compose hands over the file, not the environment.
+token() { sed -n 's/^MCP_API_TOKEN=//p' .env | tail -n 1; }
+
 # $1: port. The same call as in README.
 first_run() {
   local answer request
   request=$(jq -nc --arg code "$FIRST_PROGRAM" '{jsonrpc: "2.0", id: "1", method: "tools/call", params: {
     name: "sandbox.run_code", arguments: {conversationId: "quickstart", language: "python", code: $code}}}')
   # The token goes by standard input, so that no list of processes shows it.
-  answer=$(printf 'header = "Authorization: Bearer %s"\n' "$(setting MCP_API_TOKEN '')" |
+  answer=$(printf 'header = "Authorization: Bearer %s"\n' "$(token)" |
     curl -sS --noproxy '*' -m 120 -K - -X POST "http://localhost:$1/mcp" \
       -H 'Content-Type: application/json' -d "$request") ||
     die "the first run got no answer; look into the server's log."

@@ -1,1 +1,3 @@
+//! Everything that is tested from outside, as one binary.
 
+mod docs;

@@ -1,0 +1,39 @@
+//! Holds the documents that are made from the code against the code. `UPDATE=1 cargo test --test it docs` rewrites them.
+
+use std::path::{Path, PathBuf};
+
+use mcp_sandbox_server::ground::config;
+
+const BEGIN: &str = "<!-- settings: made by the code, see tests/it/docs.rs -->\n";
+const END: &str = "<!-- end of settings -->\n";
+
+fn at_root(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// Fails when the file is not what the code says, or writes it when asked to.
+fn hold(name: &str, actual: &str, expected: &str) {
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(at_root(name), expected).expect(name);
+        return;
+    }
+    assert!(actual == expected, "{name} is not what the code says: run `UPDATE=1 cargo test --test it docs` and commit.");
+}
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(at_root(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+#[test]
+fn the_example_of_settings_is_the_codes() {
+    let name = ".env.example";
+    hold(name, &std::fs::read_to_string(at_root(name)).unwrap_or_default(), &config::example());
+}
+
+#[test]
+fn the_readmes_table_of_settings_is_the_codes() {
+    let text = read("README.md");
+    let (before, rest) = text.split_once(BEGIN).expect("README.md has the mark where the table begins");
+    let (_, after) = rest.split_once(END).expect("README.md has the mark where the table ends");
+    hold("README.md", &text, &format!("{before}{BEGIN}{}{END}{after}", config::table()));
+}
