@@ -1,1 +1,136 @@
-//! Signed links.
+//! Signed links: whoever holds one may read that one file until it expires, and needs no token.
+//!
+//! Owns the form of a link and the text that is signed. Knows nothing of disks or HTTP: whether the file is there is
+//! asked only after the signature was found good. A link names a path, not a version of the file.
+
+use std::fmt;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use secrecy::{ExposeSecret as _, SecretString};
+use sha2::Sha256;
+use subtle::{Choice, ConstantTimeEq as _};
+
+use super::store::SafePath;
+use crate::nouns::id::ConversationId;
+
+/// The longest life of a link, in seconds: seven days.
+pub const URL_TTL_S_MAX: i64 = 7 * 24 * 60 * 60;
+
+/// Characters of a signature: 32 bytes in base64url without padding.
+const SIGNATURE_CHARS: usize = 43;
+const KEY_LABEL: &[u8] = b"mcp-sandbox/key/file-url/v1";
+const TEXT_LABEL: &[u8] = b"mcp-sandbox/file-url/v1\0";
+
+/// Why a link is refused. For the log: whoever sent it is told none of this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// Not the form of a link that was ever handed out.
+    #[error("the link is malformed")]
+    Malformed,
+    /// Not signed by us for this file and this time.
+    #[error("the signature is not ours")]
+    Signature,
+    /// Its time is over.
+    #[error("the link has expired")]
+    Expired,
+    /// Good for longer than any link may be.
+    #[error("the link expires too far ahead")]
+    TooFarAhead,
+}
+
+/// Mints and verifies links. Holds keys derived from the secrets, which are good for nothing else.
+pub struct UrlSigner {
+    /// The first signs, all verify. Never empty.
+    keys: Vec<[u8; 32]>,
+    base_url: String,
+}
+
+impl fmt::Debug for UrlSigner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UrlSigner").field("base_url", &self.base_url).finish_non_exhaustive()
+    }
+}
+
+impl UrlSigner {
+    /// Signs with the first secret and accepts what any of them signed. Without a secret it makes one up, and links die
+    /// with this value. `base_url` is what links begin with, such as `https://sandbox.example.org`.
+    pub fn new(secrets: &[SecretString], base_url: &str) -> Self {
+        let derive = |secret: &[u8]| mac(secret, &[KEY_LABEL]);
+        let mut keys: Vec<_> = secrets.iter().map(|secret| derive(secret.expose_secret().as_bytes())).collect();
+        if keys.is_empty() {
+            let random = || uuid::Uuid::new_v4().into_bytes();
+            keys.push(derive(&[random(), random()].concat()));
+        }
+        Self { keys, base_url: base_url.trim_end_matches('/').to_owned() }
+    }
+
+    /// A link to a file, good until `expires_unix_s`. A link that is to be accepted at once expires at most
+    /// [`URL_TTL_S_MAX`] from now.
+    pub fn mint(&self, conversation: &ConversationId, path: &SafePath, expires_unix_s: i64) -> String {
+        let expires = u64::try_from(expires_unix_s).unwrap_or(0);
+        let signature = sign(&self.keys[0], conversation.as_str().as_bytes(), path.as_bytes(), expires);
+        format!(
+            "{}/files/{conversation}/{}?expires={expires}&sig={}",
+            self.base_url,
+            path.to_encoded(),
+            URL_SAFE_NO_PAD.encode(signature),
+        )
+    }
+
+    /// Whether this is a link that was minted here and is still good. The names are decoded bytes. Every key is tried
+    /// whatever the first ones say, and the comparison takes the same time wherever two signatures differ.
+    ///
+    /// # Errors
+    /// [`Rejected`], for the log: form first, then signature, then time.
+    pub fn verify(
+        &self,
+        conversation: &[u8],
+        components: &[Vec<u8>],
+        expires: &str,
+        signature: &str,
+        now_unix_s: i64,
+    ) -> Result<(), Rejected> {
+        let expires = parse_expires(expires).ok_or(Rejected::Malformed)?;
+        let signature = parse_signature(signature).ok_or(Rejected::Malformed)?;
+        let path = SafePath::from_components(components).map_err(|_| Rejected::Malformed)?;
+        let good = self.keys.iter().fold(Choice::from(0), |good, key| {
+            good | sign(key, conversation, path.as_bytes(), expires.unsigned_abs()).ct_eq(&signature)
+        });
+        if !bool::from(good) {
+            return Err(Rejected::Signature);
+        }
+        match expires.checked_sub(now_unix_s) {
+            Some(left_s) if left_s <= 0 => Err(Rejected::Expired),
+            Some(left_s) if left_s <= URL_TTL_S_MAX => Ok(()),
+            _ => Err(Rejected::TooFarAhead),
+        }
+    }
+}
+
+/// The signature over fields that carry their lengths, so that no two different links have the same text.
+fn sign(key: &[u8; 32], conversation: &[u8], path: &[u8], expires: u64) -> [u8; 32] {
+    // Both are far shorter than four gigabytes; saturating keeps even that impossible case from wrapping around.
+    let length = |field: &[u8]| u32::try_from(field.len()).unwrap_or(u32::MAX).to_be_bytes();
+    mac(key, &[TEXT_LABEL, &length(conversation), conversation, &length(path), path, &expires.to_be_bytes()])
+}
+
+#[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
+fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length");
+    for part in parts {
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+/// Seconds as they are minted: digits without a sign or leading zeros, that fit.
+fn parse_expires(text: &str) -> Option<i64> {
+    let canonical = matches!(text.as_bytes(), [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit));
+    canonical.then(|| text.parse().ok()).flatten()
+}
+
+fn parse_signature(text: &str) -> Option<[u8; 32]> {
+    // The engine refuses bits that are left over, so a signature has one spelling.
+    (text.len() == SIGNATURE_CHARS).then(|| URL_SAFE_NO_PAD.decode(text).ok()).flatten()?.try_into().ok()
+}

@@ -1,1 +1,369 @@
-//! Files of conversations on disk.
+//! Files of conversations on disk: the one way to open, list, write and delete them.
+//!
+//! Programs own what is in a conversation's `files` folder and may change it at any moment, so nothing here follows a
+//! name twice: every file is reached from a directory handle by `openat2`, beneath it, through no link and no mount,
+//! and what was opened is what was checked. Nothing here blocks on what a program planted (pipes, sockets, devices),
+//! and no tree is deep or wide enough to use up memory or descriptors. Everything is blocking disk work: callers in
+//! async code put it on blocking threads.
+//!
+//! ```text
+//! {root}/.instance          which server this is; locked while it runs
+//! {root}/.incoming/         files being written, moved into place when whole; emptied at start
+//! {root}/.trash/            folders being deleted, moved here first
+//! {root}/{id}/              a conversation; 0700, ours, so that no other user reaches what is below
+//! {root}/{id}/.mark         touched to learn the file system's own time
+//! {root}/{id}/files/        `/data` of its programs; theirs
+//! ```
+
+mod delete;
+mod list;
+mod path;
+mod read;
+mod root;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+};
+
+use rustix::{
+    fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, StatxTimestamp, Timespec, Timestamps},
+    io::Errno,
+};
+
+pub use self::{
+    path::{COMPONENT_BYTES_MAX, COMPONENTS_MAX, PATH_BYTES_MAX, PathError, SafePath, decode_component, misleads},
+    root::{RootError, Store},
+};
+use crate::nouns::{
+    error::{Code, Failure},
+    id::ConversationId,
+};
+
+/// The user and group that programs run as, and that their files belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// The user's number.
+    pub uid: u32,
+    /// The group's number.
+    pub gid: u32,
+}
+
+/// A point in the file system's own time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark {
+    unix_s: i64,
+    ns: u32,
+}
+
+impl From<StatxTimestamp> for Mark {
+    fn from(stamp: StatxTimestamp) -> Self {
+        Self { unix_s: stamp.tv_sec, ns: stamp.tv_nsec }
+    }
+}
+
+/// What became of a file since a [`Mark`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Change {
+    /// It came into being.
+    Created,
+    /// It was there, and its bytes, its name or its rights were changed.
+    Changed,
+    /// Nothing, or no mark was given.
+    Unchanged,
+}
+
+impl Change {
+    /// One word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Changed => "changed",
+            Self::Unchanged => "unchanged",
+        }
+    }
+}
+
+/// A plain file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Where.
+    pub path: SafePath,
+    /// How long, in bytes.
+    pub size: u64,
+    /// When its bytes were last changed, in seconds since the Unix epoch; the program may have set it to anything.
+    pub modified_unix_s: i64,
+    /// What became of it since the mark.
+    pub change: Change,
+}
+
+/// Why something in a folder is not listed as a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SkipKind {
+    /// A symbolic link: never followed.
+    Link,
+    /// A pipe.
+    Pipe,
+    /// A socket.
+    Socket,
+    /// A character or block device.
+    Device,
+    /// A folder that this process may not read.
+    Unreadable,
+    /// A folder below the deepest level that is listed, or a path longer than can be written down.
+    TooDeep,
+}
+
+impl SkipKind {
+    /// One word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Link => "link",
+            Self::Pipe => "pipe",
+            Self::Socket => "socket",
+            Self::Device => "device",
+            Self::Unreadable => "unreadable",
+            Self::TooDeep => "too_deep",
+        }
+    }
+}
+
+/// Something that is there and is not listed as a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    /// Where, for people.
+    pub path: String,
+    /// Why.
+    pub kind: SkipKind,
+}
+
+/// How much of a folder is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListBounds {
+    /// Files in the listing, and as many skipped things.
+    pub entries_max: usize,
+    /// Levels: 1 is the top folder alone.
+    pub depth_max: usize,
+}
+
+/// The files of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Listing {
+    /// Created and changed files in the order of their paths, then the rest in the order of their paths.
+    pub entries: Vec<Entry>,
+    /// There is more than the bounds allow.
+    pub truncated: bool,
+    /// What is there and is no plain file.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A plain file, opened and checked: read this descriptor and never the path again.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// The file.
+    pub file: File,
+    /// How long it was when it was checked, in bytes.
+    pub size: u64,
+    /// When its bytes were last changed, in seconds since the Unix epoch.
+    pub modified_unix_s: i64,
+    /// A strong validator (RFC 9110) with its quotes: another file or other bytes have another one.
+    pub etag: String,
+}
+
+/// One conversation's folder, held open.
+#[derive(Debug)]
+pub struct Conversation {
+    /// `{root}/{id}`: ours.
+    dir: OwnedFd,
+    /// `{root}/{id}/files`: theirs.
+    files: OwnedFd,
+    incoming: OwnedFd,
+    trash: OwnedFd,
+    data_dir: PathBuf,
+    handover: Handover,
+}
+
+/// How files we make become the program's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Handover {
+    /// We are root: they are given to the owner.
+    Chown(Owner),
+    /// We are the owner.
+    Same,
+    /// We are somebody else: they are open to all, inside a folder that is closed to all.
+    Open,
+}
+
+impl Handover {
+    fn apply(self, handle: impl AsFd, mode: u32) -> Result<(), Errno> {
+        let mode = if self == Self::Open { mode | (mode >> 3 & 0o070) | (mode >> 6) } else { mode };
+        // The umask had its say when the file was made; this has the last word.
+        rustix::fs::fchmod(&handle, Mode::from_raw_mode(mode))?;
+        if let Self::Chown(Owner { uid, gid }) = self {
+            rustix::fs::fchown(handle, Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)))?;
+        }
+        Ok(())
+    }
+}
+
+/// Why the store did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The root folder cannot be used: only at start.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// Nothing has that path.
+    #[error("no such file")]
+    NotFound,
+    /// A folder, a link, a pipe, a socket or a device has that path.
+    #[error("not a plain file")]
+    NotAFile,
+    /// A folder has the path that a file should get.
+    #[error("a folder is in the way")]
+    FolderInTheWay,
+    /// A file or a link has the path that a folder should get.
+    #[error("a file or link is where a folder should be")]
+    FolderBlocked,
+    /// A name longer than this file system takes.
+    #[error("a name in the path is too long for the disk")]
+    NameTooLong,
+    /// The program took our right to it away, and we are not root.
+    #[error("no right to {act} it")]
+    Denied {
+        /// The verb that was tried.
+        act: &'static str,
+    },
+    /// The disk or the quota is full.
+    #[error("no space to {act} it")]
+    NoSpace {
+        /// The verb that was tried.
+        act: &'static str,
+    },
+    /// Anything else.
+    #[error("cannot {act} it")]
+    Io {
+        /// The verb that was tried.
+        act: &'static str,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl StoreError {
+    fn new(act: &'static str, errno: Errno) -> Self {
+        match errno {
+            Errno::NOENT => Self::NotFound,
+            // A name that the file system cannot hold is a name that nothing has.
+            Errno::NAMETOOLONG if act == "open" => Self::NotFound,
+            Errno::LOOP | Errno::XDEV | Errno::NXIO | Errno::ISDIR | Errno::NODEV => Self::NotAFile,
+            Errno::NOTDIR => Self::FolderBlocked,
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => Self::Denied { act },
+            Errno::NAMETOOLONG => Self::NameTooLong,
+            Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Self::NoSpace { act },
+            other => Self::Io { act, source: other.into() },
+        }
+    }
+
+    /// What a client is told: no host path.
+    pub fn failure(&self) -> Failure {
+        match self {
+            Self::NotFound => Failure::new(
+                Code::FileNotFound,
+                "There is no such file in the conversation: list its files to see what is there.",
+            ),
+            Self::NotAFile => Failure::new(
+                Code::NotAFile,
+                "That path is not a plain file but a folder, a link, a pipe, a socket or a device, and only plain \
+                 files can be read.",
+            ),
+            Self::FolderInTheWay => Failure::new(
+                Code::NotAFile,
+                "A folder already has that path: choose another path or delete the folder first.",
+            ),
+            Self::FolderBlocked => Failure::new(
+                Code::NotAFile,
+                "A part of the path that should be a folder is a file or a link: choose another path or delete it \
+                 first.",
+            ),
+            Self::NameTooLong => {
+                Failure::argument("path", "a name in it is longer than the disk takes: give a shorter one")
+            }
+            Self::Denied { act } => Failure::new(
+                Code::Forbidden,
+                format!("The server has no right to {act} that file: let a program change its rights or remove it."),
+            ),
+            Self::NoSpace { .. } => Failure::new(
+                Code::NoSpace,
+                "No room is left on the disk: delete files, or the operator must free space.",
+            ),
+            Self::Root(_) => Failure::new(Code::Internal, "The server has no folder for files: its log says why."),
+            Self::Io { act, .. } => {
+                Failure::new(Code::Internal, format!("The server could not {act} that file: its log says why."))
+            }
+        }
+    }
+}
+
+impl Conversation {
+    /// The folder that becomes `/data`, for the engine's mount.
+    pub fn data_dir(&self) -> PathBuf {
+        self.data_dir.clone()
+    }
+
+    /// The file system's time now: whatever is created or changed from here on has this time or a later one. A change
+    /// within the same tick of the clock before the call may count as later too; none after it is missed.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`] on a full disk, [`StoreError::Io`] otherwise.
+    pub fn mark(&self) -> Result<Mark, StoreError> {
+        self.try_mark().map_err(|errno| StoreError::new("mark", errno))
+    }
+
+    fn try_mark(&self) -> Result<Mark, Errno> {
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let marker = rustix::fs::openat(&self.dir, ".mark", flags, Mode::RUSR | Mode::WUSR)?;
+        let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        rustix::fs::futimens(&marker, &Timestamps { last_access: now, last_modification: now })?;
+        Ok(rustix::fs::statx(&marker, "", AtFlags::EMPTY_PATH, StatxFlags::CTIME)?.stx_ctime.into())
+    }
+}
+
+/// Opens what is beneath a folder: through no link, into no other mount, waiting for nothing. An empty path is the folder
+/// itself.
+fn open_beneath(folder: &OwnedFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    const NEVER_OUT: ResolveFlags = ResolveFlags::BENEATH
+        .union(ResolveFlags::NO_SYMLINKS)
+        .union(ResolveFlags::NO_MAGICLINKS)
+        .union(ResolveFlags::NO_XDEV);
+    /// The kernel asks to try again when names moved under its feet.
+    const TRIES: usize = 32;
+
+    let path = if path.is_empty() { b"." } else { path };
+    // A handle that only names things opens nothing that could wait, and takes no flags that say so.
+    let never_wait = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY | OFlags::NONBLOCK };
+    let flags = flags | never_wait | OFlags::CLOEXEC;
+    let mut result = Err(Errno::AGAIN);
+    for _ in 0..TRIES {
+        result = rustix::fs::openat2(folder, path, flags, Mode::empty(), NEVER_OUT);
+        if !matches!(result, Err(Errno::AGAIN | Errno::INTR)) {
+            break;
+        }
+    }
+    result
+}
+
+/// A name of our own that nothing else has.
+fn fresh_name() -> String {
+    uuid::Uuid::now_v7().simple().to_string()
+}
+
+fn data_dir_of(root: &std::path::Path, id: &ConversationId) -> PathBuf {
+    root.join(id.as_str()).join("files")
+}

@@ -1,0 +1,142 @@
+//! Deleting: a file at once, a folder by moving it out of the program's reach and taking it apart there.
+//!
+//! Taking apart never recurses. What a folder holds is moved up into the folder that is being deleted until that holds
+//! nothing, so a tree of any depth takes five descriptors and no stack.
+
+use std::{ffi::CStr, os::fd::OwnedFd};
+
+use rustix::{
+    fs::{AtFlags, CWD, Dir, Mode, OFlags},
+    io::Errno,
+};
+
+use super::{Conversation, SafePath, StoreError, fresh_name, open_beneath};
+
+impl Conversation {
+    /// Deletes whatever has that path: a file, a link (never what it points to), a pipe, a socket, or a folder with all it
+    /// holds, which has no name any more from the first moment on.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`]; [`StoreError::Denied`] when the program took the right away and we are not root.
+    pub fn delete(&self, path: &SafePath) -> Result<(), StoreError> {
+        self.try_delete(path).map_err(|errno| match errno {
+            Errno::NOTDIR | Errno::LOOP => StoreError::NotFound,
+            errno => StoreError::new("delete", errno),
+        })
+    }
+
+    fn try_delete(&self, path: &SafePath) -> Result<(), Errno> {
+        let (folder, name) = path.split_last();
+        let parent = open_beneath(&self.files, folder, OFlags::PATH | OFlags::DIRECTORY)?;
+        match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
+            Err(Errno::ISDIR) => {}
+            other => return other,
+        }
+        let trash_name = fresh_name();
+        match rustix::fs::renameat(&parent, name, &self.trash, &trash_name) {
+            // To move a folder one must be allowed to write to it.
+            Err(Errno::ACCESS) => {
+                unlock(&open_beneath(&parent, name, OFlags::PATH | OFlags::DIRECTORY)?)?;
+                rustix::fs::renameat(&parent, name, &self.trash, &trash_name)?;
+            }
+            other => other?,
+        }
+        purge(&self.trash, trash_name.as_bytes())
+    }
+}
+
+/// Takes a folder (or file) in the trash apart. Also right while a program that was left behind in the folder still adds
+/// to it: that delays the end, no more.
+pub(super) fn purge(trash: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
+    match rustix::fs::unlinkat(trash, name, AtFlags::empty()) {
+        Err(Errno::ISDIR) => {}
+        other => return other,
+    }
+    let top = open_unlocked(trash, name)?;
+    let mut hoisted = 0_u64;
+    loop {
+        match rustix::fs::unlinkat(trash, name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+            other => return other,
+        }
+        for entry in Dir::new(open_beneath(&top, b"", OFlags::RDONLY | OFlags::DIRECTORY)?)? {
+            let entry = entry?;
+            if !is_dots(entry.file_name()) {
+                take_apart(&top, entry.file_name(), &mut hoisted)?;
+            }
+        }
+    }
+}
+
+/// Removes one thing from the top folder; what it holds and cannot be removed at once goes to the top folder.
+fn take_apart(top: &OwnedFd, name: &CStr, hoisted: &mut u64) -> Result<(), Errno> {
+    if remove(top, name)? {
+        return Ok(());
+    }
+    let folder = open_unlocked(top, name.to_bytes())?;
+    for entry in Dir::new(open_beneath(&folder, b"", OFlags::RDONLY | OFlags::DIRECTORY)?)? {
+        let entry = entry?;
+        if !is_dots(entry.file_name()) && !remove(&folder, entry.file_name())? {
+            hoist(&folder, entry.file_name(), top, hoisted)?;
+        }
+    }
+    // When a program added to it meanwhile it stays for the next round.
+    remove(top, name).map(|_| ())
+}
+
+/// Removes a file or an empty folder; `false` for a folder that holds something. What is gone already is removed.
+fn remove(folder: &OwnedFd, name: &CStr) -> Result<bool, Errno> {
+    let removed = match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
+        Err(Errno::ISDIR) => rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR),
+        other => other,
+    };
+    match removed {
+        Ok(()) | Err(Errno::NOENT) => Ok(true),
+        // The last: a program put a file where a folder was a moment ago.
+        Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Moves a folder up, under a name that nothing else has.
+fn hoist(from: &OwnedFd, name: &CStr, top: &OwnedFd, hoisted: &mut u64) -> Result<(), Errno> {
+    loop {
+        *hoisted += 1;
+        let new_name = format!("{:016x}", *hoisted);
+        match rustix::fs::renameat(from, name, top, &new_name) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            // The program had the same idea for a name.
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::ISDIR) => {}
+            Err(Errno::ACCESS) => {
+                unlock(&open_beneath(from, name.to_bytes(), OFlags::PATH | OFlags::DIRECTORY)?)?;
+                return rustix::fs::renameat(from, name, top, &new_name);
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// A handle of a folder in whose names we may change, whatever rights the program left on it.
+fn open_unlocked(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let handle = open_beneath(parent, name, OFlags::PATH | OFlags::DIRECTORY)?;
+    if rustix::fs::fstat(&handle)?.st_mode & 0o700 != 0o700 {
+        unlock(&handle)?;
+    }
+    Ok(handle)
+}
+
+/// Gives the owner every right to a folder that is held by a handle: this very folder, whatever its name leads to now.
+/// Handles of this kind take no `fchmod`, so it goes by the kernel's own name for the handle.
+fn unlock(folder: &OwnedFd) -> Result<(), Errno> {
+    use std::os::fd::AsRawFd as _;
+    let name = format!("/proc/self/fd/{}", folder.as_raw_fd());
+    match rustix::fs::chmodat(CWD, name, Mode::RWXU, AtFlags::empty()) {
+        // Root may do without.
+        Err(_) if rustix::process::geteuid().is_root() => Ok(()),
+        other => other,
+    }
+}
+
+fn is_dots(name: &CStr) -> bool {
+    matches!(name.to_bytes(), b"." | b"..")
+}

@@ -1,0 +1,163 @@
+//! Listing: one pass over the tree, level by level, with bounded work, memory and descriptors (two at a time).
+
+use std::collections::BTreeMap;
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, OFlags, Statx, StatxFlags},
+    io::Errno,
+};
+
+use super::{
+    Change, Conversation, Entry, ListBounds, Listing, Mark, PATH_BYTES_MAX, SafePath, SkipKind, Skipped, StoreError,
+    open_beneath, path::show,
+};
+
+/// Names looked at in one listing: a fraction of a second of work.
+const VISITS_MAX: usize = 100_000;
+/// Folders remembered in one listing: a few megabytes.
+const FOLDERS_MAX: usize = 20_000;
+
+impl Conversation {
+    /// Lists plain files; with a mark, tells which were created or changed since. What a program changes meanwhile may be
+    /// listed or not; links are never followed and nothing is opened but folders.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] when the system is out of descriptors or memory, or the disk fails.
+    pub fn list(&self, bounds: ListBounds, since: Option<Mark>) -> Result<Listing, StoreError> {
+        let mut walk = Walk {
+            bounds,
+            since,
+            visits: 0,
+            folders: vec![Folder { parent: 0, name: Vec::new(), level: 1 }],
+            found: BTreeMap::new(),
+            listing: Listing::default(),
+        };
+        let mut next = 0;
+        while next < walk.folders.len() && walk.visits < VISITS_MAX {
+            walk.folder(self, next).map_err(|errno| StoreError::new("list", errno))?;
+            next += 1;
+        }
+        walk.listing.truncated |= next < walk.folders.len();
+        walk.listing.entries = walk.found.into_values().collect();
+        Ok(walk.listing)
+    }
+}
+
+/// A folder to visit. Its path is spelled out only when its turn comes.
+struct Folder {
+    parent: usize,
+    name: Vec<u8>,
+    level: usize,
+}
+
+struct Walk {
+    bounds: ListBounds,
+    since: Option<Mark>,
+    visits: usize,
+    /// The first is the top and its own parent.
+    folders: Vec<Folder>,
+    /// The first files in the order of the answer: changed before unchanged.
+    found: BTreeMap<(bool, SafePath), Entry>,
+    listing: Listing,
+}
+
+impl Walk {
+    fn folder(&mut self, conversation: &Conversation, index: usize) -> Result<(), Errno> {
+        let path = self.path(index);
+        let handle = match open_beneath(&conversation.files, &path, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Ok(handle) => handle,
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO) => return Err(Errno::IO),
+            // It is no folder any more.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            Err(_) => {
+                self.skip(&path, SkipKind::Unreadable);
+                return Ok(());
+            }
+        };
+        let mut names = Dir::new(handle)?;
+        while let Some(entry) = names.read() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            if self.visits == VISITS_MAX {
+                self.listing.truncated = true;
+                break;
+            }
+            self.visits += 1;
+            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+            let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+            // What cannot be looked at is gone by now.
+            if let Ok(stat) = rustix::fs::statx(names.fd()?, name, flags, mask) {
+                self.entry(index, &path, name.to_bytes(), &stat);
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, index: usize, folder: &[u8], name: &[u8], stat: &Statx) {
+        let path = if folder.is_empty() { name.to_vec() } else { [folder, b"/", name].concat() };
+        let kind = match FileType::from_raw_mode(stat.stx_mode.into()) {
+            FileType::RegularFile => return self.file(&path, stat),
+            FileType::Directory => return self.remember(index, name, &path),
+            FileType::Symlink => SkipKind::Link,
+            FileType::Fifo => SkipKind::Pipe,
+            FileType::Socket => SkipKind::Socket,
+            _ => SkipKind::Device,
+        };
+        self.skip(&path, kind);
+    }
+
+    fn file(&mut self, path: &[u8], stat: &Statx) {
+        let Ok(safe) = SafePath::from_components(path.split(|&b| b == b'/')) else {
+            return self.skip(path, SkipKind::TooDeep);
+        };
+        let change = self.change(stat);
+        let key = (change == Change::Unchanged, safe.clone());
+        let modified_unix_s = stat.stx_mtime.tv_sec;
+        self.found.insert(key, Entry { path: safe, size: stat.stx_size, modified_unix_s, change });
+        if self.found.len() > self.bounds.entries_max {
+            self.found.pop_last();
+            self.listing.truncated = true;
+        }
+    }
+
+    fn change(&self, stat: &Statx) -> Change {
+        let has_birth = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+        match self.since {
+            Some(mark) if has_birth && Mark::from(stat.stx_btime) >= mark => Change::Created,
+            Some(mark) if Mark::from(stat.stx_ctime) >= mark => Change::Changed,
+            _ => Change::Unchanged,
+        }
+    }
+
+    fn remember(&mut self, parent: usize, name: &[u8], path: &[u8]) {
+        let level = self.folders[parent].level + 1;
+        if level > self.bounds.depth_max || path.len() > PATH_BYTES_MAX {
+            self.skip(path, SkipKind::TooDeep);
+        } else if self.folders.len() == FOLDERS_MAX {
+            self.listing.truncated = true;
+        } else {
+            self.folders.push(Folder { parent, name: name.to_vec(), level });
+        }
+    }
+
+    fn skip(&mut self, path: &[u8], kind: SkipKind) {
+        if self.listing.skipped.len() < self.bounds.entries_max {
+            self.listing.skipped.push(Skipped { path: show(path), kind });
+        } else {
+            self.listing.truncated = true;
+        }
+    }
+
+    fn path(&self, mut index: usize) -> Vec<u8> {
+        let mut names = Vec::new();
+        while index != 0 {
+            names.push(self.folders[index].name.as_slice());
+            index = self.folders[index].parent;
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+}

@@ -1,0 +1,342 @@
+//! Paths of files in a conversation, as bytes, checked once and well formed from then on.
+//!
+//! Owns which paths exist at all, how they are shown to people and how they travel in a link. Knows nothing of disks:
+//! a path that passes here may still name a link or nothing, which only opening it tells.
+
+use std::fmt::{self, Write as _};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+
+/// The longest name between two slashes, in bytes: what Linux file systems allow.
+pub const COMPONENT_BYTES_MAX: usize = 255;
+/// The longest path, in bytes: what one system call takes, without its closing zero.
+pub const PATH_BYTES_MAX: usize = 4095;
+/// The deepest path, in names.
+pub const COMPONENTS_MAX: usize = 32;
+
+/// Everything but the unreserved characters of RFC 3986, so that no proxy finds anything to rewrite.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Why a text is not the path of a file in a conversation. The sentence names the rule and never repeats the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// It names nothing below `/data`.
+    #[error("it names no file: give a path below /data, such as out/report.csv")]
+    Empty,
+    /// It starts at the root of some file system.
+    #[error("it starts with a slash: give a path relative to /data, such as out/report.csv")]
+    Absolute,
+    /// Two slashes in a row, or one at the end.
+    #[error("it holds an empty name: give single slashes between names and none at the end")]
+    EmptyComponent,
+    /// A name that is not a name but a direction.
+    #[error("it holds `.` or `..` as a name: give the plain path from /data downwards")]
+    Dots,
+    /// A zero byte.
+    #[error("it holds a zero byte, which no file name can hold")]
+    Nul,
+    /// A slash inside one name.
+    #[error("it holds an encoded slash inside a name, which no file name can hold")]
+    Slash,
+    /// A name above the ceiling.
+    #[error("it holds a name longer than {COMPONENT_BYTES_MAX} bytes")]
+    ComponentTooLong,
+    /// A path above the ceiling.
+    #[error("it is longer than {PATH_BYTES_MAX} bytes")]
+    TooLong,
+    /// Too many names.
+    #[error("it is more than {COMPONENTS_MAX} folders deep")]
+    TooDeep,
+    /// A percent sign without two hexadecimal digits.
+    #[error("it holds a percent sign that two hexadecimal digits do not follow: write %25 for the sign itself")]
+    BadPercent,
+}
+
+/// A path below a conversation's `files` folder: one to [`COMPONENTS_MAX`] names of any bytes but `/` and NUL, none
+/// empty, none `.` or `..`. Bytes are compared as they are; twins that only look alike are two paths.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SafePath(Vec<u8>);
+
+impl SafePath {
+    /// Reads what a person or a model wrote. A leading `/data/` or `./` is dropped, since `/data` is what programs call
+    /// the folder; everything else is taken literally, the percent sign too.
+    ///
+    /// # Errors
+    /// When a rule of [`SafePath`] is broken.
+    pub fn from_text(text: &str) -> Result<Self, PathError> {
+        let inside = text.strip_prefix("/data/").or_else(|| text.strip_prefix("./")).unwrap_or(text);
+        match inside {
+            "" | "." | "/data" | "/" => Err(PathError::Empty),
+            _ if inside.starts_with('/') => Err(PathError::Absolute),
+            _ => Self::from_components(inside.split('/')),
+        }
+    }
+
+    /// Reads a percent-encoded path, the form of [`SafePath::to_encoded`]: split at slashes first, each name decoded
+    /// exactly once.
+    ///
+    /// # Errors
+    /// When a rule of [`SafePath`] is broken, or the encoding.
+    pub fn from_encoded(text: &str) -> Result<Self, PathError> {
+        if text.is_empty() {
+            return Err(PathError::Empty);
+        }
+        let names = text.split('/').map(decode_component).collect::<Result<Vec<_>, _>>()?;
+        Self::from_components(names)
+    }
+
+    /// Joins names.
+    ///
+    /// # Errors
+    /// When a rule of [`SafePath`] is broken.
+    pub fn from_components(names: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<Self, PathError> {
+        let mut path = Vec::new();
+        for (index, name) in names.into_iter().enumerate() {
+            if index == COMPONENTS_MAX {
+                return Err(PathError::TooDeep);
+            }
+            if index > 0 {
+                path.push(b'/');
+            }
+            path.extend_from_slice(check_component(name.as_ref())?);
+            if path.len() > PATH_BYTES_MAX {
+                return Err(PathError::TooLong);
+            }
+        }
+        if path.is_empty() { Err(PathError::Empty) } else { Ok(Self(path)) }
+    }
+
+    /// The names, from the top down.
+    pub fn components(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.split(|&b| b == b'/')
+    }
+
+    /// The path as bytes, names joined by slashes, none at the beginning or the end.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The last name.
+    pub fn name(&self) -> &[u8] {
+        self.split_last().1
+    }
+
+    /// The folder that holds it, as bytes (empty for the top), and its name.
+    pub(super) fn split_last(&self) -> (&[u8], &[u8]) {
+        match self.0.iter().rposition(|&b| b == b'/') {
+            Some(at) => (&self.0[..at], &self.0[at + 1..]),
+            None => (&[], &self.0),
+        }
+    }
+
+    /// The path for people: itself when it is plain UTF-8; control characters, characters that are invisible or turn
+    /// the direction of writing, and bytes that are not UTF-8 are escaped as in Rust (`\u{202e}`, `\xff`).
+    pub fn display(&self) -> String {
+        show(&self.0)
+    }
+
+    /// The path for a link: percent-encoded bytes, slashes kept.
+    pub fn to_encoded(&self) -> String {
+        let mut text = String::with_capacity(self.0.len());
+        for (index, name) in self.components().enumerate() {
+            if index > 0 {
+                text.push('/');
+            }
+            text.extend(percent_encode(name, RESERVED));
+        }
+        text
+    }
+
+    /// Whether [`SafePath::display`] had to escape something, so that only [`SafePath::to_encoded`] leads back here.
+    pub fn needs_encoding(&self) -> bool {
+        self.display().as_bytes() != self.0
+    }
+}
+
+impl fmt::Display for SafePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.display())
+    }
+}
+
+impl fmt::Debug for SafePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SafePath({})", self.display())
+    }
+}
+
+/// Decodes one percent-encoded name, exactly once.
+///
+/// # Errors
+/// [`PathError::BadPercent`] and whatever rule of a name is broken.
+pub fn decode_component(text: &str) -> Result<Vec<u8>, PathError> {
+    let digit = |b: Option<u8>| b.and_then(|b| char::from(b).to_digit(16)).and_then(|d| u8::try_from(d).ok());
+    let mut bytes = text.bytes();
+    let mut name = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            name.push(byte);
+            continue;
+        }
+        let (Some(high), Some(low)) = (digit(bytes.next()), digit(bytes.next())) else {
+            return Err(PathError::BadPercent);
+        };
+        name.push(high << 4 | low);
+    }
+    check_component(&name)?;
+    Ok(name)
+}
+
+/// A path or a name for people: see [`SafePath::display`].
+pub(super) fn show(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if misleads(c) {
+                text.extend(c.escape_unicode());
+            } else {
+                text.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+/// Whether a character makes a reader see another name than the one that is there: controls, line ends, invisible
+/// characters, and those that turn the direction of writing.
+pub fn misleads(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+fn check_component(name: &[u8]) -> Result<&[u8], PathError> {
+    match name {
+        b"" => Err(PathError::EmptyComponent),
+        b"." | b".." => Err(PathError::Dots),
+        _ if name.contains(&0) => Err(PathError::Nul),
+        _ if name.contains(&b'/') => Err(PathError::Slash),
+        _ if name.len() > COMPONENT_BYTES_MAX => Err(PathError::ComponentTooLong),
+        _ => Ok(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_models_write_is_understood() {
+        for text in ["a/b.txt", "/data/a/b.txt", "./a/b.txt"] {
+            assert_eq!(SafePath::from_text(text).map(|p| p.display()), Ok("a/b.txt".to_owned()), "{text}");
+        }
+        for literal in
+            ["%2e%2e%2fx", "..\\..\\x", "...", " ", "-rf", "data/x", "C:x", "~", "*", "a\nb", "é", "e\u{301}"]
+        {
+            assert_eq!(SafePath::from_text(literal).map(|p| p.0), Ok(literal.as_bytes().to_vec()));
+        }
+    }
+
+    #[test]
+    fn what_is_no_path_is_refused_for_its_reason() {
+        let (name, path) = ("n".repeat(256), vec!["n".repeat(255); 17].join("/"));
+        let deep = vec!["d"; 33].join("/");
+        let table = [
+            ("", PathError::Empty),
+            (".", PathError::Empty),
+            ("/", PathError::Empty),
+            ("/data", PathError::Empty),
+            ("/data/", PathError::Empty),
+            ("./", PathError::Empty),
+            ("/etc/passwd", PathError::Absolute),
+            ("//data/x", PathError::Absolute),
+            ("/data//x", PathError::Absolute),
+            ("a//b", PathError::EmptyComponent),
+            ("a/", PathError::EmptyComponent),
+            ("..", PathError::Dots),
+            ("../x", PathError::Dots),
+            ("a/../b", PathError::Dots),
+            ("a/.", PathError::Dots),
+            ("a/./b", PathError::Dots),
+            ("/data/../x", PathError::Dots),
+            ("././x", PathError::Dots),
+            ("a\0b", PathError::Nul),
+            (&name, PathError::ComponentTooLong),
+            (&path, PathError::TooLong),
+            (&deep, PathError::TooDeep),
+        ];
+        for (text, error) in table {
+            assert_eq!(SafePath::from_text(text), Err(error), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn encoded_names_are_decoded_once() {
+        let table: [(&str, Result<&[u8], PathError>); 12] = [
+            ("a%20b", Ok(b"a b")),
+            ("a+b", Ok(b"a+b")),
+            ("%252e%252e", Ok(b"%2e%2e")),
+            ("%ff%C0%af", Ok(b"\xff\xc0\xaf")),
+            ("d/%2D", Ok(b"d/-")),
+            ("%2e%2e", Err(PathError::Dots)),
+            (".%2E/x", Err(PathError::Dots)),
+            ("a%2fb", Err(PathError::Slash)),
+            ("a%00", Err(PathError::Nul)),
+            ("a%", Err(PathError::BadPercent)),
+            ("a%4", Err(PathError::BadPercent)),
+            ("%+1%zz", Err(PathError::BadPercent)),
+        ];
+        for (text, expected) in table {
+            assert_eq!(SafePath::from_encoded(text).map(|p| p.0), expected.map(<[u8]>::to_vec), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_misleads_is_shown_escaped() {
+        let table: [(&[u8], &str); 7] = [
+            (b"a\x1b[31m", "a\\u{1b}[31m"),
+            (b"a\r\nb", "a\\u{d}\\u{a}b"),
+            (b"\xff\xfe", "\\xff\\xfe"),
+            ("gpj.\u{202e}exe".as_bytes(), "gpj.\\u{202e}exe"),
+            ("\u{e0041}".as_bytes(), "\\u{e0041}"),
+            ("naïve 日本.txt".as_bytes(), "naïve 日本.txt"),
+            (b"\\xff", "\\xff"),
+        ];
+        for (bytes, shown) in table {
+            let path = SafePath::from_components([bytes]).expect("a path");
+            assert_eq!((path.display().as_str(), path.needs_encoding()), (shown, bytes != shown.as_bytes()));
+        }
+    }
+
+    fn any_path() -> impl Strategy<Value = SafePath> {
+        let name = proptest::collection::vec(any::<u8>(), 1..40);
+        proptest::collection::vec(name, 1..6).prop_filter_map("a path", |names| SafePath::from_components(names).ok())
+    }
+
+    proptest! {
+        #[test]
+        fn every_path_survives_its_encoding(path in any_path()) {
+            let encoded = path.to_encoded();
+            prop_assert!(encoded.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~%/".contains(&b)));
+            prop_assert_eq!(SafePath::from_encoded(&encoded), Ok(path.clone()));
+            prop_assert!(!path.display().chars().any(misleads));
+            if !path.needs_encoding() {
+                prop_assert_eq!(SafePath::from_text(&path.display()), Ok(path));
+            }
+        }
+
+        #[test]
+        fn no_text_makes_a_path_that_leaves(text in "[./%a-z0-9\\\\]{0,24}") {
+            for path in [SafePath::from_text(&text), SafePath::from_encoded(&text)].into_iter().flatten() {
+                prop_assert!(path.components().all(|n| !n.is_empty() && n != b"." && n != b".." && !n.contains(&0)));
+            }
+        }
+    }
+}

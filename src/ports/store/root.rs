@@ -1,0 +1,288 @@
+//! The root folder: opened once, owned by one server at a time; conversations are found and made below it.
+//!
+//! Everything directly in the root and directly in a conversation's folder is ours alone; programs reach only `files`.
+
+use std::{
+    fmt,
+    io::{self, Read as _, Write as _},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, ResolveFlags},
+    io::Errno,
+};
+
+use super::{Conversation, Handover, Owner, StoreError, data_dir_of, delete, fresh_name};
+use crate::nouns::id::{ConversationId, InstanceId};
+
+/// Why the root folder cannot be used. Each sentence says what the operator should do.
+#[derive(Debug, thiserror::Error)]
+pub enum RootError {
+    /// It cannot be made or opened.
+    #[error("{root:?} cannot be opened: create it, or name a folder that the server's user may enter")]
+    Open {
+        /// The folder.
+        root: PathBuf,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// Nothing can be made in it.
+    #[error("{root:?} cannot be written: give it to the server's user with chown, or choose another folder")]
+    Unwritable {
+        /// The folder.
+        root: PathBuf,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// Any user of the machine could plant things in it.
+    #[error("{root:?} can be written by every user of this machine: run chmod o-w on it")]
+    OpenToAll {
+        /// The folder.
+        root: PathBuf,
+    },
+    /// Another server has it.
+    #[error("{root:?} is in use by another server: stop that one, or choose another folder")]
+    InUse {
+        /// The folder.
+        root: PathBuf,
+    },
+    /// The file that says which server this is does not.
+    #[error("{file:?} does not hold an instance id: delete it if no sandbox of this server is left")]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The kernel or a filter in front of it has no `openat2`, and there is no safe way to do without.
+    #[error(
+        "this system refuses openat2, without which planted links cannot be told: use Linux 5.6 or newer and, in a \
+             container, an engine whose seccomp profile knows the call"
+    )]
+    NoOpenat2 {
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The files of all conversations.
+pub struct Store {
+    root: OwnedFd,
+    incoming: OwnedFd,
+    trash: OwnedFd,
+    path: PathBuf,
+    instance: InstanceId,
+    handover: Handover,
+    /// Held for its lock.
+    _lock: std::fs::File,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("path", &self.path).field("instance", &self.instance).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Opens the root folder, makes it (0700) when there is none, and keeps every other server out of it for as long as
+    /// this value lives. `owner` is the user that programs run as.
+    ///
+    /// # Errors
+    /// [`StoreError::Root`] when the folder or the system is unfit.
+    pub fn open(root: &Path, owner: Owner) -> Result<Self, StoreError> {
+        Ok(Self::try_open(root, owner)?)
+    }
+
+    fn try_open(root: &Path, owner: Owner) -> Result<Self, RootError> {
+        let unopened = |source: io::Error| RootError::Open { root: root.to_owned(), source };
+        let unwritable = |source: io::Error| RootError::Unwritable { root: root.to_owned(), source };
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(unopened)?;
+        let path = std::path::absolute(root).map_err(unopened)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = rustix::fs::open(&path, flags, Mode::empty()).map_err(|e| unopened(e.into()))?;
+        let mode = rustix::fs::fstat(&handle).map_err(|e| unopened(e.into()))?.st_mode;
+        // With the sticky bit (`/tmp`) others can still take a name first, so it does not help here.
+        if mode & 0o002 != 0 {
+            return Err(RootError::OpenToAll { root: root.to_owned() });
+        }
+        rustix::fs::openat2(&handle, ".", flags, Mode::empty(), ResolveFlags::BENEATH)
+            .map_err(|source| RootError::NoOpenat2 { source: source.into() })?;
+        let (lock, instance) = claim(root, &path)?;
+        let own = |name| own_folder(&handle, name).map_err(|errno| unwritable(errno.into()));
+        let (incoming, trash) = (own(".incoming")?, own(".trash")?);
+        clear_incoming(&incoming).map_err(|errno| unwritable(errno.into()))?;
+        let handover = match rustix::process::geteuid().as_raw() {
+            uid if uid == owner.uid => Handover::Same,
+            0 => Handover::Chown(owner),
+            _ => Handover::Open,
+        };
+        Ok(Self { root: handle, incoming, trash, path, instance, handover, _lock: lock })
+    }
+
+    /// Which server this is: made once, kept in the root folder.
+    pub fn instance(&self) -> InstanceId {
+        self.instance
+    }
+
+    /// The root folder, absolute.
+    pub fn root(&self) -> &Path {
+        &self.path
+    }
+
+    /// The conversation's folder, or `None` when it has none.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it is there and cannot be opened.
+    pub fn open_conversation(&self, id: &ConversationId) -> Result<Option<Conversation>, StoreError> {
+        match self.enter(id) {
+            Ok(conversation) => Ok(Some(conversation)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(StoreError::new("open", errno)),
+        }
+    }
+
+    /// The conversation's folder, made when it has none. Any number of callers may do so at once.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`] on a full disk, and when something that is not ours stands in its place.
+    pub fn create_conversation(&self, id: &ConversationId) -> Result<Conversation, StoreError> {
+        self.try_create(id).map_err(|errno| StoreError::new("create", errno))
+    }
+
+    fn try_create(&self, id: &ConversationId) -> Result<Conversation, Errno> {
+        let dir = own_folder(&self.root, id.as_str())?;
+        match rustix::fs::mkdirat(&dir, "files", Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let conversation = self.enter(id)?;
+        // Also when it was there: an earlier process may have ended between making it and giving it away. The program
+        // may have changed its rights, but it cannot have put another folder here.
+        let wanted = match self.handover {
+            Handover::Chown(owner) => rustix::fs::fstat(&conversation.files)?.st_uid != owner.uid,
+            Handover::Open => rustix::fs::fstat(&conversation.files)?.st_mode & 0o777 != 0o777,
+            Handover::Same => false,
+        };
+        if wanted {
+            self.handover.apply(&conversation.files, 0o700)?;
+        }
+        Ok(conversation)
+    }
+
+    fn enter(&self, id: &ConversationId) -> Result<Conversation, Errno> {
+        let dir = open_own(&self.root, id.as_str())?;
+        let files = match open_own(&dir, "files") {
+            // The program owns the folder and may have closed it to itself, which is to us when we are the same user.
+            // It cannot have replaced it, so the name is safe to use.
+            Err(Errno::ACCESS) => {
+                rustix::fs::chmodat(&dir, "files", Mode::RWXU, AtFlags::empty())?;
+                open_own(&dir, "files")?
+            }
+            other => other?,
+        };
+        let (incoming, trash) = (rustix::io::dup(&self.incoming)?, rustix::io::dup(&self.trash)?);
+        let data_dir = data_dir_of(&self.path, id);
+        Ok(Conversation { dir, files, incoming, trash, data_dir, handover: self.handover })
+    }
+
+    /// Deletes a conversation and all its files. At once nothing has its name any more; the bytes follow before this
+    /// returns. `false` when there was none. A sandbox that still has the folder mounted keeps an empty one.
+    ///
+    /// # Errors
+    /// [`StoreError`] when something is left; [`Store::empty_trash`] tries again.
+    pub fn remove_conversation(&self, id: &ConversationId) -> Result<bool, StoreError> {
+        let name = fresh_name();
+        match rustix::fs::renameat(&self.root, id.as_str(), &self.trash, &name) {
+            Ok(()) => delete::purge(&self.trash, name.as_bytes()).map_err(|e| StoreError::new("delete", e))?,
+            Err(Errno::NOENT) => return Ok(false),
+            Err(errno) => return Err(StoreError::new("delete", errno)),
+        }
+        Ok(true)
+    }
+
+    /// Deletes what an earlier process began to delete. May take minutes where a program left millions of files; safe at
+    /// any time.
+    ///
+    /// # Errors
+    /// [`StoreError`] with the first thing that could not be deleted.
+    pub fn empty_trash(&self) -> Result<(), StoreError> {
+        self.try_empty_trash().map_err(|errno| StoreError::new("delete", errno))
+    }
+
+    fn try_empty_trash(&self) -> Result<(), Errno> {
+        for entry in Dir::read_from(&self.trash)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if !name.starts_with(b".") {
+                match delete::purge(&self.trash, name) {
+                    // Whoever moved it there is deleting it too.
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Locks the root and reads, or makes, the id in it.
+fn claim(root: &Path, path: &Path) -> Result<(std::fs::File, InstanceId), RootError> {
+    let unwritable = |source: io::Error| RootError::Unwritable { root: root.to_owned(), source };
+    let file = path.join(".instance");
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut options = std::fs::File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(flags.bits().cast_signed());
+    let mut lock = options.open(&file).map_err(unwritable)?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Err(RootError::InUse { root: root.to_owned() }),
+        Err(errno) => return Err(unwritable(errno.into())),
+    }
+    let mut text = String::new();
+    let damaged = || RootError::Damaged { file: file.clone() };
+    (&mut lock).take(1024).read_to_string(&mut text).map_err(|_| damaged())?;
+    if text.is_empty() {
+        let instance = InstanceId::new();
+        writeln!(lock, "{instance}").and_then(|()| lock.sync_all()).map_err(unwritable)?;
+        return Ok((lock, instance));
+    }
+    let instance = text.trim_end().parse().map_err(|_| damaged())?;
+    Ok((lock, instance))
+}
+
+/// Opens a folder whose parent only we can change. It may be a mount of its own.
+fn open_own(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(parent, name, flags, Mode::empty())
+}
+
+/// Opens a folder of ours, made when it is missing.
+fn own_folder(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+    match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => open_own(parent, name),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Throws away what a killed process was writing: files and empty folders.
+fn clear_incoming(incoming: &OwnedFd) -> Result<(), Errno> {
+    for entry in Dir::read_from(incoming)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_bytes() == b"." || name.to_bytes() == b".." {
+            continue;
+        }
+        match rustix::fs::unlinkat(incoming, name, AtFlags::empty()) {
+            Err(Errno::ISDIR | Errno::PERM) => rustix::fs::unlinkat(incoming, name, AtFlags::REMOVEDIR)?,
+            other => other?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! Writing one file: whole in a folder of ours first, then moved into place through a handle, so that nothing is ever
+//! written, chowned or chmodded through a name that a program could have planted.
+
+use std::{fs::File, io::Write as _, os::fd::OwnedFd};
+
+use rustix::{
+    fs::{AtFlags, Mode, OFlags, StatxFlags},
+    io::Errno,
+};
+
+use super::{Change, Conversation, Entry, SafePath, StoreError, fresh_name, open_beneath};
+
+/// A program that keeps removing the folders we make wins after this many.
+const TRIES: usize = 16;
+
+impl Conversation {
+    /// Writes a file in one step: readers see the old bytes or the new, never a part. Folders on the way are made. A link,
+    /// pipe or socket with that name is replaced, not followed.
+    ///
+    /// # Errors
+    /// [`StoreError::FolderInTheWay`], [`StoreError::FolderBlocked`], [`StoreError::NoSpace`], [`StoreError::Denied`].
+    pub fn write(&self, path: &SafePath, bytes: &[u8]) -> Result<Entry, StoreError> {
+        let fail = |errno| match errno {
+            Errno::ISDIR => StoreError::FolderInTheWay,
+            Errno::LOOP | Errno::XDEV => StoreError::FolderBlocked,
+            errno => StoreError::new("write", errno),
+        };
+        let whole = Incoming::file(self, bytes).map_err(fail)?;
+        let (folder, name) = path.split_last();
+        let change = self.place(&whole, folder, name).map_err(fail)?;
+        let stat = rustix::fs::statx(&whole.handle, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map_err(fail)?;
+        whole.moved();
+        let modified_unix_s = stat.stx_mtime.tv_sec;
+        Ok(Entry { path: path.clone(), size: stat.stx_size, modified_unix_s, change })
+    }
+
+    fn place(&self, whole: &Incoming<'_>, folder: &[u8], name: &[u8]) -> Result<Change, Errno> {
+        for _ in 0..TRIES {
+            let parent = self.folder(folder)?;
+            let was_there = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+            match rustix::fs::renameat(&self.incoming, &whole.name, &parent, name) {
+                Ok(()) => return Ok(if was_there { Change::Changed } else { Change::Created }),
+                // The folder was removed between the two steps.
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::NOTDIR)
+    }
+
+    /// A handle of a folder, made with those above it where it is missing.
+    fn folder(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let mut tries = TRIES;
+        let handle = |path: &[u8]| open_beneath(&self.files, path, OFlags::PATH | OFlags::DIRECTORY);
+        'again: loop {
+            match handle(path) {
+                Err(Errno::NOENT) if tries > 0 => tries -= 1,
+                other => return other,
+            }
+            // From the top down, through handles: the first one that is missing is made by moving a folder of ours in.
+            let mut parent = handle(b"")?;
+            for name in path.split(|&b| b == b'/') {
+                match open_beneath(&parent, name, OFlags::PATH | OFlags::DIRECTORY) {
+                    Ok(there) => parent = there,
+                    Err(Errno::NOENT) => parent = self.make_folder(&parent, name)?,
+                    Err(errno) => return Err(errno),
+                }
+                // A parent that was removed meanwhile can hold nothing: start over.
+                if rustix::fs::fstat(&parent)?.st_nlink == 0 {
+                    continue 'again;
+                }
+            }
+        }
+    }
+
+    fn make_folder(&self, parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+        let made = Incoming::folder(self)?;
+        match rustix::fs::renameat(&self.incoming, &made.name, parent, name) {
+            Ok(()) => made.moved(),
+            // Somebody was faster: theirs will do, if it is a folder.
+            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {}
+            Err(errno) => return Err(errno),
+        }
+        open_beneath(parent, name, OFlags::PATH | OFlags::DIRECTORY)
+    }
+}
+
+/// Something of ours that is not in place yet; gone when dropped before [`Incoming::moved`].
+struct Incoming<'a> {
+    conversation: &'a Conversation,
+    name: String,
+    handle: OwnedFd,
+    moved: bool,
+    remove: AtFlags,
+}
+
+impl<'a> Incoming<'a> {
+    fn file(conversation: &'a Conversation, bytes: &[u8]) -> Result<Self, Errno> {
+        let name = fresh_name();
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = rustix::fs::openat(&conversation.incoming, &name, flags, Mode::RUSR | Mode::WUSR)?;
+        let mut file = File::from(handle);
+        let written = file.write_all(bytes);
+        let this = Self { conversation, name, handle: file.into(), moved: false, remove: AtFlags::empty() };
+        written.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        conversation.handover.apply(&this.handle, 0o644)?;
+        Ok(this)
+    }
+
+    fn folder(conversation: &'a Conversation) -> Result<Self, Errno> {
+        let name = fresh_name();
+        rustix::fs::mkdirat(&conversation.incoming, &name, Mode::RWXU)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = rustix::fs::openat(&conversation.incoming, &name, flags, Mode::empty())?;
+        let this = Self { conversation, name, handle, moved: false, remove: AtFlags::REMOVEDIR };
+        conversation.handover.apply(&this.handle, 0o755)?;
+        Ok(this)
+    }
+
+    fn moved(mut self) {
+        self.moved = true;
+    }
+}
+
+impl Drop for Incoming<'_> {
+    fn drop(&mut self) {
+        if !self.moved {
+            // What stays is emptied at the next start.
+            let _ = rustix::fs::unlinkat(&self.conversation.incoming, &self.name, self.remove);
+        }
+    }
+}
