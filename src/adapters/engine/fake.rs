@@ -1,1 +1,345 @@
-//! A scripted engine.
+//! An engine for tests: no container, no process, and no time but tokio's, which a test can pause.
+//!
+//! A program says itself what it does (see [`script`]), so a test of a service reads like a story. The engine fails on
+//! command, and it takes notes where a caller does what a real engine would punish: [`FakeEngine::violations`]. It
+//! knows nothing of the services that it is used to test.
+//!
+//! ```text
+//! start ── one task for each sandbox: reads the program, plays it
+//!            ends by itself when the program does; killed by signal, destroy, or the drop of the engine
+//! ```
+
+mod life;
+mod script;
+
+use std::{
+    collections::{BTreeMap, HashSet, VecDeque},
+    fmt, io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::{
+    FutureExt, StreamExt,
+    stream::{self, BoxStream},
+};
+use tokio::{sync::watch, time::sleep};
+use tokio_stream::wrappers::WatchStream;
+
+use self::life::{Life, Quirks};
+use crate::{
+    nouns::{
+        clock::{Clock, SystemClock},
+        id::SandboxId,
+    },
+    ports::{
+        engine::{Engine, EngineError, ImageId, Listed, Probe, Sandbox, SandboxSpec, Signal},
+        runner::{LABEL_LANGUAGE, LABEL_RUNNER, RunnerImage},
+    },
+};
+
+/// How long a kill waits for a reader that has stopped reading, as a real engine does.
+const STALL_MAX: Duration = Duration::from_secs(5);
+
+/// How a start can fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartFault {
+    /// Nothing answers.
+    Unavailable,
+    /// It is refused, and nothing was made.
+    Refused,
+    /// It is refused when the sandbox was made already: it is listed until it is destroyed.
+    HalfWay,
+    /// The image is gone.
+    ImageGone,
+    /// The disk is full.
+    NoSpace,
+}
+
+/// An engine for tests. Cheap to clone; every clone is the same engine.
+#[derive(Clone)]
+pub struct FakeEngine(Arc<Inner>);
+
+impl fmt::Debug for FakeEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FakeEngine").field("state", &self.0.state).finish_non_exhaustive()
+    }
+}
+
+struct Inner {
+    clock: Arc<dyn Clock>,
+    runners: watch::Sender<Vec<RunnerImage>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sandboxes: BTreeMap<SandboxId, Record>,
+    /// Every id that was ever started, in order.
+    started: Vec<SandboxId>,
+    /// Images that can be started and are not runners.
+    images: HashSet<ImageId>,
+    violations: Vec<String>,
+    faults: Faults,
+}
+
+#[derive(Debug, Default)]
+struct Faults {
+    away: bool,
+    starts: VecDeque<StartFault>,
+    start_delay: Duration,
+    streams_to_break: u32,
+    exits_to_lose: u32,
+    destroys_to_fail: u32,
+}
+
+#[derive(Debug)]
+struct Record {
+    listed: Listed,
+    /// What runs in it; nothing yet, or never, when it is only listed.
+    life: Option<Arc<Life>>,
+}
+
+impl Default for FakeEngine {
+    fn default() -> Self {
+        Self::new(Arc::new(SystemClock))
+    }
+}
+
+impl FakeEngine {
+    /// An engine without images. The clock gives sandboxes their time of birth.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self(Arc::new(Inner { clock, runners: watch::Sender::new(Vec::new()), state: Mutex::default() }))
+    }
+
+    /// Adds a runner for a language; returns its image.
+    pub fn add_runner(&self, language: &str) -> ImageId {
+        let id = ImageId(format!("sha256:fake-{language}"));
+        let labels = [(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)];
+        let image = RunnerImage {
+            id: id.clone(),
+            reference: Some(format!("runner-{language}:latest")),
+            created_unix_s: self.0.clock.unix_s(),
+            labels: labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        };
+        self.0.runners.send_modify(|runners| {
+            runners.retain(|runner| runner.id != image.id);
+            runners.push(image);
+        });
+        id
+    }
+
+    /// Replaces all runners; who follows the changes is told.
+    pub fn set_runners(&self, runners: Vec<RunnerImage>) {
+        self.0.runners.send_replace(runners);
+    }
+
+    /// Adds an image that can be started and is no runner.
+    pub fn add_image(&self, id: ImageId) {
+        self.state().images.insert(id);
+    }
+
+    /// Lists a sandbox that this engine never started: what an earlier life of a server, or another server, left.
+    pub fn plant(&self, listed: Listed) {
+        self.state().sandboxes.insert(listed.id, Record { listed, life: None });
+    }
+
+    /// From now on nothing answers, or everything does again. What runs goes on.
+    pub fn set_away(&self, away: bool) {
+        self.state().faults.away = away;
+    }
+
+    /// The next start that has no fault waiting fails like this.
+    pub fn fail_next_start(&self, fault: StartFault) {
+        self.state().faults.starts.push_back(fault);
+    }
+
+    /// Every start takes this long from now on.
+    pub fn delay_starts(&self, delay: Duration) {
+        self.state().faults.start_delay = delay;
+    }
+
+    /// The output of the next sandbox that is started breaks after its first piece.
+    pub fn break_next_stream(&self) {
+        self.state().faults.streams_to_break += 1;
+    }
+
+    /// How the next sandbox that is started ends will not be known.
+    pub fn lose_next_exit(&self) {
+        self.state().faults.exits_to_lose += 1;
+    }
+
+    /// The next `count` calls of destroy fail and destroy nothing.
+    pub fn fail_destroys(&self, count: u32) {
+        self.state().faults.destroys_to_fail = count;
+    }
+
+    /// The sandboxes that were not destroyed, running or not.
+    pub fn live(&self) -> Vec<SandboxId> {
+        self.state().sandboxes.keys().copied().collect()
+    }
+
+    /// Every id that was ever started, in order.
+    pub fn started(&self) -> Vec<SandboxId> {
+        self.state().started.clone()
+    }
+
+    /// What a caller did that it must not do.
+    pub fn violations(&self) -> Vec<String> {
+        self.state().violations.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answers(&self, act: &'static str) -> Result<(), EngineError> {
+        if self.state().faults.away { Err(unavailable(act)) } else { Ok(()) }
+    }
+
+    /// The record of a sandbox to be, or why there is none.
+    fn create(&self, spec: &SandboxSpec) -> Result<(), EngineError> {
+        let known = self.0.runners.borrow().iter().any(|runner| runner.id == spec.image);
+        let mut state = self.state();
+        if state.started.contains(&spec.id) {
+            state.violations.push(format!("{} was started twice", spec.id));
+            return Err(refused("create", "the name is taken"));
+        }
+        state.started.push(spec.id);
+        if !spec.data.is_dir() {
+            state.violations.push(format!("{} was started without its data folder", spec.id));
+            return Err(refused("create", "the data folder is not there"));
+        }
+        if !known && !state.images.contains(&spec.image) {
+            return Err(EngineError::ImageGone { image: spec.image.clone() });
+        }
+        let listed = Listed {
+            id: spec.id,
+            instance: spec.instance,
+            created_unix_s: self.0.clock.unix_s(),
+            deadline_unix_s: spec.deadline_unix_s,
+            running: false,
+        };
+        state.sandboxes.insert(spec.id, Record { listed, life: None });
+        Ok(())
+    }
+
+    /// Brings the record to life, unless it was destroyed meanwhile.
+    fn run(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
+        let mut state = self.state();
+        let State { sandboxes, faults, .. } = &mut *state;
+        let record = sandboxes.get_mut(&spec.id).ok_or_else(|| refused("start", "it was destroyed"))?;
+        let quirks =
+            Quirks { breaks: take_one(&mut faults.streams_to_break), lost: take_one(&mut faults.exits_to_lose) };
+        let (life, sandbox) = Life::begin(spec, quirks);
+        record.life = Some(life);
+        Ok(sandbox)
+    }
+
+    fn life(&self, id: SandboxId) -> Option<Arc<Life>> {
+        self.state().sandboxes.get(&id)?.life.clone()
+    }
+
+    async fn kill(&self, act: &'static str, id: SandboxId) -> Result<(), EngineError> {
+        let Some(life) = self.life(id) else { return Ok(()) };
+        if life.kill(STALL_MAX).await {
+            return Ok(());
+        }
+        self.state().violations.push(format!("{id} was killed while its output was held and not read"));
+        Err(EngineError::Timeout { act, limit: STALL_MAX })
+    }
+}
+
+#[async_trait]
+impl Engine for FakeEngine {
+    async fn probe(&self) -> Result<Probe, EngineError> {
+        self.answers("probe")?;
+        Ok(Probe {
+            engine: "Fake 1".to_owned(),
+            api_version: "1".to_owned(),
+            runtime: "none".to_owned(),
+            platform: "test/test".to_owned(),
+            cpus: 2,
+            memory_bytes: 4 << 30,
+            warnings: Vec::new(),
+        })
+    }
+
+    async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
+        self.answers("list images")?;
+        Ok(self.0.runners.borrow().clone())
+    }
+
+    fn changes(&self) -> BoxStream<'static, ()> {
+        WatchStream::new(self.0.runners.subscribe()).map(drop).chain(stream::pending()).boxed()
+    }
+
+    async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
+        self.answers("create")?;
+        let (fault, delay) = {
+            let faults = &mut self.state().faults;
+            (faults.starts.pop_front(), faults.start_delay)
+        };
+        match fault {
+            Some(StartFault::Unavailable) => return Err(unavailable("create")),
+            Some(StartFault::Refused) => return Err(refused("create", "on command")),
+            Some(StartFault::ImageGone) => return Err(EngineError::ImageGone { image: spec.image.clone() }),
+            Some(StartFault::NoSpace) => return Err(EngineError::NoSpace { act: "create" }),
+            Some(StartFault::HalfWay) | None => self.create(spec)?,
+        }
+        sleep(delay).await;
+        if fault.is_some() { Err(refused("start", "on command")) } else { self.run(spec) }
+    }
+
+    async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
+        let Signal::Kill = signal;
+        self.answers("kill")?;
+        self.kill("kill", id).await
+    }
+
+    async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.answers("remove")?;
+        if take_one(&mut self.state().faults.destroys_to_fail) {
+            return Err(unavailable("remove"));
+        }
+        self.kill("remove", id).await?;
+        self.state().sandboxes.remove(&id);
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<Listed>, EngineError> {
+        self.answers("list")?;
+        let listed = |record: &Record| Listed {
+            running: record.life.as_ref().is_some_and(|life| life.is_running()),
+            ..record.listed.clone()
+        };
+        Ok(self.state().sandboxes.values().map(listed).collect())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for life in state.sandboxes.values().filter_map(|record| record.life.as_ref()) {
+            life.kill(Duration::ZERO).now_or_never();
+        }
+    }
+}
+
+fn take_one(count: &mut u32) -> bool {
+    let some = *count > 0;
+    *count = count.saturating_sub(1);
+    some
+}
+
+fn unavailable(act: &'static str) -> EngineError {
+    EngineError::Unavailable { act, source: Box::new(io::Error::from(io::ErrorKind::NotConnected)) }
+}
+
+fn refused(act: &'static str, why: &'static str) -> EngineError {
+    EngineError::Refused { act, source: Box::new(io::Error::other(why)) }
+}
+
+#[cfg(test)]
+mod tests;

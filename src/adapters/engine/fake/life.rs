@@ -1,0 +1,175 @@
+//! One fake sandbox: the task that plays its program, and what others can see of it.
+//!
+//! ```text
+//! Life::begin ── play: reads standard input to its end, then goes through the program's lines
+//!                  ends with the program, or when `kill` is cancelled; then the exit is set, once
+//! ```
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt, future::BoxFuture};
+use tokio::{
+    io::{AsyncReadExt, DuplexStream, duplex},
+    sync::{mpsc, watch},
+    time::sleep,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    script::{self, Step},
+    unavailable,
+};
+use crate::{
+    nouns::{event::StreamKind, id::SandboxId},
+    ports::engine::{EngineError, Exit, Output, Sandbox, SandboxSpec},
+};
+
+/// What the pipes of a sandbox hold.
+const STDIN_BYTES: usize = 64 << 10;
+const OUTPUT_PIECES: usize = 8;
+/// The pieces of a flood.
+const PIECE_BYTES: usize = 32 << 10;
+
+type Piece = Result<Output, EngineError>;
+
+/// What is wrong with a sandbox from birth.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Quirks {
+    /// Its output breaks after the first piece.
+    pub breaks: bool,
+    /// How it ended will not be known.
+    pub lost: bool,
+}
+
+/// What others can see and do.
+#[derive(Debug)]
+pub(super) struct Life {
+    kill: CancellationToken,
+    exit: watch::Receiver<Option<Exit>>,
+    output: mpsc::WeakSender<Piece>,
+}
+
+impl Life {
+    pub(super) fn begin(spec: &SandboxSpec, quirks: Quirks) -> (Arc<Self>, Sandbox) {
+        let (stdin, input) = duplex(STDIN_BYTES);
+        let (output, pieces) = mpsc::channel(OUTPUT_PIECES);
+        let (ended, exit) = watch::channel(None);
+        let kill = CancellationToken::new();
+        let life = Self { kill: kill.clone(), exit: exit.clone(), output: output.downgrade() };
+        let stage = Stage { data: spec.data.clone(), output: Some(output), breaks: quirks.breaks };
+        tokio::spawn(play(input, stage, kill, ended));
+        let sandbox = Sandbox {
+            id: spec.id,
+            stdin: Box::pin(stdin),
+            output: ReceiverStream::new(pieces).boxed(),
+            exit: exit_of(spec.id, exit, quirks.lost),
+        };
+        (Arc::new(life), sandbox)
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.exit.borrow().is_none()
+    }
+
+    /// Ends it; false when a reader that is there and does not read held that up for too long.
+    pub(super) async fn kill(&self, stall_max: Duration) -> bool {
+        let Some(output) = self.output.upgrade().filter(|_| !self.kill.is_cancelled()) else { return true };
+        let free = tokio::select! {
+            biased;
+            _ = output.reserve() => true,
+            () = output.closed() => true,
+            () = sleep(stall_max) => false,
+        };
+        self.kill.cancel();
+        drop(output);
+        if free {
+            let _ = self.exit.clone().wait_for(Option::is_some).await;
+        }
+        free
+    }
+}
+
+fn exit_of(
+    id: SandboxId,
+    mut exit: watch::Receiver<Option<Exit>>,
+    lost: bool,
+) -> BoxFuture<'static, Result<Exit, EngineError>> {
+    async move {
+        let known = exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
+        known.filter(|_| !lost).ok_or(EngineError::Lost { id })
+    }
+    .boxed()
+}
+
+/// What a program acts on.
+struct Stage {
+    data: PathBuf,
+    output: Option<mpsc::Sender<Piece>>,
+    breaks: bool,
+}
+
+async fn play(mut input: DuplexStream, mut stage: Stage, kill: CancellationToken, ended: watch::Sender<Option<Exit>>) {
+    let mut exit = Exit { status: 0, oom_killed: false, process_limit_hit: false };
+    let program = async {
+        let mut program = Vec::new();
+        // Whoever hands a program over may go away in the middle; what came is played.
+        let _ = input.read_to_end(&mut program).await;
+        stage.perform(&String::from_utf8_lossy(&program), &mut exit).await;
+    };
+    if kill.run_until_cancelled(program).await.is_none() {
+        exit.status = 137;
+    }
+    drop(stage);
+    ended.send_replace(Some(exit));
+}
+
+impl Stage {
+    async fn perform(&mut self, program: &str, exit: &mut Exit) {
+        for line in program.lines() {
+            match script::step(line) {
+                None => {}
+                Some(Step::Stdout(bytes)) => self.emit(StreamKind::Stdout, bytes).await,
+                Some(Step::Stderr(bytes)) => self.emit(StreamKind::Stderr, bytes).await,
+                Some(Step::Flood(bytes)) => self.flood(bytes).await,
+                Some(Step::Write { name, text }) => {
+                    if let Err(error) = std::fs::write(self.data.join(name), text) {
+                        self.emit(StreamKind::Stderr, format!("{error}\n").into_bytes()).await;
+                    }
+                }
+                Some(Step::Sleep(time)) => sleep(time).await,
+                Some(Step::Hang) => std::future::pending().await,
+                Some(Step::ForkLimit) => exit.process_limit_hit = true,
+                Some(Step::OomChild) => exit.oom_killed = true,
+                Some(Step::End { status, oom }) => {
+                    exit.status = status;
+                    exit.oom_killed |= oom;
+                    return;
+                }
+            }
+            if script::is_wrong(line) {
+                exit.status = 127;
+                return;
+            }
+        }
+    }
+
+    async fn flood(&mut self, mut bytes: usize) {
+        while bytes > 0 {
+            let piece = bytes.min(PIECE_BYTES);
+            self.emit(StreamKind::Stdout, vec![b'x'; piece]).await;
+            bytes -= piece;
+        }
+    }
+
+    /// Waits while the pipe is full. Nobody reads any more: it is thrown away, as an engine does.
+    async fn emit(&mut self, stream: StreamKind, bytes: Vec<u8>) {
+        let Some(output) = self.output.as_ref().filter(|_| !bytes.is_empty()) else { return };
+        let _ = output.send(Ok(Output { stream, bytes: Bytes::from(bytes) })).await;
+        if self.breaks {
+            let _ = output.send(Err(unavailable("read"))).await;
+            self.output = None;
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The fake's own promises; what it shares with every engine is in the contract suite.
+
+use futures_util::TryStreamExt;
+use tokio::{io::AsyncWriteExt, time::Instant};
+
+use super::*;
+use crate::{
+    nouns::{clock::ManualClock, id::InstanceId, limits::Limits},
+    ports::engine::{Exit, Output},
+};
+
+struct Scene {
+    engine: FakeEngine,
+    image: ImageId,
+    folder: tempfile::TempDir,
+}
+
+fn scene() -> Scene {
+    let engine = FakeEngine::new(Arc::new(ManualClock::at(1000)));
+    let image = engine.add_runner("python");
+    Scene { engine, image, folder: tempfile::tempdir().expect("a folder") }
+}
+
+impl Scene {
+    fn spec(&self) -> SandboxSpec {
+        SandboxSpec {
+            id: SandboxId::new(),
+            instance: InstanceId::new(),
+            image: self.image.clone(),
+            data: self.folder.path().to_owned(),
+            limits: Limits::default(),
+            uid: 1000,
+            deadline_unix_s: 1060,
+        }
+    }
+
+    async fn run(&self, program: &str) -> (Result<Vec<Output>, EngineError>, Result<Exit, EngineError>) {
+        let mut sandbox = self.engine.start(&self.spec()).await.expect("started");
+        sandbox.stdin.write_all(program.as_bytes()).await.expect("written");
+        sandbox.stdin.shutdown().await.expect("closed");
+        let seen = tokio::join!(sandbox.output.try_collect(), sandbox.exit);
+        self.engine.destroy(sandbox.id).await.expect("destroyed");
+        seen
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_tells_its_story() {
+    let scene = scene();
+    let begun = Instant::now();
+    let program =
+        "# a story\nprint hello there\nsleep 50ms\nbytes ff 0a\nwrite out.txt kept\nfork-limit\nexit 3\nprint no";
+    let (output, exit) = scene.run(program).await;
+    let output: Vec<_> = output.expect("output").into_iter().map(|piece| piece.bytes).collect();
+    assert_eq!(output, [&b"hello there\n"[..], b"\xff\n"]);
+    assert_eq!(exit.expect("an exit"), Exit { status: 3, oom_killed: false, process_limit_hit: true });
+    assert_eq!(begun.elapsed(), Duration::from_millis(50));
+    assert_eq!(std::fs::read_to_string(scene.folder.path().join("out.txt")).expect("written"), "kept");
+    assert_eq!((scene.engine.live().len(), scene.engine.violations().len()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn endings_are_told_apart() {
+    let scene = scene();
+    let cases = [("oom", 137, true), ("oom-child\nexit 4", 4, true), ("signal 11", 139, false), ("dance", 127, false)];
+    for (program, status, oom_killed) in cases {
+        let exit = scene.run(program).await.1.expect("an exit");
+        assert_eq!((exit.status, exit.oom_killed), (status, oom_killed), "{program}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_fails_on_command_and_only_then() {
+    let scene = scene();
+    let engine = &scene.engine;
+    for fault in [StartFault::Unavailable, StartFault::Refused, StartFault::ImageGone, StartFault::NoSpace] {
+        engine.fail_next_start(fault);
+        engine.start(&scene.spec()).await.expect_err("on command");
+        assert_eq!(engine.live(), []);
+    }
+    engine.fail_next_start(StartFault::HalfWay);
+    let spec = scene.spec();
+    engine.start(&spec).await.expect_err("on command");
+    assert_eq!(engine.live(), [spec.id]);
+    engine.fail_destroys(2);
+    for _ in 0..2 {
+        engine.destroy(spec.id).await.expect_err("on command");
+    }
+    engine.destroy(spec.id).await.expect("destroyed");
+
+    engine.lose_next_exit();
+    assert!(matches!(scene.run("exit 0").await.1, Err(EngineError::Lost { .. })));
+    engine.break_next_stream();
+    let (output, exit) = scene.run("print one\nprint two").await;
+    assert!(output.is_err() && exit.is_ok());
+    assert!(scene.run("print one\nprint two").await.0.is_ok());
+
+    engine.set_away(true);
+    assert!(matches!(engine.list().await, Err(EngineError::Unavailable { .. })));
+    engine.set_away(false);
+    assert_eq!(engine.list().await.expect("listed"), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_real_engine_would_punish_is_noted() {
+    let scene = scene();
+    let spec = scene.spec();
+    let mut held = scene.engine.start(&spec).await.expect("started");
+    scene.engine.start(&spec).await.expect_err("the same id");
+    let elsewhere = SandboxSpec { data: "/nowhere".into(), ..scene.spec() };
+    scene.engine.start(&elsewhere).await.expect_err("no folder");
+
+    held.stdin.write_all(b"flood 10000000").await.expect("written");
+    held.stdin.shutdown().await.expect("closed");
+    // Time passes only when every task is blocked, so the pipe is full after this.
+    sleep(Duration::from_millis(1)).await;
+    let begun = Instant::now();
+    assert!(matches!(scene.engine.signal(spec.id, Signal::Kill).await, Err(EngineError::Timeout { .. })));
+    assert_eq!(begun.elapsed(), STALL_MAX);
+    drop(held);
+    scene.engine.destroy(spec.id).await.expect("destroyed");
+    let notes = scene.engine.violations();
+    assert_eq!(notes.len(), 3, "{notes:?}");
+    assert_eq!(scene.engine.live(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_start_can_be_given_up_and_is_found() {
+    let scene = scene();
+    scene.engine.delay_starts(Duration::from_secs(3));
+    let spec = scene.spec();
+    let given_up = tokio::time::timeout(Duration::from_secs(1), scene.engine.start(&spec)).await;
+    assert!(given_up.is_err());
+    let [listed] = &scene.engine.list().await.expect("listed")[..] else { panic!("not listed") };
+    assert_eq!((listed.id, listed.running, listed.created_unix_s), (spec.id, false, 1000));
+    scene.engine.destroy(spec.id).await.expect("destroyed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_runners_are_told() {
+    let scene = scene();
+    let mut changes = scene.engine.changes();
+    changes.next().await.expect("the first");
+    scene.engine.add_runner("bash");
+    changes.next().await.expect("a change");
+    assert_eq!(scene.engine.runners().await.expect("runners").len(), 2);
+    scene.engine.set_runners(Vec::new());
+    changes.next().await.expect("a change");
+    assert!(changes.next().now_or_never().is_none());
+}
