@@ -1,0 +1,246 @@
+//! The engine contract: every promise of `ports::engine`, held by every engine.
+//!
+//! Each test is one function over a world; the list at the end runs all of them on each engine.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use mcp_sandbox_server::{
+    nouns::id::SandboxId,
+    ports::engine::{EngineError, Exit, ImageId, SandboxSpec, Signal},
+};
+use tokio::{io::AsyncWriteExt, time::timeout};
+
+use crate::support::engines::{World, feed_and_see, read_until, see};
+
+/// Within this everything that is at once has happened, also on a busy machine.
+const SOON: Duration = Duration::from_secs(10);
+
+async fn prints_on_both_streams_and_exits(world: &World) {
+    let p = world.programs;
+    let seen = world.run(&format!("{}{}", p.print("out"), p.complain("err"))).await;
+    assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), ("out\n", "err\n"));
+    assert_eq!(seen.exit, Exit { status: 0, oom_killed: false, process_limit_hit: false });
+}
+
+async fn tells_the_status(world: &World) {
+    for code in [0, 1, 2, 3, 125, 255] {
+        let seen = world.run(&world.programs.exit(code)).await;
+        assert_eq!(seen.exit.status, i32::from(code));
+    }
+}
+
+async fn takes_a_program_in_pieces_and_prints_after_the_input_is_closed(world: &World) {
+    let mut sandbox = world.start().await;
+    let id = sandbox.id;
+    for piece in [world.programs.print("one"), world.programs.print("two")] {
+        sandbox.stdin.write_all(piece.as_bytes()).await.expect("written");
+        sandbox.stdin.flush().await.expect("flushed");
+    }
+    sandbox.stdin.shutdown().await.expect("closed");
+    assert_eq!(see(sandbox).await.stdout, "one\ntwo\n");
+    world.engine.destroy(id).await.expect("destroyed");
+}
+
+async fn a_kill_ends_it_at_once(world: &World) {
+    let p = world.programs;
+    let mut sandbox = world.start().await;
+    let id = sandbox.id;
+    let program = format!("{}{}", p.print("ready"), p.hang());
+    sandbox.stdin.write_all(program.as_bytes()).await.expect("written");
+    sandbox.stdin.shutdown().await.expect("closed");
+    read_until(&mut sandbox, "ready").await;
+    let ((), seen) = tokio::join!(async { world.engine.signal(id, Signal::Kill).await.expect("killed") }, async {
+        timeout(SOON, see(sandbox)).await.expect("ended soon")
+    },);
+    assert_eq!(seen.exit.status, 137);
+    world.engine.signal(id, Signal::Kill).await.expect("killed again");
+    world.engine.destroy(id).await.expect("destroyed");
+    world.engine.signal(id, Signal::Kill).await.expect("killed when it is gone");
+}
+
+async fn destroying_is_idempotent_and_ends_what_runs(world: &World) {
+    let mut sandbox = world.start().await;
+    let id = sandbox.id;
+    sandbox.stdin.write_all(world.programs.hang().as_bytes()).await.expect("written");
+    sandbox.stdin.shutdown().await.expect("closed");
+    let mut exit = sandbox.exit;
+    let mut output = sandbox.output;
+    // The exit is being waited for when somebody else destroys it.
+    assert!(futures_util::poll!(&mut exit).is_pending());
+    let destroyed = async { world.engine.destroy(id).await.expect("destroyed") };
+    let drained = async { while output.next().await.is_some() {} };
+    let ((), (), ended) = tokio::join!(destroyed, drained, timeout(SOON, exit));
+    match ended.expect("ended soon") {
+        Ok(exit) => assert_eq!(exit.status, 137),
+        Err(error) => assert!(matches!(error, EngineError::Lost { id: lost } if lost == id), "{error:?}"),
+    }
+    world.engine.destroy(id).await.expect("destroyed again");
+    world.engine.destroy(SandboxId::new()).await.expect("there never was one");
+    assert_eq!(world.listed().await, []);
+}
+
+async fn destroying_twice_at_once_is_fine(world: &World) {
+    let sandbox = world.start().await;
+    let id = sandbox.id;
+    drop(sandbox);
+    let (one, two) = tokio::join!(world.engine.destroy(id), world.engine.destroy(id));
+    one.expect("destroyed");
+    two.expect("destroyed");
+    assert_eq!(world.listed().await, []);
+}
+
+async fn destroying_while_it_starts_is_fine(world: &World) {
+    let spec = world.spec();
+    let (started, destroyed) = tokio::join!(world.engine.start(&spec), world.engine.destroy(spec.id));
+    destroyed.expect("destroyed");
+    drop(started);
+    world.engine.destroy(spec.id).await.expect("destroyed");
+    assert_eq!(world.listed().await, []);
+}
+
+async fn a_start_that_is_given_up_leaves_nothing_that_destroy_does_not_find(world: &World) {
+    let spec = world.spec();
+    let given_up = timeout(Duration::from_millis(1), world.engine.start(&spec)).await;
+    drop(given_up);
+    // The engine may still be making it: it is asked until the list has been empty after it was there, or at all.
+    for _ in 0..20 {
+        world.engine.destroy(spec.id).await.expect("destroyed");
+        let _ = world.engine.probe().await.expect("the engine goes on");
+    }
+    assert_eq!(world.listed().await, []);
+}
+
+async fn is_listed_while_it_is_there(world: &World) {
+    assert_eq!(world.listed().await, []);
+    let spec = world.spec();
+    let sandbox = world.engine.start(&spec).await.expect("started");
+    let [running] = &world.listed().await[..] else { panic!("not listed once") };
+    assert_eq!((running.id, running.instance, running.deadline_unix_s), (spec.id, spec.instance, spec.deadline_unix_s));
+    assert!(running.running && running.created_unix_s > 0);
+    let created = running.created_unix_s;
+    feed_and_see(sandbox, &world.programs.exit(3)).await;
+    let [ended] = &world.listed().await[..] else { panic!("not listed after its end") };
+    assert!(!ended.running && ended.id == spec.id && ended.created_unix_s == created);
+    world.engine.destroy(spec.id).await.expect("destroyed");
+    assert_eq!(world.listed().await, []);
+}
+
+async fn two_do_not_disturb_each_other(world: &World) {
+    let p = world.programs;
+    let (one, two) = (p.print("one") + &p.exit(1), p.print("two") + &p.exit(2));
+    let (one, two) = tokio::join!(world.run(&one), world.run(&two));
+    assert_eq!((one.stdout.as_str(), one.exit.status), ("one\n", 1));
+    assert_eq!((two.stdout.as_str(), two.exit.status), ("two\n", 2));
+}
+
+async fn one_that_was_given_no_program_can_be_killed(world: &World) {
+    let sandbox = world.start().await;
+    let id = sandbox.id;
+    let killed = async { world.engine.signal(id, Signal::Kill).await.expect("killed") };
+    let ((), seen) = tokio::join!(killed, async { timeout(SOON, see(sandbox)).await.expect("ended soon") });
+    assert_eq!((seen.stdout.as_str(), seen.exit.status), ("", 137));
+    world.engine.destroy(id).await.expect("destroyed");
+}
+
+async fn a_dropped_sandbox_runs_on_and_can_be_destroyed(world: &World) {
+    let p = world.programs;
+    let mut sandbox = world.start().await;
+    let id = sandbox.id;
+    sandbox.stdin.write_all((p.print("ready") + &p.hang()).as_bytes()).await.expect("written");
+    sandbox.stdin.shutdown().await.expect("closed");
+    read_until(&mut sandbox, "ready").await;
+    drop(sandbox);
+    assert!(matches!(&world.listed().await[..], [listed] if listed.running));
+    timeout(SOON, world.engine.destroy(id)).await.expect("soon").expect("destroyed");
+}
+
+async fn a_reader_that_went_away_does_not_hold_up_the_kill(world: &World) {
+    let p = world.programs;
+    let mut sandbox = world.start().await;
+    let id = sandbox.id;
+    let program = p.print("ready") + &p.flood(64 << 20) + &p.hang();
+    sandbox.stdin.write_all(program.as_bytes()).await.expect("written");
+    sandbox.stdin.shutdown().await.expect("closed");
+    read_until(&mut sandbox, "ready").await;
+    drop(sandbox);
+    timeout(SOON, world.engine.signal(id, Signal::Kill)).await.expect("soon").expect("killed");
+    timeout(SOON, world.engine.destroy(id)).await.expect("soon").expect("destroyed");
+}
+
+async fn loses_no_byte_of_a_large_output(world: &World) {
+    let bytes = 8 << 20;
+    let seen = world.run(&(world.programs.flood(bytes) + &world.programs.complain("end"))).await;
+    assert_eq!((seen.stdout.len(), seen.stderr.as_str(), seen.exit.status), (bytes, "end\n", 0));
+}
+
+async fn data_is_the_folder_it_was_given(world: &World) {
+    let spec = world.spec();
+    let seen = world.run_in(&spec, &world.programs.write("out.txt", "kept")).await;
+    assert_eq!(seen.exit.status, 0, "{}", seen.stderr);
+    assert_eq!(std::fs::read_to_string(spec.data.join("out.txt")).expect("written"), "kept");
+}
+
+async fn an_image_that_is_gone_is_told(world: &World) {
+    let image = ImageId(format!("sha256:{}", "0".repeat(64)));
+    let spec = SandboxSpec { image: image.clone(), ..world.spec() };
+    let error = world.engine.start(&spec).await.expect_err("no image");
+    assert!(matches!(&error, EngineError::ImageGone { image: gone } if *gone == image), "{error:?}");
+    world.engine.destroy(spec.id).await.expect("destroyed");
+}
+
+async fn tells_what_it_is(world: &World) {
+    let probe = world.engine.probe().await.expect("probed");
+    assert!(!probe.engine.is_empty() && !probe.runtime.is_empty() && probe.platform.contains('/'));
+    assert!(probe.cpus > 0 && probe.memory_bytes > 0);
+}
+
+async fn the_first_item_of_changes_comes_without_a_change(world: &World) {
+    let mut changes = world.engine.changes();
+    timeout(SOON, changes.next()).await.expect("soon").expect("it never ends");
+    let (one, two) = (world.engine.runners().await.expect("runners"), world.engine.runners().await.expect("runners"));
+    assert_eq!(one, two);
+}
+
+macro_rules! contract {
+    ($($promise:ident)*) => {
+        mod docker {
+            use super::World;
+
+            $(#[tokio::test]
+            async fn $promise() {
+                World::docker().await.hold(super::$promise).await;
+            })*
+        }
+
+        mod fake {
+            use super::World;
+
+            $(#[tokio::test]
+            async fn $promise() {
+                World::fake().hold(super::$promise).await;
+            })*
+        }
+    };
+}
+
+contract! {
+    prints_on_both_streams_and_exits
+    tells_the_status
+    takes_a_program_in_pieces_and_prints_after_the_input_is_closed
+    a_kill_ends_it_at_once
+    destroying_is_idempotent_and_ends_what_runs
+    destroying_twice_at_once_is_fine
+    destroying_while_it_starts_is_fine
+    a_start_that_is_given_up_leaves_nothing_that_destroy_does_not_find
+    is_listed_while_it_is_there
+    two_do_not_disturb_each_other
+    one_that_was_given_no_program_can_be_killed
+    a_dropped_sandbox_runs_on_and_can_be_destroyed
+    a_reader_that_went_away_does_not_hold_up_the_kill
+    loses_no_byte_of_a_large_output
+    data_is_the_folder_it_was_given
+    an_image_that_is_gone_is_told
+    tells_what_it_is
+    the_first_item_of_changes_comes_without_a_change
+}

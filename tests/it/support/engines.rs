@@ -1,0 +1,265 @@
+//! Engines to test on: a world is one engine with a runner image, an instance of its own and folders for data. Whatever
+//! a test leaves behind is found by the instance's label when the world is closed, removed, and told as a failure.
+
+use std::{
+    collections::HashMap, fmt::Write as _, os::unix::fs::PermissionsExt, panic::AssertUnwindSafe, path::Path, sync::Arc,
+};
+
+use bollard::{Docker, body_full, query_parameters::BuildImageOptionsBuilder};
+use futures_util::{FutureExt, StreamExt, TryStreamExt};
+use mcp_sandbox_server::{
+    adapters::engine::{
+        docker::{DockerEngine, DockerOptions},
+        fake::FakeEngine,
+    },
+    nouns::{
+        event::StreamKind,
+        id::{InstanceId, SandboxId},
+        limits::Limits,
+    },
+    ports::engine::{Engine, Exit, ImageId, Listed, Sandbox, SandboxSpec},
+};
+use tempfile::TempDir;
+use tokio::{io::AsyncWriteExt, sync::OnceCell};
+
+/// The base of the test's runner image; quickstart makes it where no registry answers.
+const BASE: &str = "debian:bookworm-slim";
+/// Its name. It is no runner to a server: the label is not `true`.
+const IMAGE: &str = "mcp-sandbox-test-plain:latest";
+
+/// Where the tests look for Docker: `DOCKER_HOST` or the default socket.
+pub fn docker_host() -> String {
+    std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".to_owned())
+}
+
+/// The engine's interface itself, to set a scene or to look behind the adapter.
+pub async fn docker() -> Docker {
+    let docker = Docker::connect_with_host(&docker_host()).expect("a Docker engine is needed for this test");
+    docker.negotiate_version().await.expect("a Docker engine is needed for this test")
+}
+
+/// How one says things to the runner of a world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Programs {
+    Bash,
+    Script,
+}
+
+impl Programs {
+    pub fn print(self, text: &str) -> String {
+        match self {
+            Self::Bash => format!("echo '{text}'\n"),
+            Self::Script => format!("print {text}\n"),
+        }
+    }
+
+    pub fn complain(self, text: &str) -> String {
+        match self {
+            Self::Bash => format!("echo '{text}' >&2\n"),
+            Self::Script => format!("stderr {text}\n"),
+        }
+    }
+
+    pub fn exit(self, code: u8) -> String {
+        match self {
+            Self::Bash | Self::Script => format!("exit {code}\n"),
+        }
+    }
+
+    /// Prints that many bytes.
+    pub fn flood(self, bytes: usize) -> String {
+        match self {
+            Self::Bash => format!("head -c {bytes} /dev/zero | tr '\\0' x\n"),
+            Self::Script => format!("flood {bytes}\n"),
+        }
+    }
+
+    /// Writes a file into `/data`.
+    pub fn write(self, name: &str, content: &str) -> String {
+        match self {
+            Self::Bash => format!("printf %s '{content}' > /data/{name}\n"),
+            Self::Script => format!("write {name} {content}\n"),
+        }
+    }
+
+    /// Never ends by itself.
+    pub fn hang(self) -> String {
+        match self {
+            Self::Bash => "sleep 1000000\n".to_owned(),
+            Self::Script => "hang\n".to_owned(),
+        }
+    }
+}
+
+pub struct World {
+    pub engine: Arc<dyn Engine>,
+    pub image: ImageId,
+    pub instance: InstanceId,
+    pub programs: Programs,
+    pub root: TempDir,
+}
+
+/// What a program did, seen to its end.
+#[derive(Debug)]
+pub struct Seen {
+    pub stdout: String,
+    pub stderr: String,
+    pub exit: Exit,
+}
+
+impl World {
+    /// On Docker, with a tiny runner to the plain contract.
+    pub async fn docker() -> Self {
+        Self::docker_at(&docker_host(), |_| {}).await
+    }
+
+    /// On Docker at an address, with other options.
+    pub async fn docker_at(host: &str, change: impl FnOnce(&mut DockerOptions)) -> Self {
+        static IMAGE_ID: OnceCell<String> = OnceCell::const_new();
+        let image = IMAGE_ID.get_or_init(plain_image).await.clone();
+        let root = root();
+        let mut options = DockerOptions::new(root.path());
+        options.host = Some(host.to_owned());
+        change(&mut options);
+        let engine = DockerEngine::connect(options).await.expect("a Docker engine is needed for this test");
+        Self::new(Arc::new(engine), image, Programs::Bash, root)
+    }
+
+    /// On the fake engine.
+    pub fn fake() -> Self {
+        let engine = FakeEngine::default();
+        let image = ImageId("sha256:test-plain".to_owned());
+        engine.add_image(image.clone());
+        Self::new(Arc::new(engine), image.0, Programs::Script, root())
+    }
+
+    fn new(engine: Arc<dyn Engine>, image: String, programs: Programs, root: TempDir) -> Self {
+        Self { engine, image: ImageId(image), instance: InstanceId::new(), programs, root }
+    }
+
+    /// A sandbox to be, with a folder of its own.
+    pub fn spec(&self) -> SandboxSpec {
+        let id = SandboxId::new();
+        let data = self.root.path().join(id.to_string());
+        std::fs::create_dir(&data).expect("a data folder");
+        open_to_all(&data);
+        SandboxSpec {
+            id,
+            instance: self.instance,
+            image: self.image.clone(),
+            data,
+            limits: Limits { cpu_millis: 2000, ..Limits::default() },
+            uid: 1000,
+            deadline_unix_s: 4_000_000_000,
+        }
+    }
+
+    pub async fn start(&self) -> Sandbox {
+        self.engine.start(&self.spec()).await.expect("started")
+    }
+
+    /// Starts a sandbox, runs a program in it to its end, and destroys it.
+    pub async fn run(&self, program: &str) -> Seen {
+        self.run_in(&self.spec(), program).await
+    }
+
+    pub async fn run_in(&self, spec: &SandboxSpec, program: &str) -> Seen {
+        let sandbox = self.engine.start(spec).await.expect("started");
+        let seen = feed_and_see(sandbox, program).await;
+        self.engine.destroy(spec.id).await.expect("destroyed");
+        seen
+    }
+
+    /// What the engine lists of this world.
+    pub async fn listed(&self) -> Vec<Listed> {
+        let all = self.engine.list().await.expect("listed");
+        all.into_iter().filter(|listed| listed.instance == self.instance).collect()
+    }
+
+    /// Runs a test, then asserts that it left nothing; what is left is removed, whatever happened.
+    pub async fn hold(self, test: impl AsyncFnOnce(&World)) {
+        let outcome = AssertUnwindSafe(test(&self)).catch_unwind().await;
+        let left = self.listed().await;
+        for listed in &left {
+            self.engine.destroy(listed.id).await.expect("destroyed");
+        }
+        if let Err(panic) = outcome {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(left.is_empty(), "left behind: {left:?}");
+    }
+}
+
+/// Hands a program over, closes the input, and sees output and exit to their ends.
+pub async fn feed_and_see(mut sandbox: Sandbox, program: &str) -> Seen {
+    sandbox.stdin.write_all(program.as_bytes()).await.expect("handed over");
+    sandbox.stdin.shutdown().await.expect("closed");
+    see(sandbox).await
+}
+
+/// Sees output and exit to their ends.
+pub async fn see(sandbox: Sandbox) -> Seen {
+    let output = async {
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let mut output = sandbox.output;
+        while let Some(piece) = output.next().await {
+            let piece = piece.expect("output");
+            assert!(!piece.bytes.is_empty(), "an empty piece of output");
+            if piece.stream == StreamKind::Stdout { &mut stdout } else { &mut stderr }.extend_from_slice(&piece.bytes);
+        }
+        (stdout, stderr)
+    };
+    let ((stdout, stderr), exit) = tokio::join!(output, sandbox.exit);
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    Seen { stdout: text(stdout), stderr: text(stderr), exit: exit.expect("an exit") }
+}
+
+/// Reads until a word was printed.
+pub async fn read_until(sandbox: &mut Sandbox, word: &str) {
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains(word) {
+        let piece = sandbox.output.next().await.expect("the stream goes on").expect("output");
+        seen.extend_from_slice(&piece.bytes);
+    }
+}
+
+fn root() -> TempDir {
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    open_to_all(root.path());
+    root
+}
+
+fn open_to_all(folder: &Path) {
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o777)).expect("open");
+}
+
+/// A runner that reads a program to its end and runs it with bash, and nothing else.
+async fn plain_image() -> String {
+    let mut dockerfile = String::new();
+    for line in [
+        format!("FROM {BASE}"),
+        "RUN printf '#!/bin/bash\\nf=$(mktemp) && cat >$f && exec bash $f\\n' >/run-plain && chmod 755 /run-plain"
+            .to_owned(),
+        "LABEL sandbox.runner=false sandbox.language=test-plain".to_owned(),
+        "ENTRYPOINT [\"/run-plain\"]".to_owned(),
+    ] {
+        writeln!(dockerfile, "{line}").expect("text");
+    }
+    build(IMAGE, &dockerfile).await
+}
+
+/// Builds an image from a Dockerfile alone, and returns its id.
+pub async fn build(name: &str, dockerfile: &str) -> String {
+    let docker = docker().await;
+    let mut header = tar::Header::new_gnu();
+    header.set_size(dockerfile.len() as u64);
+    header.set_mode(0o644);
+    let mut context = tar::Builder::new(Vec::new());
+    context.append_data(&mut header, "Dockerfile", dockerfile.as_bytes()).expect("a context");
+    let context = context.into_inner().expect("a context");
+    let options = BuildImageOptionsBuilder::new().t(name).rm(true).forcerm(true).build();
+    let steps = docker.build_image(options, None::<HashMap<_, _>>, Some(body_full(context.into())));
+    let steps: Vec<_> = steps.try_collect().await.expect("the test's image is built");
+    let image = docker.inspect_image(name).await.unwrap_or_else(|error| panic!("{error}: {steps:?}"));
+    image.id.expect("an id")
+}
