@@ -4,9 +4,11 @@
 import {
   Compartment, EditorState, EditorView, Prec, bracketMatching, closeBrackets, closeBracketsKeymap, defaultKeymap, drawSelection,
   dropCursor, foldKeymap, highlightActiveLine, highlightActiveLineGutter, highlightSelectionMatches, highlightSpecialChars,
-  history, historyKeymap, indentOnInput, indentWithTab, keymap, lineNumbers, rectangularSelection, search, searchKeymap, undo,
+  history, historyKeymap, indentOnInput, indentWithTab, isolateHistory, keymap, lineNumbers, rectangularSelection, search,
+  searchKeymap, undo,
 } from "../vendor/codemirror.js";
 import { byId } from "./dom.js";
+import { typeOverLines } from "./editor-input.js";
 import { editorTheme } from "./editor-theme.js";
 import { displayName, editorMode } from "./languages.js";
 import { announce } from "./page.js";
@@ -48,6 +50,7 @@ export class Editor {
       changes: { from: 0, to: this.#view.state.doc.length, insert: text },
       selection: { anchor: 0 },
       scrollIntoView: true,
+      annotations: isolateHistory.of("full"),
     });
   }
 
@@ -83,8 +86,8 @@ export class Editor {
       dropCursor(), rectangularSelection(), indentOnInput(), bracketMatching(), closeBrackets(), highlightSelectionMatches(),
       search(), EditorState.allowMultipleSelections.of(true),
       keymap.of([...closeBracketsKeymap, ...searchKeymap, ...historyKeymap, ...foldKeymap, ...defaultKeymap, indentWithTab]),
-      this.#mode.of([]), this.#label.of(labelled("")), this.#dark.of([]), editorTheme,
-      EditorView.contentAttributes.of({ "aria-describedby": "tab-hint", autocapitalize: "off", spellcheck: "false" }),
+      this.#mode.of([]), this.#label.of(labelled("")), this.#dark.of([]), editorTheme, typeOverLines,
+      EditorView.contentAttributes.of({ "aria-describedby": "tab-hint", tabindex: "0", autocapitalize: "off", spellcheck: "false" }),
       EditorView.domEventHandlers({ blur: (_event, view) => view.setTabFocusMode(false) }),
       EditorView.updateListener.of((update) => {
         if (update.docChanged) this.#saveSoon();

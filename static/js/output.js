@@ -3,16 +3,17 @@ import { byId, el, showText } from "./dom.js";
 import { fileHref, isPicture } from "./links.js";
 import { announce } from "./page.js";
 import { store } from "./store.js";
-import { bytes, duration, plural, visibleName, visibleOutput } from "./text.js";
+import { Stream } from "./stream.js";
+import { bytes, duration, visibleName } from "./text.js";
 import { showVerdict } from "./verdict.js";
 
 const IMAGES_MAX = 24;
 
 export class Output {
+  #stdout = new Stream("stdout");
+  #stderr = new Stream("stderr");
+
   constructor() {
-    for (const name of ["stdout", "stderr"]) {
-      byId(`${name}-copy`).addEventListener("click", () => copy(byId(name).textContent));
-    }
     const wrap = byId("wrap");
     const show = () => {
       wrap.setAttribute("aria-pressed", String(store.wrap));
@@ -26,10 +27,10 @@ export class Output {
   }
 
   begin() {
-    for (const id of ["output-empty", "sentence", "stdout-block", "stderr-block", "images", "figures"]) byId(id).hidden = true;
+    for (const id of ["output-empty", "sentence", "images", "figures"]) byId(id).hidden = true;
     byId("images").replaceChildren();
-    byId("stdout").textContent = "";
-    byId("stderr").textContent = "";
+    this.#stdout.clear();
+    this.#stderr.clear();
     showVerdict({ ended: "running" });
   }
 
@@ -43,8 +44,8 @@ export class Output {
     const wall = duration(figures.wallMs);
     showText(byId("wall"), wall);
     this.#sentence(outcome);
-    showStream("stdout", result.stdout, result.stdoutTruncated, figures.stdoutBytes);
-    showStream("stderr", result.stderr, result.stderrTruncated, figures.stderrBytes);
+    this.#stdout.show(result.stdout, result.stdoutTruncated, figures.stdoutBytes);
+    this.#stderr.show(result.stderr, result.stderrTruncated, figures.stderrBytes);
     this.#images(result.files ?? []);
     if (!result.stdout && !result.stderr && byId("images").hidden) {
       showText(byId("output-empty"), "The program printed nothing.");
@@ -89,15 +90,6 @@ export class Output {
   }
 }
 
-function showStream(name, text = "", truncated = false, total = undefined) {
-  byId(name).textContent = visibleOutput(text);
-  byId(`${name}-block`).hidden = text === "" && !truncated;
-  const note = byId(`${name}-note`);
-  note.classList.toggle("cut", truncated);
-  const size = Number.isFinite(total) ? bytes(total) : "";
-  note.textContent = truncated ? `Cut short: the program printed ${size || "more than is kept"}` : size;
-}
-
 function figureOf(file) {
   const name = visibleName(file.path);
   const href = fileHref(file);
@@ -113,13 +105,4 @@ function describeFigures({ cpuMs, memoryPeakBytes }) {
   if (Number.isFinite(cpuMs)) parts.push(`${duration(cpuMs)} of CPU`);
   if (Number.isFinite(memoryPeakBytes)) parts.push(`${bytes(memoryPeakBytes)} of memory at the most`);
   return parts.join(" · ");
-}
-
-async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    announce(`Copied ${plural(text.length, "character")}.`);
-  } catch {
-    announce("The browser did not allow copying.");
-  }
 }

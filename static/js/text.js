@@ -13,9 +13,9 @@ function picture(character) {
   return `\u27e8U+${code.toString(16).toUpperCase().padStart(4, "0")}\u27e9`;
 }
 
-/** What a program printed, inert. */
+/** What a program printed, inert. A lone carriage return begins a line of its own: progress bars stay readable. */
 export function visibleOutput(text) {
-  return text.replaceAll("\r\n", "\n").replace(ACTS, picture);
+  return text.replaceAll("\r\n", "\n").replaceAll("\r", "\u240d\n").replace(ACTS, picture);
 }
 
 /** A file's name, inert and on one line. */

@@ -4,7 +4,7 @@ export {
   EditorView, drawSelection, dropCursor, highlightActiveLine, highlightActiveLineGutter,
   highlightSpecialChars, keymap, lineNumbers, placeholder, rectangularSelection,
 } from "@codemirror/view";
-export { defaultKeymap, history, historyKeymap, indentWithTab, undo } from "@codemirror/commands";
+export { defaultKeymap, history, historyKeymap, indentWithTab, isolateHistory, undo } from "@codemirror/commands";
 export {
   HighlightStyle, StreamLanguage, bracketMatching, foldGutter, foldKeymap, indentOnInput, indentUnit, syntaxHighlighting,
 } from "@codemirror/language";
