@@ -1,0 +1,178 @@
+//! What part of a file a request asks for, and whether it asks at all (RFC 9110, sections 13 and 14).
+
+use axum::http::{HeaderMap, HeaderName, Method, header};
+
+/// A part of a file. Never empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Its first byte.
+    pub first: u64,
+    /// Its bytes.
+    pub length: u64,
+}
+
+/// What is to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// The client has it already: 304.
+    NotModified,
+    /// The client wants another version only: 412.
+    NotThisOne,
+    /// A part beyond the end: 416.
+    Nowhere,
+    /// All of it. Also for several parts at once, which nobody has to serve.
+    Whole,
+    /// One part.
+    Part(Part),
+}
+
+pub(super) fn asked(method: &Method, headers: &HeaderMap, etag: &str, size: u64) -> Asked {
+    if headers.contains_key(header::IF_MATCH) && !lists(headers, &header::IF_MATCH, etag, false) {
+        return Asked::NotThisOne;
+    }
+    if lists(headers, &header::IF_NONE_MATCH, etag, true) {
+        return Asked::NotModified;
+    }
+    // Only GET has ranges. A date in If-Range proves nothing here, since programs set the dates of their files.
+    let current = only(headers, &header::IF_RANGE).is_none_or(|tag| tag == Some(etag));
+    match only(headers, &header::RANGE) {
+        Some(Some(range)) if *method == Method::GET && current => part(range, size),
+        _ => Asked::Whole,
+    }
+}
+
+/// Reads `bytes=…`. What is malformed counts as absent.
+fn part(range: &str, size: u64) -> Asked {
+    let Some((unit, set)) = range.split_once('=') else { return Asked::Whole };
+    let Some((first, last)) = set.trim_matches([' ', '\t']).split_once('-') else { return Asked::Whole };
+    if !unit.eq_ignore_ascii_case("bytes") {
+        return Asked::Whole;
+    }
+    let (first, last) = match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => (first, last),
+        (Some(first), None) if last.is_empty() => (first, u64::MAX),
+        (None, Some(length)) if first.is_empty() => {
+            (size.saturating_sub(length), if length == 0 { 0 } else { u64::MAX })
+        }
+        _ => return Asked::Whole,
+    };
+    let end = last.saturating_add(1).min(size);
+    if first >= end { Asked::Nowhere } else { Asked::Part(Part { first, length: end - first }) }
+}
+
+/// Digits alone; more than fit count as the largest number, which is beyond the end of every file.
+fn number(text: &str) -> Option<u64> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    digits.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+/// Whether a list of entity tags holds ours. Ours holds no comma, so the commas of others do no harm.
+fn lists(headers: &HeaderMap, name: &HeaderName, etag: &str, weak: bool) -> bool {
+    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim).any(|tag| {
+        let tag = if weak { tag.strip_prefix("W/").unwrap_or(tag) } else { tag };
+        tag == "*" || tag == etag
+    })
+}
+
+/// The value of a header that may come once: `Some(None)` when it is there and is no use.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Option<&'a str>> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next()?;
+    Some(if values.next().is_none() { first.to_str().ok() } else { None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ETAG: &str = "\"0011\"";
+
+    fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(name, value.parse().expect("a value"));
+        }
+        map
+    }
+
+    fn of(range: &str, size: u64) -> Asked {
+        asked(&Method::GET, &headers(&[(header::RANGE, range)]), ETAG, size)
+    }
+
+    fn bytes(first: u64, length: u64) -> Asked {
+        Asked::Part(Part { first, length })
+    }
+
+    #[test]
+    fn ranges() {
+        let table = [
+            ("bytes=0-0", bytes(0, 1)),
+            ("bytes=0-9", bytes(0, 10)),
+            ("bytes=0-10", bytes(0, 10)),
+            ("bytes=9-9", bytes(9, 1)),
+            ("bytes=3-", bytes(3, 7)),
+            ("bytes=-1", bytes(9, 1)),
+            ("bytes=-10", bytes(0, 10)),
+            ("bytes=-11", bytes(0, 10)),
+            ("BYTES=2-3", bytes(2, 2)),
+            ("bytes= 2-3 ", bytes(2, 2)),
+            ("bytes=0-18446744073709551615", bytes(0, 10)),
+            ("bytes=0-99999999999999999999999", bytes(0, 10)),
+            ("bytes=-99999999999999999999999", bytes(0, 10)),
+            ("bytes=10-", Asked::Nowhere),
+            ("bytes=10-20", Asked::Nowhere),
+            ("bytes=-0", Asked::Nowhere),
+            ("bytes=99999999999999999999999-", Asked::Nowhere),
+            ("bytes=18446744073709551615-", Asked::Nowhere),
+            ("bytes=5-4", Asked::Whole),
+            ("bytes=-", Asked::Whole),
+            ("bytes=", Asked::Whole),
+            ("bytes", Asked::Whole),
+            ("", Asked::Whole),
+            ("bytes=a-b", Asked::Whole),
+            ("bytes=+1-2", Asked::Whole),
+            ("bytes=1-+2", Asked::Whole),
+            ("bytes=0x1-2", Asked::Whole),
+            ("bytes=--1", Asked::Whole),
+            ("bytes=1--", Asked::Whole),
+            ("bytes=0-0,-1", Asked::Whole),
+            ("bytes=1-2,3-4", Asked::Whole),
+            ("items=0-1", Asked::Whole),
+            ("bytes 0-1", Asked::Whole),
+        ];
+        for (range, expected) in table {
+            assert_eq!(of(range, 10), expected, "{range}");
+        }
+        for range in ["bytes=0-", "bytes=0-0", "bytes=-1", "bytes=-0"] {
+            assert_eq!(of(range, 0), Asked::Nowhere, "{range}");
+        }
+        assert_eq!(of("bytes=18446744073709551614-", u64::MAX), bytes(u64::MAX - 1, 1));
+        assert_eq!(of(&format!("bytes={}", "0-0,".repeat(100_000)), 10), Asked::Whole);
+    }
+
+    #[test]
+    fn conditions() {
+        let range = (header::RANGE, "bytes=0-0");
+        let table: [(&[(HeaderName, &str)], Asked); 14] = [
+            (&[(header::IF_NONE_MATCH, ETAG)], Asked::NotModified),
+            (&[(header::IF_NONE_MATCH, "W/\"0011\"")], Asked::NotModified),
+            (&[(header::IF_NONE_MATCH, "\"x\", \"0011\"")], Asked::NotModified),
+            (&[(header::IF_NONE_MATCH, "*"), range.clone()], Asked::NotModified),
+            (&[(header::IF_NONE_MATCH, "0011")], Asked::Whole),
+            (&[(header::IF_NONE_MATCH, "\"x\"")], Asked::Whole),
+            (&[(header::IF_MATCH, ETAG), range.clone()], bytes(0, 1)),
+            (&[(header::IF_MATCH, "*")], Asked::Whole),
+            (&[(header::IF_MATCH, "W/\"0011\"")], Asked::NotThisOne),
+            (&[(header::IF_RANGE, ETAG), range.clone()], bytes(0, 1)),
+            (&[(header::IF_RANGE, "W/\"0011\""), range.clone()], Asked::Whole),
+            (&[(header::IF_RANGE, "\"x\""), range.clone()], Asked::Whole),
+            (&[(header::IF_RANGE, "Sat, 21 Nov 2026 09:00:00 GMT"), range.clone()], Asked::Whole),
+            (&[range.clone(), range.clone()], Asked::Whole),
+        ];
+        for (pairs, expected) in table {
+            assert_eq!(asked(&Method::GET, &headers(pairs), ETAG, 10), expected, "{pairs:?}");
+        }
+        assert_eq!(asked(&Method::HEAD, &headers(&[range]), ETAG, 10), Asked::Whole);
+    }
+}
