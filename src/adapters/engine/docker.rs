@@ -30,6 +30,7 @@ use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bollard::{
     Docker,
+    models::ContainerSummary,
     query_parameters::{KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder},
 };
 use futures_util::stream::BoxStream;
@@ -235,25 +236,37 @@ impl Engine for DockerEngine {
             let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
             let left = until.saturating_duration_since(Instant::now());
             let removed = call::within("remove", left, self.0.docker.remove_container(&name, Some(options))).await;
-            match removed {
-                Err(error) if call::status(&error) == Some(404) => return Ok(()),
-                // Somebody else removes it just now: it is not gone before this call says so.
-                Err(error) if call::status(&error) == Some(409) => {
-                    let next = Instant::now() + REMOVAL_PAUSE;
-                    if next >= until {
-                        return Err(error);
-                    }
-                    sleep_until(next).await;
-                }
+            let refusal = match removed {
+                Err(error) if matches!(call::status(&error), Some(404 | 409)) => error,
                 other => return other,
+            };
+            // Not found: yet while it is being made, the engine lists it before it finds it. A conflict: somebody else
+            // removes it just now, and it is not gone before this call says so.
+            if call::status(&refusal) == Some(404) {
+                let listed = self.0.containers(convert::id_filter(id)).await?;
+                if !listed.iter().any(|container| convert::listed(container).is_some()) {
+                    return Ok(());
+                }
             }
+            let next = Instant::now() + REMOVAL_PAUSE;
+            if next >= until {
+                return Err(refusal);
+            }
+            sleep_until(next).await;
         }
     }
 
     async fn list(&self) -> Result<Vec<Listed>, EngineError> {
-        let filters = HashMap::from([("label", vec![convert::MANAGED_FILTER])]);
-        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-        let all = call::within("list", self.0.time.list, self.0.docker.list_containers(Some(options))).await?;
+        let all = self.0.containers(convert::MANAGED_FILTER.to_owned()).await?;
         Ok(all.iter().filter_map(convert::listed).collect())
+    }
+}
+
+impl Inner {
+    /// Every container, dead or alive, that carries a label.
+    async fn containers(&self, label: String) -> Result<Vec<ContainerSummary>, EngineError> {
+        let filters = HashMap::from([("label", vec![label])]);
+        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+        call::within("list", self.time.list, self.docker.list_containers(Some(options))).await
     }
 }

@@ -11,7 +11,7 @@ use bollard::models::{
 };
 
 use crate::{
-    nouns::limits::Limits,
+    nouns::{id::SandboxId, limits::Limits},
     ports::{
         engine::{ImageId, Listed, SandboxSpec},
         runner::RunnerImage,
@@ -27,6 +27,11 @@ const LABEL_DEADLINE: &str = "sandbox.deadline";
 
 /// Selects our containers.
 pub(super) const MANAGED_FILTER: &str = "sandbox.managed=true";
+
+/// Selects one of them.
+pub(super) fn id_filter(id: SandboxId) -> String {
+    format!("{LABEL_ID}={id}")
+}
 
 const SECCOMP: &str = include_str!("seccomp.json");
 

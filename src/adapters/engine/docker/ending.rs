@@ -55,7 +55,10 @@ pub(super) async fn ended(ending: Ending) -> Result<Exit, EngineError> {
             (Look::Ended { oom_killed, status }, waited) => (waited.unwrap_or(status), oom_killed),
             // It was removed, or the engine went away, after it had told us.
             (_, Some(status)) => (status, false),
-            (Look::Running, None) => continue,
+            (Look::Running, None) => {
+                sleep(PAUSE_FIRST).await;
+                continue;
+            }
             (Look::Gone | Look::Unknown, None) => return Err(EngineError::Lost { id: ending.id }),
         };
         return Ok(Exit { status, oom_killed, process_limit_hit: ending.refusals.seen() });

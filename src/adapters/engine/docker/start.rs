@@ -51,7 +51,8 @@ async fn create(engine: &Inner, spec: &SandboxSpec, name: &str) -> Result<String
     match call::within("create", engine.time.create, created).await {
         Ok(created) => {
             for warning in created.warnings {
-                tracing::warn!(sandbox = name, warning, "the engine could not keep the whole profile");
+                // The same for every sandbox: `probe` tells the operator once.
+                tracing::debug!(sandbox = name, warning, "the engine could not keep the whole profile");
             }
             Ok(created.id)
         }
