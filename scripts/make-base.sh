@@ -30,7 +30,7 @@ install_tools() {
   command -v apt-get >/dev/null || die "needs ${missing[*]}; install them, or set BASE to an image you have and run build.sh."
   echo "make-base: installing ${missing[*]}" >&2
   apt-get update -qq >&2 || die "apt-get update failed; check this machine's package sources."
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 ||
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
     die "could not install ${missing[*]}; install them by hand and run this again."
 }
 
