@@ -106,10 +106,13 @@ build_binary() {
   say "building the server's binary"
   RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --bin mcp-sandbox-server --target "$target" ||
     die "cargo could not build the server; its messages are above."
+  local made=${CARGO_TARGET_DIR:-target}/$target/release/mcp-sandbox-server
   mkdir -p dist
-  # A new file put in place: the old one may be running.
-  cp "${CARGO_TARGET_DIR:-target}/$target/release/mcp-sandbox-server" dist/.new
-  mv dist/.new dist/mcp-sandbox-server
+  cmp -s "$made" dist/mcp-sandbox-server || {
+    # A new file put in place: the old one may be running.
+    cp "$made" dist/.new
+    mv dist/.new dist/mcp-sandbox-server
+  }
 }
 
 # Without cargo and without a binary in dist/, the image's build stage compiles, in its own base image.

@@ -53,7 +53,8 @@ own_container_runs() {
 }
 
 own_process_runs() {
-  [ -r "$PID_FILE" ] && [ "$(readlink "/proc/$(cat "$PID_FILE")/exe" 2>/dev/null)" = "$PWD/dist/mcp-sandbox-server" ]
+  # A new build leaves it running from a file that has no name any more; the link then ends in "(deleted)".
+  [ -r "$PID_FILE" ] && [[ $(readlink "/proc/$(cat "$PID_FILE")/exe" 2>/dev/null) == "$PWD/dist/mcp-sandbox-server"* ]]
 }
 
 # The port our own server has now, or nothing.
@@ -97,14 +98,14 @@ check_builder() {
 RUST_IMAGE=rust:1.95-slim-bookworm
 
 install_compose() {
-  has_compose && return
-  has apt-get && may_be_root || return 0
+  ! has_compose || return 0
+  { has apt-get && may_be_root; } || return 0
   local package
   for package in docker-compose-v2 docker-compose; do
     if apt-cache show --no-all-versions "$package" >/dev/null 2>&1; then
       # In a subshell: without Compose the server runs as a plain process.
       (install_packages "$package") || true
-      has_compose && return
+      ! has_compose || return 0
     fi
   done
 }
@@ -159,11 +160,12 @@ choose_port() {
 make_root() {
   local root
   root=$(setting SANDBOX_ROOT /var/sandboxes)
-  [ -d "$root" ] && return
+  [ ! -d "$root" ] || return 0
   may_be_root || die "$root, where files are kept, is not there; create it, or set SANDBOX_ROOT in .env."
   say "making $root for the files of conversations"
   as_root mkdir -p "$root"
   as_root chmod 0711 "$root"
+  has_compose || as_root chown "$(id -u):$(id -g)" "$root"
 }
 
 # $1: port
@@ -202,7 +204,9 @@ start_process() {
   say "Docker Compose is not to be had, so the server is started as a process"
   [ -x dist/mcp-sandbox-server ] || die "there is no dist/mcp-sandbox-server to start; install Docker Compose, or Rust, and run this again."
   mkdir -p "$RUN_DIR"
-  own_process_runs && stop_process
+  ! own_process_runs || stop_process
+  # Only root gives files away, so another user's programs run as that user.
+  is_root || export SANDBOX_ENGINE__RUNNER_UID="${SANDBOX_ENGINE__RUNNER_UID:-$(id -u)}"
   local address
   address=$(publish_at "$1")
   case $address in *:*) ;; *) address=:$address ;; esac
@@ -320,9 +324,9 @@ main() {
   install_tools
   ensure_engine "$PWD/quickstart.sh" "${arguments[@]}"
   install_compose
+  port=$(choose_port "$port")
   check_builder
   ./build.sh
-  port=$(choose_port "$port")
   write_env "$port"
   make_root
   if [ $start = no ]; then
