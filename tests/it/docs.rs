@@ -17,7 +17,10 @@ fn hold(name: &str, actual: &str, expected: &str) {
         std::fs::write(at_root(name), expected).expect(name);
         return;
     }
-    assert!(actual == expected, "{name} is not what the code says: run `UPDATE=1 cargo test --test it docs` and commit.");
+    assert!(
+        actual == expected,
+        "{name} is not what the code says: run `UPDATE=1 cargo test --test it docs` and commit."
+    );
 }
 
 fn read(name: &str) -> String {
