@@ -1,1 +1,3 @@
+//! Picks a subcommand and returns an exit code.
+
 fn main() {}

@@ -1,1 +1,10 @@
-//! services
+//! The rules: what may start when, how a program is run, who cleans up, what is known of files and runners.
+//!
+//! No service names HTTP, a vendor's crate, a setting or an environment variable.
+
+pub mod admission;
+pub mod discovery;
+pub mod execution;
+pub mod files;
+pub mod janitor;
+pub mod readiness;

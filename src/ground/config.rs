@@ -4,13 +4,19 @@
 //! contract stand alone; everything else is `SANDBOX_<SECTION>__<KEY>`. An unknown name is an error that names it.
 //! Settings are read once, turned into plain values by `app`, and dropped: no service sees them.
 
+#![expect(clippy::doc_markdown, reason = "the words of a key are also lines of a .env file and of a table")]
+
+mod check;
 mod load;
+mod print;
 mod section;
 mod value;
 
 use std::path::PathBuf;
 
-pub use load::{Overrides, Sources, example, load, table};
+pub use check::URL_TTL_S_MAX;
+pub use load::{Overrides, Sources, load};
+pub use print::{example, table};
 pub use value::{BindAddr, Secret};
 
 use section::section;

@@ -88,12 +88,7 @@ impl Admission {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
             Failure::new(Code::QueueFull, "Too many programs are waiting to run: try again in a few seconds.")
         })?;
-        Ok(Ticket {
-            place,
-            slots: Arc::clone(&self.slots),
-            turns: Arc::clone(&self.turns),
-            wait_max: self.wait_max,
-        })
+        Ok(Ticket { place, slots: Arc::clone(&self.slots), turns: Arc::clone(&self.turns), wait_max: self.wait_max })
     }
 
     /// Slots nobody holds, for tests and readiness.
@@ -112,7 +107,8 @@ impl Ticket {
         let both = async {
             let turn = Turns::take(&turns, conversation).await;
             // The semaphore is never closed, so the error cannot happen; it is mapped all the same.
-            let slot = slots.acquire_owned().await.map_err(|_| Failure::new(Code::ShuttingDown, "The server is stopping."))?;
+            let slot =
+                slots.acquire_owned().await.map_err(|_| Failure::new(Code::ShuttingDown, "The server is stopping."))?;
             Ok(Permit { _slot: slot, _turn: turn, _place: place })
         };
         timeout(wait_max, both).await.unwrap_or_else(|_| {
@@ -186,9 +182,10 @@ mod tests {
     async fn a_conversation_takes_turns_and_blocks_nobody_else() {
         let gate = gate(2, 8);
         let first = gate.enter().expect("a place").turn(&conversation("a")).await.expect("a slot");
-        let mut second = Box::pin(gate.enter().expect("a place").turn(&conversation("a")).boxed());
-        assert!(second.as_mut().now_or_never().is_none());
-        let other = gate.enter().expect("a place").turn(&conversation("b")).now_or_never();
+        let (a, b) = (conversation("a"), conversation("b"));
+        let mut second = gate.enter().expect("a place").turn(&a).boxed();
+        assert!((&mut second).now_or_never().is_none());
+        let other = gate.enter().expect("a place").turn(&b).now_or_never();
         assert!(matches!(other, Some(Ok(_))), "another conversation has the second slot");
         drop((first, other));
         assert!(second.await.is_ok());

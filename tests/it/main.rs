@@ -4,3 +4,4 @@ mod docs;
 mod engine_contract;
 mod engine_docker;
 mod support;
+mod tidy;

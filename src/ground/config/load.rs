@@ -1,4 +1,4 @@
-//! Merges the sources, refuses what is unknown or wrong, and prints the result without secrets.
+//! Merges the sources and refuses what is unknown or of the wrong kind. What a value may be is `check`'s affair.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,7 @@ use figment::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Admission, BindAddr, Config, ConfigError, Engine, Files, Log, NAMED, RunLimits, Secret, Server, settings};
-
-/// Longest life of a link, in seconds: seven days, as for signed links elsewhere (AWS Signature Version 4).
-pub const URL_TTL_S_MAX: u64 = 7 * 86_400;
+use super::{Admission, Config, ConfigError, Engine, Files, Log, NAMED, RunLimits, Server, settings};
 
 /// Where settings are read from. The defaults are what the program does when nothing is said.
 #[derive(Debug, Clone, Default)]
@@ -34,20 +31,20 @@ pub struct Overrides(pub Vec<(String, String)>);
 /// The shape that every source is merged into. Everything is optional or has a default here; rules come afterwards.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Raw {
-    mcp_api_token: String,
-    file_secret: String,
-    sandbox_root: String,
-    public_base_url: String,
-    mcp_http_addr: String,
-    docker_host: String,
-    tunnel_token: String,
-    server: Server,
-    limits: RunLimits,
-    engine: Engine,
-    admission: Admission,
-    files: Files,
-    log: Log,
+pub(super) struct Raw {
+    pub mcp_api_token: String,
+    pub file_secret: String,
+    pub sandbox_root: String,
+    pub public_base_url: String,
+    pub mcp_http_addr: String,
+    pub docker_host: String,
+    pub tunnel_token: String,
+    pub server: Server,
+    pub limits: RunLimits,
+    pub engine: Engine,
+    pub admission: Admission,
+    pub files: Files,
+    pub log: Log,
 }
 
 impl Default for Raw {
@@ -159,7 +156,7 @@ fn from_toml(text: &str, place: &str) -> Result<Dict, ConfigError> {
     Ok(dict)
 }
 
-trait ActualDisplay {
+pub(super) trait ActualDisplay {
     fn to_actual_display(&self) -> String;
 }
 
@@ -237,175 +234,10 @@ fn explain(error: &figment::Error) -> ConfigError {
     }
 }
 
-impl Raw {
-    fn check(self) -> Result<Config, ConfigError> {
-        let api_token = Secret::parse("MCP_API_TOKEN", &self.mcp_api_token)?;
-        let file_secrets: Vec<Secret> = self
-            .file_secret
-            .split(',')
-            .map(|text| Secret::parse("FILE_SECRET", text.trim()))
-            .collect::<Result<_, _>>()?;
-        if file_secrets.iter().any(|secret| secret.is_same(&api_token)) {
-            return Err(ConfigError(
-                "FILE_SECRET is the same text as MCP_API_TOKEN: make another with `openssl rand -hex 32`, so that \
-                 one can be changed without the other."
-                    .to_owned(),
-            ));
-        }
-        let root = PathBuf::from(&self.sandbox_root);
-        if !root.is_absolute() || root == std::path::Path::new("/") {
-            return Err(ConfigError("SANDBOX_ROOT must be an absolute path of a folder of its own.".to_owned()));
-        }
-        let config = Config {
-            api_token,
-            file_secrets,
-            root,
-            public_base_url: base_url(&self.public_base_url)?,
-            http_addr: BindAddr::parse(&self.mcp_http_addr)?,
-            docker_host: (!self.docker_host.is_empty()).then_some(self.docker_host),
-            server: self.server,
-            limits: self.limits,
-            engine: self.engine,
-            admission: self.admission,
-            files: self.files,
-            log: self.log,
-        };
-        config.check_ranges()?;
-        Ok(config)
-    }
-}
-
-fn base_url(text: &str) -> Result<http::Uri, ConfigError> {
-    let error = || {
-        ConfigError(
-            "PUBLIC_BASE_URL must be an address such as https://sandbox.example.com, without query or fragment."
-                .to_owned(),
-        )
-    };
-    let uri: http::Uri = text.trim_end_matches('/').parse().map_err(|_| error())?;
-    let http = matches!(uri.scheme_str(), Some("http" | "https"));
-    if !http || uri.host().is_none_or(str::is_empty) || uri.query().is_some() || text.contains(['#', '@']) {
-        return Err(error());
-    }
-    Ok(uri)
-}
-
-impl Config {
-    fn check_ranges(&self) -> Result<(), ConfigError> {
-        let limits = &self.limits;
-        let within = [
-            ("SANDBOX_LIMITS__CPU_MILLIS", u64::from(limits.cpu_millis), 10, 1_000_000),
-            ("SANDBOX_LIMITS__MEMORY_BYTES", limits.memory_bytes, 16 << 20, 1 << 50),
-            ("SANDBOX_LIMITS__WALL_MS", limits.wall_ms, 100, 24 * 3_600_000),
-            ("SANDBOX_LIMITS__PROCESSES_MAX", limits.processes_max.into(), 8, 1 << 22),
-            ("SANDBOX_LIMITS__OPEN_FILES_MAX", limits.open_files_max.into(), 32, 1 << 20),
-            ("SANDBOX_LIMITS__FILE_BYTES_MAX", limits.file_bytes_max, 1, 1 << 50),
-            ("SANDBOX_LIMITS__OUTPUT_BYTES_MAX", limits.output_bytes_max, 1024, 1 << 40),
-            ("SANDBOX_LIMITS__OUTPUT_KEPT_BYTES", limits.output_kept_bytes, 1024, 64 << 20),
-            ("SANDBOX_LIMITS__TMP_BYTES", limits.tmp_bytes, 1 << 20, 1 << 40),
-            ("SANDBOX_LIMITS__PROGRAM_BYTES_MAX", limits.program_bytes_max, 1, 64 << 20),
-            ("SANDBOX_SERVER__BODY_BYTES_MAX", self.server.body_bytes_max, 4096, 256 << 20),
-            ("SANDBOX_SERVER__HEADER_READ_MS", self.server.header_read_ms, 100, 600_000),
-            ("SANDBOX_SERVER__BODY_READ_MS", self.server.body_read_ms, 100, 3_600_000),
-            ("SANDBOX_SERVER__CONNECTIONS_MAX", self.server.connections_max.into(), 1, 1 << 20),
-            ("SANDBOX_SERVER__SHUTDOWN_GRACE_MS", self.server.shutdown_grace_ms, 0, 3_600_000),
-            ("SANDBOX_ADMISSION__SLOTS", self.admission.slots.into(), 0, 10_000),
-            ("SANDBOX_ADMISSION__QUEUE_MAX", self.admission.queue_max.into(), 0, 1 << 20),
-            ("SANDBOX_ADMISSION__QUEUE_WAIT_MS", self.admission.queue_wait_ms, 0, 3_600_000),
-            ("SANDBOX_FILES__URL_TTL_S", self.files.url_ttl_s, 1, URL_TTL_S_MAX),
-            ("SANDBOX_FILES__LISTED_MAX", self.files.listed_max.into(), 1, 10_000),
-            ("SANDBOX_FILES__DEPTH_MAX", self.files.depth_max.into(), 1, 32),
-            ("SANDBOX_FILES__READ_BYTES_MAX", self.files.read_bytes_max, 1, 64 << 20),
-            ("SANDBOX_FILES__WRITE_BYTES_MAX", self.files.write_bytes_max, 1, 256 << 20),
-            ("SANDBOX_FILES__IMAGE_BYTES_MAX", self.files.image_bytes_max, 0, 16 << 20),
-            ("SANDBOX_FILES__IMAGES_MAX", self.files.images_max.into(), 0, 64),
-            ("SANDBOX_ENGINE__RUNNER_UID", self.engine.runner_uid.into(), 1, u64::from(u32::MAX - 1)),
-        ];
-        for (name, value, low, high) in within {
-            if !(low..=high).contains(&value) {
-                return Err(ConfigError(format!("{name} is {value}: it must be from {low} to {high}.")));
-            }
-        }
-        if !matches!(self.log.format.as_str(), "text" | "json") {
-            return Err(ConfigError("SANDBOX_LOG__FORMAT must be `text` or `json`.".to_owned()));
-        }
-        Ok(())
-    }
-
-    /// The merged settings as `NAME=value` lines. A secret is shown as `(set)`.
-    pub fn print(&self) -> String {
-        let raw = Raw {
-            mcp_api_token: "(set)".to_owned(),
-            file_secret: vec!["(set)"; self.file_secrets.len()].join(","),
-            sandbox_root: self.root.display().to_string(),
-            public_base_url: self.public_base_url.to_string().trim_end_matches('/').to_owned(),
-            mcp_http_addr: self.http_addr.to_string(),
-            docker_host: self.docker_host.clone().unwrap_or_default(),
-            tunnel_token: String::new(),
-            server: self.server.clone(),
-            limits: self.limits.clone(),
-            engine: self.engine.clone(),
-            admission: self.admission.clone(),
-            files: self.files.clone(),
-            log: self.log.clone(),
-        };
-        let lines: Vec<String> = lines(&raw)
-            .filter(|(name, ..)| name != "TUNNEL_TOKEN")
-            .map(|(name, value, _)| format!("{name}={value}"))
-            .collect();
-        lines.join("\n") + "\n"
-    }
-}
-
-/// Every setting's name, value and meaning.
-fn lines(raw: &Raw) -> impl Iterator<Item = (String, String, &'static str)> {
-    let root = Value::serialize(raw).unwrap_or_else(|_| Value::from(""));
-    settings().map(move |setting| {
-        let path = if setting.section.is_empty() {
-            setting.key.to_lowercase()
-        } else {
-            format!("{}.{}", setting.section, setting.key)
-        };
-        let value = match root.clone().find(&path) {
-            Some(Value::String(_, text)) => text,
-            Some(Value::Num(_, num)) => num.to_actual_display(),
-            Some(Value::Bool(_, flag)) => flag.to_string(),
-            _ => String::new(),
-        };
-        (setting.name(), value, setting.doc)
-    })
-}
-
-/// The text of `.env.example`: every setting with its default, those that have one commented out.
-pub fn example() -> String {
-    let mut text = String::from(
-        "# Settings of the MCP code sandbox. Copy to .env and fill in the two secrets, or let ./quickstart.sh do it.\n\
-         # A line that is commented out shows the default.\n",
-    );
-    for (name, value, doc) in lines(&Raw::default()) {
-        let mark = if matches!(name.as_str(), "MCP_API_TOKEN" | "FILE_SECRET") { "" } else { "# " };
-        text.push_str(&format!("\n# {doc}\n{mark}{name}={value}\n"));
-    }
-    text
-}
-
-/// The settings as a Markdown table.
-pub fn table() -> String {
-    let mut text = String::from("| name | default | meaning |\n| --- | --- | --- |\n");
-    for (name, value, doc) in lines(&Raw::default()) {
-        let value = match (name.as_str(), value.as_str()) {
-            ("MCP_API_TOKEN" | "FILE_SECRET", _) => "none, required".to_owned(),
-            (_, "") => "none".to_owned(),
-            (_, value) => format!("`{value}`"),
-        };
-        text.push_str(&format!("| `{name}` | {value} | {doc} |\n"));
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nouns::limits::Limits;
 
     fn sources(environment: &[(&str, &str)]) -> Sources {
         let mut pairs = vec![("MCP_API_TOKEN", "0123456789abcdef"), ("FILE_SECRET", "fedcba9876543210")];
@@ -424,7 +256,7 @@ mod tests {
     fn the_defaults_are_the_contracts() {
         let config = load(&sources(&[("PATH", "/bin"), ("LANG", "")])).expect("settings");
         assert_eq!(config.root, PathBuf::from("/var/sandboxes"));
-        assert_eq!(config.http_addr, BindAddr::AllInterfaces { port: 8080 });
+        assert_eq!(config.http_addr, crate::ground::config::BindAddr::AllInterfaces { port: 8080 });
         assert_eq!(config.limits.limits(), Limits::default());
         assert_eq!(
             (config.limits.cpu_millis, config.limits.memory_bytes, config.limits.wall_ms),
@@ -433,8 +265,6 @@ mod tests {
         assert_eq!(config.files.url_ttl_s, 86_400);
         assert_eq!(config.engine.runner_uid, 1000);
     }
-
-    use crate::nouns::limits::Limits;
 
     #[test]
     fn later_sources_win() {

@@ -34,7 +34,7 @@ impl Secret {
             return Err(ConfigError(format!("{name} holds white space or a control character: {REMEDY}.")));
         }
         let lower = text.to_lowercase();
-        let repeated = text.chars().all(|c| Some(c) == text.chars().next());
+        let repeated = text.chars().all(|c| text.starts_with(c));
         if repeated || PLACEHOLDERS.iter().any(|placeholder| lower.contains(placeholder)) {
             return Err(ConfigError(format!("{name} is an example value that anybody can guess: {REMEDY}.")));
         }

@@ -76,6 +76,7 @@ fn lists(headers: &HeaderMap, name: &HeaderName, etag: &str, weak: bool) -> bool
 }
 
 /// The value of a header that may come once: `Some(None)` when it is there and is no use.
+#[expect(clippy::option_option, reason = "none there, one, and more than one are three cases")]
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Option<&'a str>> {
     let mut values = headers.get_all(name).iter();
     let first = values.next()?;

@@ -1,0 +1,396 @@
+//! Runs programs: [`Executions::begin`] streams, [`Executions::run`] collects.
+//!
+//! ```text
+//! begin ── one tracked task a run: owns its ticket, permit and lease; ends with a report or a failure
+//! ```
+//!
+//! Whoever asked may go away: the task goes on and cleans up. A caller chooses what its going away means by holding a
+//! [`CancelOnDrop`] or not. A program is handed to one sandbox, once; nothing here runs it a second time.
+//!
+//! This room knows no engine by name, no HTTP and no settings.
+
+mod collect;
+mod drive;
+mod log;
+mod verdict;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::{sync::watch, time::timeout};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{Instrument, error, info, info_span, warn};
+
+pub use collect::Captured;
+pub use log::EventLog;
+
+use super::{
+    admission::{Admission, Ticket},
+    files::{FileList, Files},
+    janitor::{Janitor, Lease, chain},
+};
+use crate::{
+    nouns::{
+        clock::Clock,
+        error::{Code, Failure},
+        event::EventKind,
+        id::{ConversationId, InstanceId, Language, RunId, SandboxId},
+        limits::Limits,
+        outcome::{Ended, Figures, Outcome},
+    },
+    ports::{
+        auth::Principal,
+        engine::{Engine, Sandbox, SandboxSpec},
+        runner::{Catalog, Runner},
+        store::Store,
+    },
+};
+
+/// How long after its wall clock limit a sandbox is certainly unwanted, in seconds.
+const DEADLINE_MARGIN_S: i64 = 60;
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// Who asks.
+    pub principal: Principal,
+    /// Whose files are `/data`.
+    pub conversation: ConversationId,
+    /// A language or an alias of one.
+    pub language: Language,
+    /// The program's text.
+    pub program: Bytes,
+}
+
+/// What came of it.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Which run.
+    pub run: RunId,
+    /// Whose files.
+    pub conversation: ConversationId,
+    /// The language's own name.
+    pub language: Language,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it printed to standard output.
+    pub stdout: Captured,
+    /// What it printed to standard error.
+    pub stderr: Captured,
+    /// The conversation's files, those of this run first.
+    pub files: FileList,
+}
+
+/// What runs under which rules.
+#[derive(Debug, Clone, Copy)]
+pub struct ExecutionOptions {
+    /// Whose sandboxes these are.
+    pub instance: InstanceId,
+    /// The user inside.
+    pub uid: u32,
+    /// What one run may use.
+    pub limits: Limits,
+    /// The longest program, in bytes.
+    pub program_bytes_max: usize,
+}
+
+/// The parts a run needs.
+pub struct ExecutionParts {
+    /// Makes sandboxes.
+    pub engine: Arc<dyn Engine>,
+    /// The runners known now.
+    pub catalog: Arc<Catalog>,
+    /// Conversations on disk.
+    pub store: Arc<Store>,
+    /// Names and links files.
+    pub files: Arc<Files>,
+    /// Ends what nobody holds.
+    pub janitor: Janitor,
+    /// Who may start when.
+    pub admission: Admission,
+    /// The time of day.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// The service.
+#[derive(Clone)]
+pub struct Executions(Arc<Inner>);
+
+struct Inner {
+    parts: ExecutionParts,
+    options: ExecutionOptions,
+    tasks: TaskTracker,
+    stopping: CancellationToken,
+    cancel_all: CancellationToken,
+}
+
+/// A run that was begun. Dropping it changes nothing for the run.
+pub struct Run {
+    /// Which.
+    pub id: RunId,
+    /// What happens to it.
+    pub log: Arc<EventLog>,
+    cancel: CancellationToken,
+    report: watch::Receiver<Option<Result<Arc<Report>, Failure>>>,
+}
+
+/// Cancels the run when it is dropped, unless the run is over.
+pub struct CancelOnDrop(CancellationToken);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+impl Run {
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// Our own failures; a program that fails is a report.
+    pub async fn finished(&mut self) -> Result<Arc<Report>, Failure> {
+        match self.report.wait_for(Option::is_some).await {
+            Ok(report) => report.clone().unwrap_or_else(|| Err(internal())),
+            // The task ended without a word: it panicked. Its lease was dropped on the way.
+            Err(_) => Err(internal()),
+        }
+    }
+
+    /// Asks for the run to be stopped. `finished` tells when it is.
+    pub fn cancel(&self) {
+        self.cancel.cancel();
+    }
+
+    /// The policy «when the caller goes away, stop the run», as a value.
+    pub fn cancel_on_drop(&self) -> CancelOnDrop {
+        CancelOnDrop(self.cancel.clone())
+    }
+}
+
+fn internal() -> Failure {
+    Failure::new(Code::Internal, "The server failed while it ran the program: its log says why.")
+}
+
+impl Executions {
+    /// The service over its parts.
+    pub fn new(parts: ExecutionParts, options: ExecutionOptions) -> Self {
+        Self(Arc::new(Inner {
+            parts,
+            options,
+            tasks: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+            cancel_all: CancellationToken::new(),
+        }))
+    }
+
+    /// Begins a run. What is refused here has touched neither disk nor engine.
+    ///
+    /// # Errors
+    /// A full queue, an unknown language, a program that is too long, a server that is stopping.
+    pub fn begin(&self, request: RunRequest) -> Result<Run, Failure> {
+        let inner = &self.0;
+        if inner.stopping.is_cancelled() {
+            return Err(Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment."));
+        }
+        if request.program.len() > inner.options.program_bytes_max {
+            return Err(Failure::argument(
+                "code",
+                format!(
+                    "it is longer than {} bytes: write long data to a file with sandbox.write_file and read it from \
+                     /data",
+                    inner.options.program_bytes_max
+                ),
+            ));
+        }
+        let runner = inner.runner(&request.language)?;
+        let ticket = inner.parts.admission.enter()?;
+        let id = RunId::new();
+        let kept = usize::try_from(inner.options.limits.output_kept_bytes).unwrap_or(usize::MAX);
+        let log = Arc::new(EventLog::new(kept));
+        log.add(EventKind::Queued);
+        let cancel = inner.cancel_all.child_token();
+        let (tell, report) = watch::channel(None);
+        let task =
+            OneRun { inner: Arc::clone(inner), id, request, runner, log: Arc::clone(&log), cancel: cancel.clone() };
+        let span = info_span!("run", run = %id);
+        inner.tasks.spawn(
+            async move {
+                let result = task.execute(ticket).await;
+                task.conclude(&result);
+                tell.send_replace(Some(result.map(Arc::new)));
+            }
+            .instrument(span),
+        );
+        Ok(Run { id, log, cancel, report })
+    }
+
+    /// Runs a program to its end.
+    ///
+    /// # Errors
+    /// As [`Self::begin`], and our own failures on the way.
+    pub async fn run(&self, request: RunRequest) -> Result<Arc<Report>, Failure> {
+        let mut run = self.begin(request)?;
+        let _policy = run.cancel_on_drop();
+        run.finished().await
+    }
+
+    /// The runners known now, ordered by language.
+    pub fn runners(&self) -> Arc<[Runner]> {
+        self.0.parts.catalog.all()
+    }
+
+    /// Runs that are waiting or running.
+    pub fn under_way(&self) -> usize {
+        self.0.tasks.len()
+    }
+
+    /// Admits nothing more, lets runs end for a while, then cancels them and waits until each has cleaned up.
+    pub async fn stop(&self, grace: Duration) {
+        self.0.stopping.cancel();
+        self.0.tasks.close();
+        if timeout(grace, self.0.tasks.wait()).await.is_err() {
+            warn!(runs = self.0.tasks.len(), "runs are cancelled: the server stops");
+            self.0.cancel_all.cancel();
+            self.0.tasks.wait().await;
+        }
+    }
+}
+
+impl Inner {
+    fn runner(&self, language: &Language) -> Result<Runner, Failure> {
+        self.parts.catalog.find(language).ok_or_else(|| {
+            let all = self.parts.catalog.all();
+            let known: Vec<_> = all.iter().map(|runner| runner.language.as_str()).collect();
+            let hint = if known.is_empty() {
+                "no runner image is installed; the operator builds them with ./build.sh".to_owned()
+            } else {
+                format!("installed are {}", known.join(", "))
+            };
+            Failure::new(Code::RunnerNotFound, format!("language: there is no runner for `{language}`; {hint}."))
+        })
+    }
+}
+
+/// One run on its way.
+struct OneRun {
+    inner: Arc<Inner>,
+    id: RunId,
+    request: RunRequest,
+    runner: Runner,
+    log: Arc<EventLog>,
+    cancel: CancellationToken,
+}
+
+impl OneRun {
+    async fn execute(&self, ticket: Ticket) -> Result<Report, Failure> {
+        let parts = &self.inner.parts;
+        let limits = self.inner.options.limits;
+        // Held to the end: the slot and the conversation's turn are given back after the sandbox is posted.
+        let _permit = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => return Ok(self.cancelled_early()),
+            permit = ticket.turn(&self.request.conversation) => permit?,
+        };
+        let (conversation, mark) = self.prepare().await?;
+        let lease = Arc::new(parts.janitor.lease(SandboxId::new()));
+        let spec = SandboxSpec {
+            id: lease.id(),
+            instance: self.inner.options.instance,
+            image: self.runner.image.clone(),
+            data: conversation,
+            limits,
+            uid: self.inner.options.uid,
+            deadline_unix_s: parts.clock.unix_s()
+                + i64::try_from(limits.wall().as_secs()).unwrap_or(i64::MAX / 2)
+                + DEADLINE_MARGIN_S,
+        };
+        let Some(sandbox) = self.start(spec, &lease).await? else { return Ok(self.cancelled_early()) };
+        self.log.add(EventKind::Started);
+        let driven =
+            drive::drive(parts.engine.as_ref(), sandbox, &self.request.program, &limits, &self.log, &self.cancel)
+                .await
+                .map_err(|error| self.engine_failed(&error))?;
+        // The program is dead, so nothing races with the listing; the sandbox itself goes behind the caller's back.
+        drop(lease);
+        let files = parts.files.changed_since(&self.request.conversation, mark).await?;
+        Ok(self.report(verdict::outcome(&driven, limits), files))
+    }
+
+    /// A sandbox, or nothing when the run was cancelled before there was one. A start is never broken off half way: an
+    /// engine could finish it after the sandbox was looked for and not found.
+    async fn start(&self, spec: SandboxSpec, lease: &Arc<Lease>) -> Result<Option<Sandbox>, Failure> {
+        let engine = Arc::clone(&self.inner.parts.engine);
+        let held = Arc::clone(lease);
+        let mut starting = self.inner.tasks.spawn(async move {
+            let started = engine.start(&spec).await;
+            drop(held);
+            started
+        });
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Ok(None),
+            started = &mut starting => match started {
+                Ok(started) => started.map(Some).map_err(|error| self.engine_failed(&error)),
+                Err(_) => Err(internal()),
+            },
+        }
+    }
+
+    async fn prepare(&self) -> Result<(std::path::PathBuf, crate::ports::store::Mark), Failure> {
+        let (store, id) = (Arc::clone(&self.inner.parts.store), self.request.conversation.clone());
+        let prepared = tokio::task::spawn_blocking(move || {
+            let conversation = store.create_conversation(&id)?;
+            Ok::<_, crate::ports::store::StoreError>((conversation.data_dir(), conversation.mark()?))
+        });
+        match prepared.await {
+            Ok(Ok(prepared)) => Ok(prepared),
+            Ok(Err(error)) => {
+                error!(error = %chain(&error), "the conversation's folder was not prepared");
+                Err(error.failure())
+            }
+            Err(_) => Err(internal()),
+        }
+    }
+
+    fn engine_failed(&self, error: &crate::ports::engine::EngineError) -> Failure {
+        error!(error = %chain(error), image = %self.runner.image.0, "the engine failed a run");
+        error.failure()
+    }
+
+    fn cancelled_early(&self) -> Report {
+        let figures = Figures::default();
+        let limits = self.inner.options.limits;
+        self.report(Outcome { ended: Ended::Cancelled, oom_killed: false, limits, figures }, FileList::default())
+    }
+
+    fn report(&self, outcome: Outcome, files: FileList) -> Report {
+        self.log.flush();
+        let (stdout, stderr) = collect::collect(&self.log.since(0), &outcome.figures);
+        Report {
+            run: self.id,
+            conversation: self.request.conversation.clone(),
+            language: self.runner.language.clone(),
+            outcome,
+            stdout,
+            stderr,
+            files,
+        }
+    }
+
+    fn conclude(&self, result: &Result<Report, Failure>) {
+        let (conversation, language) = (&self.request.conversation, &self.runner.language);
+        let principal = self.request.principal.name();
+        match result {
+            Ok(report) => {
+                let Outcome { ended, figures, .. } = report.outcome;
+                let wall_ms = u64::try_from(figures.wall.as_millis()).unwrap_or(u64::MAX);
+                info!(%principal, %conversation, %language, ended = ended.word(), ?ended, wall_ms, "run ended");
+                self.log.add(EventKind::Finished(Box::new(report.outcome)));
+            }
+            Err(failure) => {
+                info!(%principal, %conversation, %language, code = %failure.code, "run failed");
+                self.log.add(EventKind::Failed(failure.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Whether a run can start: the engine answers and there is something to run. It asks at most once a second, however
+//! often it is asked itself.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::Mutex, time::Instant};
+
+use crate::ports::{engine::Engine, runner::Catalog};
+
+const FRESH: Duration = Duration::from_secs(1);
+
+/// What is known about starting a run now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ready {
+    /// A run can start.
+    Yes,
+    /// The engine does not answer.
+    NoEngine,
+    /// No image carries the runner label.
+    NoRunner,
+}
+
+/// The service.
+pub struct Readiness {
+    engine: Arc<dyn Engine>,
+    catalog: Arc<Catalog>,
+    engine_answers: Mutex<Option<(Instant, bool)>>,
+}
+
+impl Readiness {
+    /// Nothing was asked yet.
+    pub fn new(engine: Arc<dyn Engine>, catalog: Arc<Catalog>) -> Self {
+        Self { engine, catalog, engine_answers: Mutex::new(None) }
+    }
+
+    /// Can a run start?
+    pub async fn check(&self) -> Ready {
+        // Held while the engine is asked: a crowd of askers asks it once.
+        let mut known = self.engine_answers.lock().await;
+        let answers = match *known {
+            Some((at, answers)) if at.elapsed() < FRESH => answers,
+            _ => {
+                let answers = self.engine.probe().await.is_ok();
+                *known = Some((Instant::now(), answers));
+                answers
+            }
+        };
+        match (answers, self.catalog.all().is_empty()) {
+            (false, _) => Ready::NoEngine,
+            (true, true) => Ready::NoRunner,
+            (true, false) => Ready::Yes,
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Everything that is served over HTTP, on one page: which path is whose, and what every request passes on its way.
+//!
+//! ```text
+//! request ─ id ─ panic guard ─ log ─ host and origin ─┬─ /            the page, no token
+//!                                                     ├─ /files/…     the signature is the right
+//!                                                     └─ bearer ── /mcp
+//! /healthz /readyz /health: no host check, for probes that address machines by number
+//! ```
+
+pub mod auth;
+pub mod failure;
+pub mod files;
+pub mod guard;
+pub mod health;
+pub mod page;
+pub mod trace;
+
+use std::sync::Arc;
+
+use axum::{Router, middleware, routing::any};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::{ports::auth::Tokens, services::readiness::Readiness};
+
+/// What the router is made of.
+pub struct HttpParts {
+    /// `/mcp`, behind the bearer token.
+    pub mcp: Router,
+    /// `/files`.
+    pub files: Router,
+    /// Knows the tokens.
+    pub tokens: Arc<Tokens>,
+    /// Whether a run can start.
+    pub readiness: Arc<Readiness>,
+    /// Which names this server answers to.
+    pub names: guard::Names,
+}
+
+/// The whole surface.
+pub fn router(parts: HttpParts) -> Router {
+    let HttpParts { mcp, files, tokens, readiness, names } = parts;
+    let authorized = mcp.layer(middleware::from_fn_with_state(tokens, auth::bearer));
+    Router::new()
+        .merge(page::router())
+        .merge(files)
+        .merge(authorized)
+        .fallback(any(failure::not_found))
+        .layer(middleware::from_fn_with_state(Arc::new(names), guard::check))
+        .merge(health::router(readiness))
+        .layer(middleware::from_fn(page::headers))
+        .layer(middleware::from_fn(trace::log))
+        .layer(CatchPanicLayer::custom(failure::panicked))
+        .layer(middleware::from_fn(trace::identify))
+}

@@ -1,0 +1,38 @@
+//! `/healthz`: the process is alive. `/readyz` and `/health`: a run can start.
+
+use std::sync::Arc;
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use serde_json::json;
+
+use crate::services::readiness::{Readiness, Ready};
+
+/// The three paths.
+pub fn router(readiness: Arc<Readiness>) -> Router {
+    let alive = || async { ([(header::CACHE_CONTROL, "no-store")], Json(json!({"status": "alive"}))) };
+    Router::new()
+        .route("/healthz", get(alive))
+        .route("/readyz", get(ready))
+        .route("/health", get(ready))
+        .with_state(readiness)
+}
+
+async fn ready(State(readiness): State<Arc<Readiness>>) -> Response {
+    let (status, word, reason) = match readiness.check().await {
+        Ready::Yes => (StatusCode::OK, "ready", "A run can start."),
+        Ready::NoEngine => (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "The container engine does not answer."),
+        Ready::NoRunner => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable",
+            "No runner image is installed: build them with ./build.sh.",
+        ),
+    };
+    let headers = [(header::CACHE_CONTROL, "no-store")];
+    (status, headers, Json(json!({"status": word, "reason": reason}))).into_response()
+}

@@ -1,0 +1,251 @@
+//! Reads `src/` and fails on an import that runs upwards or sideways, on a vendor crate outside its room, and on a file
+//! without an opening word. The tables are the architecture: change them in a commit of their own that says why.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Which rooms a room may name. Nothing else of the crate, itself excepted.
+const MAY_NAME: [(&str, &[&str]); 8] = [
+    ("nouns", &[]),
+    ("ground", &["nouns"]),
+    ("ports", &["nouns"]),
+    ("adapters", &["ports", "nouns", "ground"]),
+    ("services", &["ports", "nouns"]),
+    ("surfaces", &["services", "ports", "nouns"]),
+    ("app", &["surfaces", "services", "adapters", "ports", "ground", "nouns"]),
+    ("cli", &["app", "surfaces", "services", "adapters", "ports", "ground", "nouns"]),
+];
+
+/// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
+const NEIGHBOURS: [(&str, &[&str]); 13] = [
+    ("ports::engine", &["runner"]),
+    ("ports::runner", &["engine"]),
+    ("ports::auth", &[]),
+    ("ports::store", &[]),
+    ("ports::signed_url", &["store"]),
+    ("services::admission", &[]),
+    ("services::janitor", &[]),
+    ("services::discovery", &["janitor"]),
+    ("services::files", &["janitor"]),
+    ("services::readiness", &[]),
+    ("services::execution", &["admission", "files", "janitor"]),
+    ("surfaces::wire", &[]),
+    ("surfaces::mcp", &["wire"]),
+];
+
+/// Vendor crates and the only places that may name them.
+const VENDORS: [(&str, &[&str]); 9] = [
+    ("bollard", &["adapters/engine/docker"]),
+    ("axum", &["surfaces/http", "app"]),
+    ("hyper", &["app"]),
+    ("hyper_util", &["app", "cli"]),
+    ("tower_http", &["surfaces/http"]),
+    ("rmcp", &["surfaces/mcp", "surfaces/http/mcp"]),
+    ("figment", &["ground/config"]),
+    ("clap", &["cli"]),
+    ("anyhow", &["cli", "main"]),
+];
+
+const BAD_NAMES: [&str; 6] = ["mod", "utils", "util", "helpers", "common", "manager"];
+const LINES_MAX: usize = 700;
+const LINES_USUAL_MAX: usize = 400;
+
+struct Source {
+    /// Below `src/`, without the ending: `services/execution/log`.
+    name: String,
+    text: String,
+}
+
+fn sources() -> Vec<Source> {
+    fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).expect("a folder of src/") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    walk(&root, &mut found);
+    found.sort();
+    found
+        .into_iter()
+        .map(|path| Source {
+            name: path.strip_prefix(&root).expect("below src/").with_extension("").display().to_string(),
+            text: fs::read_to_string(&path).expect("a source"),
+        })
+        .collect()
+}
+
+/// The crate paths that a text names, as `room::module::…`, whether in a `use` tree or in an expression.
+fn crate_paths(text: &str) -> Vec<Vec<String>> {
+    let code: String =
+        text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
+    let mut paths = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        let before = code[..at].chars().next_back();
+        if before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '$') && before != Some('$') {
+            continue;
+        }
+        expand(&code[at + "crate::".len()..], &[], &mut paths);
+    }
+    paths
+}
+
+/// Expands one path or `{a::b, c}` tree at the start of `text`; answers how much it read.
+fn expand(text: &str, prefix: &[String], paths: &mut Vec<Vec<String>>) -> usize {
+    let trimmed = text.trim_start();
+    let mut read = text.len() - trimmed.len();
+    if let Some(inner) = trimmed.strip_prefix('{') {
+        read += 1;
+        let mut rest = inner;
+        loop {
+            let used = expand(rest, prefix, paths);
+            rest = &rest[used..];
+            read += used;
+            let next = rest.trim_start();
+            read += rest.len() - next.len();
+            rest = next;
+            if let Some(after) = rest.strip_prefix(',') {
+                read += 1;
+                let skipped = after.trim_start();
+                read += after.len() - skipped.len();
+                rest = skipped;
+                if !rest.starts_with('}') {
+                    continue;
+                }
+            }
+            return read + usize::from(rest.starts_with('}'));
+        }
+    }
+    let word: String = trimmed.chars().take_while(|c| c.is_alphanumeric() || *c == '_' || *c == '*').collect();
+    read += word.len();
+    let mut path = prefix.to_vec();
+    if !word.is_empty() {
+        path.push(word.clone());
+    }
+    if let Some(after) = trimmed[word.len()..].strip_prefix("::") {
+        return read + 2 + expand(after, &path, paths);
+    }
+    paths.push(path);
+    read
+}
+
+fn room(name: &str) -> &str {
+    name.split('/').next().unwrap_or_default()
+}
+
+#[test]
+fn the_reader_of_imports_reads_trees() {
+    let text = "use crate::{a::{b, c::D}, e};\nlet x = crate::f::G::new(); // crate::no\nuse mycrate::h;";
+    let paths: Vec<_> = crate_paths(text).into_iter().map(|path| path.join("::")).collect();
+    assert_eq!(paths, ["a::b", "a::c::D", "e", "f::G::new"]);
+}
+
+#[test]
+fn no_import_runs_upwards_or_sideways() {
+    let mut wrong = Vec::new();
+    for source in sources().iter().filter(|source| !matches!(source.name.as_str(), "lib" | "main")) {
+        let own = room(&source.name);
+        let (_, allowed) = MAY_NAME.iter().find(|(room, _)| *room == own).expect("every room is in the table");
+        for path in crate_paths(&source.text) {
+            let Some(target) = path.first() else { continue };
+            if target != own && !allowed.contains(&target.as_str()) {
+                wrong.push(format!("{} names crate::{}", source.name, path.join("::")));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn neighbours_keep_apart() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let parts: Vec<_> = source.name.split('/').collect();
+        let [room, module, ..] = parts.as_slice() else { continue };
+        let Some((_, allowed)) = NEIGHBOURS.iter().find(|(name, _)| *name == format!("{room}::{module}")) else {
+            // A module that is not in the table has not been thought about.
+            assert!(!matches!(*room, "ports" | "services"), "{room}::{module} is missing from the table");
+            continue;
+        };
+        // From a module's own file, `super::` names its neighbours.
+        let mut paths = crate_paths(&source.text);
+        if parts.len() == 2 {
+            let neighbours =
+                source.text.replace("super::super::", "crate::").replace("super::", &format!("crate::{room}::"));
+            let own = source.text.split("mod tests").next().map_or(0, str::len);
+            paths.extend(crate_paths(&neighbours[..own.min(neighbours.len())]));
+        }
+        for path in paths {
+            if path.first().is_some_and(|first| first == room)
+                && let Some(target) = path.get(1)
+                && target != module
+                && !allowed.contains(&target.as_str())
+                && NEIGHBOURS.iter().any(|(name, _)| *name == format!("{room}::{target}"))
+            {
+                wrong.push(format!("{} names {}", source.name, path.join("::")));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn engines_do_not_know_each_other() {
+    for source in sources() {
+        let others = match source.name.as_str() {
+            name if name.starts_with("adapters/engine/docker") => "engine::fake",
+            name if name.starts_with("adapters/engine/fake") => "engine::docker",
+            _ => continue,
+        };
+        assert!(!source.text.contains(others), "{} names {others}", source.name);
+    }
+}
+
+#[test]
+fn vendors_stay_in_their_rooms() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        for (vendor, places) in VENDORS {
+            let names = source.text.contains(&format!("{vendor}::")) || source.text.contains(&format!("use {vendor};"));
+            let inside = places.iter().any(|place| {
+                source.name == *place || source.name.strip_prefix(place).is_some_and(|rest| rest.starts_with('/'))
+            });
+            if names && !inside {
+                wrong.push(format!("{} names {vendor}", source.name));
+            }
+        }
+        let reads_environment = source.text.contains("env::var") || source.text.contains("env::vars");
+        if reads_environment && room(&source.name) != "cli" {
+            wrong.push(format!("{} reads the environment", source.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn files_are_small_and_say_what_they_own() {
+    let all = sources();
+    let mut wrong = Vec::new();
+    for source in &all {
+        let stem = source.name.rsplit('/').next().unwrap_or_default();
+        if BAD_NAMES.contains(&stem) {
+            wrong.push(format!("{}: a name that says nothing", source.name));
+        }
+        if !source.text.starts_with("//!") {
+            wrong.push(format!("{}: does not open with what it owns", source.name));
+        }
+        if source.text.lines().count() > LINES_MAX {
+            wrong.push(format!("{}: {} lines", source.name, source.text.lines().count()));
+        }
+    }
+    let long = all.iter().filter(|source| source.text.lines().count() > LINES_USUAL_MAX).count();
+    assert!(long * 10 <= all.len(), "{long} of {} files are longer than {LINES_USUAL_MAX} lines", all.len());
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
