@@ -7,6 +7,8 @@
 # builds there too.
 set -euo pipefail
 
+SELF=$(realpath "${BASH_SOURCE[0]}")
+readonly SELF
 readonly IMAGE=sandbox-base:bookworm
 readonly SUITE=bookworm
 readonly KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -15,7 +17,7 @@ readonly HOST_BUNDLE=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
 usage() {
   cat <<TEXT
 Usage: scripts/make-base.sh
-Builds $IMAGE with mmdebstrap and loads it into Docker. Needs root, on Debian or Ubuntu.
+Builds $IMAGE with mmdebstrap and loads it into Docker. Needs root or sudo, on Debian or Ubuntu.
   MIRROR=<url>   Debian mirror to use; by default the host's own where the host is Debian.
 TEXT
 }
@@ -67,7 +69,11 @@ main() {
     -h | --help) usage; return ;;
     *) usage >&2; exit 2 ;;
   esac
-  [ "$(id -u)" = 0 ] || die "needs root to make a root file system; run it with sudo, or set BASE to an image you have."
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null ||
+      die "needs root to make a root file system; run it as root, or set BASE to an image you have."
+    exec sudo env ${MIRROR:+"MIRROR=$MIRROR"} ${DOCKER_HOST:+"DOCKER_HOST=$DOCKER_HOST"} "$SELF"
+  fi
   docker version >/dev/null 2>&1 || die "cannot reach a Docker engine; start it, or set DOCKER_HOST, and run this again."
   install_tools
 
