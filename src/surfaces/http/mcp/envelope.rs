@@ -1,0 +1,264 @@
+//! The outside of a JSON-RPC message, checked before anything is made of its inside.
+//!
+//! serde would take a JSON array for a struct and the last of two equal keys; a tree of small values takes many times the
+//! memory of its text. So the text is walked once without keeping anything.
+
+use std::{cell::Cell, collections::HashSet, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::{Value, error::Category, value::RawValue};
+
+use super::refusal::Refusal;
+
+/// Values in one message, keys and values of objects counted one each: far above what any call of ours needs.
+const VALUES_MAX: usize = 10_000;
+/// The longest id that is echoed, in bytes of JSON.
+const ID_BYTES_MAX: usize = 130;
+
+/// What is known of a message before it is read.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Envelope {
+    /// What is asked for.
+    pub method: String,
+    /// The request's id; nothing for a notification.
+    pub id: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Members<'a> {
+    #[serde(borrow, default)]
+    jsonrpc: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    method: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    params: Option<&'a RawValue>,
+}
+
+/// A member that is there, even if it is null.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+impl Envelope {
+    /// Reads the outside of a message.
+    pub(super) fn read(body: &[u8]) -> Result<Self, Refusal> {
+        walk(body)?;
+        if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+            return Err(Refusal::invalid(
+                "The body is not one JSON object: send one message at a time, without a batch.",
+            ));
+        }
+        let members: Members<'_> = serde_json::from_slice(body).map_err(|error| not_json(&error))?;
+        let id = members.id.map(id).transpose()?;
+        let refuse = |why: &str| Err(Refusal::invalid(why).with_id(id.clone()));
+        let text = |raw: Option<&RawValue>| raw.and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
+        if text(members.jsonrpc).as_deref() != Some("2.0") {
+            return refuse("jsonrpc: it must be \"2.0\".");
+        }
+        let Some(method) = text(members.method) else {
+            return refuse(
+                "method: it must be the name of a method, such as \"tools/call\"; answers are not expected here.",
+            );
+        };
+        if members.params.is_some_and(|params| !params.get().starts_with('{')) {
+            return Err(Refusal::params("params: they must be an object.").with_id(id));
+        }
+        Ok(Self { method, id })
+    }
+}
+
+/// An id is echoed exactly, so only forms that survive are taken.
+fn id(raw: &RawValue) -> Result<Value, Refusal> {
+    let refusal = || Refusal::invalid("id: it must be a string of at most 128 characters or a whole number.");
+    let text = raw.get();
+    if text.len() > ID_BYTES_MAX {
+        return Err(refusal());
+    }
+    match serde_json::from_str::<Value>(text) {
+        Ok(Value::String(text)) => Ok(Value::String(text)),
+        Ok(Value::Number(number)) if number.as_i64().is_some_and(|whole| whole.to_string() == text) => {
+            Ok(Value::Number(number))
+        }
+        _ => Err(refusal()),
+    }
+}
+
+fn not_json(error: &serde_json::Error) -> Refusal {
+    let place = format!("line {}, column {}", error.line(), error.column());
+    match error.classify() {
+        Category::Data => Refusal::invalid(format!("The body holds {} ({place}).", reason(error))),
+        Category::Eof => Refusal::not_json("The body is not JSON: it ends too early."),
+        Category::Syntax | Category::Io => Refusal::not_json(format!("The body is not JSON: see {place}.")),
+    }
+}
+
+/// Our own words out of serde's sentence, which has the place behind them.
+fn reason(error: &serde_json::Error) -> String {
+    let sentence = error.to_string();
+    sentence.rsplit_once(" at line ").map_or(sentence.clone(), |(reason, _)| reason.to_owned())
+}
+
+fn walk(body: &[u8]) -> Result<(), Refusal> {
+    let left = Cell::new(VALUES_MAX);
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    Walk(&left).deserialize(&mut reader).and_then(|()| reader.end()).map_err(|error| not_json(&error))
+}
+
+/// Walks one value; counts down what may still come.
+#[derive(Clone, Copy)]
+struct Walk<'a>(&'a Cell<usize>);
+
+impl Walk<'_> {
+    fn count<E: serde::de::Error>(self) -> Result<(), E> {
+        let left = self.0.get().checked_sub(1).ok_or_else(|| E::custom("too many values"))?;
+        self.0.set(left);
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        self.count()?;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element_seed(self)?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut seen = HashSet::new();
+        while let Some(key) = map.next_key::<String>()? {
+            self.count()?;
+            if !seen.insert(key) {
+                return Err(A::Error::custom("the same key twice in one object"));
+            }
+            map.next_value_seed(self)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(body: &str) -> i64 {
+        Envelope::read(body.as_bytes()).expect_err(body).rpc()
+    }
+
+    #[test]
+    fn messages_of_every_kind_pass() {
+        for (body, id) in [
+            (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, Some(json!(1))),
+            (r#" {"method":"ping","id":"a\u0062","jsonrpc":"2\u002e0","params":{}} "#, Some(json!("ab"))),
+            (r#"{"jsonrpc":"2.0","method":"ping","params":null,"more":[1,{"a":null}]}"#, None),
+            (r#"{"jsonrpc":"2.0","id":-9223372036854775808,"method":"ping"}"#, Some(json!(i64::MIN))),
+        ] {
+            assert_eq!(Envelope::read(body.as_bytes()), Ok(Envelope { method: "ping".to_owned(), id }), "{body}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_json_is_a_parse_error() {
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        for body in [
+            "",
+            " ",
+            "{",
+            "nonsense",
+            "{\"a\":}",
+            "{'a':1}",
+            "{\"a\":NaN}",
+            "{\"a\":1e400}",
+            "{\"a\":01}",
+            "{}x",
+            "{}{}",
+            "\u{feff}{}",
+            "{\"a\":\"\\ud800\"}",
+            "{\"a\":\"\u{1}\"}",
+            "{\"a\":1,}",
+            "/**/{}",
+            &deep,
+        ] {
+            assert_eq!(refused(body), -32700, "{body:?}");
+        }
+        assert_eq!(Envelope::read(b"{\"a\":\"\xff\"}").expect_err("no UTF-8").rpc(), -32700);
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_invalid_request() {
+        let many = format!("{{\"a\":[{}0]}}", "0,".repeat(VALUES_MAX));
+        let id = |id: &str| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"ping\"}}");
+        let long = format!("\"{}\"", "x".repeat(129));
+        let bodies = [
+            "[]",
+            "[1]",
+            "1",
+            "\"a\"",
+            "null",
+            "true",
+            "{}",
+            r#"["2.0",1,"ping"]"#,
+            r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#,
+            r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#,
+            r#"{"jsonrpc":2.0,"id":1,"method":"ping"}"#,
+            r#"{"id":1,"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":1}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":7}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":1,"\u0061":2}}"#,
+            &many,
+        ];
+        for body in bodies {
+            assert_eq!(refused(body), -32600, "{body:.80}");
+        }
+        for bad in ["null", "1.5", "1.0", "1e2", "-0", "9223372036854775808", "true", "[]", "{}", &long] {
+            assert_eq!(refused(&id(bad)), -32600, "{bad}");
+        }
+        assert_eq!(refused(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#), -32602);
+    }
+}

@@ -1,0 +1,100 @@
+//! Pictures as image blocks. A file's name proves nothing: an image block with other bytes, or one too wide, makes model
+//! APIs refuse the whole conversation, so the bytes are looked at.
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use rmcp::model::ContentBlock;
+use tracing::debug;
+
+use super::McpOptions;
+use crate::{
+    ports::{auth::Principal, store::SafePath},
+    services::{
+        execution::Report,
+        files::{Change, FileEntry, Files},
+    },
+};
+
+/// The longest side that model APIs take, in pixels.
+const SIDE_PIXELS_MAX: u32 = 8000;
+const KINDS: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+
+/// The small pictures that a run created or changed.
+pub(super) async fn of_run(
+    files: &Files,
+    options: &McpOptions,
+    principal: &Principal,
+    report: &Report,
+) -> Vec<ContentBlock> {
+    let small = |file: &&FileEntry| {
+        !matches!(file.change, Change::Unchanged)
+            && KINDS.contains(&file.media_type.as_str())
+            && file.size <= options.image_bytes_max
+    };
+    let mut blocks = Vec::new();
+    for file in report.files.files.iter().filter(small) {
+        if blocks.len() == options.images_max {
+            break;
+        }
+        let Some(path) = path(file) else { continue };
+        match files.read(principal, &report.conversation, &path, 0).await {
+            Ok(content) if !content.truncated => blocks.extend(block(&content.bytes)),
+            // Gone or grown since it was listed: its link says more than we can.
+            Ok(_) => {}
+            Err(failure) => debug!(code = %failure.code, "a picture is not shown"),
+        }
+    }
+    blocks
+}
+
+fn path(file: &FileEntry) -> Option<SafePath> {
+    match &file.path_encoded {
+        Some(encoded) => SafePath::from_encoded(encoded).ok(),
+        None => SafePath::from_text(&file.path).ok(),
+    }
+}
+
+/// An image block, if the bytes are a picture that models can look at.
+pub(super) fn block(bytes: &[u8]) -> Option<ContentBlock> {
+    Some(ContentBlock::image(BASE64_STANDARD.encode(bytes), kind(bytes)?))
+}
+
+/// The media type by the bytes themselves.
+fn kind(bytes: &[u8]) -> Option<&'static str> {
+    let big = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
+    let little = |at: usize| bytes.get(at..at + 2)?.try_into().ok().map(|b| u32::from(u16::from_le_bytes(b)));
+    let fits = |side: Option<u32>| side.is_some_and(|side| (1..=SIDE_PIXELS_MAX).contains(&side));
+    if bytes.starts_with(b"\x89PNG\r\n\x1a\n") && bytes.get(12..16)? == b"IHDR" {
+        return (fits(big(16)) && fits(big(20))).then_some("image/png");
+    }
+    if bytes.starts_with(b"GIF87a") || bytes.starts_with(b"GIF89a") {
+        return (fits(little(6)) && fits(little(8))).then_some("image/gif");
+    }
+    if bytes.starts_with(b"\xff\xd8\xff") {
+        return Some("image/jpeg");
+    }
+    (bytes.starts_with(b"RIFF") && bytes.get(8..12)? == b"WEBP").then_some("image/webp")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn png(width: u32, height: u32) -> Vec<u8> {
+        let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
+        bytes.extend(width.to_be_bytes());
+        bytes.extend(height.to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_picture_is_known_by_its_bytes() {
+        assert_eq!(kind(&png(640, 480)), Some("image/png"));
+        assert_eq!(kind(b"GIF89a\x01\0\x01\0"), Some("image/gif"));
+        assert_eq!(kind(b"\xff\xd8\xff\xe0"), Some("image/jpeg"));
+        assert_eq!(kind(b"RIFF\0\0\0\0WEBPVP8 "), Some("image/webp"));
+        for other in [&b""[..], b"\x89PNG\r\n\x1a\n", &png(8001, 1), &png(0, 1), b"<svg/>", b"GIF89a", b"RIFF", b"text"]
+        {
+            assert_eq!(kind(other), None, "{other:?}");
+        }
+    }
+}
