@@ -1,1 +1,294 @@
-//! app
+//! Builds every long-lived part once, in a straight line, and takes them down in the opposite order.
+//!
+//! ```text
+//! App::build ── janitor (sweep, rounds) · discovery (follow) · executions (a task a run)
+//! App::serve ── one accept loop, a task a connection
+//! App::stop  ── connections end · runs end or are cancelled · the janitor empties its list · discovery ends
+//! ```
+
+mod listen;
+
+use std::{sync::Arc, time::Duration};
+
+use axum::Router;
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::{
+    adapters::engine::docker::{ConnectError, DockerEngine, DockerOptions},
+    ground::config::{BindAddr, Config},
+    nouns::{clock::SystemClock, id::InstanceId},
+    ports::{
+        auth::Tokens,
+        engine::{Engine, EngineError, Probe},
+        runner::Catalog,
+        signed_url::UrlSigner,
+        store::{Owner, Store, StoreError},
+    },
+    services::{
+        admission::{Admission, AdmissionOptions},
+        discovery::Discovery,
+        execution::{ExecutionOptions, ExecutionParts, Executions},
+        files::{Files, FilesOptions},
+        janitor::Janitor,
+        readiness::Readiness,
+    },
+    surfaces::{
+        http::{self, HttpParts, guard::Names, mcp::McpHttpOptions},
+        mcp::{McpOptions, McpParts},
+    },
+};
+
+/// How long the janitor may take to empty its list at the end.
+const DRAIN_MAX: Duration = Duration::from_secs(20);
+/// Slots for each core of the engine's host, where the setting does not say.
+const SLOTS_A_CORE: usize = 2;
+
+/// Why the server does not start: one sentence that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The root folder cannot be used.
+    #[error("SANDBOX_ROOT cannot be used: {0}")]
+    Root(#[from] StoreError),
+    /// The engine cannot be used.
+    #[error(
+        "the container engine cannot be used: start it (`systemctl start docker`), or point DOCKER_HOST at it and make \
+         sure that this user may use its socket"
+    )]
+    Connect(#[from] ConnectError),
+    /// The engine answers and refuses what the start needs.
+    #[error("the container engine does not do what is needed: `mcp-sandbox-server doctor` says more")]
+    Engine(#[from] EngineError),
+    /// The address cannot be listened on.
+    #[error("cannot listen on MCP_HTTP_ADDR {addr}: choose another port or stop what uses it")]
+    Listen {
+        /// The setting.
+        addr: BindAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Every part of the server.
+pub struct App {
+    /// Runs programs.
+    pub executions: Executions,
+    /// Files of conversations.
+    pub files: Arc<Files>,
+    /// Ends what nobody holds.
+    pub janitor: Janitor,
+    /// The runners known now.
+    pub catalog: Arc<Catalog>,
+    /// What the engine is.
+    pub probe: Probe,
+    /// Whose sandboxes these are.
+    pub instance: InstanceId,
+    /// What the MCP surface is made of.
+    pub mcp: McpParts,
+    router: Router,
+    discovery: JoinHandle<()>,
+    stop: CancellationToken,
+    shutdown_grace: Duration,
+    listen: listen::Limits,
+}
+
+/// The Docker engine that the settings name, and what it is.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartError> {
+    let set = |text: &String| (!text.is_empty()).then(|| text.clone());
+    let docker = DockerEngine::connect(DockerOptions {
+        host: config.docker_host.clone(),
+        runtime: set(&config.engine.runtime),
+        host_root: set(&config.engine.host_root).map(Into::into),
+        cgroup_root: config.engine.cgroup_root.clone().into(),
+        ..DockerOptions::new(&config.root)
+    })
+    .await?;
+    let engine: Arc<dyn Engine> = Arc::new(docker);
+    let probe = engine.probe().await?;
+    Ok((engine, probe))
+}
+
+impl App {
+    /// Builds everything on the engine that the settings name.
+    ///
+    /// # Errors
+    /// When the root folder or the engine cannot be used.
+    pub async fn build(config: &Config) -> Result<Self, StartError> {
+        let owner = Owner { uid: config.engine.runner_uid, gid: config.engine.runner_uid };
+        let store = Arc::new(Store::open(&config.root, owner)?);
+        let (engine, probe) = engine(config).await?;
+        Self::assemble(config, store, engine, probe).await
+    }
+
+    /// Builds everything on a given engine.
+    ///
+    /// # Errors
+    /// When the engine does not list its sandboxes or images.
+    pub async fn assemble(
+        config: &Config,
+        store: Arc<Store>,
+        engine: Arc<dyn Engine>,
+        probe: Probe,
+    ) -> Result<Self, StartError> {
+        let stop = CancellationToken::new();
+        let clock = Arc::new(SystemClock);
+        let instance: InstanceId = store.instance();
+        info!(engine = %probe.engine, api = %probe.api_version, runtime = %probe.runtime, "the engine answers");
+        for warning in &probe.warnings {
+            warn!("{warning}");
+        }
+
+        let janitor = Janitor::start(Arc::clone(&engine), instance);
+        janitor.reconcile().await?;
+        let catalog = Arc::new(Catalog::default());
+        let discovery = Discovery::new(Arc::clone(&engine), Arc::clone(&catalog));
+        discovery.refresh().await?;
+        if catalog.all().is_empty() {
+            warn!("no image carries the label sandbox.runner=true: build the runners with ./build.sh");
+        }
+        let discovery = discovery.follow(stop.clone());
+
+        let secrets: Vec<_> = config.file_secrets.iter().map(|secret| secret.expose().clone()).collect();
+        let base_url = config.public_base_url.to_string();
+        let signer = Arc::new(UrlSigner::new(&secrets, base_url.trim_end_matches('/')));
+        let files = Arc::new(Files::new(Arc::clone(&store), signer, clock.clone(), files_options(config)));
+        let executions = Executions::new(
+            ExecutionParts {
+                engine: Arc::clone(&engine),
+                catalog: Arc::clone(&catalog),
+                store,
+                files: Arc::clone(&files),
+                janitor: janitor.clone(),
+                admission: Admission::new(admission_options(config, &probe)),
+                clock,
+            },
+            ExecutionOptions {
+                instance,
+                uid: config.engine.runner_uid,
+                limits: config.limits.limits(),
+                program_bytes_max: usize::try_from(config.limits.program_bytes_max).unwrap_or(usize::MAX),
+            },
+        );
+
+        let mcp = McpParts { executions: executions.clone(), files: Arc::clone(&files), options: mcp_options(config) };
+        let router = http::router(HttpParts {
+            mcp: http::mcp::router(mcp.clone(), &mcp_http_options(config, stop.clone())),
+            files: http::files::router(Arc::clone(&files)),
+            tokens: Arc::new(Tokens::new(config.api_token.expose())),
+            readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog))),
+            names: Names::new(&config.public_base_url, allowed_hosts(config)),
+        });
+        let shutdown_grace = Duration::from_millis(config.server.shutdown_grace_ms);
+        let listen = listen::Limits {
+            header_read_max: Duration::from_millis(config.server.header_read_ms),
+            connections_max: config.server.connections_max as usize,
+        };
+        Ok(Self {
+            executions,
+            files,
+            janitor,
+            catalog,
+            probe,
+            instance,
+            mcp,
+            router,
+            discovery,
+            stop,
+            shutdown_grace,
+            listen,
+        })
+    }
+
+    /// Serves HTTP until `shutdown`, then takes everything down: no sandbox is left.
+    pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
+        let stopping = CancellationToken::new();
+        let connections =
+            tokio::spawn(listen::serve(listener, self.router.clone(), self.listen, shutdown.clone(), stopping.clone()));
+        shutdown.cancelled().await;
+        info!("stopping: running programs may end, nothing new starts");
+        self.executions.stop(self.shutdown_grace).await;
+        stopping.cancel();
+        drop(connections.await);
+        self.stop().await;
+    }
+
+    /// Serves HTTP in the background for as long as the app lives, for a process that has another surface in front.
+    pub fn serve_beside(&self, listener: TcpListener) {
+        let stop = self.stop.clone();
+        tokio::spawn(listen::serve(listener, self.router.clone(), self.listen, stop.clone(), stop));
+    }
+
+    /// Ends every run and every task; no sandbox is left.
+    pub async fn stop(self) {
+        self.executions.stop(self.shutdown_grace).await;
+        self.stop.cancel();
+        self.janitor.drain(DRAIN_MAX).await;
+        drop(self.discovery.await);
+    }
+}
+
+/// Listens where the settings say.
+///
+/// # Errors
+/// When the address is taken or not this machine's.
+pub async fn listen(config: &Config) -> Result<TcpListener, StartError> {
+    listen::bind(&config.http_addr)
+        .await
+        .map_err(|source| StartError::Listen { addr: config.http_addr.clone(), source })
+}
+
+fn allowed_hosts(config: &Config) -> Vec<String> {
+    config.server.allowed_hosts.split(',').map(str::to_owned).collect()
+}
+
+fn admission_options(config: &Config, probe: &Probe) -> AdmissionOptions {
+    let slots = match config.admission.slots as usize {
+        0 => {
+            // As many as the cores carry, and never more than the memory holds.
+            let by_memory = probe.memory_bytes / config.limits.memory_bytes.max(1);
+            (probe.cpus as usize * SLOTS_A_CORE).min(usize::try_from(by_memory).unwrap_or(usize::MAX)).max(1)
+        }
+        slots => slots,
+    };
+    info!(slots, "programs that may run at once");
+    AdmissionOptions {
+        slots,
+        queue_max: config.admission.queue_max as usize,
+        wait_max: Duration::from_millis(config.admission.queue_wait_ms),
+    }
+}
+
+fn files_options(config: &Config) -> FilesOptions {
+    FilesOptions {
+        url_ttl_s: config.files.url_ttl_s,
+        entries_max: config.files.listed_max as usize,
+        depth_max: config.files.depth_max as usize,
+        read_bytes_max: config.files.read_bytes_max,
+        write_bytes_max: config.files.write_bytes_max,
+    }
+}
+
+fn mcp_options(config: &Config) -> McpOptions {
+    McpOptions {
+        image_bytes_max: config.files.image_bytes_max,
+        images_max: config.files.images_max as usize,
+        read_bytes_max: config.files.read_bytes_max,
+        write_bytes_max: config.files.write_bytes_max,
+        code_bytes_max: config.limits.program_bytes_max,
+        limits: config.limits.limits(),
+    }
+}
+
+fn mcp_http_options(config: &Config, shutdown: CancellationToken) -> McpHttpOptions {
+    McpHttpOptions {
+        body_bytes_max: usize::try_from(config.server.body_bytes_max).unwrap_or(usize::MAX),
+        body_read_max: Duration::from_millis(config.server.body_read_ms),
+        run_max: Duration::from_millis(config.limits.wall_ms + config.admission.queue_wait_ms),
+        shutdown,
+    }
+}

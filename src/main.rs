@@ -1,3 +1,7 @@
 //! Picks a subcommand and returns an exit code.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    mcp_sandbox_server::cli::main()
+}

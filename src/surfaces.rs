@@ -2,3 +2,5 @@
 //! state lives here.
 
 pub mod http;
+pub mod mcp;
+pub mod wire;

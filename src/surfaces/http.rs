@@ -12,6 +12,7 @@ pub mod failure;
 pub mod files;
 pub mod guard;
 pub mod health;
+pub mod mcp;
 pub mod page;
 pub mod trace;
 

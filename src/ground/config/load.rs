@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn a_print_shows_every_setting_and_no_secret() {
         let config = load(&sources(&[("SANDBOX_LIMITS__WALL_MS", "1234")])).expect("settings");
-        let text = config.print() + &format!("{config:?}");
+        let text = config.print() + format!("{config:?}").as_str();
         assert!(text.contains("SANDBOX_LIMITS__WALL_MS=1234") && text.contains("MCP_API_TOKEN=(set)"));
         assert!(!text.contains("0123456789abcdef") && !text.contains("fedcba9876543210"), "{text}");
         for setting in settings().filter(|s| s.key != "TUNNEL_TOKEN") {

@@ -40,8 +40,10 @@ impl Names {
 
     fn host_is_ours(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else { return false };
-        // An authority may hold `user@`; a Host header may not.
-        !host.contains('@') && self.hosts.contains(&authority.host().to_lowercase())
+        // An authority may hold `user@`, and its parser lets a port be any text; a Host header may have neither.
+        let port = host.strip_prefix(authority.host()).map(|rest| rest.strip_prefix(':').unwrap_or(rest));
+        port.is_some_and(|port| port.is_empty() || port.parse::<u16>().is_ok())
+            && self.hosts.contains(&authority.host().to_lowercase())
     }
 
     /// The public address is compared whole. A loopback name or an extra one may use any port and scheme, since a
@@ -115,7 +117,16 @@ mod tests {
         for good in ["localhost", "LOCALHOST:1", "127.0.0.1:8080", "[::1]:9", "sandbox.example.com", "extra.test:80"] {
             assert!(names.host_is_ours(good), "{good}");
         }
-        for bad in ["", "evil.test", "localhost.evil.test", "127.0.0.2", "a@localhost", "local host", "localhost:x y"] {
+        for bad in [
+            "",
+            "evil.test",
+            "localhost.evil.test",
+            "127.0.0.2",
+            "a@localhost",
+            "localhost:80.evil.test",
+            "local host",
+            "localhost:x y",
+        ] {
             assert!(!names.host_is_ours(bad), "{bad}");
         }
     }
