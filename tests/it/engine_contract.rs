@@ -126,7 +126,7 @@ async fn is_listed_while_it_is_there(world: &World) {
 
 async fn two_do_not_disturb_each_other(world: &World) {
     let p = world.programs;
-    let (one, two) = (p.print("one") + &p.exit(1), p.print("two") + &p.exit(2));
+    let (one, two) = (p.print("one") + p.exit(1).as_str(), p.print("two") + p.exit(2).as_str());
     let (one, two) = tokio::join!(world.run(&one), world.run(&two));
     assert_eq!((one.stdout.as_str(), one.exit.status), ("one\n", 1));
     assert_eq!((two.stdout.as_str(), two.exit.status), ("two\n", 2));
@@ -145,7 +145,7 @@ async fn a_dropped_sandbox_runs_on_and_can_be_destroyed(world: &World) {
     let p = world.programs;
     let mut sandbox = world.start().await;
     let id = sandbox.id;
-    sandbox.stdin.write_all((p.print("ready") + &p.hang()).as_bytes()).await.expect("written");
+    sandbox.stdin.write_all((p.print("ready") + p.hang().as_str()).as_bytes()).await.expect("written");
     sandbox.stdin.shutdown().await.expect("closed");
     read_until(&mut sandbox, "ready").await;
     drop(sandbox);
@@ -157,7 +157,7 @@ async fn a_reader_that_went_away_does_not_hold_up_the_kill(world: &World) {
     let p = world.programs;
     let mut sandbox = world.start().await;
     let id = sandbox.id;
-    let program = p.print("ready") + &p.flood(64 << 20) + &p.hang();
+    let program = p.print("ready") + p.flood(64 << 20).as_str() + p.hang().as_str();
     sandbox.stdin.write_all(program.as_bytes()).await.expect("written");
     sandbox.stdin.shutdown().await.expect("closed");
     read_until(&mut sandbox, "ready").await;
@@ -168,7 +168,7 @@ async fn a_reader_that_went_away_does_not_hold_up_the_kill(world: &World) {
 
 async fn loses_no_byte_of_a_large_output(world: &World) {
     let bytes = 8 << 20;
-    let seen = world.run(&(world.programs.flood(bytes) + &world.programs.complain("end"))).await;
+    let seen = world.run(&(world.programs.flood(bytes) + world.programs.complain("end").as_str())).await;
     assert_eq!((seen.stdout.len(), seen.stderr.as_str(), seen.exit.status), (bytes, "end\n", 0));
 }
 

@@ -1,7 +1,11 @@
 //! Everything that is tested from outside, as one binary.
 
+mod bad_input;
 mod docs;
 mod engine_contract;
 mod engine_docker;
+mod load;
+mod page;
+mod runs;
 mod support;
 mod tidy;

@@ -1,3 +1,9 @@
 //! What several test files share.
 
+pub mod browser;
 pub mod engines;
+pub mod server;
+pub mod until;
+
+pub use server::Server;
+pub use until::until;

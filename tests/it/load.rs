@@ -1,0 +1,45 @@
+//! Many runs, in a row and at once: every answer right, nothing left behind.
+
+use futures_util::future::join_all;
+
+use crate::support::Server;
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("descriptors").count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_hundred_in_a_row_and_fifty_at_once() {
+    let server = Server::start().await;
+    let answer = |n: usize| {
+        let server = &server;
+        async move {
+            let conversation = format!("load-{}", n % 7);
+            let result = server.run(&conversation, "bash", &format!("echo $(({n} * 2)); echo {n} > n.txt")).await;
+            let content = &result["structuredContent"];
+            assert_eq!(content["stdout"], format!("{}\n", n * 2), "{result}");
+            assert_eq!(content["files"][0]["path"], "n.txt");
+        }
+    };
+    answer(0).await;
+    server.janitor.idle().await;
+    let before = descriptors();
+    for n in 0..300 {
+        answer(n).await;
+    }
+    server.janitor.idle().await;
+    assert_eq!(server.containers().await, 0, "after 300 in a row");
+    join_all((0..50).map(answer)).await;
+    server.janitor.idle().await;
+    assert_eq!(server.containers().await, 0, "after 50 at once");
+    let conversations: Vec<_> = std::fs::read_dir(&server.root)
+        .expect("the root")
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| !name.starts_with('.'))
+        .collect();
+    assert_eq!(conversations.len(), 7, "{conversations:?}");
+    // The client's own idle connections are let go before descriptors are counted.
+    let (after, slack) = (descriptors(), 50 * 2 + 10);
+    assert!(after <= before + slack, "{before} descriptors before, {after} after");
+    server.stop().await;
+}

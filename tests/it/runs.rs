@@ -1,0 +1,192 @@
+//! Programs in, output and links out: the main job, on real Docker, through the contract's bare call.
+
+use serde_json::{Value, json};
+
+use crate::support::Server;
+
+fn ended(result: &Value) -> &str {
+    result["structuredContent"]["outcome"]["ended"].as_str().unwrap_or("(none)")
+}
+
+fn stdout(result: &Value) -> &str {
+    result["structuredContent"]["stdout"].as_str().unwrap_or("(none)")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_contracts_call_answers_hello_in_every_language() {
+    let server = Server::start().await;
+    for (language, code) in [
+        ("python", "print(\"Hello!\")"),
+        ("typescript", "const who: string = \"Hello!\"; console.log(who)"),
+        ("javascript", "console.log('Hello!')"),
+        ("bash", "echo 'Hello!'"),
+        ("PY", "print('Hello!')"),
+    ] {
+        let result = server.run("test", language, code).await;
+        assert_eq!(stdout(&result), "Hello!\n", "{language}: {result}");
+        assert_eq!(result["isError"], false);
+        assert_eq!(result["structuredContent"]["outcome"]["exitCode"], 0);
+        let text = result["content"][0]["text"].as_str().expect("text");
+        assert!(text.contains("Hello!"), "{text}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_program_is_a_result_with_the_users_own_lines() {
+    let server = Server::start().await;
+    let result = server.run("test", "python", "x = 1\n\ndef f():\n    return 1 / 0\n\nf()\n").await;
+    assert_eq!(result["isError"], true);
+    assert_eq!(ended(&result), "exited");
+    let stderr = result["structuredContent"]["stderr"].as_str().expect("stderr");
+    assert!(stderr.contains("line 4, in f") && stderr.contains("ZeroDivisionError"), "{stderr}");
+    assert!(!stderr.contains("runner"), "{stderr}");
+    let result = server.run("test", "bash", "kill -SEGV $$").await;
+    assert_eq!((ended(&result), &result["structuredContent"]["outcome"]["signal"]), ("signaled", &json!("SIGSEGV")));
+    for code in [0, 1, 2, 77, 126, 127, 128, 255] {
+        let result = server.run("test", "bash", &format!("exit {code}")).await;
+        assert_eq!(result["structuredContent"]["outcome"]["exitCode"], code, "{result}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_written_file_comes_back_by_a_link_without_a_token() {
+    let server = Server::start().await;
+    let code = "import pandas as pd\npd.DataFrame({'a': [1, 2], 'b': ['x', 'ÿ']}).to_csv('out.csv', index=False)";
+    let result = server.run("files-1", "python", code).await;
+    assert_eq!(result["isError"], false, "{result}");
+    let file = &result["structuredContent"]["files"][0];
+    assert_eq!((&file["path"], &file["change"]), (&json!("out.csv"), &json!("created")));
+    let link = result["content"]
+        .as_array()
+        .and_then(|content| content.iter().find(|block| block["type"] == "resource_link"))
+        .expect("a link");
+    let url = link["uri"].as_str().expect("a URL");
+    assert_eq!(link["uri"], file["url"]);
+    let response = reqwest::get(url).await.expect("an answer");
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["x-content-type-options"], "nosniff");
+    let bytes = response.bytes().await.expect("bytes");
+    let on_disk = std::fs::read(server.root.join("files-1/files/out.csv")).expect("the file");
+    assert_eq!((&bytes[..], on_disk.as_slice()), ("a,b\n1,x\n2,ÿ\n".as_bytes(), "a,b\n1,x\n2,ÿ\n".as_bytes()));
+    altered_links_are_refused(&server, url).await;
+    // The next run sees the file, and nothing of it is called changed.
+    let result = server.run("files-1", "bash", "cat out.csv | head -1; echo more > second.txt").await;
+    assert_eq!(stdout(&result), "a,b\n");
+    let files = result["structuredContent"]["files"].as_array().expect("files");
+    let named: Vec<_> = files.iter().map(|f| (f["path"].as_str(), f["change"].as_str())).collect();
+    assert_eq!(named, [(Some("second.txt"), Some("created")), (Some("out.csv"), Some("unchanged"))]);
+    // Another conversation sees none of it.
+    let result = server.run("files-2", "bash", "ls -A").await;
+    assert_eq!(stdout(&result), "");
+    server.stop().await;
+}
+
+async fn altered_links_are_refused(server: &Server, url: &str) {
+    let path = url.strip_prefix(&server.url("")).expect("our own address");
+    let mut tried = 0;
+    for at in 1..path.len() {
+        for other in ['A', '0', '_'] {
+            let mut altered: Vec<char> = path.chars().collect();
+            if altered[at] == other {
+                continue;
+            }
+            altered[at] = other;
+            let altered: String = altered.into_iter().collect();
+            if !altered.starts_with("/files/") {
+                continue;
+            }
+            let response = server.http.get(server.url(&altered)).send().await.expect("an answer");
+            assert_eq!(response.status(), 403, "{altered}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 200, "only {tried} links were tried");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_figure_left_open_is_saved_and_shown() {
+    let server = Server::start().await;
+    let code = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])";
+    let result = server.run("chart", "python", code).await;
+    assert_eq!(result["isError"], false, "{result}");
+    let image = result["content"]
+        .as_array()
+        .and_then(|content| content.iter().find(|block| block["type"] == "image"))
+        .expect("an image");
+    assert_eq!(image["mimeType"], "image/png");
+    assert!(image["data"].as_str().is_some_and(|data| data.starts_with("iVBOR")), "a PNG in base64");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_limit_has_its_verdict_in_time_and_leaves_nothing() {
+    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "5000")]).await;
+    let limit_and_two = std::time::Duration::from_secs(7);
+    for (language, code, expected) in [
+        ("python", "import time\nprint('first', flush=True)\ntime.sleep(1000)", "timed_out"),
+        ("python", "import sys\nfor _ in range(50): sys.stdout.write('x' * 1048576)", "output_limit"),
+        ("bash", "head -c 52428800 /dev/zero", "output_limit"),
+        ("python", "import os\nwhile True: os.fork()", "process_limit"),
+        ("bash", "f() { f | f & }; f; wait; while :; do f; done", "process_limit"),
+        ("python", "x = []\nwhile True: x.append(bytearray(1 << 20))", "out_of_memory"),
+        ("javascript", "const x = []; while (true) x.push(Buffer.alloc(1 << 20, 1))", "out_of_memory"),
+        ("bash", "trap '' TERM INT HUP; (setsid sleep 1000 &); while :; do :; done", "timed_out"),
+    ] {
+        let begun = std::time::Instant::now();
+        let result = server.run("limits", language, code).await;
+        let took = begun.elapsed();
+        assert_eq!(ended(&result), expected, "{code}: {result:.2000}");
+        assert_eq!(result["isError"], true);
+        assert!(took < limit_and_two, "{code} took {took:?}");
+        server.janitor.idle().await;
+        assert_eq!(server.containers().await, 0, "{code}");
+    }
+    let result = server.run("limits", "python", "import time\nprint('kept', flush=True)\ntime.sleep(1000)").await;
+    assert_eq!(stdout(&result), "kept\n", "what was printed before the end is kept");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_away_ends_its_run() {
+    let server = Server::start().await;
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sandbox.run_code",
+        "arguments": {"conversationId": "gone", "language": "bash", "code": "touch begun; sleep 1000"}}});
+    let request = server.http.post(server.url("/mcp")).bearer_auth(super::support::server::TOKEN).json(&call);
+    let begun = server.root.join("gone/files/begun");
+    let watch = async {
+        while !begun.exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        answer = request.send() => panic!("answered: {answer:?}"),
+        () = watch => {}
+    }
+    // The request is dropped here, and with it the connection.
+    while server.janitor.leased() > 0 {
+        tokio::task::yield_now().await;
+    }
+    server.janitor.idle().await;
+    assert_eq!(server.containers().await, 0);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_the_host_is_inside() {
+    let server = Server::start().await;
+    let code = "id -u; id -g; env | sort; ls /sys/class/net; touch /x 2>&1; pwd; grep -E '^(CapBnd|NoNewPrivs|Seccomp):' /proc/self/status";
+    let result = server.run("inside", "bash", code).await;
+    let text = stdout(&result);
+    assert!(text.starts_with("1000\n1000\n"), "{text}");
+    assert!(text.contains("\nlo\n") && !text.contains("eth0"), "{text}");
+    assert!(text.contains("Read-only file system") && text.contains("\n/data\n"), "{text}");
+    for fact in ["CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+        assert!(text.contains(fact), "{fact}: {text}");
+    }
+    for secret in [super::support::server::TOKEN, super::support::server::FILE_SECRET] {
+        assert!(!result.to_string().contains(secret));
+    }
+    server.stop().await;
+}

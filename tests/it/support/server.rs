@@ -1,0 +1,143 @@
+//! A whole server on real Docker, in this process, on a port of its own, with a root of its own.
+//!
+//! Every test is a leak test: [`Server::stop`] asserts that no container, run or lease is left, and a server that is
+//! dropped without it fails the test.
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use mcp_sandbox_server::{
+    app::{self, App},
+    ground::{
+        config::{self, Config, Sources},
+        telemetry,
+    },
+    nouns::id::InstanceId,
+    ports::{engine::Engine, runner::Catalog},
+    services::janitor::Janitor,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+pub const TOKEN: &str = "0123456789abcdef-of-the-tests";
+pub const FILE_SECRET: &str = "fedcba9876543210-of-the-tests";
+
+/// What to do when the machine is not prepared: tests that need the engine fail, they never skip.
+const PREPARE: &str = "these tests need a container engine and the runner images: run ./test.sh, which prepares both";
+
+pub struct Server {
+    pub address: SocketAddr,
+    pub root: PathBuf,
+    pub engine: Arc<dyn Engine>,
+    pub catalog: Arc<Catalog>,
+    pub janitor: Janitor,
+    pub http: reqwest::Client,
+    instance: InstanceId,
+    shutdown: CancellationToken,
+    serving: JoinHandle<()>,
+    stopped: bool,
+    _folder: TempDir,
+}
+
+/// The settings of a test server; `more` wins.
+pub fn settings(root: &std::path::Path, more: &[(&str, &str)]) -> Config {
+    let mut environment = vec![
+        ("MCP_API_TOKEN".to_owned(), TOKEN.to_owned()),
+        ("FILE_SECRET".to_owned(), FILE_SECRET.to_owned()),
+        ("SANDBOX_ROOT".to_owned(), root.display().to_string()),
+        ("MCP_HTTP_ADDR".to_owned(), "127.0.0.1:0".to_owned()),
+        ("SANDBOX_SERVER__SHUTDOWN_GRACE_MS".to_owned(), "0".to_owned()),
+    ];
+    environment.extend(std::env::var("DOCKER_HOST").ok().map(|host| ("DOCKER_HOST".to_owned(), host)));
+    environment.extend(more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    config::load(&Sources { environment, ..Sources::default() }).expect("the test's settings")
+}
+
+impl Server {
+    pub async fn start() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// A server with some settings of its own.
+    pub async fn with(more: &[(&str, &str)]) -> Self {
+        drop(telemetry::init(&std::env::var("TEST_LOG").unwrap_or_else(|_| "error".to_owned()), false));
+        let folder = tempfile::Builder::new().prefix("sandbox-it-").tempdir().expect("a folder");
+        let root = folder.path().join("root");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let base = format!("http://{address}");
+        let mut pairs = vec![("PUBLIC_BASE_URL", base.as_str())];
+        pairs.extend(more);
+        let config = settings(&root, &pairs);
+        let (engine, _) = app::engine(&config).await.unwrap_or_else(|error| panic!("{error}: {PREPARE}"));
+        let app = App::build(&config).await.unwrap_or_else(|error| panic!("{error}: {PREPARE}"));
+        let (catalog, janitor, instance) = (Arc::clone(&app.catalog), app.janitor.clone(), app.instance);
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
+        let http = reqwest::Client::builder().timeout(Duration::from_secs(120)).build().expect("a client");
+        Self {
+            address,
+            root,
+            engine,
+            catalog,
+            janitor,
+            http,
+            instance,
+            shutdown,
+            serving,
+            stopped: false,
+            _folder: folder,
+        }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// The contract's bare call: no handshake, no `Accept`.
+    pub async fn rpc(&self, tool: &str, arguments: Value) -> Value {
+        let call = json!({"jsonrpc": "2.0", "id": "1", "method": "tools/call",
+                          "params": {"name": tool, "arguments": arguments}});
+        let response = self.http.post(self.url("/mcp")).bearer_auth(TOKEN).json(&call).send().await.expect("an answer");
+        assert_eq!(response.status(), 200);
+        let answer: Value = response.json().await.expect("JSON");
+        assert_eq!(answer["id"], "1");
+        answer
+    }
+
+    /// The result of a tool call that is no JSON-RPC error.
+    pub async fn call(&self, tool: &str, arguments: Value) -> Value {
+        let answer = self.rpc(tool, arguments).await;
+        assert!(answer.get("error").is_none(), "{answer}");
+        answer["result"].clone()
+    }
+
+    /// Runs a program; the whole result.
+    pub async fn run(&self, conversation: &str, language: &str, code: &str) -> Value {
+        let arguments = json!({"conversationId": conversation, "language": language, "code": code});
+        self.call("sandbox.run_code", arguments).await
+    }
+
+    /// Our containers on the engine, dead or alive.
+    pub async fn containers(&self) -> usize {
+        let listed = self.engine.list().await.expect("a list");
+        listed.iter().filter(|sandbox| sandbox.instance == self.instance).count()
+    }
+
+    /// Takes the server down and asserts that nothing is left.
+    pub async fn stop(mut self) {
+        self.stopped = true;
+        self.shutdown.cancel();
+        (&mut self.serving).await.expect("the server ends well");
+        assert_eq!(self.janitor.leased(), 0, "a lease is left");
+        assert_eq!(self.containers().await, 0, "a container is left");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+        assert!(self.stopped || std::thread::panicking(), "a test ends its server with stop()");
+    }
+}
