@@ -2,6 +2,7 @@
 
 pub mod browser;
 pub mod engines;
+pub mod fake_server;
 pub mod server;
 pub mod until;
 

@@ -1,6 +1,6 @@
 //! The same server over standard input and output, for clients that start a process. Logs go to standard error.
 
-use rmcp::{ServiceExt, service::ServerInitializeError, transport::stdio};
+use rmcp::{ServiceExt, service::ServerInitializeError, transport::stdio_pipes};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +23,8 @@ pub enum StdioError {
 /// When the client does not speak the protocol.
 pub async fn serve_stdio(parts: McpParts, shutdown: CancellationToken) -> Result<(), StdioError> {
     let server = McpServer::new(parts, Door::Stdio);
-    match server.serve_with_ct(stdio(), shutdown).await {
+    // Where the streams are pipes they are read without a blocking thread, which would outlive `shutdown`.
+    match server.serve_with_ct(stdio_pipes(), shutdown).await {
         Ok(service) => service.waiting().await.map(drop).map_err(StdioError::from),
         // Nobody said anything.
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),

@@ -29,7 +29,8 @@ pub(super) struct Refusal {
     rpc: i64,
     code: Code,
     message: String,
-    id: Option<Value>,
+    /// Boxed, since a refusal travels in results that are small otherwise.
+    id: Option<Box<Value>>,
     request: Option<RequestId>,
 }
 
@@ -61,7 +62,7 @@ impl Refusal {
 
     /// With the request's own id, so that the client finds what was refused.
     pub(super) fn with_id(self, id: Option<Value>) -> Self {
-        Self { id, ..self }
+        Self { id: id.map(Box::new), ..self }
     }
 
     /// With the id under which the request is in the log.

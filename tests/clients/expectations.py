@@ -1,0 +1,27 @@
+"""What every Python client must see. Results are dictionaries in the wire's own spelling."""
+
+TOOLS = ["run_code", "list_runners", "list_files", "read_file", "write_file", "delete_file"]
+CONVERSATION = "python-client-"
+CODE = "print('Hello!')\nopen('out.csv', 'w').write('a,b')"
+PNG_CODE = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.savefig('chart.png')"
+
+
+def check_run(result: dict) -> None:
+    assert not result["isError"], result
+    assert result["structuredContent"]["stdout"] == "Hello!\n", result
+    assert result["content"][0]["text"].startswith("Hello!\n"), result
+    links = [block for block in result["content"] if block["type"] == "resource_link"]
+    assert [link["name"] for link in links] == ["out.csv"], result
+    assert str(links[0]["uri"]) == result["structuredContent"]["files"][0]["url"], result
+
+
+def check_picture(result: dict, decode) -> None:
+    images = [block for block in result["content"] if block["type"] == "image"]
+    assert not result["isError"] and len(images) == 1, result
+    assert decode(images[0]["data"]).startswith(b"\x89PNG"), result
+
+
+def check_error(result: dict) -> None:
+    assert result["isError"], result
+    assert result["content"][0]["text"].startswith("conversationId: "), result
+    assert result["structuredContent"]["error"]["code"] == "invalid_argument", result

@@ -1,0 +1,32 @@
+#!/bin/sh
+# The MCP Inspector's command line against a server, in every era: URL, token and the folder of the Node tools are the
+# arguments. Fails on any surprise.
+set -eu
+url=$1 token=$2 bin=$3
+
+inspect() {
+    "$bin/node" "$bin/mcp-inspector" --cli --server-url "$url" --transport http \
+        --header "Authorization: Bearer $token" "$@"
+}
+
+# $1: what it is, $2: what must be in it, $3: where it is searched
+expect() {
+    case $3 in
+        *"$2"*) ;;
+        *)
+            printf '%s: expected %s in\n%s\n' "$1" "$2" "$3" >&2
+            exit 1
+            ;;
+    esac
+}
+
+listed=$(inspect --method tools/list --strict)
+for tool in run_code list_runners list_files read_file write_file delete_file; do
+    expect "tools/list" "\"sandbox.$tool\"" "$listed"
+done
+for era in auto legacy modern; do
+    result=$(inspect --protocol-era "$era" --method tools/call --tool-name sandbox.run_code \
+        --tool-arg "conversationId=inspector-$era" language=python 'code=print("Hello!")')
+    expect "tools/call ($era)" '"stdout": "Hello!\n"' "$result"
+    expect "tools/call ($era)" '"isError": false' "$result"
+done

@@ -1,0 +1,60 @@
+"""The Python SDK `mcp` 1.x (handshake era) against a server: URL and token are the arguments. Fails on any surprise."""
+
+import asyncio
+import base64
+import logging
+import sys
+
+import jsonschema
+from mcp import ClientSession, McpError
+from mcp.client.streamable_http import streamablehttp_client
+
+from expectations import CODE, CONVERSATION, PNG_CODE, TOOLS, check_error, check_picture, check_run
+
+# The SDK complains of a 202 to its DELETE, which the specification does not forbid.
+logging.getLogger("mcp.client.streamable_http").setLevel(logging.ERROR)
+
+
+async def main(url: str, token: str) -> None:
+    async with streamablehttp_client(url, headers={"Authorization": f"Bearer {token}"}) as (read, write, _):
+        async with ClientSession(read, write) as session:
+            opened = await session.initialize()
+            assert opened.serverInfo.name == "mcp-sandbox-server", opened
+            tools = (await session.list_tools()).tools
+            assert [tool.name for tool in tools] == [f"sandbox.{name}" for name in TOOLS], tools
+            schemas = {tool.name: tool.outputSchema for tool in tools}
+            told = []
+
+            async def progress(done: float, total: float | None, message: str | None) -> None:
+                told.append((done, total, message))
+
+            async def call(name: str, arguments: dict) -> dict:
+                result = (await session.call_tool(name, arguments, progress_callback=progress)).model_dump(by_alias=True)
+                # The SDK does so for results that are no errors; other clients do so for all.
+                jsonschema.validate(result["structuredContent"], schemas[name])
+                return result
+
+            run = {"conversationId": CONVERSATION + "1", "language": "python"}
+            check_run(await call("sandbox.run_code", run | {"code": CODE}))
+            check_picture(await call("sandbox.run_code", run | {"code": PNG_CODE}), base64.b64decode)
+            failed = await call("sandbox.run_code", run | {"code": "raise SystemExit(3)"})
+            assert failed["isError"] and failed["structuredContent"]["outcome"]["exitCode"] == 3, failed
+            check_error(await call("sandbox.run_code", {"language": "python"}))
+            await call("sandbox.list_runners", {})
+            at = {"conversationId": CONVERSATION + "1", "path": "notes/a.txt"}
+            await call("sandbox.write_file", at | {"content": "ä"})
+            read_back = await call("sandbox.read_file", at)
+            assert read_back["structuredContent"]["content"] == "ä", read_back
+            await call("sandbox.list_files", {"conversationId": CONVERSATION + "1"})
+            await call("sandbox.delete_file", at)
+            assert told == [], f"short runs send no progress: {told}"
+            try:
+                await session.call_tool("sandbox.nothing", {})
+            except McpError as error:
+                assert error.error.code == -32602, error
+            else:
+                raise AssertionError("an unknown tool is an error of the protocol")
+            await session.send_ping()
+
+
+asyncio.run(main(*sys.argv[1:3]))

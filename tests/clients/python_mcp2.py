@@ -1,0 +1,49 @@
+"""The Python SDK `mcp` 2.x against a server, in either era: URL and token are the arguments. Fails on any surprise."""
+
+import asyncio
+import base64
+import sys
+
+import httpx2
+import jsonschema
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+
+from expectations import CODE, CONVERSATION, PNG_CODE, TOOLS, check_error, check_picture, check_run
+
+
+async def era(url: str, token: str, mode: str) -> None:
+    conversation = CONVERSATION + mode
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60) as http:
+        async with Client(streamable_http_client(url, http_client=http), mode=mode) as client:
+            tools = (await client.list_tools()).tools
+            assert [tool.name for tool in tools] == [f"sandbox.{name}" for name in TOOLS], tools
+            schemas = {tool.name: tool.output_schema for tool in tools}
+
+            async def call(name: str, arguments: dict) -> dict:
+                result = (await client.call_tool(name, arguments)).model_dump(by_alias=True)
+                jsonschema.validate(result["structuredContent"], schemas[name])
+                return result
+
+            run = {"conversationId": conversation, "language": "python"}
+            check_run(await call("sandbox.run_code", run | {"code": CODE}))
+            check_picture(await call("sandbox.run_code", run | {"code": PNG_CODE}), base64.b64decode)
+            check_error(await call("sandbox.run_code", {"language": "python"}))
+            await call("sandbox.list_runners", {})
+            listed = await call("sandbox.list_files", {"conversationId": conversation})
+            assert {file["path"] for file in listed["structuredContent"]["files"]} == {"out.csv", "chart.png"}, listed
+            try:
+                await client.call_tool("sandbox.nothing", {})
+            except MCPError as error:
+                assert error.error.code == -32602, error
+            else:
+                raise AssertionError("an unknown tool is an error of the protocol")
+
+
+async def main(url: str, token: str) -> None:
+    for mode in ["auto", "legacy"]:
+        await era(url, token, mode)
+
+
+asyncio.run(main(*sys.argv[1:3]))

@@ -1,0 +1,387 @@
+//! Bad input to `/mcp`: every argument of every tool, every form of JSON, and the headers that the protocol reads.
+//!
+//! Tables: every row says what must come back. Nothing here is ever a 500, starts a sandbox or makes a folder.
+
+use serde_json::{Value, json};
+
+use crate::support::fake_server::{BOTH, FakeServer};
+
+const RUN: &str = "sandbox.run_code";
+const RUNNERS: &str = "sandbox.list_runners";
+const LIST: &str = "sandbox.list_files";
+const READ: &str = "sandbox.read_file";
+const WRITE: &str = "sandbox.write_file";
+const DELETE: &str = "sandbox.delete_file";
+
+/// Tool, arguments, the argument that must be named, a part of the sentence.
+type ArgumentRow = (&'static str, Value, &'static str, &'static str);
+
+/// Arguments of a good run, with one of another value.
+fn run(name: &str, value: Value) -> Value {
+    let mut arguments = json!({"conversationId": "c", "language": "python", "code": "print x"});
+    arguments[name] = value;
+    arguments
+}
+
+/// Missing, empty, too long, unknown.
+fn plain_rows() -> Vec<ArgumentRow> {
+    vec![
+        (RUN, json!({}), "conversationId", "missing"),
+        (RUN, json!({"language": "python", "code": "x"}), "conversationId", "missing"),
+        (RUN, json!({"conversationId": "c", "code": "x"}), "language", "missing"),
+        (RUN, json!({"conversationId": "c", "language": "python"}), "code", "missing"),
+        (RUN, run("code", json!("")), "code", "empty"),
+        (RUN, run("code", json!("x".repeat(1_100_000))), "code", "longer than"),
+        (RUN, run("language", json!("")), "language", "empty"),
+        (RUN, run("language", json!("cobol")), "language", "no runner"),
+        (RUN, run("language", json!("../python")), "language", "first character"),
+        (RUN, run("language", json!("python@sha256:00")), "language", "not allowed"),
+        (RUN, run("language", json!("py thon")), "language", "not allowed"),
+        (RUN, run("language", json!("python\u{0}")), "language", "not allowed"),
+        (RUN, run("language", json!("x".repeat(33))), "language", "longer than 32"),
+        (RUN, run("language", json!("x".repeat(100_000))), "language", "longer than 32"),
+        (RUN, run("timeout", json!(5)), "timeout", "no such argument"),
+        (RUN, run("conversation_id", json!("c")), "conversation_id", "write `conversationId`"),
+        (RUN, run("Code", json!("c")), "Code", "write `code`"),
+        (RUN, run("", json!("c")), "", "no such argument"),
+        (RUN, run("__proto__", json!({})), "__proto__", "no such argument"),
+        (RUN, run("a\u{1b}[31m\nb", json!(1)), "a\\u{1b}[31m\\nb", "no such argument"),
+        (RUNNERS, json!({"language": "python"}), "language", "takes none"),
+        (LIST, json!({}), "conversationId", "missing"),
+        (LIST, json!({"conversationId": "c", "path": "."}), "path", "no such argument"),
+        (READ, json!({"path": "a"}), "conversationId", "missing"),
+        (READ, json!({"conversationId": "c"}), "path", "missing"),
+        (READ, json!({"conversationId": "c", "path": "a", "pathEncoded": "a"}), "pathEncoded", "only one"),
+        (READ, json!({"conversationId": "c", "path": "a", "encoding": "base64"}), "encoding", "no such argument"),
+        (WRITE, json!({"conversationId": "c", "path": "a"}), "content", "missing"),
+        (WRITE, json!({"conversationId": "c", "content": "a"}), "path", "missing"),
+        (WRITE, json!({"conversationId": "c", "pathEncoded": "a", "content": "a"}), "pathEncoded", "write `path`"),
+        (
+            WRITE,
+            json!({"conversationId": "c", "path": "a", "content": "%", "encoding": "base64"}),
+            "content",
+            "not base64",
+        ),
+        (
+            WRITE,
+            json!({"conversationId": "c", "path": "a", "content": "YQ", "encoding": "base64"}),
+            "content",
+            "padding",
+        ),
+        (
+            WRITE,
+            json!({"conversationId": "c", "path": "a", "content": "YQ==\n", "encoding": "base64"}),
+            "content",
+            "line breaks",
+        ),
+        (
+            WRITE,
+            json!({"conversationId": "c", "path": "a", "content": "a", "encoding": "utf-16"}),
+            "encoding",
+            "neither",
+        ),
+        (WRITE, json!({"conversationId": "c", "path": "a", "content": "a", "encoding": ""}), "encoding", "neither"),
+        (WRITE, json!({"conversationId": "c", "path": "a", "content": "a", "mode": 511}), "mode", "no such argument"),
+        (DELETE, json!({"conversationId": "c"}), "path", "missing"),
+        (DELETE, json!({"conversationId": "c", "path": "a", "recursive": true}), "recursive", "no such argument"),
+    ]
+}
+
+/// Wrong types.
+fn type_rows() -> Vec<ArgumentRow> {
+    let mut rows = Vec::new();
+    for bad in [json!(1), json!(1.5), json!(true), json!([]), json!(["print x"]), json!({}), json!({"a": 1})] {
+        for name in ["conversationId", "language", "code"] {
+            rows.push((RUN, run(name, bad.clone()), name, "give a string"));
+        }
+    }
+    for name in ["conversationId", "language", "code"] {
+        rows.push((RUN, run(name, Value::Null), name, "missing"));
+    }
+    for offset in [json!(-1), json!(1.5), json!("1"), json!(true), json!([]), json!(1e30)] {
+        rows.push((READ, json!({"conversationId": "c", "path": "a", "offset": offset}), "offset", "whole number"));
+    }
+    rows
+}
+
+/// Ids and paths that mean harm.
+fn hostile_rows() -> Vec<ArgumentRow> {
+    let mut rows = Vec::new();
+    let long = "x".repeat(129);
+    let hostile = [
+        ("", "empty"),
+        (".", "first character"),
+        ("..", "first character"),
+        ("/", "first character"),
+        ("../x", "first character"),
+        ("-rf", "first character"),
+        (".trash", "first character"),
+        ("_a", "first character"),
+        ("a/b", "not allowed"),
+        ("a\\b", "not allowed"),
+        ("a\u{0}b", "not allowed"),
+        ("a b", "not allowed"),
+        ("a%2fb", "not allowed"),
+        ("ä", "first character"),
+        ("aä", "not allowed"),
+        ("a\n", "not allowed"),
+        ("a\u{202e}b", "not allowed"),
+        (" a", "first character"),
+        ("~", "first character"),
+        (&long, "longer than 128"),
+    ];
+    for (id, part) in hostile {
+        for tool in [RUN, LIST, READ, WRITE, DELETE] {
+            let mut arguments = match tool {
+                RUN => run("code", json!("print x")),
+                WRITE => json!({"path": "a", "content": "a"}),
+                LIST => json!({}),
+                _ => json!({"path": "a"}),
+            };
+            arguments["conversationId"] = json!(id);
+            rows.push((tool, arguments, "conversationId", part));
+        }
+    }
+    for (path, part) in [
+        ("", "names no file"),
+        ("/", "names no file"),
+        ("/data", "names no file"),
+        ("/etc/passwd", "starts with a slash"),
+        ("../x", "`..`"),
+        ("a/../../x", "`..`"),
+        ("a//b", "empty name"),
+        ("a/", "empty name"),
+        ("a\u{0}b", "zero byte"),
+    ] {
+        rows.push((READ, json!({"conversationId": "c", "path": path}), "path", part));
+        rows.push((WRITE, json!({"conversationId": "c", "path": path, "content": "x"}), "path", part));
+        rows.push((DELETE, json!({"conversationId": "c", "path": path}), "path", part));
+    }
+    for (path, part) in [("%2e%2e", "`..`"), ("a%2fb", "encoded slash"), ("a%00", "zero byte"), ("a%", "percent sign")]
+    {
+        rows.push((READ, json!({"conversationId": "c", "pathEncoded": path}), "pathEncoded", part));
+        rows.push((DELETE, json!({"conversationId": "c", "pathEncoded": path}), "pathEncoded", part));
+    }
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_arguments_are_named() {
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__PROGRAM_BYTES_MAX", "1000000")]).await;
+    let rows = [plain_rows(), type_rows(), hostile_rows()].concat();
+    assert!(rows.len() >= 80, "{} rows", rows.len());
+    for (tool, arguments, name, part) in rows {
+        let shown = arguments.to_string();
+        let shown: String = shown.chars().take(120).collect();
+        let result = server.call(tool, arguments).await;
+        let text = result["content"][0]["text"].as_str().expect("a text");
+        assert_eq!(result["isError"], true, "{tool} {shown}");
+        assert!(text.starts_with(&format!("{name}: ")) && text.contains(part), "{tool} {shown}: {text}");
+        assert!(text.len() < 400, "{tool} {shown}: {text}");
+        let error = &result["structuredContent"]["error"];
+        let expected = if part == "no runner" { "runner_not_found" } else { "invalid_argument" };
+        assert_eq!(error["code"], expected, "{tool} {shown}: {result}");
+        assert_eq!(error["message"], text);
+        assert!(error["requestId"].as_str().is_some_and(|id| id.starts_with("req-")), "{result}");
+    }
+    assert_eq!(server.engine.started(), [], "nothing was started");
+    assert!(!server.root.join("c").exists(), "no folder was made");
+    server.stop().await;
+}
+
+/// Body, status, JSON-RPC code, the id that must be echoed.
+fn body_rows() -> Vec<(String, u16, i64, Value)> {
+    let call = |params: &str| format!(r#"{{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{params}}}"#);
+    let method = |method: &str| format!(r#"{{"jsonrpc":"2.0","id":7,"method":"{method}"}}"#);
+    let deep = format!("{}1{}", "[".repeat(300), "]".repeat(300));
+    let wide = format!("{{\"a\":[{}0]}}", "0,".repeat(20_000));
+    let mut rows: Vec<(String, u16, i64, Value)> = [
+        "",
+        " ",
+        "nonsense",
+        "{",
+        "{\"jsonrpc\":\"2.0\"",
+        "{'a':1}",
+        "{\"a\":NaN}",
+        "{\"a\":Infinity}",
+        "{\"a\":1e400}",
+        "{\"a\":\"\\ud800\"}",
+        "\u{feff}{}",
+        "{}{}",
+        "{\"a\":\"\n\"}",
+        "\0",
+        &deep,
+    ]
+    .iter()
+    .map(|body| ((*body).to_owned(), 400, -32700, Value::Null))
+    .collect();
+    rows.extend(
+        [
+            "[]",
+            "null",
+            "1",
+            "\"x\"",
+            "{}",
+            "[[]]",
+            r#"["2.0",1,"tools/call"]"#,
+            r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#,
+            r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":129999999999999999999999999999,"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":{},"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":[],"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":true,"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","method":"tools/list"}"#,
+            &wide,
+        ]
+        .iter()
+        .map(|body| ((*body).to_owned(), 400, -32600, Value::Null)),
+    );
+    for body in [
+        r#"{"jsonrpc":"1.0","id":7,"method":"ping"}"#,
+        r#"{"jsonrpc":2,"id":7,"method":"ping"}"#,
+        r#"{"id":7,"method":"ping"}"#,
+        r#"{"jsonrpc":"2.0","id":7}"#,
+        r#"{"jsonrpc":"2.0","id":7,"method":1}"#,
+        r#"{"jsonrpc":"2.0","id":7,"method":null}"#,
+        r#"{"jsonrpc":"2.0","id":7,"result":{}}"#,
+        r#"{"jsonrpc":"2.0","id":7,"error":{"code":1,"message":"x"}}"#,
+        r#"{"jsonrpc":"2.0","id":7,"method":"ping","result":{}}"#,
+    ] {
+        rows.push((body.to_owned(), 400, -32600, json!(7)));
+    }
+    rows.push((r#"{"jsonrpc":"2.0","id":7,"method":"ping","params":[]}"#.to_owned(), 400, -32602, json!(7)));
+    rows.push((r#"{"jsonrpc":"2.0","id":7,"method":"ping","params":1}"#.to_owned(), 400, -32602, json!(7)));
+    for params in [
+        "null",
+        "{}",
+        r#"{"name":1}"#,
+        r#"{"name":null}"#,
+        r#"{"name":["sandbox.run_code"]}"#,
+        r#"{"name":""}"#,
+        r#"{"name":"run_code"}"#,
+        r#"{"name":"sandbox.run_code "}"#,
+        r#"{"name":"SANDBOX.RUN_CODE"}"#,
+        r#"{"name":"sandbox.list_runners","arguments":[]}"#,
+        r#"{"name":"sandbox.list_runners","arguments":"x"}"#,
+        r#"{"name":"sandbox.list_runners","arguments":1}"#,
+        r#"{"arguments":{}}"#,
+    ] {
+        rows.push((call(params), 200, -32602, json!("x")));
+    }
+    for name in ["tools/nothing", "", "prompts/list", "resources/list", "resources/templates/list", "TOOLS/LIST"] {
+        rows.push((method(name), 200, -32601, json!(7)));
+    }
+    rows.push((
+        r#"{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"cursor":"x"}}"#.to_owned(),
+        200,
+        -32602,
+        json!(7),
+    ));
+    rows.push((method("initialize"), 200, -32602, json!(7)));
+    rows.push((
+        r#"{"jsonrpc":"2.0","id":7,"method":"initialize","params":{"protocolVersion":1}}"#.to_owned(),
+        200,
+        -32602,
+        json!(7),
+    ));
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_messages_are_json_rpc_errors() {
+    let server = FakeServer::start().await;
+    for (body, status, code, id) in body_rows() {
+        let response = server.post(body.clone()).send().await.expect("an answer");
+        let got = response.status().as_u16();
+        let answer: Value = response.json().await.expect("JSON");
+        let ok = got == status && answer["error"]["code"] == code && answer["id"] == id && answer["jsonrpc"] == "2.0";
+        assert!(ok, "{body:.120}: {got} {answer}, expected {status} {code} {id}");
+        assert!(
+            answer["error"]["message"].as_str().is_some_and(|text| !text.is_empty() && text.len() < 300),
+            "{answer}"
+        );
+    }
+    assert_eq!(server.engine.started(), []);
+    server.stop().await;
+}
+
+/// What it is, body, headers, status.
+type HeaderRow<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], u16);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_headers_are_json_rpc_errors() {
+    let server =
+        FakeServer::with(&[("SANDBOX_SERVER__BODY_BYTES_MAX", "100000"), ("SANDBOX_SERVER__BODY_READ_MS", "300")])
+            .await;
+    let ping = r#"{"jsonrpc":"2.0","id":7,"method":"tools/list"}"#;
+    let modern = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"sandbox.list_runners",
+        "_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+    let rows: [HeaderRow; 15] = [
+        ("session twice", ping, &[("mcp-session-id", "a"), ("mcp-session-id", "a")], 400),
+        ("version twice", ping, &[("mcp-protocol-version", "2025-06-18"), ("mcp-protocol-version", "2025-06-18")], 400),
+        ("unknown session", ping, &[("mcp-session-id", "a"), ("accept", BOTH)], 404),
+        ("an old session on a bare call is ignored", ping, &[("mcp-session-id", "a")], 200),
+        ("unknown version", ping, &[("mcp-protocol-version", "1999-01-01")], 400),
+        ("version of no form", ping, &[("mcp-protocol-version", "x")], 400),
+        ("new version without its fields", ping, &[("mcp-protocol-version", "2026-07-28")], 400),
+        ("method that is another", ping, &[("mcp-method", "tools/call"), ("mcp-protocol-version", "2025-06-18")], 400),
+        (
+            "modern, whole",
+            modern,
+            &[
+                ("mcp-protocol-version", "2026-07-28"),
+                ("mcp-method", "tools/call"),
+                ("mcp-name", "sandbox.list_runners"),
+            ],
+            200,
+        ),
+        (
+            "modern, another name",
+            modern,
+            &[("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/call"), ("mcp-name", "sandbox.run_code")],
+            400,
+        ),
+        (
+            "modern, another method",
+            modern,
+            &[
+                ("mcp-protocol-version", "2026-07-28"),
+                ("mcp-method", "tools/list"),
+                ("mcp-name", "sandbox.list_runners"),
+            ],
+            400,
+        ),
+        ("compressed", ping, &[("content-encoding", "gzip")], 415),
+        ("any kind", ping, &[("accept", "*/*")], 200),
+        ("a picture wanted", ping, &[("accept", "image/png")], 200),
+        ("only a stream", ping, &[("accept", "text/event-stream")], 200),
+    ];
+    for (what, body, headers, status) in rows {
+        let mut request = server.post(body);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = request.send().await.expect("an answer");
+        let got = response.status().as_u16();
+        let text = response.text().await.expect("text");
+        assert_eq!(got, status, "{what}: {text}");
+        if status >= 400 {
+            let answer: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{what}: {text}"));
+            assert!(answer["error"]["code"].is_i64(), "{what}: {text}");
+        }
+    }
+    let large = server.post(format!("{{\"a\":\"{}\"}}", "x".repeat(100_000))).send().await.expect("an answer");
+    assert_eq!(large.status(), 413);
+    assert_eq!(large.json::<Value>().await.expect("JSON")["error"]["data"]["code"], "too_large");
+    let endless = futures_util::stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b' '; 4096]));
+    // The server closes the connection on a body that never ends, so its answer may not be read in full.
+    if let Ok(answer) = server.post(reqwest::Body::wrap_stream(endless)).send().await {
+        assert_eq!(answer.status(), 413);
+    }
+    let silent =
+        server.post(reqwest::Body::wrap_stream(futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>()));
+    assert_eq!(silent.send().await.expect("an answer").status(), 408);
+    server.stop().await;
+}

@@ -1,0 +1,111 @@
+//! Clients that other people wrote, against a whole server with real programs: the Python SDK in two generations, the
+//! MCP Inspector, and a process that speaks over standard input and output.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    process::Command,
+    time::timeout,
+};
+
+use crate::support::{
+    Server,
+    server::{FILE_SECRET, TOKEN},
+};
+
+const CLIENT_TIME_MAX: Duration = Duration::from_mins(3);
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A tool that is prepared once and never skipped.
+fn tool(name: &str) -> PathBuf {
+    let path = root().join("target/test-tools").join(name);
+    assert!(path.exists(), "{} is missing: run ./test.sh, which prepares the clients", path.display());
+    path
+}
+
+/// Runs a client to its end; its own words are the failure's.
+async fn client(program: &Path, arguments: &[&str]) {
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .current_dir(root().join("tests/clients"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .kill_on_drop(true);
+    let output = timeout(CLIENT_TIME_MAX, command.stdin(Stdio::null()).output());
+    let output = output.await.expect("the client ends in time").expect("the client starts");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{arguments:?}: {}\n{out}\n{err}", output.status);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_python_sdk_before_2() {
+    let python = tool("mcp1/bin/python");
+    let server = Server::start().await;
+    client(&python, &["python_mcp1.py", &server.url("/mcp"), TOKEN]).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_python_sdk_from_2_on() {
+    let python = tool("mcp2/bin/python");
+    let server = Server::start().await;
+    client(&python, &["python_mcp2.py", &server.url("/mcp"), TOKEN]).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_inspector() {
+    let bin = tool("npm/node_modules/.bin");
+    let server = Server::start().await;
+    let bin = bin.to_str().expect("a path in UTF-8");
+    client(Path::new("sh"), &["inspector.sh", &server.url("/mcp"), TOKEN, bin]).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn standard_input_and_output() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut process = Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
+        .arg("stdio")
+        .env_clear()
+        .envs(std::env::var("DOCKER_HOST").map(|host| ("DOCKER_HOST", host)))
+        .envs([("MCP_API_TOKEN", TOKEN), ("FILE_SECRET", FILE_SECRET), ("MCP_HTTP_ADDR", "127.0.0.1:0")])
+        .env("SANDBOX_ROOT", folder.path().join("root"))
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("the server starts");
+    let mut input = process.stdin.take().expect("its input");
+    let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
+    let mut ask = async |message: Value| -> Value {
+        input.write_all(format!("{message}\n").as_bytes()).await.expect("sent");
+        if message.get("id").is_none() {
+            return Value::Null;
+        }
+        let line = timeout(CLIENT_TIME_MAX, lines.next_line()).await.expect("an answer in time").expect("text");
+        serde_json::from_str(&line.expect("an answer")).expect("nothing but JSON on standard output")
+    };
+    let opened =
+        ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-06-18",
+        "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}}));
+    assert_eq!(opened.await["result"]["serverInfo"]["name"], "mcp-sandbox-server");
+    ask(json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+    let run = ask(json!({"jsonrpc": "2.0", "id": "1", "method": "tools/call", "params": {"name": "sandbox.run_code",
+        "arguments": {"conversationId": "stdio", "language": "bash", "code": "echo Hello!"}}}));
+    let run = run.await;
+    assert_eq!((&run["id"], &run["result"]["structuredContent"]["stdout"]), (&json!("1"), &json!("Hello!\n")), "{run}");
+    drop(input);
+    let status = timeout(CLIENT_TIME_MAX, process.wait()).await.expect("it ends with its input").expect("a status");
+    assert!(status.success(), "{status}");
+}

@@ -1,0 +1,328 @@
+//! What the tools answer, in every era of the protocol, and that a call which is given up ends its program.
+
+use std::time::Duration;
+
+use mcp_sandbox_server::surfaces::http::mcp::McpHttpOptions;
+use reqwest::Response;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::support::fake_server::{BOTH, FakeServer, messages};
+
+const TOOLS: [&str; 6] = ["run_code", "list_runners", "list_files", "read_file", "write_file", "delete_file"];
+
+fn names(list: &Value) -> Vec<String> {
+    let tools = list["result"]["tools"].as_array().expect("tools");
+    tools.iter().map(|tool| tool["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+fn blocks<'a>(result: &'a Value, kind: &str) -> Vec<&'a Value> {
+    result["content"].as_array().expect("content").iter().filter(|block| block["type"] == kind).collect()
+}
+
+fn text(result: &Value) -> &str {
+    result["content"][0]["text"].as_str().expect("a text first")
+}
+
+/// A document that is made from the code: `UPDATE=1` rewrites it.
+fn hold(name: &str, text: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(&path, text).expect("written");
+    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        there == text,
+        "{name} is not what the code says: run `UPDATE=1 cargo test --test it mcp_tools` and commit."
+    );
+}
+
+/// Waits until the fake engine has so many sandboxes alive.
+async fn alive(server: &FakeServer, count: usize) {
+    let reached = async {
+        while server.engine.live().len() != count {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), reached).await.unwrap_or_else(|_| panic!("never {count} sandboxes"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_is_complete_portable_and_always_the_same() {
+    let server = FakeServer::start().await;
+    let list = server.rpc("tools/list", json!({})).await;
+    assert_eq!(names(&list), TOOLS.map(|name| format!("sandbox.{name}")));
+    assert_eq!(list, server.rpc("tools/list", json!({})).await);
+    for tool in list["result"]["tools"].as_array().expect("tools") {
+        for member in ["title", "description", "inputSchema", "outputSchema", "annotations"] {
+            assert!(!tool[member].is_null(), "{member} of {tool}");
+        }
+        for hint in ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"] {
+            assert!(tool["annotations"][hint].is_boolean(), "{hint} of {tool}");
+        }
+        assert_eq!((&tool["inputSchema"]["type"], &tool["outputSchema"]["type"]), (&json!("object"), &json!("object")));
+        assert!(!tool.to_string().contains("$ref"), "{tool}");
+    }
+    let run = list["result"]["tools"][0].to_string();
+    for part in ["30 s", "256 MiB", "0.5 CPU", "/data", "no network", "bash, python"] {
+        assert!(run.contains(part), "{part} in {run}");
+    }
+    let pretty = serde_json::to_string_pretty(&list["result"]["tools"]).expect("JSON") + "\n";
+    hold("docs/generated/mcp-tools.json", &pretty);
+    let url = format!("http://{}/mcp?names=underscore", server.address);
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let underscored = server.http.post(url).bearer_auth(crate::support::server::TOKEN).json(&body).send().await;
+    let underscored: Value = underscored.expect("an answer").json().await.expect("JSON");
+    assert_eq!(names(&underscored), TOOLS.map(|name| format!("sandbox_{name}")));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_comes_back_as_text_structure_and_links() {
+    let server = FakeServer::start().await;
+    let result = server.run("run", "print hello\nstderr oh\nwrite out.csv a,b\nsleep 20ms").await;
+    assert_eq!(result["isError"], false);
+    let report = &result["structuredContent"];
+    assert_eq!((&report["stdout"], &report["stderr"]), (&json!("hello\n"), &json!("oh\n")));
+    assert_eq!((&report["outcome"]["ended"], &report["outcome"]["exitCode"]), (&json!("exited"), &json!(0)));
+    assert_eq!((&report["language"], &report["conversationId"]), (&json!("python"), &json!("run")));
+    assert_eq!(report["figures"]["stdoutBytes"], 6);
+    assert!(report["runId"].as_str().is_some_and(|id| id.starts_with("run-")));
+    let file = &report["files"][0];
+    assert_eq!((&file["path"], &file["change"], &file["size"]), (&json!("out.csv"), &json!("created"), &json!(3)));
+    assert!(file["modifiedAt"].as_str().is_some_and(|at| at.ends_with('Z')) && file.get("pathEncoded").is_none());
+    let said = text(&result);
+    for part in ["hello\n", "[standard error]\noh\n", "exit status 0", "- out.csv (created, 3 B)"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let links = blocks(&result, "resource_link");
+    assert_eq!(links.len(), 1);
+    let expected = json!({"type": "resource_link", "uri": file["url"], "name": "out.csv", "mimeType": file["mediaType"], "size": 3});
+    assert_eq!(*links[0], expected);
+    // The second run made nothing, so it links nothing.
+    let result = server.run("run", "").await;
+    assert_eq!(result["structuredContent"]["error"]["code"], "invalid_argument");
+    let result = server.run("run", "print again").await;
+    assert!(blocks(&result, "resource_link").is_empty());
+    assert!(text(&result).contains("[Other files in /data: 1]"), "{result}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_program_is_a_result_marked_as_an_error() {
+    let server = FakeServer::start().await;
+    for (code, ended) in [
+        ("exit 3", "exited"),
+        ("signal 11", "signaled"),
+        ("oom", "out_of_memory"),
+        ("fork-limit\nexit 1", "process_limit"),
+        ("flood 20000000", "output_limit"),
+    ] {
+        let result = server.run("fails", code).await;
+        assert_eq!(result["isError"], true, "{code}");
+        let outcome = &result["structuredContent"]["outcome"];
+        assert_eq!(outcome["ended"], ended, "{code}");
+        assert!(text(&result).contains(outcome["sentence"].as_str().expect("a sentence")), "{code}");
+    }
+    assert_eq!(server.run("fails", "signal 11").await["structuredContent"]["outcome"]["signal"], "SIGSEGV");
+    server.engine.set_away(true);
+    let result = server.run("fails", "print x").await;
+    assert_eq!(result["structuredContent"]["error"]["code"], "engine_unavailable");
+    assert_eq!(result["isError"], true);
+    server.engine.set_away(false);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn small_pictures_are_shown_and_other_bytes_are_not() {
+    let server =
+        FakeServer::with(&[("SANDBOX_FILES__IMAGES_MAX", "2"), ("SANDBOX_FILES__IMAGE_BYTES_MAX", "100")]).await;
+    let gif = "GIF89a\u{1}\u{1}\u{1}\u{1}end";
+    let big = "x".repeat(200);
+    let code = format!(
+        "write a.gif {gif}\nwrite b.png no picture\nwrite c.gif {gif}{big}\nwrite d.gif {gif}\nwrite e.gif {gif}"
+    );
+    let result = server.run("pictures", &code).await;
+    let images = blocks(&result, "image");
+    assert_eq!(images.len(), 2, "{result}");
+    assert!(images.iter().all(|image| image["mimeType"] == "image/gif"));
+    assert_eq!(blocks(&result, "resource_link").len(), 5);
+    let read = server.call("sandbox.read_file", json!({"conversationId": "pictures", "path": "a.gif"})).await;
+    assert_eq!(blocks(&read, "image").len(), 1, "{read}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_written_read_listed_and_deleted() {
+    let server =
+        FakeServer::with(&[("SANDBOX_FILES__READ_BYTES_MAX", "5"), ("SANDBOX_FILES__WRITE_BYTES_MAX", "10")]).await;
+    let at = |path: &str| json!({"conversationId": "files", "path": path});
+    let write = |path: &str, content: &str, encoding: &str| json!({"conversationId": "files", "path": path, "content": content, "encoding": encoding});
+    let written = server.call("sandbox.write_file", write("d/a.txt", "abcd€f", "utf-8")).await;
+    assert_eq!(written["structuredContent"]["size"], 8, "{written}");
+    assert_eq!(blocks(&written, "resource_link")[0]["uri"], written["structuredContent"]["url"]);
+    let read = server.call("sandbox_read_file", at("/data/d/a.txt")).await;
+    let piece = &read["structuredContent"];
+    assert_eq!(
+        (&piece["content"], &piece["truncated"], &piece["nextOffset"]),
+        (&json!("abcd"), &json!(true), &json!(4))
+    );
+    let mut rest = at("d/a.txt");
+    rest["offset"] = json!(4);
+    let read = server.call("sandbox.read_file", rest).await;
+    assert_eq!(read["structuredContent"]["content"], "€f");
+    assert_eq!(read["structuredContent"]["truncated"], false);
+    server.call("sandbox.write_file", write("b.bin", "//79", "base64")).await;
+    let read = server.call("sandbox.read_file", at("b.bin")).await;
+    assert_eq!(
+        (&read["structuredContent"]["encoding"], &read["structuredContent"]["content"]),
+        (&json!("base64"), &json!("//79"))
+    );
+    let large = server.call("sandbox.write_file", write("c.txt", "12345678901", "utf-8")).await;
+    assert_eq!(large["structuredContent"]["error"]["code"], "too_large");
+    assert!(text(&large).starts_with("content: "), "{large}");
+    let listed = server.call("sandbox.list_files", json!({"conversationId": "files"})).await;
+    let paths: Vec<_> =
+        listed["structuredContent"]["files"].as_array().expect("files").iter().map(|f| &f["path"]).collect();
+    assert_eq!(paths, ["b.bin", "d/a.txt"]);
+    for path in paths {
+        let gone = server.call("sandbox.delete_file", json!({"conversationId": "files", "path": path})).await;
+        assert_eq!(gone["structuredContent"], json!({"deleted": true}));
+    }
+    let again = server.call("sandbox.delete_file", at("b.bin")).await;
+    assert_eq!(again["structuredContent"]["error"]["code"], "file_not_found");
+    let nobody = server.call("sandbox.read_file", json!({"conversationId": "nobody", "path": "x"})).await;
+    assert_eq!(nobody["structuredContent"]["error"]["code"], "conversation_not_found");
+    let empty = server.call("sandbox.list_files", json!({"conversationId": "nobody"})).await;
+    assert_eq!(empty["structuredContent"]["files"], json!([]));
+    assert!(!server.root.join("nobody").exists());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_principal_nobody_is_served() {
+    let server = FakeServer::start().await;
+    let options = McpHttpOptions {
+        body_bytes_max: 1000,
+        body_read_max: Duration::from_secs(1),
+        run_max: Duration::from_secs(1),
+        shutdown: CancellationToken::new(),
+    };
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sandbox.list_runners"}});
+    for accept in [BOTH, "application/json"] {
+        let request = http::Request::post("/mcp").header("host", "localhost").header("accept", accept);
+        let request = request.header("content-type", "application/json").body(axum::body::Body::from(body.to_string()));
+        let router = mcp_sandbox_server::surfaces::http::mcp::router(server.mcp.clone(), &options);
+        let response = router.oneshot(request.expect("a request")).await.expect("an answer");
+        let bytes = axum::body::to_bytes(response.into_body(), 10_000).await.expect("bytes");
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(text.contains("-32600") && text.contains("nobody is known to ask"), "{text}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_come_back_as_they_were() {
+    let server = FakeServer::start().await;
+    for id in ["0", "-1", "9223372036854775807", "\"1\"", "\"\"", "\"a b ä\"", "\"00\""] {
+        let body = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/list\"}}");
+        let answer = server.post(body).send().await.expect("an answer").text().await.expect("text");
+        assert!(answer.contains(&format!("\"id\":{id},")), "{id}: {answer:.60}");
+    }
+    let told = server.post(r#"{"jsonrpc":"2.0","method":"notifications/nothing"}"#).send().await.expect("an answer");
+    assert_eq!(told.status(), 202);
+    server.stop().await;
+}
+
+/// Opens a session as clients of the handshake era do; answers its id.
+async fn open_session(server: &FakeServer) -> String {
+    let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}});
+    let response = server.post(body.to_string()).header("accept", BOTH).send().await.expect("an answer");
+    let id = response.headers()["mcp-session-id"].to_str().expect("text").to_owned();
+    let opened = messages(response).await;
+    assert_eq!(opened[0]["result"]["serverInfo"]["name"], "mcp-sandbox-server");
+    assert!(opened[0]["result"]["capabilities"]["tools"].is_object());
+    let ready = in_session(server, &id, &json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+    assert_eq!(ready.status(), 202);
+    id
+}
+
+async fn in_session(server: &FakeServer, session: &str, message: &Value) -> Response {
+    let request = server.post(message.to_string()).header("accept", BOTH).header("mcp-session-id", session);
+    request.header("mcp-protocol-version", "2025-06-18").send().await.expect("an answer")
+}
+
+fn hang(id: u64) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "sandbox.run_code",
+        "arguments": {"conversationId": "hangs", "language": "python", "code": "hang"}}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_serves_calls_and_its_cancellation_ends_the_program() {
+    let server = FakeServer::start().await;
+    let session = open_session(&server).await;
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sandbox_run_code",
+        "arguments": {"conversationId": "s", "language": "python", "code": "print hi"}}});
+    let answers = messages(in_session(&server, &session, &call).await).await;
+    assert_eq!(answers[0]["result"]["structuredContent"]["stdout"], "hi\n");
+    let hanging = hang(2);
+    let hanging = in_session(&server, &session, &hanging);
+    let cancel = async {
+        alive(&server, 1).await;
+        let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2, "reason": "test"}});
+        assert_eq!(in_session(&server, &session, &told).await.status(), 202);
+        alive(&server, 0).await;
+    };
+    let (stream, ()) = tokio::join!(hanging, cancel);
+    drop(stream);
+    // Going away is no cancellation in a session; the end of the session is.
+    let stream = in_session(&server, &session, &hang(3)).await;
+    alive(&server, 1).await;
+    drop(stream);
+    let url = format!("http://{}/mcp", server.address);
+    let closed = server.http.delete(url).bearer_auth(crate::support::server::TOKEN).header("mcp-session-id", &session);
+    assert!(closed.send().await.expect("an answer").status().is_success());
+    alive(&server, 0).await;
+    assert_eq!(in_session(&server, &session, &call).await.status(), 404);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_session_going_away_ends_the_program() {
+    let server = FakeServer::start().await;
+    let mut modern = hang(1);
+    modern["params"]["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {}});
+    let headers =
+        [("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/call"), ("mcp-name", "sandbox.run_code")];
+    let streaming = server.post(modern.to_string()).header("accept", BOTH);
+    let streaming = headers.iter().fold(streaming, |request, (name, value)| request.header(*name, *value));
+    for request in [server.post(hang(1).to_string()), streaming] {
+        let answered = tokio::select! {
+            answer = async { request.send().await.expect("an answer").text().await } => Some(answer),
+            () = alive(&server, 1) => None,
+        };
+        assert!(answered.is_none(), "{answered:?}");
+        alive(&server, 0).await;
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asked_for_progress_hears_of_a_long_run() {
+    let server = FakeServer::start().await;
+    let mut call = hang(1);
+    call["params"]["arguments"]["code"] = json!("sleep 6s\nprint done");
+    call["params"]["_meta"] = json!({"progressToken": "p"});
+    let told = messages(server.post(call.to_string()).header("accept", BOTH).send().await.expect("an answer")).await;
+    assert_eq!(
+        (&told[0]["method"], &told[0]["params"]["progressToken"]),
+        (&json!("notifications/progress"), &json!("p"))
+    );
+    assert_eq!(told[1]["result"]["structuredContent"]["stdout"], "done\n");
+    server.stop().await;
+}

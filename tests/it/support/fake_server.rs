@@ -1,0 +1,121 @@
+//! A whole server on the fake engine, in this process, on a port of its own: for what needs no real program.
+//!
+//! Programs are scripts of the fake engine (`print x`, `write name text`, `hang`, …). [`FakeServer::stop`] asserts that
+//! nothing is left.
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use mcp_sandbox_server::{
+    adapters::engine::fake::FakeEngine,
+    app::App,
+    ports::{
+        engine::Engine,
+        store::{Owner, Store},
+    },
+    services::janitor::Janitor,
+    surfaces::mcp::McpParts,
+};
+use reqwest::{Client, RequestBuilder, Response};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use super::server::{TOKEN, settings};
+
+/// What clients of either era say they take.
+pub const BOTH: &str = "application/json, text/event-stream";
+
+pub struct FakeServer {
+    pub address: SocketAddr,
+    pub root: PathBuf,
+    pub engine: FakeEngine,
+    pub janitor: Janitor,
+    pub mcp: McpParts,
+    pub http: Client,
+    shutdown: CancellationToken,
+    serving: JoinHandle<()>,
+    stopped: bool,
+    _folder: TempDir,
+}
+
+impl FakeServer {
+    pub async fn start() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// A server with some settings of its own.
+    pub async fn with(more: &[(&str, &str)]) -> Self {
+        let folder = tempfile::Builder::new().prefix("sandbox-it-").tempdir().expect("a folder");
+        let root = folder.path().join("root");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let base = format!("http://{address}");
+        let mut pairs = vec![("PUBLIC_BASE_URL", base.as_str())];
+        pairs.extend(more);
+        let config = settings(&root, &pairs);
+        let engine = FakeEngine::default();
+        engine.add_runner("python");
+        engine.add_runner("bash");
+        let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
+        let store = Arc::new(Store::open(&root, owner).expect("a root"));
+        let probe = engine.probe().await.expect("the fake engine");
+        let app = App::assemble(&config, store, Arc::new(engine.clone()), probe).await.expect("a server");
+        let (janitor, mcp) = (app.janitor.clone(), app.mcp.clone());
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
+        let http = Client::builder().timeout(Duration::from_mins(1)).build().expect("a client");
+        Self { address, root, engine, janitor, mcp, http, shutdown, serving, stopped: false, _folder: folder }
+    }
+
+    /// A POST to `/mcp` with the token and JSON's content type.
+    pub fn post(&self, body: impl Into<reqwest::Body>) -> RequestBuilder {
+        let url = format!("http://{}/mcp", self.address);
+        self.http.post(url).bearer_auth(TOKEN).header("content-type", "application/json").body(body)
+    }
+
+    /// The bare call.
+    pub async fn rpc(&self, method: &str, params: Value) -> Value {
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let response = self.post(call.to_string()).send().await.expect("an answer");
+        response.json().await.expect("JSON")
+    }
+
+    /// The result of a bare tool call.
+    pub async fn call(&self, tool: &str, arguments: Value) -> Value {
+        let answer = self.rpc("tools/call", json!({"name": tool, "arguments": arguments})).await;
+        assert!(answer.get("error").is_none(), "{answer}");
+        answer["result"].clone()
+    }
+
+    pub async fn run(&self, conversation: &str, code: &str) -> Value {
+        let arguments = json!({"conversationId": conversation, "language": "python", "code": code});
+        self.call("sandbox.run_code", arguments).await
+    }
+
+    /// Takes the server down and asserts that nothing is left.
+    pub async fn stop(mut self) {
+        self.stopped = true;
+        self.shutdown.cancel();
+        (&mut self.serving).await.expect("the server ends well");
+        assert_eq!(self.janitor.leased(), 0, "a lease is left");
+        assert_eq!(self.engine.live(), [], "a sandbox is left");
+        assert_eq!(self.engine.violations(), [""; 0]);
+    }
+}
+
+impl Drop for FakeServer {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+        assert!(self.stopped || std::thread::panicking(), "a test ends its server with stop()");
+    }
+}
+
+/// The messages of an event stream, in order.
+pub async fn messages(response: Response) -> Vec<Value> {
+    let kind = response.headers()["content-type"].to_str().expect("text").to_owned();
+    assert!(kind.starts_with("text/event-stream"), "{kind}");
+    let text = response.text().await.expect("a stream that ends");
+    let data = text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
+    data.filter(|data| !data.is_empty()).map(|data| serde_json::from_str(data).expect("JSON")).collect()
+}
