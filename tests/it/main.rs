@@ -1,6 +1,7 @@
 //! Everything that is tested from outside, as one binary.
 
 mod bad_input;
+mod compose;
 mod docs;
 mod engine_contract;
 mod engine_docker;
@@ -9,6 +10,7 @@ mod mcp_bad_input;
 mod mcp_clients;
 mod mcp_tools;
 mod page;
+mod quickstart;
 mod runs;
 mod support;
 mod tidy;

@@ -1,0 +1,126 @@
+//! `quickstart.sh` in a copy of the repository: a first run, a second one, a taken port, and the end.
+//!
+//! The copy has the binary that build.sh made and no cargo in view, so that nothing is compiled a second time.
+
+use std::{
+    fs,
+    net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use tempfile::TempDir;
+
+const PREPARE: &str =
+    "this test needs an engine, Docker Compose and what build.sh makes: run ./test.sh, which has them";
+const FILES: [&str; 10] = [
+    "quickstart.sh",
+    "build.sh",
+    "scripts",
+    "runners",
+    "Dockerfile",
+    ".dockerignore",
+    "docker-compose.yml",
+    ".env.example",
+    "dist",
+    "Cargo.toml",
+];
+
+struct Copy {
+    folder: TempDir,
+}
+
+impl Copy {
+    fn make() -> Self {
+        let folder = tempfile::Builder::new().prefix("sandbox-quickstart-").tempdir().expect("a folder");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let from = FILES.iter().map(|name| source.join(name));
+        let copied = Command::new("cp").arg("-r").args(from).arg(folder.path()).status().expect("cp");
+        assert!(copied.success(), "{PREPARE}");
+        Self { folder }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let without_cargo = std::env::split_paths(&path).filter(|dir| !dir.join("cargo").exists());
+        Command::new("bash")
+            .arg("./quickstart.sh")
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env("PATH", std::env::join_paths(without_cargo).expect("a path"))
+            .env("SANDBOX_ROOT", self.folder.path().join("root"))
+            .env_remove("PUBLIC_BASE_URL")
+            .env_remove("MCP_PUBLISH")
+            .stdin(Stdio::null())
+            .output()
+            .expect("bash")
+    }
+
+    /// What a run that must succeed prints.
+    fn well(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{out}\n{err}\n{PREPARE}");
+        out.into_owned()
+    }
+
+    fn env(&self) -> String {
+        fs::read_to_string(self.folder.path().join(".env")).expect(".env")
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        drop(self.run(&["--stop"]));
+        // The server is root in its container, and who runs the tests may not be.
+        let mount = format!("{}:/folder", self.folder.path().display());
+        let arguments = ["run", "--rm", "--user", "0", "--network", "none", "-v", &mount, "--entrypoint", "rm"];
+        drop(Command::new("docker").args(arguments).args(["runner-bash", "-rf", "/folder/root"]).output());
+    }
+}
+
+#[test]
+fn it_says_how_it_is_used() {
+    let copy = Copy::make();
+    assert!(copy.well(&["--help"]).contains("--port N"));
+    for wrong in [&["--bogus"][..], &["--port"], &["--port", "0"], &["--port", "x"], &["--port=65536"], &["8080"]] {
+        let output = copy.run(wrong);
+        assert!(!output.status.success() && !output.stderr.is_empty(), "{wrong:?}");
+        assert!(!copy.folder.path().join(".env").exists(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn it_ends_with_a_programs_output_as_often_as_it_is_run() {
+    let copy = Copy::make();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = (taken.local_addr().expect("its address").port().to_string(), taken);
+    let output = copy.run(&["--port", &taken.0]);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && message.contains("is taken"), "{message}");
+
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port().to_string();
+    let first = copy.well(&["--port", &port]);
+    let page = format!("http://localhost:{port}/");
+    let paste = format!("claude mcp add --transport http sandbox {page}mcp --header");
+    for part in ["Hello from Python", "5,25", &page, &paste, "MCP_API_TOKEN in "] {
+        assert!(first.contains(part), "{part}: {first}");
+    }
+    let settings = copy.env();
+    let secrets: Vec<_> = ["MCP_API_TOKEN=", "FILE_SECRET="]
+        .map(|name| settings.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default())
+        .to_vec();
+    assert!(secrets[0] != secrets[1] && secrets.iter().all(|secret| secret.len() == 64), "fresh secrets");
+    assert!(!first.contains(secrets[0]) && !first.contains(secrets[1]), "a secret is printed");
+    let mode = fs::metadata(copy.folder.path().join(".env")).expect(".env").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    // Again, without a word of the port: the same server, the same settings.
+    let second = copy.well(&[]);
+    assert!(second.contains("Hello from Python") && second.contains(&page), "{second}");
+    assert_eq!(copy.env(), settings);
+
+    copy.well(&["--stop"]);
+    assert!(TcpListener::bind(format!("127.0.0.1:{port}")).is_ok(), "the port is still taken");
+}
