@@ -1,0 +1,182 @@
+//! The one child: how it is started, before the program is known (warm) or with it (cold), and the three pipes and
+//! the control socket that lead to it. Who lives and who has ended is `family`'s.
+
+use std::{
+    ffi::OsString,
+    io,
+    net::Shutdown,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::{net::UnixStream, process::CommandExt},
+    },
+    process::{Command, Stdio},
+};
+
+use rustix::{
+    io::{FdFlags, fcntl_setfd},
+    process::Pid,
+};
+
+use crate::{
+    family,
+    flow::{self, Inbox, Progress},
+    request::Config,
+};
+
+/// Names the control socket to a warm child.
+const CONTROL_VARIABLE: &str = "SANDBOX_CONTROL_FD";
+
+/// What a warm child says of itself, one byte each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// It can take a program.
+    Up,
+    /// It has loaded all that it wanted to load.
+    Warm,
+}
+
+/// A started child.
+#[derive(Debug)]
+pub struct Child {
+    /// Its process.
+    pub pid: Pid,
+    /// Where it reads; none once its input is over.
+    pub stdin: Option<OwnedFd>,
+    /// What it writes; none once it has closed it.
+    pub stdout: Option<OwnedFd>,
+    /// What it complains of; none once it has closed it.
+    pub stderr: Option<OwnedFd>,
+    /// The socket of a warm child that has not become the program yet.
+    pub control: Option<Control>,
+}
+
+/// This end of the socket of a warm child.
+#[derive(Debug)]
+pub struct Control {
+    socket: UnixStream,
+    handover: Inbox,
+}
+
+impl Child {
+    /// Starts `command` before the program is known.
+    pub fn warm(command: &[OsString]) -> io::Result<Self> {
+        // The child's end first: it gets the lower number, which is 3 where nothing else is open.
+        let (theirs, ours) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        fcntl_setfd(&theirs, FdFlags::empty())?;
+        let mut starting = starting(command);
+        starting.env(CONTROL_VARIABLE, theirs.as_raw_fd().to_string()).stdin(Stdio::piped());
+        let mut child = Self::spawn(&mut starting)?;
+        child.control = Some(Control { socket: ours, handover: Inbox::default() });
+        Ok(child)
+    }
+
+    /// Starts `command` for a program that lies in its file.
+    pub fn cold(command: &[OsString], config: &Config, has_input: bool) -> io::Result<Self> {
+        let mut starting = starting(command);
+        starting.args(&config.args).envs(&config.env);
+        starting.stdin(if has_input { Stdio::piped() } else { Stdio::null() });
+        Self::spawn(&mut starting)
+    }
+
+    fn spawn(starting: &mut Command) -> io::Result<Self> {
+        // The standard library gives the child an empty signal mask and the default SIGPIPE.
+        let mut child = starting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let pid = Pid::from_child(&child);
+        let child = Self {
+            pid,
+            stdin: child.stdin.take().map(OwnedFd::from),
+            stdout: child.stdout.take().map(OwnedFd::from),
+            stderr: child.stderr.take().map(OwnedFd::from),
+            control: None,
+        };
+        for fd in [&child.stdin, &child.stdout, &child.stderr].into_iter().flatten() {
+            flow::never_block(fd)?;
+        }
+        Ok(child)
+    }
+
+    /// Tells a warm child to become the program. `false` when it cannot be told: then it is of no use.
+    pub fn hand_over(&mut self, config: &Config, has_input: bool) -> bool {
+        let Some(control) = &mut self.control else { return false };
+        control.handover.push(&handover(config, has_input));
+        control.handover.end();
+        self.pass_on()
+    }
+
+    /// Goes on telling it. `false` when it is not listening any more.
+    pub fn pass_on(&mut self) -> bool {
+        let Some(control) = &mut self.control else { return true };
+        while control.handover.waits() {
+            match control.handover.write(&control.socket) {
+                Progress::Moved(_) => {}
+                Progress::Later => return true,
+                Progress::Closed => return false,
+            }
+        }
+        // It still may say that it is up. Reading goes on, so that saying so does not kill it.
+        !control.handover.is_over() || control.socket.shutdown(Shutdown::Write).is_ok()
+    }
+
+    /// The control socket, and whether something waits to be sent by it.
+    pub fn control(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        self.control.as_ref().map(|control| (control.socket.as_fd(), control.handover.waits()))
+    }
+
+    /// What a warm child said of itself since the last time, and whether it still listens.
+    pub fn words(&self) -> (Vec<Word>, bool) {
+        let Some(control) = &self.control else { return (Vec::new(), false) };
+        let mut bytes = [0; 16];
+        let progress = flow::read(&control.socket, &mut bytes);
+        let Progress::Moved(count) = progress else { return (Vec::new(), progress == Progress::Later) };
+        let word = |byte: &u8| match byte {
+            b'u' => Some(Word::Up),
+            b'w' => Some(Word::Warm),
+            _ => None,
+        };
+        (bytes[..count].iter().filter_map(word).collect(), true)
+    }
+}
+
+fn starting(command: &[OsString]) -> Command {
+    let mut starting = Command::new(&command[0]);
+    starting.args(&command[1..]);
+    if !family::is_alone() {
+        // Elsewhere `kill 0` in a program would reach this process; process 1 is out of its reach, and there the
+        // program stays in the group it would have without an init, so that setsid() works in it.
+        starting.process_group(0);
+    }
+    starting
+}
+
+/// Length (four bytes, big endian), then strings that each end in NUL: "pipe" or "null" for what standard input shall
+/// be, the number of arguments, the arguments, and the variables as NAME=value.
+fn handover(config: &Config, has_input: bool) -> Vec<u8> {
+    let mut text = Vec::new();
+    let mut add = |part: &str| {
+        text.extend_from_slice(part.as_bytes());
+        text.push(0);
+    };
+    add(if has_input { "pipe" } else { "null" });
+    add(&config.args.len().to_string());
+    config.args.iter().for_each(|argument| add(argument));
+    config.env.iter().for_each(|(name, value)| add(&format!("{name}={value}")));
+    let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    [&length.to_be_bytes()[..], &text].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handover_says_input_arguments_and_variables() {
+        let config = Config {
+            args: vec!["a b".to_owned(), String::new()],
+            env: [("K".to_owned(), "v=w".to_owned())].into(),
+            ..Config::default()
+        };
+        assert_eq!(handover(&config, true), b"\0\0\0\x12pipe\x002\0a b\0\0K=v=w\0");
+        assert_eq!(handover(&Config::default(), false), b"\0\0\0\x07null\x000\0");
+    }
+}

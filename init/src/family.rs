@@ -1,0 +1,139 @@
+//! All processes of the sandbox: collecting those that ended, and ending those that did not. As process 1 of a
+//! container that is everything but this process; elsewhere (a test, or behind another init) its descendants, which
+//! come back to it when their parents die because it declares itself their reaper.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, wait};
+use serde::Serialize;
+
+/// How a process ended; part of the frame EXIT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Ending {
+    /// It exited with this status.
+    Status(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+/// What became of the processes that ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Harvest {
+    /// How the one that was asked for ended, if it did.
+    pub ending: Option<Ending>,
+    /// Whether no child is left.
+    pub is_last: bool,
+}
+
+/// Whether this is process 1, and so everything else in its namespace is the sandbox's.
+pub fn is_alone() -> bool {
+    getpid().is_init()
+}
+
+/// Orphans come to this process. Process 1 has them anyway.
+pub fn adopt_orphans() {
+    if !is_alone() {
+        // Refused only by kernels from before containers; then orphans are process 1's to collect.
+        let _ = set_child_subreaper(Some(getpid()));
+    }
+}
+
+/// Collects every process that has ended, and tells how `main` did.
+pub fn collect(main: Option<Pid>) -> Harvest {
+    let mut harvest = Harvest::default();
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) if Some(pid) == main => {
+                harvest.ending = match status.terminating_signal() {
+                    Some(signal) => Some(Ending::Signal(signal)),
+                    None => status.exit_status().map(Ending::Status),
+                };
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => return harvest,
+            Err(_) => return Harvest { is_last: true, ..harvest },
+        }
+    }
+}
+
+/// Kills all of them. Not all are gone when this returns, and outside a container new ones may have come: it is asked
+/// again until there is nothing to collect.
+pub fn kill_all() {
+    if is_alone() {
+        // To "the group 1" is how kill(-1) is spelt: every process but this one, at one stroke.
+        let _ = kill_process_group(Pid::INIT, Signal::KILL);
+        return;
+    }
+    for pid in descendants(getpid(), &parents()) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// Kills all of them and waits until they are gone, but not for ever: one may be held up in the kernel.
+pub fn end(limit: Duration) {
+    let began = Instant::now();
+    loop {
+        kill_all();
+        if collect(None).is_last || began.elapsed() > limit {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Every process, and its parent.
+fn parents() -> HashMap<i32, i32> {
+    let Ok(folder) = fs::read_dir("/proc") else { return HashMap::new() };
+    let one = |entry: fs::DirEntry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        Some((pid, parent(&stat)?))
+    };
+    folder.flatten().filter_map(one).collect()
+}
+
+/// The parent in a line of /proc/PID/stat. The name, in brackets, may hold anything.
+fn parent(stat: &str) -> Option<i32> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+fn descendants(root: Pid, parents: &HashMap<i32, i32>) -> Vec<Pid> {
+    let mut known = HashSet::from([root.as_raw_nonzero().get()]);
+    loop {
+        let before = known.len();
+        known.extend(
+            parents.iter().filter(|(_, parent)| known.contains(parent)).map(|(pid, _)| *pid).collect::<Vec<_>>(),
+        );
+        if known.len() == before {
+            break;
+        }
+    }
+    known.into_iter().filter_map(Pid::from_raw).filter(|pid| *pid != root).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_full_of_brackets_does_not_hide_the_parent() {
+        assert_eq!(parent("12 (a) b (c)) S 7 12 12 0 -1"), Some(7));
+        assert_eq!(parent("nonsense"), None);
+    }
+
+    #[test]
+    fn descendants_are_found_at_every_depth_and_nobody_else() {
+        let parents = HashMap::from([(10, 1), (11, 10), (12, 11), (13, 12), (20, 1), (1, 0)]);
+        let mut found: Vec<_> = descendants(Pid::from_raw(10).expect("positive"), &parents)
+            .iter()
+            .map(|pid| pid.as_raw_nonzero().get())
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, [11, 12, 13]);
+    }
+}

@@ -1,0 +1,143 @@
+//! Bytes on their way, in bounded buffers: out to the server, and in to the program. Everything here works on
+//! descriptors that do not block, and says so rather than wait.
+
+use std::{collections::VecDeque, os::fd::AsFd};
+
+use rustix::{
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+    io::Errno,
+};
+
+use crate::frame::{self, Tell};
+
+/// How much one read takes, and so the longest frame of output.
+pub const READ_BYTES: usize = 64 << 10;
+
+/// What waits for the server. Above this the program's pipes are not read, and so the program waits as well.
+const OUTBOX_HIGH_BYTES: usize = 256 << 10;
+
+/// What waits for the program. Above this no more frames are read, unless there is no program yet.
+const INBOX_HIGH_BYTES: usize = 256 << 10;
+
+/// What became of an attempt to read or write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// This many bytes moved.
+    Moved(usize),
+    /// None at the moment.
+    Later,
+    /// None any more: the other end is gone.
+    Closed,
+}
+
+impl Progress {
+    fn of(outcome: Result<usize, Errno>) -> Self {
+        match outcome {
+            Ok(0) => Self::Closed,
+            Ok(count) => Self::Moved(count),
+            Err(Errno::AGAIN | Errno::INTR) => Self::Later,
+            Err(_) => Self::Closed,
+        }
+    }
+}
+
+/// Makes reads and writes on `fd` return at once.
+pub fn never_block(fd: impl AsFd) -> Result<(), Errno> {
+    let flags = fcntl_getfl(&fd)?;
+    fcntl_setfl(&fd, flags | OFlags::NONBLOCK)
+}
+
+/// Reads what there is, up to the size of `buffer`.
+pub fn read(fd: impl AsFd, buffer: &mut [u8]) -> Progress {
+    Progress::of(rustix::io::read(fd, buffer))
+}
+
+/// Frames that wait for the server.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Outbox {
+    /// Adds a frame.
+    pub fn push(&mut self, tell: Tell, payload: &[u8]) {
+        frame::encode(&mut self.bytes, tell, payload);
+    }
+
+    /// Whether everything is sent.
+    pub fn is_empty(&self) -> bool {
+        self.sent == self.bytes.len()
+    }
+
+    /// Whether the program's output is to wait.
+    pub fn is_full(&self) -> bool {
+        self.bytes.len() - self.sent >= OUTBOX_HIGH_BYTES
+    }
+
+    /// Sends what the server takes.
+    pub fn send(&mut self, fd: impl AsFd) -> Progress {
+        let progress = Progress::of(rustix::io::write(fd, &self.bytes[self.sent..]));
+        if let Progress::Moved(count) = progress {
+            self.sent += count;
+            if self.is_empty() {
+                self.bytes.clear();
+                self.sent = 0;
+            } else if self.sent >= OUTBOX_HIGH_BYTES {
+                self.bytes.drain(..self.sent);
+                self.sent = 0;
+            }
+        }
+        progress
+    }
+}
+
+/// Input that waits for the program, and whether more will come.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    bytes: VecDeque<u8>,
+    ended: bool,
+}
+
+impl Inbox {
+    /// Adds input.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if !self.ended {
+            self.bytes.extend(bytes);
+        }
+    }
+
+    /// No more will come.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Whether the program may be told that its input is over.
+    pub fn is_over(&self) -> bool {
+        self.ended && self.bytes.is_empty()
+    }
+
+    /// Whether something waits.
+    pub fn waits(&self) -> bool {
+        !self.bytes.is_empty()
+    }
+
+    /// Whether the server is to wait.
+    pub fn is_full(&self) -> bool {
+        self.bytes.len() >= INBOX_HIGH_BYTES
+    }
+
+    /// Writes what the program takes.
+    pub fn write(&mut self, fd: impl AsFd) -> Progress {
+        let progress = Progress::of(rustix::io::write(fd, self.bytes.as_slices().0));
+        if let Progress::Moved(count) = progress {
+            self.bytes.drain(..count);
+        }
+        progress
+    }
+
+    /// Nobody will read any of it.
+    pub fn discard(&mut self) {
+        self.bytes.clear();
+    }
+}

@@ -1,0 +1,492 @@
+//! The life of a sandbox, from READY to the last frame: one loop that waits for whatever comes first (a frame, a
+//! child's word or end, room in a pipe, the deadline) and never for one thing alone.
+//!
+//! It starts one process, the child, and ends everything the child left behind before it says EXIT.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::kill_process,
+    stdio::{stdin, stdout},
+};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    child::{Child, Word},
+    family::{self, Ending},
+    figures::{self, Counters, Figures},
+    flow::{self, Inbox, Outbox, Progress, READ_BYTES},
+    frame::{Decoder, Tell},
+    request::{Config, Order, Request},
+};
+
+/// How long a killed process may take to be gone (it may sit in the kernel) before the end is told without it.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often what is left is killed again meanwhile.
+const KILL_AGAIN: Duration = Duration::from_millis(20);
+
+/// How long the server may take nothing of what is left to send, after the program is gone.
+const SEND_LIMIT: Duration = Duration::from_secs(30);
+
+/// What the command line says.
+#[derive(Debug)]
+pub struct Setting {
+    /// The program's file.
+    pub program: PathBuf,
+    /// Whether the interpreter is started before the program is known.
+    pub warm: bool,
+    /// The interpreter and its arguments, at least one word.
+    pub command: Vec<OsString>,
+}
+
+/// How this process is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All is said, or nobody wanted anything.
+    Done,
+    /// The request was broken, or nobody listens any more.
+    Failed,
+}
+
+/// The payload of the frame EXIT.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Exit<'a> {
+    #[serde(flatten)]
+    ending: Ending,
+    #[serde(flatten)]
+    figures: Figures,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    killed_by: Option<&'a str>,
+}
+
+/// Where the sandbox stands.
+#[derive(Debug)]
+enum Phase {
+    /// No program yet.
+    Standby,
+    /// The program runs.
+    Running { before: Counters, deadline: Option<Instant> },
+    /// Everything is killed; what it wrote is still on its way. Nothing more comes when all are gone.
+    Ending { before: Counters, since: Instant, gone: bool },
+    /// The last frame is in the outbox.
+    Sending { verdict: Verdict, since: Instant },
+}
+
+/// One sandbox.
+#[derive(Debug)]
+pub struct Sandbox {
+    setting: Setting,
+    wakes: UnixStream,
+    decoder: Decoder,
+    request: Request,
+    frames_open: bool,
+    program: Option<File>,
+    child: Option<Child>,
+    inbox: Inbox,
+    outbox: Outbox,
+    ending: Option<Ending>,
+    killed_by_deadline: bool,
+    fault: Option<String>,
+    phase: Phase,
+}
+
+/// What the loop woke for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Frames,
+    Children,
+    Server,
+    Stdin,
+    Stdout,
+    Stderr,
+    Control,
+}
+
+impl Sandbox {
+    /// A sandbox that is told by `wakes` when a child ends. Starts a warm child.
+    pub fn new(setting: Setting, wakes: UnixStream) -> io::Result<Self> {
+        family::adopt_orphans();
+        flow::never_block(stdin())?;
+        flow::never_block(stdout())?;
+        let mut sandbox = Self {
+            child: None,
+            setting,
+            wakes,
+            decoder: Decoder::default(),
+            request: Request::default(),
+            frames_open: true,
+            program: None,
+            inbox: Inbox::default(),
+            outbox: Outbox::default(),
+            ending: None,
+            killed_by_deadline: false,
+            fault: None,
+            phase: Phase::Standby,
+        };
+        if sandbox.setting.warm {
+            sandbox.child = Some(Child::warm(&sandbox.setting.command)?);
+        } else {
+            sandbox.outbox.push(Tell::Ready, br#"{"protocol":1}"#);
+        }
+        Ok(sandbox)
+    }
+
+    /// Lives until the last frame is sent.
+    pub fn run(mut self) -> io::Result<Verdict> {
+        loop {
+            if let Some(verdict) = self.verdict() {
+                return Ok(verdict);
+            }
+            for source in self.wait()? {
+                self.serve(source);
+            }
+            self.look_at_the_clock();
+        }
+    }
+
+    fn verdict(&self) -> Option<Verdict> {
+        match self.phase {
+            Phase::Standby if !self.frames_open => Some(Verdict::Done),
+            Phase::Sending { verdict, since } if self.outbox.is_empty() || since.elapsed() > SEND_LIMIT => {
+                Some(verdict)
+            }
+            _ => None,
+        }
+    }
+
+    /// Everything that is ready now, after waiting for the first.
+    fn wait(&self) -> io::Result<Vec<Source>> {
+        let sources = self.sources();
+        let mut polled: Vec<_> = sources.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+        let timeout = self.next_look().map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        match poll(&mut polled, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready = polled.iter().zip(&sources).filter(|(polled, _)| !polled.revents().is_empty());
+        Ok(ready.map(|(_, (source, ..))| *source).collect())
+    }
+
+    fn sources(&self) -> Vec<(Source, BorrowedFd<'_>, PollFlags)> {
+        let mut sources = vec![(Source::Children, self.wakes.as_fd(), PollFlags::IN)];
+        let is_over = matches!(self.phase, Phase::Sending { .. });
+        // Before the start nothing can take the input, but the start itself must get through.
+        let takes_frames = self.frames_open && !is_over && !(self.request.started() && self.inbox.is_full());
+        if takes_frames {
+            sources.push((Source::Frames, stdin(), PollFlags::IN));
+        }
+        if !self.outbox.is_empty() {
+            sources.push((Source::Server, stdout(), PollFlags::OUT));
+        }
+        let Some(child) = &self.child else { return sources };
+        if !self.outbox.is_full() && !matches!(self.phase, Phase::Standby) {
+            let pipes = [(Source::Stdout, &child.stdout), (Source::Stderr, &child.stderr)];
+            let open = pipes.into_iter().filter_map(|(source, fd)| Some((source, fd.as_ref()?.as_fd(), PollFlags::IN)));
+            sources.extend(open);
+        }
+        if let (Some(stdin), true) = (&child.stdin, self.request.started() && self.inbox.waits()) {
+            sources.push((Source::Stdin, stdin.as_fd(), PollFlags::OUT));
+        }
+        if let Some((control, waits)) = child.control() {
+            sources.push((
+                Source::Control,
+                control,
+                if waits { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN },
+            ));
+        }
+        sources
+    }
+
+    fn serve(&mut self, source: Source) {
+        match source {
+            Source::Frames => self.read_frames(),
+            Source::Children => self.collect(),
+            Source::Server => self.send(),
+            Source::Stdin => self.feed(),
+            Source::Stdout => self.read_output(Tell::Stdout),
+            Source::Stderr => self.read_output(Tell::Stderr),
+            Source::Control => self.hear(),
+        }
+    }
+
+    fn read_frames(&mut self) {
+        let mut buffer = vec![0; READ_BYTES];
+        match flow::read(stdin(), &mut buffer) {
+            Progress::Moved(count) => self.decoder.feed(&buffer[..count]),
+            Progress::Later => return,
+            Progress::Closed => {
+                self.frames_open = false;
+                self.inbox.end();
+                self.feed();
+                return;
+            }
+        }
+        loop {
+            let next = match self.decoder.next() {
+                Ok(None) => return,
+                Ok(Some((ask, payload))) => self.request.take(ask, payload).map_err(|fault| fault.to_string()),
+                Err(broken) => Err(broken.to_string()),
+            };
+            if let Err(message) = next.and_then(|order| self.obey(order).map_err(|error| error.to_string())) {
+                return self.refuse(message);
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) -> io::Result<()> {
+        match order {
+            Order::Append(bytes) => self.program_file()?.write_all(&bytes)?,
+            Order::Start(config) => self.start(&config)?,
+            Order::Input(bytes) => {
+                self.inbox.push(&bytes);
+                self.feed();
+            }
+            Order::EndInput => {
+                self.inbox.end();
+                self.feed();
+            }
+            Order::Signal(signal) => {
+                if let (Some(child), None) = (&self.child, self.ending) {
+                    // It may have ended a moment ago: then the signal comes too late, as signals may.
+                    let _ = kill_process(child.pid, signal);
+                }
+            }
+            Order::Nothing => {}
+        }
+        Ok(())
+    }
+
+    fn program_file(&mut self) -> io::Result<&mut File> {
+        if self.program.is_none() {
+            let path = &self.setting.program;
+            let file = File::create(path).map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
+            self.program = Some(file);
+        }
+        self.program.as_mut().ok_or_else(|| io::Error::other("the program has no file"))
+    }
+
+    fn start(&mut self, config: &Config) -> io::Result<()> {
+        self.program_file()?;
+        self.program = None;
+        let before = Counters::read();
+        let has_input = !self.inbox.is_over();
+        let told = self.child.as_mut().is_some_and(|child| child.hand_over(config, has_input));
+        if !told {
+            // Whatever is left of a warm child must not stand in the program's way.
+            family::kill_all();
+            self.child = Some(Child::cold(&self.setting.command, config, has_input)?);
+        }
+        let allowed = Duration::from_millis(config.wall_ms.saturating_add(config.grace_ms));
+        let deadline = if config.wall_ms == 0 { None } else { Instant::now().checked_add(allowed) };
+        self.phase = Phase::Running { before, deadline };
+        self.feed();
+        Ok(())
+    }
+
+    /// Gives the program what it takes of its input, and then its end.
+    fn feed(&mut self) {
+        if !self.request.started() {
+            return;
+        }
+        let Some(child) = &mut self.child else { return };
+        while let (Some(stdin), true) = (&child.stdin, self.inbox.waits()) {
+            match self.inbox.write(stdin) {
+                Progress::Moved(_) => {}
+                Progress::Later => return,
+                Progress::Closed => child.stdin = None,
+            }
+        }
+        if child.stdin.is_none() {
+            self.inbox.discard();
+        } else if self.inbox.is_over() {
+            child.stdin = None;
+        }
+    }
+
+    /// Passes on one read of one stream. `false` when there is nothing to read at the moment, or never again.
+    fn read_stream(&mut self, tell: Tell) -> bool {
+        let Some(child) = &mut self.child else { return false };
+        let pipe = if tell == Tell::Stdout { &mut child.stdout } else { &mut child.stderr };
+        let Some(fd) = pipe else { return false };
+        let mut buffer = vec![0; READ_BYTES];
+        match flow::read(&*fd, &mut buffer) {
+            Progress::Moved(count) => {
+                self.outbox.push(tell, &buffer[..count]);
+                true
+            }
+            Progress::Later => false,
+            Progress::Closed => {
+                *pipe = None;
+                false
+            }
+        }
+    }
+
+    fn read_output(&mut self, tell: Tell) {
+        self.read_stream(tell);
+        self.send();
+    }
+
+    fn send(&mut self) {
+        if self.outbox.is_empty() {
+            return;
+        }
+        match self.outbox.send(stdout()) {
+            Progress::Moved(_) => {
+                if let Phase::Sending { since, .. } = &mut self.phase {
+                    *since = Instant::now();
+                }
+                self.finish();
+            }
+            Progress::Later => {}
+            Progress::Closed => {
+                // Nobody will ever learn how it ends.
+                family::kill_all();
+                self.outbox = Outbox::default();
+                self.phase = Phase::Sending { verdict: Verdict::Failed, since: Instant::now() };
+            }
+        }
+    }
+
+    /// What a warm child says before it is the program.
+    fn hear(&mut self) {
+        let Some(child) = &mut self.child else { return };
+        let (words, listens) = child.words();
+        if !listens {
+            child.control = None;
+        }
+        for word in words {
+            let said = match word {
+                Word::Up => json!({"protocol": 1}),
+                Word::Warm => json!({"protocol": 1, "warm": true, "memoryBytes": figures::memory_bytes()}),
+            };
+            if matches!(self.phase, Phase::Standby) {
+                self.outbox.push(Tell::Ready, said.to_string().as_bytes());
+            }
+        }
+        if !child.pass_on() {
+            child.control = None;
+        }
+        self.send();
+    }
+
+    fn collect(&mut self) {
+        let mut wakes = [0; 64];
+        while let Progress::Moved(_) = flow::read(&self.wakes, &mut wakes) {}
+        let harvest = family::collect(self.child.as_ref().map(|child| child.pid));
+        match (harvest.ending, &self.phase) {
+            (None, _) => {}
+            // A warm child that died before it was needed: the program will be started cold.
+            (Some(_), Phase::Standby) => {
+                self.child = None;
+                self.outbox.push(Tell::Ready, br#"{"protocol":1}"#);
+            }
+            (Some(ending), _) => {
+                self.ending = Some(ending);
+                self.end_all();
+            }
+        }
+        if harvest.is_last {
+            self.all_are_gone();
+        }
+    }
+
+    fn end_all(&mut self) {
+        family::kill_all();
+        if let Phase::Running { before, .. } = &mut self.phase {
+            self.phase = Phase::Ending { before: std::mem::take(before), since: Instant::now(), gone: false };
+        }
+        let harvest = family::collect(self.child.as_ref().map(|child| child.pid));
+        self.ending = self.ending.or(harvest.ending);
+        if harvest.is_last {
+            self.all_are_gone();
+        }
+    }
+
+    fn all_are_gone(&mut self) {
+        if let Phase::Ending { gone, .. } = &mut self.phase {
+            *gone = true;
+            self.finish();
+        }
+    }
+
+    /// Says how it ended, once everything is gone and the pipes are empty.
+    fn finish(&mut self) {
+        let Phase::Ending { since, gone, .. } = &self.phase else { return };
+        if !gone && since.elapsed() < KILL_LIMIT {
+            return;
+        }
+        for tell in [Tell::Stdout, Tell::Stderr] {
+            while !self.outbox.is_full() && self.read_stream(tell) {}
+        }
+        if self.outbox.is_full() {
+            return self.send();
+        }
+        let Phase::Ending { before, .. } = &self.phase else { return };
+        let verdict = if let Some(message) = self.fault.take() {
+            self.outbox.push(Tell::Error, json!({ "message": message }).to_string().as_bytes());
+            Verdict::Failed
+        } else {
+            let exit = Exit {
+                ending: self.ending.unwrap_or(Ending::Signal(rustix::process::Signal::KILL.as_raw())),
+                figures: Counters::read().since(before),
+                killed_by: self.killed_by_deadline.then_some("deadline"),
+            };
+            self.outbox.push(Tell::Exit, serde_json::to_string(&exit).unwrap_or_default().as_bytes());
+            Verdict::Done
+        };
+        self.phase = Phase::Sending { verdict, since: Instant::now() };
+        self.send();
+    }
+
+    /// The request is broken: the program goes, and then the reason is told.
+    fn refuse(&mut self, message: String) {
+        self.frames_open = false;
+        self.fault = Some(message);
+        if matches!(self.phase, Phase::Standby) {
+            self.phase = Phase::Running { before: Counters::default(), deadline: None };
+        }
+        self.end_all();
+    }
+
+    fn look_at_the_clock(&mut self) {
+        match &self.phase {
+            Phase::Running { deadline: Some(deadline), .. } if Instant::now() >= *deadline => {
+                self.killed_by_deadline = true;
+                self.end_all();
+            }
+            Phase::Ending { since, gone: false, .. } if since.elapsed() < KILL_LIMIT => self.end_all(),
+            Phase::Ending { .. } => self.finish(),
+            _ => {}
+        }
+    }
+
+    /// When the clock is to be looked at again, if nothing else happens.
+    fn next_look(&self) -> Option<Duration> {
+        match &self.phase {
+            Phase::Running { deadline, .. } => {
+                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+            }
+            Phase::Ending { since, gone: false, .. } if since.elapsed() < KILL_LIMIT => Some(KILL_AGAIN),
+            Phase::Ending { .. } | Phase::Sending { .. } => Some(SEND_LIMIT),
+            Phase::Standby => None,
+        }
+    }
+}
