@@ -1,0 +1,97 @@
+//! How programs end, and what is left of them: nothing.
+
+use serde_json::{Value, json};
+
+use crate::client::{Init, Reply, frame, request};
+
+fn ending(reply: &Reply) -> (&Value, &Value) {
+    let exit = reply.exit.as_ref().expect("an EXIT");
+    (&exit["status"], &exit["signal"])
+}
+
+#[test]
+fn every_status_comes_back() {
+    for status in 0..=255 {
+        let reply = Init::run(&format!("exit {status}"));
+        assert_eq!(ending(&reply), (&json!(status), &Value::Null));
+    }
+}
+
+#[test]
+fn death_by_a_signal_is_told_as_one() {
+    for signal in [1, 2, 6, 9, 11, 13, 14, 15] {
+        let reply = Init::run(&format!("kill -{signal} $$"));
+        assert_eq!(ending(&reply), (&Value::Null, &json!(signal)));
+        assert!(reply.stderr.is_empty());
+    }
+}
+
+#[test]
+fn a_signal_is_sent_to_the_program() {
+    let mut init = Init::bash();
+    init.send(&request("{}", "trap 'echo got it; exit 7' USR1; echo ready; while :; do read -t 1 < <(:); done"));
+    init.until("ready");
+    init.send(&frame(6, &[10]));
+    let reply = init.reply();
+    assert_eq!((&reply.stdout[..], ending(&reply).0), (&b"got it\n"[..], &json!(7)));
+}
+
+#[test]
+fn the_deadline_ends_everything_and_is_named() {
+    let mut init = Init::bash();
+    init.send(&request(r#"{"wallMs":100,"graceMs":50}"#, "trap '' TERM INT; sleep 100 & echo began; sleep 100"));
+    let reply = init.reply();
+    let exit = reply.exit.expect("an EXIT");
+    assert_eq!(
+        (&exit["killedBy"], &exit["signal"], &reply.stdout[..]),
+        (&json!("deadline"), &json!(9), &b"began\n"[..])
+    );
+    assert_eq!(init.status(), 0);
+}
+
+#[test]
+fn without_a_deadline_a_program_is_left_alone() {
+    let mut init = Init::bash();
+    init.send(&request(r#"{"wallMs":0,"graceMs":1}"#, "sleep 0.2; echo done"));
+    let reply = init.reply();
+    assert_eq!((&reply.stdout[..], reply.exit.expect("an EXIT").get("killedBy")), (&b"done\n"[..], None));
+}
+
+#[test]
+fn daemons_die_with_the_program_and_do_not_keep_its_output_open() {
+    let daemon = "setsid bash -c '(setsid sleep 1000 &) ; trap \"\" TERM HUP; sleep 1000' &";
+    let reply = Init::run(&format!("{daemon} {daemon} sleep 0.1; echo over"));
+    assert_eq!((&reply.stdout[..], ending(&reply).0), (&b"over\n"[..], &json!(0)));
+}
+
+#[test]
+fn orphans_are_collected_while_the_program_runs() {
+    let program = "for i in $(seq 200); do (true &) ; done; sleep 0.3; \
+        ps -o stat= --ppid $PPID | grep -c Z; exit 0";
+    let reply = Init::run(program);
+    assert_eq!(String::from_utf8_lossy(&reply.stdout), "0\n");
+}
+
+#[test]
+fn what_was_written_before_a_sudden_death_is_told() {
+    let reply = Init::run("printf '%070000d' 1; echo end >&2; kill -9 $$");
+    assert_eq!((reply.stdout.len(), &reply.stderr[..]), (70_000, &b"end\n"[..]));
+}
+
+#[test]
+fn signals_are_as_a_program_expects_them() {
+    let reply = Init::run("grep -E 'Sig(Blk|Ign)' /proc/self/status");
+    let text = String::from_utf8_lossy(&reply.stdout).into_owned();
+    let mask =
+        |name| u64::from_str_radix(text.split(name).nth(1).expect("there").lines().next().expect("a line").trim(), 16);
+    // What the tests themselves were started with is theirs, above the 31 signals that have names.
+    assert_eq!((mask("SigBlk:"), mask("SigIgn:").map(|mask| mask & 0x7fff_ffff)), (Ok(0), Ok(0)));
+}
+
+#[test]
+fn the_reader_going_away_ends_the_program() {
+    let mut init = Init::bash();
+    init.send(&request("{}", "echo ready; trap '' PIPE; while sleep 0.05; do echo more; done"));
+    init.until("ready");
+    assert_eq!(init.hang_up(), 125);
+}

@@ -1,0 +1,108 @@
+//! Requests that are whole, cut in pieces, broken or given up.
+
+use serde_json::json;
+
+use crate::client::{Init, frame, request};
+
+#[test]
+fn a_request_may_be_cut_anywhere() {
+    let bytes = request(r#"{"args":["a b"],"env":{"K":"v"}}"#, "echo \"$1 $K $#\"");
+    for cut in 0..bytes.len() {
+        let mut init = Init::bash();
+        init.send(&bytes[..cut]);
+        init.send(&bytes[cut..]);
+        assert_eq!(init.reply().stdout, b"a b v 1\n", "cut at {cut}");
+    }
+}
+
+#[test]
+fn a_request_may_come_byte_by_byte() {
+    let mut init = Init::bash();
+    for byte in request("{}", "echo one") {
+        init.send(&[byte]);
+    }
+    assert_eq!(init.reply().stdout, b"one\n");
+}
+
+#[test]
+fn a_program_may_come_in_pieces_or_be_empty() {
+    let mut init = Init::bash();
+    init.send(
+        &[frame(1, b"{}"), frame(2, b"echo a"), frame(2, b""), frame(2, b"b\n"), frame(5, b""), frame(3, b"")].concat(),
+    );
+    assert_eq!(init.reply().stdout, b"ab\n");
+    let mut init = Init::bash();
+    init.send(&[frame(1, b"{}"), frame(5, b""), frame(3, b"")].concat());
+    assert_eq!(init.reply().exit.expect("an EXIT")["status"], json!(0));
+}
+
+#[test]
+fn a_standby_nobody_needs_goes_quietly() {
+    for bytes in [Vec::new(), frame(1, b"{}"), [frame(1, b"{}"), frame(2, b"echo no")].concat(), vec![1, 0]] {
+        let mut init = Init::bash();
+        init.send(&bytes);
+        drop(init.input.take());
+        let reply = init.reply();
+        assert_eq!((reply.ready.len(), reply.exit, reply.error, init.status()), (1, None, None, 0));
+    }
+}
+
+#[test]
+fn the_end_of_the_frames_after_the_start_is_only_the_end_of_the_input() {
+    let mut init = Init::bash();
+    init.send(&[frame(1, b"{}"), frame(2, b"cat; sleep 0.2; echo end"), frame(3, b""), frame(4, b"in ")].concat());
+    drop(init.input.take());
+    assert_eq!(init.reply().stdout, b"in end\n");
+}
+
+#[test]
+fn a_broken_request_is_refused_with_a_reason() {
+    let config = frame(1, b"{}");
+    let broken: [(&[u8], &str); 9] = [
+        (b"GET / HTTP/1.1\r\n", "no frame has the type 0x47"),
+        (&[4, 0xff, 0xff, 0xff, 0xff], "longer"),
+        (&frame(3, b""), "Go"),
+        (&frame(1, b"{\"wallMs\":\"x\"}"), "configuration"),
+        (&[config.clone(), config.clone()].concat(), "Config"),
+        (&[config.clone(), frame(6, &[9])].concat(), "Signal"),
+        (&[config.clone(), frame(3, b"x")].concat(), "Go"),
+        (&[config.clone(), frame(5, b""), frame(4, b"x")].concat(), "Stdin"),
+        (&[config.clone(), frame(4, &vec![0; 1 << 20]), frame(4, b"x")].concat(), "before the start"),
+    ];
+    for (bytes, reason) in broken {
+        let mut init = Init::bash();
+        init.send(bytes);
+        let reply = init.reply();
+        let message = reply.error.expect("an ERROR")["message"].to_string();
+        assert!(message.contains(reason), "{message}");
+        assert_eq!((reply.exit, init.status()), (None, 125));
+    }
+}
+
+#[test]
+fn garbage_after_the_start_ends_the_program() {
+    let mut init = Init::bash();
+    init.send(&request("{}", "echo began; sleep 1000"));
+    init.until("began");
+    init.send(b"\xffmore");
+    let reply = init.reply();
+    assert!(reply.error.is_some() && reply.exit.is_none());
+    assert_eq!(init.status(), 125);
+}
+
+#[test]
+fn an_interpreter_that_is_not_there_is_an_error() {
+    let mut init = Init::cold("/nowhere/interpreter");
+    init.send(&request("{}", ""));
+    assert!(init.reply().error.is_some());
+    assert_eq!(init.status(), 125);
+}
+
+#[test]
+fn figures_of_the_run_are_told_where_they_are_known() {
+    let exit = Init::run("true").exit.expect("an EXIT");
+    for (name, value) in exit.as_object().expect("an object") {
+        assert!(["status", "cpuMs", "memoryPeakBytes", "oomKills", "forksRefused"].contains(&name.as_str()), "{name}");
+        assert!(value.is_u64(), "{name}");
+    }
+}
