@@ -13,6 +13,7 @@ Usage: ./build.sh                    the server and every runner image
        ./build.sh server             the server: image mcp-sandbox-server; where cargo is installed, from the static
                                      binary dist/mcp-sandbox-server, which it makes first
        ./build.sh runners [name...]  the runner images, or those named: $(runner_names | xargs)
+       ./build.sh init               process 1 of the runners: dist/sandbox-init and runners/init/sandbox-init
        ./build.sh base               print the base image that would be used, making one if there is none
 
   BASE=<image>   Debian 12 image to build the runners from. By default $LOCAL_BASE if it is here, else
@@ -84,6 +85,38 @@ build_image() {
   rm -f "$log"
 }
 
+# $1: folder. Puts the file on standard input there as sandbox-init, whole or not at all.
+place_init() {
+  mkdir -p "$1"
+  cat > "$1/.new"
+  chmod 0755 "$1/.new"
+  mv "$1/.new" "$1/sandbox-init"
+}
+
+# The static process 1 of the runners: by cargo where it is installed, else in a container. A container's files cannot be
+# shared with the build of another image, so it lies in runners/init, where the runners' builds see it.
+build_init() {
+  local target binary container
+  if command -v cargo >/dev/null; then
+    target=$(rustc -vV | sed -n 's/^host: //p')
+    say "building sandbox-init"
+    RUSTFLAGS='-C target-feature=+crt-static' cargo build --profile init --locked -p sandbox-init --target "$target" ||
+      die "cargo could not build sandbox-init; its messages are above."
+    binary=${CARGO_TARGET_DIR:-target}/$target/init/sandbox-init
+    place_init dist < "$binary"
+  else
+    need_docker
+    build_image sandbox-init -f init/Dockerfile .
+    container=$(docker create sandbox-init /sandbox-init) || die "there is no container to take sandbox-init from."
+    mkdir -p dist
+    docker cp "$container:/sandbox-init" dist/.init >/dev/null || die "sandbox-init could not be taken out of its image."
+    docker rm "$container" >/dev/null
+    place_init dist < dist/.init
+    rm -f dist/.init
+  fi
+  place_init runners/init < dist/sandbox-init
+}
+
 build_runners() {
   local base name names=("$@")
   [ ${#names[@]} -gt 0 ] || mapfile -t names < <(runner_names)
@@ -136,6 +169,7 @@ main() {
     all) build_runners; build_server ;;
     runners) build_runners "$@" ;;
     server) build_server ;;
+    init) build_init ;;
     base) need_docker; pick_base ;;
     *) usage >&2; exit 2 ;;
   esac

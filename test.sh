@@ -116,22 +116,22 @@ main() {
   has cargo || die "the tests need Rust 1.95 or newer; install it and run this again."
 
   if [ $quick = yes ]; then
-    step "format" cargo fmt --check
+    step "format" cargo fmt --all --check
     ! has shellcheck || step "scripts" check_scripts
-    step "lints" cargo clippy --locked --all-targets -- -D warnings
-    step "tests without an engine" cargo test --locked --lib --bins
+    step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
+    step "tests without an engine" cargo test --locked --workspace --lib --bins
     step "tests of the house" cargo test --locked --test it -- tidy:: docs::
     finish
   fi
 
   need "packages" install_machine
   need "engine" ensure_engine "$PWD/test.sh"
-  step "format" cargo fmt --check
+  step "format" cargo fmt --all --check
   step "scripts" check_scripts
-  step "lints" cargo clippy --locked --all-targets -- -D warnings
+  step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
   need "runner images and server" ./build.sh
   need "clients" make_clients
-  step "tests" cargo test --locked --no-fail-fast
+  step "tests" cargo test --locked --workspace --no-fail-fast
   step "runners" scripts/check-runners.sh
   if [ $deny = yes ]; then
     step "crates" check_crates all
