@@ -143,7 +143,7 @@ impl App {
             warn!("{warning}");
         }
 
-        let janitor = Janitor::start(Arc::clone(&engine), instance);
+        let janitor = Janitor::start(Arc::clone(&engine), instance, clock.clone());
         janitor.reconcile().await?;
         let catalog = Arc::new(Catalog::default());
         let discovery = Discovery::new(Arc::clone(&engine), Arc::clone(&catalog));

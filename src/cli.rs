@@ -139,7 +139,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     };
     telemetry::init(level, config.log.format == "json")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         match cli.command {
             Command::Serve => serve(&config).await,
             Command::Stdio => stdio(&config).await,
@@ -148,7 +148,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Url { conversation, path, ttl_s } => url(&config, &conversation, &path, ttl_s),
             Command::Config { .. } | Command::Health { .. } => Ok(ExitCode::SUCCESS),
         }
-    })
+    });
+    // A read of standard input that is under way cannot be ended, and must not keep the process.
+    runtime.shutdown_background();
+    result
 }
 
 fn environment() -> Vec<(String, String)> {

@@ -7,7 +7,9 @@ use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberI
 /// # Errors
 /// When the filter cannot be read; the sentence names the setting.
 pub fn init(level: &str, json: bool) -> Result<(), super::config::ConfigError> {
-    let filter = EnvFilter::try_new(level).map_err(|_| {
+    // The SDK logs every message, at debug with its arguments, which are users' programs. A filter that names it wins.
+    let level = format!("rmcp=warn,{level}");
+    let filter = EnvFilter::try_new(&level).map_err(|_| {
         super::config::ConfigError(
             "SANDBOX_LOG__LEVEL must be error, warn, info, debug, trace or a tracing filter.".to_owned(),
         )

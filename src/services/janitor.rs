@@ -6,7 +6,8 @@
 //! Janitor::drain ends both, after the posted ids are gone or the time is up.
 //! ```
 //!
-//! The labels are the truth: after a crash the first round destroys what the dead process left, from the labels alone.
+//! The labels are the truth: after a crash the first round destroys what the dead process left, from the labels alone. A
+//! sandbox of another server is none of ours, unless it is long past the deadline on its label: then its server is gone.
 //! The janitor knows nothing of programs, conversations or files.
 
 use std::{
@@ -23,12 +24,17 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
 
 use crate::{
-    nouns::id::{InstanceId, SandboxId},
-    ports::engine::{Engine, EngineError},
+    nouns::{
+        clock::Clock,
+        id::{InstanceId, SandboxId},
+    },
+    ports::engine::{Engine, EngineError, Listed},
 };
 
 /// Destructions at once: they take the engine's time from the runs.
 const DESTROY_AT_ONCE: usize = 4;
+/// How long past its deadline a sandbox of another server is taken to be abandoned, in seconds: clocks may differ.
+const ABANDONED_S: i64 = 600;
 const ROUND: Duration = Duration::from_secs(30);
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
@@ -40,6 +46,7 @@ pub struct Janitor(Arc<Inner>);
 struct Inner {
     engine: Arc<dyn Engine>,
     instance: InstanceId,
+    clock: Arc<dyn Clock>,
     post: mpsc::UnboundedSender<SandboxId>,
     known: Mutex<Known>,
     /// How many posted ids are not gone yet.
@@ -110,11 +117,12 @@ impl Inner {
 
 impl Janitor {
     /// A janitor at work.
-    pub fn start(engine: Arc<dyn Engine>, instance: InstanceId) -> Self {
+    pub fn start(engine: Arc<dyn Engine>, instance: InstanceId, clock: Arc<dyn Clock>) -> Self {
         let (post, posted) = mpsc::unbounded_channel();
         let inner = Arc::new(Inner {
             engine,
             instance,
+            clock,
             post,
             known: Mutex::default(),
             unwanted: watch::Sender::new(0),
@@ -141,8 +149,12 @@ impl Janitor {
         let listed = self.0.engine.list().await?;
         let unwanted: Vec<_> = {
             let known = self.0.known();
-            let ours = listed.iter().filter(|sandbox| sandbox.instance == self.0.instance);
-            ours.map(|sandbox| sandbox.id)
+            let abandoned_s = self.0.clock.unix_s() - ABANDONED_S;
+            let ours = |sandbox: &&Listed| sandbox.instance == self.0.instance || sandbox.deadline_unix_s < abandoned_s;
+            listed
+                .iter()
+                .filter(ours)
+                .map(|sandbox| sandbox.id)
                 .filter(|id| !known.leased.contains(id) && !known.posted.contains(id))
                 .collect()
         };

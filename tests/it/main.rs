@@ -1,6 +1,7 @@
 //! Everything that is tested from outside, as one binary.
 
 mod bad_input;
+mod catalog;
 mod compose;
 mod docs;
 mod engine_contract;

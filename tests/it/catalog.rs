@@ -1,0 +1,64 @@
+//! Runner images come and go while the server runs, and an image that knows nothing of this server works unchanged.
+
+use std::{path::Path, process::Command};
+
+use mcp_sandbox_server::nouns::id::Language;
+use serde_json::json;
+
+use crate::support::{Server, until};
+
+const IMAGE: &str = "sandbox-it-ruby-style";
+
+fn docker(arguments: &[&str]) -> String {
+    let output = Command::new("docker").args(arguments).output().expect("the docker command: run ./test.sh");
+    assert!(output.status.success(), "docker {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Removes the image also when the test fails.
+struct Image;
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        drop(Command::new("docker").args(["rmi", "-f", IMAGE]).output());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_image_is_found_runs_unchanged_and_goes() {
+    let server = Server::start().await;
+    let ruby: Language = "ruby".parse().expect("a language");
+    let _image = Image;
+    drop(Command::new("docker").args(["rmi", "-f", IMAGE]).output());
+    until("no Ruby is known", async || server.catalog.find(&ruby).is_none()).await;
+    let refused = server.run("foreign", "ruby", "puts 1").await;
+    assert_eq!(refused["isError"], true);
+    let text = refused["content"][0]["text"].as_str().expect("a sentence");
+    assert!(text.contains("ruby") && text.contains("python"), "the languages that are there are named: {text}");
+
+    let context = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/ruby-style");
+    let base = std::env::var("BASE").unwrap_or_else(|_| "sandbox-base:bookworm".to_owned());
+    docker(&[
+        "build",
+        "--quiet",
+        "--build-arg",
+        &format!("BASE={base}"),
+        "--tag",
+        IMAGE,
+        &context.display().to_string(),
+    ]);
+    until("Ruby is known, without a restart", async || server.catalog.find(&ruby).is_some()).await;
+    let listed = server.call("sandbox.list_runners", json!({})).await;
+    assert!(listed["structuredContent"]["runners"].to_string().contains("\"ruby\""), "{listed}");
+
+    let result = server.run("foreign", "ruby", "puts 6 * 7\nFile.write('out.txt', Dir.pwd)\nexit 3").await;
+    let content = &result["structuredContent"];
+    assert_eq!((&content["stdout"], &content["outcome"]["exitCode"]), (&json!("42\n"), &json!(3)), "{result}");
+    assert_eq!(content["files"][0]["path"], "out.txt");
+    assert_eq!(std::fs::read_to_string(server.root.join("foreign/files/out.txt")).expect("the file"), "/data");
+
+    server.janitor.idle().await;
+    docker(&["rmi", IMAGE]);
+    until("Ruby is gone, without a restart", async || server.catalog.find(&ruby).is_none()).await;
+    server.stop().await;
+}
