@@ -20,6 +20,9 @@ use rustix::{
 use super::{Conversation, Handover, Owner, StoreError, data_dir_of, delete, fresh_name};
 use crate::nouns::id::{ConversationId, InstanceId};
 
+/// Processes that may share one root.
+const SERVERS_MAX: usize = 16;
+
 /// Why the root folder cannot be used. Each sentence says what the operator should do.
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
@@ -47,8 +50,8 @@ pub enum RootError {
         /// The folder.
         root: PathBuf,
     },
-    /// Another server has it.
-    #[error("{root:?} is in use by another server: stop that one, or choose another folder")]
+    /// Too many servers have it.
+    #[error("{root:?} is in use by {SERVERS_MAX} servers already: stop one, or choose another folder")]
     InUse {
         /// The folder.
         root: PathBuf,
@@ -90,8 +93,9 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the root folder, makes it (0700) when there is none, and keeps every other server out of it for as long as
-    /// this value lives. `owner` is the user that programs run as.
+    /// Opens the root folder, makes it (0700) when there is none, and claims an identity in it for as long as this value
+    /// lives. Several processes may share a root (one serves HTTP, another a client's standard streams): each has an
+    /// identity, and so sandboxes, of its own. `owner` is the user that programs run as.
     ///
     /// # Errors
     /// [`StoreError::Root`] when the folder or the system is unfit.
@@ -113,10 +117,13 @@ impl Store {
         }
         rustix::fs::openat2(&handle, ".", flags, Mode::empty(), ResolveFlags::BENEATH)
             .map_err(|source| RootError::NoOpenat2 { source: source.into() })?;
-        let (lock, instance) = claim(root, &path)?;
+        let Claim { lock, instance, first } = claim(root, &path)?;
         let own = |name| own_folder(&handle, name).map_err(|errno| unwritable(errno.into()));
         let (incoming, trash) = (own(".incoming")?, own(".trash")?);
-        clear_incoming(&incoming).map_err(|errno| unwritable(errno.into()))?;
+        // Another server beside this one may be writing there now.
+        if first {
+            clear_incoming(&incoming).map_err(|errno| unwritable(errno.into()))?;
+        }
         let handover = match rustix::process::geteuid().as_raw() {
             uid if uid == owner.uid => Handover::Same,
             0 => Handover::Chown(owner),
@@ -231,10 +238,31 @@ impl Store {
     }
 }
 
-/// Locks the root and reads, or makes, the id in it.
-fn claim(root: &Path, path: &Path) -> Result<(std::fs::File, InstanceId), RootError> {
+/// Which of the servers on this root a process is, for as long as it holds the lock.
+struct Claim {
+    lock: std::fs::File,
+    instance: InstanceId,
+    /// Nobody else was here.
+    first: bool,
+}
+
+/// Claims the first identity that no running process holds. A process that died left its identity free and its
+/// sandboxes labelled with it, so whoever comes next takes over both.
+fn claim(root: &Path, path: &Path) -> Result<Claim, RootError> {
+    for number in 1..=SERVERS_MAX {
+        let name = if number == 1 { ".instance".to_owned() } else { format!(".instance-{number}") };
+        match claim_one(root, path.join(name)) {
+            Ok((lock, instance)) => return Ok(Claim { lock, instance, first: number == 1 }),
+            Err(RootError::InUse { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(RootError::InUse { root: root.to_owned() })
+}
+
+/// Locks one identity and reads, or makes, the id in it.
+fn claim_one(root: &Path, file: PathBuf) -> Result<(std::fs::File, InstanceId), RootError> {
     let unwritable = |source: io::Error| RootError::Unwritable { root: root.to_owned(), source };
-    let file = path.join(".instance");
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = std::fs::File::options();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
