@@ -52,9 +52,9 @@ async fn a_foreign_image_is_found_runs_unchanged_and_goes() {
     assert!(listed["structuredContent"]["runners"].to_string().contains("\"ruby\""), "{listed}");
 
     let result = server.run("foreign", "ruby", "puts 6 * 7\nFile.write('out.txt', Dir.pwd)\nexit 3").await;
-    let content = &result["structuredContent"];
-    assert_eq!((&content["stdout"], &content["outcome"]["exitCode"]), (&json!("42\n"), &json!(3)), "{result}");
-    assert_eq!(content["files"][0]["path"], "out.txt");
+    let answer = &result["structuredContent"];
+    assert_eq!((&answer["stdout"], &answer["outcome"]["exitCode"]), (&json!("42\n"), &json!(3)), "{result}");
+    assert_eq!(answer["files"][0]["path"], "out.txt");
     assert_eq!(std::fs::read_to_string(server.root.join("foreign/files/out.txt")).expect("the file"), "/data");
 
     server.janitor.idle().await;

@@ -251,7 +251,7 @@ struct Claim {
 fn claim(root: &Path, path: &Path) -> Result<Claim, RootError> {
     for number in 1..=SERVERS_MAX {
         let name = if number == 1 { ".instance".to_owned() } else { format!(".instance-{number}") };
-        match claim_one(root, path.join(name)) {
+        match claim_one(root, &path.join(name)) {
             Ok((lock, instance)) => return Ok(Claim { lock, instance, first: number == 1 }),
             Err(RootError::InUse { .. }) => {}
             Err(error) => return Err(error),
@@ -261,20 +261,20 @@ fn claim(root: &Path, path: &Path) -> Result<Claim, RootError> {
 }
 
 /// Locks one identity and reads, or makes, the id in it.
-fn claim_one(root: &Path, file: PathBuf) -> Result<(std::fs::File, InstanceId), RootError> {
+fn claim_one(root: &Path, file: &Path) -> Result<(std::fs::File, InstanceId), RootError> {
     let unwritable = |source: io::Error| RootError::Unwritable { root: root.to_owned(), source };
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = std::fs::File::options();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     options.custom_flags(flags.bits().cast_signed());
-    let mut lock = options.open(&file).map_err(unwritable)?;
+    let mut lock = options.open(file).map_err(unwritable)?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => return Err(RootError::InUse { root: root.to_owned() }),
         Err(errno) => return Err(unwritable(errno.into())),
     }
     let mut text = String::new();
-    let damaged = || RootError::Damaged { file: file.clone() };
+    let damaged = || RootError::Damaged { file: file.to_owned() };
     (&mut lock).take(1024).read_to_string(&mut text).map_err(|_| damaged())?;
     if text.is_empty() {
         let instance = InstanceId::new();

@@ -1,4 +1,4 @@
-//! A real Chromium, driven over WebDriver. It fails loudly where there is none.
+//! A real Chromium, driven over `WebDriver`. It fails loudly where there is none.
 
 use std::{
     net::TcpListener,

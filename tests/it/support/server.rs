@@ -75,7 +75,7 @@ impl Server {
         let (catalog, janitor, instance) = (Arc::clone(&app.catalog), app.janitor.clone(), app.instance);
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
-        let http = reqwest::Client::builder().timeout(Duration::from_secs(120)).build().expect("a client");
+        let http = reqwest::Client::builder().timeout(Duration::from_mins(2)).build().expect("a client");
         Self {
             address,
             root,

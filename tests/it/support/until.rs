@@ -17,5 +17,5 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
             }
         }
     };
-    timeout(Duration::from_secs(60), watch).await.unwrap_or_else(|_| panic!("it never came to be: {what}"));
+    timeout(Duration::from_mins(1), watch).await.unwrap_or_else(|_| panic!("it never came to be: {what}"));
 }
