@@ -134,3 +134,6 @@ fn parse_signature(text: &str) -> Option<[u8; 32]> {
     // The engine refuses bits that are left over, so a signature has one spelling.
     (text.len() == SIGNATURE_CHARS).then(|| URL_SAFE_NO_PAD.decode(text).ok()).flatten()?.try_into().ok()
 }
+
+#[cfg(test)]
+mod tests;

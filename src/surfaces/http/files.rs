@@ -6,6 +6,8 @@
 
 mod present;
 mod range;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

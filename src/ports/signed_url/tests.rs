@@ -1,0 +1,226 @@
+//! Signatures against whoever has one link and wants another.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const NOW: i64 = 1_800_000_000;
+const EXPIRES: i64 = NOW + 3600;
+
+fn signer(secrets: &[&str]) -> UrlSigner {
+    let secrets: Vec<_> = secrets.iter().map(|&secret| SecretString::from(secret)).collect();
+    UrlSigner::new(&secrets, "https://x.example/")
+}
+
+fn mint(signer: &UrlSigner, conversation: &str, path: &str, expires: i64) -> String {
+    signer.mint(&conversation.parse().expect("an id"), &SafePath::from_text(path).expect("a path"), expires)
+}
+
+/// The signature in a link.
+fn signature(url: &str) -> String {
+    url.split_once("&sig=").expect("a signature").1.to_owned()
+}
+
+fn verify(
+    signer: &UrlSigner,
+    conversation: &str,
+    path: &str,
+    expires: &str,
+    sig: &str,
+    now: i64,
+) -> Result<(), Rejected> {
+    let names: Vec<_> = path.split('/').map(|name| name.as_bytes().to_vec()).collect();
+    signer.verify(conversation.as_bytes(), &names, expires, sig, now)
+}
+
+#[test]
+fn a_link_has_its_form_and_verifies() {
+    let signer = signer(&["one"]);
+    let url = mint(&signer, "c", "a b/é.txt", EXPIRES);
+    let sig = signature(&url);
+    assert_eq!(url, format!("https://x.example/files/c/a%20b/%C3%A9.txt?expires={EXPIRES}&sig={sig}"));
+    assert_eq!(sig.len(), 43);
+    assert_eq!(verify(&signer, "c", "a b/é.txt", &EXPIRES.to_string(), &sig, NOW), Ok(()));
+    assert!(!format!("{signer:?}").contains("one"));
+}
+
+/// Computed once by another implementation: a change of the form would end every link that is out there.
+#[test]
+fn the_form_does_not_change() {
+    let sig = signature(&mint(&signer(&["0123456789abcdef"]), "conv-1", "out/report.csv", EXPIRES));
+    assert_eq!(sig, "Vini0ngy_RIMsNVGLG57bNlvmBdnn2mIa_Tgx8k0D_8");
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "one table")]
+fn altered_links_are_refused() {
+    let signer = signer(&["one"]);
+    let good = signature(&mint(&signer, "c", "a/b.txt", EXPIRES));
+    let exp = EXPIRES.to_string();
+    let foreign = signature(&mint(&self::signer(&["two"]), "c", "a/b.txt", EXPIRES));
+    let hex: String = URL_SAFE_NO_PAD.decode(&good).expect("bytes").iter().map(|b| format!("{b:02x}")).collect();
+    let standard = base64::engine::general_purpose::STANDARD.encode(URL_SAFE_NO_PAD.decode(&good).expect("bytes"));
+    let last = |c: char| format!("{}{c}", &good[..42]);
+    // The last of 43 characters carries two bits that are not part of the signature: no other spelling may pass.
+    let twins = ('A'..='Z').chain('a'..='z').chain('0'..='9').chain(['-', '_']).map(last);
+    for twin in twins.filter(|twin| *twin != good) {
+        assert!(verify(&signer, "c", "a/b.txt", &exp, &twin, NOW).is_err(), "{twin}");
+    }
+    use Rejected::{Expired, Malformed, Signature, TooFarAhead};
+    let big = |sign: &str| format!("{sign}{}", "9".repeat(19));
+    let cut = |n: usize| good[..n].to_owned();
+    let form: [(&str, &str, String, String, Rejected); 70] = [
+        // Another conversation.
+        ("d", "a/b.txt", exp.clone(), good.clone(), Signature),
+        ("C", "a/b.txt", exp.clone(), good.clone(), Signature),
+        ("", "a/b.txt", exp.clone(), good.clone(), Signature),
+        ("c/a", "b.txt", exp.clone(), good.clone(), Signature),
+        ("ca", "b.txt", exp.clone(), good.clone(), Signature),
+        ("c\0", "a/b.txt", exp.clone(), good.clone(), Signature),
+        ("cc", "a/b.txt", exp.clone(), good.clone(), Signature),
+        (" c", "a/b.txt", exp.clone(), good.clone(), Signature),
+        // Another path.
+        ("c", "a/b.tx", exp.clone(), good.clone(), Signature),
+        ("c", "a/b.txt ", exp.clone(), good.clone(), Signature),
+        ("c", "a/B.txt", exp.clone(), good.clone(), Signature),
+        ("c", "A/b.txt", exp.clone(), good.clone(), Signature),
+        ("c", "ab.txt", exp.clone(), good.clone(), Signature),
+        ("c", "a\\b.txt", exp.clone(), good.clone(), Signature),
+        ("c", "a%2fb.txt", exp.clone(), good.clone(), Signature),
+        ("c", "b.txt", exp.clone(), good.clone(), Signature),
+        ("c", "a", exp.clone(), good.clone(), Signature),
+        ("c", "a/b.txt/c", exp.clone(), good.clone(), Signature),
+        ("c", "c/a/b.txt", exp.clone(), good.clone(), Signature),
+        ("c", "", exp.clone(), good.clone(), Malformed),
+        ("c", "a//b.txt", exp.clone(), good.clone(), Malformed),
+        ("c", "/a/b.txt", exp.clone(), good.clone(), Malformed),
+        ("c", "a/b.txt/", exp.clone(), good.clone(), Malformed),
+        ("c", "a/./b.txt", exp.clone(), good.clone(), Malformed),
+        ("c", "a/x/../b.txt", exp.clone(), good.clone(), Malformed),
+        ("c", "../c/a/b.txt", exp.clone(), good.clone(), Malformed),
+        ("c", "a/b.txt\0", exp.clone(), good.clone(), Malformed),
+        // Another time.
+        ("c", "a/b.txt", (EXPIRES + 1).to_string(), good.clone(), Signature),
+        ("c", "a/b.txt", (EXPIRES - 1).to_string(), good.clone(), Signature),
+        ("c", "a/b.txt", i64::MAX.to_string(), good.clone(), Signature),
+        ("c", "a/b.txt", "1".to_owned(), good.clone(), Signature),
+        ("c", "a/b.txt", "9223372036854775808".to_owned(), good.clone(), Malformed),
+        ("c", "a/b.txt", "18446744073709551616".to_owned(), good.clone(), Malformed),
+        ("c", "a/b.txt", big("9"), good.clone(), Malformed),
+        ("c", "a/b.txt", String::new(), good.clone(), Malformed),
+        ("c", "a/b.txt", "0".to_owned(), good.clone(), Malformed),
+        ("c", "a/b.txt", format!("0{exp}"), good.clone(), Malformed),
+        ("c", "a/b.txt", format!("+{exp}"), good.clone(), Malformed),
+        ("c", "a/b.txt", format!("-{exp}"), good.clone(), Malformed),
+        ("c", "a/b.txt", format!(" {exp}"), good.clone(), Malformed),
+        ("c", "a/b.txt", format!("{exp} "), good.clone(), Malformed),
+        ("c", "a/b.txt", format!("{exp}\n"), good.clone(), Malformed),
+        ("c", "a/b.txt", format!("{exp}\0"), good.clone(), Malformed),
+        ("c", "a/b.txt", format!("{exp}.0"), good.clone(), Malformed),
+        ("c", "a/b.txt", format!("0x{EXPIRES:x}"), good.clone(), Malformed),
+        ("c", "a/b.txt", "1e9".to_owned(), good.clone(), Malformed),
+        ("c", "a/b.txt", "1_800_003_600".to_owned(), good.clone(), Malformed),
+        ("c", "a/b.txt", "１８".to_owned(), good.clone(), Malformed),
+        // Another signature.
+        ("c", "a/b.txt", exp.clone(), foreign, Signature),
+        ("c", "a/b.txt", exp.clone(), "A".repeat(43), Signature),
+        ("c", "a/b.txt", exp.clone(), String::new(), Malformed),
+        ("c", "a/b.txt", exp.clone(), cut(1), Malformed),
+        ("c", "a/b.txt", exp.clone(), cut(2), Malformed),
+        ("c", "a/b.txt", exp.clone(), cut(22), Malformed),
+        ("c", "a/b.txt", exp.clone(), cut(42), Malformed),
+        ("c", "a/b.txt", exp.clone(), format!("{good}="), Malformed),
+        ("c", "a/b.txt", exp.clone(), format!("{}=", cut(42)), Malformed),
+        ("c", "a/b.txt", exp.clone(), format!("{good}A"), Malformed),
+        ("c", "a/b.txt", exp.clone(), format!("{good}{good}"), Malformed),
+        ("c", "a/b.txt", exp.clone(), format!(" {good}"), Malformed),
+        ("c", "a/b.txt", exp.clone(), format!("{good}\n"), Malformed),
+        ("c", "a/b.txt", exp.clone(), format!("{good}%00"), Malformed),
+        ("c", "a/b.txt", exp.clone(), "=".repeat(43), Malformed),
+        ("c", "a/b.txt", exp.clone(), "!".repeat(43), Malformed),
+        ("c", "a/b.txt", exp.clone(), "+/".repeat(21) + "A", Malformed),
+        ("c", "a/b.txt", exp.clone(), "é".repeat(21) + "A", Malformed),
+        ("c", "a/b.txt", exp.clone(), standard, Malformed),
+        ("c", "a/b.txt", exp.clone(), hex, Malformed),
+        ("c", "a/b.txt", exp.clone(), good.chars().rev().collect(), Malformed),
+        ("c", "a/b.txt", exp.clone(), "none".to_owned(), Malformed),
+    ];
+    for (conversation, path, expires, sig, why) in form {
+        let result = verify(&signer, conversation, path, &expires, &sig, NOW);
+        // A reversed signature may be well formed by chance.
+        let fits = result == Err(why) || (why == Malformed && result == Err(Signature) && sig.len() == 43);
+        assert!(fits, "{conversation:?} {path:?} {expires:?} {sig:?}: {result:?}, not {why:?}");
+    }
+    let at = |expires: i64, now| {
+        verify(&signer, "c", "f", &expires.to_string(), &signature(&mint(&signer, "c", "f", expires)), now)
+    };
+    assert_eq!(at(EXPIRES, EXPIRES - 1), Ok(()));
+    assert_eq!(at(EXPIRES, EXPIRES), Err(Expired));
+    assert_eq!(at(EXPIRES, i64::MAX), Err(Expired));
+    assert_eq!(at(NOW + URL_TTL_S_MAX, NOW), Ok(()));
+    assert_eq!(at(NOW + URL_TTL_S_MAX + 1, NOW), Err(TooFarAhead));
+    assert_eq!(at(i64::MAX, NOW), Err(TooFarAhead));
+    assert_eq!(at(i64::MAX, i64::MIN), Err(TooFarAhead));
+    // The clock went back: still good, and not beyond a week.
+    assert_eq!(at(EXPIRES, NOW - 3600), Ok(()));
+}
+
+#[test]
+fn fields_do_not_run_into_each_other() {
+    let signer = signer(&["one"]);
+    let one = signature(&mint(&signer, "a", "bc", EXPIRES));
+    let two = signature(&mint(&signer, "ab", "c", EXPIRES));
+    assert_ne!(one, two);
+    assert_eq!(verify(&signer, "ab", "c", &EXPIRES.to_string(), &one, NOW), Err(Rejected::Signature));
+}
+
+#[test]
+fn a_slash_inside_a_name_is_no_separator() {
+    let signer = signer(&["one"]);
+    let sig = signature(&mint(&signer, "c", "a/b", EXPIRES));
+    let joined = [b"a/b".to_vec()];
+    assert_eq!(signer.verify(b"c", &joined, &EXPIRES.to_string(), &sig, NOW), Err(Rejected::Malformed));
+}
+
+#[test]
+fn secrets_rotate() {
+    let (old, both, new) = (signer(&["old"]), signer(&["new", "old"]), signer(&["new"]));
+    let exp = EXPIRES.to_string();
+    let from_old = signature(&mint(&old, "c", "f", EXPIRES));
+    let from_both = signature(&mint(&both, "c", "f", EXPIRES));
+    assert_eq!(verify(&both, "c", "f", &exp, &from_old, NOW), Ok(()));
+    assert_eq!(verify(&both, "c", "f", &exp, &from_both, NOW), Ok(()));
+    assert_eq!(verify(&new, "c", "f", &exp, &from_both, NOW), Ok(()));
+    assert_eq!(verify(&new, "c", "f", &exp, &from_old, NOW), Err(Rejected::Signature));
+    assert_eq!(verify(&old, "c", "f", &exp, &from_both, NOW), Err(Rejected::Signature));
+    let (none, other) = (signer(&[]), signer(&[]));
+    let made_up = signature(&mint(&none, "c", "f", EXPIRES));
+    assert_eq!(verify(&none, "c", "f", &exp, &made_up, NOW), Ok(()));
+    assert_eq!(verify(&other, "c", "f", &exp, &made_up, NOW), Err(Rejected::Signature));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2048))]
+
+    #[test]
+    fn any_other_byte_is_refused(at in 0_usize..200, byte in any::<u8>(), name in "[a-z]{1,20}(/[a-z0-9.]{2,20}x)?") {
+        let signer = signer(&["one", "two"]);
+        let expires = EXPIRES.to_string();
+        let sig = signature(&mint(&signer, "conversation", &name, EXPIRES));
+        let mut fields = [b"conversation".to_vec(), name.into_bytes(), expires.into_bytes(), sig.into_bytes()];
+        let field = &mut fields[at % 4];
+        let at = at / 4 % field.len();
+        prop_assume!(field[at] != byte);
+        field[at] = byte;
+        let [conversation, name, expires, sig] = fields;
+        let (Ok(expires), Ok(sig)) = (String::from_utf8(expires), String::from_utf8(sig)) else { return Ok(()) };
+        let names: Vec<_> = name.split(|&b| b == b'/').map(<[u8]>::to_vec).collect();
+        prop_assert!(signer.verify(&conversation, &names, &expires, &sig, NOW).is_err());
+    }
+
+    #[test]
+    fn no_random_signature_is_accepted(bytes in any::<[u8; 32]>()) {
+        let result = verify(&signer(&["one"]), "c", "f", &EXPIRES.to_string(), &URL_SAFE_NO_PAD.encode(bytes), NOW);
+        prop_assert_eq!(result, Err(Rejected::Signature));
+    }
+}
