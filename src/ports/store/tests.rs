@@ -1,6 +1,23 @@
 //! The store against what programs plant.
 
-use std::{fs, io::Read as _};
+mod race;
+
+use std::{
+    fs,
+    io::Read as _,
+    os::{
+        fd::AsFd as _,
+        unix::{
+            ffi::OsStrExt as _,
+            fs::{MetadataExt as _, PermissionsExt as _, symlink},
+            process::CommandExt as _,
+        },
+    },
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use rustix::fs::{CWD, FileType};
 
 use super::*;
 
@@ -19,6 +36,27 @@ fn place() -> Place {
     let store = Store::open(&root.path().join("root"), OWNER).expect("a store");
     let conversation = store.create_conversation(&id("c")).expect("a conversation");
     Place { root, store, conversation }
+}
+
+impl Place {
+    fn data(&self) -> PathBuf {
+        self.conversation.data_dir()
+    }
+
+    /// Descriptors of this process below this place's root: those of other tests do not count.
+    fn descriptors(&self) -> usize {
+        let below = |entry: std::io::Result<fs::DirEntry>| fs::read_link(entry.ok()?.path()).ok();
+        let links = fs::read_dir("/proc/self/fd").expect("descriptors").filter_map(below);
+        links.filter(|to| to.starts_with(self.root.path())).count()
+    }
+}
+
+fn fifo(at: &Path) {
+    rustix::fs::mknodat(CWD, at, FileType::Fifo, 0o644.into(), 0).expect("a pipe");
+}
+
+fn root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 fn id(text: &str) -> ConversationId {
@@ -63,4 +101,298 @@ fn a_file_goes_in_and_comes_out() {
     for folder in ["root/.trash", "root/.incoming"] {
         assert_eq!(fs::read_dir(root.path().join(folder)).expect("a folder").count(), 0, "{folder}");
     }
+}
+
+#[test]
+fn a_root_has_one_server_and_keeps_its_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path().join("a/b");
+    let refused = |root: &Path| match Store::open(root, OWNER) {
+        Err(StoreError::Root(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    let store = Store::open(&root, OWNER).expect("a store");
+    assert_eq!(fs::metadata(&root).expect("the root").mode() & 0o777, 0o700);
+    assert!(matches!(refused(&root), RootError::InUse { .. }));
+    let instance = store.instance();
+    fs::write(root.join(".incoming/left-over"), "x").expect("a file");
+    fs::create_dir(root.join(".incoming/left-over-too")).expect("a folder");
+    fs::create_dir_all(root.join(".trash/begun/deep")).expect("a folder");
+    drop(store);
+    let store = Store::open(&root, OWNER).expect("a store");
+    assert_eq!(store.instance(), instance);
+    assert_eq!(fs::read_dir(root.join(".incoming")).expect("a folder").count(), 0);
+    store.empty_trash().expect("emptied");
+    assert_eq!(fs::read_dir(root.join(".trash")).expect("a folder").count(), 0);
+    drop(store);
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o1777)).expect("rights");
+    assert!(matches!(refused(&root), RootError::OpenToAll { .. }));
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o700)).expect("rights");
+    fs::write(root.join(".instance"), "nonsense").expect("a file");
+    assert!(matches!(refused(&root), RootError::Damaged { .. }));
+    fs::write(root.join("file"), "").expect("a file");
+    assert!(matches!(refused(&root.join("file")), RootError::Open { .. }));
+    assert!(matches!(refused(Path::new("/proc/nowhere")), RootError::Open { .. }));
+}
+
+#[test]
+fn what_we_make_is_the_programs() {
+    let place = place();
+    place.conversation.write(&path("d/f"), b"x").expect("written");
+    let owner = |at: PathBuf| fs::metadata(at).map(|m| (m.uid(), m.mode() & 0o7777)).expect("it is there");
+    let (conversation, files) = (owner(place.root.path().join("root/c")), owner(place.data()));
+    assert_eq!(conversation, (rustix::process::geteuid().as_raw(), 0o700));
+    if root() {
+        assert_eq!(files, (1000, 0o700));
+        assert_eq!((owner(place.data().join("d")), owner(place.data().join("d/f"))), ((1000, 0o755), (1000, 0o644)));
+        // An earlier process ended before it gave the folder away.
+        std::os::unix::fs::chown(place.data(), Some(0), Some(0)).expect("chown");
+        place.store.create_conversation(&id("c")).expect("a conversation");
+        assert_eq!(owner(place.data()).0, 1000);
+    }
+}
+
+#[test]
+fn a_conversation_is_made_once_by_many() {
+    let place = place();
+    let made: Vec<_> = std::thread::scope(|scope| {
+        let make = || place.store.create_conversation(&id("new")).expect("a conversation");
+        let threads: Vec<_> = (0..16).map(|_| scope.spawn(make)).collect();
+        threads
+            .into_iter()
+            .map(|t| rustix::fs::fstat(&t.join().expect("made").files).expect("a folder").st_ino)
+            .collect()
+    });
+    assert!(made.iter().all(|inode| *inode == made[0]));
+}
+
+#[test]
+fn what_changed_comes_first() {
+    let Place { conversation, root: _root, .. } = place();
+    let data = conversation.data_dir();
+    for name in ["a", "b", "c", "old/x", "gone"] {
+        conversation.write(&path(name), b"before").expect("written");
+    }
+    // The clock of the file system ticks some hundred times a second.
+    let early = conversation.mark().expect("a mark");
+    let mark = loop {
+        let mark = conversation.mark().expect("a mark");
+        if mark > early {
+            break mark;
+        }
+    };
+    fs::write(data.join("c"), "after").expect("written");
+    fs::write(data.join("z"), "new").expect("written");
+    fs::write(data.join("old/y"), "new").expect("written");
+    fs::set_permissions(data.join("b"), fs::Permissions::from_mode(0o600)).expect("rights");
+    fs::remove_file(data.join("gone")).expect("removed");
+    // A program may set this time to anything, and it does not hide the file.
+    rustix::fs::futimens(
+        fs::File::open(data.join("z")).expect("a file").as_fd(),
+        &Timestamps {
+            last_access: Timespec { tv_sec: 5, tv_nsec: 0 },
+            last_modification: Timespec { tv_sec: 5, tv_nsec: 0 },
+        },
+    )
+    .expect("a time");
+    let listing = conversation.list(ALL, Some(mark)).expect("a listing");
+    let told: Vec<_> = listing.entries.iter().map(|e| (e.path.display(), e.change)).collect();
+    let expected = [
+        ("b", Change::Changed),
+        ("c", Change::Changed),
+        ("old/y", Change::Created),
+        ("z", Change::Created),
+        ("a", Change::Unchanged),
+        ("old/x", Change::Unchanged),
+    ];
+    assert_eq!(told, expected.map(|(name, change)| (name.to_owned(), change)));
+    assert_eq!(listing.entries[3].modified_unix_s, 5);
+    let cut = conversation.list(ListBounds { entries_max: 3, depth_max: 16 }, Some(mark)).expect("a listing");
+    assert_eq!((names(&cut), cut.truncated), (vec!["b".to_owned(), "c".to_owned(), "old/y".to_owned()], true));
+}
+
+#[test]
+fn what_is_no_plain_file_is_told_and_never_opened() {
+    let place = place();
+    let data = place.data();
+    fs::write(place.root.path().join("secret"), "secret").expect("a file");
+    fs::write(data.join("plain"), "plain").expect("a file");
+    fs::create_dir(data.join("sub")).expect("a folder");
+    let links = [
+        ("absolute", "/etc/passwd"),
+        ("magic", "/proc/self/environ"),
+        ("magic-root", "/proc/self/root"),
+        ("up", "../../../secret"),
+        ("folder", "../.."),
+        ("inside", "plain"),
+        ("inside-folder", "sub"),
+        ("self", "self"),
+        ("dangling", "nothing"),
+    ];
+    for (name, to) in links {
+        symlink(to, data.join(name)).expect("a link");
+    }
+    fifo(&data.join("pipe"));
+    let _socket = std::os::unix::net::UnixListener::bind(data.join("socket")).expect("a socket");
+    if root() {
+        rustix::fs::mknodat(CWD, data.join("device"), FileType::CharacterDevice, 0o644.into(), 0).expect("a device");
+    }
+    let listing = place.conversation.list(ALL, None).expect("a listing");
+    assert_eq!(names(&listing), ["plain"]);
+    let count = |kind| listing.skipped.iter().filter(|s| s.kind == kind).count();
+    let counts = [SkipKind::Link, SkipKind::Pipe, SkipKind::Socket, SkipKind::Device].map(count);
+    assert_eq!(counts, [links.len(), 1, 1, usize::from(root())]);
+    let more = ["pipe", "socket", "sub", "magic-root/etc/passwd", "inside-folder/x", "folder/c/files/plain"];
+    for name in links.iter().map(|(name, _)| *name).chain(more) {
+        let refused = place.conversation.read(&path(name));
+        assert!(matches!(refused, Err(StoreError::NotAFile)), "{name}: {refused:?}");
+    }
+    // Through a link nothing is written and nothing is deleted; a link itself is replaced and deleted.
+    for name in ["folder/planted", "magic-root/tmp/planted", "inside-folder/planted"] {
+        assert!(matches!(place.conversation.write(&path(name), b"x"), Err(StoreError::FolderBlocked)), "{name}");
+        assert!(matches!(place.conversation.delete(&path(name)), Err(StoreError::NotFound)), "{name}");
+    }
+    place.conversation.write(&path("up"), b"mine").expect("written");
+    assert_eq!(bytes(place.conversation.read(&path("up"))), b"mine");
+    for name in ["absolute", "pipe", "socket", "folder", "self"].into_iter().chain(root().then_some("device")) {
+        place.conversation.delete(&path(name)).expect("deleted");
+        assert!(fs::symlink_metadata(data.join(name)).is_err(), "{name}");
+    }
+    assert_eq!(fs::read(place.root.path().join("secret")).expect("the secret"), b"secret");
+}
+
+#[test]
+fn a_pipe_stops_nobody() {
+    let place = place();
+    fifo(&place.data().join("pipe"));
+    let began = Instant::now();
+    for _ in 0..600 {
+        assert!(matches!(place.conversation.read(&path("pipe")), Err(StoreError::NotAFile)));
+    }
+    assert!(began.elapsed() < Duration::from_secs(1));
+    place.conversation.write(&path("pipe"), b"x").expect("written");
+}
+
+#[test]
+fn a_listing_is_bounded() {
+    let place = place();
+    let deep = vec!["d"; 20].join("/");
+    fs::create_dir_all(place.data().join(&deep)).expect("folders");
+    fs::write(place.data().join(&deep).join("too-deep"), "").expect("a file");
+    fs::write(place.data().join("d/d/here"), "").expect("a file");
+    let listing = place.conversation.list(ALL, None).expect("a listing");
+    assert_eq!(names(&listing), ["d/d/here"]);
+    assert_eq!(listing.skipped, [Skipped { path: vec!["d"; 16].join("/"), kind: SkipKind::TooDeep }]);
+    let wide = place.data().join("a");
+    fs::create_dir(&wide).expect("a folder");
+    for number in 0..30_000 {
+        fs::File::create(wide.join(format!("{number:05}"))).expect("a file");
+    }
+    let began = Instant::now();
+    let listing = place.conversation.list(ListBounds { entries_max: 200, depth_max: 16 }, None).expect("a listing");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let expected: Vec<_> = (0..200).map(|number| format!("a/{number:05}")).collect();
+    assert_eq!((names(&listing), listing.truncated), (expected, true));
+    place.conversation.delete(&path("a")).expect("deleted");
+    assert!(!wide.exists());
+}
+
+#[test]
+fn a_tree_of_any_depth_is_deleted_with_few_descriptors() {
+    const LEVELS: usize = 100_000;
+    let place = place();
+    let mut at = rustix::fs::open(place.data(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("a folder");
+    for level in 0..LEVELS {
+        rustix::fs::mkdirat(&at, "d", Mode::RWXU).expect("a folder");
+        if level % 1000 == 0 {
+            symlink("/etc/passwd", format!("/proc/self/fd/{}/l", std::os::fd::AsRawFd::as_raw_fd(&at)))
+                .expect("a link");
+        }
+        at = rustix::fs::openat(&at, "d", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("a folder");
+    }
+    drop(at);
+    let listing = place.conversation.list(ALL, None).expect("a listing");
+    assert!(listing.entries.is_empty() && listing.skipped.iter().any(|s| s.kind == SkipKind::TooDeep));
+    let before = place.descriptors();
+    let most = std::thread::scope(|scope| {
+        let deleting = scope.spawn(|| place.conversation.delete(&path("d")));
+        let mut most = 0;
+        while !deleting.is_finished() {
+            most = most.max(place.descriptors());
+        }
+        deleting.join().expect("no panic").expect("deleted");
+        most
+    });
+    assert!(most <= before + 8, "{before} descriptors, then {most}");
+    assert_eq!(place.descriptors(), before);
+    let left: Vec<_> =
+        fs::read_dir(place.data()).expect("a folder").map(|e| e.expect("an entry").file_name()).collect();
+    assert_eq!(left, ["l"]);
+    assert_eq!(fs::read_dir(place.root.path().join("root/.trash")).expect("a folder").count(), 0);
+}
+
+#[test]
+fn names_of_any_bytes_are_one_file_each() {
+    let place = place();
+    let twins: [&[u8]; 4] = ["\u{e9}".as_bytes(), "e\u{301}".as_bytes(), b"\xff", b"\\xff"];
+    for name in twins {
+        fs::write(place.data().join(std::ffi::OsStr::from_bytes(name)), name).expect("a file");
+    }
+    let listing = place.conversation.list(ALL, None).expect("a listing");
+    assert_eq!(listing.entries.len(), twins.len());
+    for entry in listing.entries {
+        assert_eq!(bytes(place.conversation.read(&entry.path)), entry.path.as_bytes());
+    }
+}
+
+/// As root, which may do everything, and as a user, who is refused by the rights a program left.
+#[test]
+fn closed_folders_are_deleted() {
+    let place = place();
+    let data = place.data();
+    for folder in ["top", "top/in/deep", "top/other"] {
+        fs::create_dir_all(data.join(folder)).expect("a folder");
+    }
+    fs::write(data.join("top/in/deep/f"), "").expect("a file");
+    for (folder, mode) in [("top/in/deep", 0o000), ("top/in", 0o555), ("top/other", 0o000), ("top", 0o000)] {
+        fs::set_permissions(data.join(folder), fs::Permissions::from_mode(mode)).expect("rights");
+    }
+    let listing = place.conversation.list(ALL, None).expect("a listing");
+    assert_eq!(listing.skipped.iter().any(|s| s.kind == SkipKind::Unreadable), !root());
+    place.conversation.delete(&path("top")).expect("deleted");
+    assert_eq!(fs::read_dir(&data).expect("a folder").count(), 0);
+    assert_eq!(fs::read_dir(place.root.path().join("root/.trash")).expect("a folder").count(), 0);
+    // The folder itself, closed by the program: opened again when it is ours, left as it is when root needs no leave.
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o000)).expect("rights");
+    let again = place.store.open_conversation(&id("c")).expect("opened").expect("it is there");
+    again.write(&path("f"), b"x").expect("written");
+    assert_eq!(names(&again.list(ALL, None).expect("a listing")), ["f"]);
+    assert!(place.store.remove_conversation(&id("c")).expect("removed"));
+    as_somebody("closed_folders_are_deleted");
+}
+
+#[test]
+fn a_user_who_is_not_root_has_a_store_too() {
+    a_file_goes_in_and_comes_out();
+    what_we_make_is_the_programs();
+    what_is_no_plain_file_is_told_and_never_opened();
+    as_somebody("a_user_who_is_not_root_has_a_store_too");
+}
+
+/// Runs one of these tests again as a user without rights. Only root can.
+fn as_somebody(test: &str) {
+    const NOBODY: u32 = 65534;
+    if !root() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("rights");
+    let binary = folder.path().join("tests");
+    fs::copy(std::env::current_exe().expect("the tests"), &binary).expect("a copy");
+    let name = format!("ports::store::tests::{test}");
+    let mut command = std::process::Command::new(binary);
+    command.args(["--exact", &name, "--nocapture"]).env("TMPDIR", folder.path()).current_dir(folder.path());
+    let output = command.uid(NOBODY).gid(NOBODY).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
 }
