@@ -343,7 +343,7 @@ impl Conversation {
 
 /// Opens what is beneath a folder: through no link, into no other mount, waiting for nothing. An empty path is the folder
 /// itself.
-fn open_beneath(folder: &OwnedFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+fn open_beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     const NEVER_OUT: ResolveFlags = ResolveFlags::BENEATH
         .union(ResolveFlags::NO_SYMLINKS)
         .union(ResolveFlags::NO_MAGICLINKS)
@@ -357,7 +357,7 @@ fn open_beneath(folder: &OwnedFd, path: &[u8], flags: OFlags) -> Result<OwnedFd,
     let flags = flags | never_wait | OFlags::CLOEXEC;
     let mut result = Err(Errno::AGAIN);
     for _ in 0..TRIES {
-        result = rustix::fs::openat2(folder, path, flags, Mode::empty(), NEVER_OUT);
+        result = rustix::fs::openat2(&folder, path, flags, Mode::empty(), NEVER_OUT);
         if !matches!(result, Err(Errno::AGAIN | Errno::INTR)) {
             break;
         }

@@ -6,6 +6,8 @@
 
 mod media;
 mod signed;
+#[cfg(test)]
+mod tests;
 
 use std::{os::unix::fs::FileExt as _, sync::Arc};
 

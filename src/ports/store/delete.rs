@@ -1,9 +1,12 @@
 //! Deleting: a file at once, a folder by moving it out of the program's reach and taking it apart there.
 //!
 //! Taking apart never recurses. What a folder holds is moved up into the folder that is being deleted until that holds
-//! nothing, so a tree of any depth takes five descriptors and no stack.
+//! nothing, so a tree of any depth takes a handful of descriptors and no stack.
 
-use std::{ffi::CStr, os::fd::OwnedFd};
+use std::{
+    ffi::CStr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
 
 use rustix::{
     fs::{AtFlags, CWD, Dir, Mode, OFlags},
@@ -52,32 +55,42 @@ pub(super) fn purge(trash: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
         Err(Errno::ISDIR) => {}
         other => return other,
     }
-    let top = open_unlocked(trash, name)?;
-    let mut hoisted = 0_u64;
+    let mut top = Dir::new(open_unlocked(trash, name)?)?;
+    let mut hoisted = 0;
     loop {
-        match rustix::fs::unlinkat(trash, name, AtFlags::REMOVEDIR) {
-            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
-            other => return other,
-        }
-        for entry in Dir::new(open_beneath(&top, b"", OFlags::RDONLY | OFlags::DIRECTORY)?)? {
+        let mut empty = true;
+        top.rewind();
+        while let Some(entry) = top.read() {
             let entry = entry?;
             if !is_dots(entry.file_name()) {
-                take_apart(&top, entry.file_name(), &mut hoisted)?;
+                empty = false;
+                take_apart(top.fd()?, entry.file_name(), &mut hoisted)?;
+            }
+        }
+        if empty {
+            match rustix::fs::unlinkat(trash, name, AtFlags::REMOVEDIR) {
+                Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+                other => return other,
             }
         }
     }
 }
 
 /// Removes one thing from the top folder; what it holds and cannot be removed at once goes to the top folder.
-fn take_apart(top: &OwnedFd, name: &CStr, hoisted: &mut u64) -> Result<(), Errno> {
+fn take_apart(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64) -> Result<(), Errno> {
     if remove(top, name)? {
         return Ok(());
     }
-    let folder = open_unlocked(top, name.to_bytes())?;
-    for entry in Dir::new(open_beneath(&folder, b"", OFlags::RDONLY | OFlags::DIRECTORY)?)? {
+    let mut folder = match open_unlocked(top, name.to_bytes()) {
+        Ok(folder) => Dir::new(folder)?,
+        // A program put something else there: the next round sees it.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+        Err(errno) => return Err(errno),
+    };
+    while let Some(entry) = folder.read() {
         let entry = entry?;
-        if !is_dots(entry.file_name()) && !remove(&folder, entry.file_name())? {
-            hoist(&folder, entry.file_name(), top, hoisted)?;
+        if !is_dots(entry.file_name()) && !remove(folder.fd()?, entry.file_name())? {
+            hoist(folder.fd()?, entry.file_name(), top, hoisted)?;
         }
     }
     // When a program added to it meanwhile it stays for the next round.
@@ -85,7 +98,7 @@ fn take_apart(top: &OwnedFd, name: &CStr, hoisted: &mut u64) -> Result<(), Errno
 }
 
 /// Removes a file or an empty folder; `false` for a folder that holds something. What is gone already is removed.
-fn remove(folder: &OwnedFd, name: &CStr) -> Result<bool, Errno> {
+fn remove(folder: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
     let removed = match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR),
         other => other,
@@ -99,7 +112,7 @@ fn remove(folder: &OwnedFd, name: &CStr) -> Result<bool, Errno> {
 }
 
 /// Moves a folder up, under a name that nothing else has.
-fn hoist(from: &OwnedFd, name: &CStr, top: &OwnedFd, hoisted: &mut u64) -> Result<(), Errno> {
+fn hoist(from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>, hoisted: &mut u64) -> Result<(), Errno> {
     loop {
         *hoisted += 1;
         let new_name = format!("{:016x}", *hoisted);
@@ -116,13 +129,12 @@ fn hoist(from: &OwnedFd, name: &CStr, top: &OwnedFd, hoisted: &mut u64) -> Resul
     }
 }
 
-/// A handle of a folder in whose names we may change, whatever rights the program left on it.
-fn open_unlocked(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
-    let handle = open_beneath(parent, name, OFlags::PATH | OFlags::DIRECTORY)?;
-    if rustix::fs::fstat(&handle)?.st_mode & 0o700 != 0o700 {
-        unlock(&handle)?;
+/// Opens a folder for reading and changing its names, whatever rights the program left on it.
+fn open_unlocked(parent: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    if !rustix::process::geteuid().is_root() {
+        unlock(&open_beneath(&parent, name, OFlags::PATH | OFlags::DIRECTORY)?)?;
     }
-    Ok(handle)
+    open_beneath(parent, name, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
 /// Gives the owner every right to a folder that is held by a handle: this very folder, whatever its name leads to now.

@@ -34,9 +34,9 @@ pub(super) fn asked(method: &Method, headers: &HeaderMap, etag: &str, size: u64)
         return Asked::NotModified;
     }
     // Only GET has ranges. A date in If-Range proves nothing here, since programs set the dates of their files.
-    let current = only(headers, &header::IF_RANGE).is_none_or(|tag| tag == Some(etag));
+    let current = matches!(only(headers, &header::IF_RANGE), Ok(tag) if tag.is_none_or(|tag| tag == etag));
     match only(headers, &header::RANGE) {
-        Some(Some(range)) if *method == Method::GET && current => part(range, size),
+        Ok(Some(range)) if *method == Method::GET && current => part(range, size),
         _ => Asked::Whole,
     }
 }
@@ -75,12 +75,17 @@ fn lists(headers: &HeaderMap, name: &HeaderName, etag: &str, weak: bool) -> bool
     })
 }
 
-/// The value of a header that may come once: `Some(None)` when it is there and is no use.
-#[expect(clippy::option_option, reason = "none there, one, and more than one are three cases")]
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Option<&'a str>> {
+/// A header that came twice, or is no text.
+struct Useless;
+
+/// The value of a header that may come once, if it came.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Useless> {
     let mut values = headers.get_all(name).iter();
-    let first = values.next()?;
-    Some(if values.next().is_none() { first.to_str().ok() } else { None })
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => value.to_str().map(Some).map_err(|_| Useless),
+        (Some(_), Some(_)) => Err(Useless),
+    }
 }
 
 #[cfg(test)]
