@@ -71,6 +71,7 @@ fn etag(bytes: &[u8]) -> String {
 }
 
 fn answer(bytes: &'static [u8], kind: &'static str, tag: &str, request: &HeaderMap) -> Response {
+    // A 304 carries them too: a browser takes its headers over into the answer that it kept (RFC 9111, 3.2).
     let headers = [
         (header::CONTENT_TYPE, kind),
         (header::CACHE_CONTROL, "no-cache"),
@@ -78,10 +79,7 @@ fn answer(bytes: &'static [u8], kind: &'static str, tag: &str, request: &HeaderM
         (header::ETAG, tag),
     ];
     let known = request.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == tag.as_bytes());
-    if known {
-        return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
-    }
-    (headers, bytes).into_response()
+    if known { (StatusCode::NOT_MODIFIED, headers).into_response() } else { (headers, bytes).into_response() }
 }
 
 /// Adds the headers that every answer carries.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use thirtyfour::prelude::*;
 
-use super::until;
+use super::until::{self, until};
 
 const PREPARE: &str = "the page's tests need Debian's chromium and chromium-driver: run ./test.sh, which installs them";
 
@@ -79,10 +79,15 @@ impl Browser {
 
     /// Waits until the page says that it is in this state.
     pub async fn state(&self, wanted: &str) {
-        until(&format!("the page is {wanted}"), async || {
-            self.script("return document.documentElement.dataset.state").await == wanted
-        })
-        .await;
+        let mut seen = Value::Null;
+        let reached = until::within(until::PATIENCE, async || {
+            seen = self.script("return document.documentElement.dataset.state").await;
+            seen == wanted
+        });
+        if reached.await.is_err() {
+            let banner = self.script("return document.body.innerText").await;
+            panic!("the page is {seen} and not {wanted}: {banner}");
+        }
     }
 
     pub async fn screenshot(&self, path: &Path) {
