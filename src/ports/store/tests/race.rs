@@ -21,10 +21,18 @@ fn while_swapping<T>(data: &Path, pairs: &[(&str, &str)], work: impl FnOnce() ->
                 }
             }
         });
-        let result = work();
-        done.store(true, Ordering::Relaxed);
-        result
+        // Also when the work panics: the scope waits for the swapper.
+        let _stop = Stop(&done);
+        work()
     })
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A conversation next to a secret, with a file and a folder that have a link to the secret's place as their double.
