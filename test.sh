@@ -33,10 +33,11 @@ step() {
   TOOK+=("$(printf '%5d s  %-6s  %s' $((SECONDS - began)) "$verdict" "$name")")
 }
 
-# The same for what later steps need: the first failure ends it all.
+# The same for what later steps need: a failure ends it all.
 need() {
+  local failed=${#FAILED[@]}
   step "$@"
-  [ ${#FAILED[@]} -eq 0 ] || finish
+  [ ${#FAILED[@]} -eq "$failed" ] || finish
 }
 
 finish() {
