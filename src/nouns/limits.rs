@@ -26,6 +26,22 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// These limits, none above the ceiling's.
+    #[must_use]
+    pub fn at_most(&self, ceiling: &Self) -> Self {
+        Self {
+            cpu_millis: self.cpu_millis.min(ceiling.cpu_millis),
+            memory_bytes: self.memory_bytes.min(ceiling.memory_bytes),
+            wall_ms: self.wall_ms.min(ceiling.wall_ms),
+            processes_max: self.processes_max.min(ceiling.processes_max),
+            open_files_max: self.open_files_max.min(ceiling.open_files_max),
+            file_bytes_max: self.file_bytes_max.min(ceiling.file_bytes_max),
+            output_bytes_max: self.output_bytes_max.min(ceiling.output_bytes_max),
+            output_kept_bytes: self.output_kept_bytes.min(ceiling.output_kept_bytes),
+            tmp_bytes: self.tmp_bytes.min(ceiling.tmp_bytes),
+        }
+    }
+
     /// The wall clock limit as a duration.
     pub fn wall(&self) -> Duration {
         Duration::from_millis(self.wall_ms)

@@ -60,6 +60,19 @@ pub struct RunRequest {
     pub language: Language,
     /// The program's text.
     pub program: Bytes,
+    /// Arguments of the program. Only a framed runner takes any.
+    pub args: Vec<String>,
+    /// What the program reads from its standard input. Only a framed runner takes any.
+    pub stdin: Bytes,
+    /// What this run may use, where it is less than the server's limits.
+    pub limits: Option<Limits>,
+}
+
+impl RunRequest {
+    /// A program without arguments and input, under the server's limits.
+    pub fn new(principal: Principal, conversation: ConversationId, language: Language, program: Bytes) -> Self {
+        Self { principal, conversation, language, program, args: Vec::new(), stdin: Bytes::new(), limits: None }
+    }
 }
 
 /// What came of it.
@@ -203,15 +216,23 @@ impl Executions {
             ));
         }
         let runner = inner.runner(&request.language)?;
+        let limits = request.limits.map_or(inner.options.limits, |asked| asked.at_most(&inner.options.limits));
         let ticket = inner.parts.admission.enter()?;
         let id = RunId::new();
-        let kept = usize::try_from(inner.options.limits.output_kept_bytes).unwrap_or(usize::MAX);
+        let kept = usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX);
         let log = Arc::new(EventLog::new(kept));
         log.add(EventKind::Queued);
         let cancel = inner.cancel_all.child_token();
         let (tell, report) = watch::channel(None);
-        let task =
-            OneRun { inner: Arc::clone(inner), id, request, runner, log: Arc::clone(&log), cancel: cancel.clone() };
+        let task = OneRun {
+            inner: Arc::clone(inner),
+            id,
+            request,
+            runner,
+            limits,
+            log: Arc::clone(&log),
+            cancel: cancel.clone(),
+        };
         let span = info_span!("run", run = %id);
         inner.tasks.spawn(
             async move {
@@ -277,6 +298,7 @@ struct OneRun {
     id: RunId,
     request: RunRequest,
     runner: Runner,
+    limits: Limits,
     log: Arc<EventLog>,
     cancel: CancellationToken,
 }
@@ -284,7 +306,7 @@ struct OneRun {
 impl OneRun {
     async fn execute(&self, ticket: Ticket) -> Result<Report, Failure> {
         let parts = &self.inner.parts;
-        let limits = self.inner.options.limits;
+        let limits = self.limits;
         // Held to the end: the slot and the conversation's turn are given back after the sandbox is posted.
         let _permit = tokio::select! {
             biased;
@@ -359,7 +381,7 @@ impl OneRun {
 
     fn cancelled_early(&self) -> Report {
         let figures = Figures::default();
-        let limits = self.inner.options.limits;
+        let limits = self.limits;
         self.report(Outcome { ended: Ended::Cancelled, oom_killed: false, limits, figures }, FileList::default())
     }
 

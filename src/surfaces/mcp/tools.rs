@@ -50,7 +50,7 @@ impl McpParts {
     ) -> Result<CallToolResult, Failure> {
         let RunCode { conversation, language, code } = RunCode::parse(arguments)?;
         let principal = caller.principal.clone();
-        let mut run = self.executions.begin(RunRequest { principal, conversation, language, program: code })?;
+        let mut run = self.executions.begin(RunRequest::new(principal, conversation, language, code))?;
         let _policy = run.cancel_on_drop();
         let mut progress = Progress::of(context);
         let report = loop {
