@@ -33,6 +33,7 @@ use crate::{
         files::{Files, FilesOptions},
         janitor::Janitor,
         readiness::Readiness,
+        standby::{StandbyOptions, StandbyParts, Standbys},
     },
     surfaces::{
         http::{self, HttpParts, guard::Names, mcp::McpHttpOptions},
@@ -79,6 +80,8 @@ pub struct App {
     pub files: Arc<Files>,
     /// Ends what nobody holds.
     pub janitor: Janitor,
+    /// Sandboxes that were started ahead of need.
+    pub standbys: Standbys,
     /// The runners known now.
     pub catalog: Arc<Catalog>,
     /// What the engine is.
@@ -113,6 +116,21 @@ pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartEr
     Ok((engine, probe))
 }
 
+/// Takes away what an earlier process left. What takes long is deleted behind the back of the start.
+async fn leftovers(store: &Arc<Store>) {
+    let report = |result: Result<(), StoreError>| {
+        if let Err(error) = result {
+            warn!(%error, "what an earlier process left was not deleted");
+        }
+    };
+    let nameless = Arc::clone(store);
+    if let Ok(cleared) = tokio::task::spawn_blocking(move || nameless.clear_nameless()).await {
+        report(cleared);
+    }
+    let trash = Arc::clone(store);
+    tokio::task::spawn_blocking(move || report(trash.empty_trash()));
+}
+
 impl App {
     /// Builds everything on the engine that the settings name.
     ///
@@ -145,6 +163,7 @@ impl App {
 
         let janitor = Janitor::start(Arc::clone(&engine), instance, clock.clone());
         janitor.reconcile().await?;
+        leftovers(&store).await;
         let catalog = Arc::new(Catalog::default());
         let discovery = Discovery::new(Arc::clone(&engine), Arc::clone(&catalog));
         discovery.refresh().await?;
@@ -157,6 +176,19 @@ impl App {
         let base_url = config.public_base_url.to_string();
         let signer = Arc::new(UrlSigner::new(&secrets, base_url.trim_end_matches('/')));
         let files = Arc::new(Files::new(Arc::clone(&store), signer, clock.clone(), files_options(config)));
+        let standbys = Standbys::start(
+            StandbyParts {
+                engine: Arc::clone(&engine),
+                catalog: Arc::clone(&catalog),
+                store: Arc::clone(&store),
+                janitor: janitor.clone(),
+                clock: clock.clone(),
+                instance,
+                uid: config.engine.runner_uid,
+                limits: config.limits.limits(),
+            },
+            standby_options(config),
+        );
         let executions = Executions::new(
             ExecutionParts {
                 engine: Arc::clone(&engine),
@@ -165,6 +197,7 @@ impl App {
                 files: Arc::clone(&files),
                 janitor: janitor.clone(),
                 admission: Admission::new(admission_options(config, &probe)),
+                standbys: standbys.clone(),
                 clock,
             },
             ExecutionOptions {
@@ -192,6 +225,7 @@ impl App {
             executions,
             files,
             janitor,
+            standbys,
             catalog,
             probe,
             instance,
@@ -227,6 +261,7 @@ impl App {
     pub async fn stop(self) {
         self.executions.stop(self.shutdown_grace).await;
         self.stop.cancel();
+        self.standbys.stop().await;
         self.janitor.drain(DRAIN_MAX).await;
         drop(self.discovery.await);
     }
@@ -260,6 +295,18 @@ fn admission_options(config: &Config, probe: &Probe) -> AdmissionOptions {
         slots,
         queue_max: config.admission.queue_max as usize,
         wait_max: Duration::from_millis(config.admission.queue_wait_ms),
+    }
+}
+
+fn standby_options(config: &Config) -> StandbyOptions {
+    let standby = &config.standby;
+    StandbyOptions {
+        total_max: standby.total_max as usize,
+        memory_bytes_max: standby.memory_bytes_max,
+        nameless_max: standby.nameless_max as usize,
+        idle_max: Duration::from_secs(standby.idle_s),
+        used_max: Duration::from_secs(standby.used_s),
+        age_max: Duration::from_secs(standby.age_s),
     }
 }
 

@@ -6,5 +6,8 @@ pub mod admission;
 pub mod discovery;
 pub mod execution;
 pub mod files;
+pub(crate) mod frames;
 pub mod janitor;
 pub mod readiness;
+pub mod standby;
+pub(crate) mod started;

@@ -142,6 +142,24 @@ section! {
 }
 
 section! {
+    /// Sandboxes that are started ahead of need.
+    pub struct Standby("standby") {
+        /// Sandboxes that stand by, all together. 0 turns them off.
+        total_max: u32 = 12,
+        /// Memory that they may hold together, in bytes.
+        memory_bytes_max: u64 = 1 << 30,
+        /// For each language in use: sandboxes that stand by for conversations that do not exist yet.
+        nameless_max: u32 = 2,
+        /// How long one stands by for a conversation that is not active, in seconds.
+        idle_s: u64 = 300,
+        /// How long a language counts as in use after its last run, in seconds.
+        used_s: u64 = 86_400,
+        /// How old a standby may become, in seconds.
+        age_s: u64 = 1800,
+    }
+}
+
+section! {
     /// Files of conversations.
     pub struct Files("files") {
         /// How long a link works, in seconds; at most seven days.
@@ -194,6 +212,8 @@ pub struct Config {
     pub engine: Engine,
     /// Who may start when.
     pub admission: Admission,
+    /// Sandboxes that are started ahead of need.
+    pub standby: Standby,
     /// Files of conversations.
     pub files: Files,
     /// The log.
@@ -219,7 +239,14 @@ impl RunLimits {
 
 /// Every setting there is, in the order of documents.
 pub fn settings() -> impl Iterator<Item = Setting> {
-    let sections =
-        [Server::SETTINGS, RunLimits::SETTINGS, Engine::SETTINGS, Admission::SETTINGS, Files::SETTINGS, Log::SETTINGS];
+    let sections = [
+        Server::SETTINGS,
+        RunLimits::SETTINGS,
+        Engine::SETTINGS,
+        Admission::SETTINGS,
+        Standby::SETTINGS,
+        Files::SETTINGS,
+        Log::SETTINGS,
+    ];
     NAMED.into_iter().chain(sections.into_iter().flatten().copied())
 }

@@ -33,6 +33,8 @@ pub enum Code {
     EngineUnavailable,
     /// The engine answered with a failure.
     EngineFailed,
+    /// A runner image broke the contract that its label promises.
+    RunnerFailed,
     /// The engine lost the sandbox while the program ran: whether it ended is not known.
     EngineLost,
     /// No room is left on the disk.
@@ -43,7 +45,7 @@ pub enum Code {
 
 impl Code {
     /// Every code, for documents and tests.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::InvalidArgument,
         Self::InvalidRequest,
         Self::Unauthorized,
@@ -58,6 +60,7 @@ impl Code {
         Self::ShuttingDown,
         Self::EngineUnavailable,
         Self::EngineFailed,
+        Self::RunnerFailed,
         Self::EngineLost,
         Self::NoSpace,
         Self::Internal,
@@ -80,6 +83,7 @@ impl Code {
             Self::ShuttingDown => "shutting_down",
             Self::EngineUnavailable => "engine_unavailable",
             Self::EngineFailed => "engine_failed",
+            Self::RunnerFailed => "runner_failed",
             Self::EngineLost => "engine_lost",
             Self::NoSpace => "no_space",
             Self::Internal => "internal",
@@ -96,7 +100,7 @@ impl Code {
             Self::NotAFile => 409,
             Self::TooLarge => 413,
             Self::QueueFull | Self::QueueTimeout | Self::ShuttingDown | Self::EngineUnavailable => 503,
-            Self::EngineFailed | Self::EngineLost => 502,
+            Self::EngineFailed | Self::RunnerFailed | Self::EngineLost => 502,
             Self::NoSpace => 507,
             Self::Internal => 500,
         }

@@ -101,6 +101,9 @@ pub struct SandboxSpec {
     pub limits: Limits,
     /// The user and group inside.
     pub uid: u32,
+    /// Process 1 is the image's own; otherwise the engine puts an init in front of the image's program, which reaps
+    /// zombies and gives the program the usual behaviour under signals.
+    pub own_init: bool,
     /// When it is too old to be alive, in seconds since the Unix epoch; a label for whoever cleans up.
     pub deadline_unix_s: i64,
 }

@@ -40,6 +40,15 @@ pub struct RunnerImage {
     pub labels: HashMap<String, String>,
 }
 
+/// The contract that a runner speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// A program by standard input until its end; the status of the container is the program's.
+    Plain,
+    /// Protocol 1: frames in both directions, a process 1 of its own, arguments, input, figures.
+    Framed,
+}
+
 /// One language that can be run now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Runner {
@@ -53,6 +62,8 @@ pub struct Runner {
     pub description: Option<String>,
     /// The image, pinned.
     pub image: ImageId,
+    /// The contract that it speaks.
+    pub protocol: Protocol,
     /// A name people gave the image.
     pub reference: Option<String>,
     created_unix_s: i64,
@@ -93,9 +104,11 @@ impl Runner {
         let bad = |label| move |why| LabelError::BadName { label, why };
         let language = label(LABEL_LANGUAGE).ok_or(LabelError::NoLanguage)?;
         let language = language.parse::<Language>().map_err(bad(LABEL_LANGUAGE))?;
-        if label(LABEL_PROTOCOL).is_some() {
-            return Err(LabelError::UnknownProtocol);
-        }
+        let protocol = match label(LABEL_PROTOCOL) {
+            None => Protocol::Plain,
+            Some("1") => Protocol::Framed,
+            Some(_) => return Err(LabelError::UnknownProtocol),
+        };
         let mut aliases = Vec::new();
         for alias in label(LABEL_ALIASES).unwrap_or_default().split(',').map(str::trim).filter(|a| !a.is_empty()) {
             let alias = alias.parse::<Language>().map_err(bad(LABEL_ALIASES))?;
@@ -110,6 +123,7 @@ impl Runner {
             version: text(LABEL_VERSION),
             description: text(LABEL_DESCRIPTION),
             image: image.id.clone(),
+            protocol,
             reference: image.reference.clone(),
             created_unix_s: image.created_unix_s,
         })

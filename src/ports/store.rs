@@ -10,6 +10,7 @@
 //! {root}/.instance          which server this is; locked while it runs
 //! {root}/.incoming/         files being written, moved into place when whole; emptied at start
 //! {root}/.trash/            folders being deleted, moved here first
+//! {root}/.nameless/         folders of sandboxes that belong to no conversation yet, a folder for each server
 //! {root}/{id}/              a conversation; 0700, ours, so that no other user reaches what is below
 //! {root}/{id}/.mark         touched to learn the file system's own time
 //! {root}/{id}/files/        `/data` of its programs; theirs
@@ -17,6 +18,7 @@
 
 mod delete;
 mod list;
+mod nameless;
 mod path;
 mod read;
 mod root;
@@ -38,6 +40,7 @@ use rustix::{
 };
 
 pub use self::{
+    nameless::Nameless,
     path::{COMPONENT_BYTES_MAX, COMPONENTS_MAX, PATH_BYTES_MAX, PathError, SafePath, decode_component, misleads},
     root::{RootError, Store},
 };
@@ -53,6 +56,13 @@ pub struct Owner {
     pub uid: u32,
     /// The group's number.
     pub gid: u32,
+}
+
+/// Which folder it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FolderId {
+    device: u64,
+    inode: u64,
 }
 
 /// A point in the file system's own time.
@@ -315,6 +325,15 @@ impl Conversation {
     /// The folder that becomes `/data`, for the engine's mount.
     pub fn data_dir(&self) -> PathBuf {
         self.data_dir.clone()
+    }
+
+    /// What the folder is, whatever its name: another folder of the same name is another one.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] when the system does not say.
+    pub fn identity(&self) -> Result<FolderId, StoreError> {
+        let stat = rustix::fs::fstat(&self.files).map_err(|errno| StoreError::new("open", errno))?;
+        Ok(FolderId { device: stat.st_dev, inode: stat.st_ino })
     }
 
     /// The file system's time now: whatever is created or changed from here on has this time or a later one. A change

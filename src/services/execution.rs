@@ -14,7 +14,7 @@ mod drive;
 mod log;
 mod verdict;
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{sync::watch, time::timeout};
@@ -24,10 +24,13 @@ use tracing::{Instrument, error, info, info_span, warn};
 pub use collect::Captured;
 pub use log::EventLog;
 
+use self::drive::Job;
 use super::{
     admission::{Admission, Ticket},
     files::{FileList, Files},
     janitor::{Janitor, Lease, chain},
+    standby::{Standbys, Taken},
+    started::Started,
 };
 use crate::{
     nouns::{
@@ -40,9 +43,9 @@ use crate::{
     },
     ports::{
         auth::Principal,
-        engine::{Engine, Sandbox, SandboxSpec},
-        runner::{Catalog, Runner},
-        store::Store,
+        engine::{Engine, SandboxSpec},
+        runner::{Catalog, Protocol, Runner},
+        store::{Mark, Store},
     },
 };
 
@@ -121,6 +124,8 @@ pub struct ExecutionParts {
     pub janitor: Janitor,
     /// Who may start when.
     pub admission: Admission,
+    /// Sandboxes that were started ahead of need.
+    pub standbys: Standbys,
     /// The time of day.
     pub clock: Arc<dyn Clock>,
 }
@@ -217,6 +222,12 @@ impl Executions {
         }
         let runner = inner.runner(&request.language)?;
         let limits = request.limits.map_or(inner.options.limits, |asked| asked.at_most(&inner.options.limits));
+        if runner.protocol == Protocol::Plain && !(request.args.is_empty() && request.stdin.is_empty()) {
+            return Err(Failure::argument(
+                if request.args.is_empty() { "stdin" } else { "args" },
+                format!("the runner of `{}` takes neither arguments nor input", runner.language),
+            ));
+        }
         let ticket = inner.parts.admission.enter()?;
         let id = RunId::new();
         let kept = usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX);
@@ -313,34 +324,51 @@ impl OneRun {
             () = self.cancel.cancelled() => return Ok(self.cancelled_early()),
             permit = ticket.turn(&self.request.conversation) => permit?,
         };
-        let (conversation, mark) = self.prepare().await?;
-        let lease = Arc::new(parts.janitor.lease(SandboxId::new()));
+        let _first = parts.standbys.foreground();
+        let standing = parts.standbys.take(&self.request.conversation, &self.runner, &limits).await;
+        let (started, lease, mark) = match standing {
+            Some(Taken { started, lease, mark }) => (started, lease, mark),
+            None => match self.start_now().await? {
+                Some(fresh) => fresh,
+                None => return Ok(self.cancelled_early()),
+            },
+        };
+        self.log.add(EventKind::Started);
+        let RunRequest { program, args, stdin, .. } = &self.request;
+        let job = Job { program, args, stdin, limits: &limits };
+        let driven =
+            drive::drive(parts.engine.as_ref(), started, job, &self.log, &self.cancel).await.map_err(|error| {
+                error!(error = %chain(&error), image = %self.runner.image.0, "how a program ended is not known");
+                error.failure()
+            })?;
+        // The program is dead, so nothing races with the listing; the sandbox itself goes behind the caller's back.
+        drop(lease);
+        let files = parts.files.changed_since(&self.request.conversation, mark).await?;
+        parts.standbys.used(&self.request.conversation, &self.runner.language);
+        Ok(self.report(verdict::outcome(&driven, limits), files))
+    }
+
+    /// A sandbox started for this run, or nothing when the run was cancelled before there was one.
+    async fn start_now(&self) -> Result<Option<(Started, Arc<Lease>, Mark)>, Failure> {
+        let (data, mark) = self.prepare().await?;
+        let lease = Arc::new(self.inner.parts.janitor.lease(SandboxId::new()));
+        let life_s = i64::try_from(self.limits.wall().as_secs()).unwrap_or(i64::MAX / 2) + DEADLINE_MARGIN_S;
         let spec = SandboxSpec {
             id: lease.id(),
             instance: self.inner.options.instance,
             image: self.runner.image.clone(),
-            data: conversation,
-            limits,
+            data,
+            limits: self.limits,
             uid: self.inner.options.uid,
-            deadline_unix_s: parts.clock.unix_s()
-                + i64::try_from(limits.wall().as_secs()).unwrap_or(i64::MAX / 2)
-                + DEADLINE_MARGIN_S,
+            own_init: self.runner.protocol == Protocol::Framed,
+            deadline_unix_s: self.inner.parts.clock.unix_s() + life_s,
         };
-        let Some(sandbox) = self.start(spec, &lease).await? else { return Ok(self.cancelled_early()) };
-        self.log.add(EventKind::Started);
-        let driven =
-            drive::drive(parts.engine.as_ref(), sandbox, &self.request.program, &limits, &self.log, &self.cancel)
-                .await
-                .map_err(|error| self.engine_failed(&error))?;
-        // The program is dead, so nothing races with the listing; the sandbox itself goes behind the caller's back.
-        drop(lease);
-        let files = parts.files.changed_since(&self.request.conversation, mark).await?;
-        Ok(self.report(verdict::outcome(&driven, limits), files))
+        Ok(self.start(spec, &lease).await?.map(|started| (started, lease, mark)))
     }
 
     /// A sandbox, or nothing when the run was cancelled before there was one. A start is never broken off half way: an
     /// engine could finish it after the sandbox was looked for and not found.
-    async fn start(&self, spec: SandboxSpec, lease: &Arc<Lease>) -> Result<Option<Sandbox>, Failure> {
+    async fn start(&self, spec: SandboxSpec, lease: &Arc<Lease>) -> Result<Option<Started>, Failure> {
         let engine = Arc::clone(&self.inner.parts.engine);
         let held = Arc::clone(lease);
         let mut starting = self.inner.tasks.spawn(async move {
@@ -352,13 +380,14 @@ impl OneRun {
             biased;
             () = self.cancel.cancelled() => Ok(None),
             started = &mut starting => match started {
-                Ok(started) => started.map(Some).map_err(|error| self.engine_failed(&error)),
+                Ok(Ok(sandbox)) => Ok(Some(Started::new(sandbox, self.runner.protocol))),
+                Ok(Err(error)) => Err(self.engine_failed(&error)),
                 Err(_) => Err(internal()),
             },
         }
     }
 
-    async fn prepare(&self) -> Result<(std::path::PathBuf, crate::ports::store::Mark), Failure> {
+    async fn prepare(&self) -> Result<(PathBuf, Mark), Failure> {
         let (store, id) = (Arc::clone(&self.inner.parts.store), self.request.conversation.clone());
         let prepared = tokio::task::spawn_blocking(move || {
             let conversation = store.create_conversation(&id)?;

@@ -122,7 +122,7 @@ async fn a_figure_left_open_is_saved_and_shown() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_limit_has_its_verdict_in_time_and_leaves_nothing() {
-    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "5000")]).await;
+    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "5000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
     let limit_and_two = std::time::Duration::from_secs(7);
     for (language, code, expected) in [
         ("python", "import time\nprint('first', flush=True)\ntime.sleep(1000)", "timed_out"),
@@ -150,7 +150,7 @@ async fn every_limit_has_its_verdict_in_time_and_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_goes_away_ends_its_run() {
-    let server = Server::start().await;
+    let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sandbox.run_code",
         "arguments": {"conversationId": "gone", "language": "bash", "code": "touch begun; sleep 1000"}}});
     let request = server.http.post(server.url("/mcp")).bearer_auth(super::support::server::TOKEN).json(&call);

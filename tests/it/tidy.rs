@@ -19,7 +19,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 13] = [
+const NEIGHBOURS: [(&str, &[&str]); 16] = [
     ("ports::engine", &["runner"]),
     ("ports::runner", &["engine"]),
     ("ports::auth", &[]),
@@ -30,7 +30,10 @@ const NEIGHBOURS: [(&str, &[&str]); 13] = [
     ("services::discovery", &["janitor"]),
     ("services::files", &["janitor"]),
     ("services::readiness", &[]),
-    ("services::execution", &["admission", "files", "janitor"]),
+    ("services::frames", &[]),
+    ("services::started", &["frames"]),
+    ("services::standby", &["frames", "janitor", "started"]),
+    ("services::execution", &["admission", "files", "frames", "janitor", "standby", "started"]),
     ("surfaces::wire", &[]),
     ("surfaces::mcp", &["wire"]),
 ];

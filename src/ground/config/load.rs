@@ -9,7 +9,7 @@ use figment::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Admission, Config, ConfigError, Engine, Files, Log, NAMED, RunLimits, Server, settings};
+use super::{Admission, Config, ConfigError, Engine, Files, Log, NAMED, RunLimits, Server, Standby, settings};
 
 /// Where settings are read from. The defaults are what the program does when nothing is said.
 #[derive(Debug, Clone, Default)]
@@ -43,6 +43,7 @@ pub(super) struct Raw {
     pub limits: RunLimits,
     pub engine: Engine,
     pub admission: Admission,
+    pub standby: Standby,
     pub files: Files,
     pub log: Log,
 }
@@ -61,6 +62,7 @@ impl Default for Raw {
             limits: RunLimits::default(),
             engine: Engine::default(),
             admission: Admission::default(),
+            standby: Standby::default(),
             files: Files::default(),
             log: Log::default(),
         }

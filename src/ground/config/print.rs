@@ -23,6 +23,7 @@ impl Config {
             limits: self.limits.clone(),
             engine: self.engine.clone(),
             admission: self.admission.clone(),
+            standby: self.standby.clone(),
             files: self.files.clone(),
             log: self.log.clone(),
         };

@@ -76,11 +76,13 @@ pub enum RootError {
 
 /// The files of all conversations.
 pub struct Store {
-    root: OwnedFd,
+    pub(super) root: OwnedFd,
     incoming: OwnedFd,
-    trash: OwnedFd,
-    path: PathBuf,
-    instance: InstanceId,
+    pub(super) trash: OwnedFd,
+    /// `{root}/.nameless/{instance}`: folders of sandboxes that belong to no conversation yet.
+    pub(super) nameless: OwnedFd,
+    pub(super) path: PathBuf,
+    pub(super) instance: InstanceId,
     handover: Handover,
     /// Held for its lock.
     _lock: std::fs::File,
@@ -120,6 +122,8 @@ impl Store {
         let Claim { lock, instance, first } = claim(root, &path)?;
         let own = |name| own_folder(&handle, name).map_err(|errno| unwritable(errno.into()));
         let (incoming, trash) = (own(".incoming")?, own(".trash")?);
+        let nameless = own(".nameless")
+            .and_then(|parent| own_folder(&parent, &instance.to_string()).map_err(|errno| unwritable(errno.into())))?;
         // Another server beside this one may be writing there now.
         if first {
             clear_incoming(&incoming).map_err(|errno| unwritable(errno.into()))?;
@@ -129,7 +133,7 @@ impl Store {
             0 => Handover::Chown(owner),
             _ => Handover::Open,
         };
-        Ok(Self { root: handle, incoming, trash, path, instance, handover, _lock: lock })
+        Ok(Self { root: handle, incoming, trash, nameless, path, instance, handover, _lock: lock })
     }
 
     /// Which server this is: made once, kept in the root folder.
@@ -163,12 +167,17 @@ impl Store {
     }
 
     fn try_create(&self, id: &ConversationId) -> Result<Conversation, Errno> {
-        let dir = own_folder(&self.root, id.as_str())?;
+        self.make(&self.root, id.as_str(), data_dir_of(&self.path, id))
+    }
+
+    /// A conversation's folder with this name in `parent`, made where there is none.
+    pub(super) fn make(&self, parent: &OwnedFd, name: &str, data_dir: PathBuf) -> Result<Conversation, Errno> {
+        let dir = own_folder(parent, name)?;
         match rustix::fs::mkdirat(&dir, "files", Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
-        let conversation = self.enter(id)?;
+        let conversation = self.enter_in(parent, name, data_dir)?;
         // Also when it was there: an earlier process may have ended between making it and giving it away. The program
         // may have changed its rights, but it cannot have put another folder here.
         let wanted = match self.handover {
@@ -183,7 +192,11 @@ impl Store {
     }
 
     fn enter(&self, id: &ConversationId) -> Result<Conversation, Errno> {
-        let dir = open_own(&self.root, id.as_str())?;
+        self.enter_in(&self.root, id.as_str(), data_dir_of(&self.path, id))
+    }
+
+    pub(super) fn enter_in(&self, parent: &OwnedFd, name: &str, data_dir: PathBuf) -> Result<Conversation, Errno> {
+        let dir = open_own(parent, name)?;
         let files = match open_own(&dir, "files") {
             // The program owns the folder and may have closed it to itself, which is to us when we are the same user.
             // It cannot have replaced it, so the name is safe to use.
@@ -194,7 +207,6 @@ impl Store {
             other => other?,
         };
         let (incoming, trash) = (rustix::io::dup(&self.incoming)?, rustix::io::dup(&self.trash)?);
-        let data_dir = data_dir_of(&self.path, id);
         Ok(Conversation { dir, files, incoming, trash, data_dir, handover: self.handover })
     }
 
@@ -292,7 +304,7 @@ fn open_own(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
 }
 
 /// Opens a folder of ours, made when it is missing.
-fn own_folder(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+pub(super) fn own_folder(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
     match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => open_own(parent, name),
         Err(errno) => Err(errno),

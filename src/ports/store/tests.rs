@@ -108,7 +108,7 @@ fn a_file_goes_in_and_comes_out() {
 }
 
 #[test]
-fn a_root_has_one_server_and_keeps_its_name() {
+fn servers_on_a_root_have_identities_of_their_own_and_keep_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().join("a/b");
     let refused = |root: &Path| match Store::open(root, OWNER) {
@@ -117,8 +117,15 @@ fn a_root_has_one_server_and_keeps_its_name() {
     };
     let store = Store::open(&root, OWNER).expect("a store");
     assert_eq!(fs::metadata(&root).expect("the root").mode() & 0o777, 0o700);
-    assert!(matches!(refused(&root), RootError::InUse { .. }));
     let instance = store.instance();
+    let beside: Vec<_> = (0..15).map(|_| Store::open(&root, OWNER).expect("a store beside it")).collect();
+    let identities: std::collections::HashSet<_> = beside.iter().map(Store::instance).chain([instance]).collect();
+    assert_eq!(identities.len(), 16);
+    assert!(matches!(refused(&root), RootError::InUse { .. }));
+    fs::write(root.join(".incoming/under-way"), "x").expect("a file");
+    drop(beside);
+    drop(Store::open(&root, OWNER).expect("a store beside it"));
+    assert!(root.join(".incoming/under-way").exists(), "what another server writes is not taken away");
     fs::write(root.join(".incoming/left-over"), "x").expect("a file");
     fs::create_dir(root.join(".incoming/left-over-too")).expect("a folder");
     fs::create_dir_all(root.join(".trash/begun/deep")).expect("a folder");

@@ -1,6 +1,6 @@
 //! Decides how a run ended, from facts only: who stopped it, the kernel's counters, the exit status.
 
-use super::drive::Driven;
+use super::drive::{Driven, End, How};
 use crate::nouns::{
     limits::Limits,
     outcome::{Ended, Figures, Outcome},
@@ -10,12 +10,12 @@ use crate::nouns::{
 pub(super) fn outcome(driven: &Driven, limits: Limits) -> Outcome {
     Outcome {
         ended: ended(driven),
-        oom_killed: driven.exit.is_some_and(|exit| exit.oom_killed),
+        oom_killed: driven.end.is_some_and(|end| end.oom_killed),
         limits,
         figures: Figures {
             wall: driven.wall,
-            cpu: None,
-            memory_peak_bytes: None,
+            cpu: driven.end.and_then(|end| end.cpu),
+            memory_peak_bytes: driven.end.and_then(|end| end.memory_peak_bytes),
             stdout_bytes: driven.stdout_bytes,
             stderr_bytes: driven.stderr_bytes,
         },
@@ -23,15 +23,15 @@ pub(super) fn outcome(driven: &Driven, limits: Limits) -> Outcome {
 }
 
 fn ended(driven: &Driven) -> Ended {
-    match (driven.stopped, driven.exit) {
+    match (driven.stopped, driven.end) {
         // It was refused processes and then hung: the refusal is why it never ended.
-        (Some(Ended::TimedOut), Some(exit)) if exit.process_limit_hit => Ended::ProcessLimit,
+        (Some(Ended::TimedOut), Some(end)) if end.process_limit_hit => Ended::ProcessLimit,
         (Some(stopped), _) => stopped,
-        (None, Some(exit)) if exit.status != 0 && exit.oom_killed => Ended::OutOfMemory,
-        (None, Some(exit)) if exit.status != 0 && exit.process_limit_hit => Ended::ProcessLimit,
-        // A plain runner tells a signal as shells do (POSIX 2.8.2): 128 and its number.
-        (None, Some(exit)) if (129..=159).contains(&exit.status) => Ended::Signaled { signal: exit.status - 128 },
-        (None, Some(exit)) => Ended::Exited { code: exit.status },
+        (None, Some(End { overdue: true, .. })) => Ended::TimedOut,
+        (None, Some(end)) if end.how != How::Status(0) && end.oom_killed => Ended::OutOfMemory,
+        (None, Some(end)) if end.how != How::Status(0) && end.process_limit_hit => Ended::ProcessLimit,
+        (None, Some(End { how: How::Signal(signal), .. })) => Ended::Signaled { signal },
+        (None, Some(End { how: How::Status(code), .. })) => Ended::Exited { code },
         // `drive` answers an error instead; kept total so that no verdict is ever invented.
         (None, None) => Ended::Cancelled,
     }
@@ -42,11 +42,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::ports::engine::Exit;
+    use crate::{ports::engine::Exit, services::frames::Ending};
+
+    fn verdict(stopped: Option<Ended>, end: Option<End>) -> Ended {
+        let driven = Driven { stopped, end, wall: Duration::ZERO, stdout_bytes: 0, stderr_bytes: 0 };
+        outcome(&driven, Limits::default()).ended
+    }
 
     #[test]
-    fn verdicts_follow_the_facts() {
-        let exit = |status, oom_killed, process_limit_hit| Some(Exit { status, oom_killed, process_limit_hit });
+    fn verdicts_of_plain_runners_follow_the_facts() {
+        let exit = |status, oom_killed, process_limit_hit| Some(Exit { status, oom_killed, process_limit_hit }.into());
         let rows = [
             (None, exit(0, false, false), Ended::Exited { code: 0 }),
             (None, exit(7, false, false), Ended::Exited { code: 7 }),
@@ -64,9 +69,24 @@ mod tests {
             (Some(Ended::OutputLimit), exit(137, false, false), Ended::OutputLimit),
             (Some(Ended::Cancelled), exit(137, true, true), Ended::Cancelled),
         ];
-        for (stopped, exit, expected) in rows {
-            let driven = Driven { stopped, exit, wall: Duration::ZERO, stdout_bytes: 0, stderr_bytes: 0 };
-            assert_eq!(outcome(&driven, Limits::default()).ended, expected, "{driven:?}");
+        for (stopped, end, expected) in rows {
+            assert_eq!(verdict(stopped, end), expected, "{stopped:?} {end:?}");
+        }
+    }
+
+    #[test]
+    fn verdicts_of_framed_runners_follow_the_facts() {
+        let ending = |text: &str| Some(serde_json::from_str::<Ending>(text).expect("an ending").into());
+        for (text, expected) in [
+            (r#"{"status":0}"#, Ended::Exited { code: 0 }),
+            (r#"{"status":137}"#, Ended::Exited { code: 137 }),
+            (r#"{"signal":9}"#, Ended::Signaled { signal: 9 }),
+            (r#"{"signal":9,"oomKills":1}"#, Ended::OutOfMemory),
+            (r#"{"status":0,"oomKills":1}"#, Ended::Exited { code: 0 }),
+            (r#"{"status":1,"forksRefused":3}"#, Ended::ProcessLimit),
+            (r#"{"signal":9,"killedBy":"deadline"}"#, Ended::TimedOut),
+        ] {
+            assert_eq!(verdict(None, ending(text)), expected, "{text}");
         }
     }
 }

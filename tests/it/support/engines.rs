@@ -150,6 +150,7 @@ impl World {
             data,
             limits: Limits { cpu_millis: 2000, ..Limits::default() },
             uid: 1000,
+            own_init: false,
             deadline_unix_s: 4_000_000_000,
         }
     }

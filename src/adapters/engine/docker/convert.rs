@@ -89,12 +89,13 @@ pub(super) fn create_body(profile: &Profile, spec: &SandboxSpec, source: &Path) 
         network_disabled: Some(true),
         stop_timeout: Some(1),
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
-        host_config: Some(host_config(profile, &spec.limits, source)),
+        host_config: Some(host_config(profile, spec, source)),
         ..ContainerCreateBody::default()
     }
 }
 
-fn host_config(profile: &Profile, limits: &Limits, source: &Path) -> HostConfig {
+fn host_config(profile: &Profile, spec: &SandboxSpec, source: &Path) -> HostConfig {
+    let limits = &spec.limits;
     let memory = signed(limits.memory_bytes);
     HostConfig {
         runtime: profile.runtime.clone(),
@@ -117,7 +118,7 @@ fn host_config(profile: &Profile, limits: &Limits, source: &Path) -> HostConfig 
         shm_size: Some(SHM_BYTES),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         oom_score_adj: Some(1000),
-        init: Some(true),
+        init: Some(!spec.own_init),
         auto_remove: Some(false),
         restart_policy: Some(RestartPolicy { name: Some(RestartPolicyNameEnum::NO), maximum_retry_count: None }),
         ..HostConfig::default()

@@ -17,6 +17,7 @@ fn spec() -> SandboxSpec {
         data: "/var/sandboxes/c/files".into(),
         limits: Limits::default(),
         uid: 1000,
+        own_init: false,
         deadline_unix_s: 1_800_000_000,
     }
 }

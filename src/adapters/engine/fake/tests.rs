@@ -30,6 +30,7 @@ impl Scene {
             data: self.folder.path().to_owned(),
             limits: Limits::default(),
             uid: 1000,
+            own_init: false,
             deadline_unix_s: 1060,
         }
     }

@@ -1,0 +1,175 @@
+//! Folders that are mounted before it is known whose they are.
+//!
+//! A bind mount follows the folder and not its name, so a folder that is renamed to be a conversation's stays `/data` of
+//! the sandbox that has it (tried on Docker 20.10 with ext4; [`Store::create_nameless`] promises nothing more than the
+//! rename).
+
+use std::{path::Path, path::PathBuf, sync::Arc};
+
+use rustix::{
+    fs::{AtFlags, Dir, Mode, OFlags, RenameFlags},
+    io::Errno,
+};
+
+use super::{Conversation, Store, StoreError, data_dir_of, fresh_name};
+use crate::nouns::id::{ConversationId, Language};
+
+/// Where the languages in use are written down.
+const LANGUAGES: &str = ".languages";
+
+/// A folder that belongs to no conversation. Dropping it takes the empty folder away.
+#[derive(Debug)]
+pub struct Nameless {
+    store: Arc<Store>,
+    name: String,
+    data_dir: PathBuf,
+    adopted: bool,
+}
+
+impl Store {
+    /// A new, empty folder.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`] on a full disk, [`StoreError::Io`] otherwise.
+    pub fn create_nameless(self: &Arc<Self>) -> Result<Nameless, StoreError> {
+        let name = fresh_name();
+        let parent = self.path.join(".nameless").join(self.instance.to_string());
+        let data_dir = parent.join(&name).join("files");
+        self.make(&self.nameless, &name, data_dir.clone()).map_err(|errno| StoreError::new("create", errno))?;
+        Ok(Nameless { store: Arc::clone(self), name, data_dir, adopted: false })
+    }
+
+    /// Takes away what an earlier process with this identity left: at once nothing is there any more, and
+    /// [`Store::empty_trash`] deletes it. To be called before the first folder is made.
+    ///
+    /// # Errors
+    /// [`StoreError`] with the first folder that could not be taken away.
+    pub fn clear_nameless(&self) -> Result<(), StoreError> {
+        self.try_clear_nameless().map_err(|errno| StoreError::new("delete", errno))
+    }
+
+    fn try_clear_nameless(&self) -> Result<(), Errno> {
+        for entry in Dir::read_from(&self.nameless)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name.to_bytes() == b"." || name.to_bytes() == b".." {
+                continue;
+            }
+            rustix::fs::renameat(&self.nameless, name, &self.trash, fresh_name())?;
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Writes down which languages are in use, for the next start.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it cannot be written.
+    pub fn remember_languages(&self, languages: &[String]) -> Result<(), StoreError> {
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.root, LANGUAGES, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|errno| StoreError::new("write", errno))?;
+        // Torn by a crash it holds fewer names, or one that is none: neither does harm.
+        let text = languages.join("\n");
+        rustix::io::write(&file, text.as_bytes()).map(drop).map_err(|errno| StoreError::new("write", errno))
+    }
+
+    /// The languages that were in use; none where that is not known.
+    pub fn recall_languages(&self) -> Vec<Language> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut text = [0; 4096];
+        let read = rustix::fs::openat(&self.root, LANGUAGES, flags, Mode::empty())
+            .and_then(|file| rustix::io::read(&file, &mut text))
+            .unwrap_or(0);
+        let text = String::from_utf8_lossy(&text[..read]).into_owned();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+}
+
+impl Nameless {
+    /// Whether it is a conversation's by now.
+    pub fn is_adopted(&self) -> bool {
+        self.adopted
+    }
+
+    /// The folder that becomes `/data`.
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
+    /// Makes the folder a conversation's. `None`, and the folder stays nameless, when the conversation has one already.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] when the system refuses.
+    pub fn adopt(&mut self, id: &ConversationId) -> Result<Option<Conversation>, StoreError> {
+        let store = &self.store;
+        match rustix::fs::renameat_with(&store.nameless, &self.name, &store.root, id.as_str(), RenameFlags::NOREPLACE) {
+            Ok(()) => self.adopted = true,
+            Err(Errno::EXIST | Errno::NOTEMPTY) => return Ok(None),
+            Err(errno) => return Err(StoreError::new("adopt", errno)),
+        }
+        let conversation = store.enter_in(&store.root, id.as_str(), data_dir_of(&store.path, id));
+        conversation.map(Some).map_err(|errno| StoreError::new("adopt", errno))
+    }
+}
+
+impl Drop for Nameless {
+    fn drop(&mut self) {
+        if self.adopted {
+            return;
+        }
+        // Two quick calls on a folder that nothing was written to. What a program did write, the next start takes away.
+        if let Ok(dir) = super::root::own_folder(&self.store.nameless, &self.name) {
+            let emptied = rustix::fs::unlinkat(&dir, "files", AtFlags::REMOVEDIR);
+            if emptied
+                .and_then(|()| rustix::fs::unlinkat(&self.store.nameless, &self.name, AtFlags::REMOVEDIR))
+                .is_err()
+            {
+                tracing::debug!("a nameless folder is left to the next start");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ports::store::Owner;
+
+    fn store(root: &Path) -> Arc<Store> {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Arc::new(Store::open(root, Owner { uid, gid }).expect("a store"))
+    }
+
+    #[test]
+    fn a_folder_is_adopted_once_and_never_over_another() {
+        let root = tempfile::tempdir().expect("a folder");
+        let store = store(root.path());
+        let id: ConversationId = "new".parse().expect("an id");
+        let mut folder = store.create_nameless().expect("a folder");
+        std::fs::write(folder.data_dir().join("x"), "1").expect("written");
+        let adopted = folder.adopt(&id).expect("renamed").expect("nobody was there");
+        assert_eq!(std::fs::read_to_string(adopted.data_dir().join("x")).expect("the file"), "1");
+        drop(folder);
+        let mut other = store.create_nameless().expect("a folder");
+        assert!(other.adopt(&id).expect("answered").is_none());
+        assert_eq!(std::fs::read_to_string(root.path().join("new/files/x")).expect("the file"), "1");
+        let nameless = other.data_dir().to_owned();
+        drop(other);
+        assert!(!nameless.exists() && root.path().join("new/files/x").exists());
+    }
+
+    #[test]
+    fn what_an_earlier_process_left_is_cleared() {
+        let root = tempfile::tempdir().expect("a folder");
+        let store = store(root.path());
+        let folder = store.create_nameless().expect("a folder");
+        let left = folder.data_dir().to_owned();
+        std::fs::write(left.join("x"), "1").expect("written");
+        drop(folder);
+        assert!(left.exists(), "a folder with files in it is not taken away by a drop");
+        store.clear_nameless().expect("cleared");
+        assert!(!left.exists());
+    }
+}

@@ -1,0 +1,316 @@
+//! The frames of runner protocol 1 (`runners/README.md`): what is sent to a sandbox, and what comes out of one.
+//!
+//! What comes out is untrusted: a length is checked before anything is kept, JSON is read into small structs, and an
+//! answer that breaks the rules ends the conversation with the sandbox.
+
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+
+/// Longest payload of a frame, in bytes.
+pub(crate) const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+const HEAD_BYTES: usize = 5;
+
+const CONFIG: u8 = 0x01;
+const PROGRAM: u8 = 0x02;
+const GO: u8 = 0x03;
+const STDIN: u8 = 0x04;
+const STDIN_END: u8 = 0x05;
+const SIGNAL: u8 = 0x06;
+const READY: u8 = 0x81;
+const STDOUT: u8 = 0x82;
+const STDERR: u8 = 0x83;
+const EXIT: u8 = 0x84;
+const ERROR: u8 = 0x85;
+
+/// What a sandbox says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// A program can be taken.
+    Ready {
+        /// Nothing is left to load.
+        warm: bool,
+        /// What the sandbox holds in memory, in bytes, where it knows.
+        memory_bytes: Option<u64>,
+    },
+    /// Standard output.
+    Stdout(Bytes),
+    /// Standard error.
+    Stderr(Bytes),
+    /// The program is gone, and everything it started.
+    Exit(Ending),
+    /// The sandbox cannot go on.
+    Error(String),
+}
+
+/// How a program ended, as process 1 of its sandbox saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Ending {
+    /// Its exit status.
+    pub status: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// CPU time, in milliseconds.
+    pub cpu_ms: Option<u64>,
+    /// Highest memory use of the sandbox, in bytes.
+    pub memory_peak_bytes: Option<u64>,
+    /// Processes that the kernel killed for memory.
+    #[serde(default)]
+    pub oom_kills: u64,
+    /// Processes and threads that were refused.
+    #[serde(default)]
+    pub forks_refused: u64,
+    /// Process 1 ended it, at its own deadline.
+    #[serde(default)]
+    pub killed_by: Option<KilledBy>,
+}
+
+/// Why process 1 ended a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum KilledBy {
+    /// Its deadline.
+    Deadline,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadyText {
+    #[serde(default)]
+    warm: bool,
+    #[serde(default)]
+    memory_bytes: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct ErrorText {
+    message: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Config<'a> {
+    args: &'a [String],
+    wall_ms: u64,
+    grace_ms: u64,
+}
+
+/// Why a sandbox is not listened to any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FrameError {
+    /// A frame longer than the longest.
+    #[error("a frame of {length} bytes")]
+    TooLong {
+        /// What it claimed.
+        length: usize,
+    },
+    /// A type that only we may send, or nobody.
+    #[error("a frame of the unknown type {kind:#04x}")]
+    UnknownType {
+        /// Which.
+        kind: u8,
+    },
+    /// A payload that cannot be read.
+    #[error("a frame of the type {kind:#04x} that cannot be read")]
+    Unreadable {
+        /// Which.
+        kind: u8,
+    },
+}
+
+fn put(out: &mut BytesMut, kind: u8, payload: &[u8]) {
+    debug_assert!(payload.len() <= PAYLOAD_BYTES_MAX);
+    out.put_u8(kind);
+    out.put_u32(u32::try_from(payload.len()).unwrap_or(u32::MAX));
+    out.put_slice(payload);
+}
+
+/// Everything of one request, in one piece: a small program is one write.
+pub(crate) fn request(program: &[u8], args: &[String], stdin: &[u8], wall: Duration, grace: Duration) -> Bytes {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let config = Config { args, wall_ms: ms(wall), grace_ms: ms(grace) };
+    let config = serde_json::to_vec(&config).unwrap_or_default();
+    let mut out = BytesMut::with_capacity(config.len() + program.len() + stdin.len() + 64);
+    put(&mut out, CONFIG, &config);
+    for piece in program.chunks(PAYLOAD_BYTES_MAX) {
+        put(&mut out, PROGRAM, piece);
+    }
+    // Input that fits goes before GO; the rest follows the program's start, since it is taken only as the program reads.
+    let (early, late) = stdin.split_at(stdin.len().min(PAYLOAD_BYTES_MAX));
+    if !early.is_empty() {
+        put(&mut out, STDIN, early);
+    }
+    if late.is_empty() {
+        put(&mut out, STDIN_END, &[]);
+    }
+    put(&mut out, GO, &[]);
+    for piece in late.chunks(PAYLOAD_BYTES_MAX) {
+        put(&mut out, STDIN, piece);
+    }
+    if !late.is_empty() {
+        put(&mut out, STDIN_END, &[]);
+    }
+    out.freeze()
+}
+
+/// Asks process 1 to send the program a signal.
+pub(crate) fn signal(number: u8) -> Bytes {
+    let mut out = BytesMut::with_capacity(HEAD_BYTES + 1);
+    put(&mut out, SIGNAL, &[number]);
+    out.freeze()
+}
+
+/// Puts frames together from what arrives, in whatever pieces.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder {
+    pending: BytesMut,
+}
+
+impl Decoder {
+    /// Takes in what arrived.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.pending.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, if one is there. After an error nothing more is to be asked.
+    pub(crate) fn next(&mut self) -> Result<Option<Said>, FrameError> {
+        let Some(head) = self.pending.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
+        let [kind, length @ ..] = *head;
+        let length = u32::from_be_bytes(length) as usize;
+        if !(READY..=ERROR).contains(&kind) {
+            return Err(FrameError::UnknownType { kind });
+        }
+        if length > PAYLOAD_BYTES_MAX {
+            return Err(FrameError::TooLong { length });
+        }
+        if self.pending.len() < HEAD_BYTES + length {
+            return Ok(None);
+        }
+        self.pending.advance(HEAD_BYTES);
+        let payload = self.pending.split_to(length).freeze();
+        said(kind, payload).map(Some)
+    }
+}
+
+fn said(kind: u8, payload: Bytes) -> Result<Said, FrameError> {
+    fn read<'a, T: Deserialize<'a>>(kind: u8, payload: &'a [u8]) -> Result<T, FrameError> {
+        // An array would be read as a struct, field by field.
+        if payload.trim_ascii_start().first() != Some(&b'{') {
+            return Err(FrameError::Unreadable { kind });
+        }
+        serde_json::from_slice(payload).map_err(|_| FrameError::Unreadable { kind })
+    }
+    match kind {
+        STDOUT => Ok(Said::Stdout(payload)),
+        STDERR => Ok(Said::Stderr(payload)),
+        READY => {
+            let ReadyText { warm, memory_bytes } = read(kind, &payload)?;
+            Ok(Said::Ready { warm, memory_bytes })
+        }
+        EXIT => {
+            let ending: Ending = read(kind, &payload)?;
+            // One of the two, and in its range: a status that no process can have would be passed on as one.
+            let fits = match (ending.status, ending.signal) {
+                (Some(status), None) => (0..=255).contains(&status),
+                (None, Some(signal)) => (1..=64).contains(&signal),
+                _ => false,
+            };
+            if fits { Ok(Said::Exit(ending)) } else { Err(FrameError::Unreadable { kind }) }
+        }
+        ERROR => {
+            let ErrorText { message } = read(kind, &payload)?;
+            Ok(Said::Error(message.chars().take(200).collect()))
+        }
+        _ => Err(FrameError::UnknownType { kind }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+        let mut out = BytesMut::new();
+        put(&mut out, kind, payload);
+        out.to_vec()
+    }
+
+    fn all(bytes: &[u8], piece: usize) -> Result<Vec<Said>, FrameError> {
+        let mut decoder = Decoder::default();
+        let mut found = Vec::new();
+        for piece in bytes.chunks(piece) {
+            decoder.push(piece);
+            while let Some(said) = decoder.next()? {
+                found.push(said);
+            }
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn frames_survive_any_splitting() {
+        let bytes = [
+            frame(READY, br#"{"protocol":1}"#),
+            frame(READY, br#"{"protocol":1,"warm":true,"memoryBytes":7,"later":[]}"#),
+            frame(STDOUT, b"out"),
+            frame(STDERR, b""),
+            frame(EXIT, br#"{"signal":9,"oomKills":1,"killedBy":"deadline"}"#),
+        ]
+        .concat();
+        let whole = all(&bytes, bytes.len()).expect("frames");
+        assert_eq!(whole[1], Said::Ready { warm: true, memory_bytes: Some(7) });
+        assert!(matches!(whole[4], Said::Exit(Ending { signal: Some(9), oom_kills: 1, killed_by: Some(_), .. })));
+        for piece in 1..bytes.len() {
+            assert_eq!(all(&bytes, piece).as_ref(), Ok(&whole), "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn rules_are_held() {
+        for bad in [
+            frame(CONFIG, b"{}"),
+            frame(0x00, b""),
+            frame(0xff, b""),
+            vec![STDOUT, 0xff, 0xff, 0xff, 0xff],
+            vec![STDOUT, 0, 0x10, 0, 1],
+            frame(EXIT, b"{}"),
+            frame(EXIT, br#"{"status":0,"signal":9}"#),
+            frame(EXIT, br#"{"status":256}"#),
+            frame(EXIT, br#"{"status":-1}"#),
+            frame(EXIT, br#"{"signal":0}"#),
+            frame(EXIT, br#"{"status":"0"}"#),
+            frame(EXIT, b"status 0"),
+            frame(READY, b"[]"),
+            frame(ERROR, b"\xff"),
+        ] {
+            assert!(all(&bad, 4096).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_laid_out_as_documented() {
+        let bytes = request(b"print(1)", &["a".to_owned()], b"", Duration::from_secs(1), Duration::from_secs(2));
+        let expected = [
+            frame(CONFIG, br#"{"args":["a"],"wallMs":1000,"graceMs":2000}"#),
+            frame(PROGRAM, b"print(1)"),
+            frame(STDIN_END, b""),
+            frame(GO, b""),
+        ];
+        assert_eq!(bytes, expected.concat());
+        let long = vec![b'x'; PAYLOAD_BYTES_MAX + 1];
+        let bytes = request(&long, &[], &long, Duration::ZERO, Duration::ZERO);
+        let go = bytes.windows(5).position(|w| w == [GO, 0, 0, 0, 0]).expect("GO");
+        assert!(bytes[go..].starts_with(&[GO, 0, 0, 0, 0, STDIN, 0, 0, 0, 1, b'x', STDIN_END]));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(bytes in any::<Vec<u8>>(), piece in 1..64_usize) {
+            drop(all(&bytes, piece));
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Whether a folder that is renamed stays a sandbox's `/data`. It is tried once, with a real sandbox: it holds where the
+//! engine is on this machine, and not where it keeps files in a virtual machine or elsewhere.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::StreamExt;
+use tokio::{io::AsyncWriteExt, sync::OnceCell, time::timeout};
+use tracing::{info, warn};
+
+use super::Inner;
+use crate::{
+    nouns::{
+        id::{ConversationId, SandboxId},
+        limits::Limits,
+    },
+    ports::runner::Protocol,
+    services::{
+        frames::{self, Said},
+        started::Started,
+    },
+};
+
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// Programs that make the file `x` in `/data`, in languages that are usual here.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("bash", ": > x\n"),
+    ("python", "open('x', 'w').close()\n"),
+    ("javascript", "require('node:fs').writeFileSync('x', '')\n"),
+    ("typescript", "import fs from 'node:fs'; fs.writeFileSync('x', '')\n"),
+];
+
+/// The answer, once it was asked for.
+#[derive(Debug, Default)]
+pub(super) struct Adoption(OnceCell<bool>);
+
+impl Adoption {
+    /// Tries it the first time it is asked.
+    pub(super) async fn holds(&self, inner: &Arc<Inner>) -> bool {
+        *self
+            .0
+            .get_or_init(|| async {
+                let held = timeout(WAIT_MAX, attempt(inner)).await.ok().flatten().unwrap_or(false);
+                if held {
+                    info!("a renamed folder stays with its sandbox: sandboxes stand by for new conversations too");
+                } else {
+                    warn!(
+                        "a renamed folder does not stay with its sandbox here: sandboxes stand by only for \
+                           conversations that exist"
+                    );
+                }
+                held
+            })
+            .await
+    }
+}
+
+/// `None` where it could not be tried.
+async fn attempt(inner: &Arc<Inner>) -> Option<bool> {
+    let all = inner.parts.catalog.all();
+    let found = PROGRAMS.iter().find_map(|(language, program)| {
+        all.iter().find(|runner| runner.language.as_str() == *language).map(|runner| (runner.clone(), *program))
+    });
+    let (runner, program) = found?;
+    let store = Arc::clone(&inner.parts.store);
+    let mut folder = tokio::task::spawn_blocking(move || store.create_nameless()).await.ok()?.ok()?;
+    let lease = inner.parts.janitor.lease(SandboxId::new());
+    let spec = inner.spec(lease.id(), &runner, folder.data_dir().to_owned());
+    let sandbox = inner.parts.engine.start(&spec).await.ok()?;
+    let id: ConversationId = format!("adoption-{}", lease.id()).parse().ok()?;
+    let named = id.clone();
+    let adopted = tokio::task::spawn_blocking(move || folder.adopt(&id).ok().flatten()).await.ok()??;
+    finish(Started::new(sandbox, runner.protocol), program, &inner.parts.limits).await;
+    let held = adopted.data_dir().join("x").exists();
+    let store = Arc::clone(&inner.parts.store);
+    drop(lease);
+    drop(tokio::task::spawn_blocking(move || store.remove_conversation(&named)).await);
+    Some(held)
+}
+
+/// Runs a program of ours to its end, whatever that is.
+async fn finish(started: Started, program: &str, limits: &Limits) {
+    let Started { mut sandbox, mut decoder } = started;
+    let request = match decoder {
+        Some(_) => frames::request(program.as_bytes(), &[], &[], limits.wall(), Duration::ZERO),
+        None => program.as_bytes().to_vec().into(),
+    };
+    drop(sandbox.stdin.write_all(&request).await);
+    let protocol = if decoder.is_some() { Protocol::Framed } else { Protocol::Plain };
+    if protocol == Protocol::Plain {
+        drop(sandbox.stdin.shutdown().await);
+    }
+    while let Some(Ok(output)) = sandbox.output.next().await {
+        let Some(decoder) = &mut decoder else { continue };
+        decoder.push(&output.bytes);
+        while let Ok(Some(said)) = decoder.next() {
+            if matches!(said, Said::Exit(_) | Said::Error(_)) {
+                return;
+            }
+        }
+    }
+    drop(sandbox.exit.await);
+}
