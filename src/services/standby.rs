@@ -22,7 +22,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -106,6 +106,7 @@ struct Inner {
     adoption: Adoption,
     wake: Notify,
     foreground: AtomicUsize,
+    taken: AtomicU64,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -158,6 +159,7 @@ impl Standbys {
             adoption: Adoption::default(),
             wake: Notify::new(),
             foreground: AtomicUsize::new(0),
+            taken: AtomicU64::new(0),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
@@ -190,6 +192,7 @@ impl Standbys {
         let (give, given) = oneshot::channel();
         hand.send(give).ok()?;
         let started = given.await.ok()?;
+        self.0.taken.fetch_add(1, Ordering::Relaxed);
         debug!(sandbox = %lease.id(), "a standby was taken");
         Some(Taken { started, lease, mark })
     }
@@ -225,6 +228,16 @@ impl Standbys {
     /// How many have loaded everything they load.
     pub fn warm(&self) -> usize {
         self.0.state().entries.iter().filter(|entry| entry.stage == Stage::Warm).count()
+    }
+
+    /// How many served a program so far.
+    pub fn taken(&self) -> u64 {
+        self.0.taken.load(Ordering::Relaxed)
+    }
+
+    /// Whether this sandbox stands by.
+    pub fn holds(&self, id: SandboxId) -> bool {
+        self.0.state().entries.iter().any(|entry| entry.lease.id() == id)
     }
 
     /// Ends the tasks and gives every standby to the janitor.

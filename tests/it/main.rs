@@ -13,5 +13,6 @@ mod mcp_tools;
 mod page;
 mod quickstart;
 mod runs;
+mod standby;
 mod support;
 mod tidy;

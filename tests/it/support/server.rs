@@ -13,7 +13,7 @@ use mcp_sandbox_server::{
     },
     nouns::id::InstanceId,
     ports::{engine::Engine, runner::Catalog},
-    services::janitor::Janitor,
+    services::{janitor::Janitor, standby::Standbys},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -32,6 +32,7 @@ pub struct Server {
     pub engine: Arc<dyn Engine>,
     pub catalog: Arc<Catalog>,
     pub janitor: Janitor,
+    pub standbys: Standbys,
     pub http: reqwest::Client,
     instance: InstanceId,
     shutdown: CancellationToken,
@@ -73,6 +74,7 @@ impl Server {
         let (engine, _) = app::engine(&config).await.unwrap_or_else(|error| panic!("{error}: {PREPARE}"));
         let app = App::build(&config).await.unwrap_or_else(|error| panic!("{error}: {PREPARE}"));
         let (catalog, janitor, instance) = (Arc::clone(&app.catalog), app.janitor.clone(), app.instance);
+        let standbys = app.standbys.clone();
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
         let http = reqwest::Client::builder().timeout(Duration::from_mins(2)).build().expect("a client");
@@ -82,6 +84,7 @@ impl Server {
             engine,
             catalog,
             janitor,
+            standbys,
             http,
             instance,
             shutdown,

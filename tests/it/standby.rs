@@ -1,0 +1,112 @@
+//! Sandboxes that stand by: they are used, serve one program, follow their conversation, and are never a reason for a
+//! wrong answer.
+
+use std::process::Command;
+
+use futures_util::future::join_all;
+use mcp_sandbox_server::ports::runner::Runner;
+use serde_json::json;
+
+use crate::support::{Server, until};
+
+async fn hello(server: &Server, conversation: &str) -> String {
+    let result = server.run(conversation, "bash", "echo $(hostname) $(cat n 2>/dev/null); echo $$ >> n").await;
+    assert_eq!(result["isError"], false, "{result}");
+    result["structuredContent"]["stdout"].as_str().expect("text").to_owned()
+}
+
+fn bash(server: &Server) -> Runner {
+    server.catalog.find(&"bash".parse().expect("a language")).expect("a Bash runner")
+}
+
+/// Waits until so many stand by for Bash.
+async fn standing(server: &Server, wanted: usize) {
+    let image = bash(server).image;
+    until("sandboxes stand by", async || server.standbys.standing_by(&image) >= wanted).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_and_known_conversations_find_one_and_keep_their_files() {
+    let server = Server::with(&[("SANDBOX_STANDBY__NAMELESS_MAX", "1")]).await;
+    hello(&server, "first").await;
+    // One for this conversation, one for nobody yet.
+    standing(&server, 2).await;
+    let before = server.standbys.taken();
+    assert_eq!(hello(&server, "second").await.trim(), "sandbox", "a new conversation has no files");
+    standing(&server, 2).await;
+    let again = hello(&server, "second").await;
+    assert_eq!(again.split_whitespace().count(), 2, "the file of the run before is there: {again}");
+    assert!(hello(&server, "first").await.split_whitespace().count() == 2);
+    assert!(server.standbys.taken() >= before + 2, "standbys were used");
+    let on_disk = std::fs::read_to_string(server.root.join("second/files/n")).expect("the adopted folder");
+    assert_eq!(on_disk.lines().count(), 2);
+    server.settled().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_of_new_conversations_is_answered_right() {
+    let server = Server::start().await;
+    hello(&server, "warm-up").await;
+    standing(&server, 2).await;
+    let names: Vec<String> = (0..20).map(|n| format!("burst-{n}")).collect();
+    let answers = join_all(names.iter().map(|name| hello(&server, name))).await;
+    assert!(answers.iter().all(|answer| answer.trim() == "sandbox"), "{answers:?}");
+    for name in &names {
+        let lines = std::fs::read_to_string(server.root.join(name).join("files/n")).expect("its own folder");
+        assert_eq!(lines.lines().count(), 1, "{name} ran once");
+    }
+    server.settled().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_ones_are_not_handed_out() {
+    let server = Server::start().await;
+    hello(&server, "c").await;
+    standing(&server, 2).await;
+    let mut killed = 0;
+    for sandbox in server.engine.list().await.expect("a list") {
+        // Other tests' sandboxes are on the same engine.
+        if sandbox.running && server.standbys.holds(sandbox.id) {
+            let output = Command::new("docker").args(["kill", &sandbox.id.to_string()]).output().expect("docker");
+            killed += usize::from(output.status.success());
+        }
+    }
+    assert!(killed > 0, "some were standing by");
+    for n in 0..6 {
+        assert!(hello(&server, &format!("after-{n}")).await.starts_with("sandbox"));
+    }
+    standing(&server, 1).await;
+    server.settled().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_conversation_does_not_come_back_in_an_old_folder() {
+    let server = Server::start().await;
+    hello(&server, "gone").await;
+    standing(&server, 1).await;
+    let write = json!({"conversationId": "gone", "path": "kept", "content": "x"});
+    server.call("sandbox.write_file", write).await;
+    std::fs::remove_dir_all(server.root.join("gone")).expect("deleted behind the server's back");
+    assert_eq!(hello(&server, "gone").await.trim(), "sandbox");
+    assert!(!server.root.join("gone/files/kept").exists());
+    assert_eq!(std::fs::read_to_string(server.root.join("gone/files/n")).expect("its file").lines().count(), 1);
+    server.settled().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn none_stand_by_for_a_language_nobody_uses_and_the_budget_holds() {
+    let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "3")]).await;
+    for n in 0..5 {
+        hello(&server, &format!("c-{n}")).await;
+    }
+    standing(&server, 3).await;
+    let python = server.catalog.find(&"python".parse().expect("a language")).expect("a Python runner");
+    assert_eq!(server.standbys.standing_by(&python.image), 0);
+    assert!(server.janitor.leased() <= 3, "{}", server.janitor.leased());
+    server.settled().await;
+    server.stop().await;
+}
