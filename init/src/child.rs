@@ -141,6 +141,10 @@ impl Child {
 fn starting(command: &[OsString]) -> Command {
     let mut starting = Command::new(&command[0]);
     starting.args(&command[1..]);
+    if let Ok(folder) = std::env::current_dir() {
+        // As a shell would have left it.
+        starting.env("PWD", folder);
+    }
     if !family::is_alone() {
         // Elsewhere `kill 0` in a program would reach this process; process 1 is out of its reach, and there the
         // program stays in the group it would have without an init, so that setsid() works in it.

@@ -4,14 +4,12 @@
 //! It starts one process, the child, and ends everything the child left behind before it says EXIT.
 
 use std::{
-    ffi::OsString,
     fs::File,
     io::{self, Write},
     os::{
         fd::{AsFd, BorrowedFd},
         unix::net::UnixStream,
     },
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -20,71 +18,21 @@ use rustix::{
     process::kill_process,
     stdio::{stdin, stdout},
 };
-use serde::Serialize;
 use serde_json::json;
+
+mod state;
+
+use state::{Exit, KILL_AGAIN, KILL_LIMIT, Phase, SEND_LIMIT, Source};
+pub use state::{Setting, Verdict};
 
 use crate::{
     child::{Child, Word},
     family::{self, Ending},
-    figures::{self, Counters, Figures},
+    figures::{self, Counters},
     flow::{self, Inbox, Outbox, Progress, READ_BYTES},
     frame::{Decoder, Tell},
     request::{Config, Order, Request},
 };
-
-/// How long a killed process may take to be gone (it may sit in the kernel) before the end is told without it.
-const KILL_LIMIT: Duration = Duration::from_secs(5);
-
-/// How often what is left is killed again meanwhile.
-const KILL_AGAIN: Duration = Duration::from_millis(20);
-
-/// How long the server may take nothing of what is left to send, after the program is gone.
-const SEND_LIMIT: Duration = Duration::from_secs(30);
-
-/// What the command line says.
-#[derive(Debug)]
-pub struct Setting {
-    /// The program's file.
-    pub program: PathBuf,
-    /// Whether the interpreter is started before the program is known.
-    pub warm: bool,
-    /// The interpreter and its arguments, at least one word.
-    pub command: Vec<OsString>,
-}
-
-/// How this process is to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// All is said, or nobody wanted anything.
-    Done,
-    /// The request was broken, or nobody listens any more.
-    Failed,
-}
-
-/// The payload of the frame EXIT.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Exit<'a> {
-    #[serde(flatten)]
-    ending: Ending,
-    #[serde(flatten)]
-    figures: Figures,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    killed_by: Option<&'a str>,
-}
-
-/// Where the sandbox stands.
-#[derive(Debug)]
-enum Phase {
-    /// No program yet.
-    Standby,
-    /// The program runs.
-    Running { before: Counters, deadline: Option<Instant> },
-    /// Everything is killed; what it wrote is still on its way. Nothing more comes when all are gone.
-    Ending { before: Counters, since: Instant, gone: bool },
-    /// The last frame is in the outbox.
-    Sending { verdict: Verdict, since: Instant },
-}
 
 /// One sandbox.
 #[derive(Debug)]
@@ -102,18 +50,6 @@ pub struct Sandbox {
     killed_by_deadline: bool,
     fault: Option<String>,
     phase: Phase,
-}
-
-/// What the loop woke for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Frames,
-    Children,
-    Server,
-    Stdin,
-    Stdout,
-    Stderr,
-    Control,
 }
 
 impl Sandbox {
