@@ -225,9 +225,9 @@ impl Standbys {
         self.0.state().entries.iter().filter(ready).count()
     }
 
-    /// How many have loaded everything they load.
-    pub fn warm(&self) -> usize {
-        self.0.state().entries.iter().filter(|entry| entry.stage == Stage::Warm).count()
+    /// How many have not loaded everything they load.
+    pub fn loading(&self) -> usize {
+        self.0.state().entries.iter().filter(|entry| entry.stage != Stage::Warm).count()
     }
 
     /// How many served a program so far.
