@@ -33,6 +33,7 @@ use crate::{
         files::{Files, FilesOptions},
         janitor::Janitor,
         readiness::Readiness,
+        runs::{Runs, RunsOptions},
         standby::{StandbyOptions, StandbyParts, Standbys},
     },
     surfaces::{
@@ -74,8 +75,8 @@ pub enum StartError {
 
 /// Every part of the server.
 pub struct App {
-    /// Runs programs.
-    pub executions: Executions,
+    /// Runs programs, and remembers them.
+    pub runs: Runs,
     /// Files of conversations.
     pub files: Arc<Files>,
     /// Ends what nobody holds.
@@ -198,7 +199,7 @@ impl App {
                 janitor: janitor.clone(),
                 admission: Admission::new(admission_options(config, &probe)),
                 standbys: standbys.clone(),
-                clock,
+                clock: clock.clone(),
             },
             ExecutionOptions {
                 instance,
@@ -208,7 +209,9 @@ impl App {
             },
         );
 
-        let mcp = McpParts { executions: executions.clone(), files: Arc::clone(&files), options: mcp_options(config) };
+        let runs = Runs::new(executions, runs_options(config), clock);
+
+        let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: mcp_options(config) };
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &mcp_http_options(config, stop.clone())),
             files: http::files::router(Arc::clone(&files)),
@@ -222,7 +225,7 @@ impl App {
             connections_max: config.server.connections_max as usize,
         };
         Ok(Self {
-            executions,
+            runs,
             files,
             janitor,
             standbys,
@@ -245,7 +248,7 @@ impl App {
             tokio::spawn(listen::serve(listener, self.router.clone(), self.listen, shutdown.clone(), stopping.clone()));
         shutdown.cancelled().await;
         info!("stopping: running programs may end, nothing new starts");
-        self.executions.stop(self.shutdown_grace).await;
+        self.runs.stop(self.shutdown_grace).await;
         stopping.cancel();
         drop(connections.await);
         self.stop().await;
@@ -259,7 +262,7 @@ impl App {
 
     /// Ends every run and every task; no sandbox is left.
     pub async fn stop(self) {
-        self.executions.stop(self.shutdown_grace).await;
+        self.runs.stop(self.shutdown_grace).await;
         self.stop.cancel();
         self.standbys.stop().await;
         self.janitor.drain(DRAIN_MAX).await;
@@ -307,6 +310,15 @@ fn standby_options(config: &Config) -> StandbyOptions {
         idle_max: Duration::from_secs(standby.idle_s),
         used_max: Duration::from_secs(standby.used_s),
         age_max: Duration::from_secs(standby.age_s),
+    }
+}
+
+fn runs_options(config: &Config) -> RunsOptions {
+    RunsOptions {
+        kept_runs_max: config.runs.kept_max as usize,
+        kept_bytes_max: usize::try_from(config.runs.kept_bytes).unwrap_or(usize::MAX),
+        kept_age: Duration::from_secs(config.runs.kept_age_s),
+        ..RunsOptions::default()
     }
 }
 

@@ -9,5 +9,6 @@ pub mod files;
 pub(crate) mod frames;
 pub mod janitor;
 pub mod readiness;
+pub mod runs;
 pub mod standby;
 pub(crate) mod started;

@@ -160,6 +160,20 @@ section! {
 }
 
 section! {
+    /// Runs that can be watched, left and come back to.
+    pub struct Runs("runs") {
+        /// Runs that are remembered once they are over; the oldest leave first.
+        kept_max: u32 = 256,
+        /// Bytes of those together: their output and what is known of them. The newest is remembered however large it is.
+        kept_bytes: u64 = 64 << 20,
+        /// How long a run is remembered once it is over, in seconds.
+        kept_age_s: u64 = 3_600,
+        /// How long a call waits for its run when it does not say, in seconds. Many clients give up after 60 s.
+        wait_s_default: u64 = 45,
+    }
+}
+
+section! {
     /// Files of conversations.
     pub struct Files("files") {
         /// How long a link works, in seconds; at most seven days.
@@ -214,6 +228,8 @@ pub struct Config {
     pub admission: Admission,
     /// Sandboxes that are started ahead of need.
     pub standby: Standby,
+    /// Runs that can be watched, left and come back to.
+    pub runs: Runs,
     /// Files of conversations.
     pub files: Files,
     /// The log.
@@ -245,6 +261,7 @@ pub fn settings() -> impl Iterator<Item = Setting> {
         Engine::SETTINGS,
         Admission::SETTINGS,
         Standby::SETTINGS,
+        Runs::SETTINGS,
         Files::SETTINGS,
         Log::SETTINGS,
     ];

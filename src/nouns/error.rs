@@ -17,6 +17,8 @@ pub enum Code {
     RunnerNotFound,
     /// The conversation has no files here.
     ConversationNotFound,
+    /// No such run of this caller's: never was, somebody else's, or no longer kept.
+    RunNotFound,
     /// No such file in the conversation.
     FileNotFound,
     /// It is there, but it is not a plain file: a link, a pipe, a device, a folder.
@@ -45,13 +47,14 @@ pub enum Code {
 
 impl Code {
     /// Every code, for documents and tests.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::InvalidArgument,
         Self::InvalidRequest,
         Self::Unauthorized,
         Self::Forbidden,
         Self::RunnerNotFound,
         Self::ConversationNotFound,
+        Self::RunNotFound,
         Self::FileNotFound,
         Self::NotAFile,
         Self::TooLarge,
@@ -75,6 +78,7 @@ impl Code {
             Self::Forbidden => "forbidden",
             Self::RunnerNotFound => "runner_not_found",
             Self::ConversationNotFound => "conversation_not_found",
+            Self::RunNotFound => "run_not_found",
             Self::FileNotFound => "file_not_found",
             Self::NotAFile => "not_a_file",
             Self::TooLarge => "too_large",
@@ -96,7 +100,7 @@ impl Code {
             Self::InvalidArgument | Self::InvalidRequest => 400,
             Self::Unauthorized => 401,
             Self::Forbidden => 403,
-            Self::RunnerNotFound | Self::ConversationNotFound | Self::FileNotFound => 404,
+            Self::RunnerNotFound | Self::ConversationNotFound | Self::RunNotFound | Self::FileNotFound => 404,
             Self::NotAFile => 409,
             Self::TooLarge => 413,
             Self::QueueFull | Self::QueueTimeout | Self::ShuttingDown | Self::EngineUnavailable => 503,

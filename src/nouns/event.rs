@@ -26,11 +26,42 @@ pub struct Event {
     pub kind: EventKind,
 }
 
+/// A file that a run created or changed, as clients see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileNote {
+    /// Where, below `/data`, for people.
+    pub path: String,
+    /// Where, percent-encoded; only when `path` does not lead back to the file.
+    pub path_encoded: Option<String>,
+    /// How long, in bytes.
+    pub size: u64,
+    /// What its name claims it to be.
+    pub media_type: String,
+    /// `created` or `changed`.
+    pub change: &'static str,
+    /// When its bytes were last changed, in seconds since the Unix epoch.
+    pub modified_unix_s: i64,
+    /// A link that downloads it without a token.
+    pub url: String,
+    /// Until when the link is good, in seconds since the Unix epoch.
+    pub url_expires_unix_s: i64,
+}
+
+impl EventKind {
+    /// Whether nothing comes after it.
+    pub fn is_last(&self) -> bool {
+        matches!(self, Self::Finished(_) | Self::Failed(_))
+    }
+}
+
 /// What happened.
 #[derive(Debug, Clone)]
 pub enum EventKind {
     /// It waits for its turn.
-    Queued,
+    Queued {
+        /// How many wait from it on to the front, itself included: 1 is next.
+        position: u32,
+    },
     /// The program was handed to a sandbox.
     Started,
     /// The program printed. A UTF-8 sequence is never split between two events of one stream.
@@ -42,6 +73,17 @@ pub enum EventKind {
         /// Dropped bytes of standard error.
         stderr_bytes: u64,
     },
+    /// It is still under way: said now and then, so that a silent program is not taken for a lost one.
+    Progress {
+        /// Since the program was handed over.
+        wall: Duration,
+        /// What it printed to standard output so far, in bytes.
+        stdout_bytes: u64,
+        /// What it printed to standard error so far, in bytes.
+        stderr_bytes: u64,
+    },
+    /// It created or changed a file. Said when the program has ended.
+    File(Box<FileNote>),
     /// It ended with a verdict.
     Finished(Box<Outcome>),
     /// It could not be run or its end is not known: our failure, not the program's.

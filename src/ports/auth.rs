@@ -13,6 +13,11 @@ impl Principal {
     /// The holder of the token, and whoever started the process in `stdio` mode.
     pub const OWNER: Self = Self("owner");
 
+    /// Somebody else, by name: for those who hold that nobody sees what is another's.
+    pub const fn named(name: &'static str) -> Self {
+        Self(name)
+    }
+
     /// Its name, for logs.
     pub fn name(&self) -> &str {
         self.0

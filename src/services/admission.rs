@@ -4,8 +4,8 @@
 //! are given back by being dropped. Nothing here knows what is run.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -33,6 +33,7 @@ pub struct AdmissionOptions {
 /// The gate.
 #[derive(Debug)]
 pub struct Admission {
+    line: Arc<Line>,
     places: Arc<Semaphore>,
     slots: Arc<Semaphore>,
     turns: Arc<Turns>,
@@ -43,9 +44,34 @@ pub struct Admission {
 #[derive(Debug, Default)]
 struct Turns(Mutex<HashMap<ConversationId, Weak<AsyncMutex<()>>>>);
 
+/// Who waits, in the order in which they came.
+#[derive(Debug, Default)]
+struct Line(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    newest: u64,
+    numbers: BTreeSet<u64>,
+}
+
+/// Somebody who waits; its drop leaves the line.
+#[derive(Debug)]
+struct InLine {
+    number: u64,
+    line: Arc<Line>,
+}
+
+/// Tells how far somebody has come in the line. Holds no place.
+#[derive(Debug, Clone)]
+pub struct Position {
+    number: u64,
+    line: Arc<Line>,
+}
+
 /// A place in the house.
 #[derive(Debug)]
 pub struct Ticket {
+    waits: InLine,
     place: OwnedSemaphorePermit,
     slots: Arc<Semaphore>,
     turns: Arc<Turns>,
@@ -73,6 +99,7 @@ impl Admission {
     pub fn new(options: AdmissionOptions) -> Self {
         let slots = options.slots.max(1);
         Self {
+            line: Arc::default(),
             places: Arc::new(Semaphore::new(slots + options.queue_max)),
             slots: Arc::new(Semaphore::new(slots)),
             turns: Arc::default(),
@@ -88,7 +115,13 @@ impl Admission {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
             Failure::new(Code::QueueFull, "Too many programs are waiting to run: try again in a few seconds.")
         })?;
-        Ok(Ticket { place, slots: Arc::clone(&self.slots), turns: Arc::clone(&self.turns), wait_max: self.wait_max })
+        Ok(Ticket {
+            waits: Line::join(&self.line),
+            place,
+            slots: Arc::clone(&self.slots),
+            turns: Arc::clone(&self.turns),
+            wait_max: self.wait_max,
+        })
     }
 
     /// Slots nobody holds, for tests and readiness.
@@ -97,18 +130,54 @@ impl Admission {
     }
 }
 
+impl Line {
+    fn join(line: &Arc<Self>) -> InLine {
+        let mut waiting = line.waiting();
+        waiting.newest += 1;
+        let number = waiting.newest;
+        waiting.numbers.insert(number);
+        InLine { number, line: Arc::clone(line) }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for InLine {
+    fn drop(&mut self) {
+        self.line.waiting().numbers.remove(&self.number);
+    }
+}
+
+impl Position {
+    /// How many wait from this one on to the front, itself included: 1 is next. Nothing once it waits no longer. One that
+    /// waits for its own conversation may be overtaken.
+    pub fn now(&self) -> Option<u32> {
+        let waiting = self.line.waiting();
+        let here = waiting.numbers.contains(&self.number);
+        here.then(|| u32::try_from(waiting.numbers.range(..=self.number).count()).unwrap_or(u32::MAX))
+    }
+}
+
 impl Ticket {
+    /// Tells how far this one has come, now and later.
+    pub fn position(&self) -> Position {
+        Position { number: self.waits.number, line: Arc::clone(&self.waits.line) }
+    }
+
     /// Waits for the conversation's turn, then for a slot: a conversation that waits for itself holds no slot.
     ///
     /// # Errors
     /// [`Code::QueueTimeout`] when it takes too long.
     pub async fn turn(self, conversation: &ConversationId) -> Result<Permit, Failure> {
-        let Self { place, slots, turns, wait_max } = self;
+        let Self { waits, place, slots, turns, wait_max } = self;
         let both = async {
             let turn = Turns::take(&turns, conversation).await;
             // The semaphore is never closed, so the error cannot happen; it is mapped all the same.
             let slot =
                 slots.acquire_owned().await.map_err(|_| Failure::new(Code::ShuttingDown, "The server is stopping."))?;
+            drop(waits);
             Ok(Permit { _slot: slot, _turn: turn, _place: place })
         };
         timeout(wait_max, both).await.unwrap_or_else(|_| {
@@ -172,7 +241,13 @@ mod tests {
         let waiting = gate.enter().expect("a place");
         assert_eq!(gate.enter().expect_err("full").code, Code::QueueFull);
         drop(running);
+        let position = waiting.position();
+        assert_eq!(position.now(), Some(1));
+        let behind = gate.enter().expect("a place");
+        assert_eq!(behind.position().now(), Some(2));
+        drop(behind);
         let second = waiting.turn(&conversation("b")).await.expect("a slot");
+        assert_eq!(position.now(), None, "its turn has come");
         assert!(gate.enter().is_ok());
         drop(second);
         assert_eq!(gate.free_slots(), 1);

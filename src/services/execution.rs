@@ -14,20 +14,21 @@ mod drive;
 mod log;
 mod verdict;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use tokio::{sync::watch, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, error, info, info_span, warn};
 
-pub use collect::Captured;
-pub use log::EventLog;
+pub use collect::{Captured, so_far};
+pub use log::{EventLog, LogFacts};
 
 use self::drive::Job;
 use super::{
-    admission::{Admission, Ticket},
-    files::{FileList, Files},
+    admission::{Admission, Position, Ticket},
+    files::{Change, FileEntry, FileList, Files},
     janitor::{Janitor, Lease, chain},
     standby::{Standbys, Taken},
     started::Started,
@@ -36,7 +37,7 @@ use crate::{
     nouns::{
         clock::Clock,
         error::{Code, Failure},
-        event::EventKind,
+        event::{EventKind, FileNote},
         id::{ConversationId, InstanceId, Language, RunId, SandboxId},
         limits::Limits,
         outcome::{Ended, Figures, Outcome},
@@ -142,10 +143,15 @@ struct Inner {
     cancel_all: CancellationToken,
 }
 
-/// A run that was begun. Dropping it changes nothing for the run.
+/// A run that was begun. Dropping it changes nothing for the run; a clone is the same run.
+#[derive(Clone)]
 pub struct Run {
     /// Which.
     pub id: RunId,
+    /// The language's own name.
+    pub language: Language,
+    /// Where it is in the line, while it waits.
+    pub position: Position,
     /// What happens to it.
     pub log: Arc<EventLog>,
     cancel: CancellationToken,
@@ -169,9 +175,14 @@ impl Run {
     pub async fn finished(&mut self) -> Result<Arc<Report>, Failure> {
         match self.report.wait_for(Option::is_some).await {
             Ok(report) => report.clone().unwrap_or_else(|| Err(internal())),
-            // The task ended without a word: it panicked. Its lease was dropped on the way.
+            // The task ended without a word, which it never does.
             Err(_) => Err(internal()),
         }
+    }
+
+    /// What came of it, if it is over.
+    pub fn result(&self) -> Option<Result<Arc<Report>, Failure>> {
+        self.report.borrow().clone()
     }
 
     /// Asks for the run to be stopped. `finished` tells when it is.
@@ -232,7 +243,8 @@ impl Executions {
         let id = RunId::new();
         let kept = usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX);
         let log = Arc::new(EventLog::new(kept));
-        log.add(EventKind::Queued);
+        let (language, position) = (runner.language.clone(), ticket.position());
+        log.add(EventKind::Queued { position: position.now().unwrap_or(1) });
         let cancel = inner.cancel_all.child_token();
         let (tell, report) = watch::channel(None);
         let task = OneRun {
@@ -247,13 +259,16 @@ impl Executions {
         let span = info_span!("run", run = %id);
         inner.tasks.spawn(
             async move {
-                let result = task.execute(ticket).await;
+                // A panic drops the lease on its way, and readers of the log still learn of an end.
+                let result = AssertUnwindSafe(task.execute(ticket)).catch_unwind().await;
+                let result = result.unwrap_or_else(|_| Err(internal())).map(Arc::new);
+                // Told first: whoever reads of the end in the log finds what came of it.
+                tell.send_replace(Some(result.clone()));
                 task.conclude(&result);
-                tell.send_replace(Some(result.map(Arc::new)));
             }
             .instrument(span),
         );
-        Ok(Run { id, log, cancel, report })
+        Ok(Run { id, language, position, log, cancel, report })
     }
 
     /// Runs a program to its end.
@@ -416,6 +431,9 @@ impl OneRun {
 
     fn report(&self, outcome: Outcome, files: FileList) -> Report {
         self.log.flush();
+        for file in files.files.iter().filter(|file| file.change != Change::Unchanged) {
+            self.log.add(EventKind::File(Box::new(note(file))));
+        }
         let (stdout, stderr) = collect::collect(&self.log.since(0), &outcome.figures);
         Report {
             run: self.id,
@@ -428,7 +446,7 @@ impl OneRun {
         }
     }
 
-    fn conclude(&self, result: &Result<Report, Failure>) {
+    fn conclude(&self, result: &Result<Arc<Report>, Failure>) {
         let (conversation, language) = (&self.request.conversation, &self.runner.language);
         let principal = self.request.principal.name();
         match result {
@@ -443,5 +461,18 @@ impl OneRun {
                 self.log.add(EventKind::Failed(failure.clone()));
             }
         }
+    }
+}
+
+fn note(file: &FileEntry) -> FileNote {
+    FileNote {
+        path: file.path.clone(),
+        path_encoded: file.path_encoded.clone(),
+        size: file.size,
+        media_type: file.media_type.clone(),
+        change: file.change.word(),
+        modified_unix_s: file.modified_unix_s,
+        url: file.url.clone(),
+        url_expires_unix_s: file.url_expires_unix_s,
     }
 }

@@ -39,7 +39,7 @@ use crate::{
         limits::Limits,
     },
     ports::auth::Principal,
-    services::{execution::Executions, files::Files},
+    services::{files::Files, runs::Runs},
 };
 
 /// How much of an unknown name is told back, in characters.
@@ -48,8 +48,8 @@ const NAME_CHARS_MAX: usize = 80;
 /// What the surface is made of.
 #[derive(Clone)]
 pub struct McpParts {
-    /// Runs programs.
-    pub executions: Executions,
+    /// Runs programs, and remembers them.
+    pub runs: Runs,
     /// Files of conversations.
     pub files: Arc<Files>,
     /// What is shown and said.
@@ -137,8 +137,7 @@ impl ServerHandler for McpServer {
         }
         let query = context.extensions.get::<Parts>().and_then(|parts| parts.uri.query());
         let underscore = query.is_some_and(|query| query.split('&').any(|pair| pair == "names=underscore"));
-        let languages: Vec<_> =
-            self.parts.executions.runners().iter().map(|runner| runner.language.to_string()).collect();
+        let languages: Vec<_> = self.parts.runs.runners().iter().map(|runner| runner.language.to_string()).collect();
         let tools = describe::tools(&self.parts.options, &languages, &self.outputs, underscore);
         Ok(ListToolsResult::with_all_items(tools))
     }

@@ -12,6 +12,7 @@ mod mcp_clients;
 mod mcp_tools;
 mod page;
 mod quickstart;
+mod run_service;
 mod runs;
 mod standby;
 mod support;

@@ -42,6 +42,7 @@ impl Raw {
             engine: self.engine,
             admission: self.admission,
             standby: self.standby,
+            runs: self.runs,
             files: self.files,
             log: self.log,
         };
@@ -92,6 +93,10 @@ impl Config {
             ("SANDBOX_STANDBY__IDLE_S", self.standby.idle_s, 1, 86_400),
             ("SANDBOX_STANDBY__USED_S", self.standby.used_s, 1, 365 * 86_400),
             ("SANDBOX_STANDBY__AGE_S", self.standby.age_s, 10, 7 * 86_400),
+            ("SANDBOX_RUNS__KEPT_MAX", self.runs.kept_max.into(), 1, 100_000),
+            ("SANDBOX_RUNS__KEPT_BYTES", self.runs.kept_bytes, 1, 1 << 40),
+            ("SANDBOX_RUNS__KEPT_AGE_S", self.runs.kept_age_s, 1, 30 * 86_400),
+            ("SANDBOX_RUNS__WAIT_S_DEFAULT", self.runs.wait_s_default, 0, 86_400),
             ("SANDBOX_FILES__URL_TTL_S", self.files.url_ttl_s, 1, URL_TTL_S_MAX),
             ("SANDBOX_FILES__LISTED_MAX", self.files.listed_max.into(), 1, 10_000),
             ("SANDBOX_FILES__DEPTH_MAX", self.files.depth_max.into(), 1, 32),

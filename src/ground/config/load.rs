@@ -9,7 +9,7 @@ use figment::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Admission, Config, ConfigError, Engine, Files, Log, NAMED, RunLimits, Server, Standby, settings};
+use super::{Admission, Config, ConfigError, Engine, Files, Log, NAMED, RunLimits, Runs, Server, Standby, settings};
 
 /// Where settings are read from. The defaults are what the program does when nothing is said.
 #[derive(Debug, Clone, Default)]
@@ -44,6 +44,7 @@ pub(super) struct Raw {
     pub engine: Engine,
     pub admission: Admission,
     pub standby: Standby,
+    pub runs: Runs,
     pub files: Files,
     pub log: Log,
 }
@@ -63,6 +64,7 @@ impl Default for Raw {
             engine: Engine::default(),
             admission: Admission::default(),
             standby: Standby::default(),
+            runs: Runs::default(),
             files: Files::default(),
             log: Log::default(),
         }

@@ -24,6 +24,7 @@ impl Config {
             engine: self.engine.clone(),
             admission: self.admission.clone(),
             standby: self.standby.clone(),
+            runs: self.runs.clone(),
             files: self.files.clone(),
             log: self.log.clone(),
         };

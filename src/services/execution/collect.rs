@@ -19,6 +19,11 @@ pub(super) fn collect(events: &[Event], figures: &Figures) -> (Captured, Capture
     (one(events, StreamKind::Stdout, figures.stdout_bytes), one(events, StreamKind::Stderr, figures.stderr_bytes))
 }
 
+/// The two streams as far as these events tell of them, of a run that may go on.
+pub fn so_far(events: &[Event]) -> (Captured, Captured) {
+    (one(events, StreamKind::Stdout, 0), one(events, StreamKind::Stderr, 0))
+}
+
 fn one(events: &[Event], of: StreamKind, printed_bytes: u64) -> Captured {
     // Joined before decoding: a binary stream is split anywhere.
     let mut parts = vec![Vec::new()];
@@ -42,7 +47,7 @@ fn one(events: &[Event], of: StreamKind, printed_bytes: u64) -> Captured {
     let kept: usize = parts.iter().map(Vec::len).sum();
     let mark = format!("\n[… {cut_bytes} bytes were not kept …]\n");
     let text = parts.iter().map(|part| String::from_utf8_lossy(part)).collect::<Vec<_>>().join(&mark);
-    Captured { text, truncated: (kept as u64) < printed_bytes }
+    Captured { text, truncated: cut_bytes > 0 || (kept as u64) < printed_bytes }
 }
 
 #[cfg(test)]

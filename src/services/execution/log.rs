@@ -6,6 +6,7 @@
 use std::{
     collections::VecDeque,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
@@ -26,6 +27,19 @@ pub struct EventLog {
     newest: watch::Sender<u64>,
 }
 
+/// What the log knows beside its events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LogFacts {
+    /// The number of the newest event.
+    pub newest: u64,
+    /// When the program was handed over, since the run was begun.
+    pub started_at: Option<Duration>,
+    /// When the last event was added, since the run was begun.
+    pub ended_at: Option<Duration>,
+    /// What is kept, in bytes, each event's own cost included.
+    pub kept_bytes: usize,
+}
+
 #[derive(Debug, Default)]
 struct Kept {
     head: Vec<Event>,
@@ -36,6 +50,9 @@ struct Kept {
     tail_bytes: usize,
     next: u64,
     partial: [BytesMut; 2],
+    /// What was printed to each stream, kept or not.
+    printed: [u64; 2],
+    facts: LogFacts,
 }
 
 impl EventLog {
@@ -54,6 +71,7 @@ impl EventLog {
     /// Adds output. The unfinished end of a UTF-8 sequence waits for the next chunk of its stream.
     pub fn output(&self, stream: StreamKind, bytes: &Bytes) {
         let mut kept = self.lock();
+        kept.printed[index(stream)] += bytes.len() as u64;
         let partial = &mut kept.partial[index(stream)];
         let whole = if partial.is_empty() {
             let split = whole_len(bytes);
@@ -89,6 +107,38 @@ impl EventLog {
         kept.head.iter().chain(cut).chain(&kept.tail).filter(|event| event.number >= number).cloned().collect()
     }
 
+    /// The first kept event from this number on. A `Cut` stands for dropped events up to its own number.
+    ///
+    /// Asking for one at a time is what lets a reader take as long as it likes and hold nothing.
+    pub fn next(&self, number: u64) -> Option<Event> {
+        let kept = self.lock();
+        let of_head = kept.head.partition_point(|event| event.number < number);
+        let cut = || kept.cut.as_ref().map(|(event, ..)| event).filter(|event| event.number >= number);
+        let of_tail = || kept.tail.get(kept.tail.partition_point(|event| event.number < number));
+        kept.head.get(of_head).or_else(cut).or_else(of_tail).cloned()
+    }
+
+    /// Says that the program is still under way; nothing when it has not started or is over.
+    pub fn progress(&self) {
+        let mut kept = self.lock();
+        let LogFacts { started_at: Some(started_at), ended_at: None, .. } = kept.facts else { return };
+        let [stdout_bytes, stderr_bytes] = kept.printed;
+        let wall = self.begun.elapsed().saturating_sub(started_at);
+        self.push(&mut kept, EventKind::Progress { wall, stdout_bytes, stderr_bytes });
+        self.tell(&kept);
+    }
+
+    /// What is known beside the events.
+    pub fn facts(&self) -> LogFacts {
+        let kept = self.lock();
+        LogFacts { newest: kept.next, kept_bytes: kept.head_bytes + kept.tail_bytes, ..kept.facts }
+    }
+
+    /// Since the run was begun.
+    pub fn age(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
     /// Tells the number of the newest event, now and whenever there is a newer one.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
@@ -105,6 +155,11 @@ impl EventLog {
     fn push(&self, kept: &mut Kept, kind: EventKind) {
         kept.next += 1;
         let event = Event { number: kept.next, at: self.begun.elapsed(), kind };
+        match &event.kind {
+            EventKind::Started => kept.facts.started_at = Some(event.at),
+            kind if kind.is_last() => kept.facts.ended_at = Some(event.at),
+            _ => {}
+        }
         let cost = cost(&event);
         let half = self.kept_bytes_max / 2;
         // Once something stands in the tail, everything goes there: order is by number.
@@ -116,9 +171,10 @@ impl EventLog {
         kept.tail_bytes += cost;
         kept.tail.push_back(event);
         while kept.tail_bytes > half {
-            let Some(position) = kept.tail.iter().position(|e| matches!(e.kind, EventKind::Output(..))) else { break };
+            // What is dropped is always older than what is never dropped: files and the end come after all output.
+            let Some(position) = kept.tail.iter().position(may_go) else { break };
             // The newest output stays, however long it is: it is one frame of the engine's at most.
-            if kept.tail.iter().skip(position + 1).all(|e| !matches!(e.kind, EventKind::Output(..))) {
+            if !kept.tail.iter().skip(position + 1).any(may_go) {
                 break;
             }
             let Some(dropped) = kept.tail.remove(position) else { break };
@@ -130,11 +186,11 @@ impl EventLog {
 
 impl Kept {
     fn note_cut(&mut self, dropped: &Event) {
-        let EventKind::Output(stream, bytes) = &dropped.kind else { return };
         let (mut stdout, mut stderr) = self.cut.as_ref().map_or((0, 0), |(_, stdout, stderr)| (*stdout, *stderr));
-        match stream {
-            StreamKind::Stdout => stdout += bytes.len() as u64,
-            StreamKind::Stderr => stderr += bytes.len() as u64,
+        match &dropped.kind {
+            EventKind::Output(StreamKind::Stdout, bytes) => stdout += bytes.len() as u64,
+            EventKind::Output(StreamKind::Stderr, bytes) => stderr += bytes.len() as u64,
+            _ => {}
         }
         let kind = EventKind::Cut { stdout_bytes: stdout, stderr_bytes: stderr };
         self.cut = Some((Event { number: dropped.number, at: dropped.at, kind }, stdout, stderr));
@@ -151,8 +207,13 @@ fn index(stream: StreamKind) -> usize {
 fn cost(event: &Event) -> usize {
     match &event.kind {
         EventKind::Output(_, bytes) => bytes.len() + EVENT_COST_BYTES,
+        EventKind::Progress { .. } => EVENT_COST_BYTES,
         _ => 0,
     }
+}
+
+fn may_go(event: &Event) -> bool {
+    matches!(event.kind, EventKind::Output(..) | EventKind::Progress { .. })
 }
 
 /// How much of `bytes` does not end within a UTF-8 sequence. Bytes that are no UTF-8 at all count as whole.
@@ -222,6 +283,35 @@ mod tests {
         assert!(events.windows(2).all(|pair| pair[0].number < pair[1].number));
         assert_eq!(*log.subscribe().borrow(), 1001);
         assert_eq!(log.since(1001).len(), 1);
+    }
+
+    #[test]
+    fn a_reader_gets_one_event_at_a_time_and_a_cut_for_what_it_missed() {
+        let log = EventLog::new(2000);
+        assert!(log.next(0).is_none());
+        log.progress();
+        assert!(log.next(0).is_none(), "nothing is under way yet");
+        log.add(EventKind::Started);
+        for n in 0..1000_u32 {
+            log.output(StreamKind::Stdout, &Bytes::from(format!("{n:06}\n")));
+            if n % 100 == 0 {
+                log.progress();
+            }
+        }
+        let (mut one_by_one, mut from) = (Vec::new(), 0);
+        while let Some(event) = log.next(from) {
+            from = event.number + 1;
+            one_by_one.push(event.number);
+        }
+        let at_once: Vec<_> = log.since(0).iter().map(|event| event.number).collect();
+        assert_eq!(one_by_one, at_once);
+        let cut = log.next(100).expect("an event");
+        assert!(matches!(cut.kind, EventKind::Cut { stdout_bytes: 1.., .. }), "{cut:?}");
+        let facts = log.facts();
+        assert!(facts.newest == 1011 && facts.started_at.is_some() && facts.ended_at.is_none() && facts.kept_bytes > 0);
+        log.add(EventKind::Failed(crate::nouns::error::Failure::argument("a", "b")));
+        log.progress();
+        assert_eq!((log.facts().newest, log.facts().ended_at.is_some()), (1012, true));
     }
 
     proptest! {

@@ -13,7 +13,7 @@ use rmcp::{
 use super::{Caller, McpParts, content, describe::ToolName, picture, progress::Progress};
 use crate::{
     nouns::error::Failure,
-    services::execution::RunRequest,
+    services::{execution::RunRequest, runs::Policy},
     surfaces::wire::{
         Deleted, File, FileListing, FileResult, RunResult, RunnerList,
         arguments::{self, DeleteFile, ListFiles, ReadFile, RunCode, WriteFile},
@@ -50,8 +50,8 @@ impl McpParts {
     ) -> Result<CallToolResult, Failure> {
         let RunCode { conversation, language, code } = RunCode::parse(arguments)?;
         let principal = caller.principal.clone();
-        let mut run = self.executions.begin(RunRequest::new(principal, conversation, language, code))?;
-        let _policy = run.cancel_on_drop();
+        let request = RunRequest::new(principal, conversation, language, code);
+        let run = self.runs.create(request, Policy::CancelWhenLeft)?;
         let mut progress = Progress::of(context);
         let report = loop {
             tokio::select! {
@@ -70,7 +70,7 @@ impl McpParts {
 
     fn list_runners(&self, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         arguments::parse_list_runners(arguments)?;
-        Ok(content::runners(&RunnerList::from(&*self.executions.runners())))
+        Ok(content::runners(&RunnerList::from(&*self.runs.runners())))
     }
 
     async fn list_files(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {

@@ -1,0 +1,396 @@
+//! Every run there is and every run that is remembered: one model of a run, which every surface shows.
+//!
+//! ```text
+//! Runs::create ── one follower a run: tells the feed of its events, says now and then that it is under way,
+//!                 files it as finished; ends when the run does
+//! ```
+//!
+//! A reader pulls from the run's own log, one event at a time: it is never waited for, and it costs a cursor. Who may see a
+//! run is decided here, on every access; somebody else's run and a run that never was are the same error. What is kept
+//! when a run is over is bounded by count, bytes and age. Knows neither protocols nor settings.
+
+mod events;
+mod feed;
+mod registry;
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::stream::BoxStream;
+use tokio::{
+    sync::broadcast,
+    time::{Instant, MissedTickBehavior, interval_at, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use self::feed::FeedItem;
+use self::{feed::Notice, registry::Registry};
+use super::execution::{Captured, Executions, Report, Run, RunRequest, so_far};
+use crate::{
+    nouns::{
+        clock::Clock,
+        error::{Code, Failure},
+        event::Event,
+        id::{ConversationId, Language, RunId},
+    },
+    ports::{auth::Principal, runner::Runner},
+};
+
+/// How often a run says that it is under way.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+
+/// What is kept, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunsOptions {
+    /// Runs that are remembered once they are over.
+    pub kept_runs_max: usize,
+    /// Bytes of those together. The newest is remembered however large it is.
+    pub kept_bytes_max: usize,
+    /// How long a run is remembered once it is over.
+    pub kept_age: Duration,
+    /// How many notices a reader of the feed may be behind before it is told that it missed some.
+    pub feed_notices_max: usize,
+}
+
+impl Default for RunsOptions {
+    fn default() -> Self {
+        Self { kept_runs_max: 256, kept_bytes_max: 64 << 20, kept_age: Duration::from_hours(1), feed_notices_max: 4096 }
+    }
+}
+
+/// What becomes of a run when whoever began it goes away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// It is cancelled.
+    #[default]
+    CancelWhenLeft,
+    /// It goes on.
+    Detached,
+}
+
+/// The service. A clone is the same service.
+#[derive(Clone)]
+pub struct Runs(Arc<Inner>);
+
+struct Inner {
+    executions: Executions,
+    registry: Registry,
+    notices: broadcast::Sender<Notice>,
+    clock: Arc<dyn Clock>,
+    followers: TaskTracker,
+    /// Nothing will happen any more: ends the feeds.
+    over: CancellationToken,
+}
+
+/// What is remembered of a run.
+pub(crate) struct Entry {
+    principal: Principal,
+    conversation: ConversationId,
+    created_unix_s: i64,
+    run: Run,
+}
+
+/// Where a run is on its way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunState {
+    /// It waits for its turn, or its sandbox is being started.
+    Queued {
+        /// How many wait from it on to the front, itself included; nothing when its turn has come.
+        position: Option<u32>,
+    },
+    /// The program runs.
+    Running,
+    /// It is over.
+    Finished,
+}
+
+impl RunState {
+    /// One word for it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Queued { .. } => "queued",
+            Self::Running => "running",
+            Self::Finished => "finished",
+        }
+    }
+}
+
+/// A run as it is now.
+#[derive(Debug, Clone)]
+pub struct RunView {
+    /// Which.
+    pub run: RunId,
+    /// Whose files are `/data`.
+    pub conversation: ConversationId,
+    /// The language's own name.
+    pub language: Language,
+    /// Where it is on its way.
+    pub state: RunState,
+    /// When it was asked for, in seconds since the Unix epoch.
+    pub created_unix_s: i64,
+    /// When the program was handed over, counted from when it was asked for.
+    pub started: Option<Duration>,
+    /// How long the program has run so far, or took.
+    pub wall: Duration,
+    /// What came of it, when it is over: a report, or a failure of ours.
+    pub result: Option<Result<Arc<Report>, Failure>>,
+    /// The number of the newest event.
+    pub newest: u64,
+}
+
+/// A page of runs.
+#[derive(Debug, Clone)]
+pub struct RunPage {
+    /// Newest first.
+    pub runs: Vec<RunView>,
+    /// Where the next page begins, when there is more.
+    pub after: Option<RunId>,
+}
+
+/// A run that was begun here. Its drop does what the policy says.
+pub struct RunHandle {
+    entry: Arc<Entry>,
+    policy: Policy,
+}
+
+impl Drop for RunHandle {
+    fn drop(&mut self) {
+        if self.policy == Policy::CancelWhenLeft {
+            self.entry.run.cancel();
+        }
+    }
+}
+
+impl RunHandle {
+    /// Which.
+    pub fn id(&self) -> RunId {
+        self.entry.run.id
+    }
+
+    /// As it is now.
+    pub fn view(&self) -> RunView {
+        self.entry.view()
+    }
+
+    /// Waits for the end. May be dropped and called again.
+    ///
+    /// # Errors
+    /// Our own failures; a program that fails is a report.
+    pub async fn finished(&self) -> Result<Arc<Report>, Failure> {
+        self.entry.run.clone().finished().await
+    }
+
+    /// Asks for the run to be stopped; `finished` tells when the program is dead.
+    pub fn cancel(&self) {
+        self.entry.run.cancel();
+    }
+
+    /// Its events from this number on: see [`Runs::events`].
+    pub fn events(&self, from: u64) -> BoxStream<'static, Event> {
+        events::stream(Arc::clone(&self.entry.run.log), from)
+    }
+
+    /// What it printed after this event, as far as it is kept.
+    pub fn output(&self, after: u64) -> (Captured, Captured) {
+        self.entry.output(after)
+    }
+
+    /// From now on the run goes on without its caller.
+    pub fn detach(mut self) {
+        self.policy = Policy::Detached;
+    }
+}
+
+impl Runs {
+    /// The service, with nothing to remember yet.
+    pub fn new(executions: Executions, options: RunsOptions, clock: Arc<dyn Clock>) -> Self {
+        Self(Arc::new(Inner {
+            executions,
+            registry: Registry::new(options),
+            notices: broadcast::Sender::new(options.feed_notices_max.max(1)),
+            clock,
+            followers: TaskTracker::new(),
+            over: CancellationToken::new(),
+        }))
+    }
+
+    /// Begins a run.
+    ///
+    /// # Errors
+    /// As [`Executions::begin`]: what is refused has touched neither disk nor engine.
+    pub fn create(&self, request: RunRequest, policy: Policy) -> Result<RunHandle, Failure> {
+        let (principal, conversation) = (request.principal.clone(), request.conversation.clone());
+        let run = self.0.executions.begin(request)?;
+        let entry = Arc::new(Entry { principal, conversation, created_unix_s: self.0.clock.unix_s(), run });
+        self.0.registry.add(Arc::clone(&entry));
+        self.0.followers.spawn(follow(Arc::clone(&self.0), Arc::clone(&entry)));
+        Ok(RunHandle { entry, policy })
+    }
+
+    /// A run as it is now.
+    ///
+    /// # Errors
+    /// [`Code::RunNotFound`].
+    pub fn get(&self, principal: &Principal, run: RunId) -> Result<RunView, Failure> {
+        self.entry(principal, run).map(|entry| entry.view())
+    }
+
+    /// Runs of a caller, newest first: of one conversation or of all, older than `after`, at most `limit`.
+    pub fn list(
+        &self,
+        principal: &Principal,
+        conversation: Option<&ConversationId>,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> RunPage {
+        let fits = |entry: &Entry| {
+            entry.principal == *principal && conversation.is_none_or(|wanted| *wanted == entry.conversation)
+        };
+        // One more than asked for tells whether there is another page.
+        let mut entries = self.0.registry.newest_first(after, limit.saturating_add(1), fits);
+        let more = entries.len() > limit;
+        entries.truncate(limit);
+        let after = entries.last().filter(|_| more).map(|entry| entry.run.id);
+        RunPage { runs: entries.iter().map(|entry| entry.view()).collect(), after }
+    }
+
+    /// Asks for a run to be stopped. [`Self::wait`] tells when its program is dead. One that is over stays as it is.
+    ///
+    /// # Errors
+    /// [`Code::RunNotFound`].
+    pub fn cancel(&self, principal: &Principal, run: RunId) -> Result<RunView, Failure> {
+        let entry = self.entry(principal, run)?;
+        entry.run.cancel();
+        Ok(entry.view())
+    }
+
+    /// Waits until a run is over, at most so long; answers how it is then.
+    ///
+    /// # Errors
+    /// [`Code::RunNotFound`].
+    pub async fn wait(&self, principal: &Principal, run: RunId, at_most: Duration) -> Result<RunView, Failure> {
+        let entry = self.entry(principal, run)?;
+        let mut run = entry.run.clone();
+        let ended = async {
+            drop(run.finished().await);
+            events::ended(&entry.run.log).await;
+        };
+        drop(timeout(at_most, ended).await);
+        Ok(entry.view())
+    }
+
+    /// The events of a run from this number on: those that are kept, then each as it comes; ends after the last. What fell
+    /// out of the log before it was read stands there as one `Cut`, which counts all that the log has dropped so far.
+    ///
+    /// # Errors
+    /// [`Code::RunNotFound`].
+    pub fn events(&self, principal: &Principal, run: RunId, from: u64) -> Result<BoxStream<'static, Event>, Failure> {
+        self.entry(principal, run).map(|entry| events::stream(Arc::clone(&entry.run.log), from))
+    }
+
+    /// What a run printed after this event, as far as it is kept.
+    ///
+    /// # Errors
+    /// [`Code::RunNotFound`].
+    pub fn output(&self, principal: &Principal, run: RunId, after: u64) -> Result<(Captured, Captured), Failure> {
+        self.entry(principal, run).map(|entry| entry.output(after))
+    }
+
+    /// What happens to all runs of a caller from now on; ends when the service does.
+    pub fn feed(&self, principal: &Principal) -> BoxStream<'static, FeedItem> {
+        feed::stream(self.0.notices.subscribe(), principal.clone(), self.0.over.clone())
+    }
+
+    /// The runners known now, ordered by language.
+    pub fn runners(&self) -> Arc<[Runner]> {
+        self.0.executions.runners()
+    }
+
+    /// Runs that are waiting or running.
+    pub fn under_way(&self) -> usize {
+        self.0.registry.under_way()
+    }
+
+    /// Admits nothing more, lets runs end for a while, then cancels them, detached ones too; then ends every feed.
+    pub async fn stop(&self, grace: Duration) {
+        self.0.executions.stop(grace).await;
+        self.0.followers.close();
+        self.0.followers.wait().await;
+        self.0.over.cancel();
+    }
+
+    fn entry(&self, principal: &Principal, run: RunId) -> Result<Arc<Entry>, Failure> {
+        self.0.registry.get(run).filter(|entry| entry.principal == *principal).ok_or_else(|| {
+            let why = format!("runId: there is no run `{run}`, or it is no longer kept: run the program again.");
+            Failure::new(Code::RunNotFound, why)
+        })
+    }
+}
+
+impl Entry {
+    fn view(&self) -> RunView {
+        let result = self.run.result();
+        let facts = self.run.log.facts();
+        let state = match (&result, facts.started_at) {
+            (Some(_), _) => RunState::Finished,
+            (None, Some(_)) => RunState::Running,
+            (None, None) => RunState::Queued { position: self.run.position.now() },
+        };
+        let so_far = || facts.started_at.map(|at| facts.ended_at.unwrap_or(self.run.log.age()).saturating_sub(at));
+        let wall = match &result {
+            Some(Ok(report)) => report.outcome.figures.wall,
+            _ => so_far().unwrap_or_default(),
+        };
+        RunView {
+            run: self.run.id,
+            conversation: self.conversation.clone(),
+            language: self.run.language.clone(),
+            state,
+            created_unix_s: self.created_unix_s,
+            started: facts.started_at,
+            wall,
+            result,
+            newest: facts.newest,
+        }
+    }
+
+    fn output(&self, after: u64) -> (Captured, Captured) {
+        so_far(&self.run.log.since(after.saturating_add(1)))
+    }
+
+    /// What it costs to remember this run, in bytes: an estimate from above for what is not text.
+    fn kept_bytes(&self) -> usize {
+        const FILE_BYTES: usize = 1024;
+        const ENTRY_BYTES: usize = 4096;
+        let of_report = |report: Arc<Report>| {
+            report.stdout.text.len() + report.stderr.text.len() + report.files.files.len() * FILE_BYTES
+        };
+        let report = self.run.result().and_then(Result::ok).map_or(0, of_report);
+        ENTRY_BYTES + self.run.log.facts().kept_bytes + report
+    }
+}
+
+/// Follows a run to its end. Ends by itself: every run ends, and the last event of its log says so.
+async fn follow(inner: Arc<Inner>, entry: Arc<Entry>) {
+    let mut newest = entry.run.log.subscribe();
+    let mut ticks = interval_at(Instant::now() + PROGRESS_EVERY, PROGRESS_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut told = 0;
+    loop {
+        newest.mark_unchanged();
+        let facts = entry.run.log.facts();
+        let last = facts.ended_at.is_some();
+        if facts.newest > told {
+            // Without a reader this is an error, and none of ours.
+            drop(inner.notices.send(Notice::new(&entry, told + 1, last)));
+            told = facts.newest;
+        }
+        if last {
+            break;
+        }
+        tokio::select! {
+            changed = newest.changed() => if changed.is_err() { break },
+            _ = ticks.tick() => entry.run.log.progress(),
+        }
+    }
+    inner.registry.finished(&entry);
+}
