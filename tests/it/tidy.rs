@@ -19,7 +19,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 16] = [
+const NEIGHBOURS: [(&str, &[&str]); 17] = [
     ("ports::engine", &["runner"]),
     ("ports::runner", &["engine"]),
     ("ports::auth", &[]),
@@ -34,6 +34,7 @@ const NEIGHBOURS: [(&str, &[&str]); 16] = [
     ("services::started", &["frames"]),
     ("services::standby", &["frames", "janitor", "started"]),
     ("services::execution", &["admission", "files", "frames", "janitor", "standby", "started"]),
+    ("services::runs", &["execution"]),
     ("surfaces::wire", &[]),
     ("surfaces::mcp", &["wire"]),
 ];
