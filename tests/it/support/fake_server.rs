@@ -51,7 +51,8 @@ impl FakeServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let base = format!("http://{address}");
-        let mut pairs = vec![("PUBLIC_BASE_URL", base.as_str())];
+        // Tests count sandboxes; one that is about standbys says how many it wants.
+        let mut pairs = vec![("PUBLIC_BASE_URL", base.as_str()), ("SANDBOX_STANDBY__TOTAL_MAX", "0")];
         pairs.extend(more);
         let config = settings(&root, &pairs);
         let engine = FakeEngine::default();
