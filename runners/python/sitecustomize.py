@@ -6,9 +6,6 @@ left in /data cannot take its place. It imports nothing, because every import he
 
 import sys
 
-# As if the program lay in /data: its neighbours can be imported. Nothing is imported between this and the program.
-sys.path.insert(0, "/data")
-
 # A program that is stopped by a limit has shown what it printed, and lines of threads and processes stay whole.
 if sys.stdout is not None:
     sys.stdout.reconfigure(line_buffering=True)
@@ -58,3 +55,15 @@ class _WhenMatplotlibComes:
 
 
 sys.meta_path.insert(0, _WhenMatplotlibComes)
+
+import os  # noqa: E402  # it is loaded since before this module
+
+if "SANDBOX_CONTROL_FD" in os.environ:
+    # Started ahead of its program: this returns when there is one.
+    import sandbox_warm
+
+    del sys.modules["sandbox_warm"]
+    sandbox_warm.wait(_WhenMatplotlibComes._lend_the_font_list)
+
+# As if the program lay in /data: its neighbours can be imported. Nothing is imported between this and the program.
+sys.path.insert(0, "/data")

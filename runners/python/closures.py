@@ -1,0 +1,94 @@
+"""Writes sandbox_closures.py as the image is made: which modules are loaded ahead, one step after the other, and what a
+plain interpreter has loaded after importing each of them.
+
+Every answer comes from a plain interpreter that does import it: this process forks, the child imports one module, tells
+what came, and forks again for each module inside that one which did not come with it.
+"""
+
+import os
+import sys
+
+# First what is quick to load and often wanted; the slower ones after what they need themselves, in small steps.
+STEPS = """
+re json random math datetime collections.abc itertools functools typing dataclasses pathlib time string textwrap statistics
+csv decimal fractions heapq bisect copy enum io operator contextlib traceback threading queue subprocess tempfile shutil
+glob hashlib base64 uuid secrets struct pickle calendar zoneinfo html urllib.parse urllib.request argparse logging inspect
+pprint difflib timeit zipfile gzip bz2 lzma tarfile sqlite3 xml.etree.ElementTree configparser asyncio signal socket ssl
+concurrent.futures concurrent.futures.thread concurrent.futures.process multiprocessing multiprocessing.pool platform
+locale unittest ctypes mmap array cmath email http.client
+numpy numpy.random numpy.linalg numpy.fft numpy.ma numpy.polynomial numpy.testing
+six dateutil.parser dateutil.relativedelta dateutil.rrule dateutil.tz pytz
+pandas
+packaging.version cycler kiwisolver pyparsing PIL.Image PIL.PngImagePlugin PIL.ImageDraw PIL.ImageFont
+matplotlib matplotlib.colors matplotlib.transforms matplotlib.ticker matplotlib.patches matplotlib.text
+matplotlib.axes matplotlib.figure matplotlib.backends.backend_agg matplotlib.pyplot matplotlib.dates
+tabulate openpyxl openpyxl.styles
+""".split()
+
+BASE = set(sys.modules)
+
+
+def in_a_child(work):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def explore(name, out, everything):
+    """Imports `name`, tells what there is then, and goes on with what is inside it and has not come."""
+    try:
+        __import__(name)
+    except BaseException:
+        return
+    have = [module for module in sys.modules if module not in BASE]
+    os.write(out, f"{[name, have]}\n".encode())
+    inside = {name, *have}
+    for module in everything:
+        parent = module.rpartition(".")[0]
+        if module not in sys.modules and parent in inside and (parent + ".").startswith(name + "."):
+            in_a_child(lambda: explore(module, out, everything))
+
+
+def lines_of(work):
+    read, write = os.pipe()
+
+    def child():
+        os.close(read)
+        work(write)
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            child()
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read) as lines:
+        found = [eval(line) for line in lines]  # our own child wrote it
+    os.waitpid(pid, 0)
+    return found
+
+
+def load_all(out):
+    for step in STEPS:
+        __import__(step)
+    os.write(out, f"{['', [module for module in sys.modules if module not in BASE]]}\n".encode())
+
+
+def main():
+    [[_, everything]] = lines_of(load_all)
+    tops = [module for module in everything if "." not in module]
+    packages = [module for module in BASE if any(name.startswith(module + ".") for name in everything)]
+    closures = {}
+    for top in tops + packages:
+        for name, have in lines_of(lambda out: explore(top, out, everything)):
+            closures[name] = tuple(have)
+    print("STEPS =", tuple(STEPS))
+    print("CLOSURES =", {name: have for name, have in closures.items() if name not in BASE})
+
+
+main()

@@ -1,0 +1,335 @@
+"""Makes an interpreter that was started early: loads modules while nobody waits, and is told of the program.
+
+sitecustomize calls `wait()` when process 1 started this interpreter ahead of its program (see ../README.md, protocol 1).
+What runs the program afterwards is the interpreter itself, by its own way, from its own command line: `wait()` only
+returns, before the program's file is opened. So nothing of `__main__`, of tracebacks or of the end needs to be imitated.
+
+What was loaded must not be seen until the program imports it: not in sys.modules, not as an attribute of a package, not
+by what a module does to the interpreter as it is imported. It lies on a shelf, and the finder here hands it out, with
+everything that a plain interpreter would have loaded by the same import; `sandbox_closures`, which is made with the
+image, knows what that is.
+"""
+
+import sys
+
+_FOUND = set(sys.modules)  # what every interpreter here has loaded by now, and this module
+
+import _contextvars  # noqa: E402
+import atexit  # noqa: E402
+import gc  # noqa: E402
+import os  # noqa: E402
+from _frozen_importlib_external import PathFinder  # noqa: E402
+
+# A program that sets one of these means an interpreter or a library that read it when it started.
+_READ_AT_START = (
+    "PYTHON", "MPL", "MATPLOTLIB", "OPENBLAS", "OMP", "NUMEXPR", "NPY", "NUMPY", "PANDAS", "LD_", "LC_", "LANG", "GLIBC",
+    "MALLOC", "TZ", "HOME", "PATH", "TMP", "TEMP", "XDG",
+)
+_NEIGHBOURS = "/data"
+
+
+class _Shelf:
+    """What is loaded and not yet imported by the program; a finder, the first of all."""
+
+    def __init__(self, lend_the_font_list):
+        self.modules = {}
+        self.closures = {}
+        self.at_exit = {}  # what a module registered with atexit as it was loaded
+        self.filters = {}  # what it added to the warnings filters
+        self.finders = {}  # what it added to sys.meta_path
+        self.names_of_main = set()
+        self.all = {}  # everything that was ever here: it stays alive to the end of the process
+        self.lend_the_font_list = lend_the_font_list
+        self.matplotlib_file = self.matplotlib_backend = None
+
+    def find_spec(self, name, path=None, target=None):
+        module = self.modules.get(name)
+        if module is None:
+            return None
+        own = module.__spec__
+        if "." not in name and own.origin not in ("built-in", "frozen"):
+            # A neighbour of the program comes before what has the same name here.
+            found = PathFinder.find_spec(name, path)
+            if found is None or found.origin != own.origin:
+                return None
+        spec = type(own)(name, _HandsOut(self, module, own), origin=own.origin, loader_state=own.loader_state)
+        spec.submodule_search_locations = own.submodule_search_locations
+        spec.cached, spec.has_location = own.cached, own.has_location
+        return spec
+
+    def hide(self, names):
+        for name in names:
+            self.modules[name] = self.all[name] = module = sys.modules.pop(name)
+            package, _, last = name.rpartition(".")
+            parent = self._parent(package)
+            if parent is not None and parent.__dict__.get(last) is module:
+                delattr(parent, last)
+
+    def _parent(self, package):
+        return self.all.get(package) or sys.modules.get(package)
+
+    def _attach(self, name, module):
+        package, _, last = name.rpartition(".")
+        parent = self._parent(package)
+        if parent is not None and last not in parent.__dict__:
+            setattr(parent, last, module)
+
+    def hand_out(self, wanted):
+        """The program imports `wanted`: what a plain interpreter has after that, this one has now."""
+        for name in (*self.closures.get(wanted, ()), wanted):
+            if name in self.names_of_main:
+                sys.modules.setdefault(name, sys.modules["__main__"])
+            module = self.modules.pop(name, None)
+            if module is None or sys.modules.setdefault(name, module) is not module:
+                continue
+            if name != wanted:
+                self._attach(name, module)
+            self._replay(name, module)
+
+    def _replay(self, name, module):
+        """Does what importing the module does besides making it."""
+        for function, args, kwargs in self.at_exit.pop(name, ()):
+            atexit.register(function, *args, **kwargs)
+        for finder in self.finders.pop(name, ()):
+            sys.meta_path.append(finder)
+        if filters := self.filters.pop(name, None):
+            import warnings
+
+            warnings.filters[0:0] = filters
+            warnings._filters_mutated()
+        if name == "logging":
+            import time
+
+            module._startTime = time.time()
+        elif name == "matplotlib":
+            self._replay_matplotlib(module)
+
+    def _replay_matplotlib(self, matplotlib):
+        self.lend_the_font_list()
+        file = matplotlib.matplotlib_fname()
+        if file != self.matplotlib_file:
+            matplotlib.rc_file(file)
+        backend = os.environ.get("MPLBACKEND")
+        if backend != self.matplotlib_backend:
+            matplotlib.rcParams["backend"] = backend or matplotlib.rcParamsOrig["backend"]
+
+
+class _HandsOut:
+    """The loader of a module that is loaded. Whatever else is asked of it, its real loader answers."""
+
+    def __init__(self, shelf, module, spec):
+        self._shelf, self._module, self._spec = shelf, module, spec
+
+    def __getattr__(self, name):
+        return getattr(self._spec.loader, name)
+
+    def create_module(self, spec):
+        return self._module
+
+    def exec_module(self, module):
+        module.__spec__ = self._spec
+        self._shelf.hand_out(self._spec.name)
+
+
+class _Watch:
+    """Loads modules, and notes what each of them does to the interpreter, so that it can be undone until wanted."""
+
+    def __init__(self, shelf):
+        self._shelf = shelf
+        self._environment = dict(os.environ)
+        self._meta_path = list(sys.meta_path)
+        self._register = atexit.register
+        self._folder = os.getcwd()
+        # A file in /data takes no part in this.
+        os.chdir("/")
+        atexit.register = self._note
+
+    def _note(self, function, *args, **kwargs):
+        name = sys._getframe(1).f_globals.get("__name__", "")
+        self._shelf.at_exit.setdefault(name, []).append((function, args, kwargs))
+        return function
+
+    def load(self, name):
+        warnings = sys.modules.get("warnings")
+        before = list(warnings.filters) if warnings else []
+        try:
+            __import__(name)
+        except ImportError:
+            return
+        warnings = sys.modules.get("warnings")
+        added = [entry for entry in warnings.filters if entry not in before] if warnings and before else []
+        if added:
+            self._shelf.filters[name] = added
+            warnings.filters[:] = before
+            warnings._filters_mutated()
+
+    def end(self):
+        atexit.register = self._register
+        matplotlib = sys.modules.get("matplotlib")
+        if matplotlib is not None:
+            self._shelf.matplotlib_file = matplotlib.matplotlib_fname()
+            self._shelf.matplotlib_backend = os.environ.get("MPLBACKEND")
+            self._take_back_the_font_list()
+        for name in set(os.environ) - set(self._environment):
+            del os.environ[name]
+        for finder in sys.meta_path[:]:
+            module = getattr(finder, "__module__", None) or type(finder).__module__
+            if finder not in self._meta_path and finder is not self._shelf:
+                sys.meta_path.remove(finder)
+                self._shelf.finders.setdefault(module, []).append(finder)
+        self._shelf.hide([name for name in sys.modules if name not in _FOUND])
+        os.chdir(self._folder)
+
+    @staticmethod
+    def _take_back_the_font_list():
+        folder = os.environ.get("MPLCONFIGDIR", "")
+        if folder.startswith("/tmp/"):
+            for entry in os.listdir(folder):
+                os.unlink(folder + "/" + entry)
+            os.rmdir(folder)
+
+
+class _Control:
+    """The socket of process 1."""
+
+    def __init__(self, fd):
+        self._fd = fd
+        self._begun = b""
+        os.set_inheritable(fd, False)
+
+    def say(self, word):
+        try:
+            os.write(self._fd, word)
+        except OSError:
+            pass  # nobody listens any more; reading tells what to do
+
+    def is_asked(self):
+        os.set_blocking(self._fd, False)
+        try:
+            self._begun = os.read(self._fd, 4)
+            return True
+        except BlockingIOError:
+            return False
+        finally:
+            os.set_blocking(self._fd, True)
+
+    def request(self):
+        """Waits for the program: whether it has input, its arguments and its variables."""
+        length = int.from_bytes(self._read(4, self._begun), "big")
+        has_input, count, *rest = self._read(length).split(b"\0")[:-1]
+        os.close(self._fd)
+        return has_input == b"pipe", rest[: int(count)], rest[int(count) :]
+
+    def _read(self, length, have=b""):
+        while len(have) < length:
+            more = os.read(self._fd, length - len(have))
+            if not more:
+                os._exit(0)  # process 1 is gone, and nobody will want this any more
+            have += more
+        return have
+
+
+def _preload(shelf, control):
+    """Loads one thing after the other. True when a program came before everything was loaded."""
+    import sandbox_closures
+
+    del sys.modules["sandbox_closures"]
+    shelf.closures = sandbox_closures.CLOSURES
+    watch = _Watch(shelf)
+    try:
+        for step in sandbox_closures.STEPS:
+            if control.is_asked():
+                return True
+            # What a module sets in its context is not the program's.
+            _contextvars.Context().run(watch.load, step)
+        return False
+    finally:
+        watch.end()
+
+
+def _settle(shelf):
+    """What is loaded is out of the way of the garbage collector, and of the interpreter's end."""
+    _gather_pages(shelf.all.get("ctypes"))
+    gc.freeze()
+    gc.collect()
+    _renew_main(shelf)
+    # Taking hundreds of modules apart as the interpreter ends takes longer than most programs. Registered first, this
+    # runs after everything that the program registers; what the program made is still taken apart.
+    atexit.register(_leave_out, shelf.all)
+
+
+def _renew_main(shelf):
+    """A __main__ that is not frozen, so that its end, and that of what the program leaves in it, is the usual one."""
+    old = sys.modules["__main__"]
+    sys.modules["__main__"] = new = type(sys)("__main__")
+    new.__dict__.update(old.__dict__)
+    new.__annotations__ = {}
+    for name in [name for name, module in shelf.all.items() if module is old]:
+        # multiprocessing has another name for it. Kept here it would never end.
+        del shelf.all[name], shelf.modules[name]
+        shelf.names_of_main.add(name)
+
+
+def _gather_pages(ctypes):
+    """Makes few large pages of many small ones, where the kernel can: giving back 60 MB page by page takes longer than
+    most programs run, and nobody is told of a program's end before that."""
+    if ctypes is None:
+        return
+    size, collapse = 2 << 20, 25  # MADV_COLLAPSE, since Linux 6.1
+    madvise = ctypes.CDLL(None).madvise
+    with open("/proc/self/maps") as maps:
+        areas = [line.split() for line in maps]
+    for where, rights, _, _, inode, *_ in areas:
+        if rights == "rw-p" and inode == "0":
+            start, end = (int(edge, 16) for edge in where.split("-"))
+            start, end = -(-start // size) * size, end // size * size
+            if start < end:
+                madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), collapse)
+
+
+def _leave_out(modules):
+    for name, module in modules.items():
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+
+
+def _is_for_another(shelf, variables):
+    """Whether the program would notice that this interpreter had begun without it."""
+    if any(variable.startswith(_READ_AT_START) for variable in variables):
+        return True
+    try:
+        neighbours = {entry.partition(".")[0] for entry in os.listdir(_NEIGHBOURS)}
+    except OSError:
+        return False
+    return not neighbours.isdisjoint(name.partition(".")[0] for name in shelf.all)
+
+
+def wait(lend_the_font_list):
+    """Returns when there is a program, with the interpreter as the program would have found it."""
+    control = _Control(int(os.environ.pop("SANDBOX_CONTROL_FD")))
+    control.say(b"u")
+    shelf = _Shelf(lend_the_font_list)
+    keep = [shelf]
+    keep.append(keep)  # a ring that the collector does not see is never taken apart
+    if not control.is_asked():
+        sys.meta_path.insert(0, shelf)
+        is_asked = _preload(shelf, control)
+        _settle(shelf)
+        if not is_asked:
+            control.say(b"w")
+    else:
+        for name in set(sys.modules) - _FOUND:
+            del sys.modules[name]
+    has_input, arguments, variables = control.request()
+    for variable in variables:
+        name, _, value = variable.partition(b"=")
+        os.environb[name] = value
+    arguments = [os.fsdecode(argument) for argument in arguments]
+    if not has_input:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+    if _is_for_another(shelf, [os.fsdecode(variable) for variable in variables]):
+        os.execv(sys.executable, sys.orig_argv + arguments)
+    sys.argv += arguments
+    sys.orig_argv += arguments
