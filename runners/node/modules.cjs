@@ -82,3 +82,6 @@ for (const [name, value] of Object.entries(styles)) {
 
 // Output to a pipe is otherwise written in the background, and process.exit() loses what the pipe did not take yet.
 for (const stream of [process.stdout, process.stderr]) stream._handle?.setBlocking?.(true);
+
+// Started ahead of its program: this returns when there is one. A TypeScript program is waited for in transpile.cjs.
+if (process.env.SANDBOX_CONTROL_FD && !PROGRAM.endsWith('.ts')) require('./warm.cjs')(() => {});

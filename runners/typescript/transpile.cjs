@@ -99,3 +99,11 @@ registerHooks({
     return loaded.get(url);
   },
 });
+
+// Started ahead of its program: this returns when there is one.
+if (process.env.SANDBOX_CONTROL_FD) {
+  require('./warm.cjs')(() => {
+    const source = 'enum Warm { Up = 1 }\nexport class Example<T> { constructor(private readonly value: T) {} }\n';
+    transformSync(source, options(PROGRAM, source, false));
+  });
+}
