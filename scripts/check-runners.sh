@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the programs in tests/runners/ through the runner images under the profile that the server gives a program, and
+# Runs the programs in tests/runners/ through the plain entry of the runner images under the profile that the server gives a program, and
 # compares what they print, how they end and which files they leave. tests/runners/README.md describes the cases.
 set -euo pipefail
 
@@ -90,7 +90,7 @@ check_one() {
   section "$case" program > "$out/program"
   local arguments status=0
   mapfile -t arguments < <(profile "$out/data")
-  timeout -k 5 "$SECONDS_EACH" docker run -i --rm "${arguments[@]}" "runner-$language" \
+  timeout -k 5 "$SECONDS_EACH" docker run -i --rm "${arguments[@]}" --entrypoint /opt/runner/run "runner-$language" \
     < "$out/program" > "$out/stdout" 2> "$out/stderr" || status=$?
   echo "$status" > "$out/status"
   faults "$case" "$out" > "$out/faults"

@@ -1,0 +1,3 @@
+console.log("a");
+process.kill(process.pid, "SIGABRT");
+setInterval(() => {}, 1000);

@@ -1,0 +1,2 @@
+const a: = 3;
+let b: number = ;

@@ -1,0 +1,4 @@
+import os
+print("a")
+os.close(1)
+print("b")

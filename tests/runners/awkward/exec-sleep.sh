@@ -1,0 +1,1 @@
+echo a; exec sh -c "echo \$0 b; exit 11"

@@ -1,0 +1,2 @@
+echo a; exec python_is_not_here
+echo never

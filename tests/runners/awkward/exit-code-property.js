@@ -1,0 +1,2 @@
+process.exitCode = 17;
+console.log("a");

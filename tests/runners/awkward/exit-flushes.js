@@ -1,0 +1,2 @@
+process.stdout.write("x".repeat(200000));
+process.exit(3);

@@ -1,0 +1,2 @@
+print("before")
+quit(6)

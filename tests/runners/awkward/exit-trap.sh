@@ -1,0 +1,3 @@
+trap "echo trapped; exit 5" EXIT
+false
+exit 3

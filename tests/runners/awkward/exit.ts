@@ -1,0 +1,3 @@
+const code: number = 7;
+process.on("exit", (c: number) => console.log("exit", c));
+process.exit(code);

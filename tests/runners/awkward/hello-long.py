@@ -1,0 +1,3 @@
+print("x" * 300000)
+import sys
+print("y" * 300000, file=sys.stderr)

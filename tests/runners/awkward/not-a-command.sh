@@ -1,0 +1,5 @@
+nothing_like_this --x
+./nor-this
+/tmp/main.sh
+echo "$?"
+. /nowhere

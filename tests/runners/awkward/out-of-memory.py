@@ -1,0 +1,3 @@
+x = []
+print("begin")
+while True: x.append(bytearray(4 << 20))

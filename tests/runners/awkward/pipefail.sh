@@ -1,0 +1,3 @@
+set -euo pipefail
+false | true
+echo never

@@ -1,0 +1,1 @@
+yes | head -n 2; echo "${PIPESTATUS[*]}"

@@ -1,0 +1,3 @@
+if 1:
+	print(1)
+        print(2)
