@@ -123,6 +123,7 @@ build_runners() {
   for name in "${names[@]}"; do
     [ -f "runners/$name/Dockerfile" ] || die "no runner is called '$name'; there are: $(runner_names | xargs)."
   done
+  build_init
   need_docker
   base=$(pick_base)
   say "base image: $base"

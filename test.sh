@@ -87,7 +87,7 @@ make_clients() { python_client "$MCP1" "$TOOLS/mcp1" && python_client "$MCP2" "$
 
 check_scripts() {
   local scripts
-  mapfile -t scripts < <(git ls-files '*.sh' .ci/run; grep -lE '^#!.*\b(ba|da)?sh\b' runners/*/run 2>/dev/null || true)
+  mapfile -t scripts < <(git ls-files '*.sh' .ci/run; grep -lE '^#!.*\b(ba|da)?sh\b' runners/*/run runners/*/start 2>/dev/null || true)
   shellcheck -x "${scripts[@]}"
 }
 
@@ -134,6 +134,7 @@ main() {
   need "clients" make_clients
   step "tests" cargo test --locked --workspace --no-fail-fast
   step "runners" scripts/check-runners.sh
+  step "runners, warm and plain" scripts/check-warm.sh
   if [ $deny = yes ]; then
     step "crates" check_crates all
   elif has cargo-deny; then
