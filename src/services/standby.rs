@@ -107,6 +107,7 @@ struct Inner {
     wake: Notify,
     foreground: AtomicUsize,
     taken: AtomicU64,
+    rounds: AtomicU64,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -160,6 +161,7 @@ impl Standbys {
             wake: Notify::new(),
             foreground: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
+            rounds: AtomicU64::new(0),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
@@ -233,6 +235,11 @@ impl Standbys {
     /// How many served a program so far.
     pub fn taken(&self) -> u64 {
         self.0.taken.load(Ordering::Relaxed)
+    }
+
+    /// How often idle and old ones were looked for so far.
+    pub fn rounds(&self) -> u64 {
+        self.0.rounds.load(Ordering::Relaxed)
     }
 
     /// Whether this sandbox stands by.

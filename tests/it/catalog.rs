@@ -26,7 +26,8 @@ impl Drop for Image {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_image_is_found_runs_unchanged_and_goes() {
-    let server = Server::start().await;
+    // One that stood by would hold the image.
+    let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
     let ruby: Language = "ruby".parse().expect("a language");
     let _image = Image;
     drop(Command::new("docker").args(["rmi", "-f", IMAGE]).output());

@@ -107,6 +107,12 @@ async fn none_stand_by_for_a_language_nobody_uses_and_the_budget_holds() {
     let python = server.catalog.find(&"python".parse().expect("a language")).expect("a Python runner");
     assert_eq!(server.standbys.standing_by(&python.image), 0);
     assert!(server.janitor.leased() <= 3, "{}", server.janitor.leased());
+    // Whoever has a place keeps it while nobody runs anything: places are not taken back and forth.
+    let before: Vec<_> = server.engine.list().await.expect("a list").into_iter().map(|s| s.id).collect();
+    let kept: Vec<_> = before.into_iter().filter(|id| server.standbys.holds(*id)).collect();
+    let rounds = server.standbys.rounds();
+    until("a round has gone by", async || server.standbys.rounds() > rounds).await;
+    assert!(!kept.is_empty() && kept.iter().all(|id| server.standbys.holds(*id)), "{kept:?}");
     server.settled().await;
     server.stop().await;
 }

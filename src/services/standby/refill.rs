@@ -39,7 +39,9 @@ pub(super) async fn refill(inner: Arc<Inner>) {
         tokio::select! {
             () = inner.stop.cancelled() => return,
             () = inner.wake.notified() => {}
-            _ = rounds.tick() => {}
+            _ = rounds.tick() => {
+                inner.rounds.fetch_add(1, Ordering::Relaxed);
+            }
         }
         inner.retire();
         while let Some(wanted) = inner.wanted().await {
@@ -116,26 +118,31 @@ impl Inner {
         }
         // Newest first; as many as there are places, so that none is started only to be the next to leave.
         let regulars = state.active.iter().rev().filter(|active| quiet || active.runs >= RUNS_OF_A_REGULAR);
-        for Active { conversation, language, .. } in regulars.take(self.options.total_max) {
+        for Active { conversation, language, at, .. } in regulars.take(self.options.total_max) {
             let Some(runner) = self.parts.catalog.find(language) else { continue };
             let mine = |entry: &Entry| {
                 entry.image == runner.image
                     && matches!(&entry.whose, For::Known { conversation: own, .. } if own == conversation)
             };
-            if !state.entries.iter().any(mine) && self.makes_room(&state, &runner) {
+            if !state.entries.iter().any(mine) && self.makes_room(&state, &runner, *at) {
                 return Some(Wanted::Known(conversation.clone(), runner));
             }
         }
         None
     }
 
-    /// Whether one more fits, if the least recent one of another conversation leaves for it.
-    fn makes_room(&self, state: &State, runner: &Runner) -> bool {
+    /// Whether one more fits, if need be in the place of one whose conversation was active before this one. A place that
+    /// is taken from a later one would be taken back at once, and so on for ever.
+    fn makes_room(&self, state: &State, runner: &Runner, at: Instant) -> bool {
         let bytes = state.memory.get(&runner.image).copied().unwrap_or(MEMORY_GUESS_BYTES);
-        let evictable = least_recent(state).is_some_and(|at| matches!(state.entries[at].whose, For::Known { .. }));
-        let fits =
-            state.entries.len() < self.options.total_max && memory(state) + bytes <= self.options.memory_bytes_max;
-        fits || (evictable && bytes <= self.options.memory_bytes_max)
+        let (full, held) = (state.entries.len() >= self.options.total_max, memory(state));
+        if !full && held + bytes <= self.options.memory_bytes_max {
+            return true;
+        }
+        let Some(least) = least_recent(state) else { return false };
+        let freed = state.memory.get(&state.entries[least].image).copied().unwrap_or(MEMORY_GUESS_BYTES);
+        let earlier = active_at(state, &state.entries[least]).is_some_and(|theirs| theirs < at);
+        earlier && (held + bytes).saturating_sub(freed) <= self.options.memory_bytes_max
     }
 
     fn wanted_nameless(&self) -> Option<Wanted> {
@@ -214,14 +221,16 @@ fn memory(state: &State) -> u64 {
     state.entries.iter().map(of).sum()
 }
 
+/// When the conversation of a standby was last active.
+fn active_at(state: &State, entry: &Entry) -> Option<Instant> {
+    let For::Known { conversation, .. } = &entry.whose else { return None };
+    state.active.iter().find(|active| active.conversation == *conversation).map(|active| active.at)
+}
+
 /// The one that leaves first: of a conversation the one that was active longest ago, otherwise the oldest.
 fn least_recent(state: &State) -> Option<usize> {
-    let when = |entry: &Entry| match &entry.whose {
-        For::Known { conversation, .. } => state.active.iter().find(|a| a.conversation == *conversation).map(|a| a.at),
-        For::Nobody(_) => None,
-    };
     let known = (0..state.entries.len()).filter(|&at| matches!(state.entries[at].whose, For::Known { .. }));
     known
-        .min_by_key(|&at| when(&state.entries[at]))
+        .min_by_key(|&at| active_at(state, &state.entries[at]))
         .or_else(|| (0..state.entries.len()).min_by_key(|&at| state.entries[at].since))
 }
