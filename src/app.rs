@@ -28,6 +28,7 @@ use crate::{
     },
     services::{
         admission::{Admission, AdmissionOptions},
+        conversations::Conversations,
         discovery::Discovery,
         execution::{ExecutionOptions, ExecutionParts, Executions},
         files::{Files, FilesOptions},
@@ -37,7 +38,7 @@ use crate::{
         standby::{StandbyOptions, StandbyParts, Standbys},
     },
     surfaces::{
-        http::{self, HttpParts, guard::Names, mcp::McpHttpOptions},
+        http::{self, HttpParts, body::BodyLimits, guard::Names, mcp::McpHttpOptions, v1::V1Parts},
         mcp::{McpOptions, McpParts},
     },
 };
@@ -214,6 +215,7 @@ impl App {
         let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: mcp_options(config) };
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &mcp_http_options(config, stop.clone())),
+            v1: http::v1::router(v1_parts(config, &executions, &files)),
             files: http::files::router(Arc::clone(&files)),
             tokens: Arc::new(Tokens::new(config.api_token.expose())),
             readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog))),
@@ -349,5 +351,17 @@ fn mcp_http_options(config: &Config, shutdown: CancellationToken) -> McpHttpOpti
         body_read_max: Duration::from_millis(config.server.body_read_ms),
         run_max: Duration::from_millis(config.limits.wall_ms + config.admission.queue_wait_ms),
         shutdown,
+    }
+}
+
+fn v1_parts(config: &Config, executions: &Executions, files: &Arc<Files>) -> V1Parts {
+    V1Parts {
+        executions: executions.clone(),
+        files: Arc::clone(files),
+        conversations: Conversations::new(Arc::clone(files), executions.clone()),
+        limits: BodyLimits {
+            bytes_max: usize::try_from(config.server.body_bytes_max).unwrap_or(usize::MAX),
+            read_max: Duration::from_millis(config.server.body_read_ms),
+        },
     }
 }

@@ -41,13 +41,27 @@ pub enum Code {
     EngineLost,
     /// No room is left on the disk.
     NoSpace,
+    /// Nothing is served at that path.
+    NotFound,
+    /// The path is served, the method is not.
+    MethodNotAllowed,
+    /// The body is not of a kind that is taken.
+    UnsupportedMediaType,
+    /// The body took too long to come.
+    BodyTimeout,
+    /// A run is going on in the conversation.
+    ConversationBusy,
+    /// The same idempotency key came with another request before.
+    IdempotencyKeyReused,
+    /// An archive holds something that is not taken; the sentence names the entry.
+    BadArchive,
     /// A fault of ours.
     Internal,
 }
 
 impl Code {
     /// Every code, for documents and tests.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 26] = [
         Self::InvalidArgument,
         Self::InvalidRequest,
         Self::Unauthorized,
@@ -66,6 +80,13 @@ impl Code {
         Self::RunnerFailed,
         Self::EngineLost,
         Self::NoSpace,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::UnsupportedMediaType,
+        Self::BodyTimeout,
+        Self::ConversationBusy,
+        Self::IdempotencyKeyReused,
+        Self::BadArchive,
         Self::Internal,
     ];
 
@@ -90,6 +111,13 @@ impl Code {
             Self::RunnerFailed => "runner_failed",
             Self::EngineLost => "engine_lost",
             Self::NoSpace => "no_space",
+            Self::NotFound => "not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::UnsupportedMediaType => "unsupported_media_type",
+            Self::BodyTimeout => "body_timeout",
+            Self::ConversationBusy => "conversation_busy",
+            Self::IdempotencyKeyReused => "idempotency_key_reused",
+            Self::BadArchive => "bad_archive",
             Self::Internal => "internal",
         }
     }
@@ -101,7 +129,12 @@ impl Code {
             Self::Unauthorized => 401,
             Self::Forbidden => 403,
             Self::RunnerNotFound | Self::ConversationNotFound | Self::RunNotFound | Self::FileNotFound => 404,
-            Self::NotAFile => 409,
+            Self::NotFound => 404,
+            Self::MethodNotAllowed => 405,
+            Self::BodyTimeout => 408,
+            Self::NotAFile | Self::ConversationBusy => 409,
+            Self::UnsupportedMediaType => 415,
+            Self::IdempotencyKeyReused | Self::BadArchive => 422,
             Self::TooLarge => 413,
             Self::QueueFull | Self::QueueTimeout | Self::ShuttingDown | Self::EngineUnavailable => 503,
             Self::EngineFailed | Self::RunnerFailed | Self::EngineLost => 502,
@@ -125,17 +158,25 @@ pub struct Failure {
     pub code: Code,
     /// One sentence, free of secrets, host paths and engine texts.
     pub message: String,
+    /// The argument that breaks its rule, where it is one.
+    pub argument: Option<String>,
 }
 
 impl Failure {
     /// A failure with its sentence.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), argument: None }
     }
 
     /// An argument that breaks its rule: `name` is the argument, `why` completes «`name`: …».
     pub fn argument(name: &str, why: impl fmt::Display) -> Self {
-        Self::new(Code::InvalidArgument, format!("{name}: {why}"))
+        Self::new(Code::InvalidArgument, format!("{name}: {why}")).about(name)
+    }
+
+    /// The same failure, told of an argument.
+    #[must_use]
+    pub fn about(self, argument: &str) -> Self {
+        Self { argument: Some(argument.to_owned()), ..self }
     }
 }
 

@@ -16,6 +16,7 @@
 //! {root}/{id}/files/        `/data` of its programs; theirs
 //! ```
 
+mod all;
 mod delete;
 mod list;
 mod nameless;
@@ -40,6 +41,7 @@ use rustix::{
 };
 
 pub use self::{
+    all::KnownConversation,
     nameless::Nameless,
     path::{COMPONENT_BYTES_MAX, COMPONENTS_MAX, PATH_BYTES_MAX, PathError, SafePath, decode_component, misleads},
     root::{RootError, Store},

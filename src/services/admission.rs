@@ -87,8 +87,9 @@ pub struct Permit {
     _place: OwnedSemaphorePermit,
 }
 
+/// A conversation's turn: while it lives, nothing else starts in the conversation.
 #[derive(Debug)]
-struct Turn {
+pub struct Turn {
     guard: Option<OwnedMutexGuard<()>>,
     conversation: ConversationId,
     turns: Arc<Turns>,
@@ -122,6 +123,11 @@ impl Admission {
             turns: Arc::clone(&self.turns),
             wait_max: self.wait_max,
         })
+    }
+
+    /// The conversation's turn, when nobody holds or awaits it.
+    pub fn turn_if_idle(&self, conversation: &ConversationId) -> Option<Turn> {
+        Turns::take_if_idle(&self.turns, conversation)
     }
 
     /// Slots nobody holds, for tests and readiness.
@@ -207,6 +213,18 @@ impl Turns {
         let mut turn = Turn { guard: None, conversation: conversation.clone(), turns: Arc::clone(turns) };
         turn.guard = Some(mutex.lock_owned().await);
         turn
+    }
+
+    fn take_if_idle(turns: &Arc<Self>, conversation: &ConversationId) -> Option<Turn> {
+        let mut map = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if map.get(conversation).is_some_and(|mutex| mutex.strong_count() > 0) {
+            return None;
+        }
+        let mutex = Arc::new(AsyncMutex::new(()));
+        map.insert(conversation.clone(), Arc::downgrade(&mutex));
+        // Nobody else has it yet.
+        let guard = mutex.try_lock_owned().ok();
+        Some(Turn { guard, conversation: conversation.clone(), turns: Arc::clone(turns) })
     }
 }
 

@@ -27,7 +27,7 @@ pub use log::{EventLog, LogFacts};
 
 use self::drive::Job;
 use super::{
-    admission::{Admission, Position, Ticket},
+    admission::{Admission, Position, Ticket, Turn},
     files::{Change, FileEntry, FileList, Files},
     janitor::{Janitor, Lease, chain},
     standby::{Standbys, Taken},
@@ -284,6 +284,11 @@ impl Executions {
     /// The runners known now, ordered by language.
     pub fn runners(&self) -> Arc<[Runner]> {
         self.0.parts.catalog.all()
+    }
+
+    /// The conversation's turn, when nobody runs or waits in it: nothing starts there while the value lives.
+    pub fn turn_if_idle(&self, conversation: &ConversationId) -> Option<Turn> {
+        self.0.parts.admission.turn_if_idle(conversation)
     }
 
     /// Runs that are waiting or running.

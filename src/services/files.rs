@@ -4,6 +4,7 @@
 //! blocking, so it runs on blocking threads, a bounded number at a time; a caller that goes away leaves its step to end
 //! by itself.
 
+mod archive;
 mod media;
 mod signed;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use tokio::sync::Semaphore;
 use tracing::{debug, error};
 
 pub use self::{
+    archive::{ARCHIVE_ENTRIES_MAX, Archive, Imported},
     media::{OCTET_STREAM, media_type},
     signed::{Content, Download, SignedLink},
 };
@@ -261,7 +263,7 @@ impl Files {
     }
 
     /// A step on the store, off the async threads. Its turn is held until it has ended, also when nobody waits for it.
-    async fn blocking<T: Send + 'static>(
+    pub(super) async fn blocking<T: Send + 'static>(
         &self,
         step: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Failure> {

@@ -3,18 +3,21 @@
 //! ```text
 //! request ─ id ─ panic guard ─ log ─ host and origin ─┬─ /            the page, no token
 //!                                                     ├─ /files/…     the signature is the right
-//!                                                     └─ bearer ── /mcp
+//!                                                     └─ bearer ── /mcp, /v1/…
 //! /healthz /readyz /health: no host check, for probes that address machines by number
 //! ```
 
 pub mod auth;
+pub mod body;
 pub mod failure;
 pub mod files;
 pub mod guard;
 pub mod health;
+pub mod json;
 pub mod mcp;
 pub mod page;
 pub mod trace;
+pub mod v1;
 
 use std::sync::Arc;
 
@@ -27,6 +30,8 @@ use crate::{ports::auth::Tokens, services::readiness::Readiness};
 pub struct HttpParts {
     /// `/mcp`, behind the bearer token.
     pub mcp: Router,
+    /// `/v1`, behind the bearer token.
+    pub v1: Router,
     /// `/files`.
     pub files: Router,
     /// Knows the tokens.
@@ -39,8 +44,11 @@ pub struct HttpParts {
 
 /// The whole surface.
 pub fn router(parts: HttpParts) -> Router {
-    let HttpParts { mcp, files, tokens, readiness, names } = parts;
-    let authorized = mcp.layer(middleware::from_fn_with_state(tokens, auth::bearer));
+    let HttpParts { mcp, v1, files, tokens, readiness, names } = parts;
+    let authorized = mcp
+        .merge(v1)
+        .method_not_allowed_fallback(failure::no_such_method)
+        .layer(middleware::from_fn_with_state(tokens, auth::bearer));
     Router::new()
         .merge(page::router())
         .merge(files)
@@ -51,5 +59,6 @@ pub fn router(parts: HttpParts) -> Router {
         .layer(middleware::from_fn(page::headers))
         .layer(middleware::from_fn(trace::log))
         .layer(CatchPanicLayer::custom(failure::panicked))
+        .layer(middleware::from_fn(failure::in_the_interfaces_form))
         .layer(middleware::from_fn(trace::identify))
 }

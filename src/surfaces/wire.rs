@@ -10,6 +10,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use schemars::JsonSchema;
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use utoipa::ToSchema;
 
 use crate::{
     nouns::{
@@ -19,13 +20,14 @@ use crate::{
     },
     ports::runner::Runner,
     services::{
+        conversations::{ConversationPage, KnownConversation},
         execution::Report,
-        files::{FileContent, FileEntry, FileList},
+        files::{FileContent, FileEntry, FileList, Imported},
     },
 };
 
 /// What came of a run.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunResult {
     /// Identifies this run in logs.
@@ -52,27 +54,55 @@ pub struct RunResult {
     pub files_truncated: bool,
 }
 
+/// One word for how a program ended.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "stands for the words in the API's description")]
+enum Ending {
+    Exited,
+    Signaled,
+    TimedOut,
+    OutOfMemory,
+    OutputLimit,
+    DiskLimit,
+    ProcessLimit,
+    Cancelled,
+}
+
+/// What a run did to a file.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "stands for the words in the API's description")]
+enum ChangeWord {
+    Created,
+    Changed,
+    Unchanged,
+}
+
 /// How a program ended.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OutcomeResult {
     /// One word for how it ended.
     #[schemars(extend("enum" = Ended::WORDS))]
+    #[schema(value_type = Ending)]
     pub ended: &'static str,
     /// The exit status, when the program ended by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
+    #[schema(nullable = false)]
     pub exit_code: Option<i32>,
     /// The name of the signal that ended the program, when one did.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
+    #[schema(nullable = false)]
     pub signal: Option<String>,
     /// What happened and what to do about it, in one sentence.
     pub sentence: String,
 }
 
 /// What a run used.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FiguresResult {
     /// Time the program took, in milliseconds.
@@ -80,10 +110,12 @@ pub struct FiguresResult {
     /// CPU time, in milliseconds, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64")]
+    #[schema(nullable = false)]
     pub cpu_ms: Option<u64>,
     /// Highest memory use in bytes, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64")]
+    #[schema(nullable = false)]
     pub memory_peak_bytes: Option<u64>,
     /// Bytes printed to standard output, kept or not.
     pub stdout_bytes: u64,
@@ -92,7 +124,7 @@ pub struct FiguresResult {
 }
 
 /// A file of a conversation.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct File {
     /// Its path below /data. Characters that mislead and bytes that are not UTF-8 are escaped; then pathEncoded is there.
@@ -100,6 +132,7 @@ pub struct File {
     /// The exact path, percent-encoded, when `path` had to escape something: use it to read or delete the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
+    #[schema(nullable = false)]
     pub path_encoded: Option<String>,
     /// Bytes.
     pub size: u64,
@@ -107,6 +140,7 @@ pub struct File {
     pub media_type: String,
     /// What the run did to it; `unchanged` when no run is spoken of.
     #[schemars(extend("enum" = ["created", "changed", "unchanged"]))]
+    #[schema(value_type = ChangeWord)]
     pub change: &'static str,
     /// When it was last modified (RFC 3339).
     pub modified_at: String,
@@ -117,14 +151,14 @@ pub struct File {
 }
 
 /// The languages that can be run now.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 pub struct RunnerList {
     /// Ordered by language.
     pub runners: Vec<RunnerResult>,
 }
 
 /// One language.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 pub struct RunnerResult {
     /// What to give as `language`.
     pub language: String,
@@ -133,17 +167,19 @@ pub struct RunnerResult {
     /// The language's version.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
+    #[schema(nullable = false)]
     pub version: Option<String>,
     /// What is installed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
+    #[schema(nullable = false)]
     pub description: Option<String>,
     /// The container image.
     pub image: String,
 }
 
 /// A conversation's files.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 pub struct FileListing {
     /// Ordered by path.
     pub files: Vec<File>,
@@ -155,7 +191,7 @@ pub struct FileListing {
 }
 
 /// Something that is not a plain file.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 pub struct SkippedResult {
     /// Where it is.
     pub path: String,
@@ -164,7 +200,7 @@ pub struct SkippedResult {
 }
 
 /// A file's content, or a piece of it.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FileResult {
     /// Its path below /data.
@@ -183,25 +219,56 @@ pub struct FileResult {
     /// The offset of what follows, when there is more.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64")]
+    #[schema(nullable = false)]
     pub next_offset: Option<u64>,
 }
 
 /// A file is gone.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 pub struct Deleted {
     /// Always true.
     pub deleted: bool,
 }
 
+/// A page of conversations.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct ConversationList {
+    /// In the order of their names.
+    pub conversations: Vec<ConversationResult>,
+    /// Give it as `after` for the next page; absent on the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub after: Option<String>,
+}
+
+/// A conversation.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConversationResult {
+    /// Its name.
+    pub conversation_id: String,
+    /// When a run last began in it, or something came or went at the top of its folder (RFC 3339).
+    pub used_at: String,
+}
+
+/// What was written from an archive.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct ImportResult {
+    /// How many files.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
 /// An error of ours; a program that fails is a result.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 pub struct ErrorResult {
     /// What went wrong.
     pub error: ErrorBody,
 }
 
 /// What went wrong.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ErrorBody {
     /// A stable word for programs.
@@ -289,6 +356,25 @@ impl From<&[Runner]> for RunnerList {
     }
 }
 
+impl From<&ConversationPage> for ConversationList {
+    fn from(page: &ConversationPage) -> Self {
+        let one = |known: &KnownConversation| ConversationResult {
+            conversation_id: known.id.to_string(),
+            used_at: rfc3339(known.used_unix_s),
+        };
+        Self {
+            conversations: page.conversations.iter().map(one).collect(),
+            after: page.after.as_ref().map(ToString::to_string),
+        }
+    }
+}
+
+impl From<Imported> for ImportResult {
+    fn from(Imported { files, bytes }: Imported) -> Self {
+        Self { files, bytes }
+    }
+}
+
 impl From<&FileList> for FileListing {
     fn from(list: &FileList) -> Self {
         let skipped = list
@@ -331,7 +417,7 @@ impl FileResult {
 impl ErrorResult {
     /// The failure of a request.
     pub fn new(failure: &Failure, request: RequestId) -> Self {
-        let Failure { code, message } = failure;
+        let Failure { code, message, .. } = failure;
         Self { error: ErrorBody { code: code.as_str(), message: message.clone(), request_id: request.to_string() } }
     }
 }

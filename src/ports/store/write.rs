@@ -34,6 +34,18 @@ impl Conversation {
         Ok(Entry { path: path.clone(), size: stat.stx_size, modified_unix_s, change })
     }
 
+    /// Makes a folder and those above it, where they are missing.
+    ///
+    /// # Errors
+    /// [`StoreError::FolderBlocked`] when something else has its path or that of a folder above it, and as
+    /// [`Conversation::write`].
+    pub fn make_folders(&self, path: &SafePath) -> Result<(), StoreError> {
+        self.folder(path.as_bytes()).map(drop).map_err(|errno| match errno {
+            Errno::LOOP | Errno::XDEV | Errno::NOTDIR => StoreError::FolderBlocked,
+            errno => StoreError::new("write", errno),
+        })
+    }
+
     fn place(&self, whole: &Incoming<'_>, folder: &[u8], name: &[u8]) -> Result<Change, Errno> {
         for _ in 0..TRIES {
             let parent = self.folder(folder)?;

@@ -3,7 +3,7 @@
 use std::{io, os::unix::fs::FileExt as _, sync::Arc};
 
 use bytes::Bytes;
-use tracing::info;
+use tracing::{debug, info};
 
 use super::{Files, media::media_type};
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
         id::ConversationId,
     },
     ports::{
+        auth::Principal,
         signed_url::Rejected,
         store::{OpenFile, SafePath, StoreError},
     },
@@ -52,9 +53,23 @@ impl Files {
             Code::NotAFile | Code::Forbidden => StoreError::NotFound.failure(),
             _ => failure,
         };
-        let OpenFile { file, size, modified_unix_s, etag } = opened.await.map_err(missing)?;
-        let media_type = media_type(&name);
-        Ok(Download { name, media_type, size, modified_unix_s, etag, content: Content { file: Arc::new(file) } })
+        Ok(Download::new(name, opened.await.map_err(missing)?))
+    }
+
+    /// Opens a whole file, however long it is.
+    ///
+    /// # Errors
+    /// [`Code::ConversationNotFound`], [`Code::FileNotFound`], [`Code::NotAFile`], [`Code::Forbidden`].
+    pub async fn open(
+        &self,
+        who: &Principal,
+        conversation: &ConversationId,
+        path: &SafePath,
+    ) -> Result<Download, Failure> {
+        debug!(who = who.name(), %conversation, "open a file");
+        let (path, name) = (path.clone(), path.name().to_vec());
+        let opened = self.existing(conversation, move |there| there.read(&path)).await?;
+        Ok(Download::new(name, opened))
     }
 
     fn verify(&self, link: Option<SignedLink>) -> Result<(ConversationId, SafePath), Rejected> {
@@ -83,6 +98,14 @@ pub struct Download {
     pub etag: String,
     /// Its bytes.
     pub content: Content,
+}
+
+impl Download {
+    fn new(name: Vec<u8>, opened: OpenFile) -> Self {
+        let OpenFile { file, size, modified_unix_s, etag } = opened;
+        let media_type = media_type(&name);
+        Self { name, media_type, size, modified_unix_s, etag, content: Content { file: Arc::new(file) } }
+    }
 }
 
 /// The bytes of an opened file.

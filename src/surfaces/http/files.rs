@@ -71,9 +71,8 @@ async fn serve(State(files): State<Arc<Files>>, OriginalUri(uri): OriginalUri, r
 
 fn not_allowed(id: RequestId) -> Response {
     let failure =
-        Failure::new(Code::InvalidRequest, "Files are downloaded with GET or HEAD and changed through the tools.");
+        Failure::new(Code::MethodNotAllowed, "Files are downloaded with GET or HEAD and changed through the tools.");
     let mut response = HttpFailure(failure, id).into_response();
-    *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
 }
@@ -96,6 +95,15 @@ fn link(uri: &Uri) -> Option<SignedLink> {
         }
     }
     Some(SignedLink { conversation, components, expires: expires?, signature: signature? })
+}
+
+/// A file for somebody who has the right to it, with the headers that keep browsers from running it.
+pub fn present_to(method: &Method, asked: &HeaderMap, download: Download) -> Response {
+    let mut response = answer(method, asked, download);
+    for (name, value) in ALWAYS {
+        response.headers_mut().insert(name, value);
+    }
+    response
 }
 
 fn answer(method: &Method, asked: &HeaderMap, download: Download) -> Response {

@@ -3,15 +3,11 @@
 //! serde would take a JSON array for a struct and the last of two equal keys; a tree of small values takes many times the
 //! memory of its text. So the text is walked once without keeping anything.
 
-use std::{cell::Cell, collections::HashSet, fmt};
-
-use serde::{
-    Deserialize, Deserializer,
-    de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor},
-};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, error::Category, value::RawValue};
 
 use super::refusal::Refusal;
+use crate::surfaces::http::json::{self, reason};
 
 /// Values in one message, keys and values of objects counted one each: far above what any call of ours needs.
 const VALUES_MAX: usize = 10_000;
@@ -97,86 +93,8 @@ fn not_json(error: &serde_json::Error) -> Refusal {
     }
 }
 
-/// Our own words out of serde's sentence, which has the place behind them.
-fn reason(error: &serde_json::Error) -> String {
-    let sentence = error.to_string();
-    sentence.rsplit_once(" at line ").map_or(sentence.clone(), |(reason, _)| reason.to_owned())
-}
-
 fn walk(body: &[u8]) -> Result<(), Refusal> {
-    let left = Cell::new(VALUES_MAX);
-    let mut reader = serde_json::Deserializer::from_slice(body);
-    Walk(&left).deserialize(&mut reader).and_then(|()| reader.end()).map_err(|error| not_json(&error))
-}
-
-/// Walks one value; counts down what may still come.
-#[derive(Clone, Copy)]
-struct Walk<'a>(&'a Cell<usize>);
-
-impl Walk<'_> {
-    fn count<E: serde::de::Error>(self) -> Result<(), E> {
-        let left = self.0.get().checked_sub(1).ok_or_else(|| E::custom("too many values"))?;
-        self.0.set(left);
-        Ok(())
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Walk<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        self.count()?;
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Walk<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any value")
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while seq.next_element_seed(self)?.is_some() {}
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut seen = HashSet::new();
-        while let Some(key) = map.next_key::<String>()? {
-            self.count()?;
-            if !seen.insert(key) {
-                return Err(A::Error::custom("the same key twice in one object"));
-            }
-            map.next_value_seed(self)?;
-        }
-        Ok(())
-    }
+    json::check(body, VALUES_MAX).map_err(|error| not_json(&error))
 }
 
 #[cfg(test)]

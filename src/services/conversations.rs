@@ -1,0 +1,80 @@
+//! Which conversations there are, and the end of one. A conversation is deleted only while nobody runs or waits in it, and
+//! nothing starts in it until it is gone.
+
+use std::sync::Arc;
+
+use tracing::info;
+
+use super::{execution::Executions, files::Files};
+pub use crate::ports::store::KnownConversation;
+use crate::{
+    nouns::{
+        error::{Code, Failure},
+        id::ConversationId,
+    },
+    ports::auth::Principal,
+};
+
+/// The service.
+#[derive(Clone)]
+pub struct Conversations {
+    files: Arc<Files>,
+    executions: Executions,
+}
+
+/// Some conversations.
+#[derive(Debug, Clone)]
+pub struct ConversationPage {
+    /// In the order of their names.
+    pub conversations: Vec<KnownConversation>,
+    /// Where the next page begins, when there is more.
+    pub after: Option<ConversationId>,
+}
+
+impl Conversations {
+    /// The service over the files and the runs of all conversations.
+    pub fn new(files: Arc<Files>, executions: Executions) -> Self {
+        Self { files, executions }
+    }
+
+    /// The conversations behind `after` in the order of their names.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] when the disk fails.
+    pub async fn list(
+        &self,
+        _who: &Principal,
+        after: Option<ConversationId>,
+        limit: usize,
+    ) -> Result<ConversationPage, Failure> {
+        // One more than asked for tells whether there is another page.
+        let known = self.files.blocking(move |store| store.conversations(after.as_ref(), limit.saturating_add(1)));
+        let mut conversations = known.await?;
+        let more = conversations.len() > limit;
+        conversations.truncate(limit);
+        let after = conversations.last().filter(|_| more).map(|last| last.id.clone());
+        Ok(ConversationPage { conversations, after })
+    }
+
+    /// Deletes a conversation with all its files.
+    ///
+    /// # Errors
+    /// [`Code::ConversationNotFound`]; [`Code::ConversationBusy`] while a run is going on or waits in it.
+    pub async fn remove(&self, who: &Principal, conversation: &ConversationId) -> Result<(), Failure> {
+        let Some(turn) = self.executions.turn_if_idle(conversation) else {
+            let why = "A run is going on in this conversation: cancel it or wait for its end, then delete.";
+            return Err(Failure::new(Code::ConversationBusy, why));
+        };
+        let id = conversation.clone();
+        let removed = self.files.blocking(move |store| {
+            let removed = store.remove_conversation(&id);
+            drop(turn);
+            removed
+        });
+        if removed.await? {
+            info!(who = who.name(), %conversation, "a conversation was deleted");
+            return Ok(());
+        }
+        Err(Failure::new(Code::ConversationNotFound, "There is no such conversation: it never was, or it was deleted."))
+    }
+}

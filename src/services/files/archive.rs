@@ -1,0 +1,264 @@
+//! A conversation's folder as a tar archive, both ways.
+//!
+//! Out: the archive is made while it is read, a piece at a time, so a slow reader costs a listing and one piece. In: the
+//! whole archive is checked before the first file is written; whatever is no plain file or folder below `/data` is
+//! refused by name. What is written goes the way of every other file.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    ffi::OsStr,
+    io::{self, Read as _},
+    os::unix::ffi::OsStrExt as _,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use futures_util::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
+use tar::EntryType;
+use tracing::debug;
+
+use super::{Download, Files};
+use crate::{
+    nouns::{
+        error::{Code, Failure},
+        id::ConversationId,
+    },
+    ports::{
+        auth::Principal,
+        store::{ListBounds, SafePath, Store, StoreError},
+    },
+};
+
+/// Files and folders in one archive.
+pub const ARCHIVE_ENTRIES_MAX: usize = 10_000;
+/// Levels of folders in one archive.
+const ARCHIVE_DEPTH_MAX: usize = 32;
+/// Blocks of a tar archive, in bytes.
+const BLOCK_BYTES: u64 = 512;
+
+/// What came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Imported {
+    /// Files that were written.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// An archive that is made while it is read. An error on the way ends it early: a part must not pass for the whole.
+pub type Archive = BoxStream<'static, io::Result<Bytes>>;
+
+/// Something to write.
+enum Item {
+    Folder(SafePath),
+    File(SafePath, Bytes),
+}
+
+impl Files {
+    /// The plain files of a conversation as a tar archive. Links, pipes, sockets, devices and empty folders are not in it.
+    ///
+    /// # Errors
+    /// [`Code::ConversationNotFound`], [`Code::TooLarge`] when there are more files than an archive holds.
+    pub async fn archive(self: &Arc<Self>, who: &Principal, conversation: &ConversationId) -> Result<Archive, Failure> {
+        debug!(who = who.name(), %conversation, "read an archive");
+        let bounds = ListBounds { entries_max: ARCHIVE_ENTRIES_MAX, depth_max: ARCHIVE_DEPTH_MAX };
+        let listing = self.existing(conversation, move |there| there.list(bounds, None)).await?;
+        if listing.truncated {
+            let why = format!(
+                "There are more than {ARCHIVE_ENTRIES_MAX} files, or folders deeper than {ARCHIVE_DEPTH_MAX}: let a \
+                 program pack them, and download what it made."
+            );
+            return Err(Failure::new(Code::TooLarge, why));
+        }
+        let paths: VecDeque<_> = listing.entries.into_iter().map(|entry| entry.path).collect();
+        let packing = Packing { files: Arc::clone(self), who: who.clone(), conversation: conversation.clone(), paths };
+        Ok(packing.stream())
+    }
+
+    /// Writes what an archive holds. All of it is checked first; then each file is written whole, one after the other.
+    ///
+    /// # Errors
+    /// [`Code::BadArchive`], naming the entry, before anything is written; otherwise as [`Files::write`].
+    pub async fn import(
+        &self,
+        who: &Principal,
+        conversation: &ConversationId,
+        archive: Bytes,
+    ) -> Result<Imported, Failure> {
+        debug!(who = who.name(), %conversation, bytes = archive.len(), "write an archive");
+        let file_bytes_max = self.options.write_bytes_max;
+        let checked = tokio::task::spawn_blocking(move || check(&archive, file_bytes_max));
+        let items = checked.await.map_err(|_| bad("The archive cannot be read."))??;
+        let id = conversation.clone();
+        self.blocking(move |store| write(store, &id, items)).await
+    }
+}
+
+fn write(store: &Store, id: &ConversationId, items: Vec<Item>) -> Result<Imported, StoreError> {
+    let conversation = store.create_conversation(id)?;
+    let mut imported = Imported { files: 0, bytes: 0 };
+    for item in items {
+        match item {
+            Item::Folder(path) => conversation.make_folders(&path)?,
+            Item::File(path, bytes) => {
+                imported.bytes += conversation.write(&path, &bytes)?.size;
+                imported.files += 1;
+            }
+        }
+    }
+    Ok(imported)
+}
+
+fn bad(why: impl Into<String>) -> Failure {
+    Failure::new(Code::BadArchive, why)
+}
+
+/// Reads a whole archive without writing anything.
+fn check(archive: &Bytes, file_bytes_max: u64) -> Result<Vec<Item>, Failure> {
+    let unreadable = |number: usize| {
+        move |_: io::Error| bad(format!("The archive cannot be read at its entry {number}: send a plain tar."))
+    };
+    let mut items = Vec::new();
+    let mut files = BTreeSet::new();
+    let mut reader = tar::Archive::new(&archive[..]);
+    for (index, entry) in reader.entries().map_err(unreadable(1))?.enumerate() {
+        if index == ARCHIVE_ENTRIES_MAX {
+            return Err(bad(format!("The archive holds more than {ARCHIVE_ENTRIES_MAX} entries: send several.")));
+        }
+        let mut entry = entry.map_err(unreadable(index + 1))?;
+        let name = entry.path_bytes().into_owned();
+        let refuse = |why: &str| bad(format!("{}: {why}", shown(&name)));
+        let kind = entry.header().entry_type();
+        match kind {
+            // Comments about the whole archive.
+            EntryType::XGlobalHeader => continue,
+            EntryType::Regular | EntryType::Continuous | EntryType::Directory => {}
+            _ => return Err(refuse("it is no plain file or folder, and nothing else is taken.")),
+        }
+        let Some(path) = path(&name).map_err(|why| refuse(&why))? else { continue };
+        if kind == EntryType::Directory {
+            items.push(Item::Folder(path));
+            continue;
+        }
+        let size = entry.size();
+        if size > file_bytes_max {
+            return Err(refuse(&format!("it is longer than the {file_bytes_max} bytes of one file.")));
+        }
+        if size > archive.len() as u64 {
+            return Err(refuse("it is longer than the archive that holds it."));
+        }
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).map_err(unreadable(index + 1))?;
+        if bytes.len() as u64 != size {
+            return Err(refuse("the archive ends before it does."));
+        }
+        files.insert(path.as_bytes().to_vec());
+        items.push(Item::File(path, bytes.into()));
+    }
+    apart(&items, &files)?;
+    Ok(items)
+}
+
+/// No path may be a file here and a folder there: that would be found out half way.
+fn apart(items: &[Item], files: &BTreeSet<Vec<u8>>) -> Result<(), Failure> {
+    for item in items {
+        let (path, own) = match item {
+            Item::Folder(path) => (path, true),
+            Item::File(path, _) => (path, false),
+        };
+        let bytes = path.as_bytes();
+        let above = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &bytes[..at]);
+        if above.chain(own.then_some(bytes)).any(|folder| files.contains(folder)) {
+            return Err(bad(format!("{path}: the archive holds it as a file and as a folder.")));
+        }
+    }
+    Ok(())
+}
+
+/// Where an entry goes; nothing for the top folder itself.
+fn path(name: &[u8]) -> Result<Option<SafePath>, String> {
+    let mut inside = name;
+    while let Some(rest) = inside.strip_prefix(b"./") {
+        inside = rest;
+    }
+    let inside = inside.strip_suffix(b"/").unwrap_or(inside);
+    if inside.is_empty() && name.starts_with(b"./") || inside == b"." {
+        return Ok(None);
+    }
+    SafePath::from_components(inside.split(|&byte| byte == b'/')).map(Some).map_err(|why| why.to_string())
+}
+
+/// An entry's name, safe to show.
+fn shown(name: &[u8]) -> String {
+    const NAME_CHARS_MAX: usize = 120;
+    String::from_utf8_lossy(name).escape_debug().take(NAME_CHARS_MAX).collect()
+}
+
+/// An archive on its way out.
+struct Packing {
+    files: Arc<Files>,
+    who: Principal,
+    conversation: ConversationId,
+    paths: VecDeque<SafePath>,
+}
+
+impl Packing {
+    fn stream(self) -> Archive {
+        let entries = stream::try_unfold(self, |mut packing| async move {
+            Ok(packing.next().await?.map(|(path, file)| (entry(&path, file), packing)))
+        });
+        let end = stream::once(async { Ok(Bytes::from(vec![0; 2 * BLOCK_BYTES as usize])) });
+        entries.map(flatten).flatten().chain(end).boxed()
+    }
+
+    /// The next file that is still there.
+    async fn next(&mut self) -> io::Result<Option<(SafePath, Download)>> {
+        while let Some(path) = self.paths.pop_front() {
+            match self.files.open(&self.who, &self.conversation, &path).await {
+                Ok(file) => return Ok(Some((path, file))),
+                Err(failure) if failure.code == Code::Internal => return Err(io::Error::other(failure)),
+                // A program deleted, replaced or locked it since it was listed.
+                Err(_) => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn flatten(entry: io::Result<Archive>) -> Archive {
+    match entry {
+        Ok(pieces) => pieces,
+        Err(error) => stream::once(async { Err(error) }).boxed(),
+    }
+}
+
+/// One file: its header, its bytes, and zeros up to the next block.
+fn entry(path: &SafePath, file: Download) -> Archive {
+    let size = file.size;
+    let header = header(path, &file);
+    let bytes = stream::try_unfold((file.content, 0), move |(content, at)| async move {
+        if at == size {
+            return Ok(None);
+        }
+        let chunk = content.chunk(at, size - at).await?;
+        let read = chunk.len() as u64;
+        Ok(Some((chunk, (content, at + read))))
+    });
+    let rest = usize::try_from(size.next_multiple_of(BLOCK_BYTES) - size).unwrap_or(0);
+    let padding = stream::iter((rest > 0).then(|| Ok(Bytes::from(vec![0; rest]))));
+    stream::once(async { header }).chain(bytes).chain(padding).boxed()
+}
+
+fn header(path: &SafePath, file: &Download) -> io::Result<Bytes> {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(file.size);
+    header.set_mode(0o644);
+    header.set_mtime(u64::try_from(file.modified_unix_s).unwrap_or(0));
+    let mut builder = tar::Builder::new(Vec::new());
+    // Only the header is asked for here; a long name gets entries of its own before it.
+    builder.append_data(&mut header, OsStr::from_bytes(path.as_bytes()), io::empty())?;
+    Ok(Bytes::copy_from_slice(builder.get_ref()))
+}

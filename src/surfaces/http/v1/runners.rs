@@ -1,0 +1,19 @@
+//! The languages that can be run now.
+
+use axum::{Json, extract::State};
+
+use super::call::Call;
+use crate::{
+    services::execution::Executions,
+    surfaces::{http::failure::Refused, wire::RunnerList},
+};
+
+/// List the languages that can be run now.
+#[utoipa::path(
+    get, path = "/v1/runners", tag = "runners", operation_id = "listRunners",
+    responses((status = 200, description = "The languages, ordered by name.", body = RunnerList)),
+)]
+pub(super) async fn list(State(executions): State<Executions>, call: Call) -> Result<Json<RunnerList>, Refused> {
+    call.query(&[])?;
+    Ok(Json(RunnerList::from(&*executions.runners())))
+}
