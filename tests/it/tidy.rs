@@ -35,6 +35,7 @@ const NEIGHBOURS: [(&str, &[&str]); 17] = [
     ("services::standby", &["frames", "janitor", "started"]),
     ("services::execution", &["admission", "files", "frames", "janitor", "standby", "started"]),
     ("services::runs", &["execution"]),
+    ("services::conversations", &["execution", "files"]),
     ("surfaces::wire", &[]),
     ("surfaces::mcp", &["wire"]),
 ];
