@@ -46,7 +46,7 @@ use crate::{
         auth::Principal,
         engine::{Engine, SandboxSpec},
         runner::{Catalog, Protocol, Runner},
-        store::{Mark, Store},
+        store::{Mark, SafePath, Store},
     },
 };
 
@@ -70,12 +70,26 @@ pub struct RunRequest {
     pub stdin: Bytes,
     /// What this run may use, where it is less than the server's limits.
     pub limits: Option<Limits>,
+    /// What is written to `/data` when it is this run's turn.
+    pub files: Vec<(SafePath, Bytes)>,
+    /// The conversation is deleted when the run is over.
+    pub throw_away: bool,
 }
 
 impl RunRequest {
     /// A program without arguments and input, under the server's limits.
     pub fn new(principal: Principal, conversation: ConversationId, language: Language, program: Bytes) -> Self {
-        Self { principal, conversation, language, program, args: Vec::new(), stdin: Bytes::new(), limits: None }
+        Self {
+            principal,
+            conversation,
+            language,
+            program,
+            args: Vec::new(),
+            stdin: Bytes::new(),
+            limits: None,
+            files: Vec::new(),
+            throw_away: false,
+        }
     }
 }
 
@@ -336,14 +350,22 @@ struct OneRun {
 
 impl OneRun {
     async fn execute(&self, ticket: Ticket) -> Result<Report, Failure> {
-        let parts = &self.inner.parts;
-        let limits = self.limits;
         // Held to the end: the slot and the conversation's turn are given back after the sandbox is posted.
         let _permit = tokio::select! {
             biased;
             () = self.cancel.cancelled() => return Ok(self.cancelled_early()),
             permit = ticket.turn(&self.request.conversation) => permit?,
         };
+        let result = self.in_turn().await;
+        if self.request.throw_away {
+            self.throw_away().await;
+        }
+        result
+    }
+
+    async fn in_turn(&self) -> Result<Report, Failure> {
+        let parts = &self.inner.parts;
+        let limits = self.limits;
         let _first = parts.standbys.foreground();
         let standing = parts.standbys.take(&self.request.conversation, &self.runner, &limits).await;
         let (started, lease, mark) = match standing {
@@ -353,6 +375,7 @@ impl OneRun {
                 None => return Ok(self.cancelled_early()),
             },
         };
+        self.write_files().await?;
         self.log.add(EventKind::Started);
         let RunRequest { program, args, stdin, .. } = &self.request;
         let job = Job { program, args, stdin, limits: &limits };
@@ -363,6 +386,9 @@ impl OneRun {
             })?;
         // The program is dead, so nothing races with the listing; the sandbox itself goes behind the caller's back.
         drop(lease);
+        if self.request.throw_away {
+            return Ok(self.report(verdict::outcome(&driven, limits), FileList::default()));
+        }
         let files = parts.files.changed_since(&self.request.conversation, mark).await?;
         parts.standbys.used(&self.request.conversation, &self.runner.language);
         Ok(self.report(verdict::outcome(&driven, limits), files))
@@ -404,6 +430,24 @@ impl OneRun {
                 Ok(Err(error)) => Err(self.engine_failed(&error)),
                 Err(_) => Err(internal()),
             },
+        }
+    }
+
+    /// Writes what the program finds in `/data`: once there is a sandbox, so that a standby can be taken.
+    async fn write_files(&self) -> Result<(), Failure> {
+        let RunRequest { principal, conversation, files, .. } = &self.request;
+        for (path, bytes) in files {
+            self.inner.parts.files.write(principal, conversation, path, bytes.clone()).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the conversation's folder: its turn is still held, and the program is dead.
+    async fn throw_away(&self) {
+        let (store, id) = (Arc::clone(&self.inner.parts.store), self.request.conversation.clone());
+        let removed = tokio::task::spawn_blocking(move || store.remove_conversation(&id)).await;
+        if let Ok(Err(error)) = removed {
+            error!(error = %chain(&error), "a folder that was to be thrown away is left");
         }
     }
 
