@@ -19,7 +19,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 17] = [
+const NEIGHBOURS: [(&str, &[&str]); 19] = [
     ("ports::engine", &["runner"]),
     ("ports::runner", &["engine"]),
     ("ports::auth", &[]),
@@ -35,6 +35,7 @@ const NEIGHBOURS: [(&str, &[&str]); 17] = [
     ("services::standby", &["frames", "janitor", "started"]),
     ("services::execution", &["admission", "files", "frames", "janitor", "standby", "started"]),
     ("services::runs", &["execution"]),
+    ("services::idempotency", &["runs"]),
     ("services::conversations", &["execution", "files"]),
     ("surfaces::wire", &[]),
     ("surfaces::mcp", &["wire"]),
