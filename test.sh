@@ -11,6 +11,7 @@ export PROGRAM=test
 
 readonly TOOLS=$PWD/target/test-tools
 readonly MCP1=1.30.0 MCP2=2.3.0 NODE=22 INSPECTOR=2.12.0
+readonly SCHEMATHESIS=4.32.5 ULTRA_PISTON=1.0.1 CONFORMANCE=0.2.0-alpha.12
 
 usage() {
   cat <<TEXT
@@ -68,22 +69,30 @@ install_machine() {
   install_packages "${missing[@]}"
 }
 
-# $1: version of the package mcp, $2: its folder
+# $1: a package, $2: its version, $3: its folder
 python_client() {
-  [ "$("$2/bin/python" -c 'from importlib.metadata import version; print(version("mcp"))' 2>/dev/null)" != "$1" ] || return 0
-  rm -rf "$2"
-  python3 -m venv "$2" && "$2/bin/python" -m pip install -q --disable-pip-version-check "mcp==$1"
+  local have='import sys; from importlib.metadata import version; print(version(sys.argv[1]))'
+  [ "$("$3/bin/python" -c "$have" "$1" 2>/dev/null)" != "$2" ] || return 0
+  rm -rf "$3"
+  python3 -m venv "$3" && "$3/bin/python" -m pip install -q --disable-pip-version-check "$1==$2"
 }
 
 node_client() {
   local have
   have=$("$TOOLS/npm/node_modules/.bin/node" --version 2>/dev/null || true)
-  [[ $have != v$NODE.* ]] || [ ! -x "$TOOLS/npm/node_modules/.bin/mcp-inspector" ] || return 0
+  [[ $have != v$NODE.* ]] || [ ! -x "$TOOLS/npm/node_modules/.bin/mcp-inspector" ] ||
+    ! grep -q "\"version\": \"$CONFORMANCE\"" "$TOOLS/npm/node_modules/@modelcontextprotocol/conformance/package.json" 2>/dev/null ||
+    return 0
   mkdir -p "$TOOLS/npm"
-  npm install --silent --no-audit --no-fund --prefix "$TOOLS/npm" "node@$NODE" "@modelcontextprotocol/inspector@$INSPECTOR"
+  npm install --silent --no-audit --no-fund --prefix "$TOOLS/npm" "node@$NODE" "@modelcontextprotocol/inspector@$INSPECTOR" \
+    "@modelcontextprotocol/conformance@$CONFORMANCE"
 }
 
-make_clients() { python_client "$MCP1" "$TOOLS/mcp1" && python_client "$MCP2" "$TOOLS/mcp2" && node_client; }
+make_clients() {
+  python_client mcp "$MCP1" "$TOOLS/mcp1" && python_client mcp "$MCP2" "$TOOLS/mcp2" &&
+    python_client schemathesis "$SCHEMATHESIS" "$TOOLS/schemathesis" &&
+    python_client ultra-piston "$ULTRA_PISTON" "$TOOLS/piston" && node_client
+}
 
 check_scripts() {
   local scripts

@@ -38,7 +38,9 @@ use crate::{
         standby::{StandbyOptions, StandbyParts, Standbys},
     },
     surfaces::{
-        http::{self, HttpParts, body::BodyLimits, guard::Names, mcp::McpHttpOptions, v1::V1Parts},
+        http::{
+            self, HttpParts, body::BodyLimits, guard::Names, mcp::McpHttpOptions, piston::PistonParts, v1::V1Parts,
+        },
         mcp::{McpOptions, McpParts},
     },
 };
@@ -210,12 +212,13 @@ impl App {
             },
         );
 
-        let runs = Runs::new(executions, runs_options(config), clock);
+        let runs = Runs::new(executions.clone(), runs_options(config), clock);
 
         let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: mcp_options(config) };
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &mcp_http_options(config, stop.clone())),
-            v1: http::v1::router(v1_parts(config, &executions, &files)),
+            v1: http::v1::router(v1_parts(config, &runs, &executions, &files)),
+            piston: http::piston::router(piston_parts(config, &runs)),
             files: http::files::router(Arc::clone(&files)),
             tokens: Arc::new(Tokens::new(config.api_token.expose())),
             readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog))),
@@ -354,14 +357,24 @@ fn mcp_http_options(config: &Config, shutdown: CancellationToken) -> McpHttpOpti
     }
 }
 
-fn v1_parts(config: &Config, executions: &Executions, files: &Arc<Files>) -> V1Parts {
+fn v1_parts(config: &Config, runs: &Runs, executions: &Executions, files: &Arc<Files>) -> V1Parts {
     V1Parts {
-        executions: executions.clone(),
+        runs: runs.clone(),
         files: Arc::clone(files),
         conversations: Conversations::new(Arc::clone(files), executions.clone()),
-        limits: BodyLimits {
-            bytes_max: usize::try_from(config.server.body_bytes_max).unwrap_or(usize::MAX),
-            read_max: Duration::from_millis(config.server.body_read_ms),
-        },
+        keys: Arc::default(),
+        limits: config.limits.limits(),
+        bodies: body_limits(config),
+    }
+}
+
+fn piston_parts(config: &Config, runs: &Runs) -> PistonParts {
+    PistonParts { runs: runs.clone(), bodies: body_limits(config), limits: config.limits.limits() }
+}
+
+fn body_limits(config: &Config) -> BodyLimits {
+    BodyLimits {
+        bytes_max: usize::try_from(config.server.body_bytes_max).unwrap_or(usize::MAX),
+        read_max: Duration::from_millis(config.server.body_read_ms),
     }
 }

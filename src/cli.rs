@@ -22,7 +22,7 @@ use crate::{
         id::ConversationId,
     },
     ports::{runner::Runner, signed_url::UrlSigner, store::SafePath},
-    surfaces::mcp,
+    surfaces::{http::openapi, mcp},
 };
 
 /// A self-hosted code sandbox for AI assistants: runs programs in fresh containers, over MCP.
@@ -61,6 +61,8 @@ enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// Print the description of the HTTP API (`OpenAPI` 3.1).
+    Openapi,
     /// List the languages that can be run now.
     Runners,
     /// Print a signed link to a file of a conversation.
@@ -113,6 +115,7 @@ pub fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
         Command::Config { command: ConfigCommand::Example } => return print(&config::example()),
+        Command::Openapi => return print(&openapi::text()),
         Command::Config { command: ConfigCommand::Table } => return print(&config::table()),
         _ => {}
     }
@@ -146,7 +149,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Doctor => doctor::check(&config).await,
             Command::Runners => runners(&config).await,
             Command::Url { conversation, path, ttl_s } => url(&config, &conversation, &path, ttl_s),
-            Command::Config { .. } | Command::Health { .. } => Ok(ExitCode::SUCCESS),
+            Command::Config { .. } | Command::Health { .. } | Command::Openapi => Ok(ExitCode::SUCCESS),
         }
     });
     // A read of standard input that is under way cannot be ended, and must not keep the process.

@@ -8,6 +8,7 @@ pub mod discovery;
 pub mod execution;
 pub mod files;
 pub(crate) mod frames;
+pub mod idempotency;
 pub mod janitor;
 pub mod readiness;
 pub mod runs;

@@ -128,8 +128,11 @@ impl Code {
             Self::InvalidArgument | Self::InvalidRequest => 400,
             Self::Unauthorized => 401,
             Self::Forbidden => 403,
-            Self::RunnerNotFound | Self::ConversationNotFound | Self::RunNotFound | Self::FileNotFound => 404,
-            Self::NotFound => 404,
+            Self::RunnerNotFound
+            | Self::ConversationNotFound
+            | Self::RunNotFound
+            | Self::FileNotFound
+            | Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::BodyTimeout => 408,
             Self::NotAFile | Self::ConversationBusy => 409,

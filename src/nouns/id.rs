@@ -42,6 +42,11 @@ pub enum IdError {
 pub struct ConversationId(String);
 
 impl ConversationId {
+    /// One that nobody has used before.
+    pub fn fresh() -> Self {
+        Self(format!("c-{}", Uuid::now_v7().simple()))
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tracing::info;
+use tracing::{debug, info};
 
 use super::{execution::Executions, files::Files};
 pub use crate::ports::store::KnownConversation;
@@ -43,10 +43,11 @@ impl Conversations {
     /// [`Code::Internal`] when the disk fails.
     pub async fn list(
         &self,
-        _who: &Principal,
+        who: &Principal,
         after: Option<ConversationId>,
         limit: usize,
     ) -> Result<ConversationPage, Failure> {
+        debug!(who = who.name(), "list conversations");
         // One more than asked for tells whether there is another page.
         let known = self.files.blocking(move |store| store.conversations(after.as_ref(), limit.saturating_add(1)));
         let mut conversations = known.await?;

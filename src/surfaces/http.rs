@@ -3,7 +3,7 @@
 //! ```text
 //! request ─ id ─ panic guard ─ log ─ host and origin ─┬─ /            the page, no token
 //!                                                     ├─ /files/…     the signature is the right
-//!                                                     └─ bearer ── /mcp, /v1/…
+//!                                                     └─ bearer ── /mcp, /v1/…, /api/v2/…
 //! /healthz /readyz /health: no host check, for probes that address machines by number
 //! ```
 
@@ -15,7 +15,9 @@ pub mod guard;
 pub mod health;
 pub mod json;
 pub mod mcp;
+pub mod openapi;
 pub mod page;
+pub mod piston;
 pub mod trace;
 pub mod v1;
 
@@ -32,6 +34,8 @@ pub struct HttpParts {
     pub mcp: Router,
     /// `/v1`, behind the bearer token.
     pub v1: Router,
+    /// `/api/v2`, behind the bearer token.
+    pub piston: Router,
     /// `/files`.
     pub files: Router,
     /// Knows the tokens.
@@ -44,13 +48,15 @@ pub struct HttpParts {
 
 /// The whole surface.
 pub fn router(parts: HttpParts) -> Router {
-    let HttpParts { mcp, v1, files, tokens, readiness, names } = parts;
+    let HttpParts { mcp, v1, piston, files, tokens, readiness, names } = parts;
     let authorized = mcp
         .merge(v1)
+        .merge(piston)
         .method_not_allowed_fallback(failure::no_such_method)
         .layer(middleware::from_fn_with_state(tokens, auth::bearer));
     Router::new()
         .merge(page::router())
+        .merge(openapi::router())
         .merge(files)
         .merge(authorized)
         .fallback(any(failure::not_found))

@@ -1,9 +1,10 @@
 //! The shapes that clients see, the same in MCP and in plain HTTP: results here, arguments in [`arguments`], JSON Schemas
-//! of both in [`schema`]. Names are camel case and a change of one is a change of the public contract.
+//! of both in [`schema`]; runs on their way in [`run`]. Names are camel case and a change of one is a change of the public contract.
 //!
 //! Knows no protocol: neither JSON-RPC nor HTTP nor content blocks.
 
 pub mod arguments;
+pub mod run;
 pub mod schema;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use mcp_sandbox_server::ground::config;
+use mcp_sandbox_server::{ground::config, surfaces::http::openapi};
 
 const BEGIN: &str = "<!-- settings: made by the code, see tests/it/docs.rs -->\n";
 const END: &str = "<!-- end of settings -->\n";
@@ -39,4 +39,10 @@ fn the_readmes_table_of_settings_is_the_codes() {
     let (before, rest) = text.split_once(BEGIN).expect("README.md has the mark where the table begins");
     let (_, after) = rest.split_once(END).expect("README.md has the mark where the table ends");
     hold("README.md", &text, &format!("{before}{BEGIN}{}{END}{after}", config::table()));
+}
+
+#[test]
+fn the_description_of_the_api_is_the_codes() {
+    let name = "docs/generated/openapi.json";
+    hold(name, &std::fs::read_to_string(at_root(name)).unwrap_or_default(), &openapi::text());
 }

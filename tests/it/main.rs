@@ -1,5 +1,6 @@
 //! Everything that is tested from outside, as one binary.
 
+mod api_conformance;
 mod bad_input;
 mod catalog;
 mod compose;
@@ -11,7 +12,10 @@ mod mcp_bad_input;
 mod mcp_clients;
 mod mcp_tools;
 mod page;
+mod piston;
 mod quickstart;
+mod rest;
+mod rest_bad_input;
 mod run_service;
 mod runs;
 mod standby;

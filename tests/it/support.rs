@@ -6,5 +6,6 @@ pub mod fake_server;
 pub mod server;
 pub mod until;
 
+pub use fake_server::FakeServer;
 pub use server::Server;
 pub use until::until;

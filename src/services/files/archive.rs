@@ -39,6 +39,9 @@ const ARCHIVE_DEPTH_MAX: usize = 32;
 /// Blocks of a tar archive, in bytes.
 const BLOCK_BYTES: u64 = 512;
 
+/// What an archive ends with.
+static END: [u8; 1024] = [0; 1024];
+
 /// What came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Imported {
@@ -121,6 +124,9 @@ fn check(archive: &Bytes, file_bytes_max: u64) -> Result<Vec<Item>, Failure> {
     let unreadable = |number: usize| {
         move |_: io::Error| bad(format!("The archive cannot be read at its entry {number}: send a plain tar."))
     };
+    if archive.is_empty() {
+        return Err(bad("The archive is empty: send a plain tar."));
+    }
     let mut items = Vec::new();
     let mut files = BTreeSet::new();
     let mut reader = tar::Archive::new(&archive[..]);
@@ -210,7 +216,7 @@ impl Packing {
         let entries = stream::try_unfold(self, |mut packing| async move {
             Ok(packing.next().await?.map(|(path, file)| (entry(&path, file), packing)))
         });
-        let end = stream::once(async { Ok(Bytes::from(vec![0; 2 * BLOCK_BYTES as usize])) });
+        let end = stream::once(async { Ok(Bytes::from_static(&END)) });
         entries.map(flatten).flatten().chain(end).boxed()
     }
 

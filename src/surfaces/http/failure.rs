@@ -97,12 +97,12 @@ pub async fn in_the_interfaces_form(request: Request, next: Next) -> Response {
     let id = request.extensions().get::<RequestId>().copied().unwrap_or_else(RequestId::new);
     let mut response = next.run(request).await;
     match response.extensions_mut().remove::<Told>() {
-        Some(Told(failure)) => restate(response, form(failure, id)),
+        Some(Told(failure)) => restate(&response, form(&failure, id)),
         None => response,
     }
 }
 
-fn restate(old: Response, mut new: Response) -> Response {
+fn restate(old: &Response, mut new: Response) -> Response {
     // What the status needs, such as Allow, stays; what described the old body does not.
     for (name, value) in old.headers() {
         if !matches!(*name, header::CONTENT_TYPE | header::CONTENT_LENGTH) {
@@ -113,7 +113,7 @@ fn restate(old: Response, mut new: Response) -> Response {
     new
 }
 
-fn problem(failure: Failure, request: RequestId) -> Response {
+fn problem(failure: &Failure, request: RequestId) -> Response {
     let status = status(match failure.code {
         // Well formed, and not to be done: RFC 9110, 15.5.21. The runner is named in the body.
         Code::InvalidArgument | Code::RunnerNotFound => 422,
@@ -125,16 +125,16 @@ fn problem(failure: Failure, request: RequestId) -> Response {
         kind: "about:blank",
         title: status.canonical_reason().unwrap_or("Error"),
         status: status.as_u16(),
-        detail: failure.message,
+        detail: failure.message.clone(),
         code: failure.code.as_str(),
         request_id: request.to_string(),
-        param: failure.argument,
+        param: failure.argument.clone(),
     };
     (status, [(header::CONTENT_TYPE, "application/problem+json")], Json(problem)).into_response()
 }
 
 /// Piston's form.
-fn message(failure: Failure, request: RequestId) -> Response {
+fn message(failure: &Failure, request: RequestId) -> Response {
     let status = status(match failure.code {
         Code::RunnerNotFound => 400,
         Code::QueueFull => 429,

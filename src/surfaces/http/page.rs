@@ -28,7 +28,7 @@ const ALWAYS: [(&str, &str); 6] = [
     ("cross-origin-resource-policy", "same-origin"),
 ];
 
-/// `/` and what the page is made of: one route for each embedded file, so nothing is looked up by what a client typed.
+/// `/`, `/docs` and what the pages are made of: one route for each embedded file, so nothing is looked up by what a client typed.
 pub fn router() -> Router {
     let mut router = Router::new();
     for file in files(&FILES) {
@@ -40,6 +40,7 @@ pub fn router() -> Router {
         let handler = move |headers: HeaderMap| async move { answer(bytes, kind, &tag, &headers) };
         router = match path {
             "index.html" => router.route("/", get(handler.clone())).route("/index.html", get(handler)),
+            "docs.html" => router.route("/docs", get(handler)),
             _ => router.route(&format!("/{path}"), get(handler)),
         };
     }

@@ -12,9 +12,7 @@ use axum::{
     Json, Router,
     body::Body,
     extract::{FromRef, State},
-    http::{HeaderMap, HeaderValue, header},
-    response::{IntoResponse, Response},
-    routing::post,
+    http::HeaderMap,
 };
 use futures_util::StreamExt as _;
 use serde::Serialize;
@@ -87,13 +85,15 @@ struct PistonRefusal {
 }
 
 fn described() -> OpenApiRouter<PistonParts> {
-    OpenApiRouter::new().routes(routes!(runtimes)).routes(routes!(execute)).routes(routes!(packages))
+    let (schemas, paths, packages) = routes!(packages);
+    let packages = (schemas, paths, packages.fallback(no_packages));
+    OpenApiRouter::new().routes(routes!(runtimes)).routes(routes!(execute)).routes(packages)
 }
 
 /// The routes. Whoever mounts them lets nobody in without a `Principal` among the request's extensions.
 pub fn router(parts: PistonParts) -> Router {
     let (router, _) = described().split_for_parts();
-    router.route("/api/v2/packages", post(no_packages).delete(no_packages)).with_state(parts)
+    router.with_state(parts)
 }
 
 /// What the routes are, for the document.
@@ -134,11 +134,9 @@ async fn packages(State(runs): State<Runs>) -> Json<Vec<Package>> {
     Json(runs.runners().iter().map(one).collect())
 }
 
-async fn no_packages() -> Response {
+async fn no_packages() -> Refused {
     let why = "Languages are container images here: the operator adds one by building it, not over this interface.";
-    let mut response = Refused(Failure::new(Code::MethodNotAllowed, why)).into_response();
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET,HEAD"));
-    response
+    Refused(Failure::new(Code::MethodNotAllowed, why))
 }
 
 /// Run a program.

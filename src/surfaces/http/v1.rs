@@ -7,48 +7,62 @@
 mod archive;
 mod call;
 mod conversations;
+mod events;
 mod files;
 mod runners;
+mod runs;
 
 use std::sync::Arc;
 
-use axum::{Router, extract::FromRef};
+use axum::{Router, extract::FromRef, routing::get};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::body::BodyLimits;
-use crate::services::{conversations::Conversations, execution::Executions, files::Files};
+use crate::{
+    nouns::limits::Limits,
+    services::{conversations::Conversations, files::Files, idempotency::Idempotency, runs::Runs},
+};
 
 /// What the surface is made of.
 #[derive(Clone, FromRef)]
 pub struct V1Parts {
     /// Runs programs.
-    pub executions: Executions,
+    pub runs: Runs,
     /// Files of conversations.
     pub files: Arc<Files>,
     /// Conversations as wholes.
     pub conversations: Conversations,
+    /// Which requests began which runs.
+    pub keys: Arc<Idempotency>,
     /// How bodies are taken in.
-    pub limits: BodyLimits,
+    pub bodies: BodyLimits,
+    /// What a run may use at most.
+    pub limits: Limits,
 }
 
 fn described() -> OpenApiRouter<V1Parts> {
     OpenApiRouter::new()
+        .routes(routes!(runs::create, runs::list))
+        .routes(routes!(runs::get))
+        .routes(routes!(runs::cancel))
+        .routes(routes!(events::watch))
         .routes(routes!(runners::list))
         .routes(routes!(conversations::list))
         .routes(routes!(conversations::remove))
         .routes(routes!(files::list))
-        .routes(routes!(files::read, files::write, files::remove))
         .routes(routes!(archive::read, archive::write))
 }
 
 /// The routes.
 pub fn router(parts: V1Parts) -> Router {
     let (router, _) = described().split_for_parts();
-    router.with_state(parts)
+    // Below `files` everything is a path, slashes too, which the language of the document cannot say.
+    let file = get(files::read).put(files::write).delete(files::remove);
+    router.route("/v1/conversations/{conversationId}/files/{*path}", file).with_state(parts)
 }
 
 /// What the routes are, for the document.
 pub fn document() -> OpenApi {
-    described().into_openapi()
+    described().routes(routes!(files::read, files::write, files::remove)).into_openapi()
 }

@@ -3,6 +3,8 @@
 //! Read by hand and not by serde: its texts name the type and not the argument. [`super::schema`] describes the same
 //! arguments to clients, and a test there holds the two against each other.
 
+pub mod create_run;
+
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use serde_json::{Map, Value};

@@ -185,7 +185,6 @@ fn read_files(files: Vec<Value>) -> Result<(Bytes, Vec<(SafePath, Bytes)>), Fail
         let wrong = || refuse("files", format!("{} is not what its encoding says", member("content")));
         others.push((path, bytes.ok_or_else(wrong)?.into()));
     }
-    let program = program.filter(|program| !program.is_empty());
     Ok((program.ok_or_else(|| refuse("files", "files must include at least one utf8 encoded file"))?, others))
 }
 
@@ -243,5 +242,5 @@ fn limits(members: &Map<String, Value>, server: &Limits) -> Result<Limits, Failu
     let memory = constraint("run_memory_limit", Some(server.memory_bytes))?;
     // A sandbox does not start in less.
     let memory_bytes = memory.map_or(server.memory_bytes, |asked| asked.max(MEMORY_BYTES_MIN).min(server.memory_bytes));
-    Ok(Limits { wall_ms, memory_bytes, ..*server })
+    Ok(Limits { memory_bytes, wall_ms, ..*server })
 }

@@ -52,7 +52,7 @@ pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<
     put, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "writeArchive",
     params(("conversationId" = String, Path, description = "Whose.",
         pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)),
-    request_body(content = String, content_type = "application/x-tar", description = "A plain, uncompressed tar."),
+    request_body(content((String = "application/x-tar"), (String = "application/octet-stream")), description = "A plain, uncompressed tar."),
     responses((status = 200, description = "What was written.", body = ImportResult)),
 )]
 pub(super) async fn write(

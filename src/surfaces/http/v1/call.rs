@@ -11,7 +11,7 @@ use axum::{
 use crate::{
     nouns::{
         error::{Code, Failure},
-        id::ConversationId,
+        id::{ConversationId, RunId},
     },
     ports::{
         auth::Principal,
@@ -52,6 +52,11 @@ impl Call {
     /// The conversation in `/v1/conversations/{id}…`.
     pub fn conversation(&self) -> Result<ConversationId, Failure> {
         self.name(3, "conversationId")
+    }
+
+    /// The run in `/v1/runs/{id}…`.
+    pub fn run(&self) -> Result<RunId, Failure> {
+        self.name(3, "runId")
     }
 
     /// The path in `/v1/conversations/{id}/files/{path}`.
@@ -97,6 +102,17 @@ impl Query {
     /// An argument, parsed.
     pub fn get<T: FromStr<Err: std::fmt::Display>>(&self, name: &str) -> Result<Option<T>, Failure> {
         self.0.get(name).map(|text| text.parse().map_err(|why| Failure::argument(name, why))).transpose()
+    }
+
+    /// A whole number from 0 to `max`.
+    pub fn number(&self, name: &str, max: u64) -> Result<Option<u64>, Failure> {
+        let digits = |text: &String| {
+            text.parse().ok().filter(|number| text.bytes().all(|b| b.is_ascii_digit()) && *number <= max)
+        };
+        let Some(text) = self.0.get(name) else { return Ok(None) };
+        digits(text)
+            .map(Some)
+            .ok_or_else(|| Failure::argument(name, format!("it must be a whole number from 0 to {max}")))
     }
 
     /// How long a page may be.

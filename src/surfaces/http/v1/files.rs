@@ -42,7 +42,7 @@ pub(super) async fn list(State(files): State<Arc<Files>>, call: Call) -> Result<
         ("conversationId" = String, Path, description = "Whose.",
             pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128),
         ("path" = String, Path, description = "The path below /data; each name percent-encoded, with plain slashes \
-            between names.", pattern = "^[A-Za-z0-9_][A-Za-z0-9_.-]*$", min_length = 1, max_length = 255),
+            between names.", pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1),
     ),
     responses(
         (status = 200, description = "The file.", content_type = "*/*", body = String,
@@ -68,7 +68,7 @@ pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<
         ("conversationId" = String, Path, description = "Whose.",
             pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128),
         ("path" = String, Path, description = "The path below /data; each name percent-encoded, with plain slashes \
-            between names.", pattern = "^[A-Za-z0-9_][A-Za-z0-9_.-]*$", min_length = 1, max_length = 255),
+            between names.", pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1),
     ),
     request_body(content = String, content_type = "application/octet-stream", description = "The whole content, of any \
         kind: the type is told from the name and not from the header."),
@@ -108,7 +108,7 @@ pub(super) async fn write(
         ("conversationId" = String, Path, description = "Whose.",
             pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128),
         ("path" = String, Path, description = "The path below /data; each name percent-encoded, with plain slashes \
-            between names.", pattern = "^[A-Za-z0-9_][A-Za-z0-9_.-]*$", min_length = 1, max_length = 255),
+            between names.", pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1),
     ),
     responses((status = 204, description = "It is gone.")),
 )]

@@ -4,7 +4,7 @@ use axum::{Json, extract::State};
 
 use super::call::Call;
 use crate::{
-    services::execution::Executions,
+    services::runs::Runs,
     surfaces::{http::failure::Refused, wire::RunnerList},
 };
 
@@ -13,7 +13,7 @@ use crate::{
     get, path = "/v1/runners", tag = "runners", operation_id = "listRunners",
     responses((status = 200, description = "The languages, ordered by name.", body = RunnerList)),
 )]
-pub(super) async fn list(State(executions): State<Executions>, call: Call) -> Result<Json<RunnerList>, Refused> {
+pub(super) async fn list(State(runs): State<Runs>, call: Call) -> Result<Json<RunnerList>, Refused> {
     call.query(&[])?;
-    Ok(Json(RunnerList::from(&*executions.runners())))
+    Ok(Json(RunnerList::from(&*runs.runners())))
 }

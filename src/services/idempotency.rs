@@ -1,0 +1,102 @@
+//! The same request twice begins one run: a client that lost an answer asks again with the same key and finds the run that
+//! it began.
+//!
+//! Bounded by count and age: the oldest keys are forgotten first. Knows no HTTP: a key is a text, a request is a digest.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::runs::RunHandle;
+use crate::{
+    nouns::{
+        error::{Code, Failure},
+        id::RunId,
+    },
+    ports::auth::Principal,
+};
+
+/// Keys that are remembered.
+const KEYS_MAX: usize = 1000;
+/// How long.
+const AGE_MAX: Duration = Duration::from_hours(24);
+
+/// What a request is known by.
+pub type Digest = [u8; 32];
+
+type Name = (Principal, String);
+
+/// The keys that came.
+#[derive(Default)]
+pub struct Idempotency(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    runs: HashMap<Name, Begun>,
+    /// Oldest first.
+    order: VecDeque<Name>,
+}
+
+struct Begun {
+    digest: Digest,
+    run: RunId,
+    at: Instant,
+}
+
+/// What a key led to.
+pub enum Once {
+    /// The run was begun now.
+    New(RunHandle),
+    /// It was begun before, by the same request.
+    Again(RunId),
+}
+
+impl Idempotency {
+    /// Begins a run, unless this request began one before.
+    ///
+    /// # Errors
+    /// [`Code::IdempotencyKeyReused`] when the key came with another request; as `begin` otherwise, and then the key is
+    /// not remembered: nothing was begun.
+    pub fn once(
+        &self,
+        who: &Principal,
+        key: String,
+        digest: Digest,
+        begin: impl FnOnce() -> Result<RunHandle, Failure>,
+    ) -> Result<Once, Failure> {
+        // Held while the run begins, which waits for nothing: two requests at once begin one run.
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.forget();
+        let name = (who.clone(), key);
+        match known.runs.get(&name) {
+            Some(known) if known.digest == digest => return Ok(Once::Again(known.run)),
+            Some(_) => {
+                let why = "Idempotency-Key: it came with another request before: choose a new one for each request.";
+                return Err(Failure::new(Code::IdempotencyKeyReused, why).about("Idempotency-Key"));
+            }
+            None => {}
+        }
+        let handle = begin()?;
+        known.order.push_back(name.clone());
+        known.runs.insert(name, Begun { digest, run: handle.id(), at: Instant::now() });
+        Ok(Once::New(handle))
+    }
+}
+
+impl Known {
+    /// Makes room for one more.
+    fn forget(&mut self) {
+        while let Some(oldest) = self.order.front() {
+            let old = self.runs.get(oldest).is_none_or(|begun| begun.at.elapsed() > AGE_MAX);
+            if !old && self.order.len() < KEYS_MAX {
+                return;
+            }
+            self.runs.remove(oldest);
+            self.order.pop_front();
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! `/v1` as its clients use it, against a whole server on the fake engine.
+
+use std::io::Read as _;
+
+use futures_util::{FutureExt as _, StreamExt as _};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::{FakeServer, server::TOKEN, until};
+
+fn call(server: &FakeServer, method: Method, path: &str) -> RequestBuilder {
+    server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(TOKEN)
+}
+
+async fn get(server: &FakeServer, path: &str) -> Value {
+    let response = call(server, Method::GET, path).send().await.expect("an answer");
+    assert_eq!(response.status(), 200, "{path}");
+    response.json().await.expect("JSON")
+}
+
+async fn create(server: &FakeServer, body: Value) -> Response {
+    call(server, Method::POST, "/v1/runs").json(&body).send().await.expect("an answer")
+}
+
+/// A refusal: its status and code, and everything that a problem must hold.
+async fn refused(response: Response) -> (u16, String) {
+    let status = response.status().as_u16();
+    assert_eq!(response.headers()["content-type"], "application/problem+json");
+    let told = response.headers()["x-request-id"].to_str().expect("text").to_owned();
+    let problem: Value = response.json().await.expect("JSON");
+    assert_eq!((&problem["status"], &problem["type"]), (&json!(status), &json!("about:blank")), "{problem}");
+    assert_eq!(problem["requestId"], told, "{problem}");
+    assert!(problem["title"].is_string() && problem["detail"].is_string(), "{problem}");
+    (status, problem["code"].as_str().expect("a code").to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_waited_for_or_left() {
+    let server = FakeServer::start().await;
+    let whole =
+        create(&server, json!({"conversationId": "a", "language": "python", "code": "print hi\nwrite x y"})).await;
+    assert_eq!(whole.status(), 200);
+    let location = whole.headers()["location"].to_str().expect("text").to_owned();
+    let whole: Value = whole.json().await.expect("JSON");
+    assert_eq!((&whole["state"], &whole["result"]["stdout"]), (&json!("finished"), &json!("hi\n")), "{whole}");
+    assert_eq!(whole["result"]["files"][0]["path"], "x");
+    assert_eq!(get(&server, &location).await["result"], whole["result"]);
+
+    let left = create(&server, json!({"language": "python", "code": "print 1\nhang", "wait": 0})).await;
+    assert_eq!(left.status(), 202);
+    let location = left.headers()["location"].to_str().expect("text").to_owned();
+    let left: Value = left.json().await.expect("JSON");
+    assert_ne!(left["state"], "finished");
+    assert!(left["conversationId"].as_str().expect("an id").starts_with("c-"));
+    until("it runs", async || get(&server, &location).await["state"] == "running").await;
+    let cancelled = call(&server, Method::POST, &format!("{location}/cancel")).send().await.expect("an answer");
+    let cancelled: Value = cancelled.json().await.expect("JSON");
+    assert_eq!(cancelled["outcome"]["ended"], "cancelled", "{cancelled}");
+
+    let all = get(&server, "/v1/runs?limit=1").await;
+    assert_eq!((&all["runs"][0]["runId"], &all["runs"][0]["result"]), (&left["runId"], &Value::Null));
+    let after = all["after"].as_str().expect("another page");
+    let rest = get(&server, &format!("/v1/runs?after={after}")).await;
+    assert_eq!((&rest["runs"][0]["runId"], &rest["after"]), (&whole["runId"], &Value::Null));
+    assert_eq!(get(&server, "/v1/runs?conversationId=a").await["runs"].as_array().map(Vec::len), Some(1));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_away_cancels_unless_it_said_otherwise() {
+    let server = FakeServer::start().await;
+    for (more, expected) in [(json!({}), "cancelled"), (json!({"detach": true}), "timed_out")] {
+        let mut body =
+            json!({"conversationId": "gone", "language": "python", "code": "hang", "limits": {"wallMs": 1500}});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let newest = async || get(&server, "/v1/runs?limit=1").await["runs"][0].clone();
+        let before = newest().await;
+        {
+            let mut asking = Box::pin(create(&server, body));
+            until("it runs", async || {
+                assert!((&mut asking).now_or_never().is_none());
+                let run = newest().await;
+                run["runId"] != before["runId"] && run["state"] == "running"
+            })
+            .await;
+        }
+        until("it is over", async || newest().await["state"] == "finished").await;
+        assert_eq!(newest().await["outcome"]["ended"], expected);
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_key_is_one_run() {
+    let server = FakeServer::start().await;
+    let ask = async |key: &str, code: &str| {
+        let body = json!({"language": "python", "code": code}).to_string();
+        let call = call(&server, Method::POST, "/v1/runs").header("idempotency-key", key);
+        call.header("content-type", "application/json").body(body).send().await.expect("an answer")
+    };
+    let first: Value = ask("k", "print 1").await.json().await.expect("JSON");
+    let again = ask("k", "print 1").await;
+    assert_eq!(again.headers()["idempotency-replayed"], "true");
+    let again: Value = again.json().await.expect("JSON");
+    assert_eq!(first["runId"], again["runId"]);
+    assert_eq!(refused(ask("k", "print 2").await).await, (422, "idempotency_key_reused".to_owned()));
+    let (one, two) = tokio::join!(ask("both", "sleep 50ms"), ask("both", "sleep 50ms"));
+    let (one, two): (Value, Value) = (one.json().await.expect("JSON"), two.json().await.expect("JSON"));
+    assert_eq!(one["runId"], two["runId"]);
+    assert_eq!(get(&server, "/v1/runs").await["runs"].as_array().map(Vec::len), Some(2));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_come_as_they_happen_and_again_from_anywhere() {
+    let server = FakeServer::start().await;
+    let left = create(
+        &server,
+        json!({"language": "python", "code": "print one\nsleep 700ms\nbytes ff\nprint two", "wait": 0}),
+    );
+    let left: Value = left.await.json().await.expect("JSON");
+    let path = format!("/v1/runs/{}/events", left["runId"].as_str().expect("an id"));
+    let live = call(&server, Method::GET, &path).send().await.expect("a stream");
+    assert_eq!(live.headers()["content-type"], "text/event-stream");
+    let mut pieces = live.bytes_stream();
+    let mut text = String::new();
+    while !text.contains("one") {
+        text += &String::from_utf8_lossy(&pieces.next().await.expect("more").expect("bytes"));
+    }
+    assert!(!text.contains("finished"), "it came before the end: {text}");
+    while let Some(piece) = pieces.next().await {
+        text += &String::from_utf8_lossy(&piece.expect("bytes"));
+    }
+    for part in ["event: queued", "event: started", r#""text":"one\n""#, r#""base64":""#, "event: finished"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    let last = text.lines().filter_map(|line| line.strip_prefix("id: ")).next_back().expect("an id").to_owned();
+    let number: u64 = last.parse().expect("a number");
+    let again = call(&server, Method::GET, &path).header("last-event-id", number - 1).send().await.expect("a stream");
+    let again = again.text().await.expect("text");
+    assert_eq!(again.matches("id: ").count(), 1, "{again}");
+    assert_eq!(
+        again,
+        call(&server, Method::GET, &format!("{path}?after={}", number - 1))
+            .send()
+            .await
+            .expect("a stream")
+            .text()
+            .await
+            .expect("text")
+    );
+    let nothing = call(&server, Method::GET, &path).header("last-event-id", last).send().await.expect("an answer");
+    assert_eq!(nothing.status(), StatusCode::NO_CONTENT);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_written_read_and_deleted() {
+    let server = FakeServer::start().await;
+    let path = "/v1/conversations/f/files/out/%C3%A9%ff%20.txt";
+    let put =
+        async |content: &'static str| call(&server, Method::PUT, path).body(content).send().await.expect("an answer");
+    let made = put("hello").await;
+    assert_eq!(made.status(), 201);
+    let etag = made.headers()["etag"].clone();
+    let entry: Value = made.json().await.expect("JSON");
+    assert_eq!((&entry["size"], &entry["pathEncoded"]), (&json!(5), &json!("out/%C3%A9%FF%20.txt")), "{entry}");
+    let read = call(&server, Method::GET, path).send().await.expect("an answer");
+    assert_eq!(
+        (read.headers()["content-type"].as_bytes(), &read.headers()["etag"]),
+        (&b"text/plain; charset=utf-8"[..], &etag)
+    );
+    assert_eq!(read.text().await.expect("text"), "hello");
+    let same = call(&server, Method::GET, path).header("if-none-match", &etag).send().await.expect("an answer");
+    assert_eq!(same.status(), 304);
+    let part = call(&server, Method::GET, path).header("range", "bytes=1-2").send().await.expect("an answer");
+    assert_eq!((part.status().as_u16(), part.text().await.expect("text").as_str()), (206, "el"));
+    assert_eq!(put("other").await.status(), 200);
+    assert_eq!(get(&server, "/v1/conversations/f/files").await["files"].as_array().map(Vec::len), Some(1));
+    let gone = call(&server, Method::DELETE, path).send().await.expect("an answer");
+    assert_eq!(gone.status(), 204);
+    assert_eq!(refused(call(&server, Method::GET, path).send().await.expect("an answer")).await.1, "file_not_found");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_are_paged_and_deleted_when_nothing_runs() {
+    let server = FakeServer::start().await;
+    for name in ["c", "a", "b"] {
+        let path = format!("/v1/conversations/{name}/files/x");
+        call(&server, Method::PUT, &path).body("x").send().await.expect("an answer");
+    }
+    let page = get(&server, "/v1/conversations?limit=2").await;
+    let names = |page: &Value| {
+        let all = page["conversations"].as_array().expect("a list");
+        all.iter().map(|one| one["conversationId"].as_str().expect("an id").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!((names(&page), page["after"].as_str()), (vec!["a".to_owned(), "b".to_owned()], Some("b")));
+    let rest = get(&server, "/v1/conversations?limit=2&after=b").await;
+    assert_eq!((names(&rest), &rest["after"]), (vec!["c".to_owned()], &Value::Null));
+
+    let left = create(&server, json!({"conversationId": "a", "language": "python", "code": "hang", "wait": 0})).await;
+    let left: Value = left.json().await.expect("JSON");
+    let run = format!("/v1/runs/{}", left["runId"].as_str().expect("an id"));
+    until("it runs", async || get(&server, &run).await["state"] == "running").await;
+    let delete = async || call(&server, Method::DELETE, "/v1/conversations/a").send().await.expect("an answer");
+    assert_eq!(refused(delete().await).await, (409, "conversation_busy".to_owned()));
+    call(&server, Method::POST, &format!("{run}/cancel")).send().await.expect("an answer");
+    until("its turn is given back", async || delete().await.status() == 204).await;
+    assert!(!server.root.join("a").exists());
+    assert_eq!(refused(delete().await).await, (404, "conversation_not_found".to_owned()));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_goes_out_and_in_as_a_tar() {
+    let server = FakeServer::start().await;
+    let long = format!("{}/{}/{}.txt", "a".repeat(120), "b".repeat(120), "c".repeat(60));
+    let files = [("x.txt", "one".to_owned()), ("d/e.bin", "y".repeat(200_000)), (long.as_str(), String::new())];
+    for (path, content) in &files {
+        let path = format!("/v1/conversations/out/files/{path}");
+        let answer = call(&server, Method::PUT, &path).body(content.clone()).send().await.expect("an answer");
+        assert_eq!(answer.status(), 201);
+    }
+    std::os::unix::fs::symlink("/etc/passwd", server.root.join("out/files/link")).expect("a link");
+    let read = call(&server, Method::GET, "/v1/conversations/out/archive").send().await.expect("an answer");
+    assert_eq!(read.headers()["content-type"], "application/x-tar");
+    let bytes = read.bytes().await.expect("bytes");
+    let mut archive = tar::Archive::new(&bytes[..]);
+    let mut seen = Vec::new();
+    for entry in archive.entries().expect("entries") {
+        let mut entry = entry.expect("an entry");
+        let mut content = String::new();
+        entry.read_to_string(&mut content).expect("text");
+        seen.push((entry.path().expect("a path").display().to_string(), content));
+    }
+    let mut expected: Vec<_> = files.iter().map(|(path, content)| ((*path).to_owned(), content.clone())).collect();
+    expected.sort();
+    assert_eq!(seen, expected);
+    let put = call(&server, Method::PUT, "/v1/conversations/in/archive").header("content-type", "application/x-tar");
+    let written: Value = put.body(bytes).send().await.expect("an answer").json().await.expect("JSON");
+    assert_eq!(written, json!({"files": 3, "bytes": 200_003}));
+    for (path, content) in &files {
+        assert_eq!(&std::fs::read_to_string(server.root.join("in/files").join(path)).expect("a file"), content);
+    }
+    server.stop().await;
+}
+
+/// One entry, written by hand: the builder refuses to make what an attacker sends.
+fn entry(kind: tar::EntryType, name: &[u8], link: &[u8], size: u64, content: &[u8]) -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(size);
+    header.set_mode(0o4777);
+    header.as_old_mut().name[..name.len()].copy_from_slice(name);
+    header.as_old_mut().linkname[..link.len()].copy_from_slice(link);
+    header.set_cksum();
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.extend_from_slice(content);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hostile_tar_writes_nothing() {
+    use tar::EntryType as Kind;
+    let server = FakeServer::start().await;
+    let good = entry(Kind::Regular, b"good.txt", b"", 4, b"good");
+    let file = |name: &[u8]| entry(Kind::Regular, name, b"", 1, b"x");
+    let of = |kind| entry(kind, b"bad", b"/etc/passwd", 0, b"");
+    let deep: Vec<u8> = b"a/".repeat(45);
+    let rows: Vec<(&str, Vec<u8>)> = vec![
+        ("absolute", file(b"/etc/evil")),
+        ("dots", file(b"../evil")),
+        ("dots inside", file(b"a/../../evil")),
+        ("dots at the end", file(b"a/..")),
+        ("empty name inside", file(b"a//b")),
+        ("no name", file(b"")),
+        ("too deep", file(&deep)),
+        ("symbolic link", of(Kind::Symlink)),
+        ("hard link", of(Kind::Link)),
+        ("pipe", of(Kind::Fifo)),
+        ("character device", of(Kind::Char)),
+        ("block device", of(Kind::Block)),
+        ("sparse", of(Kind::GNUSparse)),
+        ("unknown kind", of(Kind::new(b'Z'))),
+        ("a huge size", entry(Kind::Regular, b"bad", b"", 1 << 40, b"x")),
+        ("longer than one file may be", entry(Kind::Regular, b"bad", b"", 9 << 20, &vec![0; 9 << 20])),
+        ("cut short", entry(Kind::Regular, b"bad", b"", 4000, b"x")),
+        ("a file and a folder", [file(b"a"), file(b"a/b")].concat()),
+        ("a folder and a file", [entry(Kind::Directory, b"a/", b"", 0, b""), file(b"a")].concat()),
+        ("not a tar", vec![7; 2048]),
+        ("a broken checksum", {
+            let mut bytes = file(b"x");
+            bytes[0] = b'y';
+            bytes
+        }),
+        ("many entries", file(b"x").repeat(10_001)),
+    ];
+    for (what, bad) in rows {
+        let put = call(&server, Method::PUT, "/v1/conversations/t/archive").header("content-type", "application/x-tar");
+        let response = put.body([good.clone(), bad].concat()).send().await.expect("an answer");
+        let status = response.status().as_u16();
+        assert_eq!(status, 422, "{what}");
+        assert_eq!(refused(response).await.1, "bad_archive", "{what}");
+        assert!(!server.root.join("t").exists(), "{what}: nothing was written");
+    }
+    for (what, kind, status) in [("compressed", "application/gzip", 415), ("json", "application/json", 415)] {
+        let put = call(&server, Method::PUT, "/v1/conversations/t/archive").header("content-type", kind);
+        assert_eq!(put.body(good.clone()).send().await.expect("an answer").status(), status, "{what}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_and_a_missing_engine_say_when_to_come_again() {
+    let server = FakeServer::with(&[("SANDBOX_ADMISSION__SLOTS", "1"), ("SANDBOX_ADMISSION__QUEUE_MAX", "1")]).await;
+    let hang = json!({"language": "python", "code": "hang", "wait": 0});
+    for _ in 0..2 {
+        assert_eq!(create(&server, hang.clone()).await.status(), 202);
+    }
+    let full = create(&server, hang).await;
+    assert_eq!((full.status().as_u16(), full.headers()["retry-after"].as_bytes()), (429, &b"2"[..]));
+    assert_eq!(refused(full).await.1, "queue_full");
+    for run in get(&server, "/v1/runs").await["runs"].as_array().expect("a list") {
+        let path = format!("/v1/runs/{}/cancel", run["runId"].as_str().expect("an id"));
+        call(&server, Method::POST, &path).send().await.expect("an answer");
+    }
+    until("the slot is free", async || {
+        let listed = get(&server, "/v1/runs").await;
+        listed["runs"].as_array().expect("a list").iter().all(|run| run["state"] == "finished")
+    })
+    .await;
+    server.engine.set_away(true);
+    let away = create(&server, json!({"language": "python", "code": "print 1"})).await;
+    assert_eq!((away.status().as_u16(), away.headers().contains_key("retry-after")), (503, true));
+    assert_eq!(refused(away).await.1, "engine_unavailable");
+    server.engine.set_away(false);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_description_and_its_page_are_served_without_a_token() {
+    let server = FakeServer::start().await;
+    let open =
+        async |path: &str| server.http.get(format!("http://{}{path}", server.address)).send().await.expect("an answer");
+    let document: Value = open("/openapi.json").await.json().await.expect("JSON");
+    assert_eq!(document["openapi"], "3.1.0");
+    let page = open("/docs").await;
+    let policy = page.headers()["content-security-policy"].to_str().expect("text").to_owned();
+    assert!(policy.contains("script-src 'self'") && !policy.contains("unsafe"), "{policy}");
+    assert!(page.text().await.expect("text").contains("js/docs.js"));
+    assert_eq!(open("/js/docs.js").await.status(), 200);
+    server.stop().await;
+}
