@@ -4,6 +4,7 @@ mod api_conformance;
 mod bad_input;
 mod catalog;
 mod compose;
+mod conformance;
 mod docs;
 mod engine_contract;
 mod engine_docker;

@@ -3,10 +3,11 @@
 use std::io::Read as _;
 
 use futures_util::{FutureExt as _, StreamExt as _};
+use mcp_sandbox_server::surfaces::http::openapi;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{FakeServer, server::TOKEN, until};
+use crate::support::{FakeServer, Server, browser::Browser, server::TOKEN, until};
 
 fn call(server: &FakeServer, method: Method, path: &str) -> RequestBuilder {
     server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(TOKEN)
@@ -351,5 +352,60 @@ async fn the_description_and_its_page_are_served_without_a_token() {
     assert!(policy.contains("script-src 'self'") && !policy.contains("unsafe"), "{policy}");
     assert!(page.text().await.expect("text").contains("js/docs.js"));
     assert_eq!(open("/js/docs.js").await.status(), 200);
+    server.stop().await;
+}
+
+/// The page of the API, in a browser that enforces its policy.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_the_api_shows_every_operation() {
+    let server = FakeServer::start().await;
+    let browser = Browser::open().await;
+    browser.driver.goto(format!("http://{}/docs", server.address)).await.expect("the page");
+    until("it is filled", async || {
+        browser.script("return document.querySelector('[data-testid=docs]').ariaBusy").await == "false"
+    })
+    .await;
+    let shown = browser.script("return [...document.querySelectorAll('section.card')].map(card => card.id)").await;
+    let shown: Vec<String> = serde_json::from_value(shown).expect("names");
+    let document: Value = serde_json::from_str(&openapi::text()).expect("JSON");
+    let items = document["paths"].as_object().expect("paths").values();
+    let mut expected: Vec<_> = items
+        .flat_map(|item| item.as_object().expect("operations").values())
+        .map(|operation| operation["operationId"].as_str().expect("a name").to_owned())
+        .collect();
+    expected.sort();
+    let mut sorted = shown.clone();
+    sorted.sort();
+    assert_eq!(sorted, expected);
+    let wide = browser.script("return document.documentElement.scrollWidth > innerWidth").await;
+    assert_eq!(wide, false, "nothing sticks out");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    browser.screenshot(&folder.join("docs.png")).await;
+    browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn real_programs_take_arguments_input_and_files() {
+    let server = Server::start().await;
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(5);
+    header.set_mode(0o600);
+    archive.append_data(&mut header, "in/table.csv", &b"1,2,3"[..]).expect("an entry");
+    let call = |method, path: &str| server.http.request(method, server.url(path)).bearer_auth(TOKEN);
+    let put = call(Method::PUT, "/v1/conversations/real/archive").header("content-type", "application/x-tar");
+    let put = put.body(archive.into_inner().expect("an archive")).send().await.expect("an answer");
+    assert_eq!(put.status(), 200);
+    let code = "import sys\nprint(sys.argv[1:], sys.stdin.read(), open('in/table.csv').read())\nopen('out.txt', 'w').write('x')";
+    let body = json!({"conversationId": "real", "language": "py", "code": code, "args": ["a b"], "stdin": "typed",
+                      "limits": {"wallMs": 20_000, "memoryBytes": 134_217_728}});
+    let run: Value =
+        call(Method::POST, "/v1/runs").json(&body).send().await.expect("an answer").json().await.expect("JSON");
+    assert_eq!(run["result"]["stdout"], "['a b'] typed 1,2,3\n", "{run}");
+    assert_eq!(run["result"]["files"][0]["path"], "out.txt", "{run}");
+    let read = call(Method::GET, "/v1/conversations/real/files/out.txt").send().await.expect("an answer");
+    assert_eq!(read.text().await.expect("text"), "x");
     server.stop().await;
 }
