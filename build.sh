@@ -104,6 +104,8 @@ build_init() {
       die "cargo could not build sandbox-init; its messages are above."
     binary=${CARGO_TARGET_DIR:-target}/$target/init/sandbox-init
     place_init dist < "$binary"
+  elif [ -x dist/sandbox-init ]; then
+    say "using dist/sandbox-init, which is there"
   else
     need_docker
     build_image sandbox-init -f init/Dockerfile .
