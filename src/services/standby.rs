@@ -255,6 +255,9 @@ impl Standbys {
         let entries = std::mem::take(&mut self.0.state().entries);
         drop(entries);
         self.0.tasks.wait().await;
+        // What was begun meanwhile.
+        let entries = std::mem::take(&mut self.0.state().entries);
+        drop(entries);
     }
 }
 

@@ -52,6 +52,8 @@ pub(super) async fn watch(
                 }
                 return;
             }
+            // One that was begun while the service stopped would wait for ever to be taken.
+            () = inner.stop.cancelled() => return,
             chunk = started.sandbox.output.next() => {
                 let said = match chunk {
                     Some(Ok(Output { stream: StreamKind::Stdout, bytes })) => listen(&mut started, &bytes),
