@@ -155,12 +155,14 @@ pub(super) async fn drive(
         exit: Some(sandbox.exit),
         decoder,
         ended: None,
+        stopping: false,
         log,
         bytes: [0, 0],
     };
     let deadline = begun + job.limits.wall();
     let stop = driving.until_end(feed.as_mut(), deadline, job.limits.output_bytes_max, cancel).await;
     if stop.is_some() && driving.ended.is_none() {
+        driving.stopping = true;
         if framed && later.try_send(frames::signal(SIGKILL)).is_ok() {
             tokio::select! {
                 () = driving.last_words() => {}
@@ -205,6 +207,8 @@ struct Driving<'a> {
     exit: Option<BoxFuture<'static, Result<Exit, EngineError>>>,
     decoder: Option<Decoder>,
     ended: Option<Result<End, DriveError>>,
+    /// We end it.
+    stopping: bool,
     log: &'a EventLog,
     bytes: [u64; 2],
 }
@@ -253,7 +257,10 @@ impl Driving<'_> {
         }
         self.ended = Some(match exit {
             // Process 1 of a framed runner tells the end itself, unless the kernel took it for the sandbox's memory.
-            Ok(exit) if self.decoder.is_some() && !exit.oom_killed => Err(EngineError::Lost { id: self.id }.into()),
+            // One that we ended has nothing more to say: what the engine knows are the facts.
+            Ok(exit) if self.decoder.is_some() && !exit.oom_killed && !self.stopping => {
+                Err(EngineError::Lost { id: self.id }.into())
+            }
             Ok(exit) => Ok(exit.into()),
             Err(error) => Err(error.into()),
         });
