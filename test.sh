@@ -15,8 +15,9 @@ readonly SCHEMATHESIS=4.32.5 ULTRA_PISTON=1.0.1 CONFORMANCE=0.2.0-alpha.12
 
 usage() {
   cat <<TEXT
-Usage: ./test.sh [--quick] [--deny]
+Usage: ./test.sh [--quick] [--long] [--deny]
   --quick   only what needs no container engine and nothing installed
+  --long    the long form of the tests that have one (SPECIFICATION.md); half an hour more on a small machine
   --deny    also install cargo-deny (takes minutes) and ask for advisories on the crates in use
 Takes root or sudo where a package is missing. Keeps what it makes under target/.
 TEXT
@@ -119,6 +120,7 @@ main() {
     case $1 in
       -h | --help) usage; exit ;;
       --quick) quick=yes ;;
+      --long) export LONG=1 ;;
       --deny) deny=yes ;;
       *) usage >&2; exit 2 ;;
     esac
