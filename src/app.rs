@@ -27,7 +27,7 @@ use crate::{
         store::{Owner, Store, StoreError},
     },
     services::{
-        admission::{Admission, AdmissionOptions},
+        admission::{self, Admission, AdmissionOptions},
         conversations::Conversations,
         discovery::Discovery,
         execution::{ExecutionOptions, ExecutionParts, Executions},
@@ -47,8 +47,6 @@ use crate::{
 
 /// How long the janitor may take to empty its list at the end.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
-/// Slots for each core of the engine's host, where the setting does not say.
-const SLOTS_A_CORE: usize = 2;
 
 /// Why the server does not start: one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -291,11 +289,7 @@ fn allowed_hosts(config: &Config) -> Vec<String> {
 
 fn admission_options(config: &Config, probe: &Probe) -> AdmissionOptions {
     let slots = match config.admission.slots as usize {
-        0 => {
-            // As many as the cores carry, and never more than the memory holds.
-            let by_memory = probe.memory_bytes / config.limits.memory_bytes.max(1);
-            (probe.cpus as usize * SLOTS_A_CORE).min(usize::try_from(by_memory).unwrap_or(usize::MAX)).max(1)
-        }
+        0 => admission::slots_for(probe.cpus, probe.memory_bytes, config.limits.memory_bytes),
         slots => slots,
     };
     info!(slots, "programs that may run at once");
@@ -303,6 +297,9 @@ fn admission_options(config: &Config, probe: &Probe) -> AdmissionOptions {
         slots,
         queue_max: config.admission.queue_max as usize,
         wait_max: Duration::from_millis(config.admission.queue_wait_ms),
+        conversation_max: config.admission.conversation_max as usize,
+        rate_a_minute: config.admission.rate_per_minute,
+        rate_burst: config.admission.rate_burst,
     }
 }
 

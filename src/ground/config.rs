@@ -132,12 +132,18 @@ section! {
 section! {
     /// Who may start when.
     pub struct Admission("admission") {
-        /// Programs that run at once. 0: two for each core of the engine's host.
+        /// Programs that run at once. 0: two for each core of the engine's host, as far as three quarters of its memory hold them.
         slots: u32 = 0,
         /// Runs that may wait for a slot; more are refused.
         queue_max: u32 = 256,
         /// How long a run may wait for its turn, in milliseconds.
         queue_wait_ms: u64 = 60_000,
+        /// Runs of one conversation that may run or wait; more are refused, so that none can fill the queue alone.
+        conversation_max: u32 = 32,
+        /// Runs that a token may begin in a minute, on average. 0: as many as it likes.
+        rate_per_minute: u32 = 0,
+        /// Runs that a token may begin at once before its rate is felt.
+        rate_burst: u32 = 60,
     }
 }
 

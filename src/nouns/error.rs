@@ -27,6 +27,8 @@ pub enum Code {
     TooLarge,
     /// Too many requests are waiting.
     QueueFull,
+    /// This token begins runs faster than it may.
+    RateLimited,
     /// It waited for its turn longer than the queue's limit.
     QueueTimeout,
     /// The server is stopping and starts nothing new.
@@ -61,7 +63,7 @@ pub enum Code {
 
 impl Code {
     /// Every code, for documents and tests.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::InvalidArgument,
         Self::InvalidRequest,
         Self::Unauthorized,
@@ -73,6 +75,7 @@ impl Code {
         Self::NotAFile,
         Self::TooLarge,
         Self::QueueFull,
+        Self::RateLimited,
         Self::QueueTimeout,
         Self::ShuttingDown,
         Self::EngineUnavailable,
@@ -104,6 +107,7 @@ impl Code {
             Self::NotAFile => "not_a_file",
             Self::TooLarge => "too_large",
             Self::QueueFull => "queue_full",
+            Self::RateLimited => "rate_limited",
             Self::QueueTimeout => "queue_timeout",
             Self::ShuttingDown => "shutting_down",
             Self::EngineUnavailable => "engine_unavailable",
@@ -139,6 +143,7 @@ impl Code {
             Self::UnsupportedMediaType => 415,
             Self::IdempotencyKeyReused | Self::BadArchive => 422,
             Self::TooLarge => 413,
+            Self::RateLimited => 429,
             Self::QueueFull | Self::QueueTimeout | Self::ShuttingDown | Self::EngineUnavailable => 503,
             Self::EngineFailed | Self::RunnerFailed | Self::EngineLost => 502,
             Self::NoSpace => 507,
@@ -163,17 +168,25 @@ pub struct Failure {
     pub message: String,
     /// The argument that breaks its rule, where it is one.
     pub argument: Option<String>,
+    /// When it is worth trying again, in seconds from now, where that is known.
+    pub retry_after_s: Option<u64>,
 }
 
 impl Failure {
     /// A failure with its sentence.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), argument: None }
+        Self { code, message: message.into(), argument: None, retry_after_s: None }
     }
 
     /// An argument that breaks its rule: `name` is the argument, `why` completes «`name`: …».
     pub fn argument(name: &str, why: impl fmt::Display) -> Self {
         Self::new(Code::InvalidArgument, format!("{name}: {why}")).about(name)
+    }
+
+    /// The same failure, with the time after which it is worth trying again.
+    #[must_use]
+    pub fn retry_after(self, seconds: u64) -> Self {
+        Self { retry_after_s: Some(seconds), ..self }
     }
 
     /// The same failure, told of an argument.

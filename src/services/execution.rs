@@ -210,6 +210,10 @@ impl Run {
     }
 }
 
+fn stopping() -> Failure {
+    Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment.")
+}
+
 fn internal() -> Failure {
     Failure::new(Code::Internal, "The server failed while it ran the program: its log says why.")
 }
@@ -226,14 +230,25 @@ impl Executions {
         }))
     }
 
+    /// Whether a run would be refused now whatever it is, for doors that want to say so before they read it.
+    ///
+    /// # Errors
+    /// A full queue, a token that is too fast, a server that is stopping.
+    pub fn room(&self, who: &Principal) -> Result<(), Failure> {
+        if self.0.stopping.is_cancelled() {
+            return Err(stopping());
+        }
+        self.0.parts.admission.room(who)
+    }
+
     /// Begins a run. What is refused here has touched neither disk nor engine.
     ///
     /// # Errors
-    /// A full queue, an unknown language, a program that is too long, a server that is stopping.
+    /// A full queue, a token that is too fast, an unknown language, a program that is too long, a server that is stopping.
     pub fn begin(&self, request: RunRequest) -> Result<Run, Failure> {
         let inner = &self.0;
         if inner.stopping.is_cancelled() {
-            return Err(Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment."));
+            return Err(stopping());
         }
         if request.program.len() > inner.options.program_bytes_max {
             return Err(Failure::argument(
@@ -253,7 +268,7 @@ impl Executions {
                 format!("the runner of `{}` takes neither arguments nor input", runner.language),
             ));
         }
-        let ticket = inner.parts.admission.enter()?;
+        let ticket = inner.parts.admission.enter(&request.principal, &request.conversation)?;
         let id = RunId::new();
         let kept = usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX);
         let log = Arc::new(EventLog::new(kept));
@@ -354,7 +369,7 @@ impl OneRun {
         let _permit = tokio::select! {
             biased;
             () = self.cancel.cancelled() => return Ok(self.cancelled_early()),
-            permit = ticket.turn(&self.request.conversation) => permit?,
+            permit = ticket.turn() => permit?,
         };
         let result = self.in_turn().await;
         if self.request.throw_away {

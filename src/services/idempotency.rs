@@ -56,6 +56,13 @@ pub enum Once {
 }
 
 impl Idempotency {
+    /// Whether this key led to a run.
+    pub fn knows(&self, who: &Principal, key: &str) -> bool {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.forget();
+        known.runs.contains_key(&(who.clone(), key.to_owned()))
+    }
+
     /// Begins a run, unless this request began one before.
     ///
     /// # Errors

@@ -213,6 +213,14 @@ impl Runs {
         }))
     }
 
+    /// Whether a run would be refused now whatever it is: see [`Executions::room`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn room(&self, who: &Principal) -> Result<(), Failure> {
+        self.0.executions.room(who)
+    }
+
     /// Begins a run.
     ///
     /// # Errors

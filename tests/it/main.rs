@@ -8,6 +8,7 @@ mod conformance;
 mod docs;
 mod engine_contract;
 mod engine_docker;
+mod gate;
 mod load;
 mod mcp_bad_input;
 mod mcp_clients;

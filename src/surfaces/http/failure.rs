@@ -17,8 +17,8 @@ use crate::nouns::{
     id::RequestId,
 };
 
-/// How long a refused client should wait, in seconds.
-const RETRY_AFTER_S: u32 = 2;
+/// How long a refused client should wait where nothing better is known, in seconds.
+const RETRY_AFTER_S: u64 = 2;
 
 /// A failure on its way to a client.
 pub struct HttpFailure(pub Failure, pub RequestId);
@@ -77,7 +77,7 @@ impl IntoResponse for HttpFailure {
         if *code == Code::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        retry_after(&mut response);
+        retry_after(&mut response, &failure);
         response.extensions_mut().insert(Told(failure));
         response
     }
@@ -97,7 +97,11 @@ pub async fn in_the_interfaces_form(request: Request, next: Next) -> Response {
     let id = request.extensions().get::<RequestId>().copied().unwrap_or_else(RequestId::new);
     let mut response = next.run(request).await;
     match response.extensions_mut().remove::<Told>() {
-        Some(Told(failure)) => restate(&response, form(&failure, id)),
+        Some(Told(failure)) => {
+            let mut new = restate(&response, form(&failure, id));
+            retry_after(&mut new, &failure);
+            new
+        }
         None => response,
     }
 }
@@ -109,7 +113,6 @@ fn restate(old: &Response, mut new: Response) -> Response {
             new.headers_mut().insert(name, value.clone());
         }
     }
-    retry_after(&mut new);
     new
 }
 
@@ -148,9 +151,10 @@ fn status(status: u16) -> StatusCode {
     StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-fn retry_after(response: &mut Response) {
+fn retry_after(response: &mut Response, failure: &Failure) {
     if matches!(response.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+        let seconds = failure.retry_after_s.unwrap_or(RETRY_AFTER_S);
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
 }
 

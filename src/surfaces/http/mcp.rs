@@ -35,6 +35,8 @@ use tokio_util::sync::CancellationToken;
 use self::{envelope::Envelope, refusal::Refusal};
 use crate::{
     nouns::error::Code,
+    ports::auth::Principal,
+    services::runs::Runs,
     surfaces::mcp::{McpParts, McpServer},
 };
 
@@ -67,6 +69,9 @@ pub struct McpHttpOptions {
     pub shutdown: CancellationToken,
 }
 
+/// What the header `mcp-name` calls the tool that begins a run.
+const RUN_TOOLS: [&str; 2] = ["sandbox.run_code", "sandbox_run_code"];
+
 type Service = StreamableHttpService<McpServer, LocalSessionManager>;
 
 struct Mount {
@@ -74,6 +79,7 @@ struct Mount {
     stream: Service,
     plain: Service,
     manager: Arc<LocalSessionManager>,
+    runs: Runs,
     body_bytes_max: usize,
     body_read_max: Duration,
 }
@@ -83,6 +89,7 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
     let mut manager = LocalSessionManager::default();
     manager.session_config.keep_alive = Some(options.run_max + SESSION_MARGIN);
     let manager = Arc::new(manager);
+    let runs = parts.runs.clone();
     let server = McpServer::http(parts);
     let base = StreamableHttpServerConfig::default()
         .disable_allowed_hosts()
@@ -98,6 +105,7 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
         stream: service(base.clone().with_legacy_session_mode(false)),
         plain: service(base.with_legacy_session_mode(false).with_json_response(true)),
         manager: Arc::clone(&manager),
+        runs,
         body_bytes_max: options.body_bytes_max,
         body_read_max: options.body_read_max,
     };
@@ -114,6 +122,7 @@ async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     let taken = async {
         check_headers(&head.headers)?;
+        mount.room(&head)?;
         let body = mount.read(&head.headers, body).await?;
         let envelope = Envelope::read(&body)?;
         check_method(&head.headers, &envelope)?;
@@ -132,6 +141,17 @@ async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
 }
 
 impl Mount {
+    /// Refuses unread what says in its headers that it would begin a run, when no run can begin. Other requests are read
+    /// first even then: only the body tells what they are, and it may be the cancellation that makes room.
+    fn room(&self, head: &Parts) -> Result<(), Refusal> {
+        let says = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let begins_a_run = says("mcp-method") == "tools/call" && RUN_TOOLS.contains(&says("mcp-name"));
+        match head.extensions.get::<Principal>() {
+            Some(who) if begins_a_run => self.runs.room(who).map_err(|failure| Refusal::from(&failure)),
+            _ => Ok(()),
+        }
+    }
+
     async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
         let max = self.body_bytes_max;
         let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());

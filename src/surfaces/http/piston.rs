@@ -155,6 +155,8 @@ async fn execute(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Executed>, Refused> {
+    // What would be refused is refused unread.
+    runs.room(&who)?;
     let (members, _) = bodies.json(&headers, body).await?;
     let asked = Asked::parse(members, &limits)?;
     let runner = asked.runtime(&runs.runners())?;

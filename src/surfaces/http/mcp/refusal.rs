@@ -9,7 +9,10 @@ use axum::{
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 
-use crate::nouns::{error::Code, id::RequestId};
+use crate::nouns::{
+    error::{Code, Failure},
+    id::RequestId,
+};
 
 const PARSE_ERROR: i64 = -32700;
 const INVALID_REQUEST: i64 = -32600;
@@ -20,7 +23,7 @@ const HEADER_MISMATCH: i64 = -32020;
 /// How much of another's sentence is passed on, in bytes.
 const SENTENCE_BYTES_MAX: usize = 4096;
 /// How long a refused client should wait, in seconds.
-const RETRY_AFTER_S: u32 = 2;
+const RETRY_AFTER_S: u64 = 2;
 
 /// Why a request goes no further.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,12 +35,21 @@ pub(super) struct Refusal {
     /// Boxed, since a refusal travels in results that are small otherwise.
     id: Option<Box<Value>>,
     request: Option<RequestId>,
+    retry_after_s: Option<u64>,
 }
 
 impl Refusal {
     /// The request itself is not of the protocol's form, or not taken.
     pub(super) fn request(status: StatusCode, code: Code, message: impl Into<String>) -> Self {
-        Self { status, rpc: INVALID_REQUEST, code, message: message.into(), id: None, request: None }
+        Self {
+            status,
+            rpc: INVALID_REQUEST,
+            code,
+            message: message.into(),
+            id: None,
+            request: None,
+            retry_after_s: None,
+        }
     }
 
     /// It is JSON and no message of the protocol.
@@ -76,9 +88,17 @@ impl Refusal {
     }
 }
 
+impl From<&Failure> for Refusal {
+    fn from(failure: &Failure) -> Self {
+        let status = StatusCode::from_u16(failure.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let refusal = Self::request(status, failure.code, failure.message.clone());
+        Self { retry_after_s: failure.retry_after_s, ..refusal }
+    }
+}
+
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let Self { status, rpc, code, message, id, request } = self;
+        let Self { status, rpc, code, message, id, request, retry_after_s } = self;
         let mut data = json!({"code": code.as_str()});
         if let Some(request) = request {
             data["requestId"] = request.to_string().into();
@@ -87,8 +107,8 @@ impl IntoResponse for Refusal {
         let mut response = (status, Json(body)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+        if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_s.unwrap_or(RETRY_AFTER_S)));
         }
         response
     }

@@ -65,6 +65,10 @@ pub(super) async fn create(
 ) -> Result<Response, Refused> {
     call.query(&[])?;
     let key = idempotency_key(&call)?;
+    // What would be refused is refused unread; a run that there is already needs no room.
+    if !key.as_ref().is_some_and(|key| keys.knows(&call.who, key)) {
+        runs.room(&call.who)?;
+    }
     let (members, bytes) = bodies.json(&call.headers, body).await?;
     let asked = CreateRun::parse(members, &server)?;
     let wait = asked.wait;
