@@ -42,7 +42,7 @@ const NEIGHBOURS: [(&str, &[&str]); 19] = [
 ];
 
 /// Vendor crates and the only places that may name them.
-const VENDORS: [(&str, &[&str]); 9] = [
+const VENDORS: [(&str, &[&str]); 10] = [
     ("bollard", &["adapters/engine/docker"]),
     ("axum", &["surfaces/http", "app"]),
     ("hyper", &["app"]),
@@ -50,6 +50,7 @@ const VENDORS: [(&str, &[&str]); 9] = [
     ("tower_http", &["surfaces/http"]),
     ("rmcp", &["surfaces/mcp", "surfaces/http/mcp"]),
     ("figment", &["ground/config"]),
+    ("governor", &["services/admission"]),
     ("clap", &["cli"]),
     ("anyhow", &["cli", "main"]),
 ];
