@@ -76,8 +76,10 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.janitor.known().leased.remove(&self.id);
-        self.janitor.post(self.id);
+        // In one step: a sandbox that is nobody's any more is unwanted at the same moment.
+        let mut known = self.janitor.known();
+        known.leased.remove(&self.id);
+        self.janitor.post(&mut known, self.id);
     }
 }
 
@@ -86,8 +88,8 @@ impl Inner {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn post(&self, id: SandboxId) {
-        if self.known().posted.insert(id) {
+    fn post(&self, known: &mut Known, id: SandboxId) {
+        if known.posted.insert(id) {
             self.unwanted.send_modify(|count| *count += 1);
             if self.post.send(id).is_err() {
                 debug!(sandbox = %id, "posted after the end: the next start finds it by its label");
@@ -109,8 +111,10 @@ impl Inner {
                 () = self.stop.cancelled() => break,
             }
         }
-        self.known().posted.remove(&id);
+        let mut known = self.known();
+        known.posted.remove(&id);
         self.unwanted.send_modify(|count| *count -= 1);
+        drop(known);
         debug!(sandbox = %id, "destroyed");
     }
 }
@@ -148,19 +152,20 @@ impl Janitor {
     pub async fn reconcile(&self) -> Result<usize, EngineError> {
         let listed = self.0.engine.list().await?;
         let unwanted: Vec<_> = {
-            let known = self.0.known();
+            let mut known = self.0.known();
             let abandoned_s = self.0.clock.unix_s() - ABANDONED_S;
             let ours = |sandbox: &&Listed| sandbox.instance == self.0.instance || sandbox.deadline_unix_s < abandoned_s;
-            listed
+            let unwanted: Vec<_> = listed
                 .iter()
                 .filter(ours)
                 .map(|sandbox| sandbox.id)
                 .filter(|id| !known.leased.contains(id) && !known.posted.contains(id))
-                .collect()
+                .collect();
+            for &id in &unwanted {
+                self.0.post(&mut known, id);
+            }
+            unwanted
         };
-        for &id in &unwanted {
-            self.0.post(id);
-        }
         if !unwanted.is_empty() {
             info!(count = unwanted.len(), "sandboxes that nobody holds are destroyed");
         }
