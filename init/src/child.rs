@@ -26,13 +26,18 @@ use crate::{
 /// Names the control socket to a warm child.
 const CONTROL_VARIABLE: &str = "SANDBOX_CONTROL_FD";
 
-/// What a warm child says of itself, one byte each.
+/// Tells a warm child to load nothing: another one does.
+const SPARE_VARIABLE: &str = "SANDBOX_SPARE";
+
+/// What a warm child says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// It can take a program.
+    /// `u`: it can take a program.
     Up,
-    /// It has loaded all that it wanted to load.
+    /// `w`: it has loaded all that it wanted to load.
     Warm,
+    /// `k` and four bytes, big endian: this process shares its memory and does nothing.
+    Keeper(Pid),
 }
 
 /// A started child.
@@ -55,19 +60,26 @@ pub struct Child {
 pub struct Control {
     socket: UnixStream,
     handover: Inbox,
+    heard: Vec<u8>,
 }
 
 impl Child {
     /// Starts `command` before the program is known.
-    pub fn warm(command: &[OsString]) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// What keeps a process from starting.
+    pub fn warm(command: &[OsString], is_spare: bool) -> io::Result<Self> {
         // The child's end first: it gets the lower number, which is 3 where nothing else is open.
         let (theirs, ours) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         fcntl_setfd(&theirs, FdFlags::empty())?;
         let mut starting = starting(command);
         starting.env(CONTROL_VARIABLE, theirs.as_raw_fd().to_string()).stdin(Stdio::piped());
+        if is_spare {
+            starting.env(SPARE_VARIABLE, "1");
+        }
         let mut child = Self::spawn(&mut starting)?;
-        child.control = Some(Control { socket: ours, handover: Inbox::default() });
+        child.control = Some(Control { socket: ours, handover: Inbox::default(), heard: Vec::new() });
         Ok(child)
     }
 
@@ -124,17 +136,29 @@ impl Child {
     }
 
     /// What a warm child said of itself since the last time, and whether it still listens.
-    pub fn words(&self) -> (Vec<Word>, bool) {
-        let Some(control) = &self.control else { return (Vec::new(), false) };
+    pub fn words(&mut self) -> (Vec<Word>, bool) {
+        let Some(control) = &mut self.control else { return (Vec::new(), false) };
         let mut bytes = [0; 16];
         let progress = flow::read(&control.socket, &mut bytes);
         let Progress::Moved(count) = progress else { return (Vec::new(), progress == Progress::Later) };
-        let word = |byte: &u8| match byte {
-            b'u' => Some(Word::Up),
-            b'w' => Some(Word::Warm),
-            _ => None,
+        control.heard.extend_from_slice(&bytes[..count]);
+        (words(&mut control.heard), true)
+    }
+}
+
+/// Takes the whole words out of what was heard. What is none is passed over.
+fn words(heard: &mut Vec<u8>) -> Vec<Word> {
+    let mut words = Vec::new();
+    loop {
+        let (length, word) = match heard.as_slice() {
+            [b'u', ..] => (1, Some(Word::Up)),
+            [b'w', ..] => (1, Some(Word::Warm)),
+            [b'k', a, b, c, d, ..] => (5, Pid::from_raw(i32::from_be_bytes([*a, *b, *c, *d]).max(0)).map(Word::Keeper)),
+            [] | [b'k', ..] => return words,
+            _ => (1, None),
         };
-        (bytes[..count].iter().filter_map(word).collect(), true)
+        heard.drain(..length);
+        words.extend(word);
     }
 }
 
@@ -172,6 +196,16 @@ fn handover(config: &Config, has_input: bool) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_are_heard_in_pieces_and_what_is_none_is_passed_over() {
+        let keeper = Pid::from_raw(0x0102).map(Word::Keeper);
+        let mut heard = b"u?k\0\0\x01".to_vec();
+        assert_eq!(words(&mut heard), [Word::Up]);
+        heard.extend_from_slice(b"\x02wk\xff\xff\xff\xff");
+        assert_eq!(words(&mut heard), [keeper.expect("positive"), Word::Warm]);
+        assert!(heard.is_empty());
+    }
 
     #[test]
     fn a_handover_says_input_arguments_and_variables() {

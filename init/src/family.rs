@@ -22,12 +22,18 @@ pub enum Ending {
 }
 
 /// What became of the processes that ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Harvest {
-    /// How the one that was asked for ended, if it did.
-    pub ending: Option<Ending>,
+    ended: Vec<(Pid, Ending)>,
     /// Whether no child is left.
     pub is_last: bool,
+}
+
+impl Harvest {
+    /// How this one ended, if it did.
+    pub fn of(&self, pid: Option<Pid>) -> Option<Ending> {
+        self.ended.iter().find(|(ended, _)| Some(*ended) == pid).map(|(_, ending)| *ending)
+    }
 }
 
 /// Whether this is process 1, and so everything else in its namespace is the sandbox's.
@@ -43,18 +49,18 @@ pub fn adopt_orphans() {
     }
 }
 
-/// Collects every process that has ended, and tells how `main` did.
-pub fn collect(main: Option<Pid>) -> Harvest {
+/// Collects every process that has ended.
+pub fn collect() -> Harvest {
     let mut harvest = Harvest::default();
     loop {
         match wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, status))) if Some(pid) == main => {
-                harvest.ending = match status.terminating_signal() {
+            Ok(Some((pid, status))) => {
+                let ending = match status.terminating_signal() {
                     Some(signal) => Some(Ending::Signal(signal)),
                     None => status.exit_status().map(Ending::Status),
                 };
+                harvest.ended.extend(ending.map(|ending| (pid, ending)));
             }
-            Ok(Some(_)) => {}
             Ok(None) => return harvest,
             Err(_) => return Harvest { is_last: true, ..harvest },
         }
@@ -79,11 +85,22 @@ pub fn end(limit: Duration) {
     let began = Instant::now();
     loop {
         kill_all();
-        if collect(None).is_last || began.elapsed() > limit {
+        if collect().is_last || began.elapsed() > limit {
             return;
         }
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Kills one of them, if it is still there.
+pub fn kill(pid: Pid) {
+    let _ = kill_process(pid, Signal::KILL);
+}
+
+/// Whether this one is the only process that is left.
+pub fn is_only(pid: Pid) -> bool {
+    let left = descendants(getpid(), &parents());
+    left.iter().all(|one| *one == pid)
 }
 
 /// Every process, and its parent.

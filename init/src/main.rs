@@ -18,7 +18,7 @@ use std::{ffi::OsString, os::unix::net::UnixStream, process::ExitCode, time::Dur
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use supervise::{Sandbox, Setting, Verdict};
 
-const USAGE: &str = "usage: sandbox-init --program FILE [--warm] -- COMMAND [ARGUMENT...]";
+const USAGE: &str = "usage: sandbox-init --program FILE [--warm [--spare]] -- COMMAND [ARGUMENT...]";
 
 /// The status for a request that was refused, and for what keeps this process from doing its work.
 const REFUSED: u8 = 125;
@@ -52,19 +52,20 @@ fn live(setting: Setting) -> Result<Verdict, String> {
 }
 
 fn setting(mut words: impl Iterator<Item = OsString>) -> Option<Setting> {
-    let (mut program, mut warm) = (None, false);
+    let (mut program, mut warm, mut spare) = (None, false, false);
     loop {
         let word = words.next()?;
         match word.to_str()? {
             "--program" => program = Some(words.next()?.into()),
             "--warm" => warm = true,
+            "--spare" => spare = true,
             "--" => break,
             _ => return None,
         }
     }
     let command: Vec<_> = words.collect();
-    let is_whole = !command.is_empty();
-    program.filter(|_| is_whole).map(|program| Setting { program, warm, command })
+    let is_whole = !command.is_empty() && (warm || !spare);
+    program.filter(|_| is_whole).map(|program| Setting { program, warm, spare, command })
 }
 
 #[cfg(test)]
@@ -77,9 +78,17 @@ mod tests {
 
     #[test]
     fn the_command_line_is_read_strictly() {
-        let full = parse("--program /tmp/main.py --warm -- python3 -P /tmp/main.py").expect("full");
-        assert!(full.warm && full.command.len() == 3 && full.program.ends_with("main.py"));
-        for wrong in ["", "--program", "--program x", "--program x --", "-- sh", "--program x --cold -- sh"] {
+        let full = parse("--program /tmp/main.py --warm --spare -- python3 -P /tmp/main.py").expect("full");
+        assert!(full.warm && full.spare && full.command.len() == 3 && full.program.ends_with("main.py"));
+        for wrong in [
+            "",
+            "--program",
+            "--program x",
+            "--program x --",
+            "-- sh",
+            "--program x --cold -- sh",
+            "--program x --spare -- sh",
+        ] {
             assert!(parse(wrong).is_none(), "{wrong}");
         }
     }

@@ -15,7 +15,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::kill_process,
+    process::{Pid, kill_process},
     stdio::{stdin, stdout},
 };
 use serde_json::json;
@@ -27,7 +27,7 @@ pub use state::{Setting, Verdict};
 
 use crate::{
     child::{Child, Word},
-    family::{self, Ending},
+    family::{self, Ending, Harvest},
     figures::{self, Counters},
     flow::{self, Inbox, Outbox, Progress, READ_BYTES},
     frame::{Decoder, Tell},
@@ -43,7 +43,12 @@ pub struct Sandbox {
     request: Request,
     frames_open: bool,
     program: Option<File>,
+    /// The program, or what shall become it.
     child: Option<Child>,
+    /// Takes the child's place when it has loaded everything.
+    successor: Option<Child>,
+    /// Holds the program's memory too, so that the program's end need not wait for it to be given back.
+    keeper: Option<Pid>,
     inbox: Inbox,
     outbox: Outbox,
     ending: Option<Ending>,
@@ -60,6 +65,8 @@ impl Sandbox {
         flow::never_block(stdout())?;
         let mut sandbox = Self {
             child: None,
+            successor: None,
+            keeper: None,
             setting,
             wakes,
             decoder: Decoder::default(),
@@ -74,7 +81,7 @@ impl Sandbox {
             phase: Phase::Standby,
         };
         if sandbox.setting.warm {
-            sandbox.child = Some(Child::warm(&sandbox.setting.command)?);
+            sandbox.child = Some(Child::warm(&sandbox.setting.command, sandbox.setting.spare)?);
         } else {
             sandbox.outbox.push(Tell::Ready, br#"{"protocol":1}"#);
         }
@@ -131,6 +138,8 @@ impl Sandbox {
         if !self.outbox.is_empty() {
             sources.push((Source::Server, stdout(), PollFlags::OUT));
         }
+        sources.extend(control(Source::Successor, self.successor.as_ref()));
+        sources.extend(control(Source::Control, self.child.as_ref()));
         let Some(child) = &self.child else { return sources };
         if !self.outbox.is_full() && !matches!(self.phase, Phase::Standby) {
             let pipes = [(Source::Stdout, &child.stdout), (Source::Stderr, &child.stderr)];
@@ -139,13 +148,6 @@ impl Sandbox {
         }
         if let (Some(stdin), true) = (&child.stdin, self.request.started() && self.inbox.waits()) {
             sources.push((Source::Stdin, stdin.as_fd(), PollFlags::OUT));
-        }
-        if let Some((control, waits)) = child.control() {
-            sources.push((
-                Source::Control,
-                control,
-                if waits { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN },
-            ));
         }
         sources
     }
@@ -159,6 +161,7 @@ impl Sandbox {
             Source::Stdout => self.read_output(Tell::Stdout),
             Source::Stderr => self.read_output(Tell::Stderr),
             Source::Control => self.hear(),
+            Source::Successor => self.hear_the_successor(),
         }
     }
 
@@ -223,6 +226,10 @@ impl Sandbox {
         self.program = None;
         let before = Counters::read();
         let has_input = !self.inbox.is_over();
+        if let Some(successor) = self.successor.take() {
+            // It has not loaded everything, and a program does not wait for that.
+            family::kill(successor.pid);
+        }
         let told = self.child.as_mut().is_some_and(|child| child.hand_over(config, has_input));
         if !told {
             // Whatever is left of a warm child must not stand in the program's way.
@@ -305,29 +312,63 @@ impl Sandbox {
     fn hear(&mut self) {
         let Some(child) = &mut self.child else { return };
         let (words, listens) = child.words();
-        if !listens {
+        if !listens || !child.pass_on() {
             child.control = None;
         }
         for word in words {
-            let said = match word {
-                Word::Up => json!({"protocol": 1}),
-                Word::Warm => json!({"protocol": 1, "warm": true, "memoryBytes": figures::memory_bytes()}),
-            };
-            if matches!(self.phase, Phase::Standby) {
-                self.outbox.push(Tell::Ready, said.to_string().as_bytes());
+            match word {
+                Word::Up => self.is_up(),
+                Word::Warm => self.is_warm(),
+                Word::Keeper(pid) => self.keeper = self.keeper.or(Some(pid)),
             }
         }
-        if !child.pass_on() {
-            child.control = None;
+        self.send();
+    }
+
+    fn hear_the_successor(&mut self) {
+        let Some(successor) = &mut self.successor else { return };
+        let (words, listens) = successor.words();
+        if !listens {
+            successor.control = None;
+        }
+        for word in words {
+            match word {
+                Word::Up => {}
+                Word::Keeper(pid) => self.keeper = Some(pid),
+                Word::Warm => {
+                    if let Some(spare) = std::mem::replace(&mut self.child, self.successor.take()) {
+                        family::kill(spare.pid);
+                    }
+                    self.is_warm();
+                }
+            }
         }
         self.send();
+    }
+
+    fn is_up(&mut self) {
+        if !matches!(self.phase, Phase::Standby) {
+            return;
+        }
+        self.outbox.push(Tell::Ready, br#"{"protocol":1}"#);
+        if self.setting.spare && self.successor.is_none() {
+            // One that cannot be started is missed by nobody: the spare one takes the program.
+            self.successor = Child::warm(&self.setting.command, false).ok();
+        }
+    }
+
+    fn is_warm(&mut self) {
+        if matches!(self.phase, Phase::Standby) {
+            let ready = json!({"protocol": 1, "warm": true, "memoryBytes": figures::memory_bytes()});
+            self.outbox.push(Tell::Ready, ready.to_string().as_bytes());
+        }
     }
 
     fn collect(&mut self) {
         let mut wakes = [0; 64];
         while let Progress::Moved(_) = flow::read(&self.wakes, &mut wakes) {}
-        let harvest = family::collect(self.child.as_ref().map(|child| child.pid));
-        match (harvest.ending, &self.phase) {
+        let harvest = self.harvest();
+        match (harvest.of(self.child.as_ref().map(|child| child.pid)), &self.phase) {
             (None, _) => {}
             // A warm child that died before it was needed: the program will be started cold.
             (Some(_), Phase::Standby) => {
@@ -339,9 +380,23 @@ impl Sandbox {
                 self.end_all();
             }
         }
-        if harvest.is_last {
+        if self.are_all_gone(&harvest) {
             self.all_are_gone();
         }
+    }
+
+    /// Collects what has ended, and forgets those of them that stood by.
+    fn harvest(&mut self) -> Harvest {
+        let harvest = family::collect();
+        self.keeper = self.keeper.filter(|keeper| harvest.of(Some(*keeper)).is_none());
+        self.successor = self.successor.take().filter(|successor| harvest.of(Some(successor.pid)).is_none());
+        harvest
+    }
+
+    /// Whether nothing of the program can act any more. A keeper that was killed acts no more, either; it is still busy
+    /// with giving the memory back, which takes longer than most programs.
+    fn are_all_gone(&self, harvest: &Harvest) -> bool {
+        matches!(self.phase, Phase::Ending { .. }) && (harvest.is_last || self.keeper.is_some_and(family::is_only))
     }
 
     fn end_all(&mut self) {
@@ -349,9 +404,9 @@ impl Sandbox {
         if let Phase::Running { before, .. } = &mut self.phase {
             self.phase = Phase::Ending { before: std::mem::take(before), since: Instant::now(), gone: false };
         }
-        let harvest = family::collect(self.child.as_ref().map(|child| child.pid));
-        self.ending = self.ending.or(harvest.ending);
-        if harvest.is_last {
+        let harvest = self.harvest();
+        self.ending = self.ending.or(harvest.of(self.child.as_ref().map(|child| child.pid)));
+        if self.are_all_gone(&harvest) {
             self.all_are_gone();
         }
     }
@@ -425,4 +480,10 @@ impl Sandbox {
             Phase::Standby => None,
         }
     }
+}
+
+/// The control socket of a warm child, and what it is watched for.
+fn control(source: Source, child: Option<&Child>) -> Option<(Source, BorrowedFd<'_>, PollFlags)> {
+    let (fd, waits) = child?.control()?;
+    Some((source, fd, if waits { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }))
 }

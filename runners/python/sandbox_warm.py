@@ -26,6 +26,7 @@ _READ_AT_START = (
     "MALLOC", "TZ", "HOME", "PATH", "TMP", "TEMP", "XDG",
 )
 _NEIGHBOURS = "/data"
+_KEEPERS_STACK = 64 << 10
 
 
 class _Shelf:
@@ -194,7 +195,6 @@ class _Control:
 
     def __init__(self, fd):
         self._fd = fd
-        self._begun = b""
         os.set_inheritable(fd, False)
 
     def say(self, word):
@@ -203,24 +203,15 @@ class _Control:
         except OSError:
             pass  # nobody listens any more; reading tells what to do
 
-    def is_asked(self):
-        os.set_blocking(self._fd, False)
-        try:
-            self._begun = os.read(self._fd, 4)
-            return True
-        except BlockingIOError:
-            return False
-        finally:
-            os.set_blocking(self._fd, True)
-
     def request(self):
         """Waits for the program: whether it has input, its arguments and its variables."""
-        length = int.from_bytes(self._read(4, self._begun), "big")
+        length = int.from_bytes(self._read(4), "big")
         has_input, count, *rest = self._read(length).split(b"\0")[:-1]
         os.close(self._fd)
         return has_input == b"pipe", rest[: int(count)], rest[int(count) :]
 
-    def _read(self, length, have=b""):
+    def _read(self, length):
+        have = b""
         while len(have) < length:
             more = os.read(self._fd, length - len(have))
             if not more:
@@ -229,8 +220,8 @@ class _Control:
         return have
 
 
-def _preload(shelf, control):
-    """Loads one thing after the other. True when a program came before everything was loaded."""
+def _preload(shelf):
+    """Loads one thing after the other. A program that comes meanwhile is not this interpreter's but the spare one's."""
     import sandbox_closures
 
     del sys.modules["sandbox_closures"]
@@ -238,11 +229,8 @@ def _preload(shelf, control):
     watch = _Watch(shelf)
     try:
         for step in sandbox_closures.STEPS:
-            if control.is_asked():
-                return True
             # What a module sets in its context is not the program's.
             _contextvars.Context().run(watch.load, step)
-        return False
     finally:
         watch.end()
 
@@ -287,6 +275,26 @@ def _gather_pages(ctypes):
                 madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), collapse)
 
 
+def _keep(ctypes):
+    """Starts a process that shares this one's memory and does nothing, and answers its number. The kernel tells of a
+    program's end when its memory is given back, and 100 MB take longer than most programs run; with a keeper there is
+    nothing to give back before it is told. Process 1 ends the keeper with everything else.
+
+    It is process 1's child, not this one's, shares the open files, so that one which the program closes is closed, and
+    hears no signal."""
+    from _signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask, valid_signals
+
+    share_memory_folder_and_files, child_of_process_1 = 0x100 | 0x200 | 0x400, 0x8000  # CLONE_VM, _FS, _FILES; _PARENT
+    libc = ctypes.CDLL(None, use_errno=True)
+    stack = ctypes.create_string_buffer(_KEEPERS_STACK)
+    top = ctypes.c_void_p(ctypes.addressof(stack) + _KEEPERS_STACK)
+    pause = ctypes.cast(libc.pause, ctypes.c_void_p)
+    before = pthread_sigmask(SIG_BLOCK, valid_signals())
+    pid = libc.clone(pause, top, share_memory_folder_and_files | child_of_process_1, None)
+    pthread_sigmask(SIG_SETMASK, before)
+    return pid, stack
+
+
 def _leave_out(modules):
     for name, module in modules.items():
         if sys.modules.get(name) is module:
@@ -307,19 +315,25 @@ def _is_for_another(shelf, variables):
 def wait(lend_the_font_list):
     """Returns when there is a program, with the interpreter as the program would have found it."""
     control = _Control(int(os.environ.pop("SANDBOX_CONTROL_FD")))
+    is_spare = os.environ.pop("SANDBOX_SPARE", None)
     control.say(b"u")
     shelf = _Shelf(lend_the_font_list)
-    keep = [shelf]
-    keep.append(keep)  # a ring that the collector does not see is never taken apart
-    if not control.is_asked():
-        sys.meta_path.insert(0, shelf)
-        is_asked = _preload(shelf, control)
-        _settle(shelf)
-        if not is_asked:
-            control.say(b"w")
-    else:
+    keeper = 0
+    if is_spare:
         for name in set(sys.modules) - _FOUND:
             del sys.modules[name]
+    else:
+        keep = [shelf]
+        keep.append(keep)  # a ring that the collector does not see is never taken apart
+        sys.meta_path.insert(0, shelf)
+        _preload(shelf)
+        _settle(shelf)
+        if ctypes := shelf.all.get("ctypes"):
+            keeper, stack = _keep(ctypes)
+            keep.append(stack)
+        if keeper > 0:
+            control.say(b"k" + keeper.to_bytes(4, "big"))
+        control.say(b"w")
     has_input, arguments, variables = control.request()
     for variable in variables:
         name, _, value = variable.partition(b"=")
@@ -330,6 +344,8 @@ def wait(lend_the_font_list):
         os.dup2(null, 0)
         os.close(null)
     if _is_for_another(shelf, [os.fsdecode(variable) for variable in variables]):
+        if keeper > 0:
+            os.kill(keeper, 9)  # nobody needs this memory
         os.execv(sys.executable, sys.orig_argv + arguments)
     sys.argv += arguments
     sys.orig_argv += arguments

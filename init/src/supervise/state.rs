@@ -30,6 +30,8 @@ pub struct Setting {
     pub program: PathBuf,
     /// Whether the interpreter is started before the program is known.
     pub warm: bool,
+    /// Whether one that loads nothing stands by too, until the other has loaded everything.
+    pub spare: bool,
     /// The interpreter and its arguments, at least one word.
     pub command: Vec<OsString>,
 }
@@ -78,4 +80,5 @@ pub(super) enum Source {
     Stdout,
     Stderr,
     Control,
+    Successor,
 }

@@ -62,3 +62,58 @@ fn a_deadline_holds_for_a_warm_child_that_never_begins() {
     init.send(&request(r#"{"wallMs":150,"graceMs":0}"#, "true"));
     assert_eq!(init.reply().exit.expect("an EXIT")["killedBy"], json!("deadline"));
 }
+
+/// One that loads takes a while; a spare one says what it is.
+const LOADS: &str = r#"
+if [ -z "$SANDBOX_SPARE" ]; then until [ -e "$0" ]; do sleep 0.01; done; fi
+export WHO=${SANDBOX_SPARE:+spare}
+"#;
+
+fn with_spare(gate: &std::path::Path) -> Init {
+    let gate = gate.to_str().expect("text");
+    Init::start(&["--warm", "--spare"], &["bash", "-c", &format!("{LOADS}{SAYS}{INTERPRETER}"), gate])
+}
+
+/// Only the one that loads says that it is warm at the end; a spare one is up and no more.
+const SAYS: &str = r#"
+if [ "$WHO" ]; then
+  printf u >&"$SANDBOX_CONTROL_FD"
+  length=$(head -c 4 <&"$SANDBOX_CONTROL_FD" | od -An -tu1 | awk '{print $3 * 256 + $4}')
+  head -c "$length" <&"$SANDBOX_CONTROL_FD" >/dev/null
+  exec bash "$1"
+fi
+"#;
+
+#[test]
+fn a_program_that_comes_while_one_loads_is_the_spare_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut init = with_spare(&folder.path().join("loaded"));
+    assert_eq!(init.next(), Some((0x81, br#"{"protocol":1}"#.to_vec())));
+    init.send(&request("{}", "echo \"by the ${WHO:-loaded} one\""));
+    assert_eq!(String::from_utf8_lossy(&init.reply().stdout), "by the spare one\n");
+}
+
+#[test]
+fn one_that_has_loaded_takes_the_place_of_the_spare_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let gate = folder.path().join("loaded");
+    let mut init = with_spare(&gate);
+    assert_eq!(init.next(), Some((0x81, br#"{"protocol":1}"#.to_vec())));
+    std::fs::write(&gate, "").expect("the gate");
+    let (_, payload) = init.next().expect("a second READY");
+    assert!(String::from_utf8_lossy(&payload).contains(r#""warm":true"#));
+    init.send(&request("{}", "echo \"by the ${WHO:-loaded} one\""));
+    assert!(String::from_utf8_lossy(&init.reply().stdout).ends_with("by the loaded one\n"));
+}
+
+#[test]
+fn a_keeper_goes_with_the_program_and_so_does_everything_else() {
+    // `k` and the number of a process that ignores what it can, in four bytes.
+    let keeper = r#"(trap '' HUP TERM INT; exec sleep 1000) & keeper=$!
+        printf "k\\x$(printf %02x $((keeper >> 24)))\\x$(printf %02x $((keeper >> 16 & 255)))" >&"$SANDBOX_CONTROL_FD"
+        printf "\\x$(printf %02x $((keeper >> 8 & 255)))\\x$(printf %02x $((keeper & 255)))" >&"$SANDBOX_CONTROL_FD"
+    "#;
+    let mut init = warm(&format!("{keeper}{INTERPRETER}"));
+    init.send(&request("{}", "setsid sleep 1000 & exit 3"));
+    assert_eq!(init.reply().exit.expect("an EXIT")["status"], json!(3));
+}
