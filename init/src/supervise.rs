@@ -1,37 +1,35 @@
 //! The life of a sandbox, from READY to the last frame: one loop that waits for whatever comes first (a frame, a
 //! child's word or end, room in a pipe, the deadline) and never for one thing alone.
 //!
-//! It starts one process, the child, and ends everything the child left behind before it says EXIT.
+//! It starts the child, which is or becomes the program, and ends everything the child left behind before it says EXIT.
 
 use std::{
     fs::File,
     io::{self, Write},
-    os::{
-        fd::{AsFd, BorrowedFd},
-        unix::net::UnixStream,
-    },
+    os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, kill_process},
     stdio::{stdin, stdout},
 };
 use serde_json::json;
 
+mod standby;
 mod state;
+mod wait;
 
 use state::{Exit, KILL_AGAIN, KILL_LIMIT, Phase, SEND_LIMIT, Source};
 pub use state::{Setting, Verdict};
 
 use crate::{
-    child::{Child, Word},
+    child::Child,
     family::{self, Ending, Harvest},
-    figures::{self, Counters},
+    figures::Counters,
     flow::{self, Inbox, Outbox, Progress, READ_BYTES},
     frame::{Decoder, Tell},
-    request::{Config, Order, Request},
+    request::{Order, Request},
 };
 
 /// One sandbox.
@@ -111,47 +109,6 @@ impl Sandbox {
         }
     }
 
-    /// Everything that is ready now, after waiting for the first.
-    fn wait(&self) -> io::Result<Vec<Source>> {
-        let sources = self.sources();
-        let mut polled: Vec<_> = sources.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
-        let timeout = self.next_look().map(|left| Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        });
-        match poll(&mut polled, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let ready = polled.iter().zip(&sources).filter(|(polled, _)| !polled.revents().is_empty());
-        Ok(ready.map(|(_, (source, ..))| *source).collect())
-    }
-
-    fn sources(&self) -> Vec<(Source, BorrowedFd<'_>, PollFlags)> {
-        let mut sources = vec![(Source::Children, self.wakes.as_fd(), PollFlags::IN)];
-        let is_over = matches!(self.phase, Phase::Sending { .. });
-        // Before the start nothing can take the input, but the start itself must get through.
-        let takes_frames = self.frames_open && !is_over && !(self.request.started() && self.inbox.is_full());
-        if takes_frames {
-            sources.push((Source::Frames, stdin(), PollFlags::IN));
-        }
-        if !self.outbox.is_empty() {
-            sources.push((Source::Server, stdout(), PollFlags::OUT));
-        }
-        sources.extend(control(Source::Successor, self.successor.as_ref()));
-        sources.extend(control(Source::Control, self.child.as_ref()));
-        let Some(child) = &self.child else { return sources };
-        if !self.outbox.is_full() && !matches!(self.phase, Phase::Standby) {
-            let pipes = [(Source::Stdout, &child.stdout), (Source::Stderr, &child.stderr)];
-            let open = pipes.into_iter().filter_map(|(source, fd)| Some((source, fd.as_ref()?.as_fd(), PollFlags::IN)));
-            sources.extend(open);
-        }
-        if let (Some(stdin), true) = (&child.stdin, self.request.started() && self.inbox.waits()) {
-            sources.push((Source::Stdin, stdin.as_fd(), PollFlags::OUT));
-        }
-        sources
-    }
-
     fn serve(&mut self, source: Source) {
         match source {
             Source::Frames => self.read_frames(),
@@ -221,28 +178,6 @@ impl Sandbox {
         self.program.as_mut().ok_or_else(|| io::Error::other("the program has no file"))
     }
 
-    fn start(&mut self, config: &Config) -> io::Result<()> {
-        self.program_file()?;
-        self.program = None;
-        let before = Counters::read();
-        let has_input = !self.inbox.is_over();
-        if let Some(successor) = self.successor.take() {
-            // It has not loaded everything, and a program does not wait for that.
-            family::kill(successor.pid);
-        }
-        let told = self.child.as_mut().is_some_and(|child| child.hand_over(config, has_input));
-        if !told {
-            // Whatever is left of a warm child must not stand in the program's way.
-            family::kill_all();
-            self.child = Some(Child::cold(&self.setting.command, config, has_input)?);
-        }
-        let allowed = Duration::from_millis(config.wall_ms.saturating_add(config.grace_ms));
-        let deadline = if config.wall_ms == 0 { None } else { Instant::now().checked_add(allowed) };
-        self.phase = Phase::Running { before, deadline };
-        self.feed();
-        Ok(())
-    }
-
     /// Gives the program what it takes of its input, and then its end.
     fn feed(&mut self) {
         if !self.request.started() {
@@ -305,62 +240,6 @@ impl Sandbox {
                 self.outbox = Outbox::default();
                 self.phase = Phase::Sending { verdict: Verdict::Failed, since: Instant::now() };
             }
-        }
-    }
-
-    /// What a warm child says before it is the program.
-    fn hear(&mut self) {
-        let Some(child) = &mut self.child else { return };
-        let (words, listens) = child.words();
-        if !listens || !child.pass_on() {
-            child.control = None;
-        }
-        for word in words {
-            match word {
-                Word::Up => self.is_up(),
-                Word::Warm => self.is_warm(),
-                Word::Keeper(pid) => self.keeper = self.keeper.or(Some(pid)),
-            }
-        }
-        self.send();
-    }
-
-    fn hear_the_successor(&mut self) {
-        let Some(successor) = &mut self.successor else { return };
-        let (words, listens) = successor.words();
-        if !listens {
-            successor.control = None;
-        }
-        for word in words {
-            match word {
-                Word::Up => {}
-                Word::Keeper(pid) => self.keeper = Some(pid),
-                Word::Warm => {
-                    if let Some(spare) = std::mem::replace(&mut self.child, self.successor.take()) {
-                        family::kill(spare.pid);
-                    }
-                    self.is_warm();
-                }
-            }
-        }
-        self.send();
-    }
-
-    fn is_up(&mut self) {
-        if !matches!(self.phase, Phase::Standby) {
-            return;
-        }
-        self.outbox.push(Tell::Ready, br#"{"protocol":1}"#);
-        if self.setting.spare && self.successor.is_none() {
-            // One that cannot be started is missed by nobody: the spare one takes the program.
-            self.successor = Child::warm(&self.setting.command, false).ok();
-        }
-    }
-
-    fn is_warm(&mut self) {
-        if matches!(self.phase, Phase::Standby) {
-            let ready = json!({"protocol": 1, "warm": true, "memoryBytes": figures::memory_bytes()});
-            self.outbox.push(Tell::Ready, ready.to_string().as_bytes());
         }
     }
 
@@ -480,10 +359,4 @@ impl Sandbox {
             Phase::Standby => None,
         }
     }
-}
-
-/// The control socket of a warm child, and what it is watched for.
-fn control(source: Source, child: Option<&Child>) -> Option<(Source, BorrowedFd<'_>, PollFlags)> {
-    let (fd, waits) = child?.control()?;
-    Some((source, fd, if waits { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }))
 }
