@@ -1,0 +1,63 @@
+//! What the loop waits for: everything that may move now, and nothing that may not.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    stdio::{stdin, stdout},
+};
+
+use super::{Phase, Sandbox, Source};
+use crate::child::Child;
+
+impl Sandbox {
+    /// Everything that is ready now, after waiting for the first.
+    pub(super) fn wait(&self) -> io::Result<Vec<Source>> {
+        let sources = self.sources();
+        let mut polled: Vec<_> = sources.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+        let timeout = self.next_look().map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        match poll(&mut polled, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready = polled.iter().zip(&sources).filter(|(polled, _)| !polled.revents().is_empty());
+        Ok(ready.map(|(_, (source, ..))| *source).collect())
+    }
+
+    fn sources(&self) -> Vec<(Source, BorrowedFd<'_>, PollFlags)> {
+        let mut sources = vec![(Source::Children, self.wakes.as_fd(), PollFlags::IN)];
+        let is_over = matches!(self.phase, Phase::Sending { .. });
+        // Before the start nothing can take the input, but the start itself must get through.
+        let takes_frames = self.frames_open && !is_over && !(self.request.started() && self.inbox.is_full());
+        if takes_frames {
+            sources.push((Source::Frames, stdin(), PollFlags::IN));
+        }
+        if !self.outbox.is_empty() {
+            sources.push((Source::Server, stdout(), PollFlags::OUT));
+        }
+        sources.extend(control(Source::Successor, self.successor.as_ref()));
+        sources.extend(control(Source::Control, self.child.as_ref()));
+        let Some(child) = &self.child else { return sources };
+        if !self.outbox.is_full() && !matches!(self.phase, Phase::Standby) {
+            let pipes = [(Source::Stdout, &child.stdout), (Source::Stderr, &child.stderr)];
+            let open = pipes.into_iter().filter_map(|(source, fd)| Some((source, fd.as_ref()?.as_fd(), PollFlags::IN)));
+            sources.extend(open);
+        }
+        if let (Some(stdin), true) = (&child.stdin, self.request.started() && self.inbox.waits()) {
+            sources.push((Source::Stdin, stdin.as_fd(), PollFlags::OUT));
+        }
+        sources
+    }
+}
+
+/// The control socket of a warm child, and what it is watched for.
+fn control(source: Source, child: Option<&Child>) -> Option<(Source, BorrowedFd<'_>, PollFlags)> {
+    let (fd, waits) = child?.control()?;
+    Some((source, fd, if waits { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }))
+}
