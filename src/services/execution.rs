@@ -11,106 +11,48 @@
 
 mod collect;
 mod drive;
+mod handle;
 mod log;
+mod one;
+mod report;
+mod request;
 mod verdict;
 
-use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use tokio::{sync::watch, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{Instrument, error, info, info_span, warn};
+use tracing::{Instrument, info_span, warn};
 
 pub use collect::{Captured, so_far};
+pub use handle::{CancelOnDrop, Run};
 pub use log::{EventLog, LogFacts};
+pub use report::Report;
+pub use request::RunRequest;
 
-use self::drive::Job;
+use self::{handle::internal, one::OneRun};
 use super::{
-    admission::{Admission, Position, Ticket, Turn},
-    files::{Change, FileEntry, FileList, Files},
-    janitor::{Janitor, Lease, chain},
-    standby::{Standbys, Taken},
-    started::Started,
+    admission::{Admission, Turn},
+    files::Files,
+    janitor::Janitor,
+    standby::Standbys,
 };
 use crate::{
     nouns::{
         clock::Clock,
         error::{Code, Failure},
-        event::{EventKind, FileNote},
-        id::{ConversationId, InstanceId, Language, RunId, SandboxId},
+        event::EventKind,
+        id::{ConversationId, InstanceId, Language, RunId},
         limits::Limits,
-        outcome::{Ended, Figures, Outcome},
     },
     ports::{
         auth::Principal,
-        engine::{Engine, SandboxSpec},
+        engine::Engine,
         runner::{Catalog, Protocol, Runner},
-        store::{Mark, SafePath, Store},
+        store::Store,
     },
 };
-
-/// How long after its wall clock limit a sandbox is certainly unwanted, in seconds.
-const DEADLINE_MARGIN_S: i64 = 60;
-
-/// What is asked for.
-#[derive(Debug, Clone)]
-pub struct RunRequest {
-    /// Who asks.
-    pub principal: Principal,
-    /// Whose files are `/data`.
-    pub conversation: ConversationId,
-    /// A language or an alias of one.
-    pub language: Language,
-    /// The program's text.
-    pub program: Bytes,
-    /// Arguments of the program. Only a framed runner takes any.
-    pub args: Vec<String>,
-    /// What the program reads from its standard input. Only a framed runner takes any.
-    pub stdin: Bytes,
-    /// What this run may use, where it is less than the server's limits.
-    pub limits: Option<Limits>,
-    /// What is written to `/data` when it is this run's turn.
-    pub files: Vec<(SafePath, Bytes)>,
-    /// The conversation is deleted when the run is over.
-    pub throw_away: bool,
-}
-
-impl RunRequest {
-    /// A program without arguments and input, under the server's limits.
-    pub fn new(principal: Principal, conversation: ConversationId, language: Language, program: Bytes) -> Self {
-        Self {
-            principal,
-            conversation,
-            language,
-            program,
-            args: Vec::new(),
-            stdin: Bytes::new(),
-            limits: None,
-            files: Vec::new(),
-            throw_away: false,
-        }
-    }
-}
-
-/// What came of it.
-#[derive(Debug, Clone)]
-pub struct Report {
-    /// Which run.
-    pub run: RunId,
-    /// Whose files.
-    pub conversation: ConversationId,
-    /// The language's own name.
-    pub language: Language,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// What it printed to standard output.
-    pub stdout: Captured,
-    /// What it printed to standard error.
-    pub stderr: Captured,
-    /// The conversation's files, those of this run first.
-    pub files: FileList,
-}
 
 /// What runs under which rules.
 #[derive(Debug, Clone, Copy)]
@@ -155,67 +97,6 @@ struct Inner {
     tasks: TaskTracker,
     stopping: CancellationToken,
     cancel_all: CancellationToken,
-}
-
-/// A run that was begun. Dropping it changes nothing for the run; a clone is the same run.
-#[derive(Clone)]
-pub struct Run {
-    /// Which.
-    pub id: RunId,
-    /// The language's own name.
-    pub language: Language,
-    /// Where it is in the line, while it waits.
-    pub position: Position,
-    /// What happens to it.
-    pub log: Arc<EventLog>,
-    cancel: CancellationToken,
-    report: watch::Receiver<Option<Result<Arc<Report>, Failure>>>,
-}
-
-/// Cancels the run when it is dropped, unless the run is over.
-pub struct CancelOnDrop(CancellationToken);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
-}
-
-impl Run {
-    /// Waits for the end.
-    ///
-    /// # Errors
-    /// Our own failures; a program that fails is a report.
-    pub async fn finished(&mut self) -> Result<Arc<Report>, Failure> {
-        match self.report.wait_for(Option::is_some).await {
-            Ok(report) => report.clone().unwrap_or_else(|| Err(internal())),
-            // The task ended without a word, which it never does.
-            Err(_) => Err(internal()),
-        }
-    }
-
-    /// What came of it, if it is over.
-    pub fn result(&self) -> Option<Result<Arc<Report>, Failure>> {
-        self.report.borrow().clone()
-    }
-
-    /// Asks for the run to be stopped. `finished` tells when it is.
-    pub fn cancel(&self) {
-        self.cancel.cancel();
-    }
-
-    /// The policy «when the caller goes away, stop the run», as a value.
-    pub fn cancel_on_drop(&self) -> CancelOnDrop {
-        CancelOnDrop(self.cancel.clone())
-    }
-}
-
-fn stopping() -> Failure {
-    Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment.")
-}
-
-fn internal() -> Failure {
-    Failure::new(Code::Internal, "The server failed while it ran the program: its log says why.")
 }
 
 impl Executions {
@@ -337,6 +218,10 @@ impl Executions {
     }
 }
 
+fn stopping() -> Failure {
+    Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment.")
+}
+
 impl Inner {
     fn runner(&self, language: &Language) -> Result<Runner, Failure> {
         self.parts.catalog.find(language).ok_or_else(|| {
@@ -349,194 +234,5 @@ impl Inner {
             };
             Failure::new(Code::RunnerNotFound, format!("language: there is no runner for `{language}`; {hint}."))
         })
-    }
-}
-
-/// One run on its way.
-struct OneRun {
-    inner: Arc<Inner>,
-    id: RunId,
-    request: RunRequest,
-    runner: Runner,
-    limits: Limits,
-    log: Arc<EventLog>,
-    cancel: CancellationToken,
-}
-
-impl OneRun {
-    async fn execute(&self, ticket: Ticket) -> Result<Report, Failure> {
-        // Held to the end: the slot and the conversation's turn are given back after the sandbox is posted.
-        let _permit = tokio::select! {
-            biased;
-            () = self.cancel.cancelled() => return Ok(self.cancelled_early()),
-            permit = ticket.turn() => permit?,
-        };
-        let result = self.in_turn().await;
-        if self.request.throw_away {
-            self.throw_away().await;
-        }
-        result
-    }
-
-    async fn in_turn(&self) -> Result<Report, Failure> {
-        let parts = &self.inner.parts;
-        let limits = self.limits;
-        let _first = parts.standbys.foreground();
-        let standing = parts.standbys.take(&self.request.conversation, &self.runner, &limits).await;
-        let (started, lease, mark) = match standing {
-            Some(Taken { started, lease, mark }) => (started, lease, mark),
-            None => match self.start_now().await? {
-                Some(fresh) => fresh,
-                None => return Ok(self.cancelled_early()),
-            },
-        };
-        self.write_files().await?;
-        self.log.add(EventKind::Started);
-        let RunRequest { program, args, stdin, .. } = &self.request;
-        let job = Job { program, args, stdin, limits: &limits };
-        let driven =
-            drive::drive(parts.engine.as_ref(), started, job, &self.log, &self.cancel).await.map_err(|error| {
-                error!(error = %chain(&error), image = %self.runner.image.0, "how a program ended is not known");
-                error.failure()
-            })?;
-        // The program is dead, so nothing races with the listing; the sandbox itself goes behind the caller's back.
-        drop(lease);
-        if self.request.throw_away {
-            return Ok(self.report(verdict::outcome(&driven, limits), FileList::default()));
-        }
-        let files = parts.files.changed_since(&self.request.conversation, mark).await?;
-        parts.standbys.used(&self.request.conversation, &self.runner.language);
-        Ok(self.report(verdict::outcome(&driven, limits), files))
-    }
-
-    /// A sandbox started for this run, or nothing when the run was cancelled before there was one.
-    async fn start_now(&self) -> Result<Option<(Started, Arc<Lease>, Mark)>, Failure> {
-        let (data, mark) = self.prepare().await?;
-        let lease = Arc::new(self.inner.parts.janitor.lease(SandboxId::new()));
-        let life_s = i64::try_from(self.limits.wall().as_secs()).unwrap_or(i64::MAX / 2) + DEADLINE_MARGIN_S;
-        let spec = SandboxSpec {
-            id: lease.id(),
-            instance: self.inner.options.instance,
-            image: self.runner.image.clone(),
-            data,
-            limits: self.limits,
-            uid: self.inner.options.uid,
-            own_init: self.runner.protocol == Protocol::Framed,
-            deadline_unix_s: self.inner.parts.clock.unix_s() + life_s,
-        };
-        Ok(self.start(spec, &lease).await?.map(|started| (started, lease, mark)))
-    }
-
-    /// A sandbox, or nothing when the run was cancelled before there was one. A start is never broken off half way: an
-    /// engine could finish it after the sandbox was looked for and not found.
-    async fn start(&self, spec: SandboxSpec, lease: &Arc<Lease>) -> Result<Option<Started>, Failure> {
-        let engine = Arc::clone(&self.inner.parts.engine);
-        let held = Arc::clone(lease);
-        let mut starting = self.inner.tasks.spawn(async move {
-            let started = engine.start(&spec).await;
-            drop(held);
-            started
-        });
-        tokio::select! {
-            biased;
-            () = self.cancel.cancelled() => Ok(None),
-            started = &mut starting => match started {
-                Ok(Ok(sandbox)) => Ok(Some(Started::new(sandbox, self.runner.protocol))),
-                Ok(Err(error)) => Err(self.engine_failed(&error)),
-                Err(_) => Err(internal()),
-            },
-        }
-    }
-
-    /// Writes what the program finds in `/data`: once there is a sandbox, so that a standby can be taken.
-    async fn write_files(&self) -> Result<(), Failure> {
-        let RunRequest { principal, conversation, files, .. } = &self.request;
-        for (path, bytes) in files {
-            self.inner.parts.files.write(principal, conversation, path, bytes.clone()).await?;
-        }
-        Ok(())
-    }
-
-    /// Deletes the conversation's folder: its turn is still held, and the program is dead.
-    async fn throw_away(&self) {
-        let (store, id) = (Arc::clone(&self.inner.parts.store), self.request.conversation.clone());
-        let removed = tokio::task::spawn_blocking(move || store.remove_conversation(&id)).await;
-        if let Ok(Err(error)) = removed {
-            error!(error = %chain(&error), "a folder that was to be thrown away is left");
-        }
-    }
-
-    async fn prepare(&self) -> Result<(PathBuf, Mark), Failure> {
-        let (store, id) = (Arc::clone(&self.inner.parts.store), self.request.conversation.clone());
-        let prepared = tokio::task::spawn_blocking(move || {
-            let conversation = store.create_conversation(&id)?;
-            Ok::<_, crate::ports::store::StoreError>((conversation.data_dir(), conversation.mark()?))
-        });
-        match prepared.await {
-            Ok(Ok(prepared)) => Ok(prepared),
-            Ok(Err(error)) => {
-                error!(error = %chain(&error), "the conversation's folder was not prepared");
-                Err(error.failure())
-            }
-            Err(_) => Err(internal()),
-        }
-    }
-
-    fn engine_failed(&self, error: &crate::ports::engine::EngineError) -> Failure {
-        error!(error = %chain(error), image = %self.runner.image.0, "the engine failed a run");
-        error.failure()
-    }
-
-    fn cancelled_early(&self) -> Report {
-        let figures = Figures::default();
-        let limits = self.limits;
-        self.report(Outcome { ended: Ended::Cancelled, oom_killed: false, limits, figures }, FileList::default())
-    }
-
-    fn report(&self, outcome: Outcome, files: FileList) -> Report {
-        self.log.flush();
-        for file in files.files.iter().filter(|file| file.change != Change::Unchanged) {
-            self.log.add(EventKind::File(Box::new(note(file))));
-        }
-        let (stdout, stderr) = collect::collect(&self.log.since(0), &outcome.figures);
-        Report {
-            run: self.id,
-            conversation: self.request.conversation.clone(),
-            language: self.runner.language.clone(),
-            outcome,
-            stdout,
-            stderr,
-            files,
-        }
-    }
-
-    fn conclude(&self, result: &Result<Arc<Report>, Failure>) {
-        let (conversation, language) = (&self.request.conversation, &self.runner.language);
-        let principal = self.request.principal.name();
-        match result {
-            Ok(report) => {
-                let Outcome { ended, figures, .. } = report.outcome;
-                let wall_ms = u64::try_from(figures.wall.as_millis()).unwrap_or(u64::MAX);
-                info!(%principal, %conversation, %language, ended = ended.word(), ?ended, wall_ms, "run ended");
-                self.log.add(EventKind::Finished(Box::new(report.outcome)));
-            }
-            Err(failure) => {
-                info!(%principal, %conversation, %language, code = %failure.code, "run failed");
-                self.log.add(EventKind::Failed(failure.clone()));
-            }
-        }
-    }
-}
-
-fn note(file: &FileEntry) -> FileNote {
-    FileNote {
-        path: file.path.clone(),
-        path_encoded: file.path_encoded.clone(),
-        size: file.size,
-        media_type: file.media_type.clone(),
-        change: file.change.word(),
-        modified_unix_s: file.modified_unix_s,
-        url: file.url.clone(),
-        url_expires_unix_s: file.url_expires_unix_s,
     }
 }

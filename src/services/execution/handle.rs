@@ -1,0 +1,75 @@
+//! A run in the hands of whoever asked for it: to wait for it, to follow it, to stop it.
+//!
+//! A handle owns nothing of the run: when the last one is dropped the run goes on.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{log::EventLog, report::Report};
+use crate::{
+    nouns::{
+        error::{Code, Failure},
+        id::{Language, RunId},
+    },
+    services::admission::Position,
+};
+
+/// A run that was begun. Dropping it changes nothing for the run; a clone is the same run.
+#[derive(Clone)]
+pub struct Run {
+    /// Which.
+    pub id: RunId,
+    /// The language's own name.
+    pub language: Language,
+    /// Where it is in the line, while it waits.
+    pub position: Position,
+    /// What happens to it.
+    pub log: Arc<EventLog>,
+    pub(super) cancel: CancellationToken,
+    pub(super) report: watch::Receiver<Option<Result<Arc<Report>, Failure>>>,
+}
+
+/// Cancels the run when it is dropped, unless the run is over.
+pub struct CancelOnDrop(CancellationToken);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+impl Run {
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// Our own failures; a program that fails is a report.
+    pub async fn finished(&mut self) -> Result<Arc<Report>, Failure> {
+        match self.report.wait_for(Option::is_some).await {
+            Ok(report) => report.clone().unwrap_or_else(|| Err(internal())),
+            // The task ended without a word, which it never does.
+            Err(_) => Err(internal()),
+        }
+    }
+
+    /// What came of it, if it is over.
+    pub fn result(&self) -> Option<Result<Arc<Report>, Failure>> {
+        self.report.borrow().clone()
+    }
+
+    /// Asks for the run to be stopped. `finished` tells when it is.
+    pub fn cancel(&self) {
+        self.cancel.cancel();
+    }
+
+    /// The policy «when the caller goes away, stop the run», as a value.
+    pub fn cancel_on_drop(&self) -> CancelOnDrop {
+        CancelOnDrop(self.cancel.clone())
+    }
+}
+
+/// What a client is told when the server itself failed.
+pub(super) fn internal() -> Failure {
+    Failure::new(Code::Internal, "The server failed while it ran the program: its log says why.")
+}

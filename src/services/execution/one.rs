@@ -1,0 +1,221 @@
+//! One run on its way: its turn, its sandbox, its program, its report.
+//!
+//! Lives in the task that [`Executions::begin`](super::Executions::begin) spawned, and spawns one more: the engine's
+//! start, which ends by itself and is never broken off.
+
+use std::{path::PathBuf, sync::Arc};
+
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use super::{
+    Inner, collect,
+    drive::{self, Job},
+    handle::internal,
+    log::EventLog,
+    report::{Report, note},
+    request::RunRequest,
+    verdict,
+};
+use crate::{
+    nouns::{
+        error::Failure,
+        event::EventKind,
+        id::{RunId, SandboxId},
+        limits::Limits,
+        outcome::{Ended, Figures, Outcome},
+    },
+    ports::{
+        engine::{EngineError, SandboxSpec},
+        runner::{Protocol, Runner},
+        store::{Mark, StoreError},
+    },
+    services::{
+        admission::Ticket,
+        files::{Change, FileList},
+        janitor::{Lease, chain},
+        standby::Taken,
+        started::Started,
+    },
+};
+
+/// How long after its wall clock limit a sandbox is certainly unwanted, in seconds.
+const DEADLINE_MARGIN_S: i64 = 60;
+
+/// One run on its way.
+pub(super) struct OneRun {
+    pub(super) inner: Arc<Inner>,
+    pub(super) id: RunId,
+    pub(super) request: RunRequest,
+    pub(super) runner: Runner,
+    pub(super) limits: Limits,
+    pub(super) log: Arc<EventLog>,
+    pub(super) cancel: CancellationToken,
+}
+
+impl OneRun {
+    /// To the end: waits for its turn, gets a sandbox, has the program run, gives everything back.
+    pub(super) async fn execute(&self, ticket: Ticket) -> Result<Report, Failure> {
+        // Held to the end: the slot and the conversation's turn are given back after the sandbox is posted.
+        let _permit = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => return Ok(self.cancelled_early()),
+            permit = ticket.turn() => permit?,
+        };
+        let result = self.in_turn().await;
+        if self.request.throw_away {
+            self.throw_away().await;
+        }
+        result
+    }
+
+    async fn in_turn(&self) -> Result<Report, Failure> {
+        let parts = &self.inner.parts;
+        let limits = self.limits;
+        let _first = parts.standbys.foreground();
+        let standing = parts.standbys.take(&self.request.conversation, &self.runner, &limits).await;
+        let (started, lease, mark) = match standing {
+            Some(Taken { started, lease, mark }) => (started, lease, mark),
+            None => match self.start_now().await? {
+                Some(fresh) => fresh,
+                None => return Ok(self.cancelled_early()),
+            },
+        };
+        self.write_files().await?;
+        self.log.add(EventKind::Started);
+        let RunRequest { program, args, stdin, .. } = &self.request;
+        let job = Job { program, args, stdin, limits: &limits };
+        let driven =
+            drive::drive(parts.engine.as_ref(), started, job, &self.log, &self.cancel).await.map_err(|error| {
+                error!(error = %chain(&error), image = %self.runner.image.0, "how a program ended is not known");
+                error.failure()
+            })?;
+        // The program is dead, so nothing races with the listing; the sandbox itself goes behind the caller's back.
+        drop(lease);
+        if self.request.throw_away {
+            return Ok(self.report(verdict::outcome(&driven, limits), FileList::default()));
+        }
+        let files = parts.files.changed_since(&self.request.conversation, mark).await?;
+        parts.standbys.used(&self.request.conversation, &self.runner.language);
+        Ok(self.report(verdict::outcome(&driven, limits), files))
+    }
+
+    /// A sandbox started for this run, or nothing when the run was cancelled before there was one.
+    async fn start_now(&self) -> Result<Option<(Started, Arc<Lease>, Mark)>, Failure> {
+        let (data, mark) = self.prepare().await?;
+        let lease = Arc::new(self.inner.parts.janitor.lease(SandboxId::new()));
+        let life_s = i64::try_from(self.limits.wall().as_secs()).unwrap_or(i64::MAX / 2) + DEADLINE_MARGIN_S;
+        let spec = SandboxSpec {
+            id: lease.id(),
+            instance: self.inner.options.instance,
+            image: self.runner.image.clone(),
+            data,
+            limits: self.limits,
+            uid: self.inner.options.uid,
+            own_init: self.runner.protocol == Protocol::Framed,
+            deadline_unix_s: self.inner.parts.clock.unix_s() + life_s,
+        };
+        Ok(self.start(spec, &lease).await?.map(|started| (started, lease, mark)))
+    }
+
+    /// A sandbox, or nothing when the run was cancelled before there was one. A start is never broken off half way: an
+    /// engine could finish it after the sandbox was looked for and not found.
+    async fn start(&self, spec: SandboxSpec, lease: &Arc<Lease>) -> Result<Option<Started>, Failure> {
+        let engine = Arc::clone(&self.inner.parts.engine);
+        let held = Arc::clone(lease);
+        let mut starting = self.inner.tasks.spawn(async move {
+            let started = engine.start(&spec).await;
+            drop(held);
+            started
+        });
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Ok(None),
+            started = &mut starting => match started {
+                Ok(Ok(sandbox)) => Ok(Some(Started::new(sandbox, self.runner.protocol))),
+                Ok(Err(error)) => Err(self.engine_failed(&error)),
+                Err(_) => Err(internal()),
+            },
+        }
+    }
+
+    /// Writes what the program finds in `/data`: once there is a sandbox, so that a standby can be taken.
+    async fn write_files(&self) -> Result<(), Failure> {
+        let RunRequest { principal, conversation, files, .. } = &self.request;
+        for (path, bytes) in files {
+            self.inner.parts.files.write(principal, conversation, path, bytes.clone()).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the conversation's folder: its turn is still held, and the program is dead.
+    async fn throw_away(&self) {
+        let (store, id) = (Arc::clone(&self.inner.parts.store), self.request.conversation.clone());
+        let removed = tokio::task::spawn_blocking(move || store.remove_conversation(&id)).await;
+        if let Ok(Err(error)) = removed {
+            error!(error = %chain(&error), "a folder that was to be thrown away is left");
+        }
+    }
+
+    async fn prepare(&self) -> Result<(PathBuf, Mark), Failure> {
+        let (store, id) = (Arc::clone(&self.inner.parts.store), self.request.conversation.clone());
+        let prepared = tokio::task::spawn_blocking(move || {
+            let conversation = store.create_conversation(&id)?;
+            Ok::<_, StoreError>((conversation.data_dir(), conversation.mark()?))
+        });
+        match prepared.await {
+            Ok(Ok(prepared)) => Ok(prepared),
+            Ok(Err(error)) => {
+                error!(error = %chain(&error), "the conversation's folder was not prepared");
+                Err(error.failure())
+            }
+            Err(_) => Err(internal()),
+        }
+    }
+
+    fn engine_failed(&self, error: &EngineError) -> Failure {
+        error!(error = %chain(error), image = %self.runner.image.0, "the engine failed a run");
+        error.failure()
+    }
+
+    fn cancelled_early(&self) -> Report {
+        let figures = Figures::default();
+        let limits = self.limits;
+        self.report(Outcome { ended: Ended::Cancelled, oom_killed: false, limits, figures }, FileList::default())
+    }
+
+    fn report(&self, outcome: Outcome, files: FileList) -> Report {
+        self.log.flush();
+        for file in files.files.iter().filter(|file| file.change != Change::Unchanged) {
+            self.log.add(EventKind::File(Box::new(note(file))));
+        }
+        let (stdout, stderr) = collect::collect(&self.log.since(0), &outcome.figures);
+        Report {
+            run: self.id,
+            conversation: self.request.conversation.clone(),
+            language: self.runner.language.clone(),
+            outcome,
+            stdout,
+            stderr,
+            files,
+        }
+    }
+
+    /// Tells the log, and the server's own, what came of it.
+    pub(super) fn conclude(&self, result: &Result<Arc<Report>, Failure>) {
+        let (conversation, language) = (&self.request.conversation, &self.runner.language);
+        let principal = self.request.principal.name();
+        match result {
+            Ok(report) => {
+                let Outcome { ended, figures, .. } = report.outcome;
+                let wall_ms = u64::try_from(figures.wall.as_millis()).unwrap_or(u64::MAX);
+                info!(%principal, %conversation, %language, ended = ended.word(), ?ended, wall_ms, "run ended");
+                self.log.add(EventKind::Finished(Box::new(report.outcome)));
+            }
+            Err(failure) => {
+                info!(%principal, %conversation, %language, code = %failure.code, "run failed");
+                self.log.add(EventKind::Failed(failure.clone()));
+            }
+        }
+    }
+}

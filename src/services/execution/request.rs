@@ -1,0 +1,51 @@
+//! What is asked of a run.
+
+use bytes::Bytes;
+
+use crate::{
+    nouns::{
+        id::{ConversationId, Language},
+        limits::Limits,
+    },
+    ports::{auth::Principal, store::SafePath},
+};
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// Who asks.
+    pub principal: Principal,
+    /// Whose files are `/data`.
+    pub conversation: ConversationId,
+    /// A language or an alias of one.
+    pub language: Language,
+    /// The program's text.
+    pub program: Bytes,
+    /// Arguments of the program. Only a framed runner takes any.
+    pub args: Vec<String>,
+    /// What the program reads from its standard input. Only a framed runner takes any.
+    pub stdin: Bytes,
+    /// What this run may use, where it is less than the server's limits.
+    pub limits: Option<Limits>,
+    /// What is written to `/data` when it is this run's turn.
+    pub files: Vec<(SafePath, Bytes)>,
+    /// The conversation is deleted when the run is over.
+    pub throw_away: bool,
+}
+
+impl RunRequest {
+    /// A program without arguments and input, under the server's limits.
+    pub fn new(principal: Principal, conversation: ConversationId, language: Language, program: Bytes) -> Self {
+        Self {
+            principal,
+            conversation,
+            language,
+            program,
+            args: Vec::new(),
+            stdin: Bytes::new(),
+            limits: None,
+            files: Vec::new(),
+            throw_away: false,
+        }
+    }
+}
