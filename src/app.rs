@@ -1,9 +1,9 @@
 //! Builds every long-lived part once, in a straight line, and takes them down in the opposite order.
 //!
 //! ```text
-//! App::build ── janitor (sweep, rounds) · discovery (follow) · executions (a task a run)
+//! App::build ── janitor (sweep, rounds) · discovery (follow) · retention (rounds) · executions (a task a run)
 //! App::serve ── one accept loop, a task a connection
-//! App::stop  ── connections end · runs end or are cancelled · the janitor empties its list · discovery ends
+//! App::stop  ── connections end · runs end or are cancelled · the janitor empties its list · discovery and retention end
 //! ```
 
 mod listen;
@@ -33,7 +33,9 @@ use crate::{
         execution::{ExecutionOptions, ExecutionParts, Executions},
         files::{Files, FilesOptions},
         janitor::Janitor,
+        quota::QuotaOptions,
         readiness::Readiness,
+        retention::{Retention, RetentionOptions},
         runs::{Runs, RunsOptions},
         standby::{StandbyOptions, StandbyParts, Standbys},
     },
@@ -47,6 +49,8 @@ use crate::{
 
 /// How long the janitor may take to empty its list at the end.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
+/// How long after the end of any run a conversation still counts as in use.
+const IN_USE_MARGIN: Duration = Duration::from_mins(5);
 
 /// Why the server does not start: one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +86,8 @@ pub struct App {
     pub files: Arc<Files>,
     /// Ends what nobody holds.
     pub janitor: Janitor,
+    /// How long conversations are kept.
+    pub retention: Arc<Retention>,
     /// Sandboxes that were started ahead of need.
     pub standbys: Standbys,
     /// The runners known now.
@@ -94,6 +100,7 @@ pub struct App {
     pub mcp: McpParts,
     router: Router,
     discovery: JoinHandle<()>,
+    keeping: JoinHandle<()>,
     stop: CancellationToken,
     shutdown_grace: Duration,
     listen: listen::Limits,
@@ -118,7 +125,7 @@ pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartEr
     Ok((engine, probe))
 }
 
-/// Takes away what an earlier process left. What takes long is deleted behind the back of the start.
+/// Takes away what an earlier process left. What takes long is deleted later, behind the back of the start.
 async fn leftovers(store: &Arc<Store>) {
     let report = |result: Result<(), StoreError>| {
         if let Err(error) = result {
@@ -129,8 +136,6 @@ async fn leftovers(store: &Arc<Store>) {
     if let Ok(cleared) = tokio::task::spawn_blocking(move || nameless.clear_nameless()).await {
         report(cleared);
     }
-    let trash = Arc::clone(store);
-    tokio::task::spawn_blocking(move || report(trash.empty_trash()));
 }
 
 impl App {
@@ -178,6 +183,7 @@ impl App {
         let base_url = config.public_base_url.to_string();
         let signer = Arc::new(UrlSigner::new(&secrets, base_url.trim_end_matches('/')));
         let files = Arc::new(Files::new(Arc::clone(&store), signer, clock.clone(), files_options(config)));
+        files.trash().empty();
         let standbys = Standbys::start(
             StandbyParts {
                 engine: Arc::clone(&engine),
@@ -210,6 +216,10 @@ impl App {
             },
         );
 
+        let retention =
+            Retention::new(Arc::clone(&files), executions.clone(), clock.clone(), retention_options(config));
+        let retention = Arc::new(retention);
+        let keeping = Arc::clone(&retention).start(stop.clone());
         let runs = Runs::new(executions.clone(), runs_options(config), clock);
 
         let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: mcp_options(config) };
@@ -231,6 +241,7 @@ impl App {
             runs,
             files,
             janitor,
+            retention,
             standbys,
             catalog,
             probe,
@@ -238,6 +249,7 @@ impl App {
             mcp,
             router,
             discovery,
+            keeping,
             stop,
             shutdown_grace,
             listen,
@@ -270,6 +282,8 @@ impl App {
         self.standbys.stop().await;
         self.janitor.drain(DRAIN_MAX).await;
         drop(self.discovery.await);
+        drop(self.keeping.await);
+        self.files.trash().stop();
     }
 }
 
@@ -331,6 +345,21 @@ fn files_options(config: &Config) -> FilesOptions {
         depth_max: config.files.depth_max as usize,
         read_bytes_max: config.files.read_bytes_max,
         write_bytes_max: config.files.write_bytes_max,
+        quota: QuotaOptions {
+            bytes_max: config.quota.bytes_max,
+            entries_max: config.quota.entries_max.into(),
+            free_bytes_min: config.quota.free_bytes_min,
+        },
+    }
+}
+
+fn retention_options(config: &Config) -> RetentionOptions {
+    let unused_s = config.quota.kept_unused_s;
+    let total_bytes = config.quota.total_bytes_max;
+    RetentionOptions {
+        unused_max: (unused_s > 0).then(|| Duration::from_secs(unused_s)),
+        total_bytes_max: (total_bytes > 0).then_some(total_bytes),
+        in_use: Duration::from_millis(config.limits.wall_ms) + IN_USE_MARGIN,
     }
 }
 

@@ -7,4 +7,6 @@ pub mod error;
 pub mod event;
 pub mod id;
 pub mod limits;
+#[cfg(test)]
+pub(crate) mod long;
 pub mod outcome;

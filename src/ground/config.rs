@@ -200,6 +200,22 @@ section! {
 }
 
 section! {
+    /// What conversations may take on disk, and how long they are kept.
+    pub struct Quota("quota") {
+        /// What the files of one conversation may take on disk, in bytes. A program that writes more is stopped.
+        bytes_max: u64 = 1 << 30,
+        /// Files, folders and links of one conversation. A program that makes more is stopped.
+        entries_max: u32 = 50_000,
+        /// Free space on the disk of SANDBOX_ROOT below which nothing is run or written, in bytes.
+        free_bytes_min: u64 = 512 << 20,
+        /// What all conversations may take together, in bytes; above it those used longest ago are deleted. 0: no ceiling.
+        total_bytes_max: u64 = 0,
+        /// How long a conversation is kept in which nothing is run or written, in seconds; then it is deleted. 0: for ever.
+        kept_unused_s: u64 = 2_592_000,
+    }
+}
+
+section! {
     /// The log, on standard error.
     pub struct Log("log") {
         /// error, warn, info, debug or trace, or a tracing filter such as `info,mcp_sandbox_server=debug`.
@@ -238,6 +254,8 @@ pub struct Config {
     pub runs: Runs,
     /// Files of conversations.
     pub files: Files,
+    /// What conversations may take on disk.
+    pub quota: Quota,
     /// The log.
     pub log: Log,
 }
@@ -269,6 +287,7 @@ pub fn settings() -> impl Iterator<Item = Setting> {
         Standby::SETTINGS,
         Runs::SETTINGS,
         Files::SETTINGS,
+        Quota::SETTINGS,
         Log::SETTINGS,
     ];
     NAMED.into_iter().chain(sections.into_iter().flatten().copied())

@@ -43,6 +43,8 @@ pub enum Code {
     EngineLost,
     /// No room is left on the disk.
     NoSpace,
+    /// The conversation's files take as much as they may.
+    QuotaExceeded,
     /// Nothing is served at that path.
     NotFound,
     /// The path is served, the method is not.
@@ -63,7 +65,7 @@ pub enum Code {
 
 impl Code {
     /// Every code, for documents and tests.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::InvalidArgument,
         Self::InvalidRequest,
         Self::Unauthorized,
@@ -83,6 +85,7 @@ impl Code {
         Self::RunnerFailed,
         Self::EngineLost,
         Self::NoSpace,
+        Self::QuotaExceeded,
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::UnsupportedMediaType,
@@ -115,6 +118,7 @@ impl Code {
             Self::RunnerFailed => "runner_failed",
             Self::EngineLost => "engine_lost",
             Self::NoSpace => "no_space",
+            Self::QuotaExceeded => "quota_exceeded",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::UnsupportedMediaType => "unsupported_media_type",
@@ -146,7 +150,7 @@ impl Code {
             Self::RateLimited => 429,
             Self::QueueFull | Self::QueueTimeout | Self::ShuttingDown | Self::EngineUnavailable => 503,
             Self::EngineFailed | Self::RunnerFailed | Self::EngineLost => 502,
-            Self::NoSpace => 507,
+            Self::NoSpace | Self::QuotaExceeded => 507,
             Self::Internal => 500,
         }
     }

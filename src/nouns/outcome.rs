@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::limits::Limits;
 
+/// The signal that ends a program whose file is as long as it may become.
+const SIGXFSZ: i32 = 25;
+
 /// How a run ended. The words are the contract's and are the same in every surface, log and metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
@@ -23,12 +26,50 @@ pub enum Ended {
     OutOfMemory,
     /// It printed more than the ceiling.
     OutputLimit,
-    /// It wrote more than the conversation's quota.
-    DiskLimit,
+    /// It wrote more than the disk may hold.
+    DiskLimit(DiskLimit),
     /// It was refused another process or thread, and failed.
     ProcessLimit,
     /// Somebody asked for it to be stopped.
     Cancelled,
+}
+
+/// Which limit on the disk it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskLimit {
+    /// What the conversation's files may take.
+    Bytes {
+        /// In bytes.
+        max: u64,
+    },
+    /// Files, folders and links in the conversation.
+    Entries {
+        /// How many.
+        max: u64,
+    },
+    /// What the server's disk must have left.
+    Free {
+        /// In bytes.
+        min: u64,
+    },
+}
+
+impl DiskLimit {
+    fn sentence(self) -> String {
+        match self {
+            Self::Bytes { max } => format!(
+                "The program was stopped because the conversation's files took more than {} MiB on disk: delete files                  that are no longer needed, then write less or smaller ones.",
+                mib(max)
+            ),
+            Self::Entries { max } => format!(
+                "The program was stopped because the conversation held more than {max} files and folders: delete those                  that are no longer needed, then put many small files into one."
+            ),
+            Self::Free { min } => format!(
+                "The program was stopped because the server's disk had less than {} MiB left: write less; the operator                  must free space on it.",
+                mib(min)
+            ),
+        }
+    }
 }
 
 impl Ended {
@@ -52,7 +93,7 @@ impl Ended {
             Self::TimedOut => "timed_out",
             Self::OutOfMemory => "out_of_memory",
             Self::OutputLimit => "output_limit",
-            Self::DiskLimit => "disk_limit",
+            Self::DiskLimit(_) => "disk_limit",
             Self::ProcessLimit => "process_limit",
             Self::Cancelled => "cancelled",
         }
@@ -106,6 +147,11 @@ impl Outcome {
             Ended::Exited { code } => {
                 format!("The program failed with exit status {code}: its standard error says why.")
             }
+            Ended::Signaled { signal: SIGXFSZ } => format!(
+                "The program was ended by signal {SIGXFSZ} (SIGXFSZ) because a file became longer than the limit of {} \
+                 MiB: write several smaller files.",
+                mib(limits.file_bytes_max)
+            ),
             Ended::Signaled { signal } => format!(
                 "The program was ended by signal {signal}{}: this is a crash inside the program, not a limit.",
                 signal_name(signal).map(|name| format!(" ({name})")).unwrap_or_default()
@@ -124,9 +170,7 @@ impl Outcome {
                  in /data.",
                 mib(limits.output_bytes_max)
             ),
-            Ended::DiskLimit => "The program was stopped because the conversation's files reached their quota: delete \
-                                 files you no longer need, or write less."
-                .to_owned(),
+            Ended::DiskLimit(limit) => limit.sentence(),
             Ended::ProcessLimit => format!(
                 "The program failed because it reached the limit of {} processes and threads: start fewer at a time.",
                 limits.processes_max
@@ -136,8 +180,9 @@ impl Outcome {
     }
 }
 
-fn mib(bytes: u64) -> String {
-    let tenths = bytes * 10 / (1 << 20);
+/// Megabytes with a decimal where it has one.
+pub fn mib(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10) / (1 << 20);
     if tenths.is_multiple_of(10) { (tenths / 10).to_string() } else { format!("{}.{}", tenths / 10, tenths % 10) }
 }
 
@@ -182,13 +227,26 @@ mod tests {
             (Ended::TimedOut, "30 s"),
             (Ended::OutOfMemory, "256 MiB"),
             (Ended::OutputLimit, "16 MiB"),
-            (Ended::DiskLimit, "quota"),
+            (Ended::DiskLimit(DiskLimit::Bytes { max: 3 << 19 }), "1.5 MiB"),
             (Ended::ProcessLimit, "128"),
             (Ended::Cancelled, "cancelled"),
         ];
         for ((ended, part), word) in all.into_iter().zip(Ended::WORDS) {
             let outcome = Outcome { ended, oom_killed: false, limits: Limits::default(), figures: Figures::default() };
             assert_eq!(ended.word(), word);
+            assert!(outcome.sentence().contains(part), "{}", outcome.sentence());
+        }
+    }
+
+    #[test]
+    fn a_limit_of_the_disk_is_named_with_its_value() {
+        let rows = [
+            (Ended::DiskLimit(DiskLimit::Entries { max: 50_000 }), "50000 files and folders"),
+            (Ended::DiskLimit(DiskLimit::Free { min: 512 << 20 }), "less than 512 MiB left"),
+            (Ended::Signaled { signal: 25 }, "limit of 100 MiB"),
+        ];
+        for (ended, part) in rows {
+            let outcome = Outcome { ended, oom_killed: false, limits: Limits::default(), figures: Figures::default() };
             assert!(outcome.sentence().contains(part), "{}", outcome.sentence());
         }
     }

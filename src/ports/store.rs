@@ -23,6 +23,7 @@ mod nameless;
 mod path;
 mod read;
 mod root;
+mod usage;
 mod write;
 
 #[cfg(test)]
@@ -41,10 +42,12 @@ use rustix::{
 };
 
 pub use self::{
-    all::KnownConversation,
+    all::{KnownConversation, LastUse},
+    delete::Deleted,
     nameless::Nameless,
     path::{COMPONENT_BYTES_MAX, COMPONENTS_MAX, PATH_BYTES_MAX, PathError, SafePath, decode_component, misleads},
     root::{RootError, Store},
+    usage::Usage,
 };
 use crate::nouns::{
     error::{Code, Failure},
@@ -173,6 +176,8 @@ pub struct Listing {
     pub truncated: bool,
     /// What is there and is no plain file.
     pub skipped: Vec<Skipped>,
+    /// What all of it takes on disk, where all of it was seen.
+    pub usage: Option<Usage>,
 }
 
 /// A plain file, opened and checked: read this descriptor and never the path again.

@@ -66,13 +66,9 @@ impl Conversations {
             let why = "A run is going on in this conversation: cancel it or wait for its end, then delete.";
             return Err(Failure::new(Code::ConversationBusy, why));
         };
-        let id = conversation.clone();
-        let removed = self.files.blocking(move |store| {
-            let removed = store.remove_conversation(&id);
-            drop(turn);
-            removed
-        });
-        if removed.await? {
+        let removed = self.files.remove(conversation).await;
+        drop(turn);
+        if removed? {
             info!(who = who.name(), %conversation, "a conversation was deleted");
             return Ok(());
         }

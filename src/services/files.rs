@@ -21,6 +21,10 @@ pub use self::{
     media::{OCTET_STREAM, media_type},
     signed::{Content, Download, SignedLink},
 };
+use super::{
+    quota::{Quota, QuotaOptions},
+    trash::Trash,
+};
 pub use crate::ports::store::Change;
 use crate::{
     nouns::{
@@ -31,12 +35,15 @@ use crate::{
     ports::{
         auth::Principal,
         signed_url::{URL_TTL_S_MAX, UrlSigner},
-        store::{Conversation, Entry, ListBounds, Mark, SafePath, Store, StoreError},
+        store::{Conversation, Deleted, Entry, ListBounds, Mark, SafePath, Store, StoreError, Usage},
     },
 };
 
 /// Steps on disk at the same time: enough to keep a disk busy, few enough to leave threads and descriptors to others.
 const STEPS_MAX: usize = 16;
+
+/// What a new folder takes on most disks, in bytes.
+const FOLDER_BYTES: u64 = 4096;
 
 /// The ceilings of one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +58,8 @@ pub struct FilesOptions {
     pub read_bytes_max: u64,
     /// Longest file that is written, in bytes.
     pub write_bytes_max: u64,
+    /// What a conversation may take on disk.
+    pub quota: QuotaOptions,
 }
 
 impl Default for FilesOptions {
@@ -61,6 +70,7 @@ impl Default for FilesOptions {
             depth_max: 16,
             read_bytes_max: 1 << 20,
             write_bytes_max: 8 << 20,
+            quota: QuotaOptions::default(),
         }
     }
 }
@@ -128,6 +138,8 @@ pub struct Files {
     clock: Arc<dyn Clock>,
     options: FilesOptions,
     steps: Arc<Semaphore>,
+    quota: Arc<Quota>,
+    trash: Trash,
 }
 
 impl std::fmt::Debug for Files {
@@ -139,7 +151,19 @@ impl std::fmt::Debug for Files {
 impl Files {
     /// The service over a store.
     pub fn new(store: Arc<Store>, signer: Arc<UrlSigner>, clock: Arc<dyn Clock>, options: FilesOptions) -> Self {
-        Self { store, signer, clock, options, steps: Arc::new(Semaphore::new(STEPS_MAX)) }
+        let quota = Arc::new(Quota::new(Arc::clone(&store), options.quota));
+        let trash = Trash::new(Arc::clone(&store));
+        Self { store, signer, clock, options, steps: Arc::new(Semaphore::new(STEPS_MAX)), quota, trash }
+    }
+
+    /// What conversations may take on disk.
+    pub(super) fn quota(&self) -> &Arc<Quota> {
+        &self.quota
+    }
+
+    /// Deletes what takes long.
+    pub fn trash(&self) -> &Trash {
+        &self.trash
     }
 
     /// Lists a conversation's files. One that has none has an empty list, whether it was ever used or not.
@@ -167,6 +191,7 @@ impl Files {
             None => Ok(None),
         });
         let Some(listing) = listed.await? else { return Ok(FileList::default()) };
+        self.quota.measured(conversation, listing.usage);
         let expires = self.url_expires_unix_s();
         Ok(FileList {
             files: listing.entries.into_iter().map(|entry| self.entry(conversation, entry, expires)).collect(),
@@ -218,7 +243,7 @@ impl Files {
     ///
     /// # Errors
     /// [`Code::TooLarge`] before the disk is touched, [`Code::NotAFile`] when a folder or file is in the way,
-    /// [`Code::NoSpace`], [`Code::Forbidden`].
+    /// [`Code::QuotaExceeded`] and [`Code::NoSpace`] with what was there left as it was, [`Code::Forbidden`].
     pub async fn write(
         &self,
         who: &Principal,
@@ -233,9 +258,30 @@ impl Files {
                 format!("The file is longer than {bytes_max} bytes: write a shorter one, or let a program make it.");
             return Err(Failure::new(Code::TooLarge, sentence));
         }
+        self.room(conversation, space(path, Some(bytes.len()))).await?;
         let (id, path) = (conversation.clone(), path.clone());
-        let entry = self.blocking(move |store| store.create_conversation(&id)?.write(&path, &bytes)).await?;
+        let entry = self.blocking(move |store| written(store, &id, |there| there.write(&path, &bytes))).await?;
         Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
+    }
+
+    /// Makes sure that so much more may be written to a conversation.
+    ///
+    /// # Errors
+    /// [`Code::QuotaExceeded`], [`Code::NoSpace`]; nothing was touched.
+    pub(super) async fn room(&self, conversation: &ConversationId, more: Usage) -> Result<(), Failure> {
+        let (id, quota) = (conversation.clone(), Arc::clone(&self.quota));
+        self.blocking(move |_| Ok(quota.reserve(&id, &more))).await?
+    }
+
+    /// Deletes a conversation with all its files. `false` when there was none. Whoever calls holds its turn.
+    pub(super) async fn remove(&self, conversation: &ConversationId) -> Result<bool, Failure> {
+        let id = conversation.clone();
+        let removed = self.blocking(move |store| store.remove_conversation(&id)).await?;
+        self.quota.measured(conversation, None);
+        if removed == Some(Deleted::Begun) {
+            self.trash.empty();
+        }
+        Ok(removed.is_some())
     }
 
     /// Deletes a file, a link (not what it points to) or a folder with all it holds.
@@ -245,7 +291,10 @@ impl Files {
     pub async fn delete(&self, who: &Principal, conversation: &ConversationId, path: &SafePath) -> Result<(), Failure> {
         debug!(who = who.name(), %conversation, "delete a file");
         let path = path.clone();
-        self.existing(conversation, move |there| there.delete(&path)).await
+        if self.existing(conversation, move |there| there.delete(&path)).await? == Deleted::Begun {
+            self.trash.empty();
+        }
+        Ok(())
     }
 
     /// A step on a conversation that must be there.
@@ -304,4 +353,34 @@ impl Files {
             url_expires_unix_s,
         }
     }
+}
+
+/// Writes to a conversation, made where there is none, and counts as a use of it. One that is deleted meanwhile is made
+/// again: what was told to be written is there.
+fn written<T>(
+    store: &Store,
+    id: &ConversationId,
+    write: impl Fn(&Conversation) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    /// Somebody who keeps deleting it wins after this many.
+    const TRIES: usize = 4;
+
+    let mut tries = TRIES;
+    loop {
+        let there = store.create_conversation(id)?;
+        there.mark()?;
+        let done = write(&there)?;
+        tries -= 1;
+        let still = store.open_conversation(id)?.map(|now| now.identity()).transpose()?;
+        if tries == 0 || still == Some(there.identity()?) {
+            return Ok(done);
+        }
+    }
+}
+
+/// What a file of this length, or a folder, takes at most, with the folders on the way to it.
+fn space(path: &SafePath, file_bytes: Option<usize>) -> Usage {
+    let names = path.components().count().saturating_sub(1) as u64;
+    let folders = Usage { bytes: names * FOLDER_BYTES, entries: names };
+    folders.plus(&file_bytes.map_or(Usage { bytes: FOLDER_BYTES, entries: 1 }, |bytes| Usage::of_file(bytes as u64)))
 }

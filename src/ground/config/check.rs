@@ -44,6 +44,7 @@ impl Raw {
             standby: self.standby,
             runs: self.runs,
             files: self.files,
+            quota: self.quota,
             log: self.log,
         };
         config.check_ranges()?;
@@ -107,6 +108,11 @@ impl Config {
             ("SANDBOX_FILES__WRITE_BYTES_MAX", self.files.write_bytes_max, 1, 256 << 20),
             ("SANDBOX_FILES__IMAGE_BYTES_MAX", self.files.image_bytes_max, 0, 16 << 20),
             ("SANDBOX_FILES__IMAGES_MAX", self.files.images_max.into(), 0, 64),
+            ("SANDBOX_QUOTA__BYTES_MAX", self.quota.bytes_max, 1 << 20, 1 << 50),
+            ("SANDBOX_QUOTA__ENTRIES_MAX", self.quota.entries_max.into(), 10, 10_000_000),
+            ("SANDBOX_QUOTA__FREE_BYTES_MIN", self.quota.free_bytes_min, 0, 1 << 50),
+            ("SANDBOX_QUOTA__TOTAL_BYTES_MAX", self.quota.total_bytes_max, 0, 1 << 60),
+            ("SANDBOX_QUOTA__KEPT_UNUSED_S", self.quota.kept_unused_s, 0, 100 * 365 * 86_400),
             ("SANDBOX_ENGINE__RUNNER_UID", self.engine.runner_uid.into(), 1, u64::from(u32::MAX - 1)),
         ];
         for (name, value, low, high) in within {

@@ -9,7 +9,9 @@ use figment::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Admission, Config, ConfigError, Engine, Files, Log, NAMED, RunLimits, Runs, Server, Standby, settings};
+use super::{
+    Admission, Config, ConfigError, Engine, Files, Log, NAMED, Quota, RunLimits, Runs, Server, Standby, settings,
+};
 
 /// Where settings are read from. The defaults are what the program does when nothing is said.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +48,7 @@ pub(super) struct Raw {
     pub standby: Standby,
     pub runs: Runs,
     pub files: Files,
+    pub quota: Quota,
     pub log: Log,
 }
 
@@ -66,6 +69,7 @@ impl Default for Raw {
             standby: Standby::default(),
             runs: Runs::default(),
             files: Files::default(),
+            quota: Quota::default(),
             log: Log::default(),
         }
     }

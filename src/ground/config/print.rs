@@ -26,6 +26,7 @@ impl Config {
             standby: self.standby.clone(),
             runs: self.runs.clone(),
             files: self.files.clone(),
+            quota: self.quota.clone(),
             log: self.log.clone(),
         };
         let lines: Vec<String> = lines(&raw)

@@ -2,10 +2,14 @@
 //!
 //! Taking apart never recurses. What a folder holds is moved up into the folder that is being deleted until that holds
 //! nothing, so a tree of any depth takes a handful of descriptors and no stack.
+//!
+//! Whoever asks for a deletion waits for a bounded part of that work. What is left then has no name any more, and
+//! [`super::Store::empty_trash`] goes on behind everybody's back.
 
 use std::{
     ffi::CStr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use rustix::{
@@ -15,25 +19,60 @@ use rustix::{
 
 use super::{Conversation, SafePath, StoreError, fresh_name, open_beneath};
 
+/// Steps that whoever asks for a deletion waits for: a fraction of a second.
+const STEPS_AT_ONCE: u64 = 2000;
+
+/// How far a deletion has come. Either way nothing has that name any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deleted {
+    /// All of it is gone.
+    Wholly,
+    /// The rest lies in the trash, for [`super::Store::empty_trash`].
+    Begun,
+}
+
+/// How much work may still be done.
+pub(super) struct Effort<'a> {
+    steps: u64,
+    stop: Option<&'a AtomicBool>,
+}
+
+impl<'a> Effort<'a> {
+    /// As much as somebody waits for.
+    pub(super) fn at_once() -> Self {
+        Self { steps: STEPS_AT_ONCE, stop: None }
+    }
+
+    /// All of it, until `stop`.
+    pub(super) fn until(stop: &'a AtomicBool) -> Self {
+        Self { steps: u64::MAX, stop: Some(stop) }
+    }
+
+    fn step(&mut self) -> Result<(), Errno> {
+        self.steps = self.steps.checked_sub(1).ok_or(Errno::CANCELED)?;
+        if self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) { Err(Errno::CANCELED) } else { Ok(()) }
+    }
+}
+
 impl Conversation {
     /// Deletes whatever has that path: a file, a link (never what it points to), a pipe, a socket, or a folder with all it
     /// holds, which has no name any more from the first moment on.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; [`StoreError::Denied`] when the program took the right away and we are not root.
-    pub fn delete(&self, path: &SafePath) -> Result<(), StoreError> {
+    pub fn delete(&self, path: &SafePath) -> Result<Deleted, StoreError> {
         self.try_delete(path).map_err(|errno| match errno {
             Errno::NOTDIR | Errno::LOOP => StoreError::NotFound,
             errno => StoreError::new("delete", errno),
         })
     }
 
-    fn try_delete(&self, path: &SafePath) -> Result<(), Errno> {
+    fn try_delete(&self, path: &SafePath) -> Result<Deleted, Errno> {
         let (folder, name) = path.split_last();
         let parent = open_beneath(&self.files, folder, OFlags::PATH | OFlags::DIRECTORY)?;
         match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
             Err(Errno::ISDIR) => {}
-            other => return other,
+            other => return other.map(|()| Deleted::Wholly),
         }
         let trash_name = fresh_name();
         match rustix::fs::renameat(&parent, name, &self.trash, &trash_name) {
@@ -44,13 +83,22 @@ impl Conversation {
             }
             other => other?,
         }
-        purge(&self.trash, trash_name.as_bytes())
+        purge(&self.trash, trash_name.as_bytes(), &mut Effort::at_once())
     }
 }
 
 /// Takes a folder (or file) in the trash apart. Also right while a program that was left behind in the folder still adds
-/// to it: that delays the end, no more.
-pub(super) fn purge(trash: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
+/// to it, and while somebody else takes the same folder apart.
+pub(super) fn purge(trash: &OwnedFd, name: &[u8], effort: &mut Effort<'_>) -> Result<Deleted, Errno> {
+    match try_purge(trash, name, effort) {
+        // Somebody else had the last of it.
+        Ok(()) | Err(Errno::NOENT) => Ok(Deleted::Wholly),
+        Err(Errno::CANCELED) => Ok(Deleted::Begun),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut Effort<'_>) -> Result<(), Errno> {
     match rustix::fs::unlinkat(trash, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => {}
         other => return other,
@@ -64,12 +112,12 @@ pub(super) fn purge(trash: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
             let entry = entry?;
             if !is_dots(entry.file_name()) {
                 empty = false;
-                take_apart(top.fd()?, entry.file_name(), &mut hoisted)?;
+                take_apart(top.fd()?, entry.file_name(), &mut hoisted, effort)?;
             }
         }
         if empty {
             match rustix::fs::unlinkat(trash, name, AtFlags::REMOVEDIR) {
-                Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+                Err(Errno::NOTEMPTY | Errno::EXIST) => effort.step()?,
                 other => return other,
             }
         }
@@ -77,7 +125,8 @@ pub(super) fn purge(trash: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
 }
 
 /// Removes one thing from the top folder; what it holds and cannot be removed at once goes to the top folder.
-fn take_apart(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64) -> Result<(), Errno> {
+fn take_apart(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, effort: &mut Effort<'_>) -> Result<(), Errno> {
+    effort.step()?;
     if remove(top, name)? {
         return Ok(());
     }
@@ -89,7 +138,11 @@ fn take_apart(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64) -> Result<(),
     };
     while let Some(entry) = folder.read() {
         let entry = entry?;
-        if !is_dots(entry.file_name()) && !remove(folder.fd()?, entry.file_name())? {
+        if is_dots(entry.file_name()) {
+            continue;
+        }
+        effort.step()?;
+        if !remove(folder.fd()?, entry.file_name())? {
             hoist(folder.fd()?, entry.file_name(), top, hoisted)?;
         }
     }
@@ -118,7 +171,7 @@ fn hoist(from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>, hoisted: &mut u
         let new_name = format!("{:016x}", *hoisted);
         match rustix::fs::renameat(from, name, top, &new_name) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            // The program had the same idea for a name.
+            // The program had the same idea for a name, or an earlier process did.
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::ISDIR) => {}
             Err(Errno::ACCESS) => {
                 unlock(&open_beneath(from, name.to_bytes(), OFlags::PATH | OFlags::DIRECTORY)?)?;

@@ -9,7 +9,7 @@ use rustix::{
 
 use super::{
     Change, Conversation, Entry, ListBounds, Listing, Mark, PATH_BYTES_MAX, SafePath, SkipKind, Skipped, StoreError,
-    open_beneath, path::show,
+    open_beneath, path::show, usage::Tally,
 };
 
 /// Names looked at in one listing: a fraction of a second of work.
@@ -31,13 +31,17 @@ impl Conversation {
             folders: vec![Folder { parent: 0, name: Vec::new(), level: 1 }],
             found: BTreeMap::new(),
             listing: Listing::default(),
+            tally: Tally::default(),
+            unseen: false,
         };
         let mut next = 0;
         while next < walk.folders.len() && walk.visits < VISITS_MAX {
             walk.folder(self, next).map_err(|errno| StoreError::new("list", errno))?;
             next += 1;
         }
-        walk.listing.truncated |= next < walk.folders.len();
+        let ended_early = next < walk.folders.len();
+        walk.listing.truncated |= ended_early;
+        walk.listing.usage = (!ended_early && !walk.unseen).then(|| walk.tally.usage());
         walk.listing.entries = walk.found.into_values().collect();
         Ok(walk.listing)
     }
@@ -59,6 +63,9 @@ struct Walk {
     /// The first files in the order of the answer: changed before unchanged.
     found: BTreeMap<(bool, SafePath), Entry>,
     listing: Listing,
+    tally: Tally,
+    /// Something is there that was not looked at.
+    unseen: bool,
 }
 
 impl Walk {
@@ -70,6 +77,7 @@ impl Walk {
             // It is no folder any more.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
             Err(_) => {
+                self.unseen = true;
                 self.skip(&path, SkipKind::Unreadable);
                 return Ok(());
             }
@@ -83,6 +91,7 @@ impl Walk {
             }
             if self.visits == VISITS_MAX {
                 self.listing.truncated = true;
+                self.unseen = true;
                 break;
             }
             self.visits += 1;
@@ -90,6 +99,7 @@ impl Walk {
             let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
             // What cannot be looked at is gone by now.
             if let Ok(stat) = rustix::fs::statx(names.fd()?, name, flags, mask) {
+                self.tally.add(&stat);
                 self.entry(index, &path, name.to_bytes(), &stat);
             }
         }
@@ -135,8 +145,10 @@ impl Walk {
     fn remember(&mut self, parent: usize, name: &[u8], path: &[u8]) {
         let level = self.folders[parent].level + 1;
         if level > self.bounds.depth_max || path.len() > PATH_BYTES_MAX {
+            self.unseen = true;
             self.skip(path, SkipKind::TooDeep);
         } else if self.folders.len() == FOLDERS_MAX {
+            self.unseen = true;
             self.listing.truncated = true;
         } else {
             self.folders.push(Folder { parent, name: name.to_vec(), level });

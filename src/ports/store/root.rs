@@ -10,6 +10,7 @@ use std::{
         unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
+    sync::atomic::AtomicBool,
 };
 
 use rustix::{
@@ -17,7 +18,11 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Conversation, Handover, Owner, StoreError, data_dir_of, delete, fresh_name};
+use super::{
+    Conversation, Deleted, Handover, Owner, StoreError, data_dir_of,
+    delete::{self, Effort},
+    fresh_name,
+};
 use crate::nouns::id::{ConversationId, InstanceId};
 
 /// Processes that may share one root.
@@ -210,43 +215,46 @@ impl Store {
         Ok(Conversation { dir, files, incoming, trash, data_dir, handover: self.handover })
     }
 
-    /// Deletes a conversation and all its files. At once nothing has its name any more; the bytes follow before this
-    /// returns. `false` when there was none. A sandbox that still has the folder mounted keeps an empty one.
+    /// Deletes a conversation and all its files: at once nothing has its name any more. `None` when there was none. A
+    /// sandbox that still has the folder mounted keeps an empty one.
     ///
     /// # Errors
-    /// [`StoreError`] when something is left; [`Store::empty_trash`] tries again.
-    pub fn remove_conversation(&self, id: &ConversationId) -> Result<bool, StoreError> {
+    /// [`StoreError`] when something is left that [`Store::empty_trash`] should try again.
+    pub fn remove_conversation(&self, id: &ConversationId) -> Result<Option<Deleted>, StoreError> {
         let name = fresh_name();
         match rustix::fs::renameat(&self.root, id.as_str(), &self.trash, &name) {
-            Ok(()) => delete::purge(&self.trash, name.as_bytes()).map_err(|e| StoreError::new("delete", e))?,
-            Err(Errno::NOENT) => return Ok(false),
-            Err(errno) => return Err(StoreError::new("delete", errno)),
+            Ok(()) => delete::purge(&self.trash, name.as_bytes(), &mut Effort::at_once())
+                .map(Some)
+                .map_err(|errno| StoreError::new("delete", errno)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(StoreError::new("delete", errno)),
         }
-        Ok(true)
     }
 
-    /// Deletes what an earlier process began to delete. May take minutes where a program left millions of files; safe at
-    /// any time.
+    /// Deletes what was begun to be deleted, by this process or an earlier one, until `stop`. May take minutes where a
+    /// program left millions of files; safe at any time.
     ///
     /// # Errors
-    /// [`StoreError`] with the first thing that could not be deleted.
-    pub fn empty_trash(&self) -> Result<(), StoreError> {
-        self.try_empty_trash().map_err(|errno| StoreError::new("delete", errno))
+    /// [`StoreError`] with the last thing that could not be deleted, after all the others were.
+    pub fn empty_trash(&self, stop: &AtomicBool) -> Result<Deleted, StoreError> {
+        self.try_empty_trash(stop).map_err(|errno| StoreError::new("delete", errno))
     }
 
-    fn try_empty_trash(&self) -> Result<(), Errno> {
+    fn try_empty_trash(&self, stop: &AtomicBool) -> Result<Deleted, Errno> {
+        let mut result = Ok(Deleted::Wholly);
         for entry in Dir::read_from(&self.trash)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
-            if !name.starts_with(b".") {
-                match delete::purge(&self.trash, name) {
-                    // Whoever moved it there is deleting it too.
-                    Ok(()) | Err(Errno::NOENT) => {}
-                    Err(errno) => return Err(errno),
-                }
+            if name.starts_with(b".") {
+                continue;
+            }
+            match delete::purge(&self.trash, name, &mut Effort::until(stop)) {
+                Ok(Deleted::Wholly) => {}
+                Ok(Deleted::Begun) => return Ok(Deleted::Begun),
+                Err(errno) => result = Err(errno),
             }
         }
-        Ok(())
+        result
     }
 }
 

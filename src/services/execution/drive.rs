@@ -22,7 +22,7 @@ use crate::{
         event::StreamKind,
         id::SandboxId,
         limits::Limits,
-        outcome::Ended,
+        outcome::{DiskLimit, Ended},
     },
     ports::engine::{Engine, EngineError, Exit, Output, Signal},
     services::{
@@ -130,13 +130,14 @@ impl DriveError {
     }
 }
 
-/// Drives one program in one sandbox to its end.
+/// Drives one program in one sandbox to its end, or to the breach of a limit on the disk.
 pub(super) async fn drive(
     engine: &dyn Engine,
     started: Started,
     job: Job<'_>,
     log: &EventLog,
     cancel: &CancellationToken,
+    breach: impl Future<Output = DiskLimit>,
 ) -> Result<Driven, DriveError> {
     let begun = Instant::now();
     let Started { sandbox, decoder } = started;
@@ -160,7 +161,8 @@ pub(super) async fn drive(
         bytes: [0, 0],
     };
     let deadline = begun + job.limits.wall();
-    let stop = driving.until_end(feed.as_mut(), deadline, job.limits.output_bytes_max, cancel).await;
+    let breach = std::pin::pin!(breach);
+    let stop = driving.until_end(feed.as_mut(), deadline, job.limits.output_bytes_max, cancel, breach).await;
     if stop.is_some() && driving.ended.is_none() {
         driving.stopping = true;
         if framed && later.try_send(frames::signal(SIGKILL)).is_ok() {
@@ -221,6 +223,7 @@ impl Driving<'_> {
         deadline: Instant,
         output_bytes_max: u64,
         cancel: &CancellationToken,
+        mut breach: Pin<&mut impl Future<Output = DiskLimit>>,
     ) -> Option<Ended> {
         loop {
             tokio::select! {
@@ -240,6 +243,7 @@ impl Driving<'_> {
                     self.sandbox_ended(exit).await;
                     return (self.printed() > output_bytes_max).then_some(Ended::OutputLimit);
                 }
+                limit = breach.as_mut() => return Some(Ended::DiskLimit(limit)),
                 () = feed.as_mut() => {}
             }
         }

@@ -28,7 +28,7 @@ use crate::{
     ports::{
         engine::{EngineError, SandboxSpec},
         runner::{Protocol, Runner},
-        store::{Mark, StoreError},
+        store::{Mark, StoreError, Usage},
     },
     services::{
         admission::Ticket,
@@ -72,6 +72,7 @@ impl OneRun {
     async fn in_turn(&self) -> Result<Report, Failure> {
         let parts = &self.inner.parts;
         let limits = self.limits;
+        self.room().await?;
         let _first = parts.standbys.foreground();
         let standing = parts.standbys.take(&self.request.conversation, &self.runner, &limits).await;
         let (started, lease, mark) = match standing {
@@ -85,11 +86,13 @@ impl OneRun {
         self.log.add(EventKind::Started);
         let RunRequest { program, args, stdin, .. } = &self.request;
         let job = Job { program, args, stdin, limits: &limits };
-        let driven =
-            drive::drive(parts.engine.as_ref(), started, job, &self.log, &self.cancel).await.map_err(|error| {
+        let breach = Arc::clone(parts.files.quota()).breach(self.request.conversation.clone());
+        let driven = drive::drive(parts.engine.as_ref(), started, job, &self.log, &self.cancel, breach).await.map_err(
+            |error| {
                 error!(error = %chain(&error), image = %self.runner.image.0, "how a program ended is not known");
                 error.failure()
-            })?;
+            },
+        )?;
         // The program is dead, so nothing races with the listing; the sandbox itself goes behind the caller's back.
         drop(lease);
         if self.request.throw_away {
@@ -139,6 +142,18 @@ impl OneRun {
         }
     }
 
+    /// Whether the conversation and the disk have room for a run, and for the files that come with it. Where that is known
+    /// it takes no step on disk.
+    async fn room(&self) -> Result<(), Failure> {
+        let files = &self.inner.parts.files;
+        let more = self.request.files.iter().map(|(_, bytes)| Usage::of_file(bytes.len() as u64));
+        let more = more.fold(Usage::default(), |all, one| all.plus(&one));
+        if files.quota().fits_surely(&self.request.conversation, &more) {
+            return Ok(());
+        }
+        files.room(&self.request.conversation, more).await
+    }
+
     /// Writes what the program finds in `/data`: once there is a sandbox, so that a standby can be taken.
     async fn write_files(&self) -> Result<(), Failure> {
         let RunRequest { principal, conversation, files, .. } = &self.request;
@@ -150,10 +165,8 @@ impl OneRun {
 
     /// Deletes the conversation's folder: its turn is still held, and the program is dead.
     async fn throw_away(&self) {
-        let (store, id) = (Arc::clone(&self.inner.parts.store), self.request.conversation.clone());
-        let removed = tokio::task::spawn_blocking(move || store.remove_conversation(&id)).await;
-        if let Ok(Err(error)) = removed {
-            error!(error = %chain(&error), "a folder that was to be thrown away is left");
+        if let Err(failure) = self.inner.parts.files.remove(&self.request.conversation).await {
+            error!(%failure, "a folder that was to be thrown away is left");
         }
     }
 

@@ -20,7 +20,7 @@ use futures_util::{
 use tar::EntryType;
 use tracing::debug;
 
-use super::{Download, Files};
+use super::{Download, Files, space, written};
 use crate::{
     nouns::{
         error::{Code, Failure},
@@ -28,7 +28,7 @@ use crate::{
     },
     ports::{
         auth::Principal,
-        store::{ListBounds, SafePath, Store, StoreError},
+        store::{Conversation, ListBounds, SafePath, StoreError, Usage},
     },
 };
 
@@ -60,6 +60,15 @@ enum Item {
     File(SafePath, Bytes),
 }
 
+impl Item {
+    fn space(&self) -> Usage {
+        match self {
+            Self::Folder(path) => space(path, None),
+            Self::File(path, bytes) => space(path, Some(bytes.len())),
+        }
+    }
+}
+
 impl Files {
     /// The plain files of a conversation as a tar archive. Links, pipes, sockets, devices and empty folders are not in it.
     ///
@@ -84,7 +93,8 @@ impl Files {
     /// Writes what an archive holds. All of it is checked first; then each file is written whole, one after the other.
     ///
     /// # Errors
-    /// [`Code::BadArchive`], naming the entry, before anything is written; otherwise as [`Files::write`].
+    /// [`Code::BadArchive`], naming the entry, and [`Code::QuotaExceeded`] before anything is written; otherwise as
+    /// [`Files::write`].
     pub async fn import(
         &self,
         who: &Principal,
@@ -95,19 +105,20 @@ impl Files {
         let file_bytes_max = self.options.write_bytes_max;
         let checked = tokio::task::spawn_blocking(move || check(&archive, file_bytes_max));
         let items = checked.await.map_err(|_| bad("The archive cannot be read."))??;
+        self.room(conversation, items.iter().map(Item::space).fold(Usage::default(), |all, one| all.plus(&one)))
+            .await?;
         let id = conversation.clone();
-        self.blocking(move |store| write(store, &id, items)).await
+        self.blocking(move |store| written(store, &id, |there| write(there, &items))).await
     }
 }
 
-fn write(store: &Store, id: &ConversationId, items: Vec<Item>) -> Result<Imported, StoreError> {
-    let conversation = store.create_conversation(id)?;
+fn write(conversation: &Conversation, items: &[Item]) -> Result<Imported, StoreError> {
     let mut imported = Imported { files: 0, bytes: 0 };
     for item in items {
         match item {
-            Item::Folder(path) => conversation.make_folders(&path)?,
+            Item::Folder(path) => conversation.make_folders(path)?,
             Item::File(path, bytes) => {
-                imported.bytes += conversation.write(&path, &bytes)?.size;
+                imported.bytes += conversation.write(path, bytes)?.size;
                 imported.files += 1;
             }
         }

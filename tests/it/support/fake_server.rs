@@ -12,7 +12,7 @@ use mcp_sandbox_server::{
         engine::Engine,
         store::{Owner, Store},
     },
-    services::janitor::Janitor,
+    services::{janitor::Janitor, retention::Retention},
     surfaces::mcp::McpParts,
 };
 use reqwest::{Client, RequestBuilder, Response};
@@ -32,6 +32,7 @@ pub struct FakeServer {
     pub engine: FakeEngine,
     pub janitor: Janitor,
     pub mcp: McpParts,
+    pub retention: Arc<Retention>,
     pub http: Client,
     shutdown: CancellationToken,
     serving: JoinHandle<()>,
@@ -62,11 +63,23 @@ impl FakeServer {
         let store = Arc::new(Store::open(&root, owner).expect("a root"));
         let probe = engine.probe().await.expect("the fake engine");
         let app = App::assemble(&config, store, Arc::new(engine.clone()), probe).await.expect("a server");
-        let (janitor, mcp) = (app.janitor.clone(), app.mcp.clone());
+        let (janitor, mcp, retention) = (app.janitor.clone(), app.mcp.clone(), Arc::clone(&app.retention));
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
         let http = Client::builder().timeout(Duration::from_mins(1)).build().expect("a client");
-        Self { address, root, engine, janitor, mcp, http, shutdown, serving, stopped: false, _folder: folder }
+        Self {
+            address,
+            root,
+            engine,
+            janitor,
+            mcp,
+            retention,
+            http,
+            shutdown,
+            serving,
+            stopped: false,
+            _folder: folder,
+        }
     }
 
     /// A POST to `/mcp` with the token and JSON's content type.

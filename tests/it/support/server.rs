@@ -62,8 +62,13 @@ impl Server {
 
     /// A server with some settings of its own.
     pub async fn with(more: &[(&str, &str)]) -> Self {
+        Self::in_folder(&std::env::temp_dir(), more).await
+    }
+
+    /// A server whose root is somewhere below a folder.
+    pub async fn in_folder(folder: &std::path::Path, more: &[(&str, &str)]) -> Self {
         drop(telemetry::init(&std::env::var("TEST_LOG").unwrap_or_else(|_| "error".to_owned()), false));
-        let folder = tempfile::Builder::new().prefix("sandbox-it-").tempdir().expect("a folder");
+        let folder = tempfile::Builder::new().prefix("sandbox-it-").tempdir_in(folder).expect("a folder");
         let root = folder.path().join("root");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");

@@ -354,7 +354,8 @@ async fn what_a_program_planted_is_not_found_and_stops_nobody() {
     let answers = stream::iter((0..600).map(|_| place.get(&pipe))).buffer_unordered(64);
     assert!(answers.all(|answer| std::future::ready(answer.status == 404)).await);
     assert_eq!(place.get(&place.url("a.txt")).await.status, 200);
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    // One that waited for a writer would wait for ever.
+    assert!(began.elapsed() < Duration::from_mins(2), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

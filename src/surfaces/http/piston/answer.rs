@@ -66,7 +66,7 @@ impl Executed {
             Ended::TimedOut => (stopped(), Some("TO")),
             Ended::OutputLimit if figures.stderr_bytes > figures.stdout_bytes => (stopped(), Some("EL")),
             Ended::OutputLimit => (stopped(), Some("OL")),
-            Ended::OutOfMemory | Ended::DiskLimit | Ended::Cancelled => (stopped(), Some("SG")),
+            Ended::OutOfMemory | Ended::DiskLimit(_) | Ended::Cancelled => (stopped(), Some("SG")),
         };
         let run = Stage {
             stdout: report.stdout.text.clone(),

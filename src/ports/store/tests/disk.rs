@@ -1,0 +1,168 @@
+//! What takes space: measured whatever a program made of it, and deleted however deep or wide it is.
+
+use super::*;
+use crate::nouns::long::rounds;
+
+pub(super) const EVERYTHING: Usage = Usage { bytes: u64::MAX, entries: u64::MAX };
+
+/// In memory where there is such a place: this is about names and descriptors, and a busy disk takes minutes for them.
+fn quick_place() -> Place {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { place_in(memory) } else { place() }
+}
+
+fn measure(place: &Place, ceiling: &Usage) -> Usage {
+    place.conversation.usage(ceiling).expect("measured")
+}
+
+#[test]
+fn blocks_are_counted_once_and_lengths_are_not() {
+    let place = place();
+    let data = place.data();
+    assert_eq!(measure(&place, &EVERYTHING), Usage::default());
+    let sparse = fs::File::create(data.join("sparse")).expect("a file");
+    sparse.set_len(1 << 40).expect("a length");
+    let holes = measure(&place, &EVERYTHING);
+    assert!(holes.entries == 1 && holes.bytes < 1 << 20, "{holes:?}");
+    fs::write(data.join("one"), vec![1; 1 << 20]).expect("a file");
+    let one = measure(&place, &EVERYTHING);
+    assert!(one.entries == 2 && (1 << 20..3 << 20).contains(&one.bytes), "{one:?}");
+    for name in ["two", "three"] {
+        fs::hard_link(data.join("one"), data.join(name)).expect("another name");
+    }
+    symlink("/", data.join("out")).expect("a link");
+    let linked = measure(&place, &EVERYTHING);
+    assert!(linked.entries == 5 && linked.bytes < one.bytes + (1 << 20), "{linked:?}");
+    // Space that is reserved behind the end of a file is taken, and a listing that saw everything knows the same.
+    rustix::fs::fallocate(&sparse, rustix::fs::FallocateFlags::KEEP_SIZE, 0, 4 << 20).expect("space");
+    let reserved = measure(&place, &EVERYTHING);
+    assert!(reserved.bytes >= linked.bytes + (4 << 20), "{reserved:?}");
+    assert_eq!(place.conversation.list(ALL, None).expect("a listing").usage, Some(reserved));
+}
+
+#[test]
+fn a_walk_ends_at_its_ceiling() {
+    let place = quick_place();
+    for folder in 0..20 {
+        let folder = place.data().join(format!("{folder}/in"));
+        fs::create_dir_all(&folder).expect("a folder");
+        for file in 0..100 {
+            fs::write(folder.join(file.to_string()), "").expect("a file");
+        }
+    }
+    assert_eq!(measure(&place, &EVERYTHING).entries, 20 * 102);
+    let ceiling = Usage { entries: 500, ..EVERYTHING };
+    assert_eq!(measure(&place, &ceiling).entries, 501, "no step more than it takes to know");
+    let truncated = place.conversation.list(ListBounds { entries_max: 1000, depth_max: 1 }, None).expect("a listing");
+    assert_eq!(truncated.usage, None, "what was not seen is not told");
+}
+
+#[test]
+fn a_deep_tree_with_forks_is_measured_with_few_descriptors() {
+    let place = quick_place();
+    let levels = 3000;
+    let mut at = rustix::fs::open(place.data(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("a folder");
+    for _ in 0..levels {
+        for name in ["d", "e"] {
+            rustix::fs::mkdirat(&at, name, Mode::RWXU).expect("a folder");
+        }
+        at = rustix::fs::openat(&at, "d", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("a folder");
+    }
+    drop(at);
+    let (usage, most) = while_counting(&place, || measure(&place, &EVERYTHING));
+    assert_eq!(usage.entries, levels * 2);
+    assert!(most <= place.descriptors() + 40, "{most} descriptors");
+    assert_eq!(place.conversation.delete(&path("d")).expect("deleted"), Deleted::Begun);
+    place.store.empty_trash(&AtomicBool::new(false)).expect("emptied");
+}
+
+#[test]
+fn a_deep_tree_is_deleted_with_few_descriptors() {
+    delete_deep(rounds(20_000, 100_000));
+}
+
+#[test]
+fn a_wide_tree_is_deleted_with_few_descriptors() {
+    delete_wide(rounds(50_000, 1_000_000));
+}
+
+fn delete_deep(levels: u32) {
+    let place = quick_place();
+    let mut at = rustix::fs::open(place.data(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("a folder");
+    for level in 0..levels {
+        rustix::fs::mkdirat(&at, "d", Mode::RWXU).expect("a folder");
+        if level % 1000 == 0 {
+            symlink("/etc/passwd", format!("/proc/self/fd/{}/l", std::os::fd::AsRawFd::as_raw_fd(&at)))
+                .expect("a link");
+        }
+        at = rustix::fs::openat(&at, "d", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("a folder");
+    }
+    drop(at);
+    let listing = place.conversation.list(ALL, None).expect("a listing");
+    assert!(listing.entries.is_empty() && listing.skipped.iter().any(|s| s.kind == SkipKind::TooDeep));
+    delete(&place, "d", &["l"]);
+}
+
+fn delete_wide(entries: u32) {
+    const FOLDER: u32 = 10_000;
+    let place = quick_place();
+    for folder in 0..entries / FOLDER {
+        let at = place.data().join(format!("w/{folder}"));
+        fs::create_dir_all(&at).expect("a folder");
+        for number in 0..FOLDER {
+            fs::File::create(at.join(format!("{number}"))).expect("a file");
+        }
+    }
+    delete(&place, "w", &[]);
+}
+
+/// Deletes a folder that takes long: its name is free at once, the rest goes later.
+fn delete(place: &Place, name: &str, left: &[&str]) {
+    let (before, trash) = (place.descriptors(), place.root.path().join("root/.trash"));
+    let began = Instant::now();
+    let (deleted, most) = while_counting(place, || place.conversation.delete(&path(name)).expect("deleted"));
+    let at_once = began.elapsed();
+    assert_eq!(deleted, Deleted::Begun);
+    assert!(most <= before + 8, "{before} descriptors, then {most}");
+    let there: Vec<_> =
+        fs::read_dir(place.data()).expect("a folder").map(|e| e.expect("an entry").file_name()).collect();
+    assert_eq!(there, left);
+    // Told to stop it does not begin; told to go on it ends.
+    assert_eq!(place.store.empty_trash(&AtomicBool::new(true)).expect("stopped"), Deleted::Begun);
+    assert_eq!(fs::read_dir(&trash).expect("a folder").count(), 1);
+    let go_on = AtomicBool::new(false);
+    let (deleted, most) = while_counting(place, || place.store.empty_trash(&go_on).expect("emptied"));
+    assert_eq!(deleted, Deleted::Wholly);
+    assert!(most <= before + 8, "{before} descriptors, then {most}");
+    assert_eq!(place.descriptors(), before);
+    assert_eq!(fs::read_dir(&trash).expect("a folder").count(), 0);
+    println!("the name was free after {at_once:?}, all of it was gone after {:?}, {most} descriptors", began.elapsed());
+}
+
+/// Wakes a thread when it is dropped.
+struct Awake(std::thread::Thread);
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        self.0.unpark();
+    }
+}
+
+/// Does it, and tells the most descriptors below the place that were open meanwhile.
+fn while_counting<T: Send>(place: &Place, work: impl FnOnce() -> T + Send) -> (T, usize) {
+    let mut most = 0;
+    let result = std::thread::scope(|scope| {
+        let counting = std::thread::current();
+        let working = scope.spawn(move || {
+            // Also when the work panics.
+            let _awake = Awake(counting);
+            work()
+        });
+        while !working.is_finished() {
+            most = most.max(place.descriptors());
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+        working.join()
+    });
+    (result.expect("no panic"), most.max(place.descriptors()))
+}

@@ -1,0 +1,193 @@
+//! What a conversation takes on disk, and what the disk has left.
+//!
+//! A walk depth first that ends as soon as a ceiling is passed, so its cost is that of a folder as large as allowed,
+//! whatever a program made. It goes down to any depth with a bounded number of descriptors. Blocks are counted and not
+//! lengths: a sparse file is small, and space that was reserved behind a file's end is not.
+
+use std::{collections::HashSet, os::fd::OwnedFd};
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, OFlags, Statx, StatxFlags},
+    io::Errno,
+};
+
+use super::{Conversation, Store, StoreError, open_beneath};
+
+/// Folders on the way down that are held open.
+const HELD_MAX: usize = 32;
+/// The longest path that is handed to the kernel in one piece, in bytes: below its own limit of 4096.
+const PIECE_BYTES_MAX: usize = 3500;
+/// What `st_blocks` counts in, in bytes, whatever the file system's blocks are.
+const BLOCK_BYTES: u64 = 512;
+
+/// What files take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Space on disk, in bytes.
+    pub bytes: u64,
+    /// Names: files, folders, links and whatever else has one.
+    pub entries: u64,
+}
+
+impl Usage {
+    /// Whether it is within both ceilings.
+    pub fn fits(&self, ceiling: &Self) -> bool {
+        self.bytes <= ceiling.bytes && self.entries <= ceiling.entries
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, more: &Self) -> Self {
+        Self { bytes: self.bytes.saturating_add(more.bytes), entries: self.entries.saturating_add(more.entries) }
+    }
+
+    /// What a new file of this length takes on a disk with blocks of four kilobytes, and its name.
+    pub fn of_file(size: u64) -> Self {
+        Self { bytes: size.checked_next_multiple_of(4096).unwrap_or(u64::MAX), entries: 1 }
+    }
+}
+
+/// What is seen of a folder, name by name. A file with several names takes its space once.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    usage: Usage,
+    linked: HashSet<u64>,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, stat: &Statx) {
+        self.usage.entries += 1;
+        let is_folder = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
+        if is_folder || stat.stx_nlink < 2 || self.linked.insert(stat.stx_ino) {
+            self.usage.bytes = self.usage.bytes.saturating_add(stat.stx_blocks.saturating_mul(BLOCK_BYTES));
+        }
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        self.usage
+    }
+}
+
+impl Conversation {
+    /// What the files take, counted until it is more than a ceiling: an answer that does not fit says that much or more is
+    /// there. What a program changes meanwhile may be counted or not. A file without a name is not seen, nor is what is
+    /// in a folder that this process may not read.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] when the system is out of descriptors or memory, or the disk fails.
+    pub fn usage(&self, ceiling: &Usage) -> Result<Usage, StoreError> {
+        Walk { top: &self.files, tally: Tally::default(), levels: Vec::new() }
+            .run(ceiling)
+            .map_err(|errno| StoreError::new("measure", errno))
+    }
+}
+
+impl Store {
+    /// What the root's file system has left for us; as many entries as can be said where it keeps no count of them.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] when the disk does not say.
+    pub fn free(&self) -> Result<Usage, StoreError> {
+        let stat = rustix::fs::fstatvfs(&self.root).map_err(|errno| StoreError::new("measure", errno))?;
+        let entries = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
+        Ok(Usage { bytes: stat.f_bavail.saturating_mul(stat.f_frsize), entries })
+    }
+}
+
+/// A folder on the way down.
+struct Level {
+    name: Vec<u8>,
+    /// Let go when the way goes far below it.
+    handle: Option<OwnedFd>,
+    /// Folders in it that were not visited yet.
+    ahead: Vec<Vec<u8>>,
+}
+
+struct Walk<'a> {
+    top: &'a OwnedFd,
+    tally: Tally,
+    levels: Vec<Level>,
+}
+
+impl Walk<'_> {
+    fn run(mut self, ceiling: &Usage) -> Result<Usage, Errno> {
+        let top = open_beneath(self.top, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.enter(Vec::new(), top, ceiling)?;
+        while self.tally.usage().fits(ceiling) {
+            let Some(level) = self.levels.last_mut() else { break };
+            let Some(name) = level.ahead.pop() else {
+                self.levels.pop();
+                continue;
+            };
+            if level.handle.is_none() && gone(self.reopen())?.is_none() {
+                // Moved away meanwhile, with all that was still ahead in it.
+                self.levels.pop();
+                continue;
+            }
+            let parent = self.levels.last().and_then(|level| level.handle.as_ref()).unwrap_or(self.top);
+            if let Some(folder) = gone(open_beneath(parent, &name, OFlags::RDONLY | OFlags::DIRECTORY))? {
+                self.enter(name, folder, ceiling)?;
+            }
+        }
+        Ok(self.tally.usage())
+    }
+
+    /// Counts what a folder holds and goes into it.
+    fn enter(&mut self, name: Vec<u8>, folder: OwnedFd, ceiling: &Usage) -> Result<(), Errno> {
+        let mut ahead = Vec::new();
+        let mut names = Dir::read_from(&folder)?;
+        while let Some(entry) = names.read() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+            // What cannot be looked at is gone by now.
+            let Ok(stat) = rustix::fs::statx(&folder, name, flags, StatxFlags::BASIC_STATS) else { continue };
+            self.tally.add(&stat);
+            if !self.tally.usage().fits(ceiling) {
+                break;
+            }
+            if FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory {
+                ahead.push(name.to_bytes().to_vec());
+            }
+        }
+        if let Some(far) = self.levels.len().checked_sub(HELD_MAX) {
+            self.levels[far].handle = None;
+        }
+        self.levels.push(Level { name, handle: Some(folder), ahead });
+        Ok(())
+    }
+
+    /// Opens the last folders of the way again, from the top: as many as are held, so that going up a deep tree is not
+    /// paid for at each step.
+    fn reopen(&mut self) -> Result<(), Errno> {
+        let mut at = open_beneath(self.top, b"", OFlags::PATH | OFlags::DIRECTORY)?;
+        let mut piece = Vec::new();
+        let held = self.levels.len().saturating_sub(HELD_MAX);
+        for (number, level) in self.levels.iter_mut().enumerate().skip(1) {
+            if !piece.is_empty() {
+                piece.push(b'/');
+            }
+            piece.extend_from_slice(&level.name);
+            if number >= held || piece.len() > PIECE_BYTES_MAX {
+                at = open_beneath(&at, &piece, OFlags::PATH | OFlags::DIRECTORY)?;
+                piece.clear();
+            }
+            if number >= held {
+                level.handle = Some(rustix::io::dup(&at)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `None` for what is no folder any more, or is closed to us; an error when the system cannot.
+fn gone<T>(opened: Result<T, Errno>) -> Result<Option<T>, Errno> {
+    match opened {
+        Ok(opened) => Ok(Some(opened)),
+        Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO)) => Err(errno),
+        Err(_) => Ok(None),
+    }
+}

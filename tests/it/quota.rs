@@ -1,0 +1,199 @@
+//! What conversations may take on disk: before a run, while it goes on, by every way that writes; and how long they are
+//! kept.
+
+use std::{fs, time::Duration};
+
+use mcp_sandbox_server::ports::auth::Principal;
+use reqwest::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::{FakeServer, Server, server::TOKEN, until};
+
+const KIB: usize = 1 << 10;
+const SMALL: [(&str, &str); 2] = [("SANDBOX_QUOTA__BYTES_MAX", "1048576"), ("SANDBOX_QUOTA__ENTRIES_MAX", "20")];
+
+async fn send(server: &FakeServer, method: Method, path: &str, body: Vec<u8>) -> Response {
+    let call = server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(TOKEN);
+    call.header("content-type", "application/octet-stream").body(body).send().await.expect("an answer")
+}
+
+async fn put(server: &FakeServer, conversation: &str, name: &str, bytes: usize, with: u8) -> Response {
+    let path = format!("/v1/conversations/{conversation}/files/{name}");
+    send(server, Method::PUT, &path, vec![with; bytes]).await
+}
+
+async fn refused(response: Response) -> String {
+    assert_eq!(response.status(), StatusCode::INSUFFICIENT_STORAGE);
+    let problem: Value = response.json().await.expect("JSON");
+    assert!(problem["detail"].as_str().expect("a sentence").contains("MiB"), "{problem}");
+    problem["code"].as_str().expect("a code").to_owned()
+}
+
+fn tar(names: &[&str], bytes: usize) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for name in names {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes as u64);
+        header.set_mode(0o644);
+        builder.append_data(&mut header, name, &vec![b't'; bytes][..]).expect("an entry");
+    }
+    builder.into_inner().expect("an archive")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_is_not_written_and_nothing_is_lost() {
+    let server = FakeServer::with(&SMALL).await;
+    assert_eq!(put(&server, "q", "a", 600 * KIB, b'1').await.status(), 201);
+    assert_eq!(refused(put(&server, "q", "b", 600 * KIB, b'2').await).await, "quota_exceeded");
+    // The file that is there stays as it is, whole.
+    assert_eq!(refused(put(&server, "q", "a", 600 * KIB, b'2').await).await, "quota_exceeded");
+    let data = server.root.join("q/files");
+    assert!(fs::read(data.join("a")).expect("the file") == vec![b'1'; 600 * KIB]);
+    // Of an archive nothing is written, though its first file would fit.
+    let archive = "/v1/conversations/q/archive";
+    let sent = send(&server, Method::PUT, archive, tar(&["t1", "t2"], 300 * KIB)).await;
+    assert_eq!(refused(sent).await, "quota_exceeded");
+    let wrote = server
+        .call("sandbox.write_file", json!({"conversationId": "q", "path": "c", "content": "x".repeat(600 * KIB)}))
+        .await;
+    assert_eq!((&wrote["isError"], fs::read_dir(&data).expect("a folder").count()), (&json!(true), 1), "{wrote}");
+    let piston = json!({"language": "python", "version": "*", "files": [{"content": "print 1"},
+        {"name": "big", "content": "x".repeat(1200 * KIB)}]});
+    let call = server.http.post(format!("http://{}/api/v2/execute", server.address)).bearer_auth(TOKEN);
+    assert_eq!(call.json(&piston).send().await.expect("an answer").status(), 507);
+    // Within the quota everything works on, and what is deleted makes room.
+    assert_eq!(server.run("q", "print yes").await["structuredContent"]["stdout"], "yes\n");
+    assert_eq!(send(&server, Method::DELETE, "/v1/conversations/q/files/a", vec![]).await.status(), 204);
+    assert_eq!(put(&server, "q", "b", 600 * KIB, b'2').await.status(), 201);
+    for number in 0..19 {
+        assert_eq!(put(&server, "q", &format!("small-{number}"), 0, 0).await.status(), 201, "{number}");
+    }
+    let many: Value = put(&server, "q", "one-more", 0, 0).await.json().await.expect("JSON");
+    assert!(many["code"] == "quota_exceeded" && many["detail"].as_str().expect("text").contains("20"), "{many}");
+    let folders =
+        fs::read_dir(&server.root).expect("the root").filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    assert_eq!(folders.filter(|name| !name.starts_with('.')).collect::<Vec<_>>(), ["q"], "what was refused made none");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_fills_its_quota_is_stopped_and_the_next_one_waits_for_room() {
+    let server = Server::with(&[("SANDBOX_QUOTA__BYTES_MAX", "8388608"), ("SANDBOX_QUOTA__ENTRIES_MAX", "200")]).await;
+    let outcome = |result: &Value| result["structuredContent"]["outcome"].clone();
+    // Files, a sparse file with holes that are filled, and many names: each in a conversation of its own, at once.
+    let bytes = "import os,time\nfor i in range(100):\n open(str(i),'wb').write(os.urandom(1<<20)); time.sleep(.02)\ntime.sleep(60)";
+    let holes = "import os,time\nf=open('s','wb'); f.truncate(1<<26)\nfor i in range(0,1<<26,1<<20):\n \
+                 f.seek(i); f.write(os.urandom(1<<19)); f.flush(); time.sleep(.02)\ntime.sleep(60)";
+    let names =
+        "import os,time\nfor i in range(400):\n os.mkdir(f'd{i}'); os.symlink('/etc', f'd{i}/l')\ntime.sleep(60)";
+    let (bytes, holes, names) = tokio::join!(
+        server.run("bytes", "python", bytes),
+        server.run("holes", "python", holes),
+        server.run("names", "python", names)
+    );
+    for (result, limit) in [(&bytes, "8 MiB"), (&holes, "8 MiB"), (&names, "200 files")] {
+        let outcome = outcome(result);
+        assert_eq!(outcome["ended"], "disk_limit", "{result}");
+        assert!(outcome["sentence"].as_str().expect("a sentence").contains(limit), "{outcome}");
+    }
+    // Nothing runs before there is room again; neighbours do not notice.
+    let refused = server.run("bytes", "python", "print(1)").await;
+    let text = refused["content"][0]["text"].as_str().expect("a text");
+    assert!(refused["isError"] == true && text.contains("8 MiB") && text.contains("delete"), "{refused}");
+    assert_eq!(outcome(&server.run("beside", "python", "open('x','w').write('1')").await)["ended"], "exited");
+    let files = refused_files(&server).await;
+    for name in files {
+        server.call("sandbox.delete_file", json!({"conversationId": "bytes", "path": name})).await;
+    }
+    assert_eq!(outcome(&server.run("bytes", "python", "print(1)").await)["ended"], "exited");
+    server.settled().await;
+    server.stop().await;
+}
+
+async fn refused_files(server: &Server) -> Vec<String> {
+    let listed = server.call("sandbox.list_files", json!({"conversationId": "bytes"})).await;
+    let files = listed["structuredContent"]["files"].as_array().expect("files").clone();
+    files.iter().map(|file| file["path"].as_str().expect("a path").to_owned()).collect()
+}
+
+/// A file without a name is in no count, so only the space that is left tells of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_fills_the_disk_with_what_nobody_sees_is_stopped() {
+    let memory = std::path::Path::new("/dev/shm");
+    let free = rustix::fs::statvfs(memory).expect("a file system in memory");
+    let floor = (free.f_bavail * free.f_frsize).saturating_sub(150 << 20).to_string();
+    let settings = [
+        ("SANDBOX_QUOTA__FREE_BYTES_MIN", floor.as_str()),
+        ("SANDBOX_LIMITS__MEMORY_BYTES", "805306368"),
+        ("SANDBOX_LIMITS__FILE_BYTES_MAX", "805306368"),
+    ];
+    let server = Server::in_folder(memory, &settings).await;
+    let hidden = "import os,time\nf=open('f','wb'); os.unlink('f')\nfor i in range(400):\n f.write(bytes(1<<20))\nf.flush()\ntime.sleep(60)";
+    let result = server.run("hidden", "python", hidden).await;
+    assert_eq!(result["structuredContent"]["outcome"]["ended"], "disk_limit", "{result}");
+    assert_eq!(result["structuredContent"]["files"], json!([]));
+    // With the program its space is gone, and the next one runs.
+    server.settled().await;
+    let next = server.run("hidden", "python", "print(1)").await;
+    assert_eq!(next["structuredContent"]["stdout"], "1\n", "{next}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_refuses_before_anything_is_touched() {
+    let server = FakeServer::with(&[("SANDBOX_QUOTA__FREE_BYTES_MIN", "1125899906842624")]).await;
+    let run = server.run("full", "print 1").await;
+    let text = run["content"][0]["text"].as_str().expect("a text");
+    assert!(run["isError"] == true && text.contains("SANDBOX_QUOTA__FREE_BYTES_MIN"), "{run}");
+    let wrote: Value = put(&server, "full", "a", 1, 0).await.json().await.expect("JSON");
+    assert_eq!(wrote["code"], "no_space", "{wrote}");
+    assert!(!server.root.join("full").exists());
+    server.stop().await;
+}
+
+/// Makes a conversation look as if it was used so long ago.
+fn used_ago(server: &FakeServer, conversation: &str, ago: Duration) {
+    let marker = fs::File::open(server.root.join(conversation).join(".mark")).expect("a marker");
+    let now = fs::metadata(server.root.join(".instance")).and_then(|made| made.modified()).expect("when it began");
+    marker.set_modified(now - ago).expect("a time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_used_longest_ago_leaves_first_and_nothing_that_is_in_use() {
+    const DAY: Duration = Duration::from_hours(24);
+    let server = FakeServer::with(&[("SANDBOX_QUOTA__TOTAL_BYTES_MAX", "716800")]).await;
+    for conversation in ["busy", "old", "middle", "new"] {
+        assert_eq!(put(&server, conversation, "f", 256 * KIB, 1).await.status(), 201);
+    }
+    let there = || ["busy", "old", "middle", "new"].map(|name| server.root.join(name).exists());
+    assert_eq!(server.retention.round().await, Ok(0), "all of them were just used: {:?}", there());
+    let owner = Principal::OWNER;
+    let hang = json!({"conversationId": "busy", "language": "python", "code": "hang", "wait": 0});
+    let call = server.http.post(format!("http://{}/v1/runs", server.address)).bearer_auth(TOKEN);
+    let run: Value = call.json(&hang).send().await.expect("an answer").json().await.expect("JSON");
+    let run_id = run["runId"].as_str().expect("an id").parse().expect("an id");
+    until("it runs", async || {
+        let view = server.mcp.runs.get(&owner, run_id).expect("a run");
+        view.state == mcp_sandbox_server::services::runs::RunState::Running
+    })
+    .await;
+    for (conversation, days) in [("busy", 9), ("old", 3), ("middle", 2)] {
+        used_ago(&server, conversation, DAY * days);
+    }
+    // Four quarters of a megabyte do not fit: two of them leave, and not the one that is in use.
+    assert_eq!(server.retention.round().await, Ok(2));
+    assert_eq!(there(), [true, false, false, true]);
+    assert_eq!(server.retention.round().await, Ok(0));
+    // By age: after the default of thirty days, however little it takes.
+    used_ago(&server, "busy", DAY * 40);
+    used_ago(&server, "new", DAY * 29);
+    assert_eq!(server.retention.round().await, Ok(0), "busy runs, new is not old enough");
+    server.mcp.runs.cancel(&owner, run_id).expect("cancelled");
+    until("its turn is over", async || {
+        used_ago(&server, "busy", DAY * 40);
+        server.retention.round().await == Ok(1)
+    })
+    .await;
+    assert_eq!(there(), [false, false, false, true]);
+    server.stop().await;
+}
