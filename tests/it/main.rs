@@ -15,6 +15,7 @@ mod mcp_bad_input;
 mod mcp_clients;
 mod mcp_tools;
 mod page;
+mod paths;
 mod piston;
 mod quickstart;
 mod quota;

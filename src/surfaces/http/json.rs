@@ -93,3 +93,28 @@ impl<'de> Visitor<'de> for Walk<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::nouns::long::rounds;
+
+    const ROOM: usize = 1000;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(rounds(256, 100_000)))]
+
+        /// Whatever passes is JSON, and what is no JSON does not pass.
+        #[test]
+        fn fuzz_bodies(body in prop_oneof![any::<Vec<u8>>(), r#"[\[\]{}",:0-9a\\u \-.e]{0,60}"#.prop_map(String::into_bytes)]) {
+            let read = serde_json::from_slice::<Value>(&body);
+            match check(&body, ROOM) {
+                Ok(()) => prop_assert!(read.is_ok()),
+                Err(error) => prop_assert!(read.is_err() || reason(&error).contains("the same key twice"), "{error}"),
+            }
+        }
+    }
+}

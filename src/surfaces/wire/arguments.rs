@@ -4,6 +4,8 @@
 //! arguments to clients, and a test there holds the two against each other.
 
 pub mod create_run;
+#[cfg(test)]
+mod fuzz;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
