@@ -24,5 +24,6 @@ mod rest_bad_input;
 mod run_service;
 mod runs;
 mod standby;
+mod standby_changes;
 mod support;
 mod tidy;
