@@ -196,6 +196,11 @@ impl Executions {
         self.0.parts.catalog.all()
     }
 
+    /// Sandboxes that stand by for a runner.
+    pub fn standing_by(&self, runner: &Runner) -> usize {
+        self.0.parts.standbys.standing_by(&runner.image)
+    }
+
     /// The conversation's turn, when nobody runs or waits in it: nothing starts there while the value lives.
     pub fn turn_if_idle(&self, conversation: &ConversationId) -> Option<Turn> {
         self.0.parts.admission.turn_if_idle(conversation)

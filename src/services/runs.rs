@@ -337,6 +337,11 @@ impl Runs {
 impl Entry {
     fn view(&self) -> RunView {
         let result = self.run.result();
+    /// Sandboxes that stand by for a runner.
+    pub fn standing_by(&self, runner: &Runner) -> usize {
+        self.0.executions.standing_by(runner)
+    }
+
         let facts = self.run.log.facts();
         let state = match (&result, facts.started_at) {
             (Some(_), _) => RunState::Finished,

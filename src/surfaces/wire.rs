@@ -20,7 +20,10 @@ pub use result::{FiguresResult, OutcomeResult, RunResult};
 use crate::{
     nouns::{error::Failure, id::RequestId},
     ports::runner::Runner,
-    services::conversations::{ConversationPage, KnownConversation},
+    services::{
+        conversations::{ConversationPage, KnownConversation},
+        runs::Runs,
+    },
 };
 
 /// The languages that can be run now.
@@ -32,6 +35,7 @@ pub struct RunnerList {
 
 /// One language.
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct RunnerResult {
     /// What to give as `language`.
     pub language: String,
@@ -49,6 +53,8 @@ pub struct RunnerResult {
     pub description: Option<String>,
     /// The container image.
     pub image: String,
+    /// How many sandboxes stand by for it, started and loaded.
+    pub standing_by: usize,
 }
 
 /// A file is gone.
@@ -98,21 +104,24 @@ pub struct ErrorBody {
     pub request_id: String,
 }
 
-impl From<&Runner> for RunnerResult {
-    fn from(runner: &Runner) -> Self {
+impl RunnerResult {
+    /// A runner, and how many sandboxes stand by for it.
+    pub fn new(runner: &Runner, standing_by: usize) -> Self {
         Self {
             language: runner.language.to_string(),
             aliases: runner.aliases.iter().map(ToString::to_string).collect(),
             version: runner.version.clone(),
             description: runner.description.clone(),
             image: runner.reference.clone().unwrap_or_else(|| runner.image.0.clone()),
+            standing_by,
         }
     }
 }
 
-impl From<&[Runner]> for RunnerList {
-    fn from(runners: &[Runner]) -> Self {
-        Self { runners: runners.iter().map(RunnerResult::from).collect() }
+impl From<&Runs> for RunnerList {
+    fn from(runs: &Runs) -> Self {
+        let one = |runner: &Runner| RunnerResult::new(runner, runs.standing_by(runner));
+        Self { runners: runs.runners().iter().map(one).collect() }
     }
 }
 

@@ -31,6 +31,12 @@ async fn new_and_known_conversations_find_one_and_keep_their_files() {
     hello(&server, "first").await;
     // One for this conversation, one for nobody yet.
     standing(&server, 2).await;
+    let told = server.call("sandbox.list_runners", serde_json::json!({})).await;
+    let runners = told["structuredContent"]["runners"].as_array().expect("runners").clone();
+    let of = |language: &str| {
+        runners.iter().find(|one| one["language"] == language).expect("it is known")["standingBy"].as_u64()
+    };
+    assert!(of("bash") >= Some(1) && of("typescript") == Some(0), "{told}");
     let before = server.standbys.taken();
     assert_eq!(hello(&server, "second").await.trim(), "sandbox", "a new conversation has no files");
     standing(&server, 2).await;

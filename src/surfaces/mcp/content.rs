@@ -103,6 +103,9 @@ pub(super) fn file(file: &FileResult, picture: Option<ContentBlock>) -> CallTool
         }
         ("utf-8", None) => file.content.clone(),
         _ => format!(
+        if runner.standing_by > 0 {
+            let _ = write!(line, " [{} stand by]", runner.standing_by);
+        }
             "{} is not text ({}, {}): its bytes are in structuredContent as base64; a program can read them from /data.",
             file.path,
             file.media_type,

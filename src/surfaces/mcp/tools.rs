@@ -70,7 +70,7 @@ impl McpParts {
 
     fn list_runners(&self, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         arguments::parse_list_runners(arguments)?;
-        Ok(content::runners(&RunnerList::from(&*self.runs.runners())))
+        Ok(content::runners(&RunnerList::from(&self.runs)))
     }
 
     async fn list_files(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {

@@ -15,5 +15,5 @@ use crate::{
 )]
 pub(super) async fn list(State(runs): State<Runs>, call: Call) -> Result<Json<RunnerList>, Refused> {
     call.query(&[])?;
-    Ok(Json(RunnerList::from(&*runs.runners())))
+    Ok(Json(RunnerList::from(&runs)))
 }
