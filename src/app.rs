@@ -36,7 +36,7 @@ use crate::{
         quota::QuotaOptions,
         readiness::Readiness,
         retention::{Retention, RetentionOptions},
-        runs::{Runs, RunsOptions},
+        runs::{Policy, Runs, RunsOptions},
         standby::{StandbyOptions, StandbyParts, Standbys},
     },
     surfaces::{
@@ -334,6 +334,7 @@ fn runs_options(config: &Config) -> RunsOptions {
         kept_runs_max: config.runs.kept_max as usize,
         kept_bytes_max: usize::try_from(config.runs.kept_bytes).unwrap_or(usize::MAX),
         kept_age: Duration::from_secs(config.runs.kept_age_s),
+        policy: if config.runs.on_disconnect == "detach" { Policy::Detached } else { Policy::CancelWhenLeft },
         ..RunsOptions::default()
     }
 }
@@ -371,6 +372,7 @@ fn mcp_options(config: &Config) -> McpOptions {
         write_bytes_max: config.files.write_bytes_max,
         code_bytes_max: config.limits.program_bytes_max,
         limits: config.limits.limits(),
+        wait_default: Duration::from_secs(config.runs.wait_s_default),
     }
 }
 

@@ -176,6 +176,8 @@ section! {
         kept_age_s: u64 = 3_600,
         /// How long a call waits for its run when it does not say, in seconds. Many clients give up after 60 s.
         wait_s_default: u64 = 45,
+        /// What becomes of a run whose caller goes away while it waits, where it does not say: cancel or detach.
+        on_disconnect: String = "cancel".to_owned(),
     }
 }
 

@@ -49,11 +49,19 @@ pub struct RunsOptions {
     pub kept_age: Duration,
     /// How many notices a reader of the feed may be behind before it is told that it missed some.
     pub feed_notices_max: usize,
+    /// What becomes of a run whose caller goes away, where nobody said anything of it.
+    pub policy: Policy,
 }
 
 impl Default for RunsOptions {
     fn default() -> Self {
-        Self { kept_runs_max: 256, kept_bytes_max: 64 << 20, kept_age: Duration::from_hours(1), feed_notices_max: 4096 }
+        Self {
+            kept_runs_max: 256,
+            kept_bytes_max: 64 << 20,
+            kept_age: Duration::from_hours(1),
+            feed_notices_max: 4096,
+            policy: Policy::default(),
+        }
     }
 }
 
@@ -74,6 +82,7 @@ pub struct Runs(Arc<Inner>);
 struct Inner {
     executions: Executions,
     registry: Registry,
+    policy: Policy,
     notices: broadcast::Sender<Notice>,
     clock: Arc<dyn Clock>,
     followers: TaskTracker,
@@ -206,6 +215,7 @@ impl Runs {
         Self(Arc::new(Inner {
             executions,
             registry: Registry::new(options),
+            policy: options.policy,
             notices: broadcast::Sender::new(options.feed_notices_max.max(1)),
             clock,
             followers: TaskTracker::new(),
@@ -303,6 +313,20 @@ impl Runs {
         self.entry(principal, run).map(|entry| entry.output(after))
     }
 
+    /// What a run printed after one event up to another, that included, as far as it is kept.
+    ///
+    /// # Errors
+    /// [`Code::RunNotFound`].
+    pub fn output_until(
+        &self,
+        principal: &Principal,
+        run: RunId,
+        after: u64,
+        last: u64,
+    ) -> Result<(Captured, Captured), Failure> {
+        self.entry(principal, run).map(|entry| entry.output_until(after, last))
+    }
+
     /// What happens to all runs of a caller from now on; ends when the service does.
     pub fn feed(&self, principal: &Principal) -> BoxStream<'static, FeedItem> {
         feed::stream(self.0.notices.subscribe(), principal.clone(), self.0.over.clone())
@@ -311,6 +335,20 @@ impl Runs {
     /// The runners known now, ordered by language.
     pub fn runners(&self) -> Arc<[Runner]> {
         self.0.executions.runners()
+    }
+
+    /// Sandboxes that stand by for a runner.
+    pub fn standing_by(&self, runner: &Runner) -> usize {
+        self.0.executions.standing_by(runner)
+    }
+
+    /// What becomes of a run whose caller goes away: what it asked for, else what is usual here.
+    pub fn policy(&self, detach: Option<bool>) -> Policy {
+        match detach {
+            Some(true) => Policy::Detached,
+            Some(false) => Policy::CancelWhenLeft,
+            None => self.0.policy,
+        }
     }
 
     /// Runs that are waiting or running.
@@ -337,11 +375,6 @@ impl Runs {
 impl Entry {
     fn view(&self) -> RunView {
         let result = self.run.result();
-    /// Sandboxes that stand by for a runner.
-    pub fn standing_by(&self, runner: &Runner) -> usize {
-        self.0.executions.standing_by(runner)
-    }
-
         let facts = self.run.log.facts();
         let state = match (&result, facts.started_at) {
             (Some(_), _) => RunState::Finished,
@@ -367,7 +400,13 @@ impl Entry {
     }
 
     fn output(&self, after: u64) -> (Captured, Captured) {
-        so_far(&self.run.log.since(after.saturating_add(1)))
+        self.output_until(after, u64::MAX)
+    }
+
+    fn output_until(&self, after: u64, last: u64) -> (Captured, Captured) {
+        let mut events = self.run.log.since(after.saturating_add(1));
+        events.retain(|event| event.number <= last);
+        so_far(&events)
     }
 
     /// What it costs to remember this run, in bytes: an estimate from above for what is not text.

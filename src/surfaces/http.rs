@@ -3,7 +3,7 @@
 //! ```text
 //! request ─ id ─ panic guard ─ log ─ host and origin ─┬─ /            the page, no token
 //!                                                     ├─ /files/…     the signature is the right
-//!                                                     └─ bearer ── /mcp, /v1/…, /api/v2/…
+//!                                                     └─ bearer ── /mcp, /mcp/events, /v1/…, /api/v2/…
 //! /healthz /readyz /health: no host check, for probes that address machines by number
 //! ```
 

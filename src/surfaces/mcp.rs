@@ -1,7 +1,7 @@
 //! The tools as MCP shows them: which there are, who calls, one call of a service each, and its answer as content.
 //!
 //! ```text
-//! rmcp spawns one task for each request; a run has its own task below it and ends with it ([`tools`])
+//! rmcp spawns one task for each request; a run has its own task below it, which the policy ends with it ([`waiting`])
 //! ```
 //!
 //! Knows the protocol through rmcp and nothing of how messages travel: HTTP mounts it in `surfaces/http/mcp.rs`, standard
@@ -9,23 +9,25 @@
 
 mod content;
 mod describe;
+mod leaving;
 mod picture;
 mod progress;
 mod stdio;
 mod tools;
+mod waiting;
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use http::request::Parts;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode, ListPromptsRequestMethod,
-        ListPromptsResult, ListResourceTemplatesRequestMethod, ListResourceTemplatesResult, ListResourcesRequestMethod,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ServerConfig,
+        CallToolRequestParams, CallToolResponse, CancelledNotificationParam, CustomRequest, CustomResult, ErrorCode,
+        ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesRequestMethod, ListResourceTemplatesResult,
+        ListResourcesRequestMethod, ListResourcesResult, ListToolsResult, PaginatedRequestParams, ServerConfig,
     },
-    service::RequestContext,
+    service::{NotificationContext, RequestContext},
 };
 use tracing::info;
 
@@ -71,6 +73,8 @@ pub struct McpOptions {
     pub code_bytes_max: u64,
     /// What one run may use, for the descriptions.
     pub limits: Limits,
+    /// How long a call waits for its run where it does not say.
+    pub wait_default: Duration,
 }
 
 /// Answers MCP requests. A clone is the same server.
@@ -78,6 +82,7 @@ pub struct McpOptions {
 pub struct McpServer {
     parts: Arc<McpParts>,
     outputs: Arc<describe::Outputs>,
+    calls: leaving::Calls,
     door: Door,
 }
 
@@ -95,7 +100,13 @@ enum Door {
 struct Caller {
     principal: Principal,
     request: RequestId,
+    /// It calls tools by the names without a dot.
+    underscore: bool,
 }
+
+/// Among the extensions of a request's head: its client takes one answer and no notifications before it.
+#[derive(Debug, Clone, Copy)]
+pub struct OneAnswer;
 
 impl McpServer {
     /// For HTTP: each request carries its principal in the extensions of its head.
@@ -103,8 +114,14 @@ impl McpServer {
         Self::new(parts, Door::Http)
     }
 
+    /// The same server for another client: ids of requests are each client's own.
+    #[must_use]
+    pub fn for_another(&self) -> Self {
+        Self { calls: leaving::Calls::default(), ..self.clone() }
+    }
+
     fn new(parts: McpParts, door: Door) -> Self {
-        Self { parts: Arc::new(parts), outputs: Arc::default(), door }
+        Self { parts: Arc::new(parts), outputs: Arc::default(), calls: leaving::Calls::default(), door }
     }
 
     fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
@@ -115,7 +132,7 @@ impl McpServer {
         };
         let principal = principal.ok_or_else(|| ErrorData::invalid_request("nobody is known to ask", None))?;
         let request = head.and_then(|head| head.get::<RequestId>()).copied().unwrap_or_else(RequestId::new);
-        Ok(Caller { principal, request })
+        Ok(Caller { principal, request, underscore: false })
     }
 }
 
@@ -151,10 +168,12 @@ impl ServerHandler for McpServer {
             let why = format!("name: there is no tool `{}`: tools/list names all there are", shown(&request.name));
             return Err(ErrorData::invalid_params(why, None));
         };
-        let caller = self.caller(&context)?;
+        let caller = Caller { underscore: request.name == tool.underscored(), ..self.caller(&context)? };
+        let entered = self.calls.enter(&context);
         let arguments = request.arguments.unwrap_or_default();
         // A panic in rmcp's task would leave the client without an answer.
-        let answer = AssertUnwindSafe(self.parts.call(tool, &caller, arguments, &context)).catch_unwind().await;
+        let answer = AssertUnwindSafe(self.parts.call(tool, &caller, arguments, &entered, &context));
+        let answer = answer.catch_unwind().await;
         let failure = match answer {
             Ok(Ok(result)) => return Ok(result.into()),
             Ok(Err(failure)) => failure,
@@ -162,6 +181,12 @@ impl ServerHandler for McpServer {
         };
         info!(request = %caller.request, tool = tool.dotted(), code = %failure.code, "a tool call was refused or failed");
         Ok(content::failure(&failure, caller.request).into())
+    }
+
+    async fn on_cancelled(&self, told: CancelledNotificationParam, _: NotificationContext<RoleServer>) {
+        if let Some(id) = &told.request_id {
+            self.calls.given_up(id);
+        }
     }
 
     /// rmcp hands over here whatever has another form than the method asks for, under the method's own name.

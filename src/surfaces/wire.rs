@@ -1,10 +1,12 @@
 //! The shapes that clients see, the same in MCP and in plain HTTP: results here, arguments in [`arguments`], JSON Schemas
-//! of both in [`schema`]; runs on their way in [`run`]. Names are camel case and a change of one is a change of the public contract.
+//! of both in [`schema`]; runs on their way in [`run`], and as the tools tell of them in [`report`].
+//! Names are camel case and a change of one is a change of the public contract.
 //!
 //! Knows no protocol: neither JSON-RPC nor HTTP nor content blocks.
 
 pub mod arguments;
 mod file;
+pub mod report;
 mod result;
 pub mod run;
 pub mod schema;

@@ -1,6 +1,6 @@
 """What every Python client must see. Results are dictionaries in the wire's own spelling."""
 
-TOOLS = ["run_code", "list_runners", "list_files", "read_file", "write_file", "delete_file"]
+TOOLS = ["run_code", "get_run", "cancel_run", "list_runners", "list_files", "read_file", "write_file", "delete_file"]
 CONVERSATION = "python-client-"
 CODE = "print('Hello!')\nopen('out.csv', 'w').write('a,b')"
 PNG_CODE = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.savefig('chart.png')"

@@ -21,7 +21,7 @@ expect() {
 }
 
 listed=$(inspect --method tools/list --strict)
-for tool in run_code list_runners list_files read_file write_file delete_file; do
+for tool in run_code get_run cancel_run list_runners list_files read_file write_file delete_file; do
     expect "tools/list" "\"sandbox.$tool\"" "$listed"
 done
 for era in auto legacy modern; do

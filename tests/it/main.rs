@@ -13,6 +13,7 @@ mod gate;
 mod load;
 mod mcp_bad_input;
 mod mcp_clients;
+mod mcp_runs;
 mod mcp_tools;
 mod page;
 mod paths;

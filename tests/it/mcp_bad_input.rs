@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use crate::support::fake_server::{BOTH, FakeServer};
 
 const RUN: &str = "sandbox.run_code";
+const GET: &str = "sandbox.get_run";
+const CANCEL: &str = "sandbox.cancel_run";
 const RUNNERS: &str = "sandbox.list_runners";
 const LIST: &str = "sandbox.list_files";
 const READ: &str = "sandbox.read_file";
@@ -46,6 +48,16 @@ fn plain_rows() -> Vec<ArgumentRow> {
         (RUN, run("", json!("c")), "", "no such argument"),
         (RUN, run("__proto__", json!({})), "__proto__", "no such argument"),
         (RUN, run("a\u{1b}[31m\nb", json!(1)), "a\\u{1b}[31m\\nb", "no such argument"),
+        (RUN, run("waitSeconds", json!(3601)), "waitSeconds", "more than 3600"),
+        (RUN, run("waitSeconds", json!("5")), "waitSeconds", "a string"),
+        (RUN, run("waitSeconds", json!(-1)), "waitSeconds", "whole number"),
+        (RUN, run("detach", json!("yes")), "detach", "true or false"),
+        (GET, json!({}), "runId", "missing"),
+        (GET, json!({"runId": "run-1"}), "runId", "32 hexadecimal"),
+        (GET, json!({"runId": "../x", "waitSeconds": 1}), "runId", "not allowed"),
+        (GET, json!({"runId": "run-1", "wait": 1}), "wait", "write `waitSeconds`"),
+        (CANCEL, json!({"runId": "run-1", "force": true}), "force", "no such argument"),
+        (CANCEL, json!({"runId": 5}), "runId", "a number"),
         (RUNNERS, json!({"language": "python"}), "language", "takes none"),
         (LIST, json!({}), "conversationId", "missing"),
         (LIST, json!({"conversationId": "c", "path": "."}), "path", "no such argument"),

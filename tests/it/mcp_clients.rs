@@ -20,6 +20,8 @@ use crate::support::{
 };
 
 const CLIENT_TIME_MAX: Duration = Duration::from_mins(3);
+/// More than the long form of a test runs, which `LONG=1` asks for: see `tests/clients/watching.py`.
+const RUN_MAX: (&str, &str) = ("SANDBOX_LIMITS__WALL_MS", "120000");
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -44,6 +46,7 @@ async fn client(program: &Path, arguments: &[&str]) {
     let output = output.await.expect("the client ends in time").expect("the client starts");
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{arguments:?}: {}\n{out}\n{err}", output.status);
+    print!("{out}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,6 +62,19 @@ async fn the_python_sdk_from_2_on() {
     let python = tool("mcp2/bin/python");
     let server = Server::start().await;
     client(&python, &["python_mcp2.py", &server.url("/mcp"), TOKEN]).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_are_watched_left_and_stopped_through_python_sdks() {
+    let (before_2, from_2_on) = (tool("mcp1/bin/python"), tool("mcp2/bin/python"));
+    let server = Server::with(&[RUN_MAX, ("SANDBOX_STANDBY__TOTAL_MAX", "0"), ("SANDBOX_ADMISSION__SLOTS", "9")]).await;
+    let url = server.url("/mcp");
+    let first = ["watching_mcp1.py", url.as_str(), TOKEN];
+    let second = ["watching_mcp2.py", url.as_str(), TOKEN];
+    tokio::join!(client(&before_2, &first), client(&from_2_on, &second));
+    server.janitor.idle().await;
+    assert_eq!(server.containers().await, 0, "what was given up is gone");
     server.stop().await;
 }
 

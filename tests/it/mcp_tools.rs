@@ -11,7 +11,8 @@ use tower::ServiceExt;
 
 use crate::support::fake_server::{BOTH, FakeServer, messages};
 
-const TOOLS: [&str; 6] = ["run_code", "list_runners", "list_files", "read_file", "write_file", "delete_file"];
+const TOOLS: [&str; 8] =
+    ["run_code", "get_run", "cancel_run", "list_runners", "list_files", "read_file", "write_file", "delete_file"];
 
 fn names(list: &Value) -> Vec<String> {
     let tools = list["result"]["tools"].as_array().expect("tools");
@@ -323,6 +324,8 @@ async fn whoever_asked_for_progress_hears_of_a_long_run() {
         (&told[0]["method"], &told[0]["params"]["progressToken"]),
         (&json!("notifications/progress"), &json!("p"))
     );
-    assert_eq!(told[1]["result"]["structuredContent"]["stdout"], "done\n");
+    assert!(told[0]["params"]["message"].as_str().is_some_and(|said| said.starts_with("under way for ")), "{told:?}");
+    let last = told.last().expect("a message");
+    assert_eq!(last["result"]["structuredContent"]["stdout"], "done\n");
     server.stop().await;
 }

@@ -100,7 +100,7 @@ impl Config {
             ("SANDBOX_RUNS__KEPT_MAX", self.runs.kept_max.into(), 1, 100_000),
             ("SANDBOX_RUNS__KEPT_BYTES", self.runs.kept_bytes, 1, 1 << 40),
             ("SANDBOX_RUNS__KEPT_AGE_S", self.runs.kept_age_s, 1, 30 * 86_400),
-            ("SANDBOX_RUNS__WAIT_S_DEFAULT", self.runs.wait_s_default, 0, 86_400),
+            ("SANDBOX_RUNS__WAIT_S_DEFAULT", self.runs.wait_s_default, 0, 3_600),
             ("SANDBOX_FILES__URL_TTL_S", self.files.url_ttl_s, 1, URL_TTL_S_MAX),
             ("SANDBOX_FILES__LISTED_MAX", self.files.listed_max.into(), 1, 10_000),
             ("SANDBOX_FILES__DEPTH_MAX", self.files.depth_max.into(), 1, 32),
@@ -119,6 +119,9 @@ impl Config {
             if !(low..=high).contains(&value) {
                 return Err(ConfigError(format!("{name} is {value}: it must be from {low} to {high}.")));
             }
+        }
+        if !matches!(self.runs.on_disconnect.as_str(), "cancel" | "detach") {
+            return Err(ConfigError("SANDBOX_RUNS__ON_DISCONNECT must be `cancel` or `detach`.".to_owned()));
         }
         if !matches!(self.log.format.as_str(), "text" | "json") {
             return Err(ConfigError("SANDBOX_LOG__FORMAT must be `text` or `json`.".to_owned()));

@@ -310,6 +310,8 @@ mod tests {
             ("SANDBOX_ENGINE__RUNNER_UID", "0"),
             ("SANDBOX_FILES__URL_TTL_S", "604801"),
             ("SANDBOX_LOG__FORMAT", "xml"),
+            ("SANDBOX_RUNS__ON_DISCONNECT", "leave"),
+            ("SANDBOX_RUNS__WAIT_S_DEFAULT", "3601"),
             ("SANDBOX_ROOT", "relative"),
             ("SANDBOX_ROOT", "/"),
             ("PUBLIC_BASE_URL", "sandbox.test"),

@@ -5,6 +5,7 @@
 //!                                                              ├─ takes SSE ─ stateless, kept alive by comments
 //!                                                              └─ a bare call ─ stateless, plain JSON
 //! GET, DELETE ─ sessions
+//! GET /mcp/events ─ the feed of all runs, see [`events`]
 //! rmcp spawns: a task for each session (ends when idle or at shutdown), a task for each stateless request
 //! ```
 //!
@@ -13,6 +14,7 @@
 //! JSON-RPC error. Who asks was decided before; hosts and origins were checked before.
 
 mod envelope;
+mod events;
 mod refusal;
 
 use std::{sync::Arc, time::Duration};
@@ -23,7 +25,7 @@ use axum::{
     extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
-    routing::post,
+    routing::{get, post},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use rmcp::transport::streamable_http_server::{
@@ -37,7 +39,7 @@ use crate::{
     nouns::error::Code,
     ports::auth::Principal,
     services::runs::Runs,
-    surfaces::mcp::{McpParts, McpServer},
+    surfaces::mcp::{McpParts, McpServer, OneAnswer},
 };
 
 /// A session outlives its longest silence, a run that waited for its turn, by this much.
@@ -90,6 +92,7 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
     manager.session_config.keep_alive = Some(options.run_max + SESSION_MARGIN);
     let manager = Arc::new(manager);
     let runs = parts.runs.clone();
+    let feed = get(events::watch).with_state(runs.clone());
     let server = McpServer::http(parts);
     let base = StreamableHttpServerConfig::default()
         .disable_allowed_hosts()
@@ -98,7 +101,7 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
         .with_cancellation_token(options.shutdown.clone());
     let service = |config| {
         let server = server.clone();
-        Service::new(move || Ok(server.clone()), Arc::clone(&manager), config)
+        Service::new(move || Ok(server.for_another()), Arc::clone(&manager), config)
     };
     let mount = Mount {
         sessions: service(base.clone()),
@@ -109,7 +112,10 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
         body_bytes_max: options.body_bytes_max,
         body_read_max: options.body_read_max,
     };
-    Router::new().route("/mcp", post(call).get(session).delete(session)).with_state(Arc::new(mount))
+    Router::new()
+        .route("/mcp", post(call).get(session).delete(session))
+        .with_state(Arc::new(mount))
+        .route("/mcp/events", feed)
 }
 
 /// Streams that a session's client opens, and the end of a session.
@@ -178,6 +184,9 @@ impl Mount {
         let in_session = head.headers.contains_key("mcp-session-id");
         let streams = accepts(&head.headers, "text/event-stream");
         head.headers.insert(header::ACCEPT, BOTH_KINDS);
+        if !streams {
+            head.extensions.insert(OneAnswer);
+        }
         if in_session && streams {
             return Ok(&self.sessions);
         }

@@ -6,31 +6,54 @@
 //! What a program printed stands in the text as it is and may imitate our own lines; the verdict that counts is in
 //! `structuredContent`, which no program can write to.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
 use serde::Serialize;
 
-use super::describe::size;
+use super::describe::{ToolName, size};
 use crate::{
     nouns::{error::Failure, id::RequestId},
-    surfaces::wire::{Deleted, ErrorResult, File, FileListing, FileResult, RunResult, RunnerList},
+    services::runs::{RunState, RunView},
+    surfaces::wire::{Deleted, ErrorResult, File, FileListing, FileResult, RunnerList, report::RunReport},
 };
 
 /// How many names one text holds; `structuredContent` has them all.
 const NAMES_MAX: usize = 50;
 
 /// A run: output, verdict, names of files; then pictures, then links.
-pub(super) fn run(result: &RunResult, pictures: Vec<ContentBlock>) -> CallToolResult {
+pub(super) fn run(result: &RunReport, pictures: Vec<ContentBlock>) -> CallToolResult {
     let made: Vec<_> = result.files.iter().filter(|file| file.change != "unchanged").collect();
     let mut blocks = vec![ContentBlock::text(run_text(result, &made))];
     blocks.extend(pictures);
     blocks.extend(made.into_iter().map(link));
-    let succeeded = result.outcome.exit_code == Some(0);
+    let succeeded = result.outcome.as_ref().is_some_and(|outcome| outcome.exit_code == Some(0));
     answer(blocks, result, !succeeded)
 }
 
-fn run_text(result: &RunResult, made: &[&File]) -> String {
+/// A run that goes on: what it printed since, and how to come back.
+pub(super) fn going_on(result: &RunReport, view: &RunView, underscore: bool) -> CallToolResult {
+    let mut text = printed(result, "[nothing was printed since]");
+    let name = |tool: ToolName| if underscore { tool.underscored() } else { tool.dotted() };
+    let state = match view.state {
+        RunState::Queued { position: Some(position) } => format!("The run waits for its turn, as number {position}."),
+        RunState::Queued { position: None } => "The run's sandbox is being started.".to_owned(),
+        RunState::Running | RunState::Finished => format!("The program still runs, for {} now.", took(view.wall)),
+    };
+    let come_back = format!(
+        "[{state} It goes on: call {} {{\"runId\": \"{}\", \"afterEvent\": {}, \"waitSeconds\": 45}} to see what comes, or \
+         {} {{\"runId\": \"{}\"}} to stop it.]",
+        name(ToolName::GetRun),
+        result.run_id,
+        result.newest_event,
+        name(ToolName::CancelRun),
+        result.run_id,
+    );
+    section(&mut text, &come_back);
+    answer(vec![ContentBlock::text(text)], result, false)
+}
+
+fn printed(result: &RunReport, nothing: &str) -> String {
     let mut text = String::new();
     section(&mut text, &result.stdout);
     if !result.stderr.is_empty() {
@@ -38,10 +61,21 @@ fn run_text(result: &RunResult, made: &[&File]) -> String {
         section(&mut text, &result.stderr);
     }
     if text.is_empty() {
-        section(&mut text, "[nothing was printed]");
+        section(&mut text, nothing);
     }
-    let ms = result.figures.wall_ms;
-    section(&mut text, &format!("[{} It took {}.{:02} s.]", result.outcome.sentence, ms / 1000, ms % 1000 / 10));
+    text
+}
+
+fn took(wall: Duration) -> String {
+    format!("{}.{:02} s", wall.as_secs(), wall.subsec_millis() / 10)
+}
+
+fn run_text(result: &RunReport, made: &[&File]) -> String {
+    let mut text = printed(result, "[nothing was printed]");
+    if let (Some(outcome), Some(figures)) = (&result.outcome, &result.figures) {
+        let wall = took(Duration::from_millis(figures.wall_ms));
+        section(&mut text, &format!("[{} It took {wall}.]", outcome.sentence));
+    }
     if !made.is_empty() {
         section(&mut text, "[Files in /data that this run created or changed:]");
         names(&mut text, made, |file| format!("{}, {}", file.change, size(file.size)));
@@ -68,6 +102,9 @@ pub(super) fn runners(list: &RunnerList) -> CallToolResult {
         }
         if let Some(description) = &runner.description {
             let _ = write!(line, ": {description}");
+        }
+        if runner.standing_by > 0 {
+            let _ = write!(line, " [{} stand by]", runner.standing_by);
         }
         section(&mut text, &line);
     }
@@ -103,9 +140,6 @@ pub(super) fn file(file: &FileResult, picture: Option<ContentBlock>) -> CallTool
         }
         ("utf-8", None) => file.content.clone(),
         _ => format!(
-        if runner.standing_by > 0 {
-            let _ = write!(line, " [{} stand by]", runner.standing_by);
-        }
             "{} is not text ({}, {}): its bytes are in structuredContent as base64; a program can read them from /data.",
             file.path,
             file.media_type,

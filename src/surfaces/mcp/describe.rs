@@ -20,6 +20,10 @@ use crate::{
 pub enum ToolName {
     /// Runs a program.
     RunCode,
+    /// Comes back to a run.
+    GetRun,
+    /// Stops a run.
+    CancelRun,
     /// Names the languages.
     ListRunners,
     /// Names a conversation's files.
@@ -34,13 +38,23 @@ pub enum ToolName {
 
 impl ToolName {
     /// All, in the order of the list.
-    pub const ALL: [Self; 6] =
-        [Self::RunCode, Self::ListRunners, Self::ListFiles, Self::ReadFile, Self::WriteFile, Self::DeleteFile];
+    pub const ALL: [Self; 8] = [
+        Self::RunCode,
+        Self::GetRun,
+        Self::CancelRun,
+        Self::ListRunners,
+        Self::ListFiles,
+        Self::ReadFile,
+        Self::WriteFile,
+        Self::DeleteFile,
+    ];
 
     /// The contract's name.
     pub fn dotted(self) -> &'static str {
         match self {
             Self::RunCode => "sandbox.run_code",
+            Self::GetRun => "sandbox.get_run",
+            Self::CancelRun => "sandbox.cancel_run",
             Self::ListRunners => "sandbox.list_runners",
             Self::ListFiles => "sandbox.list_files",
             Self::ReadFile => "sandbox.read_file",
@@ -53,6 +67,8 @@ impl ToolName {
     pub fn underscored(self) -> &'static str {
         match self {
             Self::RunCode => "sandbox_run_code",
+            Self::GetRun => "sandbox_get_run",
+            Self::CancelRun => "sandbox_cancel_run",
             Self::ListRunners => "sandbox_list_runners",
             Self::ListFiles => "sandbox_list_files",
             Self::ReadFile => "sandbox_read_file",
@@ -69,6 +85,8 @@ impl ToolName {
     fn title(self) -> &'static str {
         match self {
             Self::RunCode => "Run code",
+            Self::GetRun => "Get a run",
+            Self::CancelRun => "Cancel a run",
             Self::ListRunners => "List languages",
             Self::ListFiles => "List files",
             Self::ReadFile => "Read a file",
@@ -82,9 +100,10 @@ impl ToolName {
         let (read_only, destructive, idempotent) = match self {
             // A program may do anything to the conversation's files, deleting them too.
             Self::RunCode => (false, true, false),
-            Self::ListRunners | Self::ListFiles | Self::ReadFile => (true, false, true),
-            // The second deletion finds no file, which is told as an error; nothing more changes.
-            Self::WriteFile | Self::DeleteFile => (false, true, true),
+            Self::GetRun | Self::ListRunners | Self::ListFiles | Self::ReadFile => (true, false, true),
+            // The second deletion finds no file, which is told as an error; nothing more changes. A run that is over
+            // stays as it is.
+            Self::CancelRun | Self::WriteFile | Self::DeleteFile => (false, true, true),
         };
         ToolAnnotations::with_title(self.title())
             .read_only(read_only)
@@ -96,7 +115,18 @@ impl ToolName {
     fn description(self, options: &McpOptions) -> String {
         let McpOptions { read_bytes_max, write_bytes_max, .. } = options;
         match self {
-            Self::RunCode => run_code(&options.limits),
+            Self::RunCode => run_code(options),
+            Self::GetRun => {
+                "Waits for a run that run_code left running, and returns what it printed after afterEvent; when \
+                             the program has ended, the whole result with its images and links, as run_code does. Call \
+                             it again until state is finished. Runs that are over are kept for a while."
+                    .to_owned()
+            }
+            Self::CancelRun => {
+                "Stops a run and returns when its program is dead, with what it printed and the files it \
+                                made until then. A run that is over stays as it is."
+                    .to_owned()
+            }
             Self::ListRunners => "Lists the languages that run_code can run now, with version, aliases and what is \
                                   installed for each."
                 .to_owned(),
@@ -125,6 +155,8 @@ impl ToolName {
     fn input(self, facts: &InputFacts<'_>) -> schema::Schema {
         match self {
             Self::RunCode => schema::run_code(facts),
+            Self::GetRun => schema::get_run(facts),
+            Self::CancelRun => schema::cancel_run(),
             Self::ListRunners => schema::list_runners(),
             Self::ListFiles => schema::list_files(),
             Self::ReadFile => schema::read_file(facts),
@@ -135,13 +167,15 @@ impl ToolName {
 }
 
 /// The output schemas, made once.
-pub struct Outputs([Arc<JsonObject>; 6]);
+pub struct Outputs([Arc<JsonObject>; 8]);
 
 impl Default for Outputs {
     fn default() -> Self {
         Self(
             [
-                schema::output::<wire::RunResult>(),
+                schema::output::<wire::report::RunReport>(),
+                schema::output::<wire::report::RunReport>(),
+                schema::output::<wire::report::RunReport>(),
                 schema::output::<wire::RunnerList>(),
                 schema::output::<wire::FileListing>(),
                 schema::output::<wire::FileResult>(),
@@ -160,6 +194,7 @@ pub fn tools(options: &McpOptions, languages: &[String], outputs: &Outputs, unde
         code_bytes_max: options.code_bytes_max,
         read_bytes_max: options.read_bytes_max,
         write_bytes_max: options.write_bytes_max,
+        wait_s_default: options.wait_default.as_secs(),
     };
     let one = |(tool, output): (ToolName, &Arc<JsonObject>)| {
         let name = if underscore { tool.underscored() } else { tool.dotted() };
@@ -183,12 +218,14 @@ pub fn server(options: &McpOptions) -> ServerConfig {
             "Runs programs in a sandbox without network and keeps their files. run_code takes a conversationId of your \
              choice; files that a program leaves in /data stay there for later calls with the same conversationId, and \
              every new or changed file comes back as a link that a person can open. Each run is a fresh process of at \
-             most {}. list_runners names the languages.",
+             most {}. One that takes longer than a call waits goes on, and get_run comes back to it. list_runners names \
+             the languages.",
             seconds(wall_ms)
         ))
 }
 
-fn run_code(limits: &Limits) -> String {
+fn run_code(options: &McpOptions) -> String {
+    let McpOptions { limits, wait_default, .. } = options;
     format!(
         "Runs a program in a fresh sandbox and returns what it printed, how it ended and the files it made.\n\n\
          - The working directory is /data. Files there belong to the conversation: they are there again in the next run \
@@ -196,6 +233,8 @@ fn run_code(limits: &Limits) -> String {
          - There is no network: nothing can be downloaded or installed. list_runners says what is installed.\n\
          - Limits of one run: {} of time, {} of memory, {} CPU cores, {} processes and threads, {} for one file; output \
          beyond {} is cut in the middle. A run that reaches a limit is stopped and says which.\n\
+         - A program that takes longer than waitSeconds ({} where it is not said) goes on: the result then has its state, its \
+         output so far and a runId for get_run and cancel_run.\n\
          - Print what you want to see: only printed text and files come back, not the value of the last line.\n\
          - To show a chart, save it as a PNG in /data (Python: figures left open are saved by themselves). Small pictures \
          come back as images, and every new or changed file as a download link.\n\
@@ -206,6 +245,7 @@ fn run_code(limits: &Limits) -> String {
         limits.processes_max,
         size(limits.file_bytes_max),
         size(limits.output_kept_bytes),
+        seconds(wait_default.as_secs() * 1000),
     )
 }
 

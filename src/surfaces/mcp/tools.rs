@@ -1,22 +1,13 @@
-//! Each tool: its arguments, one call of a service, its answer.
-//!
-//! ```text
-//! run_code ── holds its run by `CancelOnDrop`: a call that is cancelled, or dropped, ends the program
-//! ```
+//! Each tool: its arguments, one call of a service, its answer. Those that wait for a run are in [`super::waiting`].
 
-use rmcp::{
-    RoleServer,
-    model::{CallToolResult, JsonObject},
-    service::RequestContext,
-};
+use rmcp::model::{CallToolResult, JsonObject};
 
-use super::{Caller, McpParts, content, describe::ToolName, picture, progress::Progress};
+use super::{Caller, McpParts, content, describe::ToolName, leaving::Call, picture, waiting::Asked};
 use crate::{
     nouns::error::Failure,
-    services::{execution::RunRequest, runs::Policy},
     surfaces::wire::{
-        Deleted, File, FileListing, FileResult, RunResult, RunnerList,
-        arguments::{self, DeleteFile, ListFiles, ReadFile, RunCode, WriteFile},
+        Deleted, File, FileListing, FileResult, RunnerList,
+        arguments::{self, DeleteFile, ListFiles, ReadFile, WriteFile},
     },
 };
 
@@ -30,42 +21,19 @@ impl McpParts {
         tool: ToolName,
         caller: &Caller,
         arguments: JsonObject,
-        context: &RequestContext<RoleServer>,
+        call: &Call,
+        asked: Asked<'_>,
     ) -> Result<CallToolResult, Failure> {
         match tool {
-            ToolName::RunCode => self.run_code(caller, arguments, context).await,
+            ToolName::RunCode => self.run_code(caller, arguments, call, asked).await,
+            ToolName::GetRun => self.get_run(caller, arguments, call, asked).await,
+            ToolName::CancelRun => self.cancel_run(caller, arguments).await,
             ToolName::ListRunners => self.list_runners(arguments),
             ToolName::ListFiles => self.list_files(caller, arguments).await,
             ToolName::ReadFile => self.read_file(caller, arguments).await,
             ToolName::WriteFile => self.write_file(caller, arguments).await,
             ToolName::DeleteFile => self.delete_file(caller, arguments).await,
         }
-    }
-
-    async fn run_code(
-        &self,
-        caller: &Caller,
-        arguments: JsonObject,
-        context: &RequestContext<RoleServer>,
-    ) -> Result<CallToolResult, Failure> {
-        let RunCode { conversation, language, code } = RunCode::parse(arguments)?;
-        let principal = caller.principal.clone();
-        let request = RunRequest::new(principal, conversation, language, code);
-        let run = self.runs.create(request, Policy::CancelWhenLeft)?;
-        let mut progress = Progress::of(context);
-        let report = loop {
-            tokio::select! {
-                report = run.finished() => break report?,
-                // rmcp does not drop a cancelled call, so it is waited for until the program is dead.
-                () = context.ct.cancelled() => {
-                    run.cancel();
-                    break run.finished().await?;
-                }
-                () = progress.tell() => {}
-            }
-        };
-        let pictures = picture::of_run(&self.files, &self.options, &caller.principal, &report).await;
-        Ok(content::run(&RunResult::from(&*report), pictures))
     }
 
     fn list_runners(&self, arguments: JsonObject) -> Result<CallToolResult, Failure> {

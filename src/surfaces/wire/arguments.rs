@@ -6,6 +6,9 @@
 pub mod create_run;
 #[cfg(test)]
 mod fuzz;
+pub mod known_run;
+
+use std::time::Duration;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -21,6 +24,8 @@ use crate::{
 
 /// How much of an unknown argument's name is told back, in characters.
 const NAME_CHARS_MAX: usize = 40;
+/// The longest that one call waits, in seconds.
+pub const WAIT_S_MAX: u64 = 3600;
 
 /// Arguments of `run_code`.
 #[derive(Debug)]
@@ -31,6 +36,10 @@ pub struct RunCode {
     pub language: Language,
     /// The program's text.
     pub code: Bytes,
+    /// How long to wait for the end; the server's own time where it is not said.
+    pub wait: Option<Duration>,
+    /// Whether the run goes on when its client goes away, where it is said.
+    pub detach: Option<bool>,
 }
 
 /// Arguments of `list_files`.
@@ -72,7 +81,7 @@ pub struct DeleteFile {
 }
 
 /// Arguments of `run_code`.
-pub const RUN_CODE: &[&str] = &["conversationId", "language", "code"];
+pub const RUN_CODE: &[&str] = &["conversationId", "language", "code", "waitSeconds", "detach"];
 /// Arguments of `list_runners`.
 pub const LIST_RUNNERS: &[&str] = &[];
 /// Arguments of `list_files`.
@@ -98,7 +107,8 @@ impl RunCode {
         if code.is_empty() {
             return Err(Failure::argument("code", "it is empty: give the program's text"));
         }
-        Ok(Self { conversation, language, code: code.into() })
+        let (wait, detach) = (arguments.wait("waitSeconds")?, arguments.flag("detach")?);
+        Ok(Self { conversation, language, code: code.into(), wait, detach })
     }
 }
 
@@ -212,6 +222,23 @@ impl Arguments {
                 number.as_u64().map(Some).ok_or_else(|| refuse("not a whole number from 0 up"))
             }
             Some(other) => Err(refuse(kind(&other))),
+        }
+    }
+
+    fn flag(&mut self, name: &str) -> Result<Option<bool>, Failure> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(flag)),
+            Some(other) => Err(Failure::argument(name, format!("it is {}: give true or false", kind(&other)))),
+        }
+    }
+
+    fn wait(&mut self, name: &str) -> Result<Option<Duration>, Failure> {
+        match self.whole_number(name)? {
+            Some(wait) if wait > WAIT_S_MAX => {
+                Err(Failure::argument(name, format!("it is more than {WAIT_S_MAX}: wait less and ask again")))
+            }
+            wait => Ok(wait.map(Duration::from_secs)),
         }
     }
 

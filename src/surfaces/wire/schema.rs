@@ -6,7 +6,7 @@
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::ErrorBody;
+use super::{ErrorBody, arguments::WAIT_S_MAX};
 use crate::nouns::id::{CONVERSATION_ID_CHARS_MAX, LANGUAGE_CHARS_MAX};
 
 /// A JSON Schema, which is an object.
@@ -23,6 +23,8 @@ pub struct InputFacts<'a> {
     pub read_bytes_max: u64,
     /// How much one call writes, in bytes.
     pub write_bytes_max: u64,
+    /// How long a call waits for its run where it does not say, in seconds.
+    pub wait_s_default: u64,
 }
 
 /// Arguments of `run_code`.
@@ -43,8 +45,35 @@ pub fn run_code(facts: &InputFacts<'_>) -> Schema {
             "description": "The whole program, as in a file. Each run is a fresh process: define and import what it \
                             needs again, and keep data in files in /data.",
         },
+        "waitSeconds": wait(facts, "How many seconds to wait for the program's end. One that takes longer goes on: the \
+                                    result then has its state, its output so far and its runId for get_run. 0 returns at \
+                                    once."),
+        "detach": {
+            "type": "boolean",
+            "description": "true: the run goes on when this call is broken off, and get_run fetches it. false: it is then \
+                            cancelled. Leave it out for the server's own choice.",
+        },
     });
     object(properties, &["conversationId", "language", "code"])
+}
+
+/// Arguments of `get_run`.
+pub fn get_run(facts: &InputFacts<'_>) -> Schema {
+    let properties = json!({
+        "runId": run_id(),
+        "afterEvent": {
+            "type": "integer", "minimum": 0, "default": 0,
+            "description": "While the program runs, show only what it printed after this event: the newestEvent of the \
+                            result before. When it has ended, the result is whole in any case.",
+        },
+        "waitSeconds": wait(facts, "How many seconds to wait for the program's end; 0 returns at once."),
+    });
+    object(properties, &["runId"])
+}
+
+/// Arguments of `cancel_run`.
+pub fn cancel_run() -> Schema {
+    object(json!({"runId": run_id()}), &["runId"])
 }
 
 /// Arguments of `list_runners`.
@@ -105,6 +134,20 @@ fn conversation() -> Value {
         "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$",
         "description": "Names the conversation whose files are /data. Choose one name (letters, digits, . _ -) and give \
                         the same in every call, so that files are found again; another name sees other files.",
+    })
+}
+
+fn run_id() -> Value {
+    json!({
+        "type": "string", "pattern": "^run-[0-9a-f]{32}$",
+        "description": "The runId of a result of run_code or get_run.",
+    })
+}
+
+fn wait(facts: &InputFacts<'_>, description: &str) -> Value {
+    json!({
+        "type": "integer", "minimum": 0, "maximum": WAIT_S_MAX, "default": facts.wait_s_default,
+        "description": description,
     })
 }
 
@@ -173,15 +216,18 @@ fn plain(schema: &mut Value) {
 mod tests {
     use super::{super::arguments, *};
 
-    fn inputs() -> [(Schema, &'static [&'static str]); 6] {
+    fn inputs() -> [(Schema, &'static [&'static str]); 8] {
         let facts = InputFacts {
             languages: &["python".to_owned()],
             code_bytes_max: 10,
             read_bytes_max: 20,
             write_bytes_max: 30,
+            wait_s_default: 40,
         };
         [
             (run_code(&facts), arguments::RUN_CODE),
+            (get_run(&facts), arguments::known_run::GET_RUN),
+            (cancel_run(), arguments::known_run::CANCEL_RUN),
             (list_runners(), arguments::LIST_RUNNERS),
             (list_files(), arguments::LIST_FILES),
             (read_file(&facts), arguments::READ_FILE),
@@ -217,7 +263,7 @@ mod tests {
         assert_eq!(schema["type"], "object");
         assert_eq!(schema["anyOf"], json!([{"required": ["deleted"]}, {"required": ["error"]}]));
         assert_eq!(schema["properties"]["error"]["required"], json!(["code", "message", "requestId"]));
-        let run = Value::Object(output::<super::super::RunResult>());
+        let run = Value::Object(output::<super::super::report::RunReport>());
         assert!(!run.to_string().contains("$ref") && !run.to_string().contains("uint"), "{run}");
         let required = &run["properties"]["outcome"]["required"];
         assert_eq!(*required, json!(["ended", "sentence"]));

@@ -30,7 +30,10 @@ use crate::{
     surfaces::{
         http::{body::BodyLimits, failure::Refused},
         wire::{
-            arguments::create_run::{CreateRun, CreateRunBody, WAIT_S_MAX},
+            arguments::{
+                WAIT_S_MAX,
+                create_run::{CreateRun, CreateRunBody},
+            },
             run::{RunList, RunStatus},
         },
     },
@@ -72,8 +75,8 @@ pub(super) async fn create(
     let (members, bytes) = bodies.json(&call.headers, body).await?;
     let asked = CreateRun::parse(members, &server)?;
     let wait = asked.wait;
-    let leaves = asked.detach || key.is_some() || wait == Some(Duration::ZERO);
-    let policy = if leaves { Policy::Detached } else { Policy::CancelWhenLeft };
+    let leaves = key.is_some() || wait == Some(Duration::ZERO);
+    let policy = if leaves { Policy::Detached } else { runs.policy(asked.detach) };
     let start = || runs.create(request(&call.who, asked), policy);
     let begun = match key {
         None => Once::New(start()?),

@@ -13,8 +13,6 @@ use crate::nouns::{
     limits::Limits,
 };
 
-/// The longest that one call waits, in seconds.
-pub const WAIT_S_MAX: u64 = 3600;
 /// The least memory that a sandbox starts in, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
 const CPU_MILLIS_MIN: u64 = 10;
@@ -38,8 +36,8 @@ pub struct CreateRun {
     pub stdin: Bytes,
     /// How long to wait for the end; to the end where it is not said.
     pub wait: Option<Duration>,
-    /// The run goes on when its client goes away.
-    pub detach: bool,
+    /// Whether the run goes on when its client goes away, where it is said.
+    pub detach: Option<bool>,
     /// Limits of its own.
     pub limits: Option<Limits>,
 }
@@ -67,7 +65,8 @@ pub struct CreateRunBody {
     /// How many seconds to wait for the end; 0 answers at once. Where it is not said, the answer waits for the end.
     #[schema(nullable = false, minimum = 0, maximum = 3600)]
     wait: Option<u64>,
-    /// The run goes on when this request is broken off; where it is not said it is cancelled.
+    /// Whether the run goes on when this request is broken off; where it is not said, the server's setting decides.
+    /// It cancels the run unless the operator chose otherwise.
     #[schema(nullable = false)]
     detach: Option<bool>,
     /// Less than the server allows; more is lowered to that.
@@ -112,18 +111,14 @@ impl CreateRun {
         if code.is_empty() {
             return Err(Failure::argument("code", "it is empty: give the program's text"));
         }
-        let wait = arguments.whole_number("wait")?;
-        if wait.is_some_and(|wait| wait > WAIT_S_MAX) {
-            return Err(Failure::argument("wait", format!("it is more than {WAIT_S_MAX}: wait less and ask again")));
-        }
         Ok(Self {
             conversation,
             language,
             code: code.into(),
             args: args(arguments.value("args"))?,
             stdin: arguments.text("stdin")?.unwrap_or_default().into(),
-            wait: wait.map(Duration::from_secs),
-            detach: flag(arguments.value("detach").as_ref())?,
+            wait: arguments.wait("wait")?,
+            detach: arguments.flag("detach")?,
             limits: arguments.value("limits").map(|asked| limits(asked, server)).transpose()?,
         })
     }
@@ -142,14 +137,6 @@ fn args(value: Option<Value>) -> Result<Vec<String>, Failure> {
             all.into_iter().map(one).collect()
         }
         Some(_) => Err(refuse()),
-    }
-}
-
-fn flag(value: Option<&Value>) -> Result<bool, Failure> {
-    match value {
-        None => Ok(false),
-        Some(Value::Bool(flag)) => Ok(*flag),
-        Some(_) => Err(Failure::argument("detach", "it is neither true nor false")),
     }
 }
 

@@ -1,0 +1,409 @@
+//! Runs through MCP that are left and come back to, watched and stopped; on the fake engine, in every era.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use mcp_sandbox_server::{
+    ports::auth::Principal,
+    services::{
+        execution::RunRequest,
+        runs::{Policy, RunState},
+    },
+};
+use reqwest::{RequestBuilder, Response};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::support::{
+    fake_server::{BOTH, FakeServer, messages},
+    server::TOKEN,
+    until,
+};
+
+const LONG: Duration = Duration::from_mins(1);
+
+fn text(result: &Value) -> &str {
+    result["content"][0]["text"].as_str().expect("a text first")
+}
+
+fn call(id: u64, arguments: &Value) -> Value {
+    let mut whole = json!({"conversationId": format!("c{id}"), "language": "python"});
+    for (name, value) in arguments.as_object().expect("arguments") {
+        whole[name] = value.clone();
+    }
+    let params = json!({"name": "sandbox.run_code", "arguments": whole});
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+}
+
+/// The same call as clients of the stateless era make it.
+fn modern(server: &FakeServer, mut message: Value) -> RequestBuilder {
+    message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
+    message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    let headers =
+        [("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/call"), ("mcp-name", "sandbox.run_code")];
+    let request = server.post(message.to_string()).header("accept", BOTH);
+    headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))
+}
+
+async fn begun(server: &FakeServer, code: &str) -> Value {
+    let arguments = json!({"conversationId": "c", "language": "python", "code": code, "waitSeconds": 0});
+    let result = server.call("sandbox.run_code", arguments).await;
+    assert_eq!(result["isError"], false, "{result}");
+    result
+}
+
+/// How the newest run of a conversation ended, when it has.
+fn ended(server: &FakeServer, conversation: &str) -> Option<&'static str> {
+    let id = conversation.parse().expect("an id");
+    let page = server.mcp.runs.list(&Principal::OWNER, Some(&id), None, 1);
+    let report = page.runs.first()?.result.clone()?.expect("a report");
+    Some(report.outcome.ended.word())
+}
+
+async fn running(server: &FakeServer, conversation: &str) {
+    let id = conversation.parse().expect("an id");
+    until("the program runs", async || {
+        let page = server.mcp.runs.list(&Principal::OWNER, Some(&id), None, 1);
+        page.runs.first().is_some_and(|view| view.state == RunState::Running)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_outlasts_the_wait_is_fetched_whole() {
+    let server = FakeServer::start().await;
+    let gif = "GIF89a\u{1}\u{1}\u{1}\u{1}end";
+    let left = begun(&server, &format!("print first\nsleep 1s\nwrite a.gif {gif}\nstderr oh\nprint last")).await;
+    let report = &left["structuredContent"];
+    let id = report["runId"].as_str().expect("an id");
+    assert!(matches!(report["state"].as_str(), Some("queued" | "running")), "{left}");
+    assert!(report.get("outcome").is_none() && report["files"] == json!([]), "{left}");
+    for part in ["sandbox.get_run", "sandbox.cancel_run", id] {
+        assert!(text(&left).contains(part), "{part} in {left}");
+    }
+    running(&server, "c").await;
+    let ask = async |after: u64, wait: u64| {
+        server.call("sandbox_get_run", json!({"runId": id, "afterEvent": after, "waitSeconds": wait})).await
+    };
+    // Until the first line is there; then only what comes after it.
+    let mut now = ask(0, 0).await;
+    while now["structuredContent"]["stdout"] == "" {
+        now = ask(0, 0).await;
+    }
+    assert_eq!((&now["structuredContent"]["state"], &now["isError"]), (&json!("running"), &json!(false)), "{now}");
+    assert_eq!(now["structuredContent"]["stdout"], "first\n");
+    assert!(text(&now).starts_with("first\n") && text(&now).contains("sandbox_get_run"), "{now}");
+    let newest = now["structuredContent"]["newestEvent"].as_u64().expect("a number");
+    let since = ask(newest, 0).await;
+    assert_eq!(
+        (&since["structuredContent"]["stdout"], &since["structuredContent"]["state"]),
+        (&json!(""), &json!("running"))
+    );
+    let whole = ask(newest, 60).await;
+    let report = &whole["structuredContent"];
+    assert_eq!(
+        (&report["state"], &report["stdout"], &report["stderr"]),
+        (&json!("finished"), &json!("first\nlast\n"), &json!("oh\n"))
+    );
+    assert_eq!((&report["outcome"]["exitCode"], &report["files"][0]["path"]), (&json!(0), &json!("a.gif")));
+    let kinds: Vec<_> = whole["content"].as_array().expect("content").iter().map(|block| &block["type"]).collect();
+    assert_eq!(kinds, ["text", "image", "resource_link"], "{whole}");
+    let file = server.http.get(report["files"][0]["url"].as_str().expect("a link")).send().await.expect("an answer");
+    assert_eq!(file.status(), 200);
+    assert_eq!(ask(0, 0).await, whole, "and as often as one asks");
+    let direct = server.run("c2", "print x").await;
+    assert_eq!(direct["structuredContent"]["state"], "finished");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_cancelled_by_its_id_and_only_by_its_owner() {
+    let server = FakeServer::start().await;
+    let left = begun(&server, "print before\nhang").await;
+    let id = left["structuredContent"]["runId"].clone();
+    running(&server, "c").await;
+    let stopped = server.call("sandbox.cancel_run", json!({"runId": id})).await;
+    let report = &stopped["structuredContent"];
+    assert_eq!((&report["outcome"]["ended"], &stopped["isError"]), (&json!("cancelled"), &json!(false)), "{stopped}");
+    assert_eq!((&report["state"], &report["stdout"]), (&json!("finished"), &json!("before\n")));
+    assert_eq!(server.engine.live(), [], "it is dead when the answer comes");
+    assert_eq!(server.call("sandbox.cancel_run", json!({"runId": id})).await["structuredContent"], *report);
+    let fetched = server.call("sandbox.get_run", json!({"runId": id})).await;
+    assert_eq!((&fetched["structuredContent"], &fetched["isError"]), (report, &json!(true)));
+    let (conversation, language) = ("c".parse().expect("an id"), "python".parse().expect("a language"));
+    let request = RunRequest::new(Principal::named("other"), conversation, language, "print secret".into());
+    let foreign = server.mcp.runs.create(request, Policy::Detached).expect("a run");
+    foreign.finished().await.expect("a report");
+    for run in [foreign.id().to_string(), format!("run-{}", "0".repeat(32))] {
+        for tool in ["sandbox.get_run", "sandbox_cancel_run"] {
+            let refused = server.call(tool, json!({"runId": run})).await;
+            assert_eq!(refused["structuredContent"]["error"]["code"], "run_not_found", "{tool} {run}");
+            assert!(text(&refused).starts_with("runId: there is no run") && refused["isError"] == true, "{refused}");
+        }
+    }
+    server.stop().await;
+}
+
+/// Begins a call, waits until its program runs, and goes away.
+async fn begin_and_leave(server: &FakeServer, conversation: &str, request: RequestBuilder) {
+    let answer = async { request.send().await.expect("an answer").text().await };
+    tokio::select! {
+        answer = answer => panic!("answered: {answer:?}"),
+        () = running(server, conversation) => {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn going_away_does_what_the_setting_and_the_argument_say() {
+    for (setting, detach, verdict) in [
+        ("cancel", None, "cancelled"),
+        ("cancel", Some(true), "exited"),
+        ("detach", None, "exited"),
+        ("detach", Some(false), "cancelled"),
+    ] {
+        let server = FakeServer::with(&[("SANDBOX_RUNS__ON_DISCONNECT", setting)]).await;
+        let code = if verdict == "exited" { "sleep 500ms\nprint done" } else { "hang" };
+        let mut arguments = json!({"code": code});
+        if let Some(detach) = detach {
+            arguments["detach"] = json!(detach);
+        }
+        begin_and_leave(&server, "c1", server.post(call(1, &arguments).to_string())).await;
+        begin_and_leave(&server, "c2", modern(&server, call(2, &arguments))).await;
+        let over = async || ended(&server, "c1").is_some() && ended(&server, "c2").is_some();
+        until("both are over", over).await;
+        assert_eq!(
+            (ended(&server, "c1"), ended(&server, "c2")),
+            (Some(verdict), Some(verdict)),
+            "{setting} {detach:?}"
+        );
+        server.stop().await;
+    }
+}
+
+/// Opens a session as clients of the handshake era do; answers its id.
+async fn open_session(server: &FakeServer) -> String {
+    let opening = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}});
+    let response = server.post(opening.to_string()).header("accept", BOTH).send().await.expect("an answer");
+    let id = response.headers()["mcp-session-id"].to_str().expect("text").to_owned();
+    messages(response).await;
+    let ready = in_session(server, &id, &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    assert_eq!(ready.send().await.expect("an answer").status(), 202);
+    id
+}
+
+fn in_session(server: &FakeServer, session: &str, message: &Value) -> RequestBuilder {
+    let request = server.post(message.to_string()).header("accept", BOTH).header("mcp-session-id", session);
+    request.header("mcp-protocol-version", "2025-06-18")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clients_word_stops_even_a_run_that_goes_on_without_it() {
+    let server = FakeServer::start().await;
+    let (session, other) = (open_session(&server).await, open_session(&server).await);
+    let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
+    for detach in [false, true] {
+        let message = call(1, &json!({"code": "hang", "detach": detach}));
+        let stream = in_session(&server, &session, &message).send().await.expect("a stream");
+        running(&server, "c1").await;
+        // The same number of another client is another call.
+        assert_eq!(in_session(&server, &other, &told).send().await.expect("an answer").status(), 202);
+        let id = "c1".parse().expect("an id");
+        let state = || server.mcp.runs.list(&Principal::OWNER, Some(&id), None, 1).runs[0].state.clone();
+        assert_eq!(state(), RunState::Running);
+        assert_eq!(in_session(&server, &session, &told).send().await.expect("an answer").status(), 202);
+        until("it is over", async || ended(&server, "c1").is_some() && state() == RunState::Finished).await;
+        assert_eq!(ended(&server, "c1"), Some("cancelled"));
+        assert_eq!(server.engine.live(), []);
+        drop(stream);
+    }
+    // The end of a session is a going away: who detached is not stopped by it.
+    let message = call(1, &json!({"code": "sleep 500ms\nprint done", "detach": true}));
+    let stream = in_session(&server, &session, &message).send().await.expect("a stream");
+    running(&server, "c1").await;
+    let url = format!("http://{}/mcp", server.address);
+    let closed = server.http.delete(url).bearer_auth(TOKEN).header("mcp-session-id", &session);
+    assert!(closed.send().await.expect("an answer").status().is_success());
+    until("it is over", async || ended(&server, "c1").is_some()).await;
+    assert_eq!(ended(&server, "c1"), Some("exited"));
+    drop(stream);
+    server.stop().await;
+}
+
+/// The messages of an event stream, one by one.
+struct Stream {
+    response: Response,
+    text: String,
+}
+
+impl Stream {
+    fn of(response: Response) -> Self {
+        Self { response, text: String::new() }
+    }
+
+    /// The next message; nothing when the stream has ended.
+    async fn next(&mut self) -> Option<Value> {
+        loop {
+            while let Some(end) = self.text.find('\n') {
+                let line: String = self.text.drain(..=end).collect();
+                let data = line.strip_prefix("data:").map(str::trim).filter(|data| !data.is_empty());
+                if let Some(data) = data {
+                    return Some(serde_json::from_str(data).expect("JSON"));
+                }
+            }
+            let chunk = timeout(LONG, self.response.chunk()).await.expect("in time").ok()??;
+            self.text.push_str(std::str::from_utf8(&chunk).expect("text"));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_is_told_as_it_is_printed() {
+    let server = FakeServer::start().await;
+    let code = "print one\nsleep 300ms\nstderr two\nsleep 300ms\nprint three\nflood 100000\nsleep 300ms";
+    let mut message = call(1, &json!({"code": code}));
+    message["params"]["_meta"] = json!({"progressToken": "p"});
+    let session = open_session(&server).await;
+    let streaming = server.post(message.to_string()).header("accept", BOTH);
+    for request in [streaming, modern(&server, message.clone()), in_session(&server, &session, &message)] {
+        let mut stream = Stream::of(request.send().await.expect("a stream"));
+        let (mut told, mut progress) = (Vec::new(), 0.0);
+        let result = loop {
+            let message = stream.next().await.expect("a message");
+            if message.get("result").is_some() {
+                break message["result"].clone();
+            }
+            let params = &message["params"];
+            assert_eq!((&message["method"], &params["progressToken"]), (&json!("notifications/progress"), &json!("p")));
+            assert!(params["progress"].as_f64().is_some_and(|now| now > progress), "{message}");
+            progress = params["progress"].as_f64().unwrap_or_default();
+            told.push(params["message"].as_str().expect("a text").to_owned());
+        };
+        assert_eq!(told.first().map(String::as_str), Some("one\n"), "{told:?}");
+        assert_eq!(told.get(1).map(String::as_str), Some("two\n"), "{told:?}");
+        assert!(told.len() > 2 && told.iter().all(|text| text.len() < 5000), "{told:?}");
+        assert!(told[2..].iter().any(|text| text.starts_with("[… some output is left out")), "{told:?}");
+        assert_eq!(result["structuredContent"]["figures"]["stdoutBytes"], 100_010, "{told:?}");
+    }
+    // Who takes one answer gets one, whatever it asked for.
+    let plain = server.post(message.to_string()).header("accept", "application/json").send().await.expect("an answer");
+    assert_eq!(plain.headers()["content-type"], "application/json");
+    assert_eq!(plain.json::<Value>().await.expect("JSON")["result"]["structuredContent"]["stderr"], "two\n");
+    server.stop().await;
+}
+
+fn feed(server: &FakeServer) -> RequestBuilder {
+    server.http.get(format!("http://{}/mcp/events", server.address)).bearer_auth(TOKEN)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_feed_tells_of_every_run_of_the_token() {
+    let server = FakeServer::start().await;
+    let open = server.http.get(format!("http://{}/mcp/events", server.address)).send().await.expect("an answer");
+    assert_eq!(open.status(), 401);
+    let wrong = server.http.post(format!("http://{}/mcp/events", server.address)).bearer_auth(TOKEN);
+    assert_eq!(wrong.send().await.expect("an answer").status(), 405);
+    let response = feed(&server).send().await.expect("a stream");
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    let mut stream = Stream::of(response);
+    let first = server.run("a", "print hello\nwrite out.csv 1").await;
+    let rest = server.http.post(format!("http://{}/v1/runs", server.address)).bearer_auth(TOKEN);
+    let rest = rest.json(&json!({"conversationId": "b", "language": "bash", "code": "exit 3"})).send().await;
+    assert_eq!(rest.expect("an answer").status(), 200);
+    for (conversation, kinds) in
+        [("a", &["queued", "started", "stdout", "file", "finished"][..]), ("b", &["queued", "started", "finished"])]
+    {
+        for (kind, number) in kinds.iter().zip(1..) {
+            let told = stream.next().await.expect("a notification");
+            assert_eq!((&told["jsonrpc"], &told["method"]), (&json!("2.0"), &json!("notifications/sandbox/run")));
+            let params = &told["params"];
+            assert_eq!((&params["conversationId"], &params["event"]["kind"]), (&json!(conversation), &json!(kind)));
+            assert_eq!(params["event"]["number"], number, "{told}");
+            assert!(conversation != "a" || params["runId"] == first["structuredContent"]["runId"], "{told}");
+        }
+    }
+    let mut back = Stream::of(feed(&server).header("last-event-id", "run-0:1").send().await.expect("a stream"));
+    let told = back.next().await.expect("a notification");
+    assert_eq!((&told["method"], &told["params"]), (&json!("notifications/sandbox/missed"), &json!({})));
+    server.stop().await;
+    assert_eq!((stream.next().await, back.next().await), (None, None), "the feed ends with the server");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_that_sleep_cost_the_runs_nothing() {
+    let server = FakeServer::start().await;
+    // More than the sockets between them hold, several times.
+    let code = "flood 12000000";
+    let (sleeper, never) =
+        (feed(&server).send().await.expect("a stream"), feed(&server).send().await.expect("a stream"));
+    for _ in 0..5 {
+        let result = timeout(LONG, server.run("flood", code)).await.expect("the run does not wait for its readers");
+        assert_eq!(result["structuredContent"]["figures"]["stdoutBytes"], 12_000_000, "{result:.300}");
+    }
+    let last = server.run("last", "print end").await["structuredContent"]["runId"].clone();
+    let mut stream = Stream::of(sleeper);
+    let (mut cut, mut missed, mut read) = (0, 0, 0);
+    loop {
+        let told = stream.next().await.expect("a notification");
+        read += told.to_string().len();
+        missed += u32::from(told["method"] == "notifications/sandbox/missed");
+        cut += u32::from(told["params"]["event"]["kind"] == "cut");
+        if told["params"]["runId"] == last && told["params"]["event"]["kind"] == "finished" {
+            break;
+        }
+    }
+    assert!(cut + missed > 0 && read < 60_000_000, "{cut} cuts, {missed} missed, {read} bytes");
+    server.stop().await;
+    drop(never);
+}
+
+/// Numbers that look random and are the same each time (the constants of Numerical Recipes).
+struct Chance(u32);
+
+impl Chance {
+    fn below(&mut self, end: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.0 >> 8) % end
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_vanish_at_random_moments_leave_nothing() {
+    let clients = if std::env::var_os("LONG").is_some() { 1000 } else { 100 };
+    let server =
+        FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "3000"), ("SANDBOX_ADMISSION__QUEUE_MAX", "2000")]).await;
+    let mut chance = Chance(1);
+    let sessions = [open_session(&server).await, open_session(&server).await];
+    let stay = |chance: &mut Chance| Duration::from_millis(chance.below(150).into());
+    let vanish = (0..clients).map(|n: u32| {
+        let code = ["hang", "print x\nhang", "sleep 20ms\nprint y", "flood 300000\nhang"][chance.below(4) as usize];
+        let mut message = call(u64::from(n) + 1, &json!({"code": code}));
+        message["params"]["_meta"] = json!({"progressToken": n});
+        let request = match chance.below(5) {
+            0 => server.post(message.to_string()),
+            1 => server.post(message.to_string()).header("accept", BOTH),
+            2 => modern(&server, message),
+            3 => in_session(&server, &sessions[(n % 2) as usize], &message),
+            _ => feed(&server),
+        };
+        let (begin, end) = (stay(&mut chance), stay(&mut chance));
+        async move {
+            // Neither waits for anything to have happened: this is the random moment.
+            tokio::time::sleep(begin).await;
+            let talk = async {
+                let mut stream = request.send().await.expect("an answer").bytes_stream();
+                while stream.next().await.is_some() {}
+            };
+            timeout(end, talk).await.is_err()
+        }
+    });
+    let vanished = futures_util::future::join_all(vanish).await;
+    let vanished = vanished.into_iter().filter(|vanished| *vanished).count();
+    assert!(vanished > clients as usize / 3, "only {vanished} of {clients} vanished");
+    // Those of sessions are not given up by that; they reach their limit.
+    until("no run is under way", async || server.mcp.runs.under_way() == 0).await;
+    server.janitor.idle().await;
+    assert_eq!(server.engine.live(), []);
+    assert_eq!(server.run("after", "print there").await["structuredContent"]["stdout"], "there\n");
+    server.stop().await;
+}
