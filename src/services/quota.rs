@@ -6,7 +6,7 @@
 //! folder of the allowed size costs, and the pause after it grows with that.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -158,6 +158,11 @@ impl Quota {
             Some(usage) => known.insert(id.clone(), usage),
             None => known.remove(id),
         };
+    }
+
+    /// Forgets what is known of conversations that are no more: other processes on the same root delete some too.
+    pub(super) fn keep(&self, still: &HashSet<&ConversationId>) {
+        self.known().retain(|id, _| still.contains(id));
     }
 
     /// What a conversation takes; measured where it is not known. Blocks.

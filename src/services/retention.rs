@@ -76,6 +76,7 @@ impl Retention {
     /// [`Code::Internal`] when the disk fails.
     pub async fn round(&self) -> Result<usize, Failure> {
         let mut uses = self.files.blocking(Store::last_uses).await?;
+        self.files.quota().keep(&uses.iter().map(|last| &last.id).collect());
         uses.sort();
         let mut left = 0;
         if let Some(unused_max) = self.options.unused_max {

@@ -44,7 +44,7 @@ fn nobody_is_refused_before_it_was_measured_again() {
     assert!(refused.code == Code::QuotaExceeded && refused.message.contains("9 files"), "{refused}");
     quota.reserve(&id(), &usage(0, 1)).expect("one more");
     store.remove_conversation(&id()).expect("removed");
-    quota.measured(&id(), None);
+    quota.keep(&HashSet::from([&"other".parse().expect("an id")]));
     assert_eq!(quota.usage(&id()).expect("measured"), Usage::default());
 }
 
