@@ -3,11 +3,14 @@
 import { Conversation } from "./js/conversation.js";
 import { Editor } from "./js/editor.js";
 import { Files } from "./js/files.js";
+import { History } from "./js/history.js";
 import { McpClient } from "./js/mcp.js";
 import { Output } from "./js/output.js";
 import { hideBanner, page, showBanner } from "./js/page.js";
 import { Program } from "./js/program.js";
+import { startButtons } from "./js/run-buttons.js";
 import { Run } from "./js/run.js";
+import { RunsClient } from "./js/runs-client.js";
 import { store } from "./js/store.js";
 import { startTheme } from "./js/theme.js";
 import { visibleName } from "./js/text.js";
@@ -17,28 +20,26 @@ import { Uploads } from "./js/upload.js";
 const draft = store.draft;
 const client = new McpClient(() => token.value);
 const token = new Token({ attempt: connect, forgotten: () => needToken() });
-const conversation = new Conversation(() => files.reset());
+const conversation = new Conversation(() => {
+  files.reset();
+  run.open();
+});
 const editor = new Editor({ text: draft?.text ?? "", onRun: () => run.start() });
 const program = new Program(editor);
 const output = new Output();
 const files = new Files({ client, conversation: () => conversation.id, onFailure });
 const uploads = new Uploads({ client, conversation: () => conversation.id, onDone: () => files.refresh(), onFailure });
 const run = new Run({
-  client,
+  client: new RunsClient(() => token.value),
   output,
+  history: new History((chosen) => run.choose(chosen)),
   request: () => ({ conversationId: conversation.id, language: program.language, code: editor.text }),
-  onEnd: (conversationId, result) => {
-    if (conversationId === conversation.id) files.showRun(result);
-  },
+  onShow: (runId) => program.offer(store.programOf(runId)),
+  onEnd: (made) => files.showRun(made),
   onFailure,
 });
 
-document.addEventListener("keydown", (event) => {
-  const inEditor = event.target.closest?.("#editor");
-  if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || inEditor || document.querySelector("dialog[open]")) return;
-  event.preventDefault();
-  run.start();
-});
+startButtons({ onRun: () => run.start(), onStop: () => run.stop() });
 startTheme((dark) => editor.setDark(dark));
 open();
 
@@ -66,6 +67,7 @@ async function connect(candidate) {
     showBanner("The server has no runner. Build the images under runners/, then try again.", "Try again", open);
   }
   files.refresh();
+  run.open();
 }
 
 function needToken(complaint) {

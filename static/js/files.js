@@ -11,6 +11,7 @@ export class Files {
   #conversation;
   #onFailure;
   #changes = new Map();
+  #files = [];
   #asked = 0;
 
   constructor({ client, conversation, onFailure }) {
@@ -33,11 +34,12 @@ export class Files {
     await this.refresh();
   }
 
-  /** A run of the open conversation ended; its own list says what it changed. */
-  showRun({ files = [], filesTruncated = false }) {
-    this.#asked += 1;
-    this.#changes = new Map(files.map((file) => [keyOf(file), file.change]));
-    this.#show(files, filesTruncated);
+  /** A run of the open conversation ended and made or changed these; whether it deleted some, the server knows. */
+  showRun(made) {
+    this.#changes = new Map(made.map((file) => [keyOf(file), file.change]));
+    const others = this.#files.filter((file) => !this.#changes.has(keyOf(file))).map((file) => ({ ...file, change: "unchanged" }));
+    this.#show([...made, ...others], false);
+    return this.refresh();
   }
 
   /** Asks the server again; resolves to whether it answered. */
@@ -55,6 +57,7 @@ export class Files {
   }
 
   #show(files, truncated) {
+    this.#files = files;
     byId("files").replaceChildren(...files.map((file) => fileRow(file, () => this.#delete(file))));
     byId("files-count").textContent = files.length ? `${files.length}${truncated ? "+" : ""}` : "";
     byId("files-empty").hidden = files.length > 0;

@@ -1,29 +1,6 @@
-// Owns the only way to the server: a bare JSON-RPC `tools/call` by POST, answered as plain JSON. Knows the shapes of
-// failure and nothing of the page. Paths are relative, so the page also works below a path prefix.
-
-/** A failure that is the server's or the network's, never the program's. */
-export class ServerError extends Error {
-  constructor(message, { code = "unknown", status = 0, requestId = null } = {}) {
-    super(message);
-    this.name = "ServerError";
-    this.code = code;
-    this.status = status;
-    this.requestId = requestId;
-  }
-
-  get needsToken() {
-    return this.status === 401;
-  }
-}
-
-const BY_STATUS = {
-  400: "The server did not understand the request.",
-  401: "The server refused the token.",
-  403: "The server refused this page's address. Open the page under the address in PUBLIC_BASE_URL.",
-  413: "This is larger than the server accepts.",
-  429: "Too many requests. Wait a moment and try again.",
-  503: "The server cannot take this now. Try again shortly.",
-};
+// Owns the way to languages and files: a bare JSON-RPC `tools/call` by POST, answered as plain JSON. Knows nothing of the
+// page. Paths are relative, so the page also works below a path prefix.
+import { ServerError, failureOf, unreachable } from "./server-error.js";
 
 export class McpClient {
   #token;
@@ -36,10 +13,6 @@ export class McpClient {
 
   listRunners(options) {
     return this.#call("sandbox.list_runners", {}, options);
-  }
-
-  runCode(conversationId, language, code, options) {
-    return this.#call("sandbox.run_code", { conversationId, language, code }, options);
   }
 
   listFiles(conversationId, options) {
@@ -79,7 +52,7 @@ export class McpClient {
       text = await response.text();
     } catch (cause) {
       if (signal?.aborted) throw cause;
-      throw new ServerError("The server did not answer. Check that it is running and try again.", { code: "unreachable" });
+      throw unreachable();
     }
     return readAnswer(response, text);
   }
@@ -92,25 +65,11 @@ function readAnswer(response, text) {
   } catch {
     // What is not JSON is told by its status below.
   }
-  if (!response.ok || body?.error || !body?.result) throw transportError(response, body);
+  if (!response.ok || body?.error || !body?.result) throw failureOf(response, body);
   const { structuredContent, content, isError } = body.result;
   const failure = structuredContent?.error;
   if (failure) throw new ServerError(failure.message ?? "The server failed.", failure);
   if (structuredContent) return structuredContent;
   const sentence = content?.find?.((block) => block.type === "text")?.text;
   throw new ServerError(isError && sentence ? sentence : "The server's answer holds no result.", { code: "bad_answer" });
-}
-
-function transportError(response, body) {
-  const told = body?.error?.message ?? body?.message;
-  const status = response.ok ? 0 : response.status;
-  const wait = response.headers.get("Retry-After");
-  let message = typeof told === "string" && told ? told : BY_STATUS[status];
-  message ??= status ? `The server answered with status ${status}.` : "The server's answer is not what this page expects.";
-  if (/^\d+$/.test(wait ?? "")) message += ` (Retry after ${wait} s.)`;
-  return new ServerError(message, {
-    code: String(body?.error?.data?.code ?? body?.error?.code ?? body?.code ?? status),
-    status,
-    requestId: body?.error?.requestId ?? body?.error?.data?.requestId ?? body?.requestId ?? null,
-  });
 }

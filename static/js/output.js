@@ -1,17 +1,18 @@
-// Owns the output panel: verdict, sentence, both streams, images, figures. It is told of a run in steps and keeps nothing.
-import { byId, el, showText } from "./dom.js";
-import { fileHref, isPicture } from "./links.js";
+// Owns the output panel: verdict, clock, sentence, both streams, images, figures. It is told of one run, event by event.
+import { Clock } from "./clock.js";
+import { byId, showText } from "./dom.js";
+import { showImages } from "./images.js";
 import { announce } from "./page.js";
 import { store } from "./store.js";
 import { Stream } from "./stream.js";
 import { bytes, duration, visibleName } from "./text.js";
-import { showVerdict } from "./verdict.js";
-
-const IMAGES_MAX = 24;
+import { showVerdict, standing } from "./verdict.js";
 
 export class Output {
-  #stdout = new Stream("stdout");
-  #stderr = new Stream("stderr");
+  #streams = { stdout: new Stream("stdout"), stderr: new Stream("stderr") };
+  #clock = new Clock();
+  #files = [];
+  #empty = byId("output-empty");
 
   constructor() {
     const wrap = byId("wrap");
@@ -26,78 +27,102 @@ export class Output {
     show();
   }
 
-  begin() {
-    for (const id of ["output-empty", "sentence", "images", "figures"]) byId(id).hidden = true;
-    byId("images").replaceChildren();
-    this.#stdout.clear();
-    this.#stderr.clear();
-    showVerdict({ ended: "running" });
+  /** Nothing is shown. */
+  clear(text = "Nothing has run yet.") {
+    for (const id of ["sentence", "link", "figures", "verdict"]) byId(id).hidden = true;
+    for (const stream of Object.values(this.#streams)) stream.clear();
+    this.#files = [];
+    showImages([]);
+    this.#clock.settle();
+    showText(this.#empty, text);
   }
 
-  tick(elapsed) {
-    showText(byId("wall"), elapsed);
+  /** A run is shown from its beginning, as `/v1` tells of it, or one that was only just asked for. */
+  begin(run = { state: "queued" }) {
+    this.clear("Nothing printed yet.");
+    this.stand(run);
+    // One that is over is told to its end at once: what it says of an empty beginning is seen by nobody.
+    this.#empty.hidden = run.state === "finished";
+    if (run.state === "running") this.#clock.start(run.wallMs);
   }
 
-  finish(result) {
-    const { outcome, figures = {} } = result;
-    const verdict = showVerdict(outcome);
-    const wall = duration(figures.wallMs);
-    showText(byId("wall"), wall);
-    this.#sentence(outcome);
-    this.#stdout.show(result.stdout, result.stdoutTruncated, figures.stdoutBytes);
-    this.#stderr.show(result.stderr, result.stderrTruncated, figures.stderrBytes);
-    this.#images(result.files ?? []);
-    if (!result.stdout && !result.stderr && byId("images").hidden) {
-      showText(byId("output-empty"), "The program printed nothing.");
-    }
-    showText(byId("figures"), describeFigures(figures));
-    announce(`${verdict}, after ${wall}. ${visibleName(outcome.sentence ?? "")}`);
-    this.#reveal();
+  /** Where a run that has not ended is on its way. */
+  stand(run) {
+    const before = byId("verdict-text").textContent;
+    const text = showVerdict(standing(run));
+    if (run.position && text !== before) announce(text);
+  }
+
+  /** What happened to the run. */
+  event(event) {
+    const { kind } = event;
+    if (kind === "started") this.#started();
+    else if (kind === "stdout" || kind === "stderr") this.#printed(kind, event);
+    else if (kind === "cut") this.#cut(event);
+    else if (kind === "file") this.#files.push(event.file);
+    else if (kind === "finished") this.#finished(event);
+    else if (kind === "failed") this.fail(event.error);
+  }
+
+  /** The connection is lost, or is back. */
+  link(state) {
+    byId("link").hidden = state !== "lost";
+    announce(state === "lost" ? "The connection is lost. Trying again." : "Connected again.");
   }
 
   /** The server, not the program, failed. */
   fail(error) {
+    byId("link").hidden = true;
+    this.#empty.hidden = true;
+    for (const stream of Object.values(this.#streams)) stream.end();
     showVerdict({ ended: "error" });
-    byId("wall").hidden = true;
+    this.#clock.settle();
     const request = error.requestId ? ` (request ${error.requestId})` : "";
     const text = visibleName(error.message + request);
     showText(byId("sentence"), text);
     announce(text);
-    this.#reveal();
   }
 
-  // "Exited 0" needs no sentence; every other end does.
-  #sentence(outcome) {
-    const quiet = outcome.ended === "exited" && outcome.exitCode === 0;
-    showText(byId("sentence"), quiet ? "" : visibleName(outcome.sentence ?? ""));
-  }
-
-  #images(files) {
-    const made = files.filter((file) => file.change !== "unchanged" && isPicture(file) && fileHref(file));
-    const box = byId("images");
-    box.replaceChildren(...made.slice(0, IMAGES_MAX).map(figureOf));
-    if (made.length > IMAGES_MAX) box.append(el("p", {}, `${made.length - IMAGES_MAX} more images are in the list of files.`));
-    box.hidden = made.length === 0;
-  }
-
-  // In one column the output is below the editor, out of sight.
-  #reveal() {
+  /** In one column the output is below the editor, out of sight. */
+  reveal() {
     const card = byId("verdict").closest(".card");
     if (card.getBoundingClientRect().top > innerHeight * 0.6) {
       const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
       card.scrollIntoView({ block: "start", behavior: calm ? "instant" : "smooth" });
     }
   }
-}
 
-function figureOf(file) {
-  const name = visibleName(file.path);
-  const href = fileHref(file);
-  const image = el("img", { src: href, alt: `${name}, an image made by this run`, loading: "lazy", decoding: "async" });
-  const caption = el("figcaption", {}, el("bdi", {}, name), ` · ${bytes(file.size)}`);
-  image.addEventListener("error", () => image.replaceWith(el("p", { class: "placeholder" }, "This image cannot be shown.")));
-  const link = el("a", { href, target: "_blank", rel: "noopener noreferrer", "aria-label": `Open ${name} in a new tab` }, image);
-  return el("figure", {}, link, caption);
+  #started() {
+    if (this.#clock.isRunning) return;
+    showVerdict({ ended: "running" });
+    this.#clock.start();
+  }
+
+  #printed(kind, what) {
+    this.#empty.hidden = true;
+    this.#streams[kind].print(what);
+  }
+
+  #cut({ stdoutBytes, stderrBytes }) {
+    if (stdoutBytes) this.#streams.stdout.cut();
+    if (stderrBytes) this.#streams.stderr.cut();
+  }
+
+  #finished({ outcome, figures }) {
+    byId("link").hidden = true;
+    const { stdout, stderr } = this.#streams;
+    stdout.end(figures.stdoutBytes);
+    stderr.end(figures.stderrBytes);
+    const verdict = showVerdict(outcome);
+    this.#clock.settle(figures.wallMs);
+    // "Exited 0" needs no sentence; every other end does.
+    const quiet = outcome.ended === "exited" && outcome.exitCode === 0;
+    showText(byId("sentence"), quiet ? "" : visibleName(outcome.sentence ?? ""));
+    const images = showImages(this.#files);
+    showText(this.#empty, stdout.isEmpty && stderr.isEmpty && !images ? "The program printed nothing." : "");
+    showText(byId("figures"), describeFigures(figures));
+    announce(`${verdict}, after ${duration(figures.wallMs)}. ${visibleName(outcome.sentence ?? "")}`);
+  }
 }
 
 function describeFigures({ cpuMs, memoryPeakBytes }) {

@@ -32,6 +32,16 @@ export class Program {
     if (current) this.#choose(this.#find(current).language);
   }
 
+  /** Offers the program of a run that is seen, `{language, code}`, or none. */
+  offer(program) {
+    const button = byId("reuse");
+    button.hidden = !program;
+    button.onclick = () => {
+      this.#replace(program, "The run's program took the place of yours.");
+      this.#editor.focus();
+    };
+  }
+
   #find(name) {
     return this.#runners.find((runner) => runner.language === name || runner.aliases?.includes(name));
   }
@@ -63,12 +73,16 @@ export class Program {
   #load(id) {
     const example = EXAMPLES.find((candidate) => candidate.id === id);
     this.#examples.value = "";
-    if (!example) return;
+    if (example) this.#replace(example, "The example took the place of your program.");
+  }
+
+  #replace({ language, code }, notice) {
+    if (code === this.#editor.text && language === this.language) return;
     const before = { language: this.language, lost: !isPristine(this.#editor.text) };
-    this.#editor.replace(example.code);
-    this.#choose(example.language);
+    this.#editor.replace(code);
+    if (this.#find(language)) this.#choose(language);
     if (!before.lost) return;
-    toast("The example took the place of your program.", "Undo", () => {
+    toast(notice, "Undo", () => {
       this.#editor.undo();
       this.#choose(before.language);
       this.#editor.focus();

@@ -2,6 +2,9 @@
 // all of it and no other tab can read the token. When storage is switched off the page still works, from memory.
 
 const PREFIX = "sandbox.";
+// What a browser keeps for a page is about five million characters.
+const PROGRAMS_MAX = 40;
+const PROGRAM_CHARS_MAX = 50_000;
 const memory = new Map();
 
 function read(key) {
@@ -63,5 +66,16 @@ export const store = {
   },
   set draft(value) {
     write("draft", JSON.stringify(value));
+  },
+  /** The program `{language, code}` of a run that was begun in this tab, or null. */
+  programOf(runId) {
+    const kept = readJson("programs");
+    return (Array.isArray(kept) && kept.find((program) => program?.runId === runId)) || null;
+  },
+  remember(runId, { language, code }) {
+    if (code.length > PROGRAM_CHARS_MAX) return;
+    const kept = readJson("programs");
+    const older = Array.isArray(kept) ? kept.slice(0, PROGRAMS_MAX - 1) : [];
+    write("programs", JSON.stringify([{ runId, language, code }, ...older]));
   },
 };

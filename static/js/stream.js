@@ -1,53 +1,124 @@
-// Owns how one stream of output is shown. A long text is laid out in pieces, of which the browser draws those in sight, so
-// that a megabyte costs no more than a page of it. The text of the <pre> as a whole stays exactly what is shown.
-import { byId, el } from "./dom.js";
+// Owns how one stream of output is shown while it grows: bounded, inert, and drawn at most once a frame. Bytes that are no
+// text and output that is missing are marked as such.
+import { byId } from "./dom.js";
 import { announce } from "./page.js";
+import { Pieces } from "./pieces.js";
 import { bytes, plural, visibleOutput } from "./text.js";
 
-const PIECE_CHARS = 16 * 1024;
+const FRAME_MS = 16;
+// How near to its end a reader is who wants to see what comes next.
+const NEAR_PX = 24;
+const encoder = new TextEncoder();
+const decoder = new TextDecoder();
 
 export class Stream {
   #pre;
   #block;
   #note;
+  #pieces;
+  #waiting = [];
+  #timer = 0;
+  #drawnAt = 0;
+  /** The reader is at the end and wants to see what comes next. */
+  #follows = true;
+  #heldBack = "";
+  #printed = 0;
+  #binary = false;
 
   /** `name` is `stdout` or `stderr`, as in the ids of index.html. */
   constructor(name) {
     this.#pre = byId(name);
     this.#block = byId(`${name}-block`);
     this.#note = byId(`${name}-note`);
+    this.#pieces = new Pieces(this.#pre);
+    this.#pre.addEventListener("scroll", () => {
+      const { scrollTop, clientHeight, scrollHeight } = this.#pre;
+      this.#follows = scrollHeight - scrollTop - clientHeight < NEAR_PX;
+    }, { passive: true });
+    // Another stream, a notice or a turned phone takes room from it.
+    new ResizeObserver(() => this.#toEnd()).observe(this.#pre);
     byId(`${name}-copy`).addEventListener("click", () => copy(this.#pre.textContent));
   }
 
+  /** Whether anything was printed to it. */
+  get isEmpty() {
+    return this.#block.hidden;
+  }
+
   clear() {
-    this.#pre.textContent = "";
+    clearTimeout(this.#timer);
+    this.#timer = 0;
+    this.#waiting = [];
+    this.#heldBack = "";
+    this.#printed = 0;
+    this.#binary = false;
+    this.#follows = true;
+    this.#pieces.clear();
     this.#block.hidden = true;
   }
 
-  /** `total` is how much the program printed, which is more than `text` when that is cut short. */
-  show(text = "", truncated = false, total = undefined) {
-    const shown = visibleOutput(text);
-    if (shown.length <= PIECE_CHARS) this.#pre.textContent = shown;
-    else this.#pre.replaceChildren(...pieces(shown).map((piece) => el("span", { class: "piece" }, piece)));
-    this.#block.hidden = text === "" && !truncated;
-    const size = Number.isFinite(total) ? bytes(total) : "";
-    this.#note.classList.toggle("cut", truncated);
-    this.#note.textContent = truncated ? `Cut short: the program printed ${size || "more than is kept"}` : size;
+  /** What an event says was printed: `text`, or `base64` of bytes that are no UTF-8. */
+  print({ text, base64 }) {
+    if (base64 !== undefined) {
+      const raw = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+      this.#binary = true;
+      this.#printed += raw.length;
+      this.#add(decoder.decode(raw));
+    } else if (text) {
+      this.#printed += encoder.encode(text).length;
+      this.#add(text);
+    }
   }
-}
 
-// Whole lines where they fit; a longer line is broken as a terminal would, never inside a surrogate pair.
-function pieces(text) {
-  const cut = [];
-  for (let start = 0; start < text.length; ) {
-    let end = Math.min(start + PIECE_CHARS, text.length);
-    const newline = text.lastIndexOf("\n", end - 1);
-    if (end < text.length && newline > start) end = newline + 1;
-    else if (end < text.length && /[\ud800-\udbff]/.test(text[end - 1])) end -= 1;
-    cut.push(text.slice(start, end));
-    start = end;
+  /** Something is missing between what was printed and what comes. */
+  cut() {
+    this.#draw();
+    this.#block.hidden = false;
+    this.#pieces.cut();
   }
-  return cut;
+
+  /** No more comes; `total` is how many bytes the program printed. */
+  end(total) {
+    const rest = this.#heldBack;
+    this.#heldBack = "";
+    if (rest) this.#waiting.push(visibleOutput(rest));
+    if (Number.isFinite(total)) this.#printed = total;
+    this.#draw();
+  }
+
+  // A carriage return may be the first half of a line's end, so it waits for what follows.
+  #add(text) {
+    const whole = this.#heldBack + text;
+    this.#heldBack = whole.endsWith("\r") ? "\r" : "";
+    this.#waiting.push(visibleOutput(this.#heldBack ? whole.slice(0, -1) : whole));
+    if (!this.#timer) this.#timer = setTimeout(() => this.#draw(), Math.max(0, this.#drawnAt + FRAME_MS - performance.now()));
+  }
+
+  #draw() {
+    clearTimeout(this.#timer);
+    this.#timer = 0;
+    this.#drawnAt = performance.now();
+    const text = this.#waiting.join("");
+    this.#waiting = [];
+    if (text) {
+      this.#block.hidden = false;
+      this.#pieces.append(text);
+      this.#toEnd();
+    }
+    this.#describe();
+  }
+
+  #toEnd() {
+    if (this.#follows) this.#pre.scrollTop = this.#pre.scrollHeight;
+  }
+
+  #describe() {
+    const cut = this.#pieces.isCut;
+    const size = bytes(this.#printed);
+    const parts = [cut ? `Cut short: the program printed ${size}` : size, this.#binary && "not all of it is text"];
+    this.#note.classList.toggle("cut", cut || this.#binary);
+    this.#note.textContent = parts.filter(Boolean).join(" · ");
+  }
 }
 
 async function copy(text) {

@@ -1,32 +1,46 @@
 // Owns the words for how a run ended. The badge carries the contract's own word in `data-ended` (`error` when the failure
-// was ours, `running` while it runs), and `data-exit-code` when there is one.
+// was ours; `starting`, `queued` and `running` on its way), and `data-exit-code` when there is one.
 import { byId, showText } from "./dom.js";
 import { visibleName } from "./text.js";
 
-const ICONS = { ok: "ok", fail: "fail", limit: "limit", cancelled: "stopped", error: "limit", running: "clock" };
+const ICONS = { ok: "ok", fail: "fail", limit: "limit", cancelled: "stopped", error: "limit", queued: "clock", starting: "clock", running: "clock" };
 
 function kindOf({ ended, exitCode }) {
   if (ended === "exited") return exitCode === 0 ? "ok" : "fail";
   if (ended === "signaled") return "fail";
-  if (ended === "cancelled" || ended === "error" || ended === "running") return ended;
-  return "limit";
+  return Object.hasOwn(ICONS, ended) ? ended : "limit";
 }
 
-function wordsOf({ ended, exitCode, signal }) {
+function wordsOf({ ended, exitCode, signal, position }) {
+  if (ended === "queued") return position > 1 ? `Waiting, number ${position} in line` : "Waiting, next in line";
   const words = String(ended).replaceAll("_", " ");
   const detail = ended === "exited" ? exitCode : ended === "signaled" ? signal : undefined;
   return visibleName(`${words[0]?.toUpperCase() ?? ""}${words.slice(1)}${detail === undefined ? "" : ` ${detail}`}`);
 }
 
+/** How a run as `/v1` tells of it stands: the same shape as an outcome. */
+export function standing({ state, position, outcome, error }) {
+  if (outcome) return outcome;
+  if (error || state === "finished") return { ended: "error" };
+  if (state === "running") return { ended: "running" };
+  return position ? { ended: "queued", position } : { ended: "starting" };
+}
+
+/** What a badge shows for it. */
+export function describe(outcome) {
+  const kind = kindOf(outcome);
+  return { kind, icon: ICONS[kind], text: wordsOf(outcome) };
+}
+
 /** Shows the badge and returns what it says. */
 export function showVerdict(outcome) {
   const badge = byId("verdict");
-  const text = wordsOf(outcome);
+  const { kind, icon, text } = describe(outcome);
   badge.dataset.ended = outcome.ended;
-  badge.dataset.kind = kindOf(outcome);
+  badge.dataset.kind = kind;
   if (outcome.exitCode === undefined) delete badge.dataset.exitCode;
   else badge.dataset.exitCode = outcome.exitCode;
-  byId("verdict-icon").setAttribute("href", `#i-${ICONS[badge.dataset.kind]}`);
+  byId("verdict-icon").setAttribute("href", `#i-${icon}`);
   showText(byId("verdict-text"), text);
   badge.hidden = false;
   return text;

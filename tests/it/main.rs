@@ -16,6 +16,7 @@ mod mcp_clients;
 mod mcp_runs;
 mod mcp_tools;
 mod page;
+mod page_runs;
 mod paths;
 mod piston;
 mod quickstart;

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use thirtyfour::prelude::*;
+use serde_json::json;
+use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
 
-use crate::support::{Server, browser::Browser, server::TOKEN, until};
+use crate::support::{Server, browser::Browser, server::TOKEN, sheet::Sheet, until};
 
 /// Where pictures go: into `docs/` when they are to be renewed (`UPDATE_SCREENSHOTS=1`), below `target/` otherwise.
 fn picture(name: &str) -> PathBuf {
@@ -14,62 +15,43 @@ fn picture(name: &str) -> PathBuf {
     root.join(folder).join(name)
 }
 
-async fn enter(browser: &Browser, server: &Server) {
-    browser.driver.goto(server.url("/")).await.expect("the page");
-    browser.state("needs-token").await;
-    browser.element("token-input").await.send_keys(TOKEN).await.expect("typed");
-    browser.element("token-save").await.click().await.expect("clicked");
-    browser.state("ready").await;
-}
-
-/// Chooses an example by its place in the menu and runs it; the page's words for how it ended.
-async fn run_example(browser: &Browser, value: &str) -> String {
+/// Chooses an example by its place in the menu and runs it; the contract's word for how it ended.
+async fn run_example(sheet: &Sheet, value: &str) -> String {
     let script = format!(
         "const menu = document.querySelector('[data-testid=examples]'); menu.value = '{value}'; \
          menu.dispatchEvent(new Event('change', {{bubbles: true}}));"
     );
-    browser.script(&script).await;
-    run(browser).await
-}
-
-async fn run(browser: &Browser) -> String {
-    browser.script("delete document.querySelector('[data-testid=verdict]').dataset.ended").await;
-    browser.element("run").await.click().await.expect("clicked");
-    until("a verdict", async || {
-        let state = browser.script("return document.documentElement.dataset.state").await;
-        let ended = browser.script("return document.querySelector('[data-testid=verdict]').dataset.ended").await;
-        state == "ready" && ended.is_string() && ended != "running"
-    })
-    .await;
-    browser.element("verdict").await.text().await.expect("text")
+    sheet.browser.script(&script).await;
+    sheet.start().await;
+    sheet.ended().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_person_runs_every_example_and_handles_files() {
-    let server = Server::start().await;
-    let browser = Browser::open().await;
-    enter(&browser, &server).await;
+    // A chart takes long on a machine that is busy with something else.
+    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
+    let sheet = Sheet::open(&server.url("/")).await;
+    let browser = &sheet.browser;
 
     let script =
         "return [...document.querySelectorAll('[data-testid=examples] option')].map(o => o.value).filter(v => v)";
     let examples: Vec<String> = serde_json::from_value(browser.script(script).await).expect("a menu");
     assert!(examples.len() >= 5, "{examples:?}");
     for example in &examples {
-        let verdict = run_example(&browser, example).await;
+        let ended = run_example(&sheet, example).await;
         let stderr = browser.script("return document.querySelector('[data-testid=stderr]')?.textContent ?? ''").await;
-        let row = format!("{example}: {verdict}: {stderr}");
-        let ended = browser.script("return document.querySelector('[data-testid=verdict]').dataset.ended").await;
+        let row = format!("{example}: {ended}: {stderr}");
         assert_eq!(ended, "exited", "{row}");
         assert!(browser.script("return document.querySelector('[data-testid=wall]').textContent").await != "", "{row}");
         let shown = "return document.querySelector('[data-testid=stdout]').textContent.length \
                      + document.querySelectorAll('[data-testid=images] img').length";
         assert!(browser.script(shown).await.as_u64() > Some(0), "{row}");
     }
-    the_chart_is_shown(&browser, &examples).await;
-    a_file_is_downloaded(&browser, &examples).await;
-    a_file_is_uploaded(&browser, &server).await;
-    nothing_printed_becomes_markup(&browser).await;
-    pictures(&browser).await;
+    the_chart_is_shown(&sheet, &examples).await;
+    a_file_is_downloaded(&sheet, &examples).await;
+    a_file_is_uploaded(browser, &server).await;
+    nothing_printed_becomes_markup(&sheet).await;
+    pictures(&sheet).await;
 
     let log = browser.script("return performance.getEntriesByType('resource').map(e => e.name)").await;
     for name in log.as_array().expect("names") {
@@ -80,26 +62,27 @@ async fn a_person_runs_every_example_and_handles_files() {
     assert_eq!(browser.script("return localStorage.getItem('token') ?? ''").await, "");
     let kept = browser.script(&format!("return JSON.stringify({{...localStorage}}).includes('{TOKEN}')")).await;
     assert_eq!(kept, false, "the token is kept beyond the session");
-    browser.close().await;
+    sheet.browser.close().await;
     server.stop().await;
 }
 
-async fn the_chart_is_shown(browser: &Browser, examples: &[String]) {
+async fn the_chart_is_shown(sheet: &Sheet, examples: &[String]) {
     let chart = examples.iter().find(|name| name.to_lowercase().contains("chart")).expect("an example draws a chart");
-    run_example(browser, chart).await;
+    run_example(sheet, chart).await;
     until("the chart is drawn", async || {
         let width = "return document.querySelector('[data-testid=images] img')?.naturalWidth ?? 0";
-        browser.script(width).await.as_u64() > Some(100)
+        sheet.browser.script(width).await.as_u64() > Some(100)
     })
     .await;
 }
 
-async fn a_file_is_downloaded(browser: &Browser, examples: &[String]) {
+async fn a_file_is_downloaded(sheet: &Sheet, examples: &[String]) {
+    let browser = &sheet.browser;
     let writes = examples
         .iter()
         .find(|name| ["data", "pandas"].iter().any(|word| name.to_lowercase().contains(word)))
         .expect("an example writes a file");
-    run_example(browser, writes).await;
+    run_example(sheet, writes).await;
     let script = "return [...document.querySelectorAll('[data-testid=file-row]')].map(row => row.textContent)";
     let rows = browser.script(script).await;
     assert!(rows.to_string().contains(".csv"), "{rows}");
@@ -133,17 +116,13 @@ async fn a_file_is_uploaded(browser: &Browser, server: &Server) {
     assert_eq!(found.collect::<Vec<_>>(), ["uploaded by hand"]);
 }
 
-async fn nothing_printed_becomes_markup(browser: &Browser) {
+async fn nothing_printed_becomes_markup(sheet: &Sheet) {
+    let browser = &sheet.browser;
     let payload = r#"<img src=x onerror="document.title='pwned'"><script>document.title='pwned'</script>"#;
     let code = format!(
         "import sys\np = '''{payload}'''\nprint(p)\nprint(p, file=sys.stderr)\nopen('<img src=x onerror=document.title=1>', 'w').write(p)"
     );
-    let script = "document.querySelector('[data-testid=language]').value = 'python'; \
-                  document.querySelector('[data-testid=language]').dispatchEvent(new Event('change', {bubbles: true})); \
-                  const view = document.querySelector('[data-testid=editor]').cmView; \
-                  view.dispatch({changes: {from: 0, to: view.state.doc.length, insert: arguments[0]}});";
-    browser.driver.execute(script, vec![serde_json::json!(code)]).await.expect("typed");
-    run(browser).await;
+    assert_eq!(sheet.run("python", &code).await, "exited");
     let stdout = browser.script("return document.querySelector('[data-testid=stdout]').textContent").await;
     assert!(stdout.as_str().is_some_and(|text| text.contains("<script>")), "{stdout}");
     let title = browser.driver.title().await.expect("a title");
@@ -152,22 +131,39 @@ async fn nothing_printed_becomes_markup(browser: &Browser) {
     assert_eq!(browser.script(images).await, 0);
 }
 
-/// For README: the chart, in a conversation of its own, without the notice that an example replaced a program.
-async fn pictures(browser: &Browser) {
-    run_example(browser, "python-chart").await;
-    browser.driver.refresh().await.expect("the page again");
-    browser.state("ready").await;
-    browser.element("new-conversation").await.click().await.expect("clicked");
-    run(browser).await;
+/// For README, in a conversation of its own: what came of three programs, and a program that runs, on a phone.
+async fn pictures(sheet: &Sheet) {
+    let browser = &sheet.browser;
+    let tools = ChromeDevTools::new(browser.driver.handle.clone());
+    // Nothing is on its way from one colour or place to another when a picture is taken.
+    let calm = json!({"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]});
+    tools.execute_cdp_with_params("Emulation.setEmulatedMedia", calm).await.expect("a preference");
+    run_example(sheet, "python-hello").await;
+    // Without the notice that an example replaced a program.
+    sheet.reload("ready").await;
+    sheet.click("new-conversation").await;
+    for example in ["javascript-hello", "typescript-fibonacci", "python-chart"] {
+        run_example(sheet, example).await;
+    }
     until("the chart is drawn", async || {
         let width = "return document.querySelector('[data-testid=images] img')?.naturalWidth ?? 0";
         browser.script(width).await.as_u64() > Some(100)
     })
     .await;
+    until("the list", async || sheet.history().await == ["exited"; 3]).await;
     browser.screenshot(&picture("page-light.png")).await;
-    browser.element("theme").await.click().await.expect("clicked");
+    sheet.click("theme").await;
     browser.screenshot(&picture("page-dark.png")).await;
-    browser.element("theme").await.click().await.expect("clicked");
-    browser.driver.set_window_rect(0, 0, 500, 900).await.expect("a size");
+    sheet.click("theme").await;
+    let phone = json!({"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": true});
+    tools.execute_cdp_with_params("Emulation.setDeviceMetricsOverride", phone).await.expect("a size");
+    let code = "import time\n\nfor epoch in range(1, 9):\n    loss = 1 / (1 + epoch)\n    \
+                print(f\"epoch {epoch}: loss {loss:.3f}\", flush=True)\n\ntime.sleep(100000)\n";
+    sheet.write("python", code).await;
+    sheet.start().await;
+    sheet.says("stdout", |text| text.contains("epoch 8")).await;
+    browser.script("document.activeElement.blur()").await;
     browser.screenshot(&picture("page-phone.png")).await;
+    sheet.click("stop").await;
+    assert_eq!(sheet.ended().await, "cancelled");
 }

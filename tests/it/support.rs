@@ -1,9 +1,11 @@
 //! What several test files share.
 
 pub mod browser;
+pub mod cable;
 pub mod engines;
 pub mod fake_server;
 pub mod server;
+pub mod sheet;
 pub mod until;
 
 pub use fake_server::FakeServer;

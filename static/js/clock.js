@@ -1,0 +1,41 @@
+// Owns the running clock. It shows how long the program has run so far, as this page knows it; the server's own figure
+// takes its place at the end.
+import { byId, showText } from "./dom.js";
+import { duration } from "./text.js";
+
+const TICK_MS = 100;
+
+export class Clock {
+  #timer = 0;
+  #face = byId("wall");
+
+  get isRunning() {
+    return this.#timer !== 0;
+  }
+
+  /** Begins to run; `elapsed` milliseconds have gone by. */
+  start(elapsed = 0) {
+    this.stop();
+    const began = performance.now() - elapsed;
+    const show = () => showText(this.#face, running(performance.now() - began));
+    show();
+    this.#timer = setInterval(show, TICK_MS);
+  }
+
+  stop() {
+    clearInterval(this.#timer);
+    this.#timer = 0;
+  }
+
+  /** Stops and shows a figure, or nothing. */
+  settle(milliseconds) {
+    this.stop();
+    showText(this.#face, duration(milliseconds));
+  }
+}
+
+// Of one width within a minute, so that nothing beside it moves.
+function running(milliseconds) {
+  if (milliseconds >= 60_000) return duration(milliseconds);
+  return `${(Math.floor(milliseconds / TICK_MS) / 10).toFixed(1)} s`;
+}

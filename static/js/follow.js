@@ -1,0 +1,100 @@
+// Owns following one run to its end, whatever the connection does: it is opened again where it broke, and an event is
+// told once. Knows nothing of the page.
+import { ServerError } from "./server-error.js";
+
+const LAST = new Set(["finished", "failed"]);
+// The server says something every 15 s. Three silences in a row are a dead connection.
+const SILENCE_MS_MAX = 45_000;
+const RETRY_MS = [250, 500, 1000, 2000, 5000];
+const ATTEMPTS_MAX = 30;
+
+/**
+ * Resolves when the run's last event was told. Throws what is wrong when the server refuses or does not come back, and the
+ * signal's reason when it is aborted. `onLost()` and `onBack()` tell of the connection.
+ */
+export async function follow({ client, runId, signal, onEvent, onLost, onBack }) {
+  let after = 0;
+  for (let attempt = 0; attempt < ATTEMPTS_MAX; attempt += 1) {
+    try {
+      for await (const event of events(client, runId, after, signal)) {
+        if (attempt > 0) onBack();
+        attempt = 0;
+        if (event === null) continue;
+        after = event.number;
+        onEvent(event);
+        if (LAST.has(event.kind)) return;
+      }
+      if (await isOver(client, runId, after, signal)) return;
+    } catch (error) {
+      if (signal.aborted) throw signal.reason;
+      if (error instanceof ServerError && !error.mayPass) throw error;
+    }
+    if (attempt === 0) onLost();
+    await pause(RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)], signal);
+  }
+  throw new ServerError("The connection to the server is lost and did not come back: what became of the run is not known here. "
+    + "Reload the page when the server is there again.", { code: "lost" });
+}
+
+// A null says that the connection stands.
+async function* events(client, runId, after, signal) {
+  const silence = new AbortController();
+  const either = AbortSignal.any([signal, silence.signal]);
+  let timer;
+  const heard = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => silence.abort(), SILENCE_MS_MAX);
+  };
+  heard();
+  try {
+    const body = await client.events(runId, after, { signal: either });
+    if (!body) return;
+    yield null;
+    yield* parse(body, heard);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+// Only the data is of use: it names its own number and kind.
+async function* parse(body, heard) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      heard();
+      const whole = (rest + value).split("\n\n");
+      rest = whole.pop();
+      for (const message of whole) {
+        const data = message.split("\n").find((line) => line.startsWith("data:"));
+        if (data) yield JSON.parse(data.slice("data:".length));
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+// A stream that ends well without the last event: the run was over and told already, or a proxy closed it.
+async function isOver(client, runId, after, signal) {
+  const { state, newestEvent } = await client.get(runId, { signal });
+  return state === "finished" && newestEvent <= after;
+}
+
+/** Waits, or until the browser finds the network again. */
+function pause(milliseconds, signal) {
+  return new Promise((resolve, reject) => {
+    const done = () => {
+      clearTimeout(timer);
+      removeEventListener("online", done);
+      signal.removeEventListener("abort", done);
+      if (signal.aborted) reject(signal.reason);
+      else resolve();
+    };
+    const timer = setTimeout(done, milliseconds);
+    addEventListener("online", done);
+    signal.addEventListener("abort", done);
+  });
+}

@@ -1,0 +1,62 @@
+// Owns what begins and stops a run by hand: the buttons and the keys.
+import { byId } from "./dom.js";
+import { page } from "./page.js";
+
+const APPLE = /Mac|iPhone|iPad/.test(navigator.platform);
+const FIELDS = "#editor, input, select, textarea, dialog[open]";
+
+export function startButtons({ onRun, onStop }) {
+  const run = byId("run");
+  const stops = [byId("stop"), byId("stop-here")];
+  byId("run-key").textContent = APPLE ? "⌘ ↵" : "Ctrl ↵";
+  run.title = `Run the program (${APPLE ? "Command" : "Ctrl"}+Enter)`;
+  run.setAttribute("aria-keyshortcuts", APPLE ? "Meta+Enter" : "Control+Enter");
+  run.addEventListener("click", onRun);
+  for (const stop of stops) {
+    stop.title = `Stop the program (${APPLE ? "Command" : "Ctrl"}+. or Esc)`;
+    stop.setAttribute("aria-keyshortcuts", APPLE ? "Meta+. Escape" : "Control+. Escape");
+    stop.addEventListener("click", async () => {
+      for (const each of stops) setStopping(each, true);
+      await onStop();
+      for (const each of stops) setStopping(each, false);
+    });
+  }
+  document.addEventListener("keydown", (event) => {
+    const action = actionOf(event);
+    if (!action) return;
+    event.preventDefault();
+    if (action === "run") onRun();
+    else if (page.state === "running") byId("stop").click();
+  });
+  page.onState((state) => show(state, run, stops));
+}
+
+// The editor has Ctrl+Enter and Escape itself.
+function actionOf(event) {
+  const inEditor = event.target.closest?.("#editor");
+  const mod = event.ctrlKey || event.metaKey;
+  if (document.querySelector("dialog[open]")) return null;
+  if (event.key === "Enter" && mod && !inEditor) return "run";
+  if (event.key === "." && mod) return "stop";
+  if (event.key === "Escape" && page.state === "running" && !event.target.closest?.(FIELDS)) return "stop";
+  return null;
+}
+
+function show(state, run, stops) {
+  const running = state === "running";
+  // Not `disabled` while running: that would throw the keyboard focus away.
+  run.disabled = state !== "ready" && !running;
+  run.setAttribute("aria-disabled", String(state !== "ready"));
+  byId("run-label").textContent = running ? "Running" : "Run";
+  const focused = stops.includes(document.activeElement);
+  for (const stop of stops) {
+    setStopping(stop, false);
+    stop.hidden = !running;
+  }
+  if (focused && !running) run.focus();
+}
+
+function setStopping(stop, stopping) {
+  stop.setAttribute("aria-disabled", String(stopping));
+  stop.querySelector("span").textContent = stopping ? "Stopping…" : "Stop";
+}

@@ -1,0 +1,209 @@
+//! Runs as the page shows them: watched as they go, stopped, left and picked up, and what the page says when it cannot.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use thirtyfour::prelude::*;
+
+use crate::support::{Server, cable::Cable, server::TOKEN, sheet::Sheet, until};
+
+/// A program that goes on when the test puts a file of that name into its folder.
+const WAITS: &str = "import os, time
+def wait(name):
+    while not os.path.exists(name):
+        time.sleep(0.02)
+";
+/// Long enough for a machine that is busy, and no standbys, so that what is left can be counted.
+const SETTINGS: [(&str, &str); 3] =
+    [("SANDBOX_LIMITS__WALL_MS", "300000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0"), ("SANDBOX_RUNS__KEPT_MAX", "4")];
+
+/// Lets a program go on.
+async fn go(server: &Server, sheet: &Sheet, name: &str) {
+    let folder = server.root.join(sheet.conversation().await).join("files");
+    std::fs::write(folder.join(name), "").expect("a file");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_watched_stopped_left_and_picked_up() {
+    let server = Server::with(&SETTINGS).await;
+    let sheet = Sheet::open(&server.url("/")).await;
+    output_comes_as_it_is_printed(&server, &sheet).await;
+    stop_kills_what_ignores_it(&server, &sheet).await;
+    a_reload_picks_up_the_run(&server, &sheet).await;
+    the_list_shows_what_was(&sheet).await;
+    hostile_output_is_seen_and_does_nothing(&sheet).await;
+    much_output_is_bounded(&sheet).await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+async fn output_comes_as_it_is_printed(server: &Server, sheet: &Sheet) {
+    let watch = "const out = document.querySelector('[data-testid=stdout]'); \
+                 new MutationObserver(() => { if (out.textContent.includes('first')) window.firstSeen ??= Date.now(); }) \
+                 .observe(out, {childList: true, subtree: true, characterData: true});";
+    sheet.browser.script(watch).await;
+    let code = format!(
+        "{WAITS}print('first', int(time.time() * 1000), flush=True)\nwait('go-2')\nprint('second', flush=True)\n\
+         wait('go-3')\nprint('third', flush=True)"
+    );
+    sheet.write("python", &code).await;
+    sheet.start().await;
+    // The second and third cannot have been printed: the program waits for what the test has not done yet.
+    sheet.says("stdout", |text| text.starts_with("first ") && text.ends_with('\n')).await;
+    let printed: f64 = sheet.text("stdout").await.trim_start_matches("first ").trim().parse().expect("a time");
+    let seen = sheet.browser.script("return window.firstSeen").await.as_f64().expect("a time");
+    eprintln!("the first line was on the page {} ms after it was printed", seen - printed);
+    assert_eq!(sheet.attribute("verdict", "data-ended").await, "running");
+    sheet.says("wall", |text| text.ends_with(" s") || text.contains("min")).await;
+    go(server, sheet, "go-2").await;
+    sheet.says("stdout", |text| text.ends_with("second\n")).await;
+    go(server, sheet, "go-3").await;
+    assert_eq!(sheet.ended().await, "exited");
+    assert!(sheet.text("stdout").await.ends_with("\nsecond\nthird\n"));
+}
+
+async fn stop_kills_what_ignores_it(server: &Server, sheet: &Sheet) {
+    let code = "import os, signal, time
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print('deaf', flush=True)
+    time.sleep(100000)
+time.sleep(100000)";
+    sheet.write("python", code).await;
+    sheet.start().await;
+    sheet.says("stdout", |text| text == "deaf\n").await;
+    assert_eq!(server.containers().await, 1);
+    let clicked = Instant::now();
+    sheet.click("stop").await;
+    until("the container is gone", async || server.containers().await == 0).await;
+    eprintln!("the container was gone {} ms after the click on Stop", clicked.elapsed().as_millis());
+    assert_eq!(sheet.ended().await, "cancelled");
+    assert_eq!(sheet.text("verdict-text").await, "Cancelled");
+    assert_eq!(sheet.text("stdout").await, "deaf\n", "what was printed before is kept");
+}
+
+async fn a_reload_picks_up_the_run(server: &Server, sheet: &Sheet) {
+    let code = format!("{WAITS}print('before', flush=True)\nwait('go-on')\nprint('after', flush=True)");
+    sheet.write("python", &code).await;
+    sheet.start().await;
+    sheet.says("stdout", |text| text == "before\n").await;
+    let conversation = sheet.conversation().await;
+    let known = runs(server, &conversation).await[0]["wallMs"].as_f64().expect("a figure");
+    sheet.reload("running").await;
+    sheet.says("stdout", |text| text == "before\n").await;
+    sheet.says("wall", |text| text.contains('s')).await;
+    // The clock goes on from where the program is, and not from the reload: the page rounds down to a tenth of a second.
+    let shown = sheet.text("wall").await;
+    let seconds = shown.split_whitespace().collect::<Vec<_>>();
+    let shown_ms = match seconds[..] {
+        [s, "s"] => s.parse::<f64>().expect("seconds") * 1000.0,
+        [min, "min", s, "s"] => {
+            min.parse::<f64>().expect("minutes") * 60_000.0 + s.parse::<f64>().expect("seconds") * 1000.0
+        }
+        _ => panic!("no clock: {shown}"),
+    };
+    assert!(shown_ms + 1000.0 >= known, "{shown} after {known} ms");
+    assert_eq!(sheet.history().await[0], "running");
+    go(server, sheet, "go-on").await;
+    assert_eq!(sheet.ended().await, "exited");
+    assert_eq!(sheet.text("stdout").await, "before\nafter\n");
+}
+
+async fn the_list_shows_what_was(sheet: &Sheet) {
+    sheet.reload("ready").await;
+    until("the list", async || sheet.history().await == ["exited", "cancelled", "exited"]).await;
+    sheet.says("stdout", |text| text == "before\nafter\n").await;
+    sheet.choose(1).await;
+    sheet.says("stdout", |text| text == "deaf\n").await;
+    sheet.says("verdict-text", |text| text == "Cancelled").await;
+    sheet.click("reuse").await;
+    sheet.says("editor", |text| text.contains("deaf") && !text.contains("go-on")).await;
+    sheet.choose(0).await;
+    sheet.says("stdout", |text| text == "before\nafter\n").await;
+    sheet.says("verdict-text", |text| text == "Exited 0").await;
+}
+
+async fn hostile_output_is_seen_and_does_nothing(sheet: &Sheet) {
+    let code = r#"import sys
+print("<img src=x onerror=\"document.title='pwned'\"> \x1b[31mred\x1b[0m \x1b]0;pwned\x07 \u202etxt.exe \x00 end")
+sys.stdout.flush()
+sys.stdout.buffer.write(b"\xff\xfe\x89PNG\n")"#;
+    let title = sheet.browser.driver.title().await.expect("a title");
+    assert_eq!(sheet.run("python", code).await, "exited");
+    let text = sheet.text("stdout").await;
+    assert!(
+        text.contains("<img src=x onerror") && text.contains("\u{241b}[31mred") && text.contains("\u{27e8}U+202E"),
+        "{text}"
+    );
+    assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}', '\0']), "{text}");
+    assert!(text.contains("\u{fffd}"), "{text}");
+    sheet.says("stdout-note", |note| note.contains("not all of it is text")).await;
+    assert_eq!(sheet.browser.driver.title().await.expect("a title"), title);
+    assert_eq!(sheet.browser.script("return document.querySelectorAll('[data-testid=stdout] img').length").await, 0);
+}
+
+async fn much_output_is_bounded(sheet: &Sheet) {
+    let code = "import sys\nsys.stdout.write('the beginning\\n')\nfor _ in range(48): sys.stdout.write(('x' * 99 + '\\n') * 655)\n\
+                sys.stdout.write('the end\\n')";
+    assert_eq!(sheet.run("python", code).await, "exited");
+    let text = sheet.text("stdout").await;
+    assert!(text.starts_with("the beginning\n") && text.ends_with("the end\n"));
+    assert!(text.contains("left out here"));
+    assert!(text.len() < 2 << 20, "{} characters are on the page", text.len());
+    let elements = sheet.browser.script("return document.querySelectorAll('[data-testid=stdout] *').length").await;
+    assert!(elements.as_u64().is_some_and(|count| count < 100), "{elements}");
+    sheet.says("stdout-note", |note| note.contains("Cut short: the program printed 3.0 MiB")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_connection_is_told_and_mended() {
+    let server = Server::with(&SETTINGS).await;
+    let cable = Cable::to(server.address).await;
+    let sheet = Sheet::open(&format!("http://{}/", cable.address)).await;
+    let code = format!("{WAITS}print('before', flush=True)\nwait('go-on')\nprint('after', flush=True)\nwait('ever')");
+    sheet.write("python", &code).await;
+    sheet.start().await;
+    sheet.says("stdout", |text| text == "before\n").await;
+
+    cable.pull();
+    until("the loss is told", async || sheet.attribute("link", "hidden").await == Value::Null).await;
+    go(&server, &sheet, "go-on").await;
+    cable.plug();
+    sheet.says("stdout", |text| text == "before\nafter\n").await;
+    until("the loss is over", async || sheet.attribute("link", "hidden").await != Value::Null).await;
+
+    // The run goes on while nobody is there, ends, and is forgotten for newer ones.
+    cable.pull();
+    until("the loss is told", async || sheet.attribute("link", "hidden").await == Value::Null).await;
+    let conversation = sheet.conversation().await;
+    let run = runs(&server, &conversation).await[0]["runId"].as_str().expect("a run").to_owned();
+    let cancel = server.http.post(server.url(&format!("/v1/runs/{run}/cancel"))).bearer_auth(TOKEN);
+    assert_eq!(cancel.send().await.expect("an answer").status(), 200);
+    while !runs(&server, &conversation).await.is_empty() {
+        server.run("another", "bash", ":").await;
+    }
+    cable.plug();
+    assert_eq!(sheet.ended().await, "error");
+    sheet.says("sentence", |text| text.contains("no longer kept")).await;
+    assert_eq!(sheet.text("stdout").await, "before\nafter\n", "what was seen stays");
+
+    // The page works on; and the keyboard stops a run too.
+    sheet.write("bash", "echo here; sleep 100000").await;
+    sheet.start().await;
+    sheet.says("stdout", |text| text == "here\n").await;
+    let body = sheet.browser.driver.find(By::Tag("body")).await.expect("the page");
+    body.send_keys(Key::Escape).await.expect("typed");
+    assert_eq!(sheet.ended().await, "cancelled");
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+/// The runs of a conversation, newest first, as the server tells them.
+async fn runs(server: &Server, conversation: &str) -> Vec<Value> {
+    let request = server.http.get(server.url("/v1/runs")).query(&[("conversationId", conversation)]).bearer_auth(TOKEN);
+    let mut list: Value = request.send().await.expect("an answer").json().await.expect("JSON");
+    serde_json::from_value(list["runs"].take()).unwrap_or_else(|_| panic!("{}", json!(list)))
+}
