@@ -3,7 +3,11 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{create_run::CreateRun, *};
+use super::{
+    create_run::CreateRun,
+    known_run::{CancelRun, GetRun},
+    *,
+};
 use crate::nouns::{limits::Limits, long::rounds};
 
 const BYTES_MAX: u64 = 30;
@@ -19,6 +23,7 @@ fn value() -> impl Strategy<Value = Value> {
         ".{0,40}".prop_map(Value::from),
         Just(json!("python")),
         Just(json!("base64")),
+        Just(json!("run-01a1fe518e79729fa1f3ea1e9fc9dc95")),
     ];
     one.prop_recursive(2, 8, 4, |inner| {
         prop_oneof![
@@ -30,7 +35,7 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 fn name() -> impl Strategy<Value = String> {
-    const NAMES: [&str; 14] = [
+    const NAMES: [&str; 17] = [
         "conversationId",
         "language",
         "code",
@@ -45,6 +50,9 @@ fn name() -> impl Strategy<Value = String> {
         "detach",
         "limits",
         "wallMs",
+        "runId",
+        "afterEvent",
+        "waitSeconds",
     ];
     prop_oneof![9 => proptest::sample::select(&NAMES[..]).prop_map(str::to_owned), 1 => ".{0,60}"]
 }
@@ -75,6 +83,8 @@ proptest! {
             RunCode::parse(members.clone()).err(),
             ListFiles::parse(members.clone()).err(),
             parse_list_runners(members.clone()).err(),
+            GetRun::parse(members.clone()).err(),
+            CancelRun::parse(members.clone()).err(),
             CreateRun::parse(members.clone(), &Limits::default()).err(),
         ];
         let read = ReadFile::parse(members.clone());
