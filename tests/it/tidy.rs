@@ -48,8 +48,8 @@ const NEIGHBOURS: [(&str, &[&str]); 22] = [
 const VENDORS: [(&str, &[&str]); 10] = [
     ("bollard", &["adapters/engine/docker"]),
     ("axum", &["surfaces/http", "app"]),
-    ("hyper", &["app"]),
-    ("hyper_util", &["app", "cli"]),
+    ("hyper", &["app", "adapters/engine/docker/proxy"]),
+    ("hyper_util", &["app", "cli", "adapters/engine/docker/proxy"]),
     ("tower_http", &["surfaces/http"]),
     ("rmcp", &["surfaces/mcp", "surfaces/http/mcp"]),
     ("figment", &["ground/config"]),
