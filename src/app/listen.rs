@@ -4,14 +4,21 @@
 //! ```text
 //! serve ── one task a connection; `shutdown` stops accepting, `abandon` stops waiting for what is still open
 //! ```
+//!
+//! When every place is taken, a newcomer gets the place of the connection that has waited longest for its client to send a
+//! request. So clients that hold connections and send nothing, or send slowly, keep nobody out; only requests that are
+//! being answered can.
+
+mod idle;
 
 use std::{net::Ipv6Addr, sync::Arc, time::Duration};
 
 use axum::Router;
+use http::Request;
+use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
-    service::TowerToHyperService,
 };
 use tokio::{
     net::TcpListener,
@@ -19,8 +26,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
+use self::idle::Idle;
 use crate::ground::config::BindAddr;
 
 /// After a failed accept: descriptors may come back.
@@ -35,7 +44,7 @@ const HEAD_BYTES_MAX: usize = 32 << 10;
 pub struct Limits {
     /// How long a request's head may take.
     pub header_read_max: Duration,
-    /// Open connections; more wait to be accepted.
+    /// Open connections; see the top of the file for what happens to more.
     pub connections_max: usize,
 }
 
@@ -64,11 +73,16 @@ pub async fn serve(
         .max_headers(HEADERS_MAX)
         .max_buf_size(HEAD_BYTES_MAX);
     let places = Arc::new(Semaphore::new(limits.connections_max));
+    let idle = Arc::new(Idle::default());
     let graceful = GracefulShutdown::new();
     loop {
         let accepted = async {
-            let place = Arc::clone(&places).acquire_owned().await.ok()?;
-            Some((listener.accept().await, place))
+            let accepted = listener.accept().await;
+            if places.available_permits() == 0 {
+                idle.end_oldest();
+            }
+            // Nobody was idle: everybody is being answered, and the newcomer waits.
+            Some((accepted, Arc::clone(&places).acquire_owned().await.ok()?))
         };
         let (stream, place) = tokio::select! {
             () = shutdown.cancelled() => break,
@@ -84,11 +98,20 @@ pub async fn serve(
         };
         // Small answers go out at once.
         drop(stream.set_nodelay(true));
-        let service = TowerToHyperService::new(router.clone());
+        let waiting = Idle::begin(&idle);
+        let ended = waiting.ended();
+        let router = router.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let busy = waiting.busy();
+            let answer = router.clone().oneshot(request);
+            async move { answer.await.map(|response| response.map(|body| busy.until_sent(body))) }
+        });
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                debug!(%error, "a connection ended badly");
+            match ended.run_until_cancelled(connection).await {
+                Some(Err(error)) => debug!(%error, "a connection ended badly"),
+                None => debug!("a connection that sent nothing made room for another"),
+                Some(Ok(())) => {}
             }
             drop(place);
         });
