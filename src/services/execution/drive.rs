@@ -157,6 +157,7 @@ pub(super) async fn drive(
         decoder,
         ended: None,
         stopping: false,
+        broken: false,
         log,
         bytes: [0, 0],
     };
@@ -211,6 +212,8 @@ struct Driving<'a> {
     ended: Option<Result<End, DriveError>>,
     /// We end it.
     stopping: bool,
+    /// What it printed is not all here: the engine lost some of it.
+    broken: bool,
     log: &'a EventLog,
     bytes: [u64; 2],
 }
@@ -265,6 +268,8 @@ impl Driving<'_> {
             Ok(exit) if self.decoder.is_some() && !exit.oom_killed && !self.stopping => {
                 Err(EngineError::Lost { id: self.id }.into())
             }
+            // It may have ended well, but what it printed is cut: half an answer is not to pass for a whole one.
+            Ok(_) if self.broken && !self.stopping => Err(EngineError::Lost { id: self.id }.into()),
             Ok(exit) => Ok(exit.into()),
             Err(error) => Err(error.into()),
         });
@@ -280,6 +285,7 @@ impl Driving<'_> {
             }
             Some(Err(error)) => {
                 warn!(sandbox = %self.id, error = %chain(&error), "the output of a sandbox broke off");
+                self.broken = true;
                 self.output = None;
             }
             None => self.output = None,
