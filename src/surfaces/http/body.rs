@@ -16,6 +16,19 @@ use crate::nouns::error::{Code, Failure};
 /// Values in one JSON body, keys and values of objects counted one each.
 const VALUES_MAX: usize = 10_000;
 
+/// How much of a body that nobody wants is let in, and for how long.
+const DISCARD_BYTES_MAX: usize = 256 << 10;
+const DISCARD_MAX: Duration = Duration::from_millis(200);
+
+/// Lets in what is on its way and throws it away. A connection that is closed while its client still writes takes the answer
+/// with it, so whoever refuses a request unread does this before the answer goes out.
+pub async fn discard(body: Body) {
+    let mut body = Limited::new(body, DISCARD_BYTES_MAX);
+    let rest = async { while matches!(body.frame().await, Some(Ok(_))) {} };
+    // Who sends more or more slowly may be cut off.
+    drop(timeout(DISCARD_MAX, rest).await);
+}
+
 /// How bodies are taken in.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyLimits {

@@ -39,7 +39,10 @@ use crate::{
     nouns::error::Code,
     ports::auth::Principal,
     services::runs::Runs,
-    surfaces::mcp::{McpParts, McpServer, OneAnswer},
+    surfaces::{
+        http::body::discard,
+        mcp::{McpParts, McpServer, OneAnswer},
+    },
 };
 
 /// A session outlives its longest silence, a run that waited for its turn, by this much.
@@ -128,7 +131,10 @@ async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     let taken = async {
         check_headers(&head.headers)?;
-        mount.room(&head)?;
+        if let Err(full) = mount.room(&head) {
+            discard(body).await;
+            return Err(full);
+        }
         let body = mount.read(&head.headers, body).await?;
         let envelope = Envelope::read(&body)?;
         check_method(&head.headers, &envelope)?;

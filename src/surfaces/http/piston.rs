@@ -24,7 +24,10 @@ use self::{
     asked::{Asked, ExecuteBody},
     selector::version,
 };
-use super::{body::BodyLimits, failure::Refused};
+use super::{
+    body::{BodyLimits, discard},
+    failure::Refused,
+};
 use crate::{
     nouns::{
         error::{Code, Failure},
@@ -156,7 +159,10 @@ async fn execute(
     body: Body,
 ) -> Result<Json<Executed>, Refused> {
     // What would be refused is refused unread.
-    runs.room(&who)?;
+    if let Err(full) = runs.room(&who) {
+        discard(body).await;
+        return Err(full.into());
+    }
     let (members, _) = bodies.json(&headers, body).await?;
     let asked = Asked::parse(members, &limits)?;
     let runner = asked.runtime(&runs.runners())?;

@@ -28,7 +28,10 @@ use crate::{
         runs::{Policy, RunHandle, RunState, RunView, Runs},
     },
     surfaces::{
-        http::{body::BodyLimits, failure::Refused},
+        http::{
+            body::{BodyLimits, discard},
+            failure::Refused,
+        },
         wire::{
             arguments::{
                 WAIT_S_MAX,
@@ -69,8 +72,10 @@ pub(super) async fn create(
     call.query(&[])?;
     let key = idempotency_key(&call)?;
     // What would be refused is refused unread; a run that there is already needs no room.
-    if !key.as_ref().is_some_and(|key| keys.knows(&call.who, key)) {
-        runs.room(&call.who)?;
+    let again = key.as_ref().is_some_and(|key| keys.knows(&call.who, key));
+    if let (false, Err(full)) = (again, runs.room(&call.who)) {
+        discard(body).await;
+        return Err(full.into());
     }
     let (members, bytes) = bodies.json(&call.headers, body).await?;
     let asked = CreateRun::parse(members, &server)?;
