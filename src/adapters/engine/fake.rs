@@ -11,6 +11,7 @@
 
 mod life;
 mod script;
+mod storm;
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -27,7 +28,10 @@ use futures_util::{
 use tokio::{sync::watch, time::sleep};
 use tokio_stream::wrappers::WatchStream;
 
-use self::life::{Life, Quirks};
+use self::{
+    life::{Life, Quirks},
+    storm::{Gust, STALL, Storm},
+};
 use crate::{
     nouns::{
         clock::{Clock, SystemClock},
@@ -92,6 +96,7 @@ struct Faults {
     streams_to_break: u32,
     exits_to_lose: u32,
     destroys_to_fail: u32,
+    storm: Option<Storm>,
 }
 
 #[derive(Debug)]
@@ -175,6 +180,17 @@ impl FakeEngine {
         self.state().faults.destroys_to_fail = count;
     }
 
+    /// From now on calls are reset, stall and lie by chance, and sandboxes lose their output and their ends: the same
+    /// for the same seed, as long as calls come in the same order.
+    pub fn storm(&self, seed: u64) {
+        self.state().faults.storm = Some(Storm::new(seed));
+    }
+
+    /// The storm is over. What it has done stays done.
+    pub fn calm(&self) {
+        self.state().faults.storm = None;
+    }
+
     /// The sandboxes that were not destroyed, running or not.
     pub fn live(&self) -> Vec<SandboxId> {
         self.state().sandboxes.keys().copied().collect()
@@ -194,8 +210,24 @@ impl FakeEngine {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn answers(&self, act: &'static str) -> Result<(), EngineError> {
-        if self.state().faults.away { Err(unavailable(act)) } else { Ok(()) }
+    /// Whether the call is done: an engine that lies answers as if it were.
+    async fn answers(&self, act: &'static str) -> Result<bool, EngineError> {
+        let gust = {
+            let mut state = self.state();
+            if state.faults.away {
+                return Err(unavailable(act));
+            }
+            state.faults.storm.as_mut().map_or(Gust::Calm, Storm::gust)
+        };
+        match gust {
+            Gust::Calm => Ok(true),
+            Gust::Lie => Ok(false),
+            Gust::Reset => Err(unavailable(act)),
+            Gust::Stall => {
+                sleep(STALL).await;
+                Err(EngineError::Timeout { act, limit: STALL })
+            }
+        }
     }
 
     /// The record of a sandbox to be, or why there is none.
@@ -230,8 +262,14 @@ impl FakeEngine {
         let mut state = self.state();
         let State { sandboxes, faults, .. } = &mut *state;
         let record = sandboxes.get_mut(&spec.id).ok_or_else(|| refused("start", "it was destroyed"))?;
-        let quirks =
-            Quirks { breaks: take_one(&mut faults.streams_to_break), lost: take_one(&mut faults.exits_to_lose) };
+        let mut quirks = Quirks {
+            breaks: take_one(&mut faults.streams_to_break),
+            lost: take_one(&mut faults.exits_to_lose),
+            silent: false,
+        };
+        if let Some(storm) = &mut faults.storm {
+            quirks = Quirks { breaks: storm.one_in(8), lost: storm.one_in(10), silent: storm.one_in(25) };
+        }
         let (life, sandbox) = Life::begin(spec, quirks);
         record.life = Some(life);
         Ok(sandbox)
@@ -254,7 +292,7 @@ impl FakeEngine {
 #[async_trait]
 impl Engine for FakeEngine {
     async fn probe(&self) -> Result<Probe, EngineError> {
-        self.answers("probe")?;
+        self.answers("probe").await?;
         Ok(Probe {
             engine: "Fake 1".to_owned(),
             api_version: "1".to_owned(),
@@ -267,7 +305,7 @@ impl Engine for FakeEngine {
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
-        self.answers("list images")?;
+        self.answers("list images").await?;
         Ok(self.0.runners.borrow().clone())
     }
 
@@ -276,10 +314,13 @@ impl Engine for FakeEngine {
     }
 
     async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
-        self.answers("create")?;
+        self.answers("create").await?;
         let (fault, delay) = {
             let faults = &mut self.state().faults;
-            (faults.starts.pop_front(), faults.start_delay)
+            match &mut faults.storm {
+                Some(storm) => storm.start(),
+                None => (faults.starts.pop_front(), faults.start_delay),
+            }
         };
         match fault {
             Some(StartFault::Unavailable) => return Err(unavailable("create")),
@@ -294,12 +335,16 @@ impl Engine for FakeEngine {
 
     async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
         let Signal::Kill = signal;
-        self.answers("kill")?;
+        if !self.answers("kill").await? {
+            return Ok(());
+        }
         self.kill("kill", id).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
-        self.answers("remove")?;
+        if !self.answers("remove").await? {
+            return Ok(());
+        }
         if take_one(&mut self.state().faults.destroys_to_fail) {
             return Err(unavailable("remove"));
         }
@@ -309,7 +354,9 @@ impl Engine for FakeEngine {
     }
 
     async fn list(&self) -> Result<Vec<Listed>, EngineError> {
-        self.answers("list")?;
+        if !self.answers("list").await? {
+            return Ok(Vec::new());
+        }
         let listed = |record: &Record| Listed {
             running: record.life.as_ref().is_some_and(|life| life.is_running()),
             ..record.listed.clone()

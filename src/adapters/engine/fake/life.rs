@@ -5,7 +5,7 @@
 //!                  ends with the program, or when `kill` is cancelled; then the exit is set, once
 //! ```
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{io::Write as _, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture};
@@ -41,6 +41,8 @@ pub(super) struct Quirks {
     pub breaks: bool,
     /// How it ended will not be known.
     pub lost: bool,
+    /// That it ended is never told.
+    pub silent: bool,
 }
 
 /// What others can see and do.
@@ -64,7 +66,7 @@ impl Life {
             id: spec.id,
             stdin: Box::pin(stdin),
             output: ReceiverStream::new(pieces).boxed(),
-            exit: exit_of(spec.id, exit, quirks.lost),
+            exit: exit_of(spec.id, exit, quirks),
         };
         (Arc::new(life), sandbox)
     }
@@ -94,11 +96,14 @@ impl Life {
 fn exit_of(
     id: SandboxId,
     mut exit: watch::Receiver<Option<Exit>>,
-    lost: bool,
+    quirks: Quirks,
 ) -> BoxFuture<'static, Result<Exit, EngineError>> {
     async move {
         let known = exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
-        known.filter(|_| !lost).ok_or(EngineError::Lost { id })
+        if quirks.silent {
+            std::future::pending::<()>().await;
+        }
+        known.filter(|_| !quirks.lost).ok_or(EngineError::Lost { id })
     }
     .boxed()
 }
@@ -135,6 +140,12 @@ impl Stage {
                 Some(Step::Flood(bytes)) => self.flood(bytes).await,
                 Some(Step::Write { name, text }) => {
                     if let Err(error) = std::fs::write(self.data.join(name), text) {
+                        self.emit(StreamKind::Stderr, format!("{error}\n").into_bytes()).await;
+                    }
+                }
+                Some(Step::Append { name, text }) => {
+                    let file = std::fs::OpenOptions::new().create(true).append(true).open(self.data.join(name));
+                    if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
                         self.emit(StreamKind::Stderr, format!("{error}\n").into_bytes()).await;
                     }
                 }

@@ -7,6 +7,7 @@
 //! | `bytes ff 0a` | these bytes on standard output, as one piece |
 //! | `flood 1000000` | that many bytes on standard output |
 //! | `write name some text` | a file with that text in the data folder |
+//! | `append name some text` | the text at the end of a file in the data folder |
 //! | `sleep 50ms` | time passes: `ms` or `s` |
 //! | `hang` | nothing, for ever |
 //! | `fork-limit` | a process was refused; the program goes on |
@@ -26,6 +27,10 @@ pub(super) enum Step {
     Stderr(Vec<u8>),
     Flood(usize),
     Write {
+        name: String,
+        text: String,
+    },
+    Append {
         name: String,
         text: String,
     },
@@ -66,6 +71,10 @@ fn known(word: &str, rest: &str) -> Option<Step> {
         "write" => {
             let (name, text) = rest.split_once(' ').unwrap_or((rest, ""));
             Step::Write { name: name.to_owned(), text: text.to_owned() }
+        }
+        "append" => {
+            let (name, text) = rest.split_once(' ').unwrap_or((rest, ""));
+            Step::Append { name: name.to_owned(), text: text.to_owned() }
         }
         "sleep" => Step::Sleep(duration(rest)?),
         "hang" => Step::Hang,

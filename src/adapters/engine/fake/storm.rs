@@ -1,0 +1,68 @@
+//! Bad weather: what goes wrong with an engine, by chance, from a seed. The same seed and the same calls are the same storm.
+//!
+//! Decides only; the engine acts on it. What it can do to a call or a sandbox is what real engines do: not answer, answer
+//! too late, say that it is done when it is not, lose the end of a sandbox or its output.
+
+use std::time::Duration;
+
+use super::StartFault;
+
+/// How long a call takes that is not answered in time.
+pub(super) const STALL: Duration = Duration::from_secs(5);
+
+/// What happens to one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gust {
+    /// Nothing.
+    Calm,
+    /// The connection is reset.
+    Reset,
+    /// It is not answered in time.
+    Stall,
+    /// It is answered as if it had been done.
+    Lie,
+}
+
+/// A storm on its way (`SplitMix64`, for it needs no state but a number).
+#[derive(Debug)]
+pub(super) struct Storm(u64);
+
+impl Storm {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// What happens to the next call.
+    pub(super) fn gust(&mut self) -> Gust {
+        match self.below(20) {
+            0 | 1 => Gust::Reset,
+            2 => Gust::Stall,
+            3 => Gust::Lie,
+            _ => Gust::Calm,
+        }
+    }
+
+    /// What is wrong with the next start, and how long it takes.
+    pub(super) fn start(&mut self) -> (Option<StartFault>, Duration) {
+        let fault = match self.below(20) {
+            0 => Some(StartFault::Refused),
+            1 | 2 => Some(StartFault::HalfWay),
+            3 => Some(StartFault::ImageGone),
+            4 => Some(StartFault::NoSpace),
+            _ => None,
+        };
+        (fault, Duration::from_millis(if self.one_in(8) { self.below(4000) } else { 0 }))
+    }
+
+    pub(super) fn one_in(&mut self, many: u64) -> bool {
+        self.below(many) == 0
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end
+    }
+}
