@@ -1,0 +1,168 @@
+//! The server is killed with -9 again and again while programs run: nothing is left behind, no file is lost that an answer
+//! had named, and nothing foreign is touched.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use mcp_sandbox_server::ports::engine::Engine;
+use serde_json::{Value, json};
+use tokio::{io::AsyncWriteExt as _, sync::Notify};
+
+use crate::support::{
+    engines::{World, read_until},
+    process::Process,
+    scale::how_many,
+    server::TOKEN,
+    until,
+};
+
+const AT_ONCE: usize = 16;
+/// Within this after a crash, nothing of it is left: the janitor's round and a margin.
+const ORPHANS_MAX: Duration = Duration::from_secs(35);
+
+/// A link and what is behind it.
+type Named = (String, String);
+
+/// Runs programs until all have been tried once; who is refused or cut off is not tried again.
+struct Load<'a> {
+    http: &'a reqwest::Client,
+    url: String,
+    tried: AtomicUsize,
+    total: usize,
+    named: Mutex<Vec<Named>>,
+    /// Told after each run.
+    step: Notify,
+}
+
+impl Load<'_> {
+    async fn work(&self) {
+        loop {
+            let n = self.tried.fetch_add(1, Ordering::SeqCst);
+            if n >= self.total {
+                return;
+            }
+            if let Some(named) = self.one(n).await {
+                self.named.lock().expect("the list").push(named);
+            }
+            self.step.notify_one();
+        }
+    }
+
+    async fn one(&self, n: usize) -> Option<Named> {
+        let body = json!({"conversationId": format!("crash-{}", n % 23), "language": "bash",
+                          "code": format!("echo {n} > f-{n}.txt; sleep 0.1; echo {n}"), "wait": 60});
+        let answer = self.http.post(&self.url).bearer_auth(TOKEN).json(&body).send().await;
+        // Refused because nobody listens: the server is being started again.
+        let Ok(answer) = answer else {
+            until("somebody listens", async || {
+                let alive = self.http.get(self.url.replace("/v1/runs", "/healthz")).send().await;
+                alive.is_ok_and(|answer| answer.status().is_success())
+            })
+            .await;
+            return None;
+        };
+        let status = answer.status();
+        // The answer itself may be cut off: then nothing was named.
+        let run: Value = answer.json().await.ok()?;
+        assert!(status == 200 || status == 503, "{status}: {run}");
+        let file = run["result"]["files"].as_array()?.iter().find(|file| file["path"] == format!("f-{n}.txt"))?;
+        assert_eq!(run["result"]["stdout"], format!("{n}\n"));
+        Some((file["url"].as_str().expect("a link").to_owned(), format!("{n}\n")))
+    }
+}
+
+/// The sandboxes of an instance, dead or alive.
+async fn sandboxes(engine: &dyn Engine, instance: &str) -> HashSet<String> {
+    let listed = engine.list().await.expect("a list");
+    listed.iter().filter(|one| one.instance.to_string() == instance).map(|one| one.id.to_string()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_leaves_nothing_and_loses_nothing() {
+    let test = async |world: &World| {
+        // Looks like ours in everything but its instance, and is somebody's who is alive.
+        let mut foreign = world.start().await;
+        foreign.stdin.write_all(b"echo ready; exec sleep 100000\n").await.expect("written");
+        foreign.stdin.shutdown().await.expect("closed");
+        read_until(&mut foreign, "ready").await;
+
+        let mut server = Process::start(&[]).await;
+        under_load(&mut server).await;
+        orphans(&mut server, world.engine.as_ref()).await;
+        let (instance, engine) = (server.instance(), world.engine.as_ref());
+        server.stop().await;
+        assert_eq!(sandboxes(engine, &instance).await, HashSet::new());
+
+        assert!(matches!(&world.listed().await[..], [one] if one.id == foreign.id && one.running), "it was not ours");
+        world.engine.destroy(foreign.id).await.expect("destroyed");
+    };
+    World::docker().await.hold(test).await;
+}
+
+/// Kills it while runs go on, and asks for every file that an answer named.
+async fn under_load(server: &mut Process) {
+    let (total, kills) = (how_many(60, 1000), how_many(2, 10));
+    let http = server.http.clone();
+    let load = Load {
+        http: &http,
+        url: server.url("/v1/runs"),
+        tried: AtomicUsize::new(0),
+        total,
+        named: Mutex::default(),
+        step: Notify::new(),
+    };
+    let killing = async {
+        for kill in 1..=kills {
+            while load.tried.load(Ordering::SeqCst) < total * kill / (kills + 1) {
+                load.step.notified().await;
+            }
+            server.crash();
+            server.start_again();
+            server.ready().await;
+        }
+    };
+    tokio::join!(killing, join_all((0..AT_ONCE).map(|_| load.work())));
+    let named = load.named.into_inner().expect("the list");
+    assert!(named.len() >= total / 4, "only {} of {total} runs were answered", named.len());
+    for (url, content) in &named {
+        let answer = http.get(url).send().await.expect("an answer");
+        assert_eq!(answer.status(), 200, "{url} was named and is not there");
+        assert_eq!(&answer.text().await.expect("a file"), content, "{url}");
+    }
+    println!("{total} runs, {kills} kills, {} files named and all there", named.len());
+}
+
+/// Kills it while every slot has a program that would go on for long; measures until the last of those is gone.
+async fn orphans(server: &mut Process, engine: &dyn Engine) {
+    let instance = server.instance();
+    for n in 0..AT_ONCE {
+        let body = json!({"conversationId": format!("orphan-{n}"), "language": "bash", "code": "trap '' TERM; sleep 25",
+                          "wait": 0});
+        let answer = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(&body).send().await;
+        assert_eq!(answer.expect("an answer").status(), 202);
+    }
+    let url = server.url("/v1/runs");
+    until("programs run", async || {
+        let runs = server.http.get(&url).bearer_auth(TOKEN).send().await.expect("an answer");
+        let runs: Value = runs.json().await.expect("JSON");
+        runs["runs"].as_array().is_some_and(|runs| runs.iter().filter(|run| run["state"] == "running").count() >= 2)
+    })
+    .await;
+    server.crash();
+    let left = sandboxes(engine, &instance).await;
+    assert!(left.len() >= 2, "nothing was left, so nothing is shown");
+    let from = Instant::now();
+    server.start_again();
+    until("what the dead server left is gone", async || sandboxes(engine, &instance).await.is_disjoint(&left)).await;
+    let took = from.elapsed();
+    println!("{} sandboxes of the dead server were gone {took:?} after the next one was started", left.len());
+    assert!(took < ORPHANS_MAX, "{took:?}");
+    server.ready().await;
+}

@@ -1,0 +1,131 @@
+//! A server as a process of its own: the built binary on real Docker, to be killed, restarted and weighed.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::{
+    server::{FILE_SECRET, TOKEN},
+    until,
+};
+
+pub struct Process {
+    pub address: SocketAddr,
+    pub http: reqwest::Client,
+    child: Child,
+    settings: Vec<(String, String)>,
+    folder: TempDir,
+}
+
+impl Process {
+    /// A server that is ready, with some settings of its own.
+    pub async fn start(more: &[(&str, &str)]) -> Self {
+        let folder = tempfile::Builder::new().prefix("sandbox-process-").tempdir().expect("a folder");
+        // Given back before the server takes it: nothing else of this machine asks for this very port meanwhile.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = port.expect("a port");
+        let mut settings = vec![
+            ("MCP_API_TOKEN", TOKEN.to_owned()),
+            ("FILE_SECRET", FILE_SECRET.to_owned()),
+            ("SANDBOX_ROOT", folder.path().join("root").display().to_string()),
+            ("MCP_HTTP_ADDR", address.to_string()),
+            ("PUBLIC_BASE_URL", format!("http://{address}")),
+            ("SANDBOX_SERVER__SHUTDOWN_GRACE_MS", "0".to_owned()),
+        ];
+        settings.extend(std::env::var("DOCKER_HOST").ok().map(|host| ("DOCKER_HOST", host)));
+        settings.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        let settings: Vec<_> = settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let child = spawn(folder.path(), &settings);
+        let http = reqwest::Client::builder().timeout(Duration::from_mins(3)).build().expect("a client");
+        let server = Self { address, http, child, settings, folder };
+        server.ready().await;
+        server
+    }
+
+    /// Waits until a run can start.
+    pub async fn ready(&self) {
+        let url = self.url("/readyz");
+        until("the server is ready", async || {
+            self.http.get(&url).send().await.is_ok_and(|answer| answer.status().is_success())
+        })
+        .await;
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub fn root(&self) -> PathBuf {
+        self.folder.path().join("root")
+    }
+
+    /// The label of its sandboxes.
+    pub fn instance(&self) -> String {
+        let text = std::fs::read_to_string(self.root().join(".instance")).expect("the server's name");
+        text.trim().to_owned()
+    }
+
+    /// The most memory that it has used, in bytes.
+    pub fn memory_peak_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a process");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        kib * 1024
+    }
+
+    /// Ends it as a crash does.
+    pub fn crash(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
+    }
+
+    /// Starts it again after a crash; whether it is ready is for the caller to ask.
+    pub fn start_again(&mut self) {
+        self.child = spawn(self.folder.path(), &self.settings);
+    }
+
+    /// Stops it in order.
+    pub async fn stop(mut self) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM).expect("it runs");
+        until("the server has stopped", async || self.child.try_wait().expect("a status").is_some()).await;
+        let status = self.child.wait().expect("a status");
+        assert!(status.success(), "{status}: {}", log(self.folder.path()));
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+        if std::thread::panicking() {
+            eprintln!("the server's log:\n{}", log(self.folder.path()));
+        }
+    }
+}
+
+fn log(folder: &Path) -> String {
+    let text = std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(40)..].join("\n")
+}
+
+fn spawn(folder: &Path, settings: &[(String, String)]) -> Child {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("a log");
+    Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
+        .arg("serve")
+        .env_clear()
+        .envs(settings.iter().map(|(name, value)| (name, value)))
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .expect("the server's binary")
+}
