@@ -3,6 +3,7 @@
 //! The only place that reads the environment.
 
 mod doctor;
+mod engine_proxy;
 mod health;
 
 use std::{io::Write as _, path::PathBuf, process::ExitCode};
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    adapters::engine::docker::proxy::ProxyOptions,
     app::{self, App},
     ground::{
         config::{self, Config, Overrides, Sources},
@@ -75,6 +77,24 @@ enum Command {
         #[arg(long, value_name = "SECONDS")]
         ttl_s: Option<u64>,
     },
+    /// Open a socket to the container engine that can start sandboxes of this server's form and nothing else.
+    EngineProxy {
+        /// The socket to listen on.
+        #[arg(long, value_name = "PATH", default_value = "/run/sandbox-engine/engine.sock")]
+        listen: PathBuf,
+        /// The engine's own socket.
+        #[arg(long, value_name = "unix://PATH", env = "DOCKER_HOST", default_value = "unix:///var/run/docker.sock")]
+        engine: String,
+        /// The server's `SANDBOX_ROOT`, by the same path here and on the engine's host.
+        #[arg(long, value_name = "PATH", env = "SANDBOX_ROOT", default_value = "/var/sandboxes")]
+        root: PathBuf,
+        /// The user that programs run as; the server's setting has to be the same.
+        #[arg(long, value_name = "UID", env = "SANDBOX_ENGINE__RUNNER_UID", default_value_t = 1000)]
+        runner_uid: u32,
+        /// The OCI runtime, where it is not the engine's default; the server's setting has to be the same.
+        #[arg(long, value_name = "NAME", env = "SANDBOX_ENGINE__RUNTIME", default_value = "")]
+        runtime: String,
+    },
     /// Ask a running server whether it is ready; the exit status says so.
     Health {
         /// Its address, where it is not `MCP_HTTP_ADDR`.
@@ -117,6 +137,11 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config { command: ConfigCommand::Example } => return print(&config::example()),
         Command::Openapi => return print(&openapi::text()),
         Command::Config { command: ConfigCommand::Table } => return print(&config::table()),
+        Command::EngineProxy { listen, engine, root, runner_uid, runtime } => {
+            let runtime = (!runtime.is_empty()).then(|| runtime.clone());
+            let (engine, root) = (engine.clone(), root.clone());
+            return engine_proxy::run(listen, ProxyOptions { engine, root, uid: *runner_uid, runtime });
+        }
         _ => {}
     }
     let sources = Sources {
@@ -149,7 +174,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Doctor => doctor::check(&config).await,
             Command::Runners => runners(&config).await,
             Command::Url { conversation, path, ttl_s } => url(&config, &conversation, &path, ttl_s),
-            Command::Config { .. } | Command::Health { .. } | Command::Openapi => Ok(ExitCode::SUCCESS),
+            Command::Config { .. } | Command::Health { .. } | Command::Openapi | Command::EngineProxy { .. } => {
+                Ok(ExitCode::SUCCESS)
+            }
         }
     });
     // A read of standard input that is under way cannot be ended, and must not keep the process.

@@ -17,7 +17,9 @@ use tempfile::TempDir;
 const TOKEN: &str = "0123456789abcdef-of-the-compose-tests";
 const PREPARE: &str = "this test needs Docker Compose and the images: run ./test.sh, which prepares both";
 /// What a developer's shell may hold and a compose file reads.
-const READ_BY_COMPOSE: [&str; 10] = [
+const READ_BY_COMPOSE: [&str; 12] = [
+    "SANDBOX_ENGINE__RUNNER_UID",
+    "SANDBOX_ENGINE__RUNTIME",
     "KERNEL_LOG",
     "MCP_PUBLISH",
     "PUBLIC_BASE_URL",
@@ -195,10 +197,27 @@ fn the_compose_file_serves_on_one_port() {
     let greedy = run_program("python", "x = [bytearray(1 << 20) for _ in range(1000)]");
     assert_eq!(greedy["structuredContent"]["outcome"]["ended"], "out_of_memory", "{greedy}");
 
+    only_the_proxy_has_the_engines_socket(&project);
+
     let container = project.container("sandbox");
     let environment = docker(&["inspect", "-f", "{{join .Config.Env \"\\n\"}}", &container]);
     assert!(!environment.contains("for-somebody-else"), "the tunnel's token is none of the server's business");
     project.down();
+}
+
+/// What a server that was taken over could reach.
+fn only_the_proxy_has_the_engines_socket(project: &Project) {
+    let (server, engine) = (project.container("sandbox"), project.container("engine"));
+    let mounts = |container: &str| docker(&["inspect", "-f", "{{range .Mounts}}{{.Source}} {{end}}", container]);
+    assert!(!mounts(&server).contains("docker.sock") && mounts(&engine).contains("docker.sock"));
+    assert_eq!(docker(&["inspect", "-f", "{{.HostConfig.NetworkMode}}", &engine]), "none");
+    let environment = docker(&["inspect", "-f", "{{join .Config.Env \"\\n\"}}", &engine]);
+    assert!(!environment.contains("TOKEN") && !environment.contains("SECRET"), "{environment}");
+    let log = run(Command::new("docker").args(["logs", &engine]));
+    let log = String::from_utf8_lossy(&log.stderr);
+    let refused: Vec<_> = log.lines().filter(|line| line.contains("not passed on")).collect();
+    // The server asks once whether it runs in a container of this engine.
+    assert!(refused.len() <= 1, "{refused:#?}");
 }
 
 #[test]
@@ -209,6 +228,7 @@ fn the_cloudflare_file_opens_no_port() {
     });
     project.wait_until_ready();
 
+    only_the_proxy_has_the_engines_socket(&project);
     let (server, tunnel) = (project.container("sandbox"), project.container("cloudflared"));
     for container in [&server, &tunnel] {
         assert_eq!(docker(&["port", container]), "", "a port is published");

@@ -211,6 +211,16 @@ macro_rules! contract {
             })*
         }
 
+        /// Through the socket that can start sandboxes and nothing else.
+        mod proxied {
+            use super::World;
+
+            $(#[tokio::test]
+            async fn $promise() {
+                World::proxied().await.hold(super::$promise).await;
+            })*
+        }
+
         mod fake {
             use super::World;
 

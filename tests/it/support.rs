@@ -4,6 +4,8 @@ pub mod browser;
 pub mod cable;
 pub mod engines;
 pub mod fake_server;
+pub mod process;
+pub mod scale;
 pub mod server;
 pub mod sheet;
 pub mod until;

@@ -8,9 +8,10 @@
 //! call      one call with its time limit, error mapping      ending   how a sandbox ended
 //! images    runner images and their changes                  forks    which sandbox was refused a process
 //! about     what the engine is, with warnings                mounts   our paths as the engine sees them
+//! proxy     a socket that can do what is done here and no more
 //! ```
 //!
-//! No task is spawned here or in the children: everything runs in the caller's future and ends when that is dropped.
+//! No task is spawned here or in the children, the proxy's apart: everything runs in the caller's future and ends when that is dropped.
 //! The vendor's client drives each connection in a task of its own, which ends with the connection.
 //!
 //! **Who drains.** The engine hangs on `kill`, `inspect` and `remove` of a container whose attached reader has stopped
@@ -23,6 +24,7 @@ mod ending;
 mod forks;
 mod images;
 mod mounts;
+pub mod proxy;
 mod start;
 
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};

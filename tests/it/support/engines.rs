@@ -9,7 +9,10 @@ use bollard::{Docker, body_full, query_parameters::BuildImageOptionsBuilder};
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
 use mcp_sandbox_server::{
     adapters::engine::{
-        docker::{DockerEngine, DockerOptions},
+        docker::{
+            DockerEngine, DockerOptions,
+            proxy::{Proxy, ProxyOptions},
+        },
         fake::FakeEngine,
     },
     nouns::{
@@ -21,6 +24,7 @@ use mcp_sandbox_server::{
 };
 use tempfile::TempDir;
 use tokio::{io::AsyncWriteExt, sync::OnceCell};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// The base of the test's runner image; quickstart makes it where no registry answers.
 const BASE: &str = "debian:bookworm-slim";
@@ -97,6 +101,8 @@ pub struct World {
     pub instance: InstanceId,
     pub programs: Programs,
     pub root: TempDir,
+    /// What stands in front of the engine, while the world lives.
+    _proxy: Option<(DropGuard, TempDir)>,
 }
 
 /// What a program did, seen to its end.
@@ -125,6 +131,23 @@ impl World {
         Self::new(Arc::new(engine), image, Programs::Bash, root)
     }
 
+    /// On Docker behind the proxy, in this process.
+    pub async fn proxied() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("engine.sock");
+        let listener = Proxy::listen(&socket).expect("a socket");
+        let host = format!("unix://{}", socket.display());
+        let shutdown = CancellationToken::new();
+        // The engine is asked only once somebody listens, and the proxy has to know the world's root.
+        let world = Self::docker_at(&host, |options| {
+            let options = ProxyOptions { engine: docker_host(), root: options.root.clone(), uid: 1000, runtime: None };
+            let proxy = Proxy::new(options).expect("a proxy");
+            tokio::spawn(proxy.serve(listener, shutdown.clone()));
+        })
+        .await;
+        Self { _proxy: Some((shutdown.drop_guard(), folder)), ..world }
+    }
+
     /// On the fake engine.
     pub fn fake() -> Self {
         let engine = FakeEngine::default();
@@ -134,7 +157,7 @@ impl World {
     }
 
     fn new(engine: Arc<dyn Engine>, image: String, programs: Programs, root: TempDir) -> Self {
-        Self { engine, image: ImageId(image), instance: InstanceId::new(), programs, root }
+        Self { engine, image: ImageId(image), instance: InstanceId::new(), programs, root, _proxy: None }
     }
 
     /// A sandbox to be, with a folder of its own.

@@ -27,7 +27,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// What may add, remove or rename an image. Engines ignore those that they do not know.
-const ACTIONS: [&str; 7] = ["create", "delete", "import", "load", "pull", "tag", "untag"];
+pub(super) const ACTIONS: [&str; 7] = ["create", "delete", "import", "load", "pull", "tag", "untag"];
 
 pub(super) async fn runners(docker: &Docker, limit: Duration) -> Result<Vec<RunnerImage>, EngineError> {
     let filters = HashMap::from([("label", vec![format!("{LABEL_RUNNER}=true")])]);

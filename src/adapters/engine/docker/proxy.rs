@@ -1,0 +1,283 @@
+//! A socket in front of the engine's that can do what this adapter does and nothing else: so a server that was taken over
+//! has sandboxes and not the machine.
+//!
+//! A request is parsed into one of the calls of [`rules`], and a new request is made of that; nothing a client wrote is passed
+//! on but the bytes of an attached stream. A container is made only if it is exactly what [`super::convert`] would make, for a
+//! folder below the root, of an image that is marked as a runner's.
+//!
+//! ```text
+//! serve ── one task a connection ── one task for each attached stream, until one of its ends closes
+//!          all of them end with `serve`, which ends with `shutdown`
+//! ```
+
+mod folder;
+mod forward;
+mod profile;
+mod rules;
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bollard::Docker;
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::{OnceCell, Semaphore},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use self::{
+    folder::Root,
+    forward::Answer,
+    rules::{Call, Denied},
+};
+use super::{about, call, convert::Profile};
+use crate::{
+    nouns::id::SandboxId,
+    ports::{
+        engine::{EngineError, ImageId},
+        runner::LABEL_RUNNER,
+    },
+};
+
+/// Connections at once. The server has two for each sandbox.
+const CONNECTIONS_MAX: usize = 4096;
+/// The largest body: one of ours is a tenth of it.
+const BODY_BYTES_MAX: usize = 256 << 10;
+/// How long the engine may take to say what it or an image is.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+
+/// What the socket lets through.
+#[derive(Debug, Clone)]
+pub struct ProxyOptions {
+    /// The engine's own socket: `unix://…`.
+    pub engine: String,
+    /// The folder that all data folders are in, by the same path here and on the engine's host.
+    pub root: PathBuf,
+    /// The user and group inside sandboxes.
+    pub uid: u32,
+    /// The OCI runtime; `None`: the engine's default.
+    pub runtime: Option<String>,
+}
+
+/// Why the socket cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyError {
+    /// The engine's address is no socket of this machine.
+    #[error("{host} is not the path of a socket: write unix:///var/run/docker.sock or such")]
+    Host {
+        /// The address as given.
+        host: String,
+    },
+    /// The root cannot be opened.
+    #[error("{root:?} cannot be opened: create it, or name the server's SANDBOX_ROOT")]
+    Root {
+        /// The folder.
+        root: PathBuf,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket cannot be made.
+    #[error("{path:?} cannot be listened on: its folder has to be there and this user has to be able to write it")]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The proxy. A clone is the same proxy.
+#[derive(Clone)]
+pub struct Proxy(Arc<Inner>);
+
+struct Inner {
+    socket: PathBuf,
+    docker: Docker,
+    root: Root,
+    uid: u32,
+    runtime: Option<String>,
+    /// What the engine is, once it has said so.
+    profile: OnceCell<Profile>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Images that are marked as runners'. An image's name is its content, so it stays what it was.
+    runners: HashSet<ImageId>,
+    /// The folders of sandboxes that were made here.
+    folders: HashMap<SandboxId, PathBuf>,
+}
+
+impl Proxy {
+    /// A proxy in front of an engine. Says nothing to it yet.
+    ///
+    /// # Errors
+    /// When the engine's address is no socket, or the root cannot be opened.
+    pub fn new(options: ProxyOptions) -> Result<Self, ProxyError> {
+        let host = || ProxyError::Host { host: options.engine.clone() };
+        let socket = options.engine.strip_prefix("unix://").map(PathBuf::from).ok_or_else(host)?;
+        let docker = Docker::connect_with_unix(&options.engine, LOOK_MAX.as_secs(), bollard::API_DEFAULT_VERSION)
+            .map_err(|_| host())?;
+        let root = Root::open(&options.root)
+            .map_err(|source| ProxyError::Root { root: options.root.clone(), source: source.into() })?;
+        Ok(Self(Arc::new(Inner {
+            socket,
+            docker,
+            root,
+            uid: options.uid,
+            runtime: options.runtime,
+            profile: OnceCell::new(),
+            known: Mutex::default(),
+        })))
+    }
+
+    /// The socket, for its owner and group. One that a dead process left is replaced.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn listen(path: &Path) -> Result<UnixListener, ProxyError> {
+        let failed = |source| ProxyError::Listen { path: path.to_owned(), source };
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
+        Ok(listener)
+    }
+
+    /// Lets through what is allowed, until `shutdown`.
+    pub async fn serve(self, listener: UnixListener, shutdown: CancellationToken) {
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let mut connections = JoinSet::new();
+        loop {
+            let accepted = async {
+                let place = Arc::clone(&places).acquire_owned().await.ok()?;
+                Some((listener.accept().await, place))
+            };
+            let (stream, place) = tokio::select! {
+                () = shutdown.cancelled() => break,
+                Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+                accepted = accepted => match accepted {
+                    Some((Ok((stream, _)), place)) => (stream, place),
+                    Some((Err(error), _)) => {
+                        warn!(%error, "a connection was not accepted");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        continue;
+                    }
+                    None => break,
+                },
+            };
+            let proxy = self.clone();
+            connections.spawn(async move {
+                proxy.connection(stream).await;
+                drop(place);
+            });
+        }
+        connections.shutdown().await;
+    }
+
+    async fn connection(self, stream: UnixStream) {
+        let service = service_fn(move |request| {
+            let proxy = self.clone();
+            async move { Ok::<_, std::convert::Infallible>(proxy.answer(request).await) }
+        });
+        let http = hyper::server::conn::http1::Builder::new();
+        if let Err(error) = http.serve_connection(TokioIo::new(stream), service).with_upgrades().await {
+            debug!(%error, "a connection ended badly");
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
+        match self.pass(request).await {
+            Ok(answer) => answer,
+            Err(denied) => {
+                // Only a server that was taken over, or another version of it, asks for such a thing.
+                warn!(why = %denied.why, "a request was not passed on");
+                forward::refusal(denied.status, &denied.why)
+            }
+        }
+    }
+
+    async fn pass(&self, request: Request<Incoming>) -> Result<Response<Answer>, Denied> {
+        let asked = rules::parse(request.method(), request.uri())?;
+        let inner = &self.0;
+        match &asked.call {
+            Call::Create(id) => {
+                let body = http_body_util::Limited::new(request.into_body(), BODY_BYTES_MAX);
+                let body = body.collect().await.map_err(|_| Denied::new("the body is too large or broke off"))?;
+                let made = inner.vetted(*id, &body.to_bytes()).await?;
+                forward::send(&inner.socket, &asked, made.into()).await
+            }
+            Call::Start(id) => {
+                let folder = inner.known().folders.get(id).cloned();
+                let folder = folder.ok_or_else(|| Denied::new("the sandbox was not made here"))?;
+                inner.root.check(&folder)?;
+                forward::send(&inner.socket, &asked, Answer::empty()).await
+            }
+            Call::Attach(_) => forward::attach(&inner.socket, &asked, request).await,
+            Call::Remove(id) => {
+                let answer = forward::send(&inner.socket, &asked, Answer::empty()).await?;
+                if answer.status().is_success() || answer.status() == StatusCode::NOT_FOUND {
+                    inner.known().folders.remove(id);
+                }
+                Ok(answer)
+            }
+            _ => forward::send(&inner.socket, &asked, Answer::empty()).await,
+        }
+    }
+}
+
+impl Inner {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The body of a container to be, made anew from what was asked for, if that is all it asks for.
+    async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<Vec<u8>, Denied> {
+        let profile = self.profile.get_or_try_init(|| self.look()).await.map_err(|error| Denied::engine(&error))?;
+        let (spec, made) = profile::vet(profile, id, self.uid, body)?;
+        self.root.check(&spec.data)?;
+        if !self.known().runners.contains(&spec.image) {
+            self.check_image(&spec.image).await?;
+        }
+        self.known().folders.insert(id, spec.data);
+        Ok(made)
+    }
+
+    async fn look(&self) -> Result<Profile, EngineError> {
+        let info = call::within("ping", LOOK_MAX, self.docker.info()).await?;
+        let cgroup_v1 = about::is_cgroup_v1(&info);
+        Ok(Profile { runtime: self.runtime.clone(), own_seccomp: true, cgroup_v1 })
+    }
+
+    async fn check_image(&self, image: &ImageId) -> Result<(), Denied> {
+        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_image(&image.0)).await;
+        let found = found.map_err(|error| match call::status(&error) {
+            // The adapter's caller is told that the image is gone.
+            Some(404) => Denied { status: StatusCode::NOT_FOUND, why: "there is no such image".to_owned() },
+            _ => Denied::engine(&error),
+        })?;
+        let labels = found.config.and_then(|config| config.labels).unwrap_or_default();
+        if found.id.as_deref() != Some(&image.0) || !labels.contains_key(LABEL_RUNNER) {
+            return Err(Denied::new("the image is not marked as a runner's"));
+        }
+        self.known().runners.insert(image.clone());
+        Ok(())
+    }
+}

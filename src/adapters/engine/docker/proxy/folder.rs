@@ -1,0 +1,84 @@
+//! Whether a folder that is to be `/data` is a real one below the root: no link on the way, no other file system's.
+//!
+//! The engine resolves the path again when it mounts it. Who may write the root could put a link there in between; an engine's
+//! host closes that with the mount option `nosymfollow` on the root (`docs/operations.md`).
+
+use std::{
+    os::fd::OwnedFd,
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2},
+    io::Errno,
+};
+
+use super::rules::Denied;
+
+/// The folder that all data folders are in.
+#[derive(Debug)]
+pub(super) struct Root {
+    path: PathBuf,
+    handle: OwnedFd,
+}
+
+impl Root {
+    pub(super) fn open(path: &Path) -> Result<Self, Errno> {
+        let handle = openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { path: path.to_owned(), handle })
+    }
+
+    /// A folder below the root, written plainly.
+    pub(super) fn check(&self, folder: &Path) -> Result<(), Denied> {
+        let denied = |why: &str| Denied::new(format!("{}: {why}", folder.display()));
+        let below = folder.strip_prefix(&self.path).map_err(|_| denied("it is not below the root"))?;
+        let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
+        // `Path` drops what is doubled or a dot; the engine is given the text.
+        if !plain || below.as_os_str().is_empty() || self.path.join(below).as_os_str() != folder.as_os_str() {
+            return Err(denied("it is not written plainly"));
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        match openat2(&self.handle, below, flags, Mode::empty(), resolve) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(denied(&format!("it is no folder that can be reached without links ({error})"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn only_real_folders_below_the_root_pass() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().join("root");
+        fs::create_dir_all(root.join("c/files")).expect("a folder");
+        fs::write(root.join("c/file"), "").expect("a file");
+        symlink("/", root.join("host")).expect("a link");
+        symlink("c", root.join("near")).expect("a link");
+        let opened = Root::open(&root).expect("a root");
+        let text = root.display();
+        assert_eq!(opened.check(&root.join("c/files")), Ok(()));
+        for bad in [
+            "/etc".to_owned(),
+            format!("{text}"),
+            format!("{text}/"),
+            format!("{text}/c/../c/files"),
+            format!("{text}/c/./files"),
+            format!("{text}//c/files"),
+            format!("{text}/c/files/"),
+            format!("{text}/c/file"),
+            format!("{text}/nowhere"),
+            format!("{text}/host"),
+            format!("{text}/host/etc"),
+            format!("{text}/near/files"),
+            format!("{text}x/c/files"),
+        ] {
+            assert!(opened.check(Path::new(&bad)).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Whether a container to be is one of ours: what may differ from one sandbox to the next is read out of it, the container is
+//! made anew from that by the adapter's own function, and the two have to be equal. Pure.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::{
+    super::convert::{self, Profile},
+    rules::Denied,
+};
+use crate::{
+    nouns::{id::SandboxId, limits::Limits},
+    ports::engine::{ImageId, SandboxSpec},
+};
+
+const IMAGE_CHARS: usize = "sha256:".len() + 64;
+
+/// What is asked for, and the body to send: never the one that came, in which a key could stand twice.
+pub(super) fn vet(profile: &Profile, id: SandboxId, uid: u32, body: &[u8]) -> Result<(SandboxSpec, Vec<u8>), Denied> {
+    let asked: Value = serde_json::from_slice(body).map_err(|_| Denied::new("the body is no JSON"))?;
+    let spec = read(&asked, id, uid).ok_or_else(|| Denied::new("the container is not of our form"))?;
+    let ours = convert::create_body(profile, &spec, &spec.data);
+    let ours = serde_json::to_value(ours).map_err(|_| Denied::new("the container cannot be made"))?;
+    if ours != asked {
+        return Err(Denied::new(format!("the container is not ours: {}", difference(&ours, &asked))));
+    }
+    Ok((spec, ours.to_string().into_bytes()))
+}
+
+/// What may differ.
+fn read(asked: &Value, id: SandboxId, uid: u32) -> Option<SandboxSpec> {
+    let host = &asked["HostConfig"];
+    let some = |value: &Value| value.as_u64().filter(|number| *number > 0);
+    let ulimit = |name: &str| {
+        let all = host["Ulimits"].as_array()?;
+        some(&all.iter().find(|limit| limit["Name"] == name)?["Hard"])
+    };
+    let image = asked["Image"].as_str().filter(|image| is_id(image))?;
+    let tmp = host["Tmpfs"]["/tmp"].as_str()?.split(',').find_map(|option| option.strip_prefix("size="))?;
+    Some(SandboxSpec {
+        id,
+        instance: asked["Labels"]["sandbox.instance"].as_str()?.parse().ok()?,
+        image: ImageId(image.to_owned()),
+        data: PathBuf::from(host["Mounts"][0]["Source"].as_str()?),
+        limits: Limits {
+            cpu_millis: u32::try_from(some(&host["NanoCpus"])? / 1_000_000).ok()?,
+            memory_bytes: some(&host["Memory"])?,
+            processes_max: u32::try_from(some(&host["PidsLimit"])?).ok()?,
+            open_files_max: u32::try_from(ulimit("nofile")?).ok()?,
+            file_bytes_max: ulimit("fsize")?,
+            tmp_bytes: tmp.parse().ok().filter(|bytes| *bytes > 0)?,
+            // The others are the server's own affair.
+            ..Limits::default()
+        },
+        uid,
+        own_init: !host["Init"].as_bool()?,
+        deadline_unix_s: asked["Labels"]["sandbox.deadline"].as_str()?.parse().ok()?,
+    })
+}
+
+fn is_id(image: &str) -> bool {
+    let digest = image.strip_prefix("sha256:").unwrap_or_default();
+    image.len() == IMAGE_CHARS && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The first place where two values differ, for the log.
+fn difference(ours: &Value, asked: &Value) -> String {
+    match (ours, asked) {
+        (Value::Object(ours), Value::Object(asked)) => {
+            let mut names = ours.keys().chain(asked.keys());
+            let name = names.find(|name| ours.get(*name) != asked.get(*name)).cloned().unwrap_or_default();
+            let null = Value::Null;
+            let (ours, asked) = (ours.get(&name).unwrap_or(&null), asked.get(&name).unwrap_or(&null));
+            format!("{name} {}", difference(ours, asked))
+        }
+        _ => String::new(),
+    }
+    .trim_end()
+    .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::nouns::id::InstanceId;
+
+    fn profile() -> Profile {
+        Profile { runtime: None, own_seccomp: true, cgroup_v1: true }
+    }
+
+    fn spec() -> SandboxSpec {
+        SandboxSpec {
+            id: SandboxId::new(),
+            instance: InstanceId::new(),
+            image: ImageId(format!("sha256:{}", "5d".repeat(32))),
+            data: "/var/sandboxes/c/files".into(),
+            limits: Limits { memory_bytes: 64 << 20, cpu_millis: 1500, tmp_bytes: 1 << 20, ..Limits::default() },
+            uid: 1000,
+            own_init: true,
+            deadline_unix_s: 1_800_000_000,
+        }
+    }
+
+    fn ours(spec: &SandboxSpec) -> Value {
+        serde_json::to_value(convert::create_body(&profile(), spec, &spec.data)).expect("JSON")
+    }
+
+    fn vetted(spec: &SandboxSpec, body: &str) -> Result<Vec<u8>, Denied> {
+        vet(&profile(), spec.id, 1000, body.as_bytes()).map(|(_, body)| body)
+    }
+
+    #[test]
+    fn what_the_adapter_makes_passes_whatever_its_limits() {
+        for own_init in [true, false] {
+            let spec = SandboxSpec { own_init, ..spec() };
+            let made = vetted(&spec, &ours(&spec).to_string()).expect("ours");
+            assert_eq!(serde_json::from_slice::<Value>(&made).expect("JSON"), ours(&spec));
+        }
+    }
+
+    #[test]
+    fn whatever_else_is_asked_for_is_refused() {
+        let changes: [(&str, Value); 24] = [
+            ("/HostConfig/Privileged", json!(true)),
+            ("/HostConfig/privileged", json!(true)),
+            ("/hostconfig", json!({"Privileged": true})),
+            ("/HostConfig/Binds", json!(["/:/host"])),
+            ("/HostConfig/PidMode", json!("host")),
+            ("/HostConfig/IpcMode", json!("host")),
+            ("/HostConfig/UsernsMode", json!("host")),
+            ("/HostConfig/NetworkMode", json!("host")),
+            ("/HostConfig/CapAdd", json!(["SYS_ADMIN"])),
+            ("/HostConfig/CapDrop", json!([])),
+            ("/HostConfig/SecurityOpt", json!(["no-new-privileges", "seccomp=unconfined"])),
+            ("/HostConfig/Devices", json!([{"PathOnHost": "/dev/sda", "PathInContainer": "/dev/sda"}])),
+            ("/HostConfig/ReadonlyRootfs", json!(false)),
+            ("/HostConfig/MaskedPaths", json!([])),
+            ("/HostConfig/Memory", json!(0)),
+            ("/HostConfig/PidsLimit", json!(-1)),
+            ("/HostConfig/NanoCpus", json!(0)),
+            ("/HostConfig/VolumesFrom", json!(["web"])),
+            ("/HostConfig/Mounts/1", json!({"Type": "bind", "Source": "/", "Target": "/host"})),
+            ("/User", json!("0:0")),
+            ("/Cmd", json!(["sh"])),
+            ("/Entrypoint", json!(["sh"])),
+            ("/Image", json!("debian:latest")),
+            ("/Labels/com.example", json!("x")),
+        ];
+        for (place, value) in changes {
+            let (spec, (parent, name)) = (spec(), place.rsplit_once('/').expect("a place"));
+            let mut body = ours(&spec);
+            match body.pointer_mut(parent).expect("a parent") {
+                Value::Object(members) => drop(members.insert(name.to_owned(), value)),
+                Value::Array(items) => items.push(value),
+                other => panic!("{other}"),
+            }
+            assert!(vetted(&spec, &body.to_string()).is_err(), "{place}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_stands_twice_and_a_large_body_change_nothing() {
+        let spec = spec();
+        let body = ours(&spec).to_string();
+        let twice = body.replacen('{', r#"{"HostConfig":{"Privileged":true,"Binds":["/:/h"]},"#, 1);
+        let made = vetted(&spec, &twice).expect("the last one counts, and it is ours");
+        assert!(!String::from_utf8(made).expect("text").contains("Privileged"));
+        let large = body.replacen('{', &format!(r#"{{"Cmd":["{}"],"#, "x".repeat(2 << 20)), 1);
+        assert!(vetted(&spec, &large).is_err());
+    }
+}

@@ -1,0 +1,210 @@
+//! Which requests there are: those that the adapter makes. A request is read into a [`Call`], and the engine's request is
+//! written from that alone, so that nothing can be understood here in one way and by the engine in another. Pure.
+
+use http::{Method, StatusCode, Uri};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use serde_json::{Value, json};
+
+use super::super::{convert, images};
+use crate::{
+    nouns::id::SandboxId,
+    ports::{engine::EngineError, runner::LABEL_RUNNER},
+};
+
+/// A call of the engine that the adapter makes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Call {
+    Ping,
+    Version,
+    Info,
+    /// Changes of images.
+    Events,
+    /// Runner images.
+    Images,
+    /// All of our containers.
+    List,
+    /// One of them, as a list shows it.
+    Find(SandboxId),
+    Create(SandboxId),
+    Attach(SandboxId),
+    Start(SandboxId),
+    Inspect(SandboxId),
+    Wait(SandboxId),
+    Kill(SandboxId),
+    Remove(SandboxId),
+}
+
+/// A call in a version of the engine's interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// Major and minor, where one was named.
+    version: Option<(u16, u16)>,
+    pub call: Call,
+}
+
+/// Why a request is not passed on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Denied {
+    pub status: StatusCode,
+    pub why: String,
+}
+
+impl Denied {
+    pub(super) fn new(why: impl Into<String>) -> Self {
+        Self { status: StatusCode::FORBIDDEN, why: why.into() }
+    }
+
+    /// The engine itself failed; the adapter takes this for an engine that is away.
+    pub(super) fn engine(error: &EngineError) -> Self {
+        Self { status: StatusCode::BAD_GATEWAY, why: format!("the engine does not answer: {error}") }
+    }
+}
+
+/// Reads a request's first line.
+pub(super) fn parse(method: &Method, uri: &Uri) -> Result<Asked, Denied> {
+    let mut segments: Vec<&str> = uri.path().split('/').skip(1).collect();
+    let version = segments.first().and_then(|first| version(first));
+    if version.is_some() {
+        segments.remove(0);
+    }
+    let denied = || Denied::new(format!("not among the calls of this server's adapter: {method} {}", uri.path()));
+    let id = |text: &str| text.parse::<SandboxId>().map_err(|_| denied());
+    let call = match (method.as_str(), segments.as_slice()) {
+        ("GET" | "HEAD", ["_ping"]) => Call::Ping,
+        ("GET", ["version"]) => Call::Version,
+        ("GET", ["info"]) => Call::Info,
+        ("GET", ["events"]) => Call::Events,
+        ("GET", ["images", "json"]) => Call::Images,
+        ("GET", ["containers", "json"]) => selected(uri).ok_or_else(denied)?,
+        ("POST", ["containers", "create"]) => Call::Create(id(&argument(uri, "name").ok_or_else(denied)?)?),
+        ("POST", ["containers", name, "attach"]) => Call::Attach(id(name)?),
+        ("POST", ["containers", name, "start"]) => Call::Start(id(name)?),
+        ("GET", ["containers", name, "json"]) => Call::Inspect(id(name)?),
+        ("POST", ["containers", name, "wait"]) => Call::Wait(id(name)?),
+        ("POST", ["containers", name, "kill"]) => Call::Kill(id(name)?),
+        ("DELETE", ["containers", name]) => Call::Remove(id(name)?),
+        _ => return Err(denied()),
+    };
+    Ok(Asked { version, call })
+}
+
+/// `v1.41`.
+fn version(segment: &str) -> Option<(u16, u16)> {
+    let (major, minor) = segment.strip_prefix('v')?.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// An argument of the query, decoded; of two there is none.
+fn argument(uri: &Uri, name: &str) -> Option<String> {
+    let mut found = uri.query()?.split('&').filter_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+    let (value, None) = (found.next()?, found.next()) else { return None };
+    Some(percent_decode_str(value).decode_utf8().ok()?.into_owned())
+}
+
+/// Which containers a list is to show: all of ours, or one.
+fn selected(uri: &Uri) -> Option<Call> {
+    let filters: Value = serde_json::from_str(&argument(uri, "filters")?).ok()?;
+    let label = filters.get("label")?.as_array()?.first()?.as_str()?;
+    if label == convert::MANAGED_FILTER {
+        return Some(Call::List);
+    }
+    let id = label.split_once('=')?.1.parse().ok()?;
+    (convert::id_filter(id) == label).then_some(Call::Find(id))
+}
+
+impl Asked {
+    pub(super) fn method(&self) -> Method {
+        match self.call {
+            Call::Create(_) | Call::Attach(_) | Call::Start(_) | Call::Wait(_) | Call::Kill(_) => Method::POST,
+            Call::Remove(_) => Method::DELETE,
+            _ => Method::GET,
+        }
+    }
+
+    /// The path and query for the engine.
+    pub(super) fn target(&self) -> String {
+        let version = self.version.map_or_else(String::new, |(major, minor)| format!("/v{major}.{minor}"));
+        let filters = |filters: Value| utf8_percent_encode(&filters.to_string(), NON_ALPHANUMERIC).to_string();
+        let containers =
+            |label: &str| format!("containers/json?all=true&filters={}", filters(json!({"label": [label]})));
+        let rest = match &self.call {
+            Call::Ping => "_ping".to_owned(),
+            Call::Version => "version".to_owned(),
+            Call::Info => "info".to_owned(),
+            Call::Events => {
+                format!("events?filters={}", filters(json!({"type": ["image"], "event": images::ACTIONS})))
+            }
+            Call::Images => {
+                format!("images/json?filters={}", filters(json!({"label": [format!("{LABEL_RUNNER}=true")]})))
+            }
+            Call::List => containers(convert::MANAGED_FILTER),
+            Call::Find(id) => containers(&convert::id_filter(*id)),
+            Call::Create(id) => format!("containers/create?name={id}"),
+            Call::Attach(id) => format!("containers/{id}/attach?stream=true&stdin=true&stdout=true&stderr=true"),
+            Call::Start(id) => format!("containers/{id}/start"),
+            Call::Inspect(id) => format!("containers/{id}/json"),
+            Call::Wait(id) => format!("containers/{id}/wait?condition=not-running"),
+            Call::Kill(id) => format!("containers/{id}/kill?signal=KILL"),
+            Call::Remove(id) => format!("containers/{id}?force=true&v=true"),
+        };
+        format!("{version}/{rest}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "sandbox-0190c6a000007000800000000000000a";
+
+    fn target(method: &str, uri: &str) -> Option<String> {
+        let method = Method::from_bytes(method.as_bytes()).expect("a method");
+        parse(&method, &uri.parse().expect("a URI")).ok().map(|asked| asked.target())
+    }
+
+    #[test]
+    fn what_the_adapter_asks_for_is_asked_for_in_our_own_words() {
+        assert_eq!(target("GET", "/v1.41/version").as_deref(), Some("/v1.41/version"));
+        assert_eq!(target("HEAD", "/_ping").as_deref(), Some("/_ping"));
+        let attach = format!("/v1.41/containers/{ID}/attach?stream=true&stdin=true&stdout=true&stderr=true");
+        assert_eq!(target("POST", &format!("/v1.41/containers/{ID}/attach?logs=true")), Some(attach));
+        let remove = format!("/containers/{ID}?force=true&v=true");
+        assert_eq!(target("DELETE", &format!("/containers/{ID}?link=true")), Some(remove));
+        let create = format!("/v1.41/containers/create?name={ID}");
+        assert_eq!(target("POST", &format!("{create}&platform=x")), Some(create));
+        let ours = "/v1.41/containers/json?all=true&filters=%7B%22label%22%3A%5B%22sandbox%2Emanaged%3Dtrue%22%5D%7D";
+        assert_eq!(target("GET", ours).as_deref(), Some(ours));
+    }
+
+    #[test]
+    fn nothing_else_is_passed_on() {
+        let refused = [
+            ("GET", "/v1.41/containers/json".to_owned()),
+            ("GET", "/v1.41/containers/json?filters=%7B%22label%22%3A%5B%22sandbox.id%3Dx%22%5D%7D".to_owned()),
+            ("POST", "/v1.41/containers/create".to_owned()),
+            ("POST", "/v1.41/containers/create?name=web".to_owned()),
+            ("POST", format!("/v1.41/containers/create?name={ID}&name={ID}")),
+            ("POST", format!("/v1.41/containers/{ID}/exec")),
+            ("POST", format!("/v1.41/containers/{ID}/update")),
+            ("POST", format!("/v1.41/containers/{ID}/rename?name=x")),
+            ("PUT", format!("/v1.41/containers/{ID}/archive?path=/")),
+            ("GET", format!("/v1.41/containers/{ID}/archive?path=/")),
+            ("POST", format!("/v1.41/containers/{ID}/../web/start")),
+            ("POST", format!("/v1.41/containers/{ID}%2f..%2fweb/start")),
+            ("POST", format!("/v1.41//containers/{ID}/start")),
+            ("GET", "/v1.41/containers/web/json".to_owned()),
+            ("DELETE", "/v1.41/containers/web".to_owned()),
+            ("POST", "/v1.41/images/create?fromImage=x".to_owned()),
+            ("POST", "/v1.41/build".to_owned()),
+            ("GET", "/v1.41/secrets".to_owned()),
+            ("POST", "/v1.41/volumes/create".to_owned()),
+            ("POST", "/v1.41/exec/x/start".to_owned()),
+            ("POST", "/v1.41/session".to_owned()),
+            ("POST", "/v1.41/plugins/pull".to_owned()),
+            ("CONNECT", "example.com:80".to_owned()),
+        ];
+        for (method, uri) in refused {
+            assert_eq!(target(method, &uri), None, "{method} {uri}");
+        }
+    }
+}

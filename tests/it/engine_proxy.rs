@@ -1,0 +1,153 @@
+//! The socket in front of the engine, asked for what a server that was taken over would ask for. That the adapter itself works
+//! behind it is held by the contract suite (`engine_contract::proxied`).
+
+use std::os::unix::fs::symlink;
+
+use bollard::{
+    Docker,
+    models::{ContainerCreateBody, HostConfig},
+    query_parameters::{CreateContainerOptionsBuilder, ListContainersOptionsBuilder},
+};
+use mcp_sandbox_server::{
+    adapters::engine::docker::{
+        DockerEngine, DockerOptions,
+        proxy::{Proxy, ProxyOptions},
+    },
+    nouns::id::SandboxId,
+    ports::engine::{Engine, EngineError, ImageId, SandboxSpec},
+};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::engines::{World, docker, docker_host};
+
+struct Front {
+    host: String,
+    shutdown: CancellationToken,
+    serving: JoinHandle<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Front {
+    fn new(world: &World, engine: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("engine.sock");
+        let listener = Proxy::listen(&socket).expect("a socket");
+        let root = world.root.path().to_owned();
+        let proxy = Proxy::new(ProxyOptions { engine: engine.to_owned(), root, uid: 1000, runtime: None });
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn(proxy.expect("a proxy").serve(listener, shutdown.clone()));
+        Self { host: format!("unix://{}", socket.display()), shutdown, serving, _folder: folder }
+    }
+
+    async fn adapter(&self, world: &World) -> DockerEngine {
+        let options = DockerOptions { host: Some(self.host.clone()), ..DockerOptions::new(world.root.path()) };
+        DockerEngine::connect(options).await.expect("an engine")
+    }
+
+    fn client(&self) -> Docker {
+        let path = self.host.trim_start_matches("unix://");
+        Docker::connect_with_unix(path, 10, &bollard::ClientVersion { major_version: 1, minor_version: 41 })
+            .expect("a client")
+    }
+
+    async fn stop(self) {
+        self.shutdown.cancel();
+        self.serving.await.expect("it ends");
+    }
+}
+
+fn status(error: &bollard::errors::Error) -> Option<u16> {
+    match error {
+        bollard::errors::Error::DockerResponseServerError { status_code, .. } => Some(*status_code),
+        _ => None,
+    }
+}
+
+fn is_refused(error: &EngineError) -> bool {
+    let EngineError::Refused { source, .. } = error else { return false };
+    source.downcast_ref().and_then(status) == Some(403)
+}
+
+#[tokio::test]
+async fn what_a_server_that_was_taken_over_would_ask_for_is_refused() {
+    let test = async |world: &World| {
+        let front = Front::new(world, &docker_host());
+        let client = front.client();
+        // The machine's root, plainly and behind two megabytes, under one of our own names and under none.
+        for padding in [0, 2 << 20] {
+            for name in [SandboxId::new().to_string(), "web".to_owned()] {
+                let body = ContainerCreateBody {
+                    image: Some(world.image.0.clone()),
+                    cmd: Some(vec!["x".repeat(padding)]),
+                    host_config: Some(HostConfig {
+                        privileged: Some(true),
+                        binds: Some(vec!["/:/host".to_owned()]),
+                        pid_mode: Some("host".to_owned()),
+                        ..HostConfig::default()
+                    }),
+                    ..ContainerCreateBody::default()
+                };
+                let options = CreateContainerOptionsBuilder::new().name(&name).build();
+                let error = client.create_container(Some(options), body).await.expect_err("refused");
+                // Of two megabytes the answer may come before all was sent.
+                assert!(status(&error) == Some(403) || padding > 0, "{error:?}");
+            }
+        }
+        let all = ListContainersOptionsBuilder::new().all(true).build();
+        assert_eq!(status(&client.list_containers(Some(all)).await.expect_err("refused")), Some(403));
+        let somebody = world.start().await;
+        let exec = bollard::exec::CreateExecOptions { cmd: Some(vec!["id"]), ..Default::default() };
+        let refused = client.create_exec(&somebody.id.to_string(), exec).await.expect_err("refused");
+        assert_eq!(status(&refused), Some(403));
+        assert!(!world.listed().await.is_empty());
+        world.engine.destroy(somebody.id).await.expect("destroyed");
+        front.stop().await;
+    };
+    World::docker().await.hold(test).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_has_a_real_folder_below_the_root_an_image_that_is_a_runners_and_our_user() {
+    let test = async |world: &World| {
+        let front = Front::new(world, &docker_host());
+        let engine = front.adapter(world).await;
+        let link = world.root.path().join("link");
+        symlink("/", &link).expect("a link");
+        let unmarked =
+            docker().await.inspect_image("sandbox-base:bookworm").await.expect("an image").id.expect("an id");
+        let wrong = [
+            SandboxSpec { data: link.clone(), ..world.spec() },
+            SandboxSpec { data: link.join("etc"), ..world.spec() },
+            SandboxSpec { data: world.root.path().join("nowhere"), ..world.spec() },
+            SandboxSpec { image: ImageId(unmarked), ..world.spec() },
+            SandboxSpec { uid: 0, ..world.spec() },
+        ];
+        for spec in wrong {
+            let error = engine.start(&spec).await.expect_err("refused");
+            assert!(is_refused(&error), "{spec:?}: {error:?}");
+        }
+        assert_eq!(world.listed().await, [], "nothing was made");
+
+        front.stop().await;
+    };
+    World::docker().await.hold(test).await;
+}
+
+#[tokio::test]
+async fn an_engine_that_is_away_is_told_as_such_and_comes_back() {
+    let test = async |world: &World| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("engine.sock");
+        symlink(docker_host().trim_start_matches("unix://"), &path).expect("a link");
+        let front = Front::new(world, &format!("unix://{}", path.display()));
+        let engine = front.adapter(world).await;
+        std::fs::remove_file(&path).expect("away");
+        let error = engine.list().await.expect_err("away");
+        assert!(matches!(error, EngineError::Unavailable { .. }), "{error:?}");
+        symlink(docker_host().trim_start_matches("unix://"), &path).expect("a link");
+        engine.list().await.expect("back");
+        front.stop().await;
+    };
+    World::docker().await.hold(test).await;
+}
