@@ -8,6 +8,7 @@ mod conformance;
 mod crash;
 mod crowd;
 mod deletion;
+mod deadlines;
 mod docs;
 mod engine_contract;
 mod engine_docker;

@@ -1,0 +1,90 @@
+//! Three deadlines, none of which needs the others: the server's, process 1's when the server is dead, and the one on the
+//! sandbox's label when its server never comes back.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mcp_sandbox_server::{
+    adapters::engine::fake::FakeEngine,
+    nouns::{
+        clock::ManualClock,
+        id::{InstanceId, SandboxId},
+    },
+    ports::engine::{Engine as _, Listed},
+    services::janitor::Janitor,
+};
+use serde_json::{Value, json};
+
+use crate::support::{FakeServer, engines::World, process::Process, server::TOKEN, until};
+
+/// The fake engine ends nothing by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_servers_own() {
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300")]).await;
+    let run = server.run("a", "print before\nhang").await;
+    let content = &run["structuredContent"];
+    assert_eq!((&content["outcome"]["ended"], &content["stdout"]), (&json!("timed_out"), &json!("before\n")), "{run}");
+    server.stop().await;
+}
+
+/// The server is killed, nobody starts it again, and the program refuses every signal that can be refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn that_of_process_1() {
+    let test = async |world: &World| {
+        let wall = Duration::from_secs(4);
+        let settings = [("SANDBOX_LIMITS__WALL_MS", "4000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")];
+        let mut server = Process::start(&settings).await;
+        let instance = server.instance();
+        let code = "trap '' TERM INT HUP QUIT PIPE USR1 USR2; while :; do sleep 0.1; done";
+        let body = json!({"language": "bash", "code": code, "wait": 0});
+        let url = server.url("/v1/runs");
+        let begun = server.http.post(&url).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
+        let begun: Value = begun.json().await.expect("JSON");
+        let run = format!("{url}/{}", begun["runId"].as_str().expect("an id"));
+        until("the program runs", async || {
+            let run = server.http.get(&run).bearer_auth(TOKEN).send().await.expect("an answer");
+            run.json::<Value>().await.expect("JSON")["state"] == "running"
+        })
+        .await;
+        let from = Instant::now();
+        server.crash();
+        let running = async || {
+            let listed = world.engine.list().await.expect("a list");
+            listed.iter().filter(|one| one.instance.to_string() == instance && one.running).count()
+        };
+        assert_eq!(running().await, 1, "it goes on without its server");
+        until("process 1 has ended it", async || running().await == 0).await;
+        let took = from.elapsed();
+        println!("ended {took:?} after its server was killed; its limit was {wall:?}");
+        assert!(took < wall + Duration::from_secs(20), "{took:?}");
+        server.start_again();
+        server.ready().await;
+        server.stop().await;
+    };
+    World::docker().await.hold(test).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_on_the_label() {
+    let (engine, now) = (FakeEngine::default(), 1_000_000);
+    let (ours, other) = (InstanceId::new(), InstanceId::new());
+    let janitor = Janitor::start(Arc::new(engine.clone()), ours, Arc::new(ManualClock::at(now)));
+    let plant = |instance, deadline_unix_s| {
+        let id = SandboxId::new();
+        engine.plant(Listed { id, instance, created_unix_s: 0, deadline_unix_s, running: true });
+        id
+    };
+    let abandoned = plant(other, now - 601);
+    let (late, alive) = (plant(other, now - 599), plant(other, now + 60));
+    let unwanted = plant(ours, now + 60);
+    assert_eq!(janitor.reconcile().await.expect("a list"), 2);
+    janitor.idle().await;
+    let mut left: Vec<_> = engine.list().await.expect("a list").into_iter().map(|one| one.id).collect();
+    left.sort();
+    let mut expected = vec![late, alive];
+    expected.sort();
+    assert_eq!(left, expected, "neither {abandoned} nor {unwanted}");
+    janitor.drain(Duration::from_secs(1)).await;
+}
