@@ -33,8 +33,9 @@ impl Root {
         let denied = |why: &str| Denied::new(format!("{}: {why}", folder.display()));
         let below = folder.strip_prefix(&self.path).map_err(|_| denied("it is not below the root"))?;
         let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
-        // `Path` drops what is doubled or a dot; the engine is given the text.
-        if !plain || below.as_os_str().is_empty() || self.path.join(below).as_os_str() != folder.as_os_str() {
+        // `Path` passes over what is doubled or a dot; the engine is given the text.
+        let rebuilt: PathBuf = self.path.components().chain(below.components()).collect();
+        if !plain || below.as_os_str().is_empty() || rebuilt.as_os_str() != folder.as_os_str() {
             return Err(denied("it is not written plainly"));
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
