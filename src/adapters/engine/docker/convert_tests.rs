@@ -97,6 +97,14 @@ fn the_engine_decides_what_the_profile_leaves_to_it() {
     let seccomp = host["SecurityOpt"][1].as_str().and_then(|option| option.strip_prefix("seccomp=")).expect("seccomp");
     let seccomp: Value = serde_json::from_str(seccomp).expect("the profile is JSON");
     assert_eq!(seccomp["defaultAction"], "SCMP_ACT_ERRNO");
+    // Process 1 is of the same user. A limit of its own would end it, and with a low priority it would be too late.
+    let rules: Vec<_> = seccomp["syscalls"].as_array().into_iter().flatten().collect();
+    for (name, index) in [("prlimit64", 0), ("setpriority", 1)] {
+        let named = |rule: &&&Value| rule["names"].as_array().is_some_and(|names| names.contains(&json!(name)));
+        let [rule] = rules.iter().filter(named).collect::<Vec<_>>()[..] else { panic!("{name}: one rule") };
+        let itself = json!({"index": index, "value": 0, "op": "SCMP_CMP_EQ"});
+        assert!(rule["args"].as_array().is_some_and(|args| args.contains(&itself)), "{name}: {rule}");
+    }
 }
 
 #[test]
