@@ -23,6 +23,7 @@ mod page;
 mod page_runs;
 mod paths;
 mod piston;
+mod profile;
 mod quickstart;
 mod quota;
 mod rest;
