@@ -14,6 +14,7 @@ mod engine_contract;
 mod engine_docker;
 mod engine_proxy;
 mod gate;
+mod hostile;
 mod load;
 mod mcp_bad_input;
 mod mcp_clients;

@@ -1,0 +1,3 @@
+# Sixteen processes that spin.
+for (1 .. 15) { last if !fork }
+1 while 1;

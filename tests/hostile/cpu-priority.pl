@@ -1,0 +1,8 @@
+# More than its share: priority, real time, another group.
+must_not('a better priority', call([141, 140], 0, 0, -20) == 0);
+must_not('less than it asks for', call([141, 140], 0, 0, 5) != 0);
+must_refuse('real time', [144, 119], 0, 1, pack('i', 50));
+must_refuse('real time by attributes', [314, 274], 0, pack('LLQlLQQQ', 48, 1, 0, 0, 50, 0, 0, 0), 0);
+must_refuse('disk priority', [251, 30], 1, 0, 1 << 13);
+must_not('spared when the machine is out of memory', can_write('/proc/self/oom_score_adj', "$_\n")) for -1, -1000;
+done();

@@ -1,0 +1,2 @@
+process.kill(process.pid, "SIGSEGV");
+setInterval(() => {}, 1000);

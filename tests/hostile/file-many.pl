@@ -1,0 +1,5 @@
+# As many empty files as it can.
+mkdir '/data/many';
+for my $n (1 .. 1 << 30) { open(my $f, '>', "/data/many/$n") or last }
+$tried = 1;
+done();

@@ -1,0 +1,1 @@
+exec tail /dev/zero

@@ -1,0 +1,2 @@
+let kept = null;
+for (;;) kept = { kept, a: Math.random() };

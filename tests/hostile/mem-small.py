@@ -1,0 +1,3 @@
+kept = None
+while True:
+    kept = (kept, object())

@@ -1,0 +1,2 @@
+a=xxxxxxxxxxxxxxxx
+while :; do a+=$a; done

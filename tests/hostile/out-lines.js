@@ -1,0 +1,1 @@
+for (;;) console.log("all work and no play ".repeat(50));

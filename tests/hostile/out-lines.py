@@ -1,0 +1,2 @@
+while True:
+    print("all work and no play " * 50)

@@ -1,0 +1,1 @@
+exec yes "all work and no play"

@@ -1,0 +1,7 @@
+# The same, and the first one stays.
+for (1 .. 40) {
+    my $pid = fork // last;
+    if (!$pid) { POSIX::setsid(); exit if fork; $SIG{$_} = 'IGNORE' for qw(TERM HUP INT QUIT); sleep 60 while 1 }
+    waitpid($pid, 0);
+}
+sleep 60 while 1;

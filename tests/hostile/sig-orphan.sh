@@ -1,0 +1,2 @@
+setsid sleep 1000 &
+echo "held: 1 attempts"

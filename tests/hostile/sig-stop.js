@@ -1,0 +1,2 @@
+process.kill(process.pid, "SIGSTOP");
+setInterval(() => {}, 1000);

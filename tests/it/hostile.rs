@@ -1,0 +1,207 @@
+//! Hostile programs (`tests/hostile/`), in our own runner images: each ends as its row says, in its time, while a
+//! neighbour is served; and of all of them nothing is left.
+//!
+//! Short, every row is tried in one language; with `LONG=1` in all three.
+
+mod corpus;
+mod host;
+
+use std::{
+    collections::BTreeSet,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use futures_util::{StreamExt, stream};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use crate::support::{
+    Server,
+    server::{FILE_SECRET, TOKEN},
+    until,
+};
+use corpus::Attack;
+
+/// How many attack at once.
+const AT_ONCE: usize = 4;
+/// How long after its limit a program may have its end told: what the product promises.
+const LATE_MAX: Duration = Duration::from_secs(2);
+
+const SETTINGS: [(&str, &str); 7] = [
+    ("SANDBOX_LIMITS__WALL_MS", "180000"),
+    ("SANDBOX_ADMISSION__SLOTS", "6"),
+    ("SANDBOX_STANDBY__TOTAL_MAX", "3"),
+    ("SANDBOX_LIMITS__CPU_MILLIS", "1000"),
+    ("SANDBOX_LIMITS__PROCESSES_MAX", "64"),
+    ("SANDBOX_LIMITS__OUTPUT_BYTES_MAX", "2097152"),
+    ("SANDBOX_LIMITS__FILE_BYTES_MAX", "33554432"),
+];
+
+/// How one attack went.
+struct Went {
+    name: String,
+    /// How long after its limit it ended; nothing for one that ended before.
+    late: Duration,
+    /// It was late, or its time was over before it had done its worst.
+    starved: bool,
+    wrong: Option<String>,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_ends_as_stated_while_a_neighbour_is_served_and_nothing_is_left() {
+    let (server, before) = (Server::with(&SETTINGS).await, host::settings());
+    let attacks = corpus::attacks(std::env::var("LONG").is_ok());
+    let (count, over) = (attacks.len(), AtomicBool::new(false));
+    let attacking = async {
+        let went = stream::iter(attacks).map(|attack| go(&server, attack)).buffer_unordered(AT_ONCE);
+        let went: Vec<_> = went.collect().await;
+        over.store(true, Ordering::Relaxed);
+        went
+    };
+    let (mut went, answers) = tokio::join!(attacking, neighbour(&server, &over));
+    for starved in went.iter_mut().filter(|went| went.starved) {
+        alone(&server, starved).await;
+    }
+    let latest = went.iter().max_by_key(|went| went.late).expect("at least one");
+    let slowest = answers.iter().max().expect("at least one");
+    println!("{count} programs; the latest, {}, {:?} after its limit", latest.name, latest.late);
+    println!("the neighbour ran {} programs, the slowest in {slowest:?}", answers.len());
+    let wrong: Vec<_> = went.iter().filter_map(|went| went.wrong.as_deref()).collect();
+    assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    leaves_nothing(server, before).await;
+}
+
+/// Others on this machine can make anybody late, and can keep a program from doing its worst in its time. What it does by
+/// itself, three times and with more time, is what counts.
+async fn alone(server: &Server, starved: &mut Went) {
+    for times in 1..=3 {
+        println!("{} was {:?} late among others", starved.name, starved.late);
+        let again = corpus::attacks(true).into_iter().find(|attack| attack.full_name() == starved.name);
+        let mut again = again.expect("in the table");
+        again.wall *= times;
+        *starved = go(server, again).await;
+        if !starved.starved {
+            return;
+        }
+    }
+}
+
+/// Runs one, and says what was wrong with how it ended.
+async fn go(server: &Server, attack: Attack) -> Went {
+    let name = attack.full_name();
+    let mut limits = json!({"wallMs": attack.wall.as_millis()});
+    if let Some(bytes) = attack.memory_bytes {
+        limits["memoryBytes"] = bytes.into();
+    }
+    let body = json!({"conversationId": name, "language": attack.language, "code": attack.program, "limits": limits});
+    let request = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(&body);
+    let response = request.send().await.expect("an answer");
+    let status = response.status();
+    let text = response.text().await.expect("text");
+    let answer: Value = serde_json::from_str(&text).unwrap_or_default();
+    let ended = corpus::ending(&answer);
+    let wall = Duration::from_millis(answer["figures"]["wallMs"].as_u64().unwrap_or_default());
+    // One that ended in another way than it should is wrong, and not late.
+    let late = if attack.endings.contains(&ended) { wall.saturating_sub(attack.wall) } else { Duration::ZERO };
+    let wrong = if text.contains(TOKEN) || text.contains(FILE_SECRET) {
+        Some("it read a secret of the server".to_owned())
+    } else if status != StatusCode::OK || !attack.endings.contains(&ended) {
+        let said: String = text.chars().take(2000).collect();
+        Some(format!("ended as {ended} and not as {:?}: {said}", attack.endings))
+    } else if late > LATE_MAX {
+        Some(format!("took {wall:?} of {:?}", attack.wall))
+    } else {
+        None
+    };
+    let starved = late > LATE_MAX || (wrong.is_some() && ended == "timed_out");
+    Went { wrong: wrong.map(|wrong| format!("{name}: {wrong}")), name, late, starved }
+}
+
+/// Runs a small program again and again until the others are done. How long each took.
+async fn neighbour(server: &Server, over: &AtomicBool) -> Vec<Duration> {
+    let mut took = Vec::new();
+    while took.is_empty() || !over.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        let result = server.run("neighbour", "python", "print(1)").await;
+        assert_eq!(result["structuredContent"]["stdout"], "1\n", "{result}");
+        took.push(began.elapsed());
+    }
+    took
+}
+
+/// Deletes every conversation, whatever is planted there, takes the server down, and looks for traces.
+async fn leaves_nothing(server: Server, before: Vec<(&'static str, String)>) {
+    let conversations = names(&server);
+    for name in &conversations {
+        let url = server.url(&format!("/v1/conversations/{name}"));
+        let deleted = server.http.delete(url).bearer_auth(TOKEN).send().await.expect("an answer");
+        assert!(deleted.status().is_success(), "{name}: {deleted:?}");
+    }
+    server.settled().await;
+    assert_eq!(names(&server), [""; 0], "folders are left");
+    let root = server.root.clone();
+    // It asserts that no container and no lease is left.
+    server.stop().await;
+    until("no process has a mount of ours", async || host::processes_that_mount(&root).is_empty()).await;
+    assert_eq!(host::settings(), before, "a setting of this machine was changed");
+}
+
+fn names(server: &Server) -> Vec<String> {
+    let entries = std::fs::read_dir(&server.root).expect("the root");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+    names.filter(|name| !name.starts_with('.')).collect()
+}
+
+/// The same programs, in a container without the filter and as root on a root that can be written: each tells what it could
+/// do. What they say of a sandbox is worth as much as this.
+#[test]
+fn the_programs_bite_where_nothing_holds_them() {
+    let loose = ["run", "--rm", "--network", "none", "--security-opt", "seccomp=unconfined", "--entrypoint", "perl"];
+    for (name, user, word) in [
+        ("iso-calls", "1000", "ptrace"),
+        ("iso-sockets", "1000", "family"),
+        ("iso-memory-map", "1000", "addresses that do not change"),
+        ("file-read-only", "0", "a file in /etc"),
+        ("iso-root", "0", "setuid"),
+    ] {
+        let program = corpus::perl(name);
+        let mut command = Command::new("docker");
+        let output = command.args(loose).args(["--user", user, "runner-bash", "-e", &program]).output();
+        let output = output.expect("a Docker client");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{name}: {said} {}", String::from_utf8_lossy(&output.stderr));
+        assert!(said.starts_with("escaped: ") && said.contains(word), "{name}: {said}");
+    }
+}
+
+#[test]
+fn the_table_and_the_programs_are_one() {
+    let rows = corpus::rows();
+    assert!(rows.len() >= 60, "{} rows", rows.len());
+    assert_eq!(corpus::attacks(true).len(), rows.len() * 3);
+    let mut odd = corpus::files();
+    odd.retain(|file| file != "table.txt" && file != "prelude.pl" && file != "README.md");
+    odd.retain(|file| !rows.iter().any(|row| file.rsplit_once('.').is_some_and(|(stem, _)| stem == row.name)));
+    assert!(odd.is_empty(), "programs without a row: {odd:?}");
+}
+
+#[test]
+fn what_security_md_calls_held_is_in_the_table() {
+    let text = include_str!("../../SECURITY.md");
+    let rows = corpus::rows();
+    let families: BTreeSet<_> = rows.iter().filter_map(|row| Some(row.name.split_once('-')?.0)).collect();
+    let mut named = 0;
+    for word in text.split('`').skip(1).step_by(2) {
+        let word = word.strip_prefix("hostile:").unwrap_or(word);
+        let Some((family, rest)) = word.split_once('-') else { continue };
+        if families.contains(family) {
+            let is_it =
+                |row: &corpus::Row| row.name == word || (rest == "*" && row.name.starts_with(&format!("{family}-")));
+            assert!(rows.iter().any(is_it), "SECURITY.md names {word}");
+            named += 1;
+        }
+    }
+    assert!(named > 40, "{named} programs are named");
+}
