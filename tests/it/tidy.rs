@@ -19,10 +19,11 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 22] = [
+const NEIGHBOURS: [(&str, &[&str]); 26] = [
     ("ports::engine", &["runner"]),
     ("ports::runner", &["engine"]),
     ("ports::auth", &[]),
+    ("ports::observer", &[]),
     ("ports::store", &[]),
     ("ports::signed_url", &["store"]),
     ("services::admission", &[]),
@@ -32,21 +33,25 @@ const NEIGHBOURS: [(&str, &[&str]); 22] = [
     ("services::quota", &["janitor"]),
     ("services::trash", &["janitor"]),
     ("services::retention", &["execution", "files"]),
-    ("services::readiness", &[]),
+    ("services::proof", &[]),
+    ("services::self_test", &["execution", "proof"]),
+    ("services::readiness", &["proof", "vitals"]),
     ("services::frames", &[]),
     ("services::started", &["frames"]),
     ("services::standby", &["frames", "janitor", "started"]),
-    ("services::execution", &["admission", "files", "frames", "janitor", "standby", "started"]),
+    ("services::execution", &["admission", "files", "frames", "janitor", "proof", "standby", "started"]),
     ("services::runs", &["execution"]),
     ("services::idempotency", &["runs"]),
     ("services::conversations", &["execution", "files"]),
+    ("services::vitals", &["execution", "janitor", "standby"]),
     ("surfaces::wire", &[]),
     ("surfaces::mcp", &["wire"]),
 ];
 
 /// Vendor crates and the only places that may name them.
-const VENDORS: [(&str, &[&str]); 10] = [
+const VENDORS: [(&str, &[&str]); 11] = [
     ("bollard", &["adapters/engine/docker"]),
+    ("prometheus_client", &["adapters/metrics"]),
     ("axum", &["surfaces/http", "app"]),
     ("hyper", &["app", "adapters/engine/docker/proxy"]),
     ("hyper_util", &["app", "cli", "adapters/engine/docker/proxy"]),
