@@ -1,3 +1,5 @@
 //! Each adapter knows its own vendor crate and serves one port; none knows another.
 
+pub mod audit;
 pub mod engine;
+pub mod metrics;

@@ -7,6 +7,7 @@
 //! ```
 
 mod listen;
+mod watchers;
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,13 +16,21 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::watchers::Watchers;
 use crate::{
-    adapters::engine::docker::{ConnectError, DockerEngine, DockerOptions},
+    adapters::{
+        audit::Audit,
+        engine::{
+            docker::{ConnectError, DockerEngine, DockerOptions},
+            observed::Observed,
+        },
+    },
     ground::config::{BindAddr, Config},
     nouns::{clock::SystemClock, id::InstanceId},
     ports::{
         auth::Tokens,
         engine::{Engine, EngineError, Probe},
+        observer::Observer,
         runner::Catalog,
         signed_url::UrlSigner,
         store::{Owner, Store, StoreError},
@@ -33,11 +42,14 @@ use crate::{
         execution::{ExecutionOptions, ExecutionParts, Executions},
         files::{Files, FilesOptions},
         janitor::Janitor,
+        proof::Proof,
         quota::QuotaOptions,
         readiness::Readiness,
         retention::{Retention, RetentionOptions},
         runs::{Policy, Runs, RunsOptions},
+        self_test::{SelfTest, SelfTestParts},
         standby::{StandbyOptions, StandbyParts, Standbys},
+        vitals::Vitals,
     },
     surfaces::{
         http::{
@@ -52,6 +64,9 @@ const DRAIN_MAX: Duration = Duration::from_secs(20);
 /// How long after the end of any run a conversation still counts as in use.
 const IN_USE_MARGIN: Duration = Duration::from_mins(5);
 
+/// Runtimes whose sandboxes have a kernel of their own, by what their names hold.
+const OWN_KERNELS: [&str; 3] = ["runsc", "gvisor", "kata"];
+
 /// Why the server does not start: one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -63,14 +78,31 @@ pub enum StartError {
         "the container engine cannot be used: start it (`systemctl start docker`), or point DOCKER_HOST at it and make \
          sure that this user may use its socket"
     )]
-    Connect(#[from] ConnectError),
+    Connect(#[source] ConnectError),
+    /// The engine has not the runtime that is set.
+    #[error(transparent)]
+    Runtime(ConnectError),
     /// The engine answers and refuses what the start needs.
     #[error("the container engine does not do what is needed: `mcp-sandbox-server doctor` says more")]
     Engine(#[from] EngineError),
-    /// The address cannot be listened on.
-    #[error("cannot listen on MCP_HTTP_ADDR {addr}: choose another port or stop what uses it")]
-    Listen {
+    /// The audit log cannot be written.
+    #[error("SANDBOX_AUDIT__FILE {path} cannot be appended to: make its folder, owned by the server's user")]
+    Audit {
         /// The setting.
+        path: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The engine was seen not to isolate.
+    #[error("programs would not be isolated, so the server does not serve: {0}")]
+    Isolation(String),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {name} {addr}: choose another port or stop what uses it")]
+    Listen {
+        /// Which setting.
+        name: &'static str,
+        /// What it says.
         addr: BindAddr,
         /// Why.
         #[source]
@@ -98,9 +130,15 @@ pub struct App {
     pub instance: InstanceId,
     /// What the MCP surface is made of.
     pub mcp: McpParts,
+    /// Whether the engine was seen to isolate. Nothing runs before.
+    pub proof: Proof,
+    self_test: Option<SelfTest>,
     router: Router,
+    beside: Option<(TcpListener, Router)>,
+    audit: Option<Arc<Audit>>,
     discovery: JoinHandle<()>,
     keeping: JoinHandle<()>,
+    tests: Option<JoinHandle<()>>,
     stop: CancellationToken,
     shutdown_grace: Duration,
     listen: listen::Limits,
@@ -119,7 +157,11 @@ pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartEr
         cgroup_root: config.engine.cgroup_root.clone().into(),
         ..DockerOptions::new(&config.root)
     })
-    .await?;
+    .await
+    .map_err(|error| match error {
+        ConnectError::Runtime { .. } => StartError::Runtime(error),
+        other => StartError::Connect(other),
+    })?;
     let engine: Arc<dyn Engine> = Arc::new(docker);
     let probe = engine.probe().await?;
     Ok((engine, probe))
@@ -147,10 +189,19 @@ impl App {
         let owner = Owner { uid: config.engine.runner_uid, gid: config.engine.runner_uid };
         let store = Arc::new(Store::open(&config.root, owner)?);
         let (engine, probe) = engine(config).await?;
-        Self::assemble(config, store, engine, probe).await
+        let mut app = Self::assemble(config, store, engine, probe).await?;
+        app.test_the_engine();
+        Ok(app)
     }
 
-    /// Builds everything on a given engine.
+    /// Begins to test whether the engine isolates. What it finds is in `proof`.
+    pub fn test_the_engine(&mut self) {
+        if let Some(test) = self.self_test.take() {
+            self.tests = Some(test.follow(self.stop.clone()));
+        }
+    }
+
+    /// Builds everything on a given engine, which is not tested before [`Self::test_the_engine`] is called.
     ///
     /// # Errors
     /// When the engine does not list its sandboxes or images.
@@ -160,7 +211,10 @@ impl App {
         engine: Arc<dyn Engine>,
         probe: Probe,
     ) -> Result<Self, StartError> {
-        let stop = CancellationToken::new();
+        let watchers = Watchers::new(config)?;
+        let observer: Arc<dyn Observer> = Arc::new(watchers.observers());
+        let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
+        let (stop, proof) = (CancellationToken::new(), Proof::default());
         let clock = Arc::new(SystemClock);
         let instance: InstanceId = store.instance();
         info!(engine = %probe.engine, api = %probe.api_version, runtime = %probe.runtime, "the engine answers");
@@ -172,12 +226,7 @@ impl App {
         janitor.reconcile().await?;
         leftovers(&store).await;
         let catalog = Arc::new(Catalog::default());
-        let discovery = Discovery::new(Arc::clone(&engine), Arc::clone(&catalog));
-        discovery.refresh().await?;
-        if catalog.all().is_empty() {
-            warn!("no image carries the label sandbox.runner=true: build the runners with ./build.sh");
-        }
-        let discovery = discovery.follow(stop.clone());
+        let discovery = discover(&engine, &catalog, stop.clone()).await?;
 
         let secrets: Vec<_> = config.file_secrets.iter().map(|secret| secret.expose().clone()).collect();
         let base_url = config.public_base_url.to_string();
@@ -207,13 +256,10 @@ impl App {
                 admission: Admission::new(admission_options(config, &probe)),
                 standbys: standbys.clone(),
                 clock: clock.clone(),
+                observer: Arc::clone(&observer),
+                proof: proof.clone(),
             },
-            ExecutionOptions {
-                instance,
-                uid: config.engine.runner_uid,
-                limits: config.limits.limits(),
-                program_bytes_max: usize::try_from(config.limits.program_bytes_max).unwrap_or(usize::MAX),
-            },
+            execution_options(config, instance),
         );
 
         let retention =
@@ -222,6 +268,11 @@ impl App {
         let keeping = Arc::clone(&retention).start(stop.clone());
         let runs = Runs::new(executions.clone(), runs_options(config), clock);
 
+        let vitals = Vitals::new(executions.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
+        let measured = watchers.exposition(vitals.clone());
+        let self_test = self_test(config, &probe, &executions, &catalog, &proof);
+        let beside = listen_for_metrics(config).await?;
+        let beside = beside.map(|listener| (listener, http::metrics::router(measured.clone())));
         let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: mcp_options(config) };
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &mcp_http_options(config, stop.clone())),
@@ -229,7 +280,9 @@ impl App {
             piston: http::piston::router(piston_parts(config, &runs)),
             files: http::files::router(Arc::clone(&files)),
             tokens: Arc::new(Tokens::new(config.api_token.expose())),
-            readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog))),
+            readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), proof.clone(), vitals)),
+            metrics: measured,
+            observer,
             names: Names::new(&config.public_base_url, allowed_hosts(config)),
         });
         let shutdown_grace = Duration::from_millis(config.server.shutdown_grace_ms);
@@ -247,7 +300,12 @@ impl App {
             probe,
             instance,
             mcp,
+            proof,
+            self_test: Some(self_test),
+            tests: None,
             router,
+            beside,
+            audit: watchers.audit,
             discovery,
             keeping,
             stop,
@@ -257,22 +315,40 @@ impl App {
     }
 
     /// Serves HTTP until `shutdown`, then takes everything down: no sandbox is left.
-    pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
-        let stopping = CancellationToken::new();
+    ///
+    /// # Errors
+    /// When the engine was seen not to isolate; everything was taken down then too.
+    pub async fn serve(mut self, listener: TcpListener, shutdown: CancellationToken) -> Result<(), StartError> {
+        self.serve_the_rest();
+        let (shutdown, stopping) = (shutdown.child_token(), CancellationToken::new());
         let connections =
             tokio::spawn(listen::serve(listener, self.router.clone(), self.listen, shutdown.clone(), stopping.clone()));
-        shutdown.cancelled().await;
+        let broken = tokio::select! {
+            () = shutdown.cancelled() => None,
+            why = self.proof.broken() => Some(why),
+        };
+        shutdown.cancel();
         info!("stopping: running programs may end, nothing new starts");
         self.runs.stop(self.shutdown_grace).await;
         stopping.cancel();
         drop(connections.await);
         self.stop().await;
+        broken.map_or(Ok(()), |why| Err(StartError::Isolation(why)))
     }
 
     /// Serves HTTP in the background for as long as the app lives, for a process that has another surface in front.
-    pub fn serve_beside(&self, listener: TcpListener) {
+    pub fn serve_beside(&mut self, listener: TcpListener) {
+        self.serve_the_rest();
         let stop = self.stop.clone();
         tokio::spawn(listen::serve(listener, self.router.clone(), self.listen, stop.clone(), stop));
+    }
+
+    /// What listens on an address of its own.
+    fn serve_the_rest(&mut self) {
+        if let Some((listener, router)) = self.beside.take() {
+            let stop = self.stop.clone();
+            tokio::spawn(listen::serve(listener, router, self.listen, stop.clone(), stop));
+        }
     }
 
     /// Ends every run and every task; no sandbox is left.
@@ -284,7 +360,21 @@ impl App {
         drop(self.discovery.await);
         drop(self.keeping.await);
         self.files.trash().stop();
+        if let Some(tests) = self.tests {
+            drop(tests.await);
+        }
+        if let Some(audit) = self.audit {
+            drop(tokio::task::spawn_blocking(move || audit.close()).await);
+        }
     }
+}
+
+/// Listens.
+///
+/// # Errors
+/// As the operating system says.
+pub async fn bind(addr: &BindAddr) -> std::io::Result<TcpListener> {
+    listen::bind(addr).await
 }
 
 /// Listens where the settings say.
@@ -292,9 +382,48 @@ impl App {
 /// # Errors
 /// When the address is taken or not this machine's.
 pub async fn listen(config: &Config) -> Result<TcpListener, StartError> {
-    listen::bind(&config.http_addr)
-        .await
-        .map_err(|source| StartError::Listen { addr: config.http_addr.clone(), source })
+    listen::bind(&config.http_addr).await.map_err(|source| StartError::Listen {
+        name: "MCP_HTTP_ADDR",
+        addr: config.http_addr.clone(),
+        source,
+    })
+}
+
+async fn listen_for_metrics(config: &Config) -> Result<Option<TcpListener>, StartError> {
+    let Some(addr) = config.metrics.addr() else { return Ok(None) };
+    let bound = listen::bind(&addr).await;
+    bound.map(Some).map_err(|source| StartError::Listen { name: "SANDBOX_METRICS__HTTP_ADDR", addr, source })
+}
+
+/// Reads the runners, and follows them.
+async fn discover(
+    engine: &Arc<dyn Engine>,
+    catalog: &Arc<Catalog>,
+    stop: CancellationToken,
+) -> Result<JoinHandle<()>, StartError> {
+    let discovery = Discovery::new(Arc::clone(engine), Arc::clone(catalog));
+    discovery.refresh().await?;
+    if catalog.all().is_empty() {
+        warn!("no image carries the label sandbox.runner=true: build the runners with ./build.sh");
+    }
+    Ok(discovery.follow(stop))
+}
+
+fn self_test(
+    config: &Config,
+    probe: &Probe,
+    executions: &Executions,
+    catalog: &Arc<Catalog>,
+    proof: &Proof,
+) -> SelfTest {
+    SelfTest::new(SelfTestParts {
+        executions: executions.clone(),
+        catalog: Arc::clone(catalog),
+        proof: proof.clone(),
+        limits: config.limits.limits(),
+        uid: config.engine.runner_uid,
+        own_kernel: OWN_KERNELS.iter().any(|name| probe.runtime.contains(name)),
+    })
 }
 
 fn allowed_hosts(config: &Config) -> Vec<String> {
@@ -314,6 +443,15 @@ fn admission_options(config: &Config, probe: &Probe) -> AdmissionOptions {
         conversation_max: config.admission.conversation_max as usize,
         rate_a_minute: config.admission.rate_per_minute,
         rate_burst: config.admission.rate_burst,
+    }
+}
+
+fn execution_options(config: &Config, instance: InstanceId) -> ExecutionOptions {
+    ExecutionOptions {
+        instance,
+        uid: config.engine.runner_uid,
+        limits: config.limits.limits(),
+        program_bytes_max: usize::try_from(config.limits.program_bytes_max).unwrap_or(usize::MAX),
     }
 }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     adapters::engine::docker::proxy::ProxyOptions,
-    app::{self, App},
+    app::{self, App, StartError},
     ground::{
         config::{self, Config, Overrides, Sources},
         telemetry,
@@ -57,7 +57,11 @@ enum Command {
     /// Serve MCP over standard input and output, for clients that start a process.
     Stdio,
     /// Check this machine and say what to mend.
-    Doctor,
+    Doctor {
+        /// For programs: a list of findings as JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Show the settings.
     Config {
         #[command(subcommand)]
@@ -154,7 +158,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         return health::check(addr, &sources);
     }
     let config = match (config::load(&sources), &cli.command) {
-        (Err(error), Command::Doctor) => return doctor::without_settings(&error),
+        (Err(error), Command::Doctor { json }) => return doctor::without_settings(&error, *json),
         (loaded, _) => loaded?,
     };
     if let Command::Config { .. } = cli.command {
@@ -171,7 +175,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         match cli.command {
             Command::Serve => serve(&config).await,
             Command::Stdio => stdio(&config).await,
-            Command::Doctor => doctor::check(&config).await,
+            Command::Doctor { json } => doctor::check(&config, json).await,
             Command::Runners => runners(&config).await,
             Command::Url { conversation, path, ttl_s } => url(&config, &conversation, &path, ttl_s),
             Command::Config { .. } | Command::Health { .. } | Command::Openapi | Command::EngineProxy { .. } => {
@@ -202,12 +206,12 @@ async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
     let shutdown = CancellationToken::new();
     tokio::spawn(cancel_on_signal(shutdown.clone()));
     tracing::info!(address = %listener.local_addr()?, page = %config.public_base_url, "serving");
-    app.serve(listener, shutdown).await;
+    app.serve(listener, shutdown).await?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
-    let app = App::build(config).await?;
+    let mut app = App::build(config).await?;
     // Links to files need somebody who answers them: this process, or the server that holds the address already.
     match app::listen(config).await {
         Ok(listener) => app.serve_beside(listener),
@@ -215,7 +219,14 @@ async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
     }
     let shutdown = CancellationToken::new();
     tokio::spawn(cancel_on_signal(shutdown.clone()));
-    let served = mcp::serve_stdio(app.mcp.clone(), shutdown).await;
+    let proof = app.proof.clone();
+    let served = tokio::select! {
+        served = mcp::serve_stdio(app.mcp.clone(), shutdown) => served,
+        why = proof.broken() => {
+            app.stop().await;
+            return Err(StartError::Isolation(why).into());
+        }
+    };
     app.stop().await;
     served.context("the client's messages could not be read")?;
     Ok(ExitCode::SUCCESS)

@@ -5,6 +5,7 @@
 
 pub mod auth;
 pub mod engine;
+pub mod observer;
 pub mod runner;
 pub mod signed_url;
 pub mod store;

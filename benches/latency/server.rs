@@ -7,7 +7,7 @@ use std::{
 };
 
 use mcp_sandbox_server::{
-    app::App,
+    app::{App, StartError},
     ground::config::{self, Config, Sources},
     ports::runner::{Catalog, Runner},
     services::standby::Standbys,
@@ -29,7 +29,7 @@ pub struct Server {
     /// Its settings.
     pub config: Config,
     shutdown: CancellationToken,
-    serving: tokio::task::JoinHandle<()>,
+    serving: tokio::task::JoinHandle<Result<(), StartError>>,
 }
 
 impl Server {
@@ -86,6 +86,6 @@ impl Server {
     /// Takes it down.
     pub async fn stop(self) {
         self.shutdown.cancel();
-        self.serving.await.expect("the server ends well");
+        self.serving.await.expect("the server ends well").expect("it served");
     }
 }

@@ -2,3 +2,4 @@
 
 pub mod docker;
 pub mod fake;
+pub mod observed;

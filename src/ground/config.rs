@@ -118,7 +118,7 @@ section! {
 section! {
     /// The container engine.
     pub struct Engine("engine") {
-        /// The OCI runtime, such as runsc for gVisor. Empty: the engine's default.
+        /// The OCI runtime, such as runsc for gVisor; refused where the engine does not have or use it. Empty: the engine's default.
         runtime: String = String::new(),
         /// SANDBOX_ROOT as the engine's host sees it. Empty: found by inspecting the server's own container, where it runs in one.
         host_root: String = String::new(),
@@ -218,6 +218,22 @@ section! {
 }
 
 section! {
+    /// What is measured, as `/metrics`.
+    pub struct Metrics("metrics") {
+        /// Address of its own for /metrics, without a token: `127.0.0.1:9090`, or one of a network that only scrapers are in. Empty: only /metrics of the server itself, which asks for the bearer token.
+        http_addr: String = String::new(),
+    }
+}
+
+section! {
+    /// A line for each run, for whoever has to account for them.
+    pub struct Audit("audit") {
+        /// File that each run appends a line of JSON to: who, what (as a hash), in which image, how it ended. Empty: none. Moving it away begins a new one.
+        file: String = String::new(),
+    }
+}
+
+section! {
     /// The log, on standard error.
     pub struct Log("log") {
         /// error, warn, info, debug or trace, or a tracing filter such as `info,mcp_sandbox_server=debug`.
@@ -258,8 +274,19 @@ pub struct Config {
     pub files: Files,
     /// What conversations may take on disk.
     pub quota: Quota,
+    /// What is measured.
+    pub metrics: Metrics,
+    /// A line for each run.
+    pub audit: Audit,
     /// The log.
     pub log: Log,
+}
+
+impl Metrics {
+    /// The address of its own, where there is one.
+    pub fn addr(&self) -> Option<BindAddr> {
+        BindAddr::parse(&self.http_addr).ok()
+    }
 }
 
 impl RunLimits {
@@ -290,6 +317,8 @@ pub fn settings() -> impl Iterator<Item = Setting> {
         Runs::SETTINGS,
         Files::SETTINGS,
         Quota::SETTINGS,
+        Metrics::SETTINGS,
+        Audit::SETTINGS,
         Log::SETTINGS,
     ];
     NAMED.into_iter().chain(sections.into_iter().flatten().copied())

@@ -13,6 +13,9 @@ impl Principal {
     /// The holder of the token, and whoever started the process in `stdio` mode.
     pub const OWNER: Self = Self("owner");
 
+    /// The server itself, which tests its engine.
+    pub const SELF_TEST: Self = Self("self-test");
+
     /// Somebody else, by name: for those who hold that nobody sees what is another's.
     pub const fn named(name: &'static str) -> Self {
         Self(name)

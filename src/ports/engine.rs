@@ -82,6 +82,8 @@ pub struct Probe {
     pub cpus: u32,
     /// Memory the engine's host has, in bytes.
     pub memory_bytes: u64,
+    /// What else it is made of, a line each, for people.
+    pub details: Vec<String>,
     /// What an operator should know and change, a sentence each; empty when all is well.
     pub warnings: Vec<String>,
 }
@@ -224,6 +226,18 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// One word for metrics.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Unavailable { .. } => "unavailable",
+            Self::Timeout { .. } => "timeout",
+            Self::ImageGone { .. } => "image_gone",
+            Self::NoSpace { .. } => "no_space",
+            Self::Refused { .. } => "refused",
+            Self::Lost { .. } => "lost",
+        }
+    }
+
     /// What a client is told: no vendor text, no host path.
     pub fn failure(&self) -> Failure {
         match self {

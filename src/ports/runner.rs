@@ -2,10 +2,9 @@
 //!
 //! Any image that carries the labels is a runner; nothing here knows which languages exist.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{collections::HashMap, sync::Arc};
+
+use tokio::sync::watch;
 
 use super::engine::ImageId;
 use crate::nouns::id::Language;
@@ -132,7 +131,7 @@ impl Runner {
 
 /// The runners known now. Reading never waits; whoever follows the engine replaces the whole list.
 #[derive(Debug, Default)]
-pub struct Catalog(RwLock<Arc<[Runner]>>);
+pub struct Catalog(watch::Sender<Arc<[Runner]>>);
 
 impl Catalog {
     /// Replaces the list. Of several images for one language the newest is kept; the list is ordered by language.
@@ -145,12 +144,17 @@ impl Catalog {
             ))
         });
         runners.dedup_by(|later, first| later.language == first.language);
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = runners.into();
+        self.0.send_replace(runners.into());
     }
 
     /// Every runner, ordered by language.
     pub fn all(&self) -> Arc<[Runner]> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.borrow())
+    }
+
+    /// Tells of every replacement from now on.
+    pub fn changes(&self) -> watch::Receiver<Arc<[Runner]>> {
+        self.0.subscribe()
     }
 
     /// The runner for a language or an alias. A language's own name wins over another's alias.

@@ -73,6 +73,17 @@ pub struct Admission {
     options: AdmissionOptions,
 }
 
+/// How full the house is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Crowd {
+    /// Programs that may run at once.
+    pub slots: usize,
+    /// Slots that are taken.
+    pub taken: usize,
+    /// Runs that wait for a turn or a slot.
+    pub waiting: usize,
+}
+
 /// How many places each conversation has.
 #[derive(Debug, Default)]
 struct Shares(Mutex<HashMap<ConversationId, usize>>);
@@ -154,6 +165,13 @@ impl Admission {
     /// The conversation's turn, when nobody holds or awaits it.
     pub fn turn_if_idle(&self, conversation: &ConversationId) -> Option<Turn> {
         Turns::take_if_idle(&self.turns, conversation)
+    }
+
+    /// How full the house is now.
+    pub fn crowd(&self) -> Crowd {
+        let slots = self.options.slots.max(1);
+        let taken = slots.saturating_sub(self.slots.available_permits());
+        Crowd { slots, taken, waiting: self.line.len() }
     }
 
     /// Slots nobody holds, for tests and readiness.

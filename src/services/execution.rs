@@ -14,6 +14,7 @@ mod drive;
 mod handle;
 mod log;
 mod one;
+mod record;
 mod report;
 mod request;
 mod verdict;
@@ -31,11 +32,12 @@ pub use log::{EventLog, LogFacts};
 pub use report::Report;
 pub use request::RunRequest;
 
-use self::{handle::internal, one::OneRun};
+use self::{handle::internal, one::OneRun, record::Stopwatch};
 use super::{
-    admission::{Admission, Turn},
+    admission::{Admission, Crowd, Turn},
     files::Files,
     janitor::Janitor,
+    proof::Proof,
     standby::Standbys,
 };
 use crate::{
@@ -49,10 +51,15 @@ use crate::{
     ports::{
         auth::Principal,
         engine::Engine,
+        observer::Observer,
         runner::{Catalog, Protocol, Runner},
         store::Store,
     },
 };
+
+/// What the server's own test of the engine may take at least, whatever programs may.
+const SELF_TEST_WALL_MS: u64 = 30_000;
+const SELF_TEST_OUTPUT_BYTES: u64 = 64 << 10;
 
 /// What runs under which rules.
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +92,10 @@ pub struct ExecutionParts {
     pub standbys: Standbys,
     /// The time of day.
     pub clock: Arc<dyn Clock>,
+    /// Is told what becomes of runs.
+    pub observer: Arc<dyn Observer>,
+    /// Whether the engine was seen to isolate.
+    pub proof: Proof,
 }
 
 /// The service.
@@ -116,10 +127,8 @@ impl Executions {
     /// # Errors
     /// A full queue, a token that is too fast, a server that is stopping.
     pub fn room(&self, who: &Principal) -> Result<(), Failure> {
-        if self.0.stopping.is_cancelled() {
-            return Err(stopping());
-        }
-        self.0.parts.admission.room(who)
+        let room = if self.0.stopping.is_cancelled() { Err(stopping()) } else { self.0.parts.admission.room(who) };
+        room.inspect_err(|failure| self.0.parts.observer.refused(failure.code))
     }
 
     /// Begins a run. What is refused here has touched neither disk nor engine.
@@ -127,6 +136,11 @@ impl Executions {
     /// # Errors
     /// A full queue, a token that is too fast, an unknown language, a program that is too long, a server that is stopping.
     pub fn begin(&self, request: RunRequest) -> Result<Run, Failure> {
+        let begun = self.admitted(request);
+        begun.inspect_err(|failure| self.0.parts.observer.refused(failure.code))
+    }
+
+    fn admitted(&self, request: RunRequest) -> Result<Run, Failure> {
         let inner = &self.0;
         if inner.stopping.is_cancelled() {
             return Err(stopping());
@@ -142,7 +156,7 @@ impl Executions {
             ));
         }
         let runner = inner.runner(&request.language)?;
-        let limits = request.limits.map_or(inner.options.limits, |asked| asked.at_most(&inner.options.limits));
+        let limits = inner.limits(&request);
         if runner.protocol == Protocol::Plain && !(request.args.is_empty() && request.stdin.is_empty()) {
             return Err(Failure::argument(
                 if request.args.is_empty() { "stdin" } else { "args" },
@@ -165,6 +179,7 @@ impl Executions {
             limits,
             log: Arc::clone(&log),
             cancel: cancel.clone(),
+            watch: Stopwatch::start(inner.parts.clock.unix_s()),
         };
         let span = info_span!("run", run = %id);
         inner.tasks.spawn(
@@ -206,6 +221,11 @@ impl Executions {
         self.0.parts.admission.turn_if_idle(conversation)
     }
 
+    /// How full the house is now.
+    pub fn crowd(&self) -> Crowd {
+        self.0.parts.admission.crowd()
+    }
+
     /// Runs that are waiting or running.
     pub fn under_way(&self) -> usize {
         self.0.tasks.len()
@@ -228,6 +248,20 @@ fn stopping() -> Failure {
 }
 
 impl Inner {
+    fn limits(&self, request: &RunRequest) -> Limits {
+        let usual = &self.options.limits;
+        if request.principal == Principal::SELF_TEST {
+            // The sandbox is everybody's; how long we wait for it and how much we read is not what is tested.
+            return Limits {
+                wall_ms: usual.wall_ms.max(SELF_TEST_WALL_MS),
+                output_bytes_max: usual.output_bytes_max.max(SELF_TEST_OUTPUT_BYTES),
+                output_kept_bytes: usual.output_kept_bytes.max(SELF_TEST_OUTPUT_BYTES),
+                ..*usual
+            };
+        }
+        request.limits.map_or(*usual, |asked| asked.at_most(usual))
+    }
+
     fn runner(&self, language: &Language) -> Result<Runner, Failure> {
         self.parts.catalog.find(language).ok_or_else(|| {
             let all = self.parts.catalog.all();

@@ -177,6 +177,11 @@ impl Janitor {
         self.0.known().leased.len()
     }
 
+    /// Sandboxes that nobody wants and that are not gone yet.
+    pub fn unwanted(&self) -> usize {
+        *self.0.unwanted.borrow()
+    }
+
     /// Returns when every posted sandbox is gone.
     pub async fn idle(&self) {
         let mut unwanted = self.0.unwanted.subscribe();

@@ -5,12 +5,19 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::Mutex, time::Instant};
 
-use crate::ports::{engine::Engine, runner::Catalog};
+use super::{
+    proof::{Proof, Tested},
+    vitals::Vitals,
+};
+use crate::{
+    nouns::id::Language,
+    ports::{engine::Engine, runner::Catalog},
+};
 
 const FRESH: Duration = Duration::from_secs(1);
 
 /// What is known about starting a run now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ready {
     /// A run can start.
     Yes,
@@ -18,19 +25,30 @@ pub enum Ready {
     NoEngine,
     /// No image carries the runner label.
     NoRunner,
+    /// The engine was not seen to isolate yet; why, where something is known.
+    NotTested(Option<String>),
+    /// The engine does not isolate.
+    NoIsolation,
 }
 
 /// The service.
 pub struct Readiness {
     engine: Arc<dyn Engine>,
     catalog: Arc<Catalog>,
+    proof: Proof,
+    vitals: Vitals,
     engine_answers: Mutex<Option<(Instant, bool)>>,
 }
 
 impl Readiness {
     /// Nothing was asked yet.
-    pub fn new(engine: Arc<dyn Engine>, catalog: Arc<Catalog>) -> Self {
-        Self { engine, catalog, engine_answers: Mutex::new(None) }
+    pub fn new(engine: Arc<dyn Engine>, catalog: Arc<Catalog>, proof: Proof, vitals: Vitals) -> Self {
+        Self { engine, catalog, proof, vitals, engine_answers: Mutex::new(None) }
+    }
+
+    /// What stands by now: language, how far, how many.
+    pub fn standing_by(&self) -> Vec<(Language, &'static str, usize)> {
+        self.vitals.now().standbys
     }
 
     /// Can a run start?
@@ -48,7 +66,11 @@ impl Readiness {
         match (answers, self.catalog.all().is_empty()) {
             (false, _) => Ready::NoEngine,
             (true, true) => Ready::NoRunner,
-            (true, false) => Ready::Yes,
+            (true, false) => match self.proof.now() {
+                Tested::Holds { .. } => Ready::Yes,
+                Tested::Pending { why } => Ready::NotTested(why),
+                Tested::Broken(_) => Ready::NoIsolation,
+            },
         }
     }
 }

@@ -18,7 +18,7 @@ mod refill;
 mod watch;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -230,6 +230,20 @@ impl Standbys {
     /// How many have not loaded everything they load.
     pub fn loading(&self) -> usize {
         self.0.state().entries.iter().filter(|entry| entry.stage != Stage::Warm).count()
+    }
+
+    /// Whether a renamed folder stays with its sandbox here. Tries it the first time, with a sandbox.
+    pub async fn adoption_holds(&self) -> bool {
+        self.0.adoption.holds(&self.0).await
+    }
+
+    /// How many there are of each language and stage, in that order.
+    pub fn by_stage(&self) -> Vec<(Language, &'static str, usize)> {
+        let mut counts = BTreeMap::new();
+        for entry in &self.0.state().entries {
+            *counts.entry((entry.language.clone(), entry.stage)).or_insert(0) += 1;
+        }
+        counts.into_iter().map(|((language, stage), count)| (language, stage.word(), count)).collect()
     }
 
     /// How many served a program so far.

@@ -4,7 +4,7 @@
 //! request ─ id ─ panic guard ─ log ─ host and origin ─┬─ /            the page, no token
 //!                                                     ├─ /files/…     the signature is the right
 //!                                                     └─ bearer ── /mcp, /mcp/events, /v1/…, /api/v2/…
-//! /healthz /readyz /health: no host check, for probes that address machines by number
+//! /healthz /readyz /health: no host check, for probes that address machines by number; /metrics neither, but a bearer
 //! ```
 
 pub mod auth;
@@ -15,6 +15,7 @@ pub mod guard;
 pub mod health;
 pub mod json;
 pub mod mcp;
+pub mod metrics;
 pub mod openapi;
 pub mod page;
 pub mod piston;
@@ -26,7 +27,10 @@ use std::sync::Arc;
 use axum::{Router, middleware, routing::any};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::{ports::auth::Tokens, services::readiness::Readiness};
+use crate::{
+    ports::{auth::Tokens, observer::Observer},
+    services::readiness::Readiness,
+};
 
 /// What the router is made of.
 pub struct HttpParts {
@@ -42,13 +46,19 @@ pub struct HttpParts {
     pub tokens: Arc<Tokens>,
     /// Whether a run can start.
     pub readiness: Arc<Readiness>,
+    /// What is measured.
+    pub metrics: metrics::Exposition,
+    /// Is told of every answer.
+    pub observer: Arc<dyn Observer>,
     /// Which names this server answers to.
     pub names: guard::Names,
 }
 
 /// The whole surface.
 pub fn router(parts: HttpParts) -> Router {
-    let HttpParts { mcp, v1, piston, files, tokens, readiness, names } = parts;
+    let HttpParts { mcp, v1, piston, files, tokens, readiness, metrics, observer, names } = parts;
+    // Behind the token, but not behind the check of names: scrapers address machines by number.
+    let measured = metrics::router(metrics).layer(middleware::from_fn_with_state(Arc::clone(&tokens), auth::bearer));
     let authorized = mcp
         .merge(v1)
         .merge(piston)
@@ -62,8 +72,9 @@ pub fn router(parts: HttpParts) -> Router {
         .fallback(any(failure::not_found))
         .layer(middleware::from_fn_with_state(Arc::new(names), guard::check))
         .merge(health::router(readiness))
+        .merge(measured)
         .layer(middleware::from_fn(page::headers))
-        .layer(middleware::from_fn(trace::log))
+        .layer(middleware::from_fn_with_state(observer, trace::log))
         .layer(CatchPanicLayer::custom(failure::panicked))
         .layer(middleware::from_fn(failure::in_the_interfaces_form))
         .layer(middleware::from_fn(trace::identify))

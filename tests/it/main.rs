@@ -2,6 +2,7 @@
 
 mod api_conformance;
 mod bad_input;
+mod canary;
 mod catalog;
 mod compose;
 mod conformance;
@@ -20,6 +21,7 @@ mod mcp_bad_input;
 mod mcp_clients;
 mod mcp_runs;
 mod mcp_tools;
+mod operations;
 mod page;
 mod page_runs;
 mod paths;
@@ -31,6 +33,7 @@ mod rest;
 mod rest_bad_input;
 mod run_service;
 mod runs;
+mod self_test;
 mod standby;
 mod standby_changes;
 mod storm;

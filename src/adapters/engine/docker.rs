@@ -36,7 +36,10 @@ use bollard::{
     query_parameters::{KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder},
 };
 use futures_util::stream::BoxStream;
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, sleep_until},
+};
 
 use crate::{
     nouns::id::SandboxId,
@@ -154,6 +157,17 @@ pub enum ConnectError {
         #[source]
         source: EngineError,
     },
+    /// The engine has no such OCI runtime.
+    #[error(
+        "the engine has no runtime `{runtime}` (it has {known}): register it with the engine (`runtimes` in \
+         /etc/docker/daemon.json), or change SANDBOX_ENGINE__RUNTIME"
+    )]
+    Runtime {
+        /// The setting.
+        runtime: String,
+        /// Those it has.
+        known: String,
+    },
     /// This process runs in a container and its root is on none of that container's mounts.
     #[error("{root} is inside this container only: mount a folder of the host there, or set the host's path")]
     RootNotMounted {
@@ -172,6 +186,8 @@ struct Inner {
     profile: convert::Profile,
     mounts: mounts::HostPaths,
     forks: Arc<forks::Forks>,
+    /// The engine was seen to use the runtime that it was told to use.
+    runtime_holds: OnceCell<()>,
     time: TimeLimits,
 }
 
@@ -188,6 +204,13 @@ impl DockerEngine {
         let limit = options.time.ping;
         let docker = call::within("ping", limit, docker.negotiate_version()).await.map_err(refused)?;
         let info = call::within("ping", options.time.inspect, docker.info()).await.map_err(refused)?;
+        if let (Some(runtime), Some(known)) = (&options.runtime, &info.runtimes)
+            && !known.contains_key(runtime)
+        {
+            let mut known: Vec<_> = known.keys().cloned().collect();
+            known.sort();
+            return Err(ConnectError::Runtime { runtime: runtime.clone(), known: known.join(", ") });
+        }
         let mounts = mounts::HostPaths::find(&docker, options.root, options.host_root, options.time.inspect).await?;
         let profile = convert::Profile {
             runtime: options.runtime,
@@ -195,7 +218,7 @@ impl DockerEngine {
             cgroup_v1: about::is_cgroup_v1(&info),
         };
         let forks = Arc::new(forks::Forks::new(options.cgroup_root));
-        Ok(Self(Arc::new(Inner { docker, profile, mounts, forks, time: options.time })))
+        Ok(Self(Arc::new(Inner { docker, profile, mounts, forks, runtime_holds: OnceCell::new(), time: options.time })))
     }
 }
 

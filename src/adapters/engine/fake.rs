@@ -85,6 +85,8 @@ struct State {
     /// Images that can be started and are not runners.
     images: HashSet<ImageId>,
     violations: Vec<String>,
+    /// What programs that hold a text print instead of being played.
+    answers: Vec<(String, String)>,
     faults: Faults,
 }
 
@@ -143,6 +145,11 @@ impl FakeEngine {
     /// Adds an image that can be started and is no runner.
     pub fn add_image(&self, id: ImageId) {
         self.state().images.insert(id);
+    }
+
+    /// A program of a sandbox started from now on that holds `text` prints `answer` and ends, instead of being played.
+    pub fn answer(&self, text: &str, answer: &str) {
+        self.state().answers.push((text.to_owned(), answer.to_owned()));
     }
 
     /// Lists a sandbox that this engine never started: what an earlier life of a server, or another server, left.
@@ -260,7 +267,7 @@ impl FakeEngine {
     /// Brings the record to life, unless it was destroyed meanwhile.
     fn run(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
         let mut state = self.state();
-        let State { sandboxes, faults, .. } = &mut *state;
+        let State { sandboxes, faults, answers, .. } = &mut *state;
         let record = sandboxes.get_mut(&spec.id).ok_or_else(|| refused("start", "it was destroyed"))?;
         let mut quirks = Quirks {
             breaks: take_one(&mut faults.streams_to_break),
@@ -270,7 +277,7 @@ impl FakeEngine {
         if let Some(storm) = &mut faults.storm {
             quirks = Quirks { breaks: storm.one_in(8), lost: storm.one_in(10), silent: storm.one_in(25) };
         }
-        let (life, sandbox) = Life::begin(spec, quirks);
+        let (life, sandbox) = Life::begin(spec, quirks, answers.clone());
         record.life = Some(life);
         Ok(sandbox)
     }
@@ -300,6 +307,7 @@ impl Engine for FakeEngine {
             platform: "test/test".to_owned(),
             cpus: 2,
             memory_bytes: 4 << 30,
+            details: Vec::new(),
             warnings: Vec::new(),
         })
     }

@@ -45,6 +45,8 @@ impl Raw {
             runs: self.runs,
             files: self.files,
             quota: self.quota,
+            metrics: self.metrics,
+            audit: self.audit,
             log: self.log,
         };
         config.check_ranges()?;
@@ -125,6 +127,22 @@ impl Config {
         }
         if !matches!(self.log.format.as_str(), "text" | "json") {
             return Err(ConfigError("SANDBOX_LOG__FORMAT must be `text` or `json`.".to_owned()));
+        }
+        self.check_operations()
+    }
+
+    fn check_operations(&self) -> Result<(), ConfigError> {
+        if !self.metrics.http_addr.is_empty() && self.metrics.addr().is_none() {
+            return Err(ConfigError(
+                "SANDBOX_METRICS__HTTP_ADDR must be an address such as 127.0.0.1:9090.".to_owned(),
+            ));
+        }
+        let audit = std::path::Path::new(&self.audit.file);
+        // Whatever is in the root may be taken for a conversation, or be deleted with one.
+        if !self.audit.file.is_empty() && (!audit.is_absolute() || audit.starts_with(&self.root)) {
+            return Err(ConfigError(
+                "SANDBOX_AUDIT__FILE must be an absolute path of a file that is not below SANDBOX_ROOT.".to_owned(),
+            ));
         }
         Ok(())
     }

@@ -10,7 +10,8 @@ use figment::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Admission, Config, ConfigError, Engine, Files, Log, NAMED, Quota, RunLimits, Runs, Server, Standby, settings,
+    Admission, Audit, Config, ConfigError, Engine, Files, Log, Metrics, NAMED, Quota, RunLimits, Runs, Server, Standby,
+    settings,
 };
 
 /// Where settings are read from. The defaults are what the program does when nothing is said.
@@ -49,6 +50,8 @@ pub(super) struct Raw {
     pub runs: Runs,
     pub files: Files,
     pub quota: Quota,
+    pub metrics: Metrics,
+    pub audit: Audit,
     pub log: Log,
 }
 
@@ -70,6 +73,8 @@ impl Default for Raw {
             runs: Runs::default(),
             files: Files::default(),
             quota: Quota::default(),
+            metrics: Metrics::default(),
+            audit: Audit::default(),
             log: Log::default(),
         }
     }

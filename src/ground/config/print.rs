@@ -27,6 +27,8 @@ impl Config {
             runs: self.runs.clone(),
             files: self.files.clone(),
             quota: self.quota.clone(),
+            metrics: self.metrics.clone(),
+            audit: self.audit.clone(),
             log: self.log.clone(),
         };
         let lines: Vec<String> = lines(&raw)

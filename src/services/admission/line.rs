@@ -38,6 +38,11 @@ impl Line {
         InLine { number, line: Arc::clone(line) }
     }
 
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting().numbers.len()
+    }
+
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

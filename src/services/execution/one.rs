@@ -13,6 +13,7 @@ use super::{
     drive::{self, Job},
     handle::internal,
     log::EventLog,
+    record::{Stage, Stopwatch},
     report::{Report, note},
     request::RunRequest,
     verdict,
@@ -26,12 +27,13 @@ use crate::{
         outcome::{Ended, Figures, Outcome},
     },
     ports::{
+        auth::Principal,
         engine::{EngineError, SandboxSpec},
         runner::{Protocol, Runner},
         store::{Mark, StoreError, Usage},
     },
     services::{
-        admission::Ticket,
+        admission::{Permit, Ticket},
         files::{Change, FileList},
         janitor::{Lease, chain},
         standby::Taken,
@@ -51,6 +53,7 @@ pub(super) struct OneRun {
     pub(super) limits: Limits,
     pub(super) log: Arc<EventLog>,
     pub(super) cancel: CancellationToken,
+    pub(super) watch: Stopwatch,
 }
 
 impl OneRun {
@@ -60,13 +63,22 @@ impl OneRun {
         let _permit = tokio::select! {
             biased;
             () = self.cancel.cancelled() => return Ok(self.cancelled_early()),
-            permit = ticket.turn() => permit?,
+            permit = self.permit(ticket) => permit?,
         };
+        self.watch.over(Stage::Queue);
         let result = self.in_turn().await;
         if self.request.throw_away {
             self.throw_away().await;
         }
         result
+    }
+
+    /// The right to start, once the engine was seen to isolate. Who waits for that holds no slot.
+    async fn permit(&self, ticket: Ticket) -> Result<Permit, Failure> {
+        if self.request.principal != Principal::SELF_TEST {
+            self.inner.parts.proof.wait().await?;
+        }
+        ticket.turn().await
     }
 
     async fn in_turn(&self) -> Result<Report, Failure> {
@@ -75,6 +87,7 @@ impl OneRun {
         self.room().await?;
         let _first = parts.standbys.foreground();
         let standing = parts.standbys.take(&self.request.conversation, &self.runner, &limits).await;
+        let stood_by = standing.is_some();
         let (started, lease, mark) = match standing {
             Some(Taken { started, lease, mark }) => (started, lease, mark),
             None => match self.start_now().await? {
@@ -82,6 +95,7 @@ impl OneRun {
                 None => return Ok(self.cancelled_early()),
             },
         };
+        self.watch.over(Stage::Start { stood_by });
         self.write_files().await?;
         self.log.add(EventKind::Started);
         let RunRequest { program, args, stdin, .. } = &self.request;
@@ -93,12 +107,14 @@ impl OneRun {
                 error.failure()
             },
         )?;
+        self.watch.over(Stage::Program);
         // The program is dead, so nothing races with the listing; the sandbox itself goes behind the caller's back.
         drop(lease);
         if self.request.throw_away {
             return Ok(self.report(verdict::outcome(&driven, limits), FileList::default()));
         }
         let files = parts.files.changed_since(&self.request.conversation, mark).await?;
+        self.watch.over(Stage::Collect);
         parts.standbys.used(&self.request.conversation, &self.runner.language);
         Ok(self.report(verdict::outcome(&driven, limits), files))
     }
@@ -216,6 +232,7 @@ impl OneRun {
 
     /// Tells the log, and the server's own, what came of it.
     pub(super) fn conclude(&self, result: &Result<Arc<Report>, Failure>) {
+        self.tell(result.as_deref());
         let (conversation, language) = (&self.request.conversation, &self.runner.language);
         let principal = self.request.principal.name();
         match result {

@@ -24,6 +24,17 @@ pub(super) enum Stage {
     Warm,
 }
 
+impl Stage {
+    /// The word in metrics and on `/readyz`.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Warm => "warm",
+        }
+    }
+}
+
 /// For whom it stands by.
 pub(super) enum For {
     /// For a conversation that does not exist yet.

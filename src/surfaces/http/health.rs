@@ -9,7 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use serde_json::json;
+use serde_json::{Map, json};
 
 use crate::services::readiness::{Readiness, Ready};
 
@@ -32,7 +32,24 @@ async fn ready(State(readiness): State<Arc<Readiness>>) -> Response {
             "unavailable",
             "No runner image is installed: build them with ./build.sh.",
         ),
+        Ready::NotTested(why) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable",
+            match why {
+                None => "That the engine isolates programs is being tested.",
+                Some(_) => "That the engine isolates programs could not be tested: the server's log says why.",
+            },
+        ),
+        Ready::NoIsolation => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable",
+            "The engine does not isolate programs: run `mcp-sandbox-server doctor`.",
+        ),
     };
+    let mut standbys = Map::new();
+    for (language, stage, count) in readiness.standing_by() {
+        standbys.entry(language.to_string()).or_insert_with(|| json!({}))[stage] = json!(count);
+    }
     let headers = [(header::CACHE_CONTROL, "no-store")];
-    (status, headers, Json(json!({"status": word, "reason": reason}))).into_response()
+    (status, headers, Json(json!({"status": word, "reason": reason, "standbys": standbys}))).into_response()
 }

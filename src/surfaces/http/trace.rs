@@ -1,10 +1,18 @@
 //! A request's id and its line in the log. The line holds the path and never the query: signatures are there.
 
-use axum::{extract::Request, http::HeaderValue, middleware::Next, response::Response};
+use std::sync::Arc;
+
+use axum::{
+    body::HttpBody as _,
+    extract::{Request, State},
+    http::HeaderValue,
+    middleware::Next,
+    response::Response,
+};
 use tokio::time::Instant;
 use tracing::{Instrument, info, info_span, warn};
 
-use crate::nouns::id::RequestId;
+use crate::{nouns::id::RequestId, ports::observer::Observer};
 
 const PATH_CHARS_MAX: usize = 200;
 
@@ -21,12 +29,14 @@ pub async fn identify(mut request: Request, next: Next) -> Response {
 }
 
 /// One line for each request, once it is answered.
-pub async fn log(request: Request, next: Next) -> Response {
+pub async fn log(State(observer): State<Arc<dyn Observer>>, request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let method = request.method().clone();
     let path: String = request.uri().path().chars().take(PATH_CHARS_MAX).collect();
     let response = next.run(request).await;
-    let (status, ms) = (response.status().as_u16(), begun.elapsed().as_millis());
+    let (status, took) = (response.status().as_u16(), begun.elapsed());
+    observer.answered(status, took, response.body().size_hint().exact());
+    let ms = took.as_millis();
     if response.status().is_server_error() {
         warn!(%method, path, status, ms, "request failed");
     } else {

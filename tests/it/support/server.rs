@@ -6,14 +6,14 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use mcp_sandbox_server::{
-    app::{self, App},
+    app::{self, App, StartError},
     ground::{
         config::{self, Config, Sources},
         telemetry,
     },
     nouns::id::InstanceId,
     ports::{engine::Engine, runner::Catalog},
-    services::{janitor::Janitor, standby::Standbys},
+    services::{janitor::Janitor, proof::Tested, standby::Standbys},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -36,7 +36,7 @@ pub struct Server {
     pub http: reqwest::Client,
     instance: InstanceId,
     shutdown: CancellationToken,
-    serving: JoinHandle<()>,
+    serving: JoinHandle<Result<(), StartError>>,
     stopped: bool,
     _folder: TempDir,
 }
@@ -80,6 +80,9 @@ impl Server {
         let app = App::build(&config).await.unwrap_or_else(|error| panic!("{error}: {PREPARE}"));
         let (catalog, janitor, instance) = (Arc::clone(&app.catalog), app.janitor.clone(), app.instance);
         let standbys = app.standbys.clone();
+        // Tests count sandboxes: that of the self-test is gone before they begin.
+        assert!(matches!(app.proof.settled().await, Tested::Holds { .. }), "{:?}", app.proof.now());
+        janitor.idle().await;
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
         let http = reqwest::Client::builder().timeout(Duration::from_mins(2)).build().expect("a client");
@@ -145,7 +148,7 @@ impl Server {
     pub async fn stop(mut self) {
         self.stopped = true;
         self.shutdown.cancel();
-        (&mut self.serving).await.expect("the server ends well");
+        (&mut self.serving).await.expect("the server ends well").expect("it served");
         assert_eq!(self.janitor.leased(), 0, "a lease is left");
         assert_eq!(self.containers().await, 0, "a container is left");
     }

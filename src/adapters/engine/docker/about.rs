@@ -31,8 +31,30 @@ pub(super) fn probe(
         platform: format!("{}/{}", text(&version.os), text(&version.arch)),
         cpus: info.ncpu.and_then(|n| u32::try_from(n).ok()).unwrap_or(1),
         memory_bytes: info.mem_total.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
+        details: details(version, info),
         warnings: warnings(info, name, component),
     }
+}
+
+fn details(version: &SystemVersion, info: &SystemInfo) -> Vec<String> {
+    let parts = version.components.iter().flatten().filter(|part| part.name != "Engine");
+    let parts: Vec<_> = parts.map(|part| format!("{} {}", part.name, part.version)).collect();
+    let groups = if is_cgroup_v1(info) { "v1" } else { "v2" };
+    let driver = info.cgroup_driver.as_ref().map_or("unknown", |driver| driver.as_ref());
+    let security = |option: &String| {
+        let name = option.split(',').next().unwrap_or_default();
+        name.trim_start_matches("name=").to_owned()
+    };
+    let security: Vec<_> = info.security_options.iter().flatten().map(security).collect();
+    let kernel = info.kernel_version.as_deref().unwrap_or("unknown");
+    let mut details = vec![
+        format!("kernel {kernel}, control groups {groups} by {driver}"),
+        format!("security: {}", if security.is_empty() { "none".to_owned() } else { security.join(", ") }),
+    ];
+    if !parts.is_empty() {
+        details.insert(0, parts.join(", "));
+    }
+    details
 }
 
 fn component_version<'a>(version: &'a SystemVersion, name: &str) -> Option<&'a str> {
@@ -50,19 +72,34 @@ fn warnings(info: &SystemInfo, runtime: &str, runtime_version: Option<&str>) -> 
         runtime == "runc" && runtime_version.and_then(numbers).is_some_and(|version| version < RUNC_MIN),
         "runc is older than 1.2.8 and has known ways out of a container (CVE-2025-31133): update it.",
     );
-    warn(info.memory_limit == Some(false), "The engine cannot limit memory: one program can take all of the host's.");
+    warn(
+        info.memory_limit == Some(false),
+        "The engine cannot limit memory, so one program can take all of the host's: enable the memory controller \
+         (boot with cgroup_enable=memory).",
+    );
     warn(
         info.swap_limit == Some(false),
-        "The engine cannot limit swap (boot with swapaccount=1): a program may swap past its memory limit.",
+        "The engine cannot limit swap, so a program may swap past its memory limit: boot with swapaccount=1, or \
+         switch swap off.",
     );
-    warn(info.pids_limit == Some(false), "The engine cannot limit processes: a fork bomb can stop the host.");
-    warn(info.cpu_cfs_quota == Some(false), "The engine cannot limit CPU time: programs can starve each other.");
+    warn(
+        info.pids_limit == Some(false),
+        "The engine cannot limit processes, so a fork bomb can stop the host: enable the pids controller of the \
+         kernel's control groups.",
+    );
+    warn(
+        info.cpu_cfs_quota == Some(false),
+        "The engine cannot limit CPU time, so programs can starve each other: use a kernel with CONFIG_CFS_BANDWIDTH.",
+    );
     warn(
         info.cgroup_driver == Some(SystemInfoCgroupDriverEnum::NONE),
         "The engine runs without control groups, so no limit holds: give it delegated cgroups (v2 with systemd).",
     );
     let security = |name: &str| info.security_options.iter().flatten().any(|option| option.contains(name));
-    warn(!security("seccomp"), "The engine was built without seccomp: every system call is open to programs.");
+    warn(
+        !security("seccomp"),
+        "The engine was built without seccomp, so every system call is open to programs: install one that has it.",
+    );
     warn(
         info.init_commit.as_ref().is_some_and(|commit| commit.id.as_deref() == Some("N/A")),
         "The engine has no docker-init (tini), which every sandbox starts with: install it.",

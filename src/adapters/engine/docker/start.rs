@@ -9,7 +9,7 @@ use bollard::{
     Docker,
     container::{AttachContainerResults, LogOutput},
     errors::Error,
-    query_parameters::{AttachContainerOptionsBuilder, CreateContainerOptionsBuilder},
+    query_parameters::{AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectContainerOptions},
 };
 use futures_util::{FutureExt, StreamExt, future::ready, stream::BoxStream};
 
@@ -26,6 +26,9 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
     let (docker, time) = (&engine.docker, &engine.time);
     let name = spec.id.to_string();
     let container = create(engine, spec, &name).await?;
+    if let Some(runtime) = &engine.profile.runtime {
+        engine.runtime_holds.get_or_try_init(|| runtime_holds(engine, &name, runtime)).await?;
+    }
     let AttachContainerResults { output, input } = attach(docker, &name, time.start).await?;
     let refusals = engine.forks.watch(&container);
     call::within("start", time.start, docker.start_container(&name, None)).await?;
@@ -37,6 +40,18 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
         output: demultiplexed(spec.id, output),
         exit: ending::ended(ending).boxed(),
     })
+}
+
+/// An engine that does not know the field leaves it out and says nothing: it is asked once what it made of it.
+async fn runtime_holds(engine: &Inner, name: &str, runtime: &str) -> Result<(), EngineError> {
+    let inspected = engine.docker.inspect_container(name, None::<InspectContainerOptions>);
+    let inspected = call::within("inspect", engine.time.inspect, inspected).await?;
+    let used = inspected.host_config.and_then(|config| config.runtime).unwrap_or_default();
+    if used == runtime {
+        return Ok(());
+    }
+    let why = format!("the engine uses the runtime `{used}` where `{runtime}` was asked for (SANDBOX_ENGINE__RUNTIME)");
+    Err(EngineError::Refused { act: "create", source: Box::new(io::Error::other(why)) })
 }
 
 /// Makes the container and returns the engine's own name of it.

@@ -1,0 +1,101 @@
+//! The audit log: a line of JSON for each run, appended to a file. It never holds a program's text, its input, or a secret.
+//!
+//! ```text
+//! Audit::open ── writer: one thread; takes lines from a bounded queue and appends them; ended by `close`
+//! ```
+//!
+//! Whoever reports a run puts its line into the queue and goes on. A line that cannot be written is tried again until it
+//! can, and meanwhile the queue fills; a line that finds it full, or that is left when the server has to stop, is counted as
+//! lost and said so in the log. A file that was moved away is made anew, so rotation needs no signal.
+
+mod line;
+mod writer;
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{SyncSender, TrySendError, sync_channel},
+    },
+    thread::JoinHandle,
+};
+
+use tracing::error;
+
+use self::writer::{AppendFile, Writer};
+use super::metrics::AuditFigures;
+use crate::ports::observer::{Observer, RunFacts};
+
+/// Lines that wait to be written.
+const QUEUE_MAX: usize = 4096;
+
+/// How many lines came to what.
+#[derive(Debug, Default)]
+struct Counts {
+    written: AtomicU64,
+    lost: AtomicU64,
+    errors: AtomicU64,
+    /// Nothing is tried twice any more.
+    closing: AtomicBool,
+}
+
+/// The audit log of one server.
+pub struct Audit {
+    queue: Mutex<Option<SyncSender<String>>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    counts: Arc<Counts>,
+}
+
+impl Audit {
+    /// Opens the file for appending, or makes it, readable by its owner only.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or is no plain file.
+    pub fn open(path: &Path) -> std::io::Result<Self> {
+        Self::with_queue(path, QUEUE_MAX)
+    }
+
+    fn with_queue(path: &Path, lines_max: usize) -> std::io::Result<Self> {
+        let file = AppendFile::open(path)?;
+        let (queue, lines) = sync_channel(lines_max);
+        let counts = Arc::<Counts>::default();
+        let writer = Writer { file, lines, counts: Arc::clone(&counts) };
+        let thread = std::thread::Builder::new().name("audit".to_owned()).spawn(move || writer.run())?;
+        Ok(Self { queue: Mutex::new(Some(queue)), writer: Mutex::new(Some(thread)), counts })
+    }
+
+    /// How it fares.
+    pub fn figures(&self) -> AuditFigures {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Counts { written, lost, errors, .. } = &*self.counts;
+        AuditFigures { written: read(written), lost: read(lost), errors: read(errors) }
+    }
+
+    /// Writes what waits and ends the thread. Blocks; a line that still cannot be written is lost then.
+    pub fn close(&self) {
+        drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.counts.closing.store(true, Ordering::SeqCst);
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(writer) = writer else { return };
+        writer.thread().unpark();
+        if writer.join().is_err() {
+            error!("the writer of the audit log ended badly: lines may be lost");
+        }
+    }
+}
+
+impl Observer for Audit {
+    fn run_over(&self, run: &RunFacts<'_>) {
+        let line = line::of(run);
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = queue.as_ref().map_or(Err(TrySendError::Disconnected(String::new())), |queue| queue.try_send(line));
+        if sent.is_err() {
+            self.counts.lost.fetch_add(1, Ordering::Relaxed);
+            error!(run = %run.run, "a line of the audit log is lost: too many wait to be written");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! The audit log on a real file system.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::*;
+use crate::{
+    nouns::{
+        error::{Code, Failure},
+        id::RunId,
+        limits::Limits,
+        outcome::{Ended, Figures, Outcome},
+    },
+    ports::observer::{FileFact, Stages},
+};
+
+const PROGRAM: &[u8] = b"print('the text of a program')";
+
+fn outcome(ended: Ended) -> Outcome {
+    Outcome { ended, oom_killed: false, limits: Limits::default(), figures: Figures::default() }
+}
+
+fn report(audit: &Audit, end: Result<&Outcome, &Failure>) {
+    let (conversation, language) = ("c".parse().expect("an id"), "python".parse().expect("a language"));
+    audit.run_over(&RunFacts {
+        run: RunId::new(),
+        principal: "owner",
+        conversation: &conversation,
+        language: &language,
+        image: "sha256:abc",
+        program: PROGRAM,
+        args: 1,
+        stdin_bytes: 7,
+        limits: &Limits::default(),
+        begun_unix_s: 0,
+        ended_unix_s: 61,
+        stages: Stages { total: Duration::from_secs(61), ..Stages::default() },
+        end,
+        files: vec![FileFact { path: "a\nb", size: 3, change: "created" }; 65],
+        files_truncated: false,
+    });
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("the log");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+#[test]
+fn a_line_says_what_happened_and_not_what_was_written_in_the_program() {
+    let folder = folder();
+    let path = folder.path().join("audit.jsonl");
+    let audit = Audit::open(&path).expect("a log");
+    report(&audit, Ok(&outcome(Ended::Exited { code: 3 })));
+    report(&audit, Err(&Failure::new(Code::EngineLost, "a sentence")));
+    audit.close();
+    let lines = lines(&path);
+    let [first, second] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!((&first["outcome"], &first["exit_code"]), (&"exited".into(), &3.into()));
+    assert_eq!((&first["begun"], &first["ended"]), (&"1970-01-01T00:00:00Z".into(), &"1970-01-01T00:01:01Z".into()));
+    // sha256sum of the text above.
+    assert_eq!(first["program_sha256"], "f8b39d24290dd284a55d5b0f7027060c73efcd03579cc7dba009071391929644");
+    assert_eq!((&first["files"][0]["path"], &first["files_more"]), (&"a\nb".into(), &true.into()));
+    assert_eq!(first["files"].as_array().map(Vec::len), Some(64));
+    assert_eq!((&second["outcome"], &second["failure"]), (&"failed".into(), &"engine_lost".into()));
+    assert!(!fs::read_to_string(&path).expect("the log").contains("the text of a program"));
+    assert_eq!(fs::metadata(&path).expect("the log").permissions().mode() & 0o777, 0o600);
+    assert_eq!(audit.figures(), AuditFigures { written: 2, lost: 0, errors: 0 });
+}
+
+#[test]
+fn a_file_that_was_moved_away_is_made_anew_and_one_that_was_there_goes_on() {
+    let folder = folder();
+    let (path, kept) = (folder.path().join("audit.jsonl"), folder.path().join("audit.1"));
+    for _ in 0..2 {
+        let audit = Audit::open(&path).expect("a log");
+        report(&audit, Ok(&outcome(Ended::TimedOut)));
+        audit.close();
+    }
+    assert_eq!(lines(&path).len(), 2);
+    let audit = Audit::open(&path).expect("a log");
+    fs::rename(&path, &kept).expect("moved");
+    report(&audit, Ok(&outcome(Ended::Cancelled)));
+    audit.close();
+    assert_eq!((lines(&kept).len(), lines(&path).len()), (2, 1));
+}
+
+#[test]
+fn a_full_disk_is_counted_and_what_waits_is_written_once_there_is_room() {
+    let folder = folder();
+    let path = folder.path().join("audit.jsonl");
+    let audit = Audit::open(&path).expect("a log");
+    // A folder in the file's place stands for a disk that takes nothing.
+    fs::remove_file(&path).expect("removed");
+    fs::create_dir(&path).expect("a folder");
+    report(&audit, Ok(&outcome(Ended::OutOfMemory)));
+    while audit.figures().errors == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(audit.figures().written, 0);
+    fs::remove_dir(&path).expect("room");
+    while audit.figures().written == 0 {
+        std::thread::yield_now();
+    }
+    audit.close();
+    assert_eq!(lines(&path).len(), 1);
+    report(&audit, Ok(&outcome(Ended::OutOfMemory)));
+    assert_eq!(audit.figures().lost, 1, "after the end a line is lost, and counted");
+}
+
+#[test]
+fn a_line_that_finds_the_queue_full_is_counted_as_lost() {
+    let folder = folder();
+    let path = folder.path().join("audit.jsonl");
+    let audit = Audit::with_queue(&path, 1).expect("a log");
+    fs::remove_file(&path).expect("removed");
+    fs::create_dir(&path).expect("a folder");
+    // One is tried, one waits, two find no room.
+    report(&audit, Ok(&outcome(Ended::OutOfMemory)));
+    while audit.figures().errors == 0 {
+        std::thread::yield_now();
+    }
+    for _ in 0..3 {
+        report(&audit, Ok(&outcome(Ended::OutOfMemory)));
+    }
+    assert_eq!(audit.figures().lost, 2);
+    audit.close();
+    assert_eq!(audit.figures().lost, 4, "the server stopped and could not write the rest");
+}
+
+#[test]
+fn links_and_pipes_are_not_written_through() {
+    let folder = folder();
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(folder.path().join("elsewhere"), &link).expect("a link");
+    assert!(Audit::open(&link).is_err());
+    assert!(Audit::open(Path::new("/dev/null")).is_err());
+    assert!(Audit::open(&folder.path().join("no/folder")).is_err());
+}

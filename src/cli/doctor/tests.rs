@@ -1,0 +1,156 @@
+//! Each line that can fail does fail, on the fake engine, and says what to do.
+
+use std::{io, sync::Arc};
+
+use tempfile::TempDir;
+
+use super::{
+    engine::check,
+    finding::{Findings, Level},
+    machine,
+};
+use crate::{
+    adapters::engine::fake::{FakeEngine, StartFault},
+    app::StartError,
+    ground::config::{self, Config, Sources},
+    ports::{
+        engine::{Engine, EngineError, ImageId},
+        runner::RunnerImage,
+        store::{Owner, Store},
+    },
+    services::self_test::inside::HONEST,
+};
+
+fn config(root: &TempDir, more: &[(&str, &str)]) -> Config {
+    let path = root.path().join("root").display().to_string();
+    let usual = [("MCP_API_TOKEN", "0123456789abcdef-of-the-tests"), ("FILE_SECRET", "fedcba9876543210-of-the-tests")];
+    let addresses = [("SANDBOX_ROOT", path.as_str()), ("MCP_HTTP_ADDR", "127.0.0.1:0")];
+    let pairs = usual.iter().chain(&addresses).chain(more).map(|(name, value)| ((*name).into(), (*value).into()));
+    config::load(&Sources { environment: pairs.collect(), ..Sources::default() }).expect("settings")
+}
+
+fn store(config: &Config) -> Arc<Store> {
+    let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
+    Arc::new(Store::open(&config.root, owner).expect("a root"))
+}
+
+/// What is said of an engine.
+async fn of_engine(engine: &FakeEngine) -> Findings {
+    let root = tempfile::tempdir().expect("a folder");
+    let config = config(&root, &[]);
+    let mut findings = Findings::default();
+    let found = match engine.probe().await {
+        Ok(probe) => Ok((Arc::new(engine.clone()) as Arc<dyn Engine>, probe)),
+        Err(error) => Err(StartError::Engine(error)),
+    };
+    check(&config, Some(store(&config)), found, &mut findings).await;
+    assert_eq!(engine.live(), [], "nothing is left behind");
+    findings
+}
+
+fn honest() -> FakeEngine {
+    let engine = FakeEngine::default();
+    engine.add_runner("bash");
+    engine.answer("== ", HONEST);
+    engine
+}
+
+fn line<'a>(findings: &'a Findings, check: &str, level: Level) -> &'a str {
+    let found = findings.0.iter().find(|finding| finding.check == check && finding.level == level);
+    let found = found.unwrap_or_else(|| panic!("no {level:?} for {check} in\n{}", findings.text()));
+    assert!(level == Level::Ok || found.fix.as_ref().is_some_and(|fix| !fix.is_empty()), "{found:?}");
+    &found.detail
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_well_fails_nothing() {
+    let findings = of_engine(&honest()).await;
+    assert!(!findings.failed(), "{}", findings.text());
+    assert!(line(&findings, "isolation", Level::Ok).contains("walls"));
+    assert!(line(&findings, "standby", Level::Warn).contains("renamed"), "the fake engine's Bash is no Bash");
+    let json: serde_json::Value = serde_json::from_str(&findings.json().expect("JSON")).expect("JSON");
+    assert_eq!(json[0], serde_json::json!({"level": "ok", "check": "engine", "detail": findings.0[0].detail}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_away_has_no_runner_or_lies_fails() {
+    let away = honest();
+    away.set_away(true);
+    assert!(line(&of_engine(&away).await, "engine", Level::Fail).contains("engine"));
+
+    assert_eq!(line(&of_engine(&FakeEngine::default()).await, "runners", Level::Fail), "no image is a runner");
+
+    let lying = FakeEngine::default();
+    lying.add_runner("bash");
+    lying.answer("== ", &HONEST.replace("NoNewPrivs:\t1", "NoNewPrivs:\t0"));
+    assert_eq!(line(&of_engine(&lying).await, "isolation", Level::Fail), "programs may gain privileges");
+
+    let unlimited = FakeEngine::default();
+    unlimited.add_runner("bash");
+    unlimited.answer("== ", &HONEST.replace("268435456", "max"));
+    assert_eq!(line(&of_engine(&unlimited).await, "isolation", Level::Fail), "the limit on memory does not hold");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_tested_fails_and_what_is_odd_warns() {
+    let refusing = honest();
+    refusing.fail_next_start(StartFault::Unavailable);
+    assert!(line(&of_engine(&refusing).await, "isolation", Level::Fail).contains("could not be tested"));
+
+    let odd = honest();
+    let labels = [("sandbox.runner", "true")].map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let unnamed = RunnerImage { id: ImageId("sha256:odd".to_owned()), reference: None, created_unix_s: 0, labels };
+    let mut images = odd.runners().await.expect("images");
+    images.push(unnamed);
+    odd.set_runners(images);
+    let findings = of_engine(&odd).await;
+    assert!(line(&findings, "runner", Level::Warn).contains("sandbox.language"));
+    assert!(!findings.failed());
+}
+
+#[tokio::test]
+async fn what_the_machine_lacks_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let told = async |more: &[(&str, &str)]| {
+        let (config, mut findings) = (config(&folder, more), Findings::default());
+        machine::root(&config, &mut findings);
+        machine::addresses(&config, &mut findings).await;
+        machine::public_address(&config, &mut findings);
+        machine::audit(&config, &mut findings);
+        findings
+    };
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("a file");
+    let file = file.to_str().expect("text");
+    line(&told(&[("SANDBOX_ROOT", file)]).await, "files", Level::Fail);
+    line(&told(&[("SANDBOX_AUDIT__FILE", &format!("{file}/audit"))]).await, "audit", Level::Fail);
+    let holder = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let taken = holder.local_addr().expect("an address").to_string();
+    assert!(line(&told(&[("MCP_HTTP_ADDR", &taken)]).await, "address", Level::Warn).contains(&taken));
+    drop(holder);
+    let clear = told(&[("PUBLIC_BASE_URL", "http://sandbox.example.com")]).await;
+    assert!(line(&clear, "links", Level::Warn).contains("in the clear"));
+    let nobody = told(&[("MCP_HTTP_ADDR", ":0")]).await;
+    assert!(line(&nobody, "links", Level::Warn).contains("only this machine"));
+    assert!(line(&told(&[]).await, "links", Level::Ok).contains("localhost"));
+}
+
+#[test]
+fn a_disk_that_fills_up_warns_and_then_fails() {
+    let level = |bytes| {
+        let mut findings = Findings::default();
+        machine::free(bytes, &mut findings);
+        findings.0[0].level
+    };
+    assert_eq!((level(1 << 20), level(1 << 30), level(1 << 40)), (Level::Fail, Level::Warn, Level::Ok));
+}
+
+#[test]
+fn every_sentence_of_an_error_is_split_into_what_and_fix() {
+    let source = Box::new(io::Error::from(io::ErrorKind::NotConnected));
+    let error = StartError::Engine(EngineError::Unavailable { act: "probe", source });
+    let mut findings = Findings::default();
+    findings.sentence(Level::Fail, "engine", &error.to_string());
+    assert_eq!(findings.0[0].detail, "the container engine does not do what is needed");
+    assert!(findings.failed() && findings.text().starts_with("FAIL  engine: "));
+}

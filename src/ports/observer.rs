@@ -1,0 +1,135 @@
+//! Who is told what happens: metrics, the audit log. Services tell facts and know nobody who listens.
+//!
+//! An observer answers at once: it counts, or it puts a line into a queue. It must neither wait nor fail.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::nouns::{
+    error::{Code, Failure},
+    id::{ConversationId, Language, RunId},
+    limits::Limits,
+    outcome::Outcome,
+};
+
+/// Is told what happens. Every method may be called concurrently and returns at once.
+pub trait Observer: Send + Sync + 'static {
+    /// A run is over: it has its verdict, or it failed for a reason of ours. Said once for each run that was begun.
+    fn run_over(&self, _run: &RunFacts<'_>) {}
+
+    /// A run was refused at the door: nothing was begun.
+    fn refused(&self, _code: Code) {}
+
+    /// The engine answered a call, or did not: `result` is `ok` or [`super::engine::EngineError::word`].
+    fn engine_called(&self, _operation: &'static str, _result: &'static str, _took: Duration) {}
+
+    /// An HTTP request was answered; the bytes are known where the answer is no stream.
+    fn answered(&self, _status: u16, _took: Duration, _bytes: Option<u64>) {}
+}
+
+/// What is known of a run that is over.
+#[derive(Debug, Clone)]
+pub struct RunFacts<'a> {
+    /// Which.
+    pub run: RunId,
+    /// Who asked.
+    pub principal: &'a str,
+    /// Whose files.
+    pub conversation: &'a ConversationId,
+    /// The language's own name.
+    pub language: &'a Language,
+    /// The image, pinned by its digest.
+    pub image: &'a str,
+    /// The program's text. It may be measured and hashed; it is nobody's to keep.
+    pub program: &'a [u8],
+    /// How many arguments it had.
+    pub args: usize,
+    /// How long its input was, in bytes.
+    pub stdin_bytes: u64,
+    /// What it might use.
+    pub limits: &'a Limits,
+    /// When it was asked for, in seconds since the Unix epoch.
+    pub begun_unix_s: i64,
+    /// When it was over, in seconds since the Unix epoch.
+    pub ended_unix_s: i64,
+    /// How long each of its stages took.
+    pub stages: Stages,
+    /// How it ended, or why it could not be run.
+    pub end: Result<&'a Outcome, &'a Failure>,
+    /// The files that it created or changed, as many as its answer named.
+    pub files: Vec<FileFact<'a>>,
+    /// There were more.
+    pub files_truncated: bool,
+}
+
+/// A file that a run created or changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileFact<'a> {
+    /// Where, below `/data`, for people.
+    pub path: &'a str,
+    /// How long, in bytes.
+    pub size: u64,
+    /// `created` or `changed`.
+    pub change: &'static str,
+}
+
+/// How long each stage of a run took; nothing for one that was not come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stages {
+    /// Waiting for its turn and a slot.
+    pub queue: Option<Duration>,
+    /// Taking a sandbox that stood by, or starting one.
+    pub start: Option<Duration>,
+    /// The sandbox had been standing by.
+    pub stood_by: bool,
+    /// From the program being handed over until its end was known.
+    pub program: Option<Duration>,
+    /// Finding and linking what it wrote.
+    pub collect: Option<Duration>,
+    /// All of it.
+    pub total: Duration,
+}
+
+/// What is the case at this moment, for whoever asks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Programs that may run at once.
+    pub slots: usize,
+    /// Slots that are taken.
+    pub slots_taken: usize,
+    /// Runs that wait for a turn or a slot.
+    pub waiting: usize,
+    /// Runs that wait or run.
+    pub under_way: usize,
+    /// Sandboxes that somebody holds: runs, and those that stand by.
+    pub leased: usize,
+    /// Sandboxes that nobody wants and that are not destroyed yet.
+    pub unwanted: usize,
+    /// How many stand by: language, how far they are, how many.
+    pub standbys: Vec<(Language, &'static str, usize)>,
+    /// How many that stood by served a program so far.
+    pub standbys_taken: u64,
+    /// Languages that can be run now.
+    pub languages: usize,
+}
+
+/// Several observers as one, told in their order.
+#[derive(Clone, Default)]
+pub struct Observers(pub Vec<Arc<dyn Observer>>);
+
+impl Observer for Observers {
+    fn run_over(&self, run: &RunFacts<'_>) {
+        self.0.iter().for_each(|observer| observer.run_over(run));
+    }
+
+    fn refused(&self, code: Code) {
+        self.0.iter().for_each(|observer| observer.refused(code));
+    }
+
+    fn engine_called(&self, operation: &'static str, result: &'static str, took: Duration) {
+        self.0.iter().for_each(|observer| observer.engine_called(operation, result, took));
+    }
+
+    fn answered(&self, status: u16, took: Duration, bytes: Option<u64>) {
+        self.0.iter().for_each(|observer| observer.answered(status, took, bytes));
+    }
+}

@@ -1,0 +1,110 @@
+//! Whether this engine was seen to isolate programs. Nothing is run for anybody before it was.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::watch, time::timeout};
+
+use crate::nouns::error::{Code, Failure};
+
+/// How long a run waits for the answer.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// What is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tested {
+    /// Nothing yet.
+    Pending {
+        /// Why the last attempt told nothing, once there was one.
+        why: Option<String>,
+    },
+    /// It isolates. Each note says what could not be seen.
+    Holds {
+        /// A sentence each.
+        notes: Vec<String>,
+    },
+    /// It does not: one sentence that names what failed and what to do.
+    Broken(String),
+}
+
+impl Default for Tested {
+    fn default() -> Self {
+        Self::Pending { why: None }
+    }
+}
+
+/// The answer, for whoever needs it. A clone is the same.
+#[derive(Debug, Clone, Default)]
+pub struct Proof(Arc<watch::Sender<Tested>>);
+
+impl Proof {
+    /// What is known now.
+    pub fn now(&self) -> Tested {
+        self.0.borrow().clone()
+    }
+
+    /// Says what is known from now on.
+    pub fn settle(&self, tested: Tested) {
+        self.0.send_replace(tested);
+    }
+
+    /// Returns once something is known.
+    pub async fn settled(&self) -> Tested {
+        self.once(|tested| !matches!(tested, Tested::Pending { .. })).await
+    }
+
+    /// Returns once it was tried, whether or not anything is known then.
+    pub async fn tried(&self) -> Tested {
+        self.once(|tested| *tested != Tested::default()).await
+    }
+
+    async fn once(&self, holds: impl FnMut(&Tested) -> bool) -> Tested {
+        // The sender lives in `self`, so this cannot fail.
+        self.0.subscribe().wait_for(holds).await.map_or_else(|_| Tested::default(), |known| known.clone())
+    }
+
+    /// Returns why, once it is known that the engine does not isolate; otherwise never.
+    pub async fn broken(&self) -> String {
+        match self.settled().await {
+            Tested::Broken(why) => why,
+            Tested::Pending { .. } | Tested::Holds { .. } => std::future::pending().await,
+        }
+    }
+
+    /// Waits until a program may be run.
+    ///
+    /// # Errors
+    /// When it may not, or when that is not known for too long.
+    pub async fn wait(&self) -> Result<(), Failure> {
+        match timeout(WAIT_MAX, self.settled()).await {
+            Ok(Tested::Holds { .. }) => Ok(()),
+            Ok(Tested::Broken(_)) => Err(Failure::new(
+                Code::EngineFailed,
+                "The container engine does not isolate programs, so none is run: the operator should run \
+                 `mcp-sandbox-server doctor`.",
+            )),
+            Ok(Tested::Pending { .. }) | Err(_) => Err(Failure::new(
+                Code::EngineUnavailable,
+                "The server has not seen yet that the container engine isolates programs: try again in a moment.",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_runs_before_it_is_known() {
+        let proof = Proof::default();
+        assert_eq!(proof.wait().await.expect_err("nothing is known").code, Code::EngineUnavailable);
+        proof.settle(Tested::Holds { notes: Vec::new() });
+        assert!(proof.wait().await.is_ok());
+        assert!(proof.broken().now_or_never().is_none());
+        proof.settle(Tested::Broken("the network is open".to_owned()));
+        assert_eq!(proof.wait().await.expect_err("it is broken").code, Code::EngineFailed);
+        assert_eq!(proof.broken().await, "the network is open");
+    }
+}

@@ -1,0 +1,170 @@
+//! Proves with a real sandbox that the engine isolates programs as it was told to: a program of ours reads back from inside
+//! what the kernel says of it.
+//!
+//! ```text
+//! SelfTest::follow ── one task: tries a runner after another until the proof is settled; waits for runners and for an
+//!                     engine that is away; ended by `stop`
+//! ```
+
+pub(crate) mod inside;
+mod programs;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{task::JoinHandle, time::sleep};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use self::inside::{Expected, Findings};
+use super::{
+    execution::{Executions, RunRequest},
+    proof::{Proof, Tested},
+};
+use crate::{
+    nouns::{
+        error::{Code, Failure},
+        id::ConversationId,
+        limits::Limits,
+        outcome::Ended,
+    },
+    ports::{
+        auth::Principal,
+        runner::{Catalog, Runner},
+    },
+};
+
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// What a self-test is made of.
+pub struct SelfTestParts {
+    /// Runs the program, as it runs everybody's.
+    pub executions: Executions,
+    /// The runners known now.
+    pub catalog: Arc<Catalog>,
+    /// Where the answer goes.
+    pub proof: Proof,
+    /// What a sandbox may use.
+    pub limits: Limits,
+    /// The user inside.
+    pub uid: u32,
+    /// The sandboxes have a kernel of their own (gVisor, Kata), which tells less of itself.
+    pub own_kernel: bool,
+}
+
+/// What came of one attempt.
+enum Attempt {
+    Settled(Tested),
+    /// Nothing was learned of the engine; why, for the log.
+    Again(String),
+}
+
+/// The service.
+pub struct SelfTest(SelfTestParts);
+
+impl SelfTest {
+    /// Over its parts.
+    pub fn new(parts: SelfTestParts) -> Self {
+        Self(parts)
+    }
+
+    /// Tests until something is known.
+    pub fn follow(self, stop: CancellationToken) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            let _ = stop.run_until_cancelled(self.settle()).await;
+        })
+    }
+
+    async fn settle(&self) {
+        let mut changes = self.0.catalog.changes();
+        let mut pause = PAUSE_MIN;
+        loop {
+            match self.attempt().await {
+                Attempt::Settled(tested) => return self.conclude(tested),
+                Attempt::Again(why) => {
+                    warn!(why, "the self-test could not be made; it is tried again");
+                    self.0.proof.settle(Tested::Pending { why: Some(why) });
+                }
+            }
+            tokio::select! {
+                () = sleep(pause) => pause = (pause * 2).min(PAUSE_MAX),
+                _ = changes.changed() => {}
+            }
+        }
+    }
+
+    fn conclude(&self, tested: Tested) {
+        match &tested {
+            Tested::Holds { notes } => {
+                for note in notes {
+                    warn!("{note}");
+                }
+                info!("the self-test passed: sandboxes isolate as they should");
+            }
+            Tested::Broken(why) => warn!(why, "the self-test failed"),
+            Tested::Pending { .. } => {}
+        }
+        self.0.proof.settle(tested);
+    }
+
+    /// Tries the runners whose language is known here until one tells something.
+    async fn attempt(&self) -> Attempt {
+        let all = self.0.catalog.all();
+        let known: Vec<_> = all.iter().filter_map(|runner| Some((runner, programs::of(&runner.language)?))).collect();
+        let mut why = "no runner image is installed".to_owned();
+        let mut ours = !known.is_empty();
+        if let (true, Some(runner)) = (known.is_empty(), all.first()) {
+            return Attempt::Settled(unknown_languages(runner));
+        }
+        for (runner, program) in known {
+            match self.ask(runner, program).await {
+                Ok(findings) => return Attempt::Settled(judge(findings)),
+                Err(failure) => {
+                    // An engine that refuses, or a runner that breaks, will do so again; whatever else it was may pass.
+                    ours &= matches!(failure.code, Code::EngineFailed | Code::RunnerFailed);
+                    why = format!("{}: {failure}", runner.language);
+                }
+            }
+        }
+        if ours {
+            return Attempt::Settled(Tested::Broken(format!("no sandbox could be tested ({why}): look at the log")));
+        }
+        Attempt::Again(why)
+    }
+
+    async fn ask(&self, runner: &Runner, program: String) -> Result<Findings, Failure> {
+        let conversation = ConversationId::fresh();
+        let mut request = RunRequest::new(Principal::SELF_TEST, conversation, runner.language.clone(), program.into());
+        request.throw_away = true;
+        let report = self.0.executions.run(request).await?;
+        let code = match report.outcome.ended {
+            Ended::Exited { code: 0 } => return Ok(self.judged(&report.stdout.text)),
+            Ended::Exited { .. } | Ended::Signaled { .. } => Code::RunnerFailed,
+            _ => Code::QueueTimeout,
+        };
+        Err(Failure::new(code, format!("its program did not run to its end: {}", report.outcome.sentence())))
+    }
+
+    fn judged(&self, report: &str) -> Findings {
+        let Limits { memory_bytes, processes_max, .. } = self.0.limits;
+        let SelfTestParts { uid, own_kernel, .. } = self.0;
+        inside::inspect(report, &Expected { uid, memory_bytes, processes_max, own_kernel })
+    }
+}
+
+fn judge(findings: Findings) -> Tested {
+    if findings.broken.is_empty() {
+        Tested::Holds { notes: findings.unseen }
+    } else {
+        Tested::Broken(findings.broken.join("; "))
+    }
+}
+
+fn unknown_languages(runner: &Runner) -> Tested {
+    let note = format!(
+        "The self-test has no program for the languages that are installed (such as {}): that sandboxes isolate was \
+         not seen. Install the Bash runner (./build.sh runners) to have it tested.",
+        runner.language
+    );
+    Tested::Holds { notes: vec![note] }
+}

@@ -1,0 +1,51 @@
+//! Programs that print what the kernel says of them, in languages that are usual here. Each prints the same: a line
+//! `== name` before each file, and `== writable` with `yes` when `/data` takes a file. Pure.
+
+use crate::nouns::id::Language;
+
+/// What is read. A file that is not there is an empty part.
+const FILES: [&str; 7] = [
+    "/proc/self/status",
+    "/proc/net/dev",
+    "/proc/self/mountinfo",
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    "/sys/fs/cgroup/pids.max",
+    "/sys/fs/cgroup/pids/pids.max",
+];
+
+const BASH: &str = r#"for f in FILES; do echo "== $f"; cat "$f" 2>/dev/null; done
+echo "== writable"; : > /data/self-test && echo yes
+"#;
+
+const PYTHON: &str = r#"for name in "FILES".split():
+    print("==", name)
+    try:
+        print(open(name).read())
+    except OSError:
+        pass
+print("== writable")
+open("/data/self-test", "w").close()
+print("yes")
+"#;
+
+const NODE: &str = r#"for (const name of "FILES".split(" ")) {
+  console.log("==", name);
+  try { console.log(fs.readFileSync(name, "utf8")); } catch {}
+}
+console.log("== writable");
+fs.writeFileSync("/data/self-test", "");
+console.log("yes");
+"#;
+
+/// The program for a language, where there is one.
+pub(super) fn of(language: &Language) -> Option<String> {
+    let text = match language.as_str() {
+        "bash" | "sh" => BASH.to_owned(),
+        "python" => PYTHON.to_owned(),
+        "javascript" => format!("const fs = require(\"node:fs\");\n{NODE}"),
+        "typescript" => format!("import fs from \"node:fs\";\n{NODE}"),
+        _ => return None,
+    };
+    Some(text.replace("FILES", &FILES.join(" ")))
+}

@@ -1,0 +1,203 @@
+//! Nothing runs before the engine was seen to isolate, and a server on one that does not ends.
+
+use std::{sync::Arc, time::Duration};
+
+use mcp_sandbox_server::{
+    adapters::engine::{
+        docker::{ConnectError, DockerEngine, DockerOptions},
+        fake::FakeEngine,
+    },
+    app::{App, StartError},
+    ports::{
+        engine::Engine,
+        store::{Owner, Store},
+    },
+};
+use reqwest::Client;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, UnixListener, UnixStream},
+    task::JoinHandle,
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{
+    Server,
+    engines::{World, docker_host},
+    server::{TOKEN, settings},
+    until,
+};
+
+/// What a sandbox says of itself when all is well.
+const INSIDE: &str = "== /proc/self/status\nUid:\t1000\t1000\t1000\t1000\nCapInh:\t0\nCapPrm:\t0\nCapEff:\t0\nCapBnd:\t0\n\
+    CapAmb:\t0\nNoNewPrivs:\t1\nSeccomp:\t2\n== /proc/net/dev\n    lo: 0\n== /proc/self/mountinfo\n\
+    1 0 0:1 / / ro - overlay o rw\n== /sys/fs/cgroup/memory.max\n268435456\n== /sys/fs/cgroup/pids.max\n128\n\
+    == writable\nyes\n";
+
+/// A server on a fake engine whose sandboxes say what a test wants them to.
+struct Testing {
+    url: String,
+    engine: FakeEngine,
+    shutdown: CancellationToken,
+    serving: JoinHandle<Result<(), StartError>>,
+    _folder: TempDir,
+}
+
+impl Testing {
+    async fn start(engine: FakeEngine) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().join("root");
+        let config = settings(&root, &[("SANDBOX_STANDBY__TOTAL_MAX", "0")]);
+        let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
+        let store = Arc::new(Store::open(&root, owner).expect("a root"));
+        let probe = engine.probe().await.expect("the fake engine");
+        let mut app = App::assemble(&config, store, Arc::new(engine.clone()), probe).await.expect("a server");
+        app.test_the_engine();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
+        Self { url, engine, shutdown, serving, _folder: folder }
+    }
+
+    async fn ready(&self) -> (u16, Value) {
+        let answer = Client::new().get(format!("{}/readyz", self.url)).send().await.expect("an answer");
+        (answer.status().as_u16(), answer.json().await.expect("JSON"))
+    }
+
+    async fn run(&self) -> Value {
+        let body = json!({"conversationId": "c", "language": "python", "code": "print hello"});
+        let call = Client::new().post(format!("{}/v1/runs", self.url)).bearer_auth(TOKEN).json(&body);
+        call.send().await.expect("an answer").json().await.expect("JSON")
+    }
+
+    async fn ended(self) -> Result<(), StartError> {
+        let ended = timeout(Duration::from_mins(1), self.serving).await.expect("in time").expect("no panic");
+        assert_eq!(self.engine.live(), [], "a sandbox is left");
+        ended
+    }
+}
+
+fn saying(inside: &str) -> FakeEngine {
+    let engine = FakeEngine::default();
+    engine.answer("== ", inside);
+    engine
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_an_engine_that_does_not_isolate_ends_and_runs_nothing() {
+    for (truth, lie, named) in [
+        ("    lo: 0", "    lo: 0\n  eth0: 0", "programs see a network: the engine must honour `NetworkMode: none`"),
+        ("268435456", "9223372036854771712", "the limit on memory does not hold"),
+    ] {
+        let engine = saying(&INSIDE.replace(truth, lie));
+        engine.add_runner("python");
+        let server = Testing::start(engine).await;
+        let started = server.engine.clone();
+        let ended = server.ended().await.expect_err("it does not serve");
+        assert!(ended.to_string().contains(named), "{ended}");
+        assert_eq!(started.started().len(), 1, "the test of the engine and nothing else");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_runners_tests_when_the_first_comes_and_runs_wait_for_it() {
+    let server = Testing::start(saying(INSIDE)).await;
+    let (status, body) = server.ready().await;
+    assert_eq!((status, &body["standbys"]), (503, &json!({})));
+    server.engine.delay_starts(Duration::from_millis(200));
+    server.engine.add_runner("python");
+    until("the runner is known", async || server.run().await["outcome"]["ended"] == "exited").await;
+    let (status, body) = server.ready().await;
+    assert_eq!((status, body["status"].as_str()), (200, Some("ready")), "{body}");
+    server.shutdown.cancel();
+    server.ended().await.expect("it served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_passes_by_is_waited_for() {
+    let engine = saying(INSIDE);
+    engine.add_runner("python");
+    engine.fail_next_start(mcp_sandbox_server::adapters::engine::fake::StartFault::Unavailable);
+    let server = Testing::start(engine).await;
+    until("a later attempt passes", async || server.ready().await.0 == 200).await;
+    assert_eq!(server.engine.started().len(), 1, "the first start was refused before there was anything");
+    server.shutdown.cancel();
+    server.ended().await.expect("it served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn this_engine_isolates_and_doctor_says_so() {
+    let server = Server::start().await;
+    let ready = server.http.get(server.url("/readyz")).send().await.expect("an answer");
+    assert_eq!(ready.status(), 200);
+    let root = server.root.display().to_string();
+    let doctor = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
+        .args(["doctor", "--json"])
+        .envs([("MCP_API_TOKEN", TOKEN), ("FILE_SECRET", crate::support::server::FILE_SECRET)])
+        .envs([("SANDBOX_ROOT", root.as_str()), ("MCP_HTTP_ADDR", "127.0.0.1:0")])
+        .output()
+        .await
+        .expect("doctor");
+    let findings: Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
+    assert!(doctor.status.success(), "{findings:#}");
+    let level = |check: &str| {
+        let found = findings.as_array().expect("a list").iter().find(|finding| finding["check"] == check);
+        found.unwrap_or_else(|| panic!("no {check} in {findings:#}"))["level"].clone()
+    };
+    assert_eq!((level("isolation"), level("standby"), level("disk")), ("ok".into(), "ok".into(), "ok".into()));
+    server.settled().await;
+    server.stop().await;
+}
+
+/// Passes everything on to the engine but the name of one field, which it so does not know.
+async fn deaf_to_runtimes(listener: UnixListener) {
+    let real = docker_host().trim_start_matches("unix://").to_owned();
+    while let Ok((ours, _)) = listener.accept().await {
+        let real = real.clone();
+        tokio::spawn(async move {
+            let (mut from, mut to) = ours.into_split();
+            let (mut answers, mut asks) = UnixStream::connect(real).await.expect("the engine").into_split();
+            let back = tokio::spawn(async move { tokio::io::copy(&mut answers, &mut to).await });
+            let mut bytes = vec![0; 1 << 20];
+            while let Ok(read @ 1..) = from.read(&mut bytes).await {
+                let text = String::from_utf8_lossy(&bytes[..read]).replace("\"Runtime\"", "\"Ignored\"");
+                asks.write_all(text.as_bytes()).await.expect("passed on");
+            }
+            drop(asks);
+            drop(back.await);
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runtime_that_the_engine_does_not_have_or_ignores_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = DockerOptions { runtime: Some("no-such-runtime".to_owned()), ..DockerOptions::new(folder.path()) };
+    let error =
+        DockerEngine::connect(DockerOptions { host: Some(docker_host()), ..options }).await.expect_err("refused");
+    assert!(matches!(&error, ConnectError::Runtime { known, .. } if known.contains("runc")), "{error:?}");
+
+    let socket = folder.path().join("engine.sock");
+    let deaf = tokio::spawn(deaf_to_runtimes(UnixListener::bind(&socket).expect("a socket")));
+    // Another name for the usual runtime, which every engine has; the default has the name `runc`.
+    let other = |options: &mut DockerOptions| options.runtime = Some("io.containerd.runc.v2".to_owned());
+    let test = async |world: &World| {
+        let spec = world.spec();
+        let error = world.engine.start(&spec).await.expect_err("refused");
+        let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        assert!(source.contains("uses the runtime `runc`"), "{error:?}");
+        world.engine.destroy(spec.id).await.expect("destroyed");
+    };
+    World::docker_at(&format!("unix://{}", socket.display()), other).await.hold(test).await;
+    deaf.abort();
+    let test = async |world: &World| {
+        let spec = world.spec();
+        drop(world.engine.start(&spec).await.expect("an engine that hears"));
+        world.engine.destroy(spec.id).await.expect("destroyed");
+    };
+    World::docker_at(&docker_host(), other).await.hold(test).await;
+}
