@@ -18,7 +18,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Server,
+    Server, scale,
     server::{FILE_SECRET, TOKEN},
     until,
 };
@@ -52,7 +52,7 @@ struct Went {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_ends_as_stated_while_a_neighbour_is_served_and_nothing_is_left() {
     let (server, before) = (Server::with(&SETTINGS).await, host::settings());
-    let attacks = corpus::attacks(std::env::var("LONG").is_ok());
+    let attacks = corpus::attacks(scale::long());
     let (count, over) = (attacks.len(), AtomicBool::new(false));
     let attacking = async {
         let went = stream::iter(attacks).map(|attack| go(&server, attack)).buffer_unordered(AT_ONCE);
