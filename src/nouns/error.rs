@@ -55,6 +55,10 @@ pub enum Code {
     BodyTimeout,
     /// A run is going on in the conversation.
     ConversationBusy,
+    /// The program takes no input, or no more of it.
+    InputClosed,
+    /// The program has not read the input that is there.
+    InputFull,
     /// The same idempotency key came with another request before.
     IdempotencyKeyReused,
     /// An archive holds something that is not taken; the sentence names the entry.
@@ -65,7 +69,7 @@ pub enum Code {
 
 impl Code {
     /// Every code, for documents and tests.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 30] = [
         Self::InvalidArgument,
         Self::InvalidRequest,
         Self::Unauthorized,
@@ -91,6 +95,8 @@ impl Code {
         Self::UnsupportedMediaType,
         Self::BodyTimeout,
         Self::ConversationBusy,
+        Self::InputClosed,
+        Self::InputFull,
         Self::IdempotencyKeyReused,
         Self::BadArchive,
         Self::Internal,
@@ -124,6 +130,8 @@ impl Code {
             Self::UnsupportedMediaType => "unsupported_media_type",
             Self::BodyTimeout => "body_timeout",
             Self::ConversationBusy => "conversation_busy",
+            Self::InputClosed => "input_closed",
+            Self::InputFull => "input_full",
             Self::IdempotencyKeyReused => "idempotency_key_reused",
             Self::BadArchive => "bad_archive",
             Self::Internal => "internal",
@@ -143,11 +151,11 @@ impl Code {
             | Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::BodyTimeout => 408,
-            Self::NotAFile | Self::ConversationBusy => 409,
+            Self::NotAFile | Self::ConversationBusy | Self::InputClosed => 409,
             Self::UnsupportedMediaType => 415,
             Self::IdempotencyKeyReused | Self::BadArchive => 422,
             Self::TooLarge => 413,
-            Self::RateLimited => 429,
+            Self::RateLimited | Self::InputFull => 429,
             Self::QueueFull | Self::QueueTimeout | Self::ShuttingDown | Self::EngineUnavailable => 503,
             Self::EngineFailed | Self::RunnerFailed | Self::EngineLost => 502,
             Self::NoSpace | Self::QuotaExceeded => 507,

@@ -22,7 +22,8 @@ pub enum Ended {
     },
     /// The wall clock limit was reached.
     TimedOut,
-    /// The kernel killed the program for its memory use.
+    /// The kernel killed the program itself for its memory use. Where it killed only a child, the program's own end is told
+    /// and [`Outcome::oom_killed`] says the rest.
     OutOfMemory,
     /// It printed more than the ceiling.
     OutputLimit,
@@ -118,6 +119,8 @@ pub struct Figures {
     pub stdout_bytes: u64,
     /// What it printed to standard error, kept or not. In bytes.
     pub stderr_bytes: u64,
+    /// Files that it created or changed, listed or not.
+    pub files: u64,
 }
 
 /// A run's verdict with its figures.
@@ -125,7 +128,7 @@ pub struct Figures {
 pub struct Outcome {
     /// How it ended.
     pub ended: Ended,
-    /// Some process in the sandbox was killed for memory, even if the program itself ended well.
+    /// Some process in the sandbox was killed for memory, the program itself or a child of it.
     pub oom_killed: bool,
     /// The limits it ran under.
     pub limits: Limits,

@@ -172,6 +172,8 @@ pub struct ListBounds {
 pub struct Listing {
     /// Created and changed files in the order of their paths, then the rest in the order of their paths.
     pub entries: Vec<Entry>,
+    /// Files that were created or changed, those too that the bounds leave out.
+    pub changed: u64,
     /// There is more than the bounds allow.
     pub truncated: bool,
     /// What is there and is no plain file.

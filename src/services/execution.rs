@@ -11,7 +11,9 @@
 
 mod collect;
 mod drive;
+mod feed;
 mod handle;
+mod input;
 mod log;
 mod one;
 mod record;
@@ -19,7 +21,11 @@ mod report;
 mod request;
 mod verdict;
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 use tokio::{sync::watch, time::timeout};
@@ -28,6 +34,7 @@ use tracing::{Instrument, info_span, warn};
 
 pub use collect::{Captured, so_far};
 pub use handle::{CancelOnDrop, Run};
+pub use input::INPUT_BYTES_MAX;
 pub use log::{EventLog, LogFacts};
 pub use report::Report;
 pub use request::RunRequest;
@@ -157,20 +164,22 @@ impl Executions {
         }
         let runner = inner.runner(&request.language)?;
         let limits = inner.limits(&request);
-        if runner.protocol == Protocol::Plain && !(request.args.is_empty() && request.stdin.is_empty()) {
-            return Err(Failure::argument(
-                if request.args.is_empty() { "stdin" } else { "args" },
-                format!("the runner of `{}` takes neither arguments nor input", runner.language),
-            ));
+        if runner.protocol == Protocol::Plain
+            && let Some(argument) = framed_only(&request)
+        {
+            let why = format!("the runner of `{}` takes neither arguments nor input", runner.language);
+            return Err(Failure::argument(argument, why));
         }
         let ticket = inner.parts.admission.enter(&request.principal, &request.conversation)?;
         let id = RunId::new();
         let kept = usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX);
         let log = Arc::new(EventLog::new(kept));
         let (language, position) = (runner.language.clone(), ticket.position());
-        log.add(EventKind::Queued { position: position.now().unwrap_or(1) });
+        let place = position.now().unwrap_or(1);
+        log.add(EventKind::Queued { position: place });
         let cancel = inner.cancel_all.child_token();
         let (tell, report) = watch::channel(None);
+        let (input, fed) = if request.stdin_open { Some(input::open()) } else { None }.unzip();
         let task = OneRun {
             inner: Arc::clone(inner),
             id,
@@ -180,12 +189,13 @@ impl Executions {
             log: Arc::clone(&log),
             cancel: cancel.clone(),
             watch: Stopwatch::start(inner.parts.clock.unix_s()),
+            fed: Mutex::new(fed),
         };
         let span = info_span!("run", run = %id);
         inner.tasks.spawn(
             async move {
                 // A panic drops the lease on its way, and readers of the log still learn of an end.
-                let result = AssertUnwindSafe(task.execute(ticket)).catch_unwind().await;
+                let result = AssertUnwindSafe(task.execute(ticket, place)).catch_unwind().await;
                 let result = result.unwrap_or_else(|_| Err(internal())).map(Arc::new);
                 // Told first: whoever reads of the end in the log finds what came of it.
                 tell.send_replace(Some(result.clone()));
@@ -193,7 +203,7 @@ impl Executions {
             }
             .instrument(span),
         );
-        Ok(Run { id, language, position, log, cancel, report })
+        Ok(Run { id, language, position, log, input: input.map(Arc::new), cancel, report })
     }
 
     /// Runs a program to its end.
@@ -245,6 +255,13 @@ impl Executions {
 
 fn stopping() -> Failure {
     Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment.")
+}
+
+/// The first argument that only a framed runner takes.
+fn framed_only(request: &RunRequest) -> Option<&'static str> {
+    let asked =
+        [("args", !request.args.is_empty()), ("stdin", !request.stdin.is_empty()), ("stdinOpen", request.stdin_open)];
+    asked.into_iter().find_map(|(name, asked)| asked.then_some(name))
 }
 
 impl Inner {

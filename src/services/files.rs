@@ -110,6 +110,8 @@ pub struct Skipped {
 pub struct FileList {
     /// Created and changed files first, each group in the order of paths.
     pub files: Vec<FileEntry>,
+    /// Created and changed files, those too that one answer does not hold.
+    pub changed: u64,
     /// There are more than one answer holds.
     pub truncated: bool,
     /// What is there and is no plain file.
@@ -195,6 +197,7 @@ impl Files {
         let expires = self.url_expires_unix_s();
         Ok(FileList {
             files: listing.entries.into_iter().map(|entry| self.entry(conversation, entry, expires)).collect(),
+            changed: listing.changed,
             truncated: listing.truncated,
             skipped: listing.skipped.into_iter().map(|s| Skipped { path: s.path, kind: s.kind.as_str() }).collect(),
         })

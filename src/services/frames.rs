@@ -128,7 +128,15 @@ fn put(out: &mut BytesMut, kind: u8, payload: &[u8]) {
 }
 
 /// Everything of one request, in one piece: a small program is one write.
-pub(crate) fn request(program: &[u8], args: &[String], stdin: &[u8], wall: Duration, grace: Duration) -> Bytes {
+/// Left `open`, the input goes on with [`stdin`] and ends with [`stdin_end`].
+pub(crate) fn request(
+    program: &[u8],
+    args: &[String],
+    stdin: &[u8],
+    open: bool,
+    wall: Duration,
+    grace: Duration,
+) -> Bytes {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let config = Config { args, wall_ms: ms(wall), grace_ms: ms(grace) };
     let config = serde_json::to_vec(&config).unwrap_or_default();
@@ -142,16 +150,31 @@ pub(crate) fn request(program: &[u8], args: &[String], stdin: &[u8], wall: Durat
     if !early.is_empty() {
         put(&mut out, STDIN, early);
     }
-    if late.is_empty() {
+    let ends_early = late.is_empty() && !open;
+    if ends_early {
         put(&mut out, STDIN_END, &[]);
     }
     put(&mut out, GO, &[]);
     for piece in late.chunks(PAYLOAD_BYTES_MAX) {
         put(&mut out, STDIN, piece);
     }
-    if !late.is_empty() {
+    if !ends_early && !open {
         put(&mut out, STDIN_END, &[]);
     }
+    out.freeze()
+}
+
+/// A piece of the program's standard input, of at most [`PAYLOAD_BYTES_MAX`].
+pub(crate) fn stdin(piece: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(HEAD_BYTES + piece.len());
+    put(&mut out, STDIN, piece);
+    out.freeze()
+}
+
+/// The program's standard input is complete.
+pub(crate) fn stdin_end() -> Bytes {
+    let mut out = BytesMut::with_capacity(HEAD_BYTES);
+    put(&mut out, STDIN_END, &[]);
     out.freeze()
 }
 
@@ -294,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_request_is_laid_out_as_documented() {
-        let bytes = request(b"print(1)", &["a".to_owned()], b"", Duration::from_secs(1), Duration::from_secs(2));
+        let bytes = request(b"print(1)", &["a".to_owned()], b"", false, Duration::from_secs(1), Duration::from_secs(2));
         let expected = [
             frame(CONFIG, br#"{"args":["a"],"wallMs":1000,"graceMs":2000}"#),
             frame(PROGRAM, b"print(1)"),
@@ -303,9 +326,15 @@ mod tests {
         ];
         assert_eq!(bytes, expected.concat());
         let long = vec![b'x'; PAYLOAD_BYTES_MAX + 1];
-        let bytes = request(&long, &[], &long, Duration::ZERO, Duration::ZERO);
+        let bytes = request(&long, &[], &long, false, Duration::ZERO, Duration::ZERO);
         let go = bytes.windows(5).position(|w| w == [GO, 0, 0, 0, 0]).expect("GO");
         assert!(bytes[go..].starts_with(&[GO, 0, 0, 0, 0, STDIN, 0, 0, 0, 1, b'x', STDIN_END]));
+        for input in [&b""[..], b"early", &long] {
+            let open = request(b"x", &[], input, true, Duration::ZERO, Duration::ZERO);
+            let closed = request(b"x", &[], input, false, Duration::ZERO, Duration::ZERO);
+            assert_eq!(open.len() + stdin_end().len(), closed.len(), "only the end is not said");
+        }
+        assert_eq!((&stdin(b"ab")[..], &stdin_end()[..]), (&b"\x04\0\0\0\x02ab"[..], &b"\x05\0\0\0\0"[..]));
     }
 
     proptest! {

@@ -15,6 +15,7 @@ mod registry;
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use tokio::{
     sync::broadcast,
@@ -279,6 +280,14 @@ impl Runs {
         let entry = self.entry(principal, run)?;
         entry.run.cancel();
         Ok(entry.view())
+    }
+
+    /// Sends a running program a piece of its standard input; `last` ends it. See [`Run::send_input`].
+    ///
+    /// # Errors
+    /// [`Code::RunNotFound`], [`Code::InputClosed`], [`Code::InputFull`], [`Code::TooLarge`].
+    pub async fn send_input(&self, principal: &Principal, run: RunId, bytes: Bytes, last: bool) -> Result<(), Failure> {
+        self.entry(principal, run)?.run.send_input(bytes, last).await
     }
 
     /// Waits until a run is over, at most so long; answers how it is then.

@@ -1,6 +1,7 @@
 //! Everything that is tested from outside, as one binary.
 
 mod api_conformance;
+mod audience;
 mod bad_input;
 mod canary;
 mod catalog;
@@ -39,3 +40,4 @@ mod standby_changes;
 mod storm;
 mod support;
 mod tidy;
+mod watch;

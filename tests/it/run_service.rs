@@ -182,7 +182,7 @@ async fn what_is_over_is_remembered_within_bounds_and_what_runs_always() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_cost_the_run_nothing_and_one_that_sleeps_is_told_what_it_missed() {
-    let server = FakeServer::start().await;
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "600000")]).await;
     let runs = server.mcp.runs.clone();
     let lines = "print 0123456789\n".repeat(6_000);
     let handle = begin(&runs, "many", &format!("sleep 50ms\n{lines}print end"));

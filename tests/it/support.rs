@@ -8,6 +8,7 @@ pub mod process;
 pub mod scale;
 pub mod server;
 pub mod sheet;
+pub mod sse;
 pub mod until;
 
 pub use fake_server::FakeServer;

@@ -124,6 +124,7 @@ impl Walk {
             return self.skip(path, SkipKind::TooDeep);
         };
         let change = self.change(stat);
+        self.listing.changed += u64::from(change != Change::Unchanged);
         let key = (change == Change::Unchanged, safe.clone());
         let modified_unix_s = stat.stx_mtime.tv_sec;
         self.found.insert(key, Entry { path: safe, size: stat.stx_size, modified_unix_s, change });

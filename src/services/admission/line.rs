@@ -5,9 +5,14 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use tokio::sync::watch;
+
 /// Who waits, in the order in which they came.
 #[derive(Debug, Default)]
-pub(super) struct Line(Mutex<Waiting>);
+pub(super) struct Line {
+    waiting: Mutex<Waiting>,
+    departures: watch::Sender<()>,
+}
 
 #[derive(Debug, Default)]
 struct Waiting {
@@ -44,7 +49,7 @@ impl Line {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -57,10 +62,16 @@ impl InLine {
 impl Drop for InLine {
     fn drop(&mut self) {
         self.line.waiting().numbers.remove(&self.number);
+        self.line.departures.send_replace(());
     }
 }
 
 impl Position {
+    /// Changes whenever somebody leaves the line.
+    pub fn departures(&self) -> watch::Receiver<()> {
+        self.line.departures.subscribe()
+    }
+
     /// How many wait from this one on to the front, itself included: 1 is next. Nothing once it waits no longer. One that
     /// waits for its own conversation may be overtaken.
     pub fn now(&self) -> Option<u32> {

@@ -8,14 +8,13 @@ use std::{pin::Pin, time::Duration};
 use bytes::Bytes;
 use futures_util::{StreamExt, future::BoxFuture, stream::BoxStream};
 use tokio::{
-    io::{AsyncWrite, AsyncWriteExt},
     sync::mpsc,
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::log::EventLog;
+use super::{feed::feed, input::Fed, log::EventLog};
 use crate::{
     nouns::{
         error::{Code, Failure},
@@ -43,11 +42,12 @@ const GRACE: Duration = Duration::from_secs(2);
 const SIGKILL: u8 = 9;
 
 /// What is handed over.
-#[derive(Debug, Clone, Copy)]
 pub(super) struct Job<'a> {
     pub program: &'a Bytes,
     pub args: &'a [String],
     pub stdin: &'a Bytes,
+    /// What follows the input above while the program runs; nothing: its input is complete.
+    pub input: Option<Fed>,
     pub limits: &'a Limits,
 }
 
@@ -68,6 +68,13 @@ pub(super) struct End {
 pub(super) enum How {
     Status(i32),
     Signal(i32),
+}
+
+impl End {
+    /// The program itself was killed, as it says or as a shell that ran it passes on; and not only one of its children.
+    pub(super) fn was_killed(&self) -> bool {
+        matches!(self.how, How::Signal(9) | How::Status(137))
+    }
 }
 
 impl From<Exit> for End {
@@ -144,12 +151,12 @@ pub(super) async fn drive(
     let id = sandbox.id;
     let framed = decoder.is_some();
     let request = if framed {
-        frames::request(job.program, job.args, job.stdin, job.limits.wall(), GRACE)
+        frames::request(job.program, job.args, job.stdin, job.input.is_some(), job.limits.wall(), GRACE)
     } else {
         job.program.clone()
     };
     let (later, more) = mpsc::channel(1);
-    let mut feed = std::pin::pin!(feed(sandbox.stdin, request, !framed, more));
+    let mut feed = std::pin::pin!(feed(sandbox.stdin, request, !framed, more, job.input));
     let mut driving = Driving {
         id,
         output: Some(sandbox.output),
@@ -184,24 +191,6 @@ pub(super) async fn drive(
     };
     let [stdout_bytes, stderr_bytes] = driving.bytes;
     Ok(Driven { stopped: stop, end, wall: begun.elapsed(), stdout_bytes, stderr_bytes })
-}
-
-/// Writes the request, and whatever is to follow. A program that does not read its input is no error.
-async fn feed(
-    mut stdin: Pin<Box<dyn AsyncWrite + Send>>,
-    request: Bytes,
-    close: bool,
-    mut more: mpsc::Receiver<Bytes>,
-) {
-    let mut written = stdin.write_all(&request).await.is_ok() && stdin.flush().await.is_ok();
-    if written && close {
-        drop(stdin.shutdown().await);
-    }
-    while let (true, Some(bytes)) = (written, more.recv().await) {
-        written = stdin.write_all(&bytes).await.is_ok() && stdin.flush().await.is_ok();
-    }
-    // The handle lives as long as the run: dropping it early could close the output on some engines.
-    std::future::pending::<()>().await;
 }
 
 struct Driving<'a> {

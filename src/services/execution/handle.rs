@@ -4,10 +4,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{log::EventLog, report::Report};
+use super::{
+    input::{self, Input},
+    log::EventLog,
+    report::Report,
+};
 use crate::{
     nouns::{
         error::{Code, Failure},
@@ -27,6 +32,8 @@ pub struct Run {
     pub position: Position,
     /// What happens to it.
     pub log: Arc<EventLog>,
+    /// Where its program is sent input, if that was left open.
+    pub(super) input: Option<Arc<Input>>,
     pub(super) cancel: CancellationToken,
     pub(super) report: watch::Receiver<Option<Result<Arc<Report>, Failure>>>,
 }
@@ -56,6 +63,21 @@ impl Run {
     /// What came of it, if it is over.
     pub fn result(&self) -> Option<Result<Arc<Report>, Failure>> {
         self.report.borrow().clone()
+    }
+
+    /// Sends the program a piece of its standard input, all of it or nothing; `last` says that no more comes. Before the
+    /// program has started it is kept; while the program does not read, it waits, for a while. Answers once the piece is
+    /// taken in, which does not say that the program has read it.
+    ///
+    /// # Errors
+    /// [`Code::InputClosed`] when the run is over, its input is, or none was asked for; [`Code::InputFull`] when the
+    /// program does not read; [`Code::TooLarge`] above [`super::INPUT_BYTES_MAX`].
+    pub async fn send_input(&self, bytes: Bytes, last: bool) -> Result<(), Failure> {
+        if self.report.borrow().is_some() {
+            return Err(input::over());
+        }
+        let none = || input::closed("it was begun with a complete one; begin a run with `stdinOpen` to send it more");
+        self.input.as_ref().ok_or_else(none)?.send(bytes, last).await
     }
 
     /// Asks for the run to be stopped. `finished` tells when it is.

@@ -3,7 +3,10 @@
 //! Lives in the task that [`Executions::begin`](super::Executions::begin) spawned, and spawns one more: the engine's
 //! start, which ends by itself and is never broken off.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
@@ -12,6 +15,7 @@ use super::{
     Inner, collect,
     drive::{self, Job},
     handle::internal,
+    input::Fed,
     log::EventLog,
     record::{Stage, Stopwatch},
     report::{Report, note},
@@ -33,7 +37,7 @@ use crate::{
         store::{Mark, StoreError, Usage},
     },
     services::{
-        admission::{Permit, Ticket},
+        admission::{Permit, Position, Ticket},
         files::{Change, FileList},
         janitor::{Lease, chain},
         standby::Taken,
@@ -54,16 +58,20 @@ pub(super) struct OneRun {
     pub(super) log: Arc<EventLog>,
     pub(super) cancel: CancellationToken,
     pub(super) watch: Stopwatch,
+    /// What the program is sent while it runs; taken when it starts, and dropped with the run in any case.
+    pub(super) fed: Mutex<Option<Fed>>,
 }
 
 impl OneRun {
     /// To the end: waits for its turn, gets a sandbox, has the program run, gives everything back.
-    pub(super) async fn execute(&self, ticket: Ticket) -> Result<Report, Failure> {
+    pub(super) async fn execute(&self, ticket: Ticket, place: u32) -> Result<Report, Failure> {
         // Held to the end: the slot and the conversation's turn are given back after the sandbox is posted.
+        let position = ticket.position();
         let _permit = tokio::select! {
             biased;
             () = self.cancel.cancelled() => return Ok(self.cancelled_early()),
             permit = self.permit(ticket) => permit?,
+            () = self.tell_place(&position, place) => return Err(internal()),
         };
         self.watch.over(Stage::Queue);
         let result = self.in_turn().await;
@@ -79,6 +87,21 @@ impl OneRun {
             self.inner.parts.proof.wait().await?;
         }
         ticket.turn().await
+    }
+
+    /// Tells how the run moves up in the line, and never ends by itself.
+    async fn tell_place(&self, position: &Position, mut told: u32) {
+        let mut departures = position.departures();
+        loop {
+            departures.mark_unchanged();
+            if let Some(now) = position.now().filter(|now| is_news(told, *now)) {
+                self.log.add(EventKind::Queued { position: now });
+                told = now;
+            }
+            if departures.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
 
     async fn in_turn(&self) -> Result<Report, Failure> {
@@ -99,7 +122,8 @@ impl OneRun {
         self.write_files().await?;
         self.log.add(EventKind::Started);
         let RunRequest { program, args, stdin, .. } = &self.request;
-        let job = Job { program, args, stdin, limits: &limits };
+        let input = self.fed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let job = Job { program, args, stdin, input, limits: &limits };
         let breach = Arc::clone(parts.files.quota()).breach(self.request.conversation.clone());
         let driven = drive::drive(parts.engine.as_ref(), started, job, &self.log, &self.cancel, breach).await.map_err(
             |error| {
@@ -213,7 +237,8 @@ impl OneRun {
         self.report(Outcome { ended: Ended::Cancelled, oom_killed: false, limits, figures }, FileList::default())
     }
 
-    fn report(&self, outcome: Outcome, files: FileList) -> Report {
+    fn report(&self, mut outcome: Outcome, files: FileList) -> Report {
+        outcome.figures.files = files.changed;
         self.log.flush();
         for file in files.files.iter().filter(|file| file.change != Change::Unchanged) {
             self.log.add(EventKind::File(Box::new(note(file))));
@@ -247,5 +272,30 @@ impl OneRun {
                 self.log.add(EventKind::Failed(failure.clone()));
             }
         }
+    }
+}
+
+/// Whether a new place is worth an event: every one of the last ten, and before that each tenth of the way. So a line of any
+/// length costs a run a bounded log, and all who wait in it bounded work.
+fn is_news(told: u32, now: u32) -> bool {
+    now < told && (now <= 10 || told - now >= told / 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_news;
+
+    #[test]
+    fn a_way_up_a_long_line_is_told_in_few_words() {
+        let (mut told, mut events) = (10_000, Vec::new());
+        for now in (1..=10_000).rev() {
+            if is_news(told, now) {
+                told = now;
+                events.push(now);
+            }
+        }
+        assert!(events.len() < 90, "{}", events.len());
+        assert!(events.ends_with(&[10, 9, 8, 7, 6, 5, 4, 3, 2, 1]), "{events:?}");
+        assert!(!is_news(3, 3) && !is_news(3, 4));
     }
 }

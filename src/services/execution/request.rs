@@ -25,6 +25,8 @@ pub struct RunRequest {
     pub args: Vec<String>,
     /// What the program reads from its standard input. Only a framed runner takes any.
     pub stdin: Bytes,
+    /// More of it follows while the program runs: [`super::Run::send_input`]. Only a framed runner takes any.
+    pub stdin_open: bool,
     /// What this run may use, where it is less than the server's limits.
     pub limits: Option<Limits>,
     /// What is written to `/data` when it is this run's turn.
@@ -43,6 +45,7 @@ impl RunRequest {
             program,
             args: Vec::new(),
             stdin: Bytes::new(),
+            stdin_open: false,
             limits: None,
             files: Vec::new(),
             throw_away: false,

@@ -18,6 +18,7 @@ pub(super) fn outcome(driven: &Driven, limits: Limits) -> Outcome {
             memory_peak_bytes: driven.end.and_then(|end| end.memory_peak_bytes),
             stdout_bytes: driven.stdout_bytes,
             stderr_bytes: driven.stderr_bytes,
+            files: 0,
         },
     }
 }
@@ -28,7 +29,7 @@ fn ended(driven: &Driven) -> Ended {
         (Some(Ended::TimedOut), Some(end)) if end.process_limit_hit => Ended::ProcessLimit,
         (Some(stopped), _) => stopped,
         (None, Some(End { overdue: true, .. })) => Ended::TimedOut,
-        (None, Some(end)) if end.how != How::Status(0) && end.oom_killed => Ended::OutOfMemory,
+        (None, Some(end)) if end.oom_killed && end.was_killed() => Ended::OutOfMemory,
         (None, Some(end)) if end.how != How::Status(0) && end.process_limit_hit => Ended::ProcessLimit,
         (None, Some(End { how: How::Signal(signal), .. })) => Ended::Signaled { signal },
         (None, Some(End { how: How::Status(code), .. })) => Ended::Exited { code },
@@ -60,7 +61,8 @@ mod tests {
             (None, exit(139, false, false), Ended::Signaled { signal: 11 }),
             (None, exit(255, false, false), Ended::Exited { code: 255 }),
             (None, exit(137, true, false), Ended::OutOfMemory),
-            (None, exit(1, true, true), Ended::OutOfMemory),
+            (None, exit(1, true, false), Ended::Exited { code: 1 }),
+            (None, exit(1, true, true), Ended::ProcessLimit),
             (None, exit(0, true, true), Ended::Exited { code: 0 }),
             (None, exit(1, false, true), Ended::ProcessLimit),
             (Some(Ended::TimedOut), exit(137, false, false), Ended::TimedOut),
@@ -82,7 +84,9 @@ mod tests {
             (r#"{"status":137}"#, Ended::Exited { code: 137 }),
             (r#"{"signal":9}"#, Ended::Signaled { signal: 9 }),
             (r#"{"signal":9,"oomKills":1}"#, Ended::OutOfMemory),
+            (r#"{"status":137,"oomKills":1}"#, Ended::OutOfMemory),
             (r#"{"status":0,"oomKills":1}"#, Ended::Exited { code: 0 }),
+            (r#"{"status":1,"oomKills":1}"#, Ended::Exited { code: 1 }),
             (r#"{"status":1,"forksRefused":3}"#, Ended::ProcessLimit),
             (r#"{"signal":9,"killedBy":"deadline"}"#, Ended::TimedOut),
         ] {

@@ -82,7 +82,7 @@ async fn attempt(inner: &Arc<Inner>) -> Option<bool> {
 async fn finish(started: Started, program: &str, limits: &Limits) {
     let Started { mut sandbox, mut decoder } = started;
     let request = match decoder {
-        Some(_) => frames::request(program.as_bytes(), &[], &[], limits.wall(), Duration::ZERO),
+        Some(_) => frames::request(program.as_bytes(), &[], &[], false, limits.wall(), Duration::ZERO),
         None => program.as_bytes().to_vec().into(),
     };
     drop(sandbox.stdin.write_all(&request).await);

@@ -77,8 +77,8 @@ fn absent_is_not_null(operation: &mut Operation) {
             object.schema_type = SchemaType::Type(kind.clone());
         }
     }
-    // A file without bytes is a file; HTTP does not tell an empty body from none.
-    if operation.operation_id.as_deref() == Some("writeFile")
+    // A file without bytes is a file, and so is input; HTTP does not tell an empty body from none.
+    if matches!(operation.operation_id.as_deref(), Some("writeFile" | "sendInput"))
         && let Some(RefOr::T(body)) = &mut operation.request_body
     {
         body.required = None;

@@ -9,6 +9,7 @@ mod call;
 mod conversations;
 mod events;
 mod files;
+mod input;
 mod runners;
 mod runs;
 
@@ -46,6 +47,7 @@ fn described() -> OpenApiRouter<V1Parts> {
         .routes(routes!(runs::create, runs::list))
         .routes(routes!(runs::get))
         .routes(routes!(runs::cancel))
+        .routes(routes!(input::send))
         .routes(routes!(events::watch))
         .routes(routes!(runners::list))
         .routes(routes!(conversations::list))

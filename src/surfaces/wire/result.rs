@@ -71,6 +71,11 @@ pub struct OutcomeResult {
     #[schemars(with = "String")]
     #[schema(nullable = false)]
     pub signal: Option<String>,
+    /// A process was killed for memory: the program itself when it ended `out_of_memory`, else only a child of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
+    #[schema(nullable = false)]
+    pub oom_killed: Option<bool>,
     /// What happened and what to do about it, in one sentence.
     pub sentence: String,
 }
@@ -95,6 +100,8 @@ pub struct FiguresResult {
     pub stdout_bytes: u64,
     /// Bytes printed to standard error, kept or not.
     pub stderr_bytes: u64,
+    /// Files it created or changed, listed or not.
+    pub files_changed: u64,
 }
 
 impl From<&Report> for RunResult {
@@ -124,7 +131,13 @@ impl From<&Outcome> for OutcomeResult {
             }
             _ => (None, None),
         };
-        Self { ended: outcome.ended.word(), exit_code, signal, sentence: outcome.sentence() }
+        Self {
+            ended: outcome.ended.word(),
+            exit_code,
+            signal,
+            oom_killed: outcome.oom_killed.then_some(true),
+            sentence: outcome.sentence(),
+        }
     }
 }
 
@@ -137,6 +150,7 @@ impl From<&Figures> for FiguresResult {
             memory_peak_bytes: figures.memory_peak_bytes,
             stdout_bytes: figures.stdout_bytes,
             stderr_bytes: figures.stderr_bytes,
+            files_changed: figures.files,
         }
     }
 }

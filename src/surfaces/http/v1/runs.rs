@@ -115,6 +115,7 @@ fn request(who: &Principal, asked: CreateRun) -> RunRequest {
     RunRequest {
         args: asked.args,
         stdin: asked.stdin,
+        stdin_open: asked.stdin_open,
         limits: asked.limits,
         ..RunRequest::new(who.clone(), conversation, asked.language, asked.code)
     }

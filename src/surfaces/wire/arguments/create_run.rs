@@ -18,7 +18,8 @@ pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
 const CPU_MILLIS_MIN: u64 = 10;
 const PROCESSES_MIN: u64 = 4;
 const ARGS_MAX: usize = 256;
-const NAMES: &[&str] = &["conversationId", "language", "code", "args", "stdin", "wait", "detach", "limits"];
+const NAMES: &[&str] =
+    &["conversationId", "language", "code", "args", "stdin", "stdinOpen", "wait", "detach", "limits"];
 const LIMITS: &[&str] = &["wallMs", "memoryBytes", "cpuMillis", "processesMax", "outputBytesMax"];
 
 /// Arguments of a run.
@@ -34,6 +35,8 @@ pub struct CreateRun {
     pub args: Vec<String>,
     /// What it reads.
     pub stdin: Bytes,
+    /// It is sent more while it runs.
+    pub stdin_open: bool,
     /// How long to wait for the end; to the end where it is not said.
     pub wait: Option<Duration>,
     /// Whether the run goes on when its client goes away, where it is said.
@@ -62,6 +65,9 @@ pub struct CreateRunBody {
     /// What the program reads from its standard input, for runners that take it.
     #[schema(nullable = false)]
     stdin: Option<String>,
+    /// Its standard input stays open after `stdin`: more is sent with `sendInput`, which also ends it.
+    #[schema(nullable = false)]
+    stdin_open: Option<bool>,
     /// How many seconds to wait for the end; 0 answers at once. Where it is not said, the answer waits for the end.
     #[schema(nullable = false, minimum = 0, maximum = 3600)]
     wait: Option<u64>,
@@ -117,6 +123,7 @@ impl CreateRun {
             code: code.into(),
             args: args(arguments.value("args"))?,
             stdin: arguments.text("stdin")?.unwrap_or_default().into(),
+            stdin_open: arguments.flag("stdinOpen")?.unwrap_or(false),
             wait: arguments.wait("wait")?,
             detach: arguments.flag("detach")?,
             limits: arguments.value("limits").map(|asked| limits(asked, server)).transpose()?,
