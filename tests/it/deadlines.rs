@@ -1,5 +1,5 @@
-//! Three deadlines, none of which needs the others: the server's, process 1's when the server is dead, and the one on the
-//! sandbox's label when its server never comes back.
+//! What ends a sandbox: the server's deadline, process 1 once the server is dead (at its closed streams or at its own deadline,
+//! whichever is first: this does not tell them apart), and the deadline on the label when its server never comes back.
 
 use std::{
     sync::Arc,
