@@ -43,7 +43,9 @@ fn machine() -> String {
 #[tokio::main]
 async fn main() {
     let folder = tempfile::tempdir().expect("a folder");
-    let warm = Server::start(folder.path().join("warm"), &[]).await;
+    // Each round begins a conversation: with the usual places they would all be taken by those of earlier rounds.
+    let places = [("SANDBOX_STANDBY__TOTAL_MAX", "200"), ("SANDBOX_STANDBY__MEMORY_BYTES_MAX", "1099511627776")];
+    let warm = Server::start(folder.path().join("warm"), &places).await;
     let cold = Server::start(folder.path().join("cold"), &[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
     let bare_root = folder.path().join("bare");
     let data = bare_root.join("files");
