@@ -14,6 +14,7 @@
 
 mod adoption;
 mod entry;
+mod places;
 mod refill;
 mod watch;
 
@@ -119,7 +120,7 @@ struct State {
     used: HashMap<Language, Instant>,
     /// The last runs of conversations that may come back, oldest first.
     active: Vec<Active>,
-    /// What one of an image's standbys was last seen to hold, in bytes.
+    /// The most that one of an image's standbys was seen to hold, in bytes.
     memory: HashMap<ImageId, u64>,
 }
 

@@ -122,3 +122,23 @@ async fn none_stand_by_for_a_language_nobody_uses_and_the_budget_holds() {
     server.settled().await;
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn known_conversations_leave_places_for_new_ones() {
+    let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "4"), ("SANDBOX_STANDBY__NAMELESS_MAX", "2")]).await;
+    for n in 0..6 {
+        hello(&server, &format!("known-{n}")).await;
+    }
+    for n in 0..4 {
+        standing(&server, 4).await;
+        let before = server.standbys.taken();
+        assert_eq!(hello(&server, &format!("new-{n}")).await.trim(), "sandbox");
+        assert_eq!(server.standbys.taken(), before + 1, "new-{n} found one");
+    }
+    standing(&server, 4).await;
+    let before = server.standbys.taken();
+    assert_eq!(hello(&server, "new-3").await.split_whitespace().count(), 2, "its file is there");
+    assert_eq!(server.standbys.taken(), before + 1, "a conversation that was active lately found its own");
+    server.settled().await;
+    server.stop().await;
+}

@@ -35,6 +35,11 @@ const PROGRAMS: [(&str, &str); 4] = [
 pub(super) struct Adoption(OnceCell<bool>);
 
 impl Adoption {
+    /// Whether it was tried and does not hold.
+    pub(super) fn is_known_to_fail(&self) -> bool {
+        self.0.get() == Some(&false)
+    }
+
     /// Tries it the first time it is asked.
     pub(super) async fn holds(&self, inner: &Arc<Inner>) -> bool {
         *self

@@ -1,7 +1,11 @@
 //! Decides which standby is wanted next and which is not wanted any more. Runs come first: while one is under way, only
 //! a conversation that keeps coming back gets a new standby.
 
-use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{
+    cmp::Reverse,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::{
     sync::oneshot,
@@ -9,18 +13,16 @@ use tokio::{
 };
 use tracing::debug;
 
-use super::{Active, Entry, For, Inner, Stage, State, watch};
+use super::{Active, Entry, For, Inner, Stage, watch};
 use crate::{
-    nouns::id::{ConversationId, Language, SandboxId},
-    ports::runner::Runner,
+    nouns::id::{ConversationId, SandboxId},
+    ports::{engine::ImageId, runner::Runner},
 };
 
 /// Standbys that the engine works on at once.
 const STARTING_MAX: usize = 2;
 /// How often idle and old ones are looked for.
 const ROUND: Duration = Duration::from_secs(5);
-/// What a standby is taken to hold until one of its image has said it, in bytes.
-const MEMORY_GUESS_BYTES: u64 = 8 << 20;
 /// Runs after which a conversation counts as one that comes back.
 const RUNS_OF_A_REGULAR: u32 = 2;
 
@@ -85,18 +87,13 @@ impl Inner {
                 at += 1;
             }
         }
-        while self.over_budget(&state) {
-            let Some(least) = least_recent(&state) else { break };
-            retired.push(state.entries.swap_remove(least));
+        while let Some(next) = self.too_much(&state) {
+            retired.push(state.entries.swap_remove(next));
         }
         drop(state);
         if !retired.is_empty() {
             debug!(count = retired.len(), "standbys are retired");
         }
-    }
-
-    fn over_budget(&self, state: &State) -> bool {
-        state.entries.len() > self.options.total_max || memory(state) > self.options.memory_bytes_max
     }
 
     /// The next one to start, if there is room for it and it would disturb nobody.
@@ -124,25 +121,11 @@ impl Inner {
                 entry.image == runner.image
                     && matches!(&entry.whose, For::Known { conversation: own, .. } if own == conversation)
             };
-            if !state.entries.iter().any(mine) && self.makes_room(&state, &runner, *at) {
+            if !state.entries.iter().any(mine) && self.fits_known(&state, &runner.image, *at) {
                 return Some(Wanted::Known(conversation.clone(), runner));
             }
         }
         None
-    }
-
-    /// Whether one more fits, if need be in the place of one whose conversation was active before this one. A place that
-    /// is taken from a later one would be taken back at once, and so on for ever.
-    fn makes_room(&self, state: &State, runner: &Runner, at: Instant) -> bool {
-        let bytes = state.memory.get(&runner.image).copied().unwrap_or(MEMORY_GUESS_BYTES);
-        let (full, held) = (state.entries.len() >= self.options.total_max, memory(state));
-        if !full && held + bytes <= self.options.memory_bytes_max {
-            return true;
-        }
-        let Some(least) = least_recent(state) else { return false };
-        let freed = state.memory.get(&state.entries[least].image).copied().unwrap_or(MEMORY_GUESS_BYTES);
-        let earlier = active_at(state, &state.entries[least]).is_some_and(|theirs| theirs < at);
-        earlier && (held + bytes).saturating_sub(freed) <= self.options.memory_bytes_max
     }
 
     fn wanted_nameless(&self) -> Option<Wanted> {
@@ -150,23 +133,18 @@ impl Inner {
         if state.entries.iter().any(|entry| entry.stage == Stage::Starting) {
             return None;
         }
-        let mut languages: Vec<(&Language, &Instant)> = state.used.iter().collect();
-        languages.sort_by_key(|(_, at)| std::cmp::Reverse(**at));
-        for (language, _) in languages {
-            let Some(runner) = self.parts.catalog.find(language) else { continue };
-            let have = state
-                .entries
-                .iter()
-                .filter(|entry| entry.image == runner.image && matches!(entry.whose, For::Nobody(_)))
-                .count();
-            let bytes = state.memory.get(&runner.image).copied().unwrap_or(MEMORY_GUESS_BYTES);
-            let fits =
-                state.entries.len() < self.options.total_max && memory(&state) + bytes <= self.options.memory_bytes_max;
-            if have < self.options.nameless_max && fits {
-                return Some(Wanted::Nameless(runner));
-            }
-        }
-        None
+        let have = |image: &ImageId| {
+            let nobodys = state.entries.iter().filter(|entry| matches!(entry.whose, For::Nobody(_)));
+            nobodys.filter(|entry| entry.image == *image).count()
+        };
+        let candidates = state.used.iter().filter_map(|(language, at)| {
+            let runner = self.parts.catalog.find(language)?;
+            let have = have(&runner.image);
+            (have < self.options.nameless_max && self.fits(&state, &runner.image)).then_some((have, *at, runner))
+        });
+        // Every language has its first one before any has its second; of those the one that was used last.
+        let next = candidates.min_by_key(|(have, at, _)| (*have, Reverse(*at)));
+        next.map(|(.., runner)| Wanted::Nameless(runner))
     }
 
     /// Begins to start one. False when it cannot be done now.
@@ -211,26 +189,4 @@ impl Inner {
         self.retire();
         true
     }
-}
-
-/// What all of them hold, as far as it is known.
-fn memory(state: &State) -> u64 {
-    let of = |entry: &Entry| {
-        entry.memory_bytes.or_else(|| state.memory.get(&entry.image).copied()).unwrap_or(MEMORY_GUESS_BYTES)
-    };
-    state.entries.iter().map(of).sum()
-}
-
-/// When the conversation of a standby was last active.
-fn active_at(state: &State, entry: &Entry) -> Option<Instant> {
-    let For::Known { conversation, .. } = &entry.whose else { return None };
-    state.active.iter().find(|active| active.conversation == *conversation).map(|active| active.at)
-}
-
-/// The one that leaves first: of a conversation the one that was active longest ago, otherwise the oldest.
-fn least_recent(state: &State) -> Option<usize> {
-    let known = (0..state.entries.len()).filter(|&at| matches!(state.entries[at].whose, For::Known { .. }));
-    known
-        .min_by_key(|&at| active_at(state, &state.entries[at]))
-        .or_else(|| (0..state.entries.len()).min_by_key(|&at| state.entries[at].since))
 }

@@ -107,7 +107,8 @@ impl Inner {
         if let Some(bytes) = memory_bytes {
             entry.memory_bytes = Some(bytes);
             let image = entry.image.clone();
-            state.memory.insert(image, bytes);
+            let most = state.memory.entry(image).or_default();
+            *most = bytes.max(*most);
         }
         drop(state);
         self.wake.notify_one();
