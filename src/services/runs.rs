@@ -11,7 +11,9 @@
 
 mod events;
 mod feed;
+mod handle;
 mod registry;
+mod view;
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,15 +25,19 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use self::feed::FeedItem;
-use self::{feed::Notice, registry::Registry};
-use super::execution::{Captured, Executions, Report, Run, RunRequest, so_far};
+pub use self::{
+    feed::FeedItem,
+    handle::{Policy, RunHandle},
+    view::{RunPage, RunState, RunView},
+};
+use self::{feed::Notice, registry::Registry, view::Entry};
+use super::execution::{Captured, Executions, RunRequest};
 use crate::{
     nouns::{
         clock::Clock,
         error::{Code, Failure},
         event::Event,
-        id::{ConversationId, Language, RunId},
+        id::{ConversationId, RunId},
     },
     ports::{auth::Principal, runner::Runner},
 };
@@ -66,16 +72,6 @@ impl Default for RunsOptions {
     }
 }
 
-/// What becomes of a run when whoever began it goes away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Policy {
-    /// It is cancelled.
-    #[default]
-    CancelWhenLeft,
-    /// It goes on.
-    Detached,
-}
-
 /// The service. A clone is the same service.
 #[derive(Clone)]
 pub struct Runs(Arc<Inner>);
@@ -89,125 +85,6 @@ struct Inner {
     followers: TaskTracker,
     /// Nothing will happen any more: ends the feeds.
     over: CancellationToken,
-}
-
-/// What is remembered of a run.
-pub(crate) struct Entry {
-    principal: Principal,
-    conversation: ConversationId,
-    created_unix_s: i64,
-    run: Run,
-}
-
-/// Where a run is on its way.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RunState {
-    /// It waits for its turn, or its sandbox is being started.
-    Queued {
-        /// How many wait from it on to the front, itself included; nothing when its turn has come.
-        position: Option<u32>,
-    },
-    /// The program runs.
-    Running,
-    /// It is over.
-    Finished,
-}
-
-impl RunState {
-    /// One word for it.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::Queued { .. } => "queued",
-            Self::Running => "running",
-            Self::Finished => "finished",
-        }
-    }
-}
-
-/// A run as it is now.
-#[derive(Debug, Clone)]
-pub struct RunView {
-    /// Which.
-    pub run: RunId,
-    /// Whose files are `/data`.
-    pub conversation: ConversationId,
-    /// The language's own name.
-    pub language: Language,
-    /// Where it is on its way.
-    pub state: RunState,
-    /// When it was asked for, in seconds since the Unix epoch.
-    pub created_unix_s: i64,
-    /// When the program was handed over, counted from when it was asked for.
-    pub started: Option<Duration>,
-    /// How long the program has run so far, or took.
-    pub wall: Duration,
-    /// What came of it, when it is over: a report, or a failure of ours.
-    pub result: Option<Result<Arc<Report>, Failure>>,
-    /// The number of the newest event.
-    pub newest: u64,
-}
-
-/// A page of runs.
-#[derive(Debug, Clone)]
-pub struct RunPage {
-    /// Newest first.
-    pub runs: Vec<RunView>,
-    /// Where the next page begins, when there is more.
-    pub after: Option<RunId>,
-}
-
-/// A run that was begun here. Its drop does what the policy says.
-pub struct RunHandle {
-    entry: Arc<Entry>,
-    policy: Policy,
-}
-
-impl Drop for RunHandle {
-    fn drop(&mut self) {
-        if self.policy == Policy::CancelWhenLeft {
-            self.entry.run.cancel();
-        }
-    }
-}
-
-impl RunHandle {
-    /// Which.
-    pub fn id(&self) -> RunId {
-        self.entry.run.id
-    }
-
-    /// As it is now.
-    pub fn view(&self) -> RunView {
-        self.entry.view()
-    }
-
-    /// Waits for the end. May be dropped and called again.
-    ///
-    /// # Errors
-    /// Our own failures; a program that fails is a report.
-    pub async fn finished(&self) -> Result<Arc<Report>, Failure> {
-        self.entry.run.clone().finished().await
-    }
-
-    /// Asks for the run to be stopped; `finished` tells when the program is dead.
-    pub fn cancel(&self) {
-        self.entry.run.cancel();
-    }
-
-    /// Its events from this number on: see [`Runs::events`].
-    pub fn events(&self, from: u64) -> BoxStream<'static, Event> {
-        events::stream(Arc::clone(&self.entry.run.log), from)
-    }
-
-    /// What it printed after this event, as far as it is kept.
-    pub fn output(&self, after: u64) -> (Captured, Captured) {
-        self.entry.output(after)
-    }
-
-    /// From now on the run goes on without its caller.
-    pub fn detach(mut self) {
-        self.policy = Policy::Detached;
-    }
 }
 
 impl Runs {
@@ -378,55 +255,6 @@ impl Runs {
             let why = format!("runId: there is no run `{run}`, or it is no longer kept: run the program again.");
             Failure::new(Code::RunNotFound, why)
         })
-    }
-}
-
-impl Entry {
-    fn view(&self) -> RunView {
-        let result = self.run.result();
-        let facts = self.run.log.facts();
-        let state = match (&result, facts.started_at) {
-            (Some(_), _) => RunState::Finished,
-            (None, Some(_)) => RunState::Running,
-            (None, None) => RunState::Queued { position: self.run.position.now() },
-        };
-        let so_far = || facts.started_at.map(|at| facts.ended_at.unwrap_or(self.run.log.age()).saturating_sub(at));
-        let wall = match &result {
-            Some(Ok(report)) => report.outcome.figures.wall,
-            _ => so_far().unwrap_or_default(),
-        };
-        RunView {
-            run: self.run.id,
-            conversation: self.conversation.clone(),
-            language: self.run.language.clone(),
-            state,
-            created_unix_s: self.created_unix_s,
-            started: facts.started_at,
-            wall,
-            result,
-            newest: facts.newest,
-        }
-    }
-
-    fn output(&self, after: u64) -> (Captured, Captured) {
-        self.output_until(after, u64::MAX)
-    }
-
-    fn output_until(&self, after: u64, last: u64) -> (Captured, Captured) {
-        let mut events = self.run.log.since(after.saturating_add(1));
-        events.retain(|event| event.number <= last);
-        so_far(&events)
-    }
-
-    /// What it costs to remember this run, in bytes: an estimate from above for what is not text.
-    fn kept_bytes(&self) -> usize {
-        const FILE_BYTES: usize = 1024;
-        const ENTRY_BYTES: usize = 4096;
-        let of_report = |report: Arc<Report>| {
-            report.stdout.text.len() + report.stderr.text.len() + report.files.files.len() * FILE_BYTES
-        };
-        let report = self.run.result().and_then(Result::ok).map_or(0, of_report);
-        ENTRY_BYTES + self.run.log.facts().kept_bytes + report
     }
 }
 
