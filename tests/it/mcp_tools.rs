@@ -5,11 +5,13 @@ use std::time::Duration;
 use mcp_sandbox_server::surfaces::http::mcp::McpHttpOptions;
 use reqwest::Response;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::support::fake_server::{BOTH, FakeServer, messages};
+use crate::support::{
+    fake_server::{BOTH, FakeServer, messages},
+    until,
+};
 
 const TOOLS: [&str; 8] =
     ["run_code", "get_run", "cancel_run", "list_runners", "list_files", "read_file", "write_file", "delete_file"];
@@ -43,12 +45,7 @@ fn hold(name: &str, text: &str) {
 
 /// Waits until the fake engine has so many sandboxes alive.
 async fn alive(server: &FakeServer, count: usize) {
-    let reached = async {
-        while server.engine.live().len() != count {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(Duration::from_secs(20), reached).await.unwrap_or_else(|_| panic!("never {count} sandboxes"));
+    until(&format!("{count} sandboxes are alive"), async || server.engine.live().len() == count).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
