@@ -20,6 +20,9 @@ use crate::programs::Program;
 
 const TOKEN: &str = "0123456789abcdef-of-the-bench";
 
+/// Looks in a row that find nothing moving, 10 ms apart.
+const QUIET_TICKS: u32 = 30;
+
 /// A server at work.
 pub struct Server {
     url: String,
@@ -74,12 +77,16 @@ impl Server {
         self.catalog.find(&program.language.parse().expect("a language")).expect("a runner image: run ./build.sh")
     }
 
-    /// Waits, untimed, until the standbys of a quiet minute are there.
+    /// Waits, untimed, until the standbys of a quiet minute are there and nothing has moved for a while: a sandbox that is
+    /// being started or destroyed for the run before would be measured with the next.
     pub async fn settle(&self, program: &Program, wanted: usize) {
         let image = self.runner(program).image;
         let mut ticks = interval(Duration::from_millis(10));
-        while self.standbys.standing_by(&image) < wanted || self.standbys.loading() > 0 {
+        let mut quiet = 0;
+        while quiet < QUIET_TICKS {
             ticks.tick().await;
+            let ready = self.standbys.standing_by(&image) >= wanted && self.standbys.loading() == 0;
+            quiet = if ready { quiet + 1 } else { 0 };
         }
     }
 
