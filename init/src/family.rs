@@ -4,7 +4,7 @@
 
 use std::{
     collections::HashMap,
-    fs, thread,
+    fs, io, thread,
     time::{Duration, Instant},
 };
 
@@ -100,19 +100,24 @@ pub fn kill(pid: Pid) {
 
 /// Whether this one is the only process that is left.
 pub fn is_only(pid: Pid) -> bool {
-    let left = descendants(getpid(), &parents());
-    left.iter().all(|one| *one == pid)
+    if is_alone() {
+        // Whatever else is in this namespace is the sandbox's, and a look at its name takes no lock of its.
+        let raw = pid.as_raw_nonzero().get();
+        return processes().is_ok_and(|mut all| all.all(|one| one == 1 || one == raw));
+    }
+    descendants(getpid(), &parents()).iter().all(|one| *one == pid)
+}
+
+/// Every process in this namespace.
+fn processes() -> io::Result<impl Iterator<Item = i32>> {
+    let entries = fs::read_dir("/proc")?.flatten();
+    Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
 }
 
 /// Every process, and its parent.
 fn parents() -> HashMap<i32, i32> {
-    let Ok(folder) = fs::read_dir("/proc") else { return HashMap::new() };
-    let one = |entry: fs::DirEntry| {
-        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-        Some((pid, parent(&stat)?))
-    };
-    folder.flatten().filter_map(one).collect()
+    let one = |pid| Some((pid, parent(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?));
+    processes().map(|all| all.filter_map(one).collect()).unwrap_or_default()
 }
 
 /// The parent in a line of /proc/PID/stat. The name, in brackets, may hold anything.

@@ -281,17 +281,30 @@ def _keep(ctypes):
     nothing to give back before it is told. Process 1 ends the keeper with everything else.
 
     It is process 1's child, not this one's, shares the open files, so that one which the program closes is closed, and
-    hears no signal."""
-    from _signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask, valid_signals
+    hears no signal. Giving the memory back is for when nobody needs the processor: its nice value is 19, which it has
+    from the thread that makes it, since a process cannot take its own back and can change no other's."""
+    import _thread
+    from _signal import SIG_BLOCK, pthread_sigmask, valid_signals
 
     share_memory_folder_and_files, child_of_process_1 = 0x100 | 0x200 | 0x400, 0x8000  # CLONE_VM, _FS, _FILES; _PARENT
     libc = ctypes.CDLL(None, use_errno=True)
     stack = ctypes.create_string_buffer(_KEEPERS_STACK)
     top = ctypes.c_void_p(ctypes.addressof(stack) + _KEEPERS_STACK)
     pause = ctypes.cast(libc.pause, ctypes.c_void_p)
-    before = pthread_sigmask(SIG_BLOCK, valid_signals())
-    pid = libc.clone(pause, top, share_memory_folder_and_files | child_of_process_1, None)
-    pthread_sigmask(SIG_SETMASK, before)
+    made, pid = _thread.allocate_lock(), 0
+
+    def make():
+        nonlocal pid
+        try:
+            pthread_sigmask(SIG_BLOCK, valid_signals())
+            os.setpriority(os.PRIO_PROCESS, 0, 19)
+            pid = libc.clone(pause, top, share_memory_folder_and_files | child_of_process_1, None)
+        finally:
+            made.release()
+
+    made.acquire()
+    _thread.start_new_thread(make, ())
+    made.acquire()
     return pid, stack
 
 
