@@ -52,9 +52,7 @@ use crate::{
         vitals::Vitals,
     },
     surfaces::{
-        http::{
-            self, HttpParts, body::BodyLimits, guard::Names, mcp::McpHttpOptions, piston::PistonParts, v1::V1Parts,
-        },
+        http::{self, HttpParts, body::Bodies, guard::Names, mcp::McpHttpOptions, piston::PistonParts, v1::V1Parts},
         mcp::{McpOptions, McpParts},
     },
 };
@@ -274,10 +272,11 @@ impl App {
         let beside = listen_for_metrics(config).await?;
         let beside = beside.map(|listener| (listener, http::metrics::router(measured.clone())));
         let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: mcp_options(config) };
+        let bodies = bodies(config);
         let router = http::router(HttpParts {
-            mcp: http::mcp::router(mcp.clone(), &mcp_http_options(config, stop.clone())),
-            v1: http::v1::router(v1_parts(config, &runs, &executions, &files)),
-            piston: http::piston::router(piston_parts(config, &runs)),
+            mcp: http::mcp::router(mcp.clone(), &mcp_http_options(config, bodies.clone(), stop.clone())),
+            v1: http::v1::router(v1_parts(config, bodies.clone(), &runs, &executions, &files)),
+            piston: http::piston::router(piston_parts(config, bodies, &runs)),
             files: http::files::router(Arc::clone(&files)),
             tokens: Arc::new(Tokens::new(config.api_token.expose())),
             readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), proof.clone(), vitals)),
@@ -514,33 +513,32 @@ fn mcp_options(config: &Config) -> McpOptions {
     }
 }
 
-fn mcp_http_options(config: &Config, shutdown: CancellationToken) -> McpHttpOptions {
+fn mcp_http_options(config: &Config, bodies: Bodies, shutdown: CancellationToken) -> McpHttpOptions {
     McpHttpOptions {
-        body_bytes_max: usize::try_from(config.server.body_bytes_max).unwrap_or(usize::MAX),
-        body_read_max: Duration::from_millis(config.server.body_read_ms),
+        bodies,
         run_max: Duration::from_millis(config.limits.wall_ms + config.admission.queue_wait_ms),
         shutdown,
     }
 }
 
-fn v1_parts(config: &Config, runs: &Runs, executions: &Executions, files: &Arc<Files>) -> V1Parts {
+fn v1_parts(config: &Config, bodies: Bodies, runs: &Runs, executions: &Executions, files: &Arc<Files>) -> V1Parts {
     V1Parts {
         runs: runs.clone(),
         files: Arc::clone(files),
         conversations: Conversations::new(Arc::clone(files), executions.clone()),
         keys: Arc::default(),
         limits: config.limits.limits(),
-        bodies: body_limits(config),
+        bodies,
     }
 }
 
-fn piston_parts(config: &Config, runs: &Runs) -> PistonParts {
-    PistonParts { runs: runs.clone(), bodies: body_limits(config), limits: config.limits.limits() }
+fn piston_parts(config: &Config, bodies: Bodies, runs: &Runs) -> PistonParts {
+    PistonParts { runs: runs.clone(), bodies, limits: config.limits.limits() }
 }
 
-fn body_limits(config: &Config) -> BodyLimits {
-    BodyLimits {
-        bytes_max: usize::try_from(config.server.body_bytes_max).unwrap_or(usize::MAX),
-        read_max: Duration::from_millis(config.server.body_read_ms),
-    }
+fn bodies(config: &Config) -> Bodies {
+    let bytes = |setting: u64| usize::try_from(setting).unwrap_or(usize::MAX);
+    let server = &config.server;
+    let read_max = Duration::from_millis(server.body_read_ms);
+    Bodies::new(bytes(server.body_bytes_max), read_max, bytes(server.bodies_bytes_max))
 }

@@ -76,6 +76,8 @@ section! {
     pub struct Server("server") {
         /// Largest request body, in bytes. Uploads are base64, so a file may be three quarters of it.
         body_bytes_max: u64 = 12 << 20,
+        /// What all request bodies that are being read or worked on may hold together, in bytes.
+        bodies_bytes_max: u64 = 256 << 20,
         /// How long a client may take to send its request's head, in milliseconds.
         header_read_ms: u64 = 10_000,
         /// How long a client may take to send its request's body, in milliseconds.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mcp_sandbox_server::surfaces::http::mcp::McpHttpOptions;
+use mcp_sandbox_server::surfaces::http::{body::Bodies, mcp::McpHttpOptions};
 use reqwest::Response;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -204,8 +204,7 @@ async fn files_are_written_read_listed_and_deleted() {
 async fn without_a_principal_nobody_is_served() {
     let server = FakeServer::start().await;
     let options = McpHttpOptions {
-        body_bytes_max: 1000,
-        body_read_max: Duration::from_secs(1),
+        bodies: Bodies::new(1000, Duration::from_secs(1), 1000),
         run_max: Duration::from_secs(1),
         shutdown: CancellationToken::new(),
     };

@@ -84,6 +84,7 @@ impl Config {
             ("SANDBOX_LIMITS__TMP_BYTES", limits.tmp_bytes, 1 << 20, 1 << 40),
             ("SANDBOX_LIMITS__PROGRAM_BYTES_MAX", limits.program_bytes_max, 1, 64 << 20),
             ("SANDBOX_SERVER__BODY_BYTES_MAX", self.server.body_bytes_max, 4096, 256 << 20),
+            ("SANDBOX_SERVER__BODIES_BYTES_MAX", self.server.bodies_bytes_max, 4096, 1 << 40),
             ("SANDBOX_SERVER__HEADER_READ_MS", self.server.header_read_ms, 100, 600_000),
             ("SANDBOX_SERVER__BODY_READ_MS", self.server.body_read_ms, 100, 3_600_000),
             ("SANDBOX_SERVER__CONNECTIONS_MAX", self.server.connections_max.into(), 1, 1 << 20),

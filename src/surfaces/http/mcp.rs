@@ -21,17 +21,15 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
-    body::{Body, Bytes},
+    body::Body,
     extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use rmcp::transport::streamable_http_server::{
     StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
 };
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use self::{envelope::Envelope, refusal::Refusal};
@@ -40,7 +38,7 @@ use crate::{
     ports::auth::Principal,
     services::runs::Runs,
     surfaces::{
-        http::body::discard,
+        http::body::{Bodies, discard},
         mcp::{McpParts, McpServer, OneAnswer},
     },
 };
@@ -64,10 +62,8 @@ const BOTH_KINDS: HeaderValue = HeaderValue::from_static("application/json, text
 /// How requests are taken in.
 #[derive(Debug, Clone)]
 pub struct McpHttpOptions {
-    /// The largest body, in bytes.
-    pub body_bytes_max: usize,
-    /// How long a client may take to send its body.
-    pub body_read_max: Duration,
+    /// How bodies are taken in.
+    pub bodies: Bodies,
     /// The longest that a call can be silent: waiting for its turn and running.
     pub run_max: Duration,
     /// Ends every stream and session.
@@ -85,8 +81,7 @@ struct Mount {
     plain: Service,
     manager: Arc<LocalSessionManager>,
     runs: Runs,
-    body_bytes_max: usize,
-    body_read_max: Duration,
+    bodies: Bodies,
 }
 
 /// The route. Whoever mounts it lets nobody in without a `Principal` among the request's extensions.
@@ -100,7 +95,7 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
     let base = StreamableHttpServerConfig::default()
         .disable_allowed_hosts()
         .disable_allowed_origins()
-        .with_max_request_body_bytes(options.body_bytes_max)
+        .with_max_request_body_bytes(options.bodies.bytes_max())
         .with_cancellation_token(options.shutdown.clone());
     let service = |config| {
         let server = server.clone();
@@ -112,8 +107,7 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
         plain: service(base.with_legacy_session_mode(false).with_json_response(true)),
         manager: Arc::clone(&manager),
         runs,
-        body_bytes_max: options.body_bytes_max,
-        body_read_max: options.body_read_max,
+        bodies: options.bodies.clone(),
     };
     Router::new()
         .route("/mcp", post(call).get(session).delete(session))
@@ -135,7 +129,7 @@ async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
             discard(body).await;
             return Err(full);
         }
-        let body = mount.read(&head.headers, body).await?;
+        let body = mount.bodies.read(&head.headers, body).await.map_err(|failure| Refusal::from(&failure))?;
         let envelope = Envelope::read(&body)?;
         check_method(&head.headers, &envelope)?;
         Ok::<_, Refusal>((body, envelope))
@@ -161,28 +155,6 @@ impl Mount {
         match head.extensions.get::<Principal>() {
             Some(who) if begins_a_run => self.runs.room(who).map_err(|failure| Refusal::from(&failure)),
             _ => Ok(()),
-        }
-    }
-
-    async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
-        let max = self.body_bytes_max;
-        let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-        let too_large = || {
-            let why = format!("The body is larger than {max} bytes: send less, or write the data in several files.");
-            Refusal::request(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge, why)
-        };
-        if announced.is_some_and(|length: u64| length > max as u64) {
-            return Err(too_large());
-        }
-        match timeout(self.body_read_max, Limited::new(body, max).collect()).await {
-            Ok(Ok(collected)) => Ok(collected.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) => Err(Refusal::invalid("The body broke off: send it again.")),
-            Err(_) => Err(Refusal::request(
-                StatusCode::REQUEST_TIMEOUT,
-                Code::InvalidRequest,
-                format!("The body took longer than {} s: send it faster.", self.body_read_max.as_secs()),
-            )),
         }
     }
 

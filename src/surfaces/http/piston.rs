@@ -25,7 +25,7 @@ use self::{
     selector::version,
 };
 use super::{
-    body::{BodyLimits, discard},
+    body::{Bodies, discard},
     failure::Refused,
 };
 use crate::{
@@ -47,7 +47,7 @@ pub struct PistonParts {
     /// Runs programs.
     pub runs: Runs,
     /// How bodies are taken in.
-    pub bodies: BodyLimits,
+    pub bodies: Bodies,
     /// What a run may use at most.
     pub limits: Limits,
 }
@@ -152,7 +152,7 @@ async fn no_packages() -> Refused {
 )]
 async fn execute(
     State(runs): State<Runs>,
-    State(bodies): State<BodyLimits>,
+    State(bodies): State<Bodies>,
     State(limits): State<Limits>,
     axum::Extension(who): axum::Extension<Principal>,
     headers: HeaderMap,

@@ -19,7 +19,7 @@ use axum::{Router, extract::FromRef, routing::get};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::body::BodyLimits;
+use super::body::Bodies;
 use crate::{
     nouns::limits::Limits,
     services::{conversations::Conversations, files::Files, idempotency::Idempotency, runs::Runs},
@@ -37,7 +37,7 @@ pub struct V1Parts {
     /// Which requests began which runs.
     pub keys: Arc<Idempotency>,
     /// How bodies are taken in.
-    pub bodies: BodyLimits,
+    pub bodies: Bodies,
     /// What a run may use at most.
     pub limits: Limits,
 }

@@ -16,7 +16,7 @@ use crate::{
     services::files::Files,
     surfaces::{
         http::{
-            body::{BodyLimits, media_type},
+            body::{Bodies, media_type},
             failure::Refused,
         },
         wire::ImportResult,
@@ -57,7 +57,7 @@ pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<
 )]
 pub(super) async fn write(
     State(files): State<Arc<Files>>,
-    State(limits): State<BodyLimits>,
+    State(limits): State<Bodies>,
     call: Call,
     body: Body,
 ) -> Result<Json<ImportResult>, Refused> {

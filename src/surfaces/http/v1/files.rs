@@ -14,7 +14,7 @@ use super::call::Call;
 use crate::{
     services::files::{Change, Files},
     surfaces::{
-        http::{body::BodyLimits, failure::Refused, files as downloads},
+        http::{body::Bodies, failure::Refused, files as downloads},
         wire::{File, FileListing},
     },
 };
@@ -79,7 +79,7 @@ pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<
 )]
 pub(super) async fn write(
     State(files): State<Arc<Files>>,
-    State(limits): State<BodyLimits>,
+    State(limits): State<Bodies>,
     call: Call,
     body: Body,
 ) -> Result<Response, Refused> {

@@ -5,7 +5,7 @@ use axum::{body::Body, extract::State, http::StatusCode};
 use super::call::Call;
 use crate::{
     services::{execution::INPUT_BYTES_MAX, runs::Runs},
-    surfaces::http::{body::BodyLimits, failure::Refused},
+    surfaces::http::{body::Bodies, failure::Refused},
 };
 
 /// Send a running program input.
@@ -25,7 +25,7 @@ use crate::{
 )]
 pub(super) async fn send(
     State(runs): State<Runs>,
-    State(bodies): State<BodyLimits>,
+    State(bodies): State<Bodies>,
     call: Call,
     body: Body,
 ) -> Result<StatusCode, Refused> {
@@ -33,7 +33,7 @@ pub(super) async fn send(
     let (run, last) = (call.run()?, query.get::<bool>("eof")?.unwrap_or(false));
     // Nobody's body is read for a run that is not there.
     runs.get(&call.who, run)?;
-    let limits = BodyLimits { bytes_max: bodies.bytes_max.min(INPUT_BYTES_MAX), ..bodies };
+    let limits = bodies.at_most(INPUT_BYTES_MAX);
     let bytes = limits.read(&call.headers, body).await?;
     runs.send_input(&call.who, run, bytes, last).await?;
     Ok(StatusCode::ACCEPTED)

@@ -29,7 +29,7 @@ use crate::{
     },
     surfaces::{
         http::{
-            body::{BodyLimits, discard},
+            body::{Bodies, discard},
             failure::Refused,
         },
         wire::{
@@ -64,7 +64,7 @@ const KEY_CHARS_MAX: usize = 255;
 pub(super) async fn create(
     State(runs): State<Runs>,
     State(keys): State<Arc<Idempotency>>,
-    State(bodies): State<BodyLimits>,
+    State(bodies): State<Bodies>,
     State(server): State<Limits>,
     call: Call,
     body: Body,
