@@ -1,4 +1,4 @@
-//! The words of the trade as types: identifiers, limits, outcomes, events, time and the list of machine codes.
+//! The words of the trade as types: identifiers, limits, outcomes, events, time, places in traces and the list of machine codes.
 //!
 //! Nouns know nothing of engines, HTTP, files or settings; every other room may use them.
 
@@ -10,3 +10,4 @@ pub mod limits;
 #[cfg(test)]
 pub(crate) mod long;
 pub mod outcome;
+pub mod trace;

@@ -27,7 +27,7 @@ use crate::{
     nouns::error::Code,
     ports::{
         auth::Principal,
-        observer::{Observer, RunFacts, Standing},
+        observer::{AnswerFacts, CallFacts, Observer, RunFacts, Standing},
     },
 };
 
@@ -273,13 +273,14 @@ impl Observer for Metrics {
         self.refusals.get_or_create(&Why { code: code.as_str() }).inc();
     }
 
-    fn engine_called(&self, operation: &'static str, result: &'static str, took: Duration) {
+    fn engine_called(&self, call: &CallFacts) {
+        let CallFacts { operation, result, took, .. } = *call;
         self.calls.get_or_create(&Call { operation, result }).observe(took.as_secs_f64());
     }
 
-    fn answered(&self, status: u16, took: Duration, bytes: Option<u64>) {
-        self.answers.get_or_create(&Answer { status }).inc();
-        self.answer_time.observe(took.as_secs_f64());
-        self.answer_bytes.inc_by(bytes.unwrap_or(0));
+    fn answered(&self, answer: &AnswerFacts<'_>) {
+        self.answers.get_or_create(&Answer { status: answer.status }).inc();
+        self.answer_time.observe(answer.took.as_secs_f64());
+        self.answer_bytes.inc_by(answer.bytes.unwrap_or(0));
     }
 }

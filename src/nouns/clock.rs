@@ -2,13 +2,16 @@
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 /// Tells the time of day. Durations are measured with `tokio::time::Instant` instead, which tests can pause.
 pub trait Clock: Send + Sync + 'static {
     /// Seconds since the Unix epoch.
     fn unix_s(&self) -> i64;
+
+    /// Nanoseconds since the Unix epoch.
+    fn unix_ns(&self) -> u64;
 }
 
 /// The machine's clock.
@@ -16,10 +19,18 @@ pub trait Clock: Send + Sync + 'static {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "the one place that reads the machine's clock")]
     fn unix_s(&self) -> i64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX))
+        i64::try_from(since_epoch().as_secs()).unwrap_or(i64::MAX)
     }
+
+    fn unix_ns(&self) -> u64 {
+        u64::try_from(since_epoch().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the machine's clock")]
+fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// A clock that stands still until it is set.
@@ -41,5 +52,9 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn unix_s(&self) -> i64 {
         self.0.load(Ordering::SeqCst)
+    }
+
+    fn unix_ns(&self) -> u64 {
+        u64::try_from(self.unix_s()).unwrap_or(0).saturating_mul(1_000_000_000)
     }
 }

@@ -124,6 +124,11 @@ macro_rules! uuid_id {
             pub fn new() -> Self {
                 Self(Uuid::now_v7())
             }
+
+            /// The same as 16 bytes, the last eight of which are random but for two bits.
+            pub fn to_bytes(&self) -> [u8; 16] {
+                self.0.into_bytes()
+            }
         }
 
         impl fmt::Display for $name {

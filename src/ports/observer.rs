@@ -1,4 +1,4 @@
-//! Who is told what happens: metrics, the audit log. Services tell facts and know nobody who listens.
+//! Who is told what happens: metrics, the audit log, traces. Services tell facts and know nobody who listens.
 //!
 //! An observer answers at once: it counts, or it puts a line into a queue. It must neither wait nor fail.
 
@@ -6,9 +6,10 @@ use std::{sync::Arc, time::Duration};
 
 use crate::nouns::{
     error::{Code, Failure},
-    id::{ConversationId, Language, RunId},
+    id::{ConversationId, Language, RequestId, RunId, SandboxId},
     limits::Limits,
     outcome::Outcome,
+    trace::TraceContext,
 };
 
 /// Is told what happens. Every method may be called concurrently and returns at once.
@@ -19,11 +20,46 @@ pub trait Observer: Send + Sync + 'static {
     /// A run was refused at the door: nothing was begun.
     fn refused(&self, _code: Code) {}
 
-    /// The engine answered a call, or did not: `result` is `ok` or [`super::engine::EngineError::word`].
-    fn engine_called(&self, _operation: &'static str, _result: &'static str, _took: Duration) {}
+    /// A sandbox is a run's from now on. Said before the engine is asked to start it, or when one that stood by is taken.
+    fn sandbox_held(&self, _run: TraceContext, _sandbox: SandboxId) {}
 
-    /// An HTTP request was answered; the bytes are known where the answer is no stream.
-    fn answered(&self, _status: u16, _took: Duration, _bytes: Option<u64>) {}
+    /// The engine answered a call, or did not.
+    fn engine_called(&self, _call: &CallFacts) {}
+
+    /// An HTTP request was answered.
+    fn answered(&self, _answer: &AnswerFacts<'_>) {}
+}
+
+/// What is known of a call of the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallFacts {
+    /// The verb of the port.
+    pub operation: &'static str,
+    /// Which sandbox it was about, where it was about one.
+    pub sandbox: Option<SandboxId>,
+    /// `ok` or [`super::engine::EngineError::word`].
+    pub result: &'static str,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What is known of a request whose answer begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnswerFacts<'a> {
+    /// Which.
+    pub request: RequestId,
+    /// Where in a trace.
+    pub trace: TraceContext,
+    /// One of the standard methods, or `_OTHER`.
+    pub method: &'static str,
+    /// The route that it matched, as it is written in the server; never what the client asked for.
+    pub route: Option<&'a str>,
+    /// The HTTP status.
+    pub status: u16,
+    /// How long until the answer began.
+    pub took: Duration,
+    /// How long the answer is, where it is no stream.
+    pub bytes: Option<u64>,
 }
 
 /// What is known of a run that is over.
@@ -31,6 +67,8 @@ pub trait Observer: Send + Sync + 'static {
 pub struct RunFacts<'a> {
     /// Which.
     pub run: RunId,
+    /// Where in a trace.
+    pub trace: TraceContext,
     /// Who asked.
     pub principal: &'a str,
     /// Whose files.
@@ -125,11 +163,15 @@ impl Observer for Observers {
         self.0.iter().for_each(|observer| observer.refused(code));
     }
 
-    fn engine_called(&self, operation: &'static str, result: &'static str, took: Duration) {
-        self.0.iter().for_each(|observer| observer.engine_called(operation, result, took));
+    fn sandbox_held(&self, run: TraceContext, sandbox: SandboxId) {
+        self.0.iter().for_each(|observer| observer.sandbox_held(run, sandbox));
     }
 
-    fn answered(&self, status: u16, took: Duration, bytes: Option<u64>) {
-        self.0.iter().for_each(|observer| observer.answered(status, took, bytes));
+    fn engine_called(&self, call: &CallFacts) {
+        self.0.iter().for_each(|observer| observer.engine_called(call));
+    }
+
+    fn answered(&self, answer: &AnswerFacts<'_>) {
+        self.0.iter().for_each(|observer| observer.answered(answer));
     }
 }

@@ -54,6 +54,7 @@ use crate::{
         event::EventKind,
         id::{ConversationId, InstanceId, Language, RunId},
         limits::Limits,
+        trace::TraceContext,
     },
     ports::{
         auth::Principal,
@@ -183,6 +184,7 @@ impl Executions {
         let task = OneRun {
             inner: Arc::clone(inner),
             id,
+            trace: TraceContext::of_run(id, request.within),
             request,
             runner,
             limits,

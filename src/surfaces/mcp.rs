@@ -39,6 +39,7 @@ use crate::{
         error::{Code, Failure},
         id::RequestId,
         limits::Limits,
+        trace::TraceContext,
     },
     ports::auth::Principal,
     services::{files::Files, runs::Runs},
@@ -100,6 +101,8 @@ enum Door {
 struct Caller {
     principal: Principal,
     request: RequestId,
+    /// Where in a trace it calls.
+    trace: Option<TraceContext>,
     /// It calls tools by the names without a dot.
     underscore: bool,
 }
@@ -132,7 +135,8 @@ impl McpServer {
         };
         let principal = principal.ok_or_else(|| ErrorData::invalid_request("nobody is known to ask", None))?;
         let request = head.and_then(|head| head.get::<RequestId>()).copied().unwrap_or_else(RequestId::new);
-        Ok(Caller { principal, request, underscore: false })
+        let trace = head.and_then(|head| head.get::<TraceContext>()).copied();
+        Ok(Caller { principal, request, trace, underscore: false })
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
         id::RunId,
         limits::Limits,
         outcome::{Ended, Figures, Outcome},
+        trace::TraceContext,
     },
     ports::observer::{FileFact, Stages},
 };
@@ -26,6 +27,7 @@ fn report(audit: &Audit, end: Result<&Outcome, &Failure>) {
     let (conversation, language) = ("c".parse().expect("an id"), "python".parse().expect("a language"));
     audit.run_over(&RunFacts {
         run: RunId::new(),
+        trace: TraceContext::root(),
         principal: "owner",
         conversation: &conversation,
         language: &language,

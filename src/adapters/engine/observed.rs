@@ -1,4 +1,4 @@
-//! An engine whose calls are told to an observer: which, with what result, how long. It changes nothing else.
+//! An engine whose calls are told to an observer: which, about which sandbox, with what result, how long. It changes nothing else.
 
 use std::{future::Future, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::{
     nouns::id::SandboxId,
     ports::{
         engine::{Engine, EngineError, Listed, Probe, Sandbox, SandboxSpec, Signal},
-        observer::Observer,
+        observer::{CallFacts, Observer},
         runner::RunnerImage,
     },
 };
@@ -30,12 +30,13 @@ impl Observed {
     async fn told<T>(
         &self,
         operation: &'static str,
+        sandbox: Option<SandboxId>,
         call: impl Future<Output = Result<T, EngineError>> + Send,
     ) -> Result<T, EngineError> {
         let begun = Instant::now();
         let answer = call.await;
-        let word = answer.as_ref().map_or_else(EngineError::word, |_| "ok");
-        self.observer.engine_called(operation, word, begun.elapsed());
+        let result = answer.as_ref().map_or_else(EngineError::word, |_| "ok");
+        self.observer.engine_called(&CallFacts { operation, sandbox, result, took: begun.elapsed() });
         answer
     }
 }
@@ -43,11 +44,11 @@ impl Observed {
 #[async_trait]
 impl Engine for Observed {
     async fn probe(&self) -> Result<Probe, EngineError> {
-        self.told("probe", self.engine.probe()).await
+        self.told("probe", None, self.engine.probe()).await
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
-        self.told("runners", self.engine.runners()).await
+        self.told("runners", None, self.engine.runners()).await
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {
@@ -55,18 +56,18 @@ impl Engine for Observed {
     }
 
     async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
-        self.told("start", self.engine.start(spec)).await
+        self.told("start", Some(spec.id), self.engine.start(spec)).await
     }
 
     async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
-        self.told("signal", self.engine.signal(id, signal)).await
+        self.told("signal", Some(id), self.engine.signal(id, signal)).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
-        self.told("destroy", self.engine.destroy(id)).await
+        self.told("destroy", Some(id), self.engine.destroy(id)).await
     }
 
     async fn list(&self) -> Result<Vec<Listed>, EngineError> {
-        self.told("list", self.engine.list()).await
+        self.told("list", None, self.engine.list()).await
     }
 }

@@ -29,6 +29,7 @@ use crate::{
         id::{RunId, SandboxId},
         limits::Limits,
         outcome::{Ended, Figures, Outcome},
+        trace::TraceContext,
     },
     ports::{
         auth::Principal,
@@ -52,6 +53,7 @@ const DEADLINE_MARGIN_S: i64 = 60;
 pub(super) struct OneRun {
     pub(super) inner: Arc<Inner>,
     pub(super) id: RunId,
+    pub(super) trace: TraceContext,
     pub(super) request: RunRequest,
     pub(super) runner: Runner,
     pub(super) limits: Limits,
@@ -112,7 +114,10 @@ impl OneRun {
         let standing = parts.standbys.take(&self.request.conversation, &self.runner, &limits).await;
         let stood_by = standing.is_some();
         let (started, lease, mark) = match standing {
-            Some(Taken { started, lease, mark }) => (started, lease, mark),
+            Some(Taken { started, lease, mark }) => {
+                parts.observer.sandbox_held(self.trace, lease.id());
+                (started, lease, mark)
+            }
             None => match self.start_now().await? {
                 Some(fresh) => fresh,
                 None => return Ok(self.cancelled_early()),
@@ -147,6 +152,7 @@ impl OneRun {
     async fn start_now(&self) -> Result<Option<(Started, Arc<Lease>, Mark)>, Failure> {
         let (data, mark) = self.prepare().await?;
         let lease = Arc::new(self.inner.parts.janitor.lease(SandboxId::new()));
+        self.inner.parts.observer.sandbox_held(self.trace, lease.id());
         let life_s = i64::try_from(self.limits.wall().as_secs()).unwrap_or(i64::MAX / 2) + DEADLINE_MARGIN_S;
         let spec = SandboxSpec {
             id: lease.id(),

@@ -66,6 +66,7 @@ impl OneRun {
         let changed = listed.into_iter().flat_map(|list| &list.files).filter(|file| file.change != Change::Unchanged);
         parts.observer.run_over(&RunFacts {
             run: self.id,
+            trace: self.trace,
             principal: self.request.principal.name(),
             conversation: &self.request.conversation,
             language: &self.runner.language,

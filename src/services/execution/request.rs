@@ -6,6 +6,7 @@ use crate::{
     nouns::{
         id::{ConversationId, Language},
         limits::Limits,
+        trace::TraceContext,
     },
     ports::{auth::Principal, store::SafePath},
 };
@@ -33,6 +34,8 @@ pub struct RunRequest {
     pub files: Vec<(SafePath, Bytes)>,
     /// The conversation is deleted when the run is over.
     pub throw_away: bool,
+    /// Where in a trace it is asked for.
+    pub within: Option<TraceContext>,
 }
 
 impl RunRequest {
@@ -49,6 +52,7 @@ impl RunRequest {
             limits: None,
             files: Vec::new(),
             throw_away: false,
+            within: None,
         }
     }
 }

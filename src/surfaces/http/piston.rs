@@ -33,6 +33,7 @@ use crate::{
         error::{Code, Failure},
         id::ConversationId,
         limits::Limits,
+        trace::TraceContext,
     },
     ports::{auth::Principal, runner::Runner},
     services::{
@@ -155,6 +156,7 @@ async fn execute(
     State(bodies): State<Bodies>,
     State(limits): State<Limits>,
     axum::Extension(who): axum::Extension<Principal>,
+    trace: Option<axum::Extension<TraceContext>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Executed>, Refused> {
@@ -172,6 +174,7 @@ async fn execute(
         limits: Some(asked.limits),
         files: asked.files,
         throw_away: true,
+        within: trace.map(|trace| trace.0),
         ..RunRequest::new(who, ConversationId::fresh(), runner.language.clone(), asked.program)
     };
     let handle = runs.create(request, Policy::CancelWhenLeft)?;

@@ -42,7 +42,10 @@ impl McpParts {
         asked: Asked<'_>,
     ) -> Result<CallToolResult, Failure> {
         let RunCode { conversation, language, code, wait, detach } = RunCode::parse(arguments)?;
-        let request = RunRequest::new(caller.principal.clone(), conversation, language, code);
+        let request = RunRequest {
+            within: caller.trace,
+            ..RunRequest::new(caller.principal.clone(), conversation, language, code)
+        };
         let policy = self.runs.policy(detach);
         let run = self.runs.create(request, policy)?;
         let view = tokio::select! {

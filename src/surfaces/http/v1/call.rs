@@ -12,6 +12,7 @@ use crate::{
     nouns::{
         error::{Code, Failure},
         id::{ConversationId, RunId},
+        trace::TraceContext,
     },
     ports::{
         auth::Principal,
@@ -30,6 +31,7 @@ pub(super) struct Call {
     pub who: Principal,
     pub method: Method,
     pub headers: HeaderMap,
+    pub trace: Option<TraceContext>,
     uri: Uri,
 }
 
@@ -44,7 +46,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Call {
         let who = parts.extensions.get::<Principal>().cloned();
         let who = who.ok_or_else(|| Failure::new(Code::Internal, "The server does not know who asks."))?;
         let uri = parts.extensions.get::<OriginalUri>().map_or_else(|| parts.uri.clone(), |uri| uri.0.clone());
-        Ok(Self { who, method: parts.method.clone(), headers: parts.headers.clone(), uri })
+        let trace = parts.extensions.get::<TraceContext>().copied();
+        Ok(Self { who, method: parts.method.clone(), headers: parts.headers.clone(), trace, uri })
     }
 }
 

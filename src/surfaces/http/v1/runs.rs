@@ -82,7 +82,7 @@ pub(super) async fn create(
     let wait = asked.wait;
     let leaves = key.is_some() || wait == Some(Duration::ZERO);
     let policy = if leaves { Policy::Detached } else { runs.policy(asked.detach) };
-    let start = || runs.create(request(&call.who, asked), policy);
+    let start = || runs.create(request(&call, asked), policy);
     let begun = match key {
         None => Once::New(start()?),
         Some(key) => keys.once(&call.who, key, Sha256::digest(&bytes).into(), start)?,
@@ -110,14 +110,15 @@ fn outlive(handle: RunHandle, view: &RunView) {
     }
 }
 
-fn request(who: &Principal, asked: CreateRun) -> RunRequest {
+fn request(call: &Call, asked: CreateRun) -> RunRequest {
     let conversation = asked.conversation.unwrap_or_else(ConversationId::fresh);
     RunRequest {
         args: asked.args,
         stdin: asked.stdin,
         stdin_open: asked.stdin_open,
         limits: asked.limits,
-        ..RunRequest::new(who.clone(), conversation, asked.language, asked.code)
+        within: call.trace,
+        ..RunRequest::new(call.who.clone(), conversation, asked.language, asked.code)
     }
 }
 
