@@ -49,12 +49,13 @@ const NEIGHBOURS: [(&str, &[&str]); 26] = [
 ];
 
 /// Vendor crates and the only places that may name them.
-const VENDORS: [(&str, &[&str]); 11] = [
+const VENDORS: [(&str, &[&str]); 12] = [
     ("bollard", &["adapters/engine/docker"]),
     ("prometheus_client", &["adapters/metrics"]),
+    ("prost", &["adapters/traces"]),
     ("axum", &["surfaces/http", "app"]),
-    ("hyper", &["app", "adapters/engine/docker/proxy"]),
-    ("hyper_util", &["app", "cli", "adapters/engine/docker/proxy"]),
+    ("hyper", &["app", "adapters/engine/docker/proxy", "adapters/traces"]),
+    ("hyper_util", &["app", "cli", "adapters/engine/docker/proxy", "adapters/traces"]),
     ("tower_http", &["surfaces/http"]),
     ("rmcp", &["surfaces/mcp", "surfaces/http/mcp"]),
     ("figment", &["ground/config"]),
