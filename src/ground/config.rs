@@ -10,6 +10,7 @@ mod check;
 mod load;
 mod print;
 mod section;
+mod traces;
 mod value;
 
 use std::path::PathBuf;
@@ -17,7 +18,8 @@ use std::path::PathBuf;
 pub use check::URL_TTL_S_MAX;
 pub use load::{Overrides, Sources, load};
 pub use print::{example, table};
-pub use value::{BindAddr, Secret};
+pub use traces::Collector;
+pub use value::{BindAddr, Hidden, Secret};
 
 use section::section;
 
@@ -236,6 +238,16 @@ section! {
 }
 
 section! {
+    /// Traces of requests and runs, for a collector of OpenTelemetry's.
+    pub struct Traces("traces") {
+        /// Collector that traces are sent to as OTLP over HTTP (protobuf), such as `http://127.0.0.1:4318`; they go to its `/v1/traces`. Without https: the collector is on this machine or on a network that you trust. Empty: none.
+        otlp_endpoint: String = String::new(),
+        /// Headers that the collector asks for: `name=value,name=value`, values percent-encoded. A secret.
+        otlp_headers: Hidden = Hidden::default(),
+    }
+}
+
+section! {
     /// The log, on standard error.
     pub struct Log("log") {
         /// error, warn, info, debug or trace, or a tracing filter such as `info,mcp_sandbox_server=debug`.
@@ -280,6 +292,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// A line for each run.
     pub audit: Audit,
+    /// Traces of requests and runs.
+    pub traces: Traces,
     /// The log.
     pub log: Log,
 }
@@ -321,6 +335,7 @@ pub fn settings() -> impl Iterator<Item = Setting> {
         Quota::SETTINGS,
         Metrics::SETTINGS,
         Audit::SETTINGS,
+        Traces::SETTINGS,
         Log::SETTINGS,
     ];
     NAMED.into_iter().chain(sections.into_iter().flatten().copied())

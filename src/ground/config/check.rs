@@ -47,6 +47,7 @@ impl Raw {
             quota: self.quota,
             metrics: self.metrics,
             audit: self.audit,
+            traces: self.traces,
             log: self.log,
         };
         config.check_ranges()?;
@@ -138,6 +139,7 @@ impl Config {
                 "SANDBOX_METRICS__HTTP_ADDR must be an address such as 127.0.0.1:9090.".to_owned(),
             ));
         }
+        self.traces.collector()?;
         let audit = std::path::Path::new(&self.audit.file);
         // Whatever is in the root may be taken for a conversation, or be deleted with one.
         if !self.audit.file.is_empty() && (!audit.is_absolute() || audit.starts_with(&self.root)) {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Admission, Audit, Config, ConfigError, Engine, Files, Log, Metrics, NAMED, Quota, RunLimits, Runs, Server, Standby,
-    settings,
+    Traces, settings,
 };
 
 /// Where settings are read from. The defaults are what the program does when nothing is said.
@@ -52,6 +52,7 @@ pub(super) struct Raw {
     pub quota: Quota,
     pub metrics: Metrics,
     pub audit: Audit,
+    pub traces: Traces,
     pub log: Log,
 }
 
@@ -75,6 +76,7 @@ impl Default for Raw {
             quota: Quota::default(),
             metrics: Metrics::default(),
             audit: Audit::default(),
+            traces: Traces::default(),
             log: Log::default(),
         }
     }
@@ -323,6 +325,9 @@ mod tests {
             ("PUBLIC_BASE_URL", "https://u@sandbox.test"),
             ("PUBLIC_BASE_URL", "https://sandbox.test?x"),
             ("MCP_HTTP_ADDR", "8080"),
+            ("SANDBOX_TRACES__OTLP_ENDPOINT", "https://127.0.0.1:4318"),
+            ("SANDBOX_TRACES__OTLP_ENDPOINT", "127.0.0.1:4318"),
+            ("SANDBOX_TRACES__OTLP_HEADERS", "api-key"),
             ("MCP_API_TOKEN", "short"),
             ("FILE_SECRET", "fedcba9876543210,short"),
             ("FILE_SECRET", "0123456789abcdef"),
@@ -353,9 +358,11 @@ mod tests {
 
     #[test]
     fn a_print_shows_every_setting_and_no_secret() {
-        let config = load(&sources(&[("SANDBOX_LIMITS__WALL_MS", "1234")])).expect("settings");
+        let headers = ("SANDBOX_TRACES__OTLP_HEADERS", "api-key=a-secret-of-the-collector");
+        let config = load(&sources(&[("SANDBOX_LIMITS__WALL_MS", "1234"), headers])).expect("settings");
         let text = config.print() + format!("{config:?}").as_str();
         assert!(text.contains("SANDBOX_LIMITS__WALL_MS=1234") && text.contains("MCP_API_TOKEN=(set)"));
+        assert!(text.contains("SANDBOX_TRACES__OTLP_HEADERS=(set)") && !text.contains("a-secret-of"), "{text}");
         assert!(!text.contains("0123456789abcdef") && !text.contains("fedcba9876543210"), "{text}");
         for setting in settings().filter(|s| s.key != "TUNNEL_TOKEN") {
             assert!(text.contains(&format!("{}=", setting.name())), "{}", setting.name());

@@ -29,6 +29,7 @@ impl Config {
             quota: self.quota.clone(),
             metrics: self.metrics.clone(),
             audit: self.audit.clone(),
+            traces: self.traces.clone(),
             log: self.log.clone(),
         };
         let lines: Vec<String> = lines(&raw)

@@ -58,6 +58,45 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// A secret within a section: any text, empty where there is none. No log line, error or print shows it.
+#[derive(Clone, Default, serde::Deserialize)]
+#[serde(from = "String")]
+pub struct Hidden(SecretString);
+
+impl From<String> for Hidden {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+impl Hidden {
+    /// The secret itself, for the one place that needs it.
+    pub fn expose(&self) -> &str {
+        self.0.expose_secret()
+    }
+}
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+impl PartialEq for Hidden {
+    fn eq(&self, other: &Self) -> bool {
+        self.expose() == other.expose()
+    }
+}
+
+impl Eq for Hidden {}
+
+/// As it is printed: whether it is set.
+impl serde::Serialize for Hidden {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(if self.expose().is_empty() { "" } else { "(set)" })
+    }
+}
+
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BindAddr {
