@@ -3,3 +3,4 @@
 pub mod audit;
 pub mod engine;
 pub mod metrics;
+pub mod traces;

@@ -4,6 +4,7 @@
 //! App::build ── janitor (sweep, rounds) · discovery (follow) · retention (rounds) · executions (a task a run)
 //! App::serve ── one accept loop, a task a connection
 //! App::stop  ── connections end · runs end or are cancelled · the janitor empties its list · discovery and retention end
+//!                · the audit log and traces write and send what waits
 //! ```
 
 mod listen;
@@ -18,12 +19,9 @@ use tracing::{info, warn};
 
 use self::watchers::Watchers;
 use crate::{
-    adapters::{
-        audit::Audit,
-        engine::{
-            docker::{ConnectError, DockerEngine, DockerOptions},
-            observed::Observed,
-        },
+    adapters::engine::{
+        docker::{ConnectError, DockerEngine, DockerOptions},
+        observed::Observed,
     },
     ground::config::{BindAddr, Config},
     nouns::{clock::SystemClock, id::InstanceId},
@@ -133,7 +131,7 @@ pub struct App {
     self_test: Option<SelfTest>,
     router: Router,
     beside: Option<(TcpListener, Router)>,
-    audit: Option<Arc<Audit>>,
+    watchers: Watchers,
     discovery: JoinHandle<()>,
     keeping: JoinHandle<()>,
     tests: Option<JoinHandle<()>>,
@@ -209,12 +207,12 @@ impl App {
         engine: Arc<dyn Engine>,
         probe: Probe,
     ) -> Result<Self, StartError> {
-        let watchers = Watchers::new(config)?;
+        let instance: InstanceId = store.instance();
+        let watchers = Watchers::new(config, instance)?;
         let observer: Arc<dyn Observer> = Arc::new(watchers.observers());
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
         let (stop, proof) = (CancellationToken::new(), Proof::default());
         let clock = Arc::new(SystemClock);
-        let instance: InstanceId = store.instance();
         info!(engine = %probe.engine, api = %probe.api_version, runtime = %probe.runtime, "the engine answers");
         for warning in &probe.warnings {
             warn!("{warning}");
@@ -304,7 +302,7 @@ impl App {
             tests: None,
             router,
             beside,
-            audit: watchers.audit,
+            watchers,
             discovery,
             keeping,
             stop,
@@ -362,9 +360,7 @@ impl App {
         if let Some(tests) = self.tests {
             drop(tests.await);
         }
-        if let Some(audit) = self.audit {
-            drop(tokio::task::spawn_blocking(move || audit.close()).await);
-        }
+        self.watchers.close().await;
     }
 }
 

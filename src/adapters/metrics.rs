@@ -117,6 +117,8 @@ struct Gauges {
     audit_lines: Counter,
     audit_lost: Counter,
     audit_errors: Counter,
+    spans: Counter,
+    spans_lost: Counter,
     process: Process,
 }
 
@@ -129,6 +131,15 @@ pub struct AuditFigures {
     pub lost: u64,
     /// Attempts to write that failed.
     pub errors: u64,
+}
+
+/// How traces fare, in spans since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TraceFigures {
+    /// Taken by the collector.
+    pub sent: u64,
+    /// Given up.
+    pub lost: u64,
 }
 
 impl Default for Metrics {
@@ -194,13 +205,15 @@ impl Metrics {
         all.register("audit_lines", "Lines of the audit log that were written", gauges.audit_lines.clone());
         all.register("audit_lines_lost", "Lines of the audit log that were given up", gauges.audit_lost.clone());
         all.register("audit_write_errors", "Writes to the audit log that failed", gauges.audit_errors.clone());
+        all.register("trace_spans", "Spans that the collector took", gauges.spans.clone());
+        all.register("trace_spans_lost", "Spans that were given up", gauges.spans_lost.clone());
     }
 
     /// Everything as text.
-    pub fn text(&self, now: &Standing, audit: AuditFigures) -> String {
+    pub fn text(&self, now: &Standing, audit: AuditFigures, traces: TraceFigures) -> String {
         // Held to the end: two who ask at once would see each other's half.
         let gauges = self.gauges.lock().unwrap_or_else(PoisonError::into_inner);
-        gauges.set(now, audit);
+        gauges.set(now, audit, traces);
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = encode(&mut text, &self.registry);
@@ -215,7 +228,7 @@ impl Metrics {
 }
 
 impl Gauges {
-    fn set(&self, now: &Standing, audit: AuditFigures) {
+    fn set(&self, now: &Standing, audit: AuditFigures, traces: TraceFigures) {
         let set = |gauge: &Gauge, value: usize| {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         };
@@ -234,6 +247,8 @@ impl Gauges {
         reach(&self.audit_lines, audit.written);
         reach(&self.audit_lost, audit.lost);
         reach(&self.audit_errors, audit.errors);
+        reach(&self.spans, traces.sent);
+        reach(&self.spans_lost, traces.lost);
         self.process.set();
     }
 }

@@ -7,8 +7,10 @@ use crate::{
     adapters::{
         audit::Audit,
         metrics::{self, Metrics},
+        traces::Traces,
     },
     ground::config::Config,
+    nouns::{clock::SystemClock, id::InstanceId},
     ports::observer::{Observer, Observers},
     services::vitals::Vitals,
     surfaces::http,
@@ -17,27 +19,46 @@ use crate::{
 /// Who is told what happens.
 pub(super) struct Watchers {
     metrics: Arc<Metrics>,
-    pub(super) audit: Option<Arc<Audit>>,
+    audit: Option<Arc<Audit>>,
+    traces: Option<Arc<Traces>>,
 }
 
 impl Watchers {
-    pub(super) fn new(config: &Config) -> Result<Self, StartError> {
+    pub(super) fn new(config: &Config, instance: InstanceId) -> Result<Self, StartError> {
         let path = &config.audit.file;
         let open = || Audit::open(path.as_ref()).map(Arc::new);
         let audit = (!path.is_empty()).then(open).transpose();
         let audit = audit.map_err(|source| StartError::Audit { path: path.clone(), source })?;
-        Ok(Self { metrics: Arc::default(), audit })
+        // The settings were checked, so there is no error left to tell.
+        let collector = config.traces.collector().unwrap_or_default();
+        let traces = collector.map(|collector| Arc::new(Traces::start(collector, instance, Arc::new(SystemClock))));
+        Ok(Self { metrics: Arc::default(), audit, traces })
     }
 
     pub(super) fn observers(&self) -> Observers {
         let mut all: Vec<Arc<dyn Observer>> = vec![Arc::clone(&self.metrics) as _];
         all.extend(self.audit.clone().map(|audit| audit as _));
+        all.extend(self.traces.clone().map(|traces| traces as _));
         Observers(all)
     }
 
     pub(super) fn exposition(&self, vitals: Vitals) -> http::metrics::Exposition {
-        let (metrics, audit) = (Arc::clone(&self.metrics), self.audit.clone());
-        let text = move || metrics.text(&vitals.now(), audit.as_ref().map(|audit| audit.figures()).unwrap_or_default());
+        let (metrics, audit, traces) = (Arc::clone(&self.metrics), self.audit.clone(), self.traces.clone());
+        let text = move || {
+            let audit = audit.as_ref().map(|audit| audit.figures()).unwrap_or_default();
+            let traces = traces.as_ref().map(|traces| traces.figures()).unwrap_or_default();
+            metrics.text(&vitals.now(), audit, traces)
+        };
         http::metrics::Exposition { content_type: metrics::CONTENT_TYPE, text: Arc::new(text) }
+    }
+
+    /// Lets each write and send what it was told. Nothing happens any more by then.
+    pub(super) async fn close(self) {
+        if let Some(traces) = self.traces {
+            traces.close().await;
+        }
+        if let Some(audit) = self.audit {
+            drop(tokio::task::spawn_blocking(move || audit.close()).await);
+        }
     }
 }

@@ -40,4 +40,5 @@ mod standby_changes;
 mod storm;
 mod support;
 mod tidy;
+mod traces;
 mod watch;

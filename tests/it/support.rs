@@ -2,6 +2,7 @@
 
 pub mod browser;
 pub mod cable;
+pub mod collector;
 pub mod engines;
 pub mod fake_server;
 pub mod process;

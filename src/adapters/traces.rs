@@ -1,0 +1,167 @@
+//! Traces for a collector of OpenTelemetry's, as OTLP over HTTP: a span for each request, run, stage and call of the engine
+//! that is about a sandbox.
+//!
+//! ```text
+//! Traces::start ── sender: one task; takes spans from a bounded queue and posts them; ended by `close`
+//! ```
+//!
+//! Whoever tells of something puts spans into the queue and goes on. A span that finds it full is lost and counted. Spans
+//! are made from facts and from nothing else, so nothing that is said anywhere in the server can get into them; see
+//! `spans` for what is in them.
+
+mod otlp;
+mod post;
+mod sender;
+mod spans;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
+use tracing::warn;
+
+use self::{otlp::Span, sender::Sender};
+use super::metrics::TraceFigures;
+use crate::{
+    ground::config::Collector,
+    nouns::{
+        clock::Clock,
+        id::{InstanceId, SandboxId},
+        trace::TraceContext,
+    },
+    ports::observer::{AnswerFacts, CallFacts, Observer, RunFacts},
+};
+
+/// Spans that wait to be sent.
+const QUEUE_MAX: usize = 4096;
+/// How long the last spans may take when the server stops.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
+/// How long a connection may take when somebody only asks whether there is one.
+const REACH_MAX: Duration = Duration::from_secs(2);
+/// Routes that machines ask every few seconds; the metrics count them.
+const POLLED: [&str; 4] = ["/health", "/healthz", "/readyz", "/metrics"];
+/// Sandboxes whose run is known. There are never so many unless the engine destroys none.
+const HELD_MAX: usize = 10_000;
+
+/// How many spans came to what.
+#[derive(Debug, Default)]
+struct Counts {
+    offered: AtomicU64,
+    sent: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// The traces of one server.
+pub struct Traces {
+    clock: Arc<dyn Clock>,
+    queue: Mutex<Option<mpsc::Sender<Span>>>,
+    sender: Mutex<Option<JoinHandle<()>>>,
+    /// Whose a sandbox is, until it is destroyed.
+    held: Mutex<HashMap<SandboxId, TraceContext>>,
+    counts: Arc<Counts>,
+}
+
+impl Traces {
+    /// Begins to send.
+    pub fn start(collector: Collector, instance: InstanceId, clock: Arc<dyn Clock>) -> Self {
+        Self::with_queue(collector, instance, clock, QUEUE_MAX)
+    }
+
+    fn with_queue(collector: Collector, instance: InstanceId, clock: Arc<dyn Clock>, spans_max: usize) -> Self {
+        let (queue, spans) = mpsc::channel(spans_max);
+        let counts = Arc::<Counts>::default();
+        let sender = tokio::spawn(Sender::new(collector, instance, spans, Arc::clone(&counts)).run());
+        let (queue, sender) = (Mutex::new(Some(queue)), Mutex::new(Some(sender)));
+        Self { clock, queue, sender, held: Mutex::default(), counts }
+    }
+
+    /// How they fare.
+    pub fn figures(&self) -> TraceFigures {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        TraceFigures { sent: read(&self.counts.sent), lost: read(&self.counts.lost) }
+    }
+
+    /// Sends what waits, for a moment, and ends the task. What is left then is lost.
+    pub async fn close(&self) {
+        drop(locked(&self.queue).take());
+        let Some(mut sender) = locked(&self.sender).take() else { return };
+        if timeout(CLOSE_MAX, &mut sender).await.is_ok() {
+            return;
+        }
+        sender.abort();
+        drop(sender.await);
+        let offered = self.counts.offered.load(Ordering::Relaxed);
+        let lost = offered.saturating_sub(self.counts.sent.load(Ordering::Relaxed));
+        let before = self.counts.lost.swap(lost, Ordering::Relaxed);
+        warn!(spans = lost.saturating_sub(before), "spans of traces are lost: the server stops and cannot send them");
+    }
+
+    fn offer(&self, span: Span) {
+        self.counts.offered.fetch_add(1, Ordering::Relaxed);
+        let queue = locked(&self.queue);
+        let taken = queue.as_ref().is_some_and(|queue| queue.try_send(span).is_ok());
+        if !taken {
+            self.counts.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Observer for Traces {
+    fn run_over(&self, run: &RunFacts<'_>) {
+        if !run.trace.is_sampled() {
+            return;
+        }
+        for span in spans::of_run(run, self.clock.unix_ns()) {
+            self.offer(span);
+        }
+    }
+
+    fn sandbox_held(&self, run: TraceContext, sandbox: SandboxId) {
+        let mut held = locked(&self.held);
+        if held.len() < HELD_MAX {
+            held.insert(sandbox, run);
+        }
+    }
+
+    fn engine_called(&self, call: &CallFacts) {
+        // What is asked every few seconds and is about nothing in particular, the metrics have.
+        let Some(sandbox) = call.sandbox else { return };
+        let run = {
+            let mut held = locked(&self.held);
+            let gone = call.operation == "destroy" && call.result == "ok";
+            if gone { held.remove(&sandbox) } else { held.get(&sandbox).copied() }
+        };
+        let trace = run.map_or_else(TraceContext::root, |run| run.child());
+        if trace.is_sampled() {
+            self.offer(spans::of_call(call, trace, self.clock.unix_ns()));
+        }
+    }
+
+    fn answered(&self, answer: &AnswerFacts<'_>) {
+        let polled = answer.route.is_some_and(|route| POLLED.contains(&route));
+        if answer.trace.is_sampled() && !polled {
+            self.offer(spans::of_answer(answer, self.clock.unix_ns()));
+        }
+    }
+}
+
+/// Whether somebody listens there.
+///
+/// # Errors
+/// As the operating system says, or when it takes longer than two seconds.
+pub async fn reach(collector: &Collector) -> std::io::Result<()> {
+    timeout(REACH_MAX, post::connect(collector)).await??;
+    Ok(())
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

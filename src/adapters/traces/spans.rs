@@ -1,0 +1,155 @@
+//! Facts as spans. Pure. Attributes are words of ours, ids that the server made, languages and digests of installed images,
+//! and figures: never a conversation, a path, a program, its arguments, its input, its output, or the text of an error.
+//!
+//! ```text
+//! POST /v1/runs ── run ─┬─ queue
+//!                       ├─ start (a fresh sandbox) or take (one that stood by)
+//!                       ├─ program
+//!                       ├─ collect
+//!                       └─ engine start, engine signal, engine destroy
+//! ```
+
+use std::time::Duration;
+
+use super::otlp::{AnyValue, KeyValue, Kind, Span, Status, Value};
+use crate::{
+    nouns::{
+        outcome::{Ended, Outcome},
+        trace::TraceContext,
+    },
+    ports::observer::{AnswerFacts, CallFacts, RunFacts, Stages},
+};
+
+/// The code of a status that is an error.
+const ERROR: i32 = 2;
+/// The flag of a trace that is recorded.
+const SAMPLED: u32 = 1;
+
+/// A request.
+pub(super) fn of_answer(answer: &AnswerFacts<'_>, end_ns: u64) -> Span {
+    let AnswerFacts { request, trace, method, route, status, took, .. } = *answer;
+    let name = route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
+    let mut span = span(name, Kind::Server, trace, end_ns, took);
+    span.attributes = vec![
+        text("http.request.method", method),
+        number("http.response.status_code", status.into()),
+        text("sandbox.request", request.to_string()),
+    ];
+    span.attributes.extend(route.map(|route| text("http.route", route)));
+    span.status = (status >= 500).then(|| error(""));
+    span
+}
+
+/// A call of the engine.
+pub(super) fn of_call(call: &CallFacts, trace: TraceContext, end_ns: u64) -> Span {
+    let mut span = span(format!("engine {}", call.operation), Kind::Client, trace, end_ns, call.took);
+    span.attributes =
+        vec![text("sandbox.engine.operation", call.operation), text("sandbox.engine.result", call.result)];
+    span.attributes.extend(call.sandbox.map(|id| text("sandbox.id", id.to_string())));
+    span.status = (call.result != "ok").then(|| error(call.result));
+    span
+}
+
+/// A run and its stages.
+pub(super) fn of_run(run: &RunFacts<'_>, end_ns: u64) -> Vec<Span> {
+    let mut whole = span("run".to_owned(), Kind::Internal, run.trace, end_ns, run.stages.total);
+    whole.attributes = vec![
+        text("sandbox.run", run.run.to_string()),
+        text("sandbox.principal", run.principal),
+        text("sandbox.language", run.language.as_str()),
+        text("sandbox.image", run.image),
+        text("sandbox.outcome", run.end.map_or("failed", |outcome| outcome.ended.word())),
+        flag("sandbox.stood_by", run.stages.stood_by),
+    ];
+    match run.end {
+        Ok(outcome) => whole.attributes.extend(figures(outcome)),
+        Err(failure) => {
+            whole.attributes.push(text("sandbox.failure", failure.code.as_str()));
+            whole.status = Some(error(failure.code.as_str()));
+        }
+    }
+    let mut spans = stages(&run.stages, run.trace, whole.start_unix_ns);
+    spans.push(whole);
+    spans
+}
+
+fn figures(outcome: &Outcome) -> Vec<KeyValue> {
+    let known = &outcome.figures;
+    let mut all = vec![
+        number("sandbox.wall_ms", ms(known.wall)),
+        number("sandbox.stdout_bytes", whole(known.stdout_bytes)),
+        number("sandbox.stderr_bytes", whole(known.stderr_bytes)),
+        number("sandbox.files", whole(known.files)),
+        flag("sandbox.oom_killed", outcome.oom_killed),
+    ];
+    all.extend(known.cpu.map(|cpu| number("sandbox.cpu_ms", ms(cpu))));
+    all.extend(known.memory_peak_bytes.map(|bytes| number("sandbox.memory_peak_bytes", whole(bytes))));
+    match outcome.ended {
+        Ended::Exited { code } => all.push(number("sandbox.exit_code", code.into())),
+        Ended::Signaled { signal } => all.push(number("sandbox.signal", signal.into())),
+        _ => {}
+    }
+    all
+}
+
+/// Each begins where the one before it ended.
+fn stages(stages: &Stages, run: TraceContext, begun_ns: u64) -> Vec<Span> {
+    let began = if stages.stood_by { "take" } else { "start" };
+    let all =
+        [("queue", stages.queue), (began, stages.start), ("program", stages.program), ("collect", stages.collect)];
+    let mut at_ns = begun_ns;
+    let mut spans = Vec::with_capacity(all.len() + 1);
+    for (name, took) in all.into_iter().filter_map(|(name, took)| Some((name, took?))) {
+        at_ns = at_ns.saturating_add(ns(took));
+        spans.push(span(name.to_owned(), Kind::Internal, run.child(), at_ns, took));
+    }
+    spans
+}
+
+fn span(name: String, kind: Kind, trace: TraceContext, end_ns: u64, took: Duration) -> Span {
+    Span {
+        trace: trace.trace_id().to_vec(),
+        id: trace.span_id().to_vec(),
+        parent: trace.parent_id().map(|id| id.to_vec()).unwrap_or_default(),
+        name,
+        kind: kind.into(),
+        start_unix_ns: end_ns.saturating_sub(ns(took)),
+        end_unix_ns: end_ns,
+        attributes: Vec::new(),
+        status: None,
+        flags: SAMPLED,
+    }
+}
+
+fn error(message: &str) -> Status {
+    Status { message: message.to_owned(), code: ERROR }
+}
+
+/// An attribute that is a text.
+pub(super) fn text(key: &str, value: impl Into<String>) -> KeyValue {
+    attribute(key, Value::Text(value.into()))
+}
+
+fn number(key: &str, value: i64) -> KeyValue {
+    attribute(key, Value::Number(value))
+}
+
+fn flag(key: &str, value: bool) -> KeyValue {
+    attribute(key, Value::Flag(value))
+}
+
+fn attribute(key: &str, value: Value) -> KeyValue {
+    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
+}
+
+fn whole(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn ms(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,135 @@
+//! The sender against collectors that are slow, full of refusals, or too late. Time is the test's.
+
+use std::sync::Arc;
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    time::{Instant, advance},
+};
+
+use super::{
+    otlp::{Answer, PartialSuccess},
+    sender::{News, Word},
+    *,
+};
+use crate::{
+    ground::config::{Config, Sources, load},
+    nouns::{clock::ManualClock, id::RequestId},
+};
+
+fn collector(port: u16) -> Collector {
+    let pairs = [
+        ("MCP_API_TOKEN", "0123456789abcdef".to_owned()),
+        ("FILE_SECRET", "fedcba9876543210".to_owned()),
+        ("SANDBOX_TRACES__OTLP_ENDPOINT", format!("http://127.0.0.1:{port}")),
+    ];
+    let environment = pairs.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    let config: Config = load(&Sources { environment, ..Sources::default() }).expect("settings");
+    config.traces.collector().expect("settings").expect("a collector")
+}
+
+fn traces(port: u16, queue_max: usize) -> Traces {
+    Traces::with_queue(collector(port), InstanceId::new(), Arc::new(ManualClock::at(1)), queue_max)
+}
+
+fn tell(traces: &Traces) {
+    traces.answered(&AnswerFacts {
+        request: RequestId::new(),
+        trace: TraceContext::root(),
+        method: "GET",
+        route: None,
+        status: 200,
+        took: Duration::from_secs(2),
+        bytes: None,
+    });
+}
+
+async fn listener() -> (TcpListener, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    (listener, port)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_collector_that_never_answers_is_left_within_a_second_of_the_end() {
+    let (_listener, port) = listener().await;
+    let traces = traces(port, 4);
+    tell(&traces);
+    // The batch is under way.
+    advance(Duration::from_secs(2)).await;
+    tell(&traces);
+    let begun = Instant::now();
+    traces.close().await;
+    assert!(begun.elapsed() <= CLOSE_MAX + Duration::from_millis(10), "{:?}", begun.elapsed());
+    assert_eq!(traces.figures(), TraceFigures { sent: 0, lost: 2 });
+    tell(&traces);
+    assert_eq!(traces.figures().lost, 3, "after the end a span is lost, and counted");
+    traces.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_span_that_finds_the_queue_full_is_counted_as_lost() {
+    let (_listener, port) = listener().await;
+    let traces = traces(port, 2);
+    // The task has not run yet: nothing was awaited.
+    for _ in 0..5 {
+        tell(&traces);
+    }
+    assert_eq!(traces.figures(), TraceFigures { sent: 0, lost: 3 });
+    traces.close().await;
+    assert_eq!(traces.figures(), TraceFigures { sent: 0, lost: 5 });
+}
+
+#[tokio::test]
+async fn what_a_collector_rejects_is_counted_as_lost() {
+    use prost::Message as _;
+
+    let (listener, port) = listener().await;
+    let traces = traces(port, 9);
+    for _ in 0..3 {
+        tell(&traces);
+    }
+    let answer = async {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let mut head = vec![0; 4096];
+        assert!(stream.read(&mut head).await.expect("a request") > 0);
+        let body = Answer { partial_success: Some(PartialSuccess { rejected_spans: 2 }) }.encode_to_vec();
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(&[head.as_bytes(), &body].concat()).await.expect("an answer");
+    };
+    tokio::join!(answer, traces.close());
+    assert_eq!(traces.figures(), TraceFigures { sent: 1, lost: 2 });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_collector_that_is_away_is_told_of_once_a_minute() {
+    let mut news = News::default();
+    assert_eq!(news.of(0, true), None);
+    assert_eq!(news.of(3, false), Some(Word::Lost(3)));
+    for second in 1..60 {
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(news.of(3 + second, false), None);
+    }
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(news.of(70, false), Some(Word::Lost(67)));
+    assert_eq!(news.of(70, true), None, "it may go again");
+    advance(Duration::from_mins(1)).await;
+    assert_eq!(news.of(70, true), Some(Word::Mended));
+    assert_eq!(news.of(70, true), None);
+    assert_eq!(news.of(71, false), Some(Word::Lost(1)));
+}
+
+#[tokio::test]
+async fn sandboxes_that_are_gone_are_forgotten() {
+    let (_listener, port) = listener().await;
+    let traces = traces(port, 9);
+    let (run, sandbox) = (TraceContext::root(), SandboxId::new());
+    traces.sandbox_held(run, sandbox);
+    let call = CallFacts { operation: "destroy", sandbox: Some(sandbox), result: "refused", took: Duration::ZERO };
+    traces.engine_called(&call);
+    assert_eq!(locked(&traces.held).len(), 1, "it is tried again");
+    traces.engine_called(&CallFacts { result: "ok", ..call });
+    assert_eq!(locked(&traces.held).len(), 0);
+    traces.close().await;
+}
