@@ -32,6 +32,7 @@ pub async fn check(config: &Config, json: bool) -> anyhow::Result<ExitCode> {
     machine::addresses(config, &mut findings).await;
     machine::public_address(config, &mut findings);
     machine::audit(config, &mut findings);
+    machine::traces(config, &mut findings).await;
     engine::check(config, store, app::engine(config).await, &mut findings).await;
     conclude(&findings, json)
 }

@@ -1,4 +1,4 @@
-//! What can be seen without the engine: the root folder and its disk, addresses, the audit log.
+//! What can be seen without the engine: the root folder and its disk, addresses, the audit log, the collector of traces.
 
 use std::{path::Path, sync::Arc};
 
@@ -6,7 +6,7 @@ use rustix::fs::{Mode, OFlags, fstatfs, open, statvfs};
 
 use super::finding::Findings;
 use crate::{
-    adapters::audit::Audit,
+    adapters::{audit::Audit, traces},
     app,
     ground::config::{BindAddr, Config},
     ports::store::{Owner, Store},
@@ -119,5 +119,19 @@ pub(super) fn audit(config: &Config, findings: &mut Findings) {
             findings.ok("audit", format!("{path} can be appended to"));
         }
         Err(error) => findings.fail("audit", format!("{path}: {error}"), "make its folder, owned by the server's user"),
+    }
+}
+
+/// Somebody takes traces.
+pub(super) async fn traces(config: &Config, findings: &mut Findings) {
+    let Ok(Some(collector)) = config.traces.collector() else { return };
+    let place = format!("{}:{}", collector.host, collector.port);
+    match traces::reach(&collector).await {
+        Ok(()) => findings.ok("traces", format!("{place} takes connections")),
+        Err(error) => findings.warn(
+            "traces",
+            format!("{place}: {error}: traces are lost"),
+            "start the collector, or correct SANDBOX_TRACES__OTLP_ENDPOINT",
+        ),
     }
 }

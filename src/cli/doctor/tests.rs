@@ -117,6 +117,7 @@ async fn what_the_machine_lacks_is_told() {
         machine::addresses(&config, &mut findings).await;
         machine::public_address(&config, &mut findings);
         machine::audit(&config, &mut findings);
+        machine::traces(&config, &mut findings).await;
         findings
     };
     let file = folder.path().join("file");
@@ -124,6 +125,12 @@ async fn what_the_machine_lacks_is_told() {
     let file = file.to_str().expect("text");
     line(&told(&[("SANDBOX_ROOT", file)]).await, "files", Level::Fail);
     line(&told(&[("SANDBOX_AUDIT__FILE", &format!("{file}/audit"))]).await, "audit", Level::Fail);
+    let collector = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let endpoint = format!("http://{}", collector.local_addr().expect("an address"));
+    let endpoint = [("SANDBOX_TRACES__OTLP_ENDPOINT", endpoint.as_str())];
+    line(&told(&endpoint).await, "traces", Level::Ok);
+    drop(collector);
+    line(&told(&endpoint).await, "traces", Level::Warn);
     let holder = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let taken = holder.local_addr().expect("an address").to_string();
     assert!(line(&told(&[("MCP_HTTP_ADDR", &taken)]).await, "address", Level::Warn).contains(&taken));
