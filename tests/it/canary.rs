@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use crate::support::until;
+use crate::support::{collector::Collector, until};
 
 const TOKEN: &str = "canary-of-the-token-7d1f0c";
 const SECRET: &str = "canary-of-the-secret-93ab44";
 const OLD_SECRET: &str = "canary-of-the-old-secret-5e0b";
 const TUNNEL: &str = "canary-of-the-tunnel-c2d8e1";
-/// What all four hold.
+const COLLECTOR: &str = "canary-of-the-collector-88e2b7";
+/// What all five hold.
 const CANARY: &str = "canary-of-the";
 
 /// Prints what a program can find out about where it is.
@@ -58,6 +59,7 @@ struct Process {
     child: Child,
     address: String,
     folder: TempDir,
+    collector: Collector,
     seen: Seen,
 }
 
@@ -72,10 +74,15 @@ impl Process {
         command.envs([("MCP_API_TOKEN", TOKEN), ("TUNNEL_TOKEN", TUNNEL), ("MCP_HTTP_ADDR", "127.0.0.1:0")]);
         command.envs([("FILE_SECRET", format!("{SECRET},{OLD_SECRET}")), ("SANDBOX_ROOT", at("root"))]);
         command.envs([("SANDBOX_LOG__LEVEL", "trace"), ("SANDBOX_LOG__FORMAT", "json")]);
-        command.env("SANDBOX_AUDIT__FILE", at("audit"));
+        let collector = Collector::start().await;
+        command.envs([
+            ("SANDBOX_AUDIT__FILE", at("audit")),
+            ("SANDBOX_TRACES__OTLP_ENDPOINT", collector.endpoint.clone()),
+        ]);
+        command.env("SANDBOX_TRACES__OTLP_HEADERS", format!("authorization={COLLECTOR}"));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).kill_on_drop(true).spawn();
-        let mut server =
-            Self { child: child.expect("a server"), address: String::new(), folder, seen: Seen::default() };
+        let child = child.expect("a server");
+        let mut server = Self { child, address: String::new(), folder, collector, seen: Seen::default() };
         let log = server.path("log");
         until("it serves", async || address(&log).is_some()).await;
         server.address = address(&log).expect("an address");
@@ -154,6 +161,10 @@ impl Process {
         for name in ["log", "audit"] {
             self.seen.add(name, std::fs::read_to_string(self.path(name)).expect(name));
         }
+        for (headers, body) in self.collector.got() {
+            assert_eq!(headers["authorization"], COLLECTOR);
+            self.seen.add("traces", String::from_utf8_lossy(&body));
+        }
         self.seen
     }
 }
@@ -197,12 +208,18 @@ async fn no_secret_is_in_a_log_an_answer_a_metric_a_container_or_a_program() {
         ("log", "\"level\":\"TRACE\""),
         ("log", "run ended"),
         ("audit", "program_sha256"),
+        ("traces", "sandbox.outcome"),
         ("wrong token", "401"),
     ];
     seen.search(CANARY, &known);
-    let written = Seen(seen.0.into_iter().filter(|(place, _)| place == "log" || place == "audit").collect());
+    let written =
+        Seen(seen.0.into_iter().filter(|(place, _)| ["log", "audit", "traces"].contains(&place.as_str())).collect());
     written.search(&signature, &[("log", "/files/snoop/found.txt")]);
     written.search("glob.glob", &[("audit", "snoop")]);
+    let sent = Seen(written.0.iter().filter(|(place, _)| place == "traces").cloned().collect());
+    for private in ["snoop", "found.txt"] {
+        sent.search(private, &[("traces", "POST /mcp")]);
+    }
     // A request's id and its run's are on the lines of the run.
     let log = &written.0.iter().find(|(place, _)| place == "log").expect("the log").1;
     let ended = log.lines().find(|line| line.contains("run ended") && line.contains("snoop")).expect("a line");
