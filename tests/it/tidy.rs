@@ -38,7 +38,7 @@ const NEIGHBOURS: [(&str, &[&str]); 26] = [
     ("services::readiness", &["proof", "vitals"]),
     ("services::frames", &[]),
     ("services::started", &["frames"]),
-    ("services::standby", &["frames", "janitor", "started"]),
+    ("services::standby", &["frames", "janitor", "proof", "started"]),
     ("services::execution", &["admission", "files", "frames", "janitor", "proof", "standby", "started"]),
     ("services::runs", &["execution"]),
     ("services::idempotency", &["runs"]),
