@@ -130,12 +130,8 @@ impl OneRun {
         let input = self.fed.lock().unwrap_or_else(PoisonError::into_inner).take();
         let job = Job { program, args, stdin, input, limits: &limits };
         let breach = Arc::clone(parts.files.quota()).breach(self.request.conversation.clone());
-        let driven = drive::drive(parts.engine.as_ref(), started, job, &self.log, &self.cancel, breach).await.map_err(
-            |error| {
-                error!(error = %chain(&error), image = %self.runner.image.0, "how a program ended is not known");
-                error.failure()
-            },
-        )?;
+        let driven = drive::drive(parts.engine.as_ref(), started, job, &self.log, &self.cancel, breach).await;
+        let driven = driven.map_err(|error| self.ours(&error, error.failure(), "how a program ended is not known"))?;
         self.watch.over(Stage::Program);
         // The program is dead, so nothing races with the listing; the sandbox itself goes behind the caller's back.
         drop(lease);
@@ -233,8 +229,17 @@ impl OneRun {
     }
 
     fn engine_failed(&self, error: &EngineError) -> Failure {
-        error!(error = %chain(error), image = %self.runner.image.0, "the engine failed a run");
-        error.failure()
+        self.ours(error, error.failure(), "the engine failed a run")
+    }
+
+    /// Tells the log of a failure that is ours. Of the self-test's the cause goes with the failure instead: nobody but the
+    /// operator reads it, in the one sentence that the self-test makes of it.
+    fn ours(&self, error: &dyn std::error::Error, failure: Failure, what: &'static str) -> Failure {
+        if self.request.principal == Principal::SELF_TEST {
+            return Failure { message: chain(error), ..failure };
+        }
+        error!(error = %chain(error), image = %self.runner.image.0, "{what}");
+        failure
     }
 
     fn cancelled_early(&self) -> Report {
