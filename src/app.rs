@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use self::watchers::Watchers;
 use crate::{
     adapters::engine::{
-        docker::{ConnectError, DockerEngine, DockerOptions},
+        docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
         observed::Observed,
     },
     ground::config::{BindAddr, Config},
@@ -148,7 +148,7 @@ pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartEr
     let set = |text: &String| (!text.is_empty()).then(|| text.clone());
     let docker = DockerEngine::connect(DockerOptions {
         host: config.docker_host.clone(),
-        runtime: set(&config.engine.runtime),
+        runtime: RuntimeSetting::from(config.engine.runtime.as_str()),
         host_root: set(&config.engine.host_root).map(Into::into),
         cgroup_root: config.engine.cgroup_root.clone().into(),
         ..DockerOptions::new(&config.root)
@@ -239,6 +239,7 @@ impl App {
                 instance,
                 uid: config.engine.runner_uid,
                 limits: config.limits.limits(),
+                proof: proof.clone(),
             },
             standby_options(config),
         );
@@ -266,7 +267,7 @@ impl App {
 
         let vitals = Vitals::new(executions.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
         let measured = watchers.exposition(vitals.clone());
-        let self_test = self_test(config, &probe, &executions, &catalog, &proof);
+        let self_test = self_test(config, &probe, &engine, &executions, &catalog, &proof);
         let beside = listen_for_metrics(config).await?;
         let beside = beside.map(|listener| (listener, http::metrics::router(measured.clone())));
         let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: mcp_options(config) };
@@ -407,11 +408,13 @@ async fn discover(
 fn self_test(
     config: &Config,
     probe: &Probe,
+    engine: &Arc<dyn Engine>,
     executions: &Executions,
     catalog: &Arc<Catalog>,
     proof: &Proof,
 ) -> SelfTest {
     SelfTest::new(SelfTestParts {
+        engine: Arc::clone(engine),
         executions: executions.clone(),
         catalog: Arc::clone(catalog),
         proof: proof.clone(),

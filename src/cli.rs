@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    adapters::engine::docker::proxy::ProxyOptions,
+    adapters::engine::docker::{RuntimeSetting, proxy::ProxyOptions},
     app::{self, App, StartError},
     ground::{
         config::{self, Config, Overrides, Sources},
@@ -95,7 +95,7 @@ enum Command {
         /// The user that programs run as; the server's setting has to be the same.
         #[arg(long, value_name = "UID", env = "SANDBOX_ENGINE__RUNNER_UID", default_value_t = 1000)]
         runner_uid: u32,
-        /// The OCI runtime, where it is not the engine's default; the server's setting has to be the same.
+        /// The OCI runtime, as the server's setting says it.
         #[arg(long, value_name = "NAME", env = "SANDBOX_ENGINE__RUNTIME", default_value = "")]
         runtime: String,
     },
@@ -142,7 +142,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Openapi => return print(&openapi::text()),
         Command::Config { command: ConfigCommand::Table } => return print(&config::table()),
         Command::EngineProxy { listen, engine, root, runner_uid, runtime } => {
-            let runtime = (!runtime.is_empty()).then(|| runtime.clone());
+            let runtime = RuntimeSetting::from(runtime.as_str());
             let (engine, root) = (engine.clone(), root.clone());
             return engine_proxy::run(listen, ProxyOptions { engine, root, uid: *runner_uid, runtime });
         }

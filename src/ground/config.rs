@@ -122,7 +122,7 @@ section! {
 section! {
     /// The container engine.
     pub struct Engine("engine") {
-        /// The OCI runtime, such as runsc for gVisor; refused where the engine does not have or use it. Empty: the engine's default.
+        /// The OCI runtime, such as runsc for gVisor; refused where the engine does not have or use it. `default`: the engine's own. Empty: crun where the engine's own is runc, it has crun too and the self-test passes under it; otherwise the engine's own.
         runtime: String = String::new(),
         /// SANDBOX_ROOT as the engine's host sees it. Empty: found by inspecting the server's own container, where it runs in one.
         host_root: String = String::new(),

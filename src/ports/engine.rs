@@ -29,6 +29,17 @@ pub trait Engine: Send + Sync + 'static {
     /// [`EngineError::Unavailable`] when nothing answers.
     async fn probe(&self) -> Result<Probe, EngineError>;
 
+    /// A runtime that this engine has and that starts sandboxes sooner than what starts them now, where the choice is
+    /// ours: it is worth a trial. No side effects.
+    ///
+    /// # Errors
+    /// When the engine does not answer or refuses.
+    async fn quicker(&self) -> Result<Option<String>, EngineError>;
+
+    /// Sandboxes whose start begins from now on are started by this runtime; where none is named, by what started them before any
+    /// was. [`Probe::runtime`] tells of it. One that the engine does not use, whatever the reason, makes `start` fail.
+    fn choose(&self, runtime: Option<&str>);
+
     /// Every image that carries the runner label, as it is now. The order is stable while nothing changes.
     ///
     /// # Errors

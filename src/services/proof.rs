@@ -21,9 +21,31 @@ pub enum Tested {
     Holds {
         /// A sentence each.
         notes: Vec<String>,
+        /// Whether sandboxes are started by another runtime than the engine's usual one.
+        trial: Trial,
     },
     /// It does not: one sentence that names what failed and what to do.
     Broken(String),
+}
+
+/// What came of a runtime that starts sandboxes sooner than the usual one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Trial {
+    /// The engine offers none, or a setting has chosen.
+    #[default]
+    None,
+    /// The engine was seen to isolate under it, and it is used.
+    Passed {
+        /// Its name.
+        runtime: String,
+    },
+    /// It is not used.
+    Failed {
+        /// Its name.
+        runtime: String,
+        /// What was seen, or what the engine said.
+        why: String,
+    },
 }
 
 impl Default for Tested {
@@ -60,6 +82,13 @@ impl Proof {
     async fn once(&self, holds: impl FnMut(&Tested) -> bool) -> Tested {
         // The sender lives in `self`, so this cannot fail.
         self.0.subscribe().wait_for(holds).await.map_or_else(|_| Tested::default(), |known| known.clone())
+    }
+
+    /// Returns once it is known that the engine isolates; never, where it does not.
+    pub async fn holds(&self) {
+        if !matches!(self.settled().await, Tested::Holds { .. }) {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Returns why, once it is known that the engine does not isolate; otherwise never.
@@ -100,11 +129,12 @@ mod tests {
     async fn nothing_runs_before_it_is_known() {
         let proof = Proof::default();
         assert_eq!(proof.wait().await.expect_err("nothing is known").code, Code::EngineUnavailable);
-        proof.settle(Tested::Holds { notes: Vec::new() });
+        proof.settle(Tested::Holds { notes: Vec::new(), trial: Trial::None });
         assert!(proof.wait().await.is_ok());
-        assert!(proof.broken().now_or_never().is_none());
+        assert!(proof.broken().now_or_never().is_none() && proof.holds().now_or_never().is_some());
         proof.settle(Tested::Broken("the network is open".to_owned()));
         assert_eq!(proof.wait().await.expect_err("it is broken").code, Code::EngineFailed);
+        assert!(proof.holds().now_or_never().is_none());
         assert_eq!(proof.broken().await, "the network is open");
     }
 }

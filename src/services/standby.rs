@@ -5,7 +5,8 @@
 //! becomes the conversation's when the first program of a new conversation arrives.
 //!
 //! ```text
-//! Standbys::start ── refill: one task; retires, and starts one standby after the other; ended by `stop`
+//! Standbys::start ── refill: one task; once the engine was seen to isolate it retires, and starts one standby after the
+//!                 │  other; ended by `stop`
 //!                 └─ watch: a task a standby; owns its streams until it is taken, retired, or dead
 //! ```
 //!
@@ -41,6 +42,7 @@ use self::{
 };
 use super::{
     janitor::{Janitor, Lease},
+    proof::Proof,
     started::Started,
 };
 use crate::{
@@ -94,6 +96,8 @@ pub struct StandbyParts {
     pub uid: u32,
     /// What a sandbox may use.
     pub limits: Limits,
+    /// Whether the engine was seen to isolate, and by what it starts sandboxes.
+    pub proof: Proof,
 }
 
 /// The service.

@@ -10,7 +10,7 @@ use bollard::{
 };
 use mcp_sandbox_server::{
     adapters::engine::docker::{
-        DockerEngine, DockerOptions,
+        DockerEngine, DockerOptions, RuntimeSetting,
         proxy::{Proxy, ProxyOptions},
     },
     nouns::id::SandboxId,
@@ -34,7 +34,8 @@ impl Front {
         let socket = folder.path().join("engine.sock");
         let listener = Proxy::listen(&socket).expect("a socket");
         let root = world.root.path().to_owned();
-        let proxy = Proxy::new(ProxyOptions { engine: engine.to_owned(), root, uid: 1000, runtime: None });
+        let proxy =
+            Proxy::new(ProxyOptions { engine: engine.to_owned(), root, uid: 1000, runtime: RuntimeSetting::Automatic });
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(proxy.expect("a proxy").serve(listener, shutdown.clone()));
         Self { host: format!("unix://{}", socket.display()), shutdown, serving, _folder: folder }

@@ -1,10 +1,12 @@
 //! Nothing runs before the engine was seen to isolate, and a server on one that does not ends.
 
+mod runtimes;
+
 use std::{sync::Arc, time::Duration};
 
 use mcp_sandbox_server::{
     adapters::engine::{
-        docker::{ConnectError, DockerEngine, DockerOptions},
+        docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
         fake::FakeEngine,
     },
     app::{App, StartError},
@@ -16,17 +18,13 @@ use mcp_sandbox_server::{
 use reqwest::Client;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, UnixListener, UnixStream},
-    task::JoinHandle,
-    time::timeout,
-};
+use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     Server,
     engines::{World, docker_host},
+    renaming::Renaming,
     server::{TOKEN, settings},
     until,
 };
@@ -48,11 +46,21 @@ struct Testing {
 
 impl Testing {
     async fn start(engine: FakeEngine) -> Self {
+        Self::with(engine, "0").await
+    }
+
+    /// A server that was at work with Bash before, so that standbys are wanted from the first moment.
+    async fn with_standbys(engine: FakeEngine) -> Self {
+        Self::with(engine, "2").await
+    }
+
+    async fn with(engine: FakeEngine, standbys: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path().join("root");
-        let config = settings(&root, &[("SANDBOX_STANDBY__TOTAL_MAX", "0")]);
+        let config = settings(&root, &[("SANDBOX_STANDBY__TOTAL_MAX", standbys)]);
         let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
         let store = Arc::new(Store::open(&root, owner).expect("a root"));
+        store.remember_languages(&["bash".to_owned()]).expect("written");
         let probe = engine.probe().await.expect("the fake engine");
         let mut app = App::assemble(&config, store, Arc::new(engine.clone()), probe).await.expect("a server");
         app.test_the_engine();
@@ -68,8 +76,8 @@ impl Testing {
         (answer.status().as_u16(), answer.json().await.expect("JSON"))
     }
 
-    async fn run(&self) -> Value {
-        let body = json!({"conversationId": "c", "language": "python", "code": "print hello"});
+    async fn run(&self, language: &str) -> Value {
+        let body = json!({"conversationId": "c", "language": language, "code": "print hello"});
         let call = Client::new().post(format!("{}/v1/runs", self.url)).bearer_auth(TOKEN).json(&body);
         call.send().await.expect("an answer").json().await.expect("JSON")
     }
@@ -110,7 +118,7 @@ async fn a_server_without_runners_tests_when_the_first_comes_and_runs_wait_for_i
     assert_eq!((status, &body["standbys"]), (503, &json!({})));
     server.engine.delay_starts(Duration::from_millis(200));
     server.engine.add_runner("python");
-    until("the runner is known", async || server.run().await["outcome"]["ended"] == "exited").await;
+    until("the runner is known", async || server.run("python").await["outcome"]["ended"] == "exited").await;
     let (status, body) = server.ready().await;
     assert_eq!((status, body["status"].as_str()), (200, Some("ready")), "{body}");
     server.shutdown.cancel();
@@ -153,38 +161,18 @@ async fn this_engine_isolates_and_doctor_says_so() {
     server.stop().await;
 }
 
-/// Passes everything on to the engine but the name of one field, which it so does not know.
-async fn deaf_to_runtimes(listener: UnixListener) {
-    let real = docker_host().trim_start_matches("unix://").to_owned();
-    while let Ok((ours, _)) = listener.accept().await {
-        let real = real.clone();
-        tokio::spawn(async move {
-            let (mut from, mut to) = ours.into_split();
-            let (mut answers, mut asks) = UnixStream::connect(real).await.expect("the engine").into_split();
-            let back = tokio::spawn(async move { tokio::io::copy(&mut answers, &mut to).await });
-            let mut bytes = vec![0; 1 << 20];
-            while let Ok(read @ 1..) = from.read(&mut bytes).await {
-                let text = String::from_utf8_lossy(&bytes[..read]).replace("\"Runtime\"", "\"Ignored\"");
-                asks.write_all(text.as_bytes()).await.expect("passed on");
-            }
-            drop(asks);
-            drop(back.await);
-        });
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_runtime_that_the_engine_does_not_have_or_ignores_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
-    let options = DockerOptions { runtime: Some("no-such-runtime".to_owned()), ..DockerOptions::new(folder.path()) };
+    let options =
+        DockerOptions { runtime: RuntimeSetting::from("no-such-runtime"), ..DockerOptions::new(folder.path()) };
     let error =
         DockerEngine::connect(DockerOptions { host: Some(docker_host()), ..options }).await.expect_err("refused");
     assert!(matches!(&error, ConnectError::Runtime { known, .. } if known.contains("runc")), "{error:?}");
 
-    let socket = folder.path().join("engine.sock");
-    let deaf = tokio::spawn(deaf_to_runtimes(UnixListener::bind(&socket).expect("a socket")));
+    let deaf = Renaming::new(&[("\"Runtime\"", "\"Ignored\"")], &[]);
     // Another name for the usual runtime, which every engine has; the default has the name `runc`.
-    let other = |options: &mut DockerOptions| options.runtime = Some("io.containerd.runc.v2".to_owned());
+    let other = |options: &mut DockerOptions| options.runtime = RuntimeSetting::from("io.containerd.runc.v2");
     let test = async |world: &World| {
         let spec = world.spec();
         let error = world.engine.start(&spec).await.expect_err("refused");
@@ -192,8 +180,7 @@ async fn a_runtime_that_the_engine_does_not_have_or_ignores_is_refused() {
         assert!(source.contains("uses the runtime `runc`"), "{error:?}");
         world.engine.destroy(spec.id).await.expect("destroyed");
     };
-    World::docker_at(&format!("unix://{}", socket.display()), other).await.hold(test).await;
-    deaf.abort();
+    World::docker_at(&deaf.host, other).await.hold(test).await;
     let test = async |world: &World| {
         let spec = world.spec();
         drop(world.engine.start(&spec).await.expect("an engine that hears"));

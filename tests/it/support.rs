@@ -6,6 +6,7 @@ pub mod collector;
 pub mod engines;
 pub mod fake_server;
 pub mod process;
+pub mod renaming;
 pub mod scale;
 pub mod server;
 pub mod sheet;

@@ -8,7 +8,7 @@
 //! call      one call with its time limit, error mapping      ending   how a sandbox ended
 //! images    runner images and their changes                  forks    which sandbox was refused a process
 //! about     what the engine is, with warnings                mounts   our paths as the engine sees them
-//! proxy     a socket that can do what is done here and no more
+//! runtime   which OCI runtime starts them                   proxy    a socket that can do what is done here and no more
 //! ```
 //!
 //! No task is spawned here or in the children, the proxy's apart: everything runs in the caller's future and ends when that is dropped.
@@ -25,6 +25,7 @@ mod forks;
 mod images;
 mod mounts;
 pub mod proxy;
+mod runtime;
 mod start;
 
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
@@ -36,10 +37,9 @@ use bollard::{
     query_parameters::{KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder},
 };
 use futures_util::stream::BoxStream;
-use tokio::{
-    sync::OnceCell,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
+
+pub use self::runtime::RuntimeSetting;
 
 use crate::{
     nouns::id::SandboxId,
@@ -60,8 +60,8 @@ const HOST_DEFAULT: &str = "unix:///var/run/docker.sock";
 pub struct DockerOptions {
     /// Where it listens: `unix://…`, `tcp://…` or `http://…`. `None`: the platform's default socket.
     pub host: Option<String>,
-    /// The OCI runtime, such as `runsc`. `None`: the engine's default.
-    pub runtime: Option<String>,
+    /// The OCI runtime.
+    pub runtime: RuntimeSetting,
     /// The folder that all data folders are in, as this process sees it.
     pub root: PathBuf,
     /// The same folder as the engine's host sees it. `None`: the same path, or, when this process runs in a container
@@ -80,7 +80,7 @@ impl DockerOptions {
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self {
             host: None,
-            runtime: None,
+            runtime: RuntimeSetting::Automatic,
             root: root.into(),
             host_root: None,
             seccomp: Seccomp::Own,
@@ -184,10 +184,11 @@ pub struct DockerEngine(Arc<Inner>);
 struct Inner {
     docker: Docker,
     profile: convert::Profile,
+    setting: RuntimeSetting,
+    /// What starts sandboxes now; the profile's runtime says nothing here.
+    choice: runtime::Choice,
     mounts: mounts::HostPaths,
     forks: Arc<forks::Forks>,
-    /// The engine was seen to use the runtime that it was told to use.
-    runtime_holds: OnceCell<()>,
     time: TimeLimits,
 }
 
@@ -204,21 +205,16 @@ impl DockerEngine {
         let limit = options.time.ping;
         let docker = call::within("ping", limit, docker.negotiate_version()).await.map_err(refused)?;
         let info = call::within("ping", options.time.inspect, docker.info()).await.map_err(refused)?;
-        if let (Some(runtime), Some(known)) = (&options.runtime, &info.runtimes)
-            && !known.contains_key(runtime)
-        {
-            let mut known: Vec<_> = known.keys().cloned().collect();
-            known.sort();
-            return Err(ConnectError::Runtime { runtime: runtime.clone(), known: known.join(", ") });
-        }
+        options.runtime.check(&info)?;
         let mounts = mounts::HostPaths::find(&docker, options.root, options.host_root, options.time.inspect).await?;
         let profile = convert::Profile {
-            runtime: options.runtime,
+            runtime: None,
             own_seccomp: options.seccomp == Seccomp::Own,
             cgroup_v1: about::is_cgroup_v1(&info),
         };
         let forks = Arc::new(forks::Forks::new(options.cgroup_root));
-        Ok(Self(Arc::new(Inner { docker, profile, mounts, forks, runtime_holds: OnceCell::new(), time: options.time })))
+        let (setting, choice) = (options.runtime.clone(), runtime::Choice::new(options.runtime.usual()));
+        Ok(Self(Arc::new(Inner { docker, profile, setting, choice, mounts, forks, time: options.time })))
     }
 }
 
@@ -228,7 +224,16 @@ impl Engine for DockerEngine {
         let Inner { docker, time, .. } = &*self.0;
         let version = call::within("probe", time.ping, docker.version()).await?;
         let info = call::within("probe", time.inspect, docker.info()).await?;
-        Ok(about::probe(&version, &info, &docker.client_version(), self.0.profile.runtime.as_deref()))
+        Ok(about::probe(&version, &info, &docker.client_version(), self.0.choice.now().name.as_deref()))
+    }
+
+    async fn quicker(&self) -> Result<Option<String>, EngineError> {
+        let info = call::within("probe", self.0.time.inspect, self.0.docker.info()).await?;
+        Ok(self.0.setting.quicker(&info))
+    }
+
+    fn choose(&self, runtime: Option<&str>) {
+        self.0.choice.set(runtime.map(str::to_owned).or_else(|| self.0.setting.usual()));
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {

@@ -10,6 +10,7 @@
 //! ```
 
 mod life;
+mod runtimes;
 mod script;
 mod storm;
 
@@ -28,8 +29,10 @@ use futures_util::{
 use tokio::{sync::watch, time::sleep};
 use tokio_stream::wrappers::WatchStream;
 
+pub use self::runtimes::Offered;
 use self::{
     life::{Life, Quirks},
+    runtimes::Runtimes,
     storm::{Gust, STALL, Storm},
 };
 use crate::{
@@ -87,6 +90,7 @@ struct State {
     violations: Vec<String>,
     /// What programs that hold a text print instead of being played.
     answers: Vec<(String, String)>,
+    runtimes: Runtimes,
     faults: Faults,
 }
 
@@ -187,17 +191,6 @@ impl FakeEngine {
         self.state().faults.destroys_to_fail = count;
     }
 
-    /// From now on calls are reset, stall and lie by chance, and sandboxes lose their output and their ends: the same
-    /// for the same seed, as long as calls come in the same order.
-    pub fn storm(&self, seed: u64) {
-        self.state().faults.storm = Some(Storm::new(seed));
-    }
-
-    /// The storm is over. What it has done stays done.
-    pub fn calm(&self) {
-        self.state().faults.storm = None;
-    }
-
     /// The sandboxes that were not destroyed, running or not.
     pub fn live(&self) -> Vec<SandboxId> {
         self.state().sandboxes.keys().copied().collect()
@@ -246,6 +239,9 @@ impl FakeEngine {
             return Err(refused("create", "the name is taken"));
         }
         state.started.push(spec.id);
+        if state.runtimes.refuses() {
+            return Err(refused("create", "the runtime does not work here"));
+        }
         if !spec.data.is_dir() {
             state.violations.push(format!("{} was started without its data folder", spec.id));
             return Err(refused("create", "the data folder is not there"));
@@ -267,7 +263,7 @@ impl FakeEngine {
     /// Brings the record to life, unless it was destroyed meanwhile.
     fn run(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
         let mut state = self.state();
-        let State { sandboxes, faults, answers, .. } = &mut *state;
+        let State { sandboxes, faults, answers, runtimes, .. } = &mut *state;
         let record = sandboxes.get_mut(&spec.id).ok_or_else(|| refused("start", "it was destroyed"))?;
         let mut quirks = Quirks {
             breaks: take_one(&mut faults.streams_to_break),
@@ -277,7 +273,7 @@ impl FakeEngine {
         if let Some(storm) = &mut faults.storm {
             quirks = Quirks { breaks: storm.one_in(8), lost: storm.one_in(10), silent: storm.one_in(25) };
         }
-        let (life, sandbox) = Life::begin(spec, quirks, answers.clone());
+        let (life, sandbox) = Life::begin(spec, quirks, runtimes.answers(answers));
         record.life = Some(life);
         Ok(sandbox)
     }
@@ -303,13 +299,22 @@ impl Engine for FakeEngine {
         Ok(Probe {
             engine: "Fake 1".to_owned(),
             api_version: "1".to_owned(),
-            runtime: "none".to_owned(),
+            runtime: self.state().runtimes.name().to_owned(),
             platform: "test/test".to_owned(),
             cpus: 2,
             memory_bytes: 4 << 30,
             details: Vec::new(),
             warnings: Vec::new(),
         })
+    }
+
+    async fn quicker(&self) -> Result<Option<String>, EngineError> {
+        self.answers("probe").await?;
+        Ok(self.state().runtimes.quicker())
+    }
+
+    fn choose(&self, runtime: Option<&str>) {
+        self.state().runtimes.choose(runtime);
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {

@@ -47,6 +47,14 @@ impl Engine for Observed {
         self.told("probe", None, self.engine.probe()).await
     }
 
+    async fn quicker(&self) -> Result<Option<String>, EngineError> {
+        self.told("probe", self.engine.quicker()).await
+    }
+
+    fn choose(&self, runtime: Option<&str>) {
+        self.engine.choose(runtime);
+    }
+
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
         self.told("runners", None, self.engine.runners()).await
     }

@@ -13,7 +13,7 @@ use crate::{
         runner::{Protocol, Runner},
         store::Store,
     },
-    services::proof::Tested,
+    services::proof::{Tested, Trial},
 };
 
 /// How long the self-test may take.
@@ -86,7 +86,7 @@ async fn isolation(config: &Config, store: Arc<Store>, engine: Arc<dyn Engine>, 
     quiet.standby.total_max = 0;
     quiet.audit.file.clear();
     quiet.metrics.http_addr.clear();
-    let mut app = match App::assemble(&quiet, store, engine, probe).await {
+    let mut app = match App::assemble(&quiet, store, Arc::clone(&engine), probe).await {
         Ok(app) => app,
         Err(error) => {
             let text = format!("{:#}", anyhow::Error::from(error));
@@ -95,11 +95,12 @@ async fn isolation(config: &Config, store: Arc<Store>, engine: Arc<dyn Engine>, 
     };
     app.test_the_engine();
     match timeout(TEST_MAX, app.proof.tried()).await {
-        Ok(Tested::Holds { notes }) => {
+        Ok(Tested::Holds { notes, trial }) => {
             findings.ok("isolation", "a sandbox saw its user, limits and walls as they should be");
             for note in notes {
                 findings.sentence(Level::Warn, "isolation", &note);
             }
+            runtime(config, engine.as_ref(), &trial, findings).await;
             adoption(&app, findings).await;
         }
         Ok(Tested::Broken(why)) => findings.sentence(Level::Fail, "isolation", &why),
@@ -111,6 +112,18 @@ async fn isolation(config: &Config, store: Arc<Store>, engine: Arc<dyn Engine>, 
         Err(_) => findings.fail("isolation", "the test took too long", "look at the engine's own log"),
     }
     app.stop().await;
+}
+
+/// Which runtime starts sandboxes, and why.
+async fn runtime(config: &Config, engine: &dyn Engine, trial: &Trial, findings: &mut Findings) {
+    let Ok(Probe { runtime: used, .. }) = engine.probe().await else { return };
+    let why = match trial {
+        Trial::Passed { .. } => "the engine has it, it starts sandboxes sooner, and it passed the self-test".to_owned(),
+        Trial::Failed { runtime, why } => format!("the engine has {runtime} too, which did not pass ({why})"),
+        Trial::None if config.engine.runtime.is_empty() => "the engine's own; it has no crun to try".to_owned(),
+        Trial::None => "as SANDBOX_ENGINE__RUNTIME says".to_owned(),
+    };
+    findings.ok("runtime", format!("{used}: {why}"));
 }
 
 async fn adoption(app: &App, findings: &mut Findings) {

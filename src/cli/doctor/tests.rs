@@ -10,7 +10,7 @@ use super::{
     machine,
 };
 use crate::{
-    adapters::engine::fake::{FakeEngine, StartFault},
+    adapters::engine::fake::{FakeEngine, Offered, StartFault},
     app::StartError,
     ground::config::{self, Config, Sources},
     ports::{
@@ -70,6 +70,23 @@ async fn an_engine_that_is_well_fails_nothing() {
     assert!(line(&findings, "standby", Level::Warn).contains("renamed"), "the fake engine's Bash is no Bash");
     let json: serde_json::Value = serde_json::from_str(&findings.json().expect("JSON")).expect("JSON");
     assert_eq!(json[0], serde_json::json!({"level": "ok", "check": "engine", "detail": findings.0[0].detail}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_runtime_is_told_and_why() {
+    let told = async |behaviour: Option<Offered>| {
+        let engine = honest();
+        if let Some(behaviour) = behaviour {
+            engine.offer("crun", behaviour);
+        }
+        let findings = of_engine(&engine).await;
+        assert!(!findings.failed(), "{}", findings.text());
+        line(&findings, "runtime", Level::Ok).to_owned()
+    };
+    assert_eq!(told(None).await, "none: the engine's own; it has no crun to try");
+    assert!(told(Some(Offered::Sound)).await.starts_with("crun: the engine has it"));
+    let refused = told(Some(Offered::Refusing)).await;
+    assert!(refused.starts_with("none: ") && refused.contains("does not work here"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,6 +15,8 @@ pub(super) struct Expected {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Findings {
     pub broken: Vec<String>,
+    /// What is not as it should be and no reason not to serve; it is one not to take a runtime that there is no need to take.
+    pub loose: Vec<String>,
     pub unseen: Vec<String>,
 }
 
@@ -61,6 +63,11 @@ pub(super) fn inspect(report: &str, expected: &Expected) -> Findings {
          SANDBOX_ENGINE__RUNNER_UID"
             .to_owned(),
     );
+    if !expected.own_kernel && part(report, "groups").trim() == "open" {
+        let told = "Programs can write to the file system at /sys/fs/cgroup, up to their limit on memory: use an engine with \
+                    control groups of the second generation, or runc.";
+        findings.loose.push(told.to_owned());
+    }
     if !expected.own_kernel {
         findings.limit(report, "memory", ["memory.max", "memory/memory.limit_in_bytes"], expected.memory_bytes);
         findings.limit(report, "processes", ["pids.max", "pids/pids.max"], expected.processes_max.into());
@@ -172,6 +179,15 @@ mod tests {
             assert!(findings.broken.len() == 1 && findings.broken[0].contains(named), "{lie}: {findings:?}");
         }
         assert_eq!(inspect("", &EXPECTED).broken.len(), 7, "nothing is believed that was not said");
+    }
+
+    #[test]
+    fn a_folder_among_the_control_groups_is_told_and_no_reason_to_stop() {
+        let open = format!("{HONEST}== groups\nopen\n");
+        let findings = inspect(&open, &EXPECTED);
+        assert!(findings.broken.is_empty() && findings.loose.len() == 1, "{findings:?}");
+        assert_eq!(inspect(&open, &Expected { own_kernel: true, ..EXPECTED }), Findings::default());
+        assert_eq!(inspect(&format!("{HONEST}== groups\n"), &EXPECTED), Findings::default());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Programs that print what the kernel says of them, in languages that are usual here. Each prints the same: a line
-//! `== name` before each file, and `== writable` with `yes` when `/data` takes a file. Pure.
+//! `== name` before each file, `== writable` with `yes` when `/data` takes a file, and `== groups` with `open` where a folder
+//! can be made among the control groups. Pure.
 
 use crate::nouns::id::Language;
 
@@ -16,9 +17,12 @@ const FILES: [&str; 7] = [
 
 const BASH: &str = r#"for f in FILES; do echo "== $f"; cat "$f" 2>/dev/null; done
 echo "== writable"; : > /data/self-test && echo yes
+echo "== groups"; mkdir /sys/fs/cgroup/self-test 2>/dev/null && echo open
+exit 0
 "#;
 
-const PYTHON: &str = r#"for name in "FILES".split():
+const PYTHON: &str = r#"import os
+for name in "FILES".split():
     print("==", name)
     try:
         print(open(name).read())
@@ -27,6 +31,12 @@ const PYTHON: &str = r#"for name in "FILES".split():
 print("== writable")
 open("/data/self-test", "w").close()
 print("yes")
+print("== groups")
+try:
+    os.mkdir("/sys/fs/cgroup/self-test")
+    print("open")
+except OSError:
+    pass
 "#;
 
 const NODE: &str = r#"for (const name of "FILES".split(" ")) {
@@ -36,6 +46,8 @@ const NODE: &str = r#"for (const name of "FILES".split(" ")) {
 console.log("== writable");
 fs.writeFileSync("/data/self-test", "");
 console.log("yes");
+console.log("== groups");
+try { fs.mkdirSync("/sys/fs/cgroup/self-test"); console.log("open"); } catch {}
 "#;
 
 /// The program for a language, where there is one.

@@ -35,6 +35,10 @@ enum Wanted {
 /// Lives until the service stops.
 pub(super) async fn refill(inner: Arc<Inner>) {
     inner.recall().await;
+    // Until then nothing is run for anybody, and the self-test may start sandboxes in another way than they will be in the end.
+    if inner.stop.run_until_cancelled(inner.parts.proof.holds()).await.is_none() {
+        return;
+    }
     let mut rounds = interval(ROUND);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -10,7 +10,7 @@ use futures_util::{FutureExt, StreamExt, TryStreamExt};
 use mcp_sandbox_server::{
     adapters::engine::{
         docker::{
-            DockerEngine, DockerOptions,
+            DockerEngine, DockerOptions, RuntimeSetting,
             proxy::{Proxy, ProxyOptions},
         },
         fake::FakeEngine,
@@ -140,7 +140,12 @@ impl World {
         let shutdown = CancellationToken::new();
         // The engine is asked only once somebody listens, and the proxy has to know the world's root.
         let world = Self::docker_at(&host, |options| {
-            let options = ProxyOptions { engine: docker_host(), root: options.root.clone(), uid: 1000, runtime: None };
+            let options = ProxyOptions {
+                engine: docker_host(),
+                root: options.root.clone(),
+                uid: 1000,
+                runtime: RuntimeSetting::Automatic,
+            };
             let proxy = Proxy::new(options).expect("a proxy");
             tokio::spawn(proxy.serve(listener, shutdown.clone()));
         })

@@ -40,9 +40,10 @@ use tracing::{debug, warn};
 use self::{
     folder::Root,
     forward::Answer,
+    profile::Form,
     rules::{Call, Denied},
 };
-use super::{about, call, convert::Profile};
+use super::{RuntimeSetting, about, call, convert::Profile};
 use crate::{
     nouns::id::SandboxId,
     ports::{
@@ -67,8 +68,8 @@ pub struct ProxyOptions {
     pub root: PathBuf,
     /// The user and group inside sandboxes.
     pub uid: u32,
-    /// The OCI runtime; `None`: the engine's default.
-    pub runtime: Option<String>,
+    /// The OCI runtime; the server's setting has to be the same.
+    pub runtime: RuntimeSetting,
 }
 
 /// Why the socket cannot be opened.
@@ -109,9 +110,9 @@ struct Inner {
     docker: Docker,
     root: Root,
     uid: u32,
-    runtime: Option<String>,
-    /// What the engine is, once it has said so.
-    profile: OnceCell<Profile>,
+    runtime: RuntimeSetting,
+    /// What containers may be on this engine, once it has said what it is.
+    form: OnceCell<Form>,
     known: Mutex<Known>,
 }
 
@@ -141,7 +142,7 @@ impl Proxy {
             root,
             uid: options.uid,
             runtime: options.runtime,
-            profile: OnceCell::new(),
+            form: OnceCell::new(),
             known: Mutex::default(),
         })))
     }
@@ -250,8 +251,8 @@ impl Inner {
 
     /// The body of a container to be, made anew from what was asked for, if that is all it asks for.
     async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<Vec<u8>, Denied> {
-        let profile = self.profile.get_or_try_init(|| self.look()).await.map_err(|error| Denied::engine(&error))?;
-        let (spec, made) = profile::vet(profile, id, self.uid, body)?;
+        let form = self.form.get_or_try_init(|| self.look()).await.map_err(|error| Denied::engine(&error))?;
+        let (spec, made) = profile::vet(form, id, self.uid, body)?;
         self.root.check(&spec.data)?;
         if !self.known().runners.contains(&spec.image) {
             self.check_image(&spec.image).await?;
@@ -260,10 +261,11 @@ impl Inner {
         Ok(made)
     }
 
-    async fn look(&self) -> Result<Profile, EngineError> {
+    async fn look(&self) -> Result<Form, EngineError> {
         let info = call::within("ping", LOOK_MAX, self.docker.info()).await?;
         let cgroup_v1 = about::is_cgroup_v1(&info);
-        Ok(Profile { runtime: self.runtime.clone(), own_seccomp: true, cgroup_v1 })
+        let profile = Profile { runtime: self.runtime.usual(), own_seccomp: true, cgroup_v1 };
+        Ok(Form { profile, quicker: self.runtime.quicker(&info) })
     }
 
     async fn check_image(&self, image: &ImageId) -> Result<(), Denied> {

@@ -9,7 +9,7 @@ use bollard::{
     Docker,
     container::{AttachContainerResults, LogOutput},
     errors::Error,
-    query_parameters::{AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectContainerOptions},
+    query_parameters::{AttachContainerOptionsBuilder, CreateContainerOptionsBuilder},
 };
 use futures_util::{FutureExt, StreamExt, future::ready, stream::BoxStream};
 
@@ -25,10 +25,9 @@ use crate::{
 pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
     let (docker, time) = (&engine.docker, &engine.time);
     let name = spec.id.to_string();
-    let container = create(engine, spec, &name).await?;
-    if let Some(runtime) = &engine.profile.runtime {
-        engine.runtime_holds.get_or_try_init(|| runtime_holds(engine, &name, runtime)).await?;
-    }
+    let runtime = engine.choice.now();
+    let container = create(engine, spec, &name, runtime.name.clone()).await?;
+    runtime.holds(engine, &name).await?;
     let AttachContainerResults { output, input } = attach(docker, &name, time.start).await?;
     let refusals = engine.forks.watch(&container);
     call::within("start", time.start, docker.start_container(&name, None)).await?;
@@ -42,25 +41,19 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
     })
 }
 
-/// An engine that does not know the field leaves it out and says nothing: it is asked once what it made of it.
-async fn runtime_holds(engine: &Inner, name: &str, runtime: &str) -> Result<(), EngineError> {
-    let inspected = engine.docker.inspect_container(name, None::<InspectContainerOptions>);
-    let inspected = call::within("inspect", engine.time.inspect, inspected).await?;
-    let used = inspected.host_config.and_then(|config| config.runtime).unwrap_or_default();
-    if used == runtime {
-        return Ok(());
-    }
-    let why = format!("the engine uses the runtime `{used}` where `{runtime}` was asked for (SANDBOX_ENGINE__RUNTIME)");
-    Err(EngineError::Refused { act: "create", source: Box::new(io::Error::other(why)) })
-}
-
 /// Makes the container and returns the engine's own name of it.
-async fn create(engine: &Inner, spec: &SandboxSpec, name: &str) -> Result<String, EngineError> {
+async fn create(
+    engine: &Inner,
+    spec: &SandboxSpec,
+    name: &str,
+    runtime: Option<String>,
+) -> Result<String, EngineError> {
     let source = engine.mounts.to_host(&spec.data).ok_or_else(|| {
         let why = io::Error::new(io::ErrorKind::InvalidInput, "the data folder is not below the root");
         EngineError::Refused { act: "create", source: Box::new(why) }
     })?;
-    let body = convert::create_body(&engine.profile, spec, &source);
+    let profile = convert::Profile { runtime, ..engine.profile.clone() };
+    let body = convert::create_body(&profile, spec, &source);
     let options = CreateContainerOptionsBuilder::new().name(name).build();
     let created = engine.docker.create_container(Some(options), body);
     match call::within("create", engine.time.create, created).await {

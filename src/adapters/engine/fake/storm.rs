@@ -1,11 +1,11 @@
 //! Bad weather: what goes wrong with an engine, by chance, from a seed. The same seed and the same calls are the same storm.
 //!
-//! Decides only; the engine acts on it. What it can do to a call or a sandbox is what real engines do: not answer, answer
+//! Decides only; the engine acts on it, from when it is told to until it is calmed. What it can do to a call or a sandbox is what real engines do: not answer, answer
 //! too late, say that it is done when it is not, lose the end of a sandbox or its output.
 
 use std::time::Duration;
 
-use super::StartFault;
+use super::{FakeEngine, StartFault};
 
 /// How long a call takes that is not answered in time.
 pub(super) const STALL: Duration = Duration::from_secs(5);
@@ -27,11 +27,20 @@ pub(super) enum Gust {
 #[derive(Debug)]
 pub(super) struct Storm(u64);
 
-impl Storm {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
+impl FakeEngine {
+    /// From now on calls are reset, stall and lie by chance, and sandboxes lose their output and their ends: the same
+    /// for the same seed, as long as calls come in the same order.
+    pub fn storm(&self, seed: u64) {
+        self.state().faults.storm = Some(Storm(seed));
     }
 
+    /// The storm is over. What it has done stays done.
+    pub fn calm(&self) {
+        self.state().faults.storm = None;
+    }
+}
+
+impl Storm {
     /// What happens to the next call.
     pub(super) fn gust(&mut self) -> Gust {
         match self.below(20) {

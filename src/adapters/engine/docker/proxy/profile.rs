@@ -16,11 +16,29 @@ use crate::{
 
 const IMAGE_CHARS: usize = "sha256:".len() + 64;
 
+/// What containers may be on an engine.
+#[derive(Debug)]
+pub(super) struct Form {
+    /// What is the same for all.
+    pub profile: Profile,
+    /// A runtime that the server may try, and use, in place of the profile's.
+    pub quicker: Option<String>,
+}
+
+impl Form {
+    /// The profile of a container that asks for a runtime: the one that was set, or the quicker one, and no other.
+    fn profile(&self, runtime: &Value) -> Profile {
+        let quicker = self.quicker.clone().filter(|name| runtime == name.as_str());
+        Profile { runtime: quicker.or_else(|| self.profile.runtime.clone()), ..self.profile.clone() }
+    }
+}
+
 /// What is asked for, and the body to send: never the one that came, in which a key could stand twice.
-pub(super) fn vet(profile: &Profile, id: SandboxId, uid: u32, body: &[u8]) -> Result<(SandboxSpec, Vec<u8>), Denied> {
+pub(super) fn vet(form: &Form, id: SandboxId, uid: u32, body: &[u8]) -> Result<(SandboxSpec, Vec<u8>), Denied> {
     let asked: Value = serde_json::from_slice(body).map_err(|_| Denied::new("the body is no JSON"))?;
     let spec = read(&asked, id, uid).ok_or_else(|| Denied::new("the container is not of our form"))?;
-    let ours = convert::create_body(profile, &spec, &spec.data);
+    let profile = form.profile(&asked["HostConfig"]["Runtime"]);
+    let ours = convert::create_body(&profile, &spec, &spec.data);
     let ours = serde_json::to_value(ours).map_err(|_| Denied::new("the container cannot be made"))?;
     if ours != asked {
         return Err(Denied::new(format!("the container is not ours: {}", difference(&ours, &asked))));
@@ -109,7 +127,7 @@ mod tests {
     }
 
     fn vetted(spec: &SandboxSpec, body: &str) -> Result<Vec<u8>, Denied> {
-        vet(&profile(), spec.id, 1000, body.as_bytes()).map(|(_, body)| body)
+        vet(&Form { profile: profile(), quicker: None }, spec.id, 1000, body.as_bytes()).map(|(_, body)| body)
     }
 
     #[test]
@@ -159,6 +177,27 @@ mod tests {
             }
             assert!(vetted(&spec, &body.to_string()).is_err(), "{place}");
         }
+    }
+
+    #[test]
+    fn the_runtime_is_the_one_that_was_set_or_the_one_on_trial() {
+        let made = |form: &Form, runtime: Option<&str>| {
+            let asking = Profile { runtime: runtime.map(str::to_owned), ..profile() };
+            let spec = spec();
+            let body = serde_json::to_value(convert::create_body(&asking, &spec, &spec.data)).expect("JSON");
+            let (_, made) = vet(form, spec.id, 1000, body.to_string().as_bytes()).ok()?;
+            Some(serde_json::from_slice::<Value>(&made).expect("JSON")["HostConfig"]["Runtime"].clone())
+        };
+        let set = |name: &str| Profile { runtime: Some(name.to_owned()), ..profile() };
+        let automatic = Form { profile: profile(), quicker: Some("crun".to_owned()) };
+        assert_eq!(made(&automatic, None), Some(Value::Null));
+        assert_eq!(made(&automatic, Some("crun")), Some(json!("crun")));
+        assert_eq!(made(&automatic, Some("io.containerd.anything")), None);
+        let without = Form { profile: profile(), quicker: None };
+        assert_eq!((made(&without, Some("crun")), made(&without, None)), (None, Some(Value::Null)));
+        let gvisor = Form { profile: set("runsc"), quicker: None };
+        assert_eq!(made(&gvisor, Some("runsc")), Some(json!("runsc")));
+        assert_eq!((made(&gvisor, Some("crun")), made(&gvisor, None)), (None, None));
     }
 
     #[test]

@@ -1,0 +1,124 @@
+//! A quicker runtime is used where the self-test passes under it; otherwise everything is as if the engine did not have it.
+
+use mcp_sandbox_server::adapters::engine::{
+    docker::proxy::{Proxy, ProxyOptions},
+    fake::Offered,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::support::renaming::Renaming;
+
+/// The engine's second name for its own runtime becomes the name of one that it does not have.
+const HAS_CRUN: (&str, &str) = ("\"io.containerd.runc.v2\"", "\"crun\"                 ");
+const ASKS_FOR_CRUN: &str = "\"Runtime\":\"crun\"";
+const ASKS_FOR_RUNC: &str = "\"Runtime\":\"runc\"";
+
+/// An engine that has crun.
+fn having_crun() -> Renaming {
+    Renaming::new(&[(ASKS_FOR_CRUN, ASKS_FOR_RUNC)], &[HAS_CRUN, (ASKS_FOR_RUNC, ASKS_FOR_CRUN)])
+}
+
+/// An engine that says so and has not.
+fn claiming_crun() -> Renaming {
+    Renaming::new(&[(ASKS_FOR_CRUN, ASKS_FOR_CRUN)], &[HAS_CRUN])
+}
+
+/// By what each sandbox of a server on an engine that offers a runtime was started, after one run. Two standbys are wanted
+/// from the first moment, and the trial takes its time.
+async fn started_by(behaviour: Option<Offered>) -> Vec<Option<String>> {
+    let engine = saying(INSIDE);
+    engine.add_runner("bash");
+    engine.delay_starts(Duration::from_millis(100));
+    if let Some(behaviour) = behaviour {
+        engine.offer("quick", behaviour);
+    }
+    let server = Testing::with_standbys(engine).await;
+    assert_eq!(server.run("bash").await["outcome"]["ended"], "exited");
+    let engine = server.engine.clone();
+    server.shutdown.cancel();
+    server.ended().await.expect("it served");
+    engine.started_by()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quicker_one_is_used_where_it_passes_and_a_standby_is_started_by_no_other() {
+    let quick = Some("quick".to_owned());
+    let without = started_by(None).await;
+    assert!(without.len() >= 2 && without.iter().all(Option::is_none), "{without:?}");
+    let sound = started_by(Some(Offered::Sound)).await;
+    assert!(sound.len() >= 2 && sound.iter().all(|by| *by == quick), "{sound:?}");
+    let open = INSIDE.replace("    lo: 0", "    lo: 0\n  eth0: 0");
+    let loose = format!("{INSIDE}== groups\nopen\n");
+    let saying = |text| Offered::Saying("== ".to_owned(), text);
+    for behaviour in [Offered::Refusing, saying(open), saying(loose)] {
+        // The trial, then the test, the run and whatever stands by.
+        let fallen_back = started_by(Some(behaviour)).await;
+        assert!(fallen_back.len() >= 3 && fallen_back[0] == quick, "{fallen_back:?}");
+        assert!(fallen_back[1..].iter().all(Option::is_none), "{fallen_back:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_has_crun_is_asked_for_it_unless_the_setting_says_otherwise() {
+    for (engine, setting, asked) in [
+        // The self-test and the run.
+        (having_crun(), "", 2),
+        // The trial.
+        (claiming_crun(), "", 1),
+        (having_crun(), "default", 0),
+        (claiming_crun(), "runc", 0),
+    ] {
+        let more = [("DOCKER_HOST", engine.host.as_str()), ("SANDBOX_ENGINE__RUNTIME", setting)];
+        let server = Server::with(&[more.as_slice(), &[("SANDBOX_STANDBY__TOTAL_MAX", "0")]].concat()).await;
+        let result = server.run("c", "bash", "echo hello").await;
+        assert_eq!(result["structuredContent"]["stdout"], "hello\n", "{result}");
+        assert_eq!(engine.changed(), asked, "{setting}");
+        server.settled().await;
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_the_proxy_it_is_chosen_too() {
+    let (engine, folder) = (having_crun(), tempfile::tempdir().expect("a folder"));
+    let socket = folder.path().join("proxy.sock");
+    let front = async |runtime: RuntimeSetting| {
+        let root = folder.path().to_owned();
+        let proxy = Proxy::new(ProxyOptions { engine: engine.host.clone(), root, uid: 1000, runtime });
+        let (listener, shutdown) = (Proxy::listen(&socket).expect("a socket"), CancellationToken::new());
+        let serving = tokio::spawn(proxy.expect("a proxy").serve(listener, shutdown.clone()));
+        let host = format!("unix://{}", socket.display());
+        let more = [("DOCKER_HOST", host.as_str()), ("SANDBOX_STANDBY__TOTAL_MAX", "0")];
+        let server = Server::in_folder(folder.path(), &more).await;
+        let result = server.run("c", "bash", "echo hello").await;
+        assert_eq!(result["structuredContent"]["stdout"], "hello\n", "{result}");
+        server.settled().await;
+        server.stop().await;
+        shutdown.cancel();
+        serving.await.expect("it ends");
+    };
+    front(RuntimeSetting::Automatic).await;
+    assert_eq!(engine.changed(), 2, "the self-test and the run");
+    // A proxy that was told otherwise refuses the trial, and the server does without.
+    front(RuntimeSetting::Default).await;
+    assert_eq!(engine.changed(), 2);
+}
+
+#[tokio::test]
+async fn after_a_trial_the_usual_one_starts_sandboxes() {
+    let engine = claiming_crun();
+    let test = async |world: &World| {
+        assert_eq!(world.engine.quicker().await.expect("an answer").as_deref(), Some("crun"));
+        let usual = world.engine.probe().await.expect("probed").runtime;
+        world.engine.choose(Some("crun"));
+        assert_eq!(world.engine.probe().await.expect("probed").runtime, "crun");
+        let spec = world.spec();
+        drop(world.engine.start(&spec).await.expect_err("there is none"));
+        world.engine.destroy(spec.id).await.expect("destroyed");
+        world.engine.choose(None);
+        assert_eq!(world.engine.probe().await.expect("probed").runtime, usual);
+        assert_eq!(world.run(&world.programs.exit(3)).await.exit.status, 3);
+    };
+    World::docker_at(&engine.host, |_| {}).await.hold(test).await;
+}
