@@ -48,7 +48,7 @@ impl Engine for Observed {
     }
 
     async fn quicker(&self) -> Result<Option<String>, EngineError> {
-        self.told("probe", self.engine.quicker()).await
+        self.told("probe", None, self.engine.quicker()).await
     }
 
     fn choose(&self, runtime: Option<&str>) {
