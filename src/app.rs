@@ -7,7 +7,9 @@
 //!                · the audit log and traces write and send what waits
 //! ```
 
+mod error;
 mod listen;
+mod options;
 mod watchers;
 
 use std::{sync::Arc, time::Duration};
@@ -17,6 +19,7 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub use self::error::StartError;
 use self::watchers::Watchers;
 use crate::{
     adapters::engine::{
@@ -27,84 +30,37 @@ use crate::{
     nouns::{clock::SystemClock, id::InstanceId},
     ports::{
         auth::Tokens,
-        engine::{Engine, EngineError, Probe},
+        engine::{Engine, Probe},
         observer::Observer,
         runner::Catalog,
         signed_url::UrlSigner,
         store::{Owner, Store, StoreError},
     },
     services::{
-        admission::{self, Admission, AdmissionOptions},
-        conversations::Conversations,
+        admission::Admission,
         discovery::Discovery,
-        execution::{ExecutionOptions, ExecutionParts, Executions},
-        files::{Files, FilesOptions},
+        execution::{ExecutionParts, Executions},
+        files::Files,
         janitor::Janitor,
         proof::Proof,
-        quota::QuotaOptions,
         readiness::Readiness,
-        retention::{Retention, RetentionOptions},
-        runs::{Policy, Runs, RunsOptions},
+        retention::Retention,
+        runs::Runs,
         self_test::{SelfTest, SelfTestParts},
-        standby::{StandbyOptions, StandbyParts, Standbys},
+        standby::{StandbyParts, Standbys},
         vitals::Vitals,
     },
     surfaces::{
-        http::{self, HttpParts, body::Bodies, guard::Names, mcp::McpHttpOptions, piston::PistonParts, v1::V1Parts},
-        mcp::{McpOptions, McpParts},
+        http::{self, HttpParts, guard::Names},
+        mcp::McpParts,
     },
 };
 
 /// How long the janitor may take to empty its list at the end.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
-/// How long after the end of any run a conversation still counts as in use.
-const IN_USE_MARGIN: Duration = Duration::from_mins(5);
 
 /// Runtimes whose sandboxes have a kernel of their own, by what their names hold.
 const OWN_KERNELS: [&str; 3] = ["runsc", "gvisor", "kata"];
-
-/// Why the server does not start: one sentence that says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The root folder cannot be used.
-    #[error("SANDBOX_ROOT cannot be used: {0}")]
-    Root(#[from] StoreError),
-    /// The engine cannot be used.
-    #[error(
-        "the container engine cannot be used: start it (`systemctl start docker`), or point DOCKER_HOST at it and make \
-         sure that this user may use its socket"
-    )]
-    Connect(#[source] ConnectError),
-    /// The engine has not the runtime that is set.
-    #[error(transparent)]
-    Runtime(ConnectError),
-    /// The engine answers and refuses what the start needs.
-    #[error("the container engine does not do what is needed: `mcp-sandbox-server doctor` says more")]
-    Engine(#[from] EngineError),
-    /// The audit log cannot be written.
-    #[error("SANDBOX_AUDIT__FILE {path} cannot be appended to: make its folder, owned by the server's user")]
-    Audit {
-        /// The setting.
-        path: String,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The engine was seen not to isolate.
-    #[error("programs would not be isolated, so the server does not serve: {0}")]
-    Isolation(String),
-    /// The address cannot be listened on.
-    #[error("cannot listen on {name} {addr}: choose another port or stop what uses it")]
-    Listen {
-        /// Which setting.
-        name: &'static str,
-        /// What it says.
-        addr: BindAddr,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-}
 
 /// Every part of the server.
 pub struct App {
@@ -227,7 +183,7 @@ impl App {
         let secrets: Vec<_> = config.file_secrets.iter().map(|secret| secret.expose().clone()).collect();
         let base_url = config.public_base_url.to_string();
         let signer = Arc::new(UrlSigner::new(&secrets, base_url.trim_end_matches('/')));
-        let files = Arc::new(Files::new(Arc::clone(&store), signer, clock.clone(), files_options(config)));
+        let files = Arc::new(Files::new(Arc::clone(&store), signer, clock.clone(), options::files(config)));
         files.trash().empty();
         let standbys = Standbys::start(
             StandbyParts {
@@ -241,7 +197,7 @@ impl App {
                 limits: config.limits.limits(),
                 proof: proof.clone(),
             },
-            standby_options(config),
+            options::standby(config),
         );
         let executions = Executions::new(
             ExecutionParts {
@@ -250,38 +206,38 @@ impl App {
                 store,
                 files: Arc::clone(&files),
                 janitor: janitor.clone(),
-                admission: Admission::new(admission_options(config, &probe)),
+                admission: Admission::new(options::admission(config, &probe)),
                 standbys: standbys.clone(),
                 clock: clock.clone(),
                 observer: Arc::clone(&observer),
                 proof: proof.clone(),
             },
-            execution_options(config, instance),
+            options::execution(config, instance),
         );
 
         let retention =
-            Retention::new(Arc::clone(&files), executions.clone(), clock.clone(), retention_options(config));
+            Retention::new(Arc::clone(&files), executions.clone(), clock.clone(), options::retention(config));
         let retention = Arc::new(retention);
         let keeping = Arc::clone(&retention).start(stop.clone());
-        let runs = Runs::new(executions.clone(), runs_options(config), clock);
+        let runs = Runs::new(executions.clone(), options::runs(config), clock);
 
         let vitals = Vitals::new(executions.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
         let measured = watchers.exposition(vitals.clone());
         let self_test = self_test(config, &probe, &engine, &executions, &catalog, &proof);
         let beside = listen_for_metrics(config).await?;
         let beside = beside.map(|listener| (listener, http::metrics::router(measured.clone())));
-        let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: mcp_options(config) };
-        let bodies = bodies(config);
+        let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: options::mcp(config) };
+        let bodies = options::bodies(config);
         let router = http::router(HttpParts {
-            mcp: http::mcp::router(mcp.clone(), &mcp_http_options(config, bodies.clone(), stop.clone())),
-            v1: http::v1::router(v1_parts(config, bodies.clone(), &runs, &executions, &files)),
-            piston: http::piston::router(piston_parts(config, bodies, &runs)),
+            mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
+            v1: http::v1::router(options::v1(config, bodies.clone(), &runs, &executions, &files)),
+            piston: http::piston::router(options::piston(config, bodies, &runs)),
             files: http::files::router(Arc::clone(&files)),
             tokens: Arc::new(Tokens::new(config.api_token.expose())),
             readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), proof.clone(), vitals)),
             metrics: measured,
             observer,
-            names: Names::new(&config.public_base_url, allowed_hosts(config)),
+            names: Names::new(&config.public_base_url, options::allowed_hosts(config)),
         });
         let shutdown_grace = Duration::from_millis(config.server.shutdown_grace_ms);
         let listen = listen::Limits {
@@ -422,122 +378,4 @@ fn self_test(
         uid: config.engine.runner_uid,
         own_kernel: OWN_KERNELS.iter().any(|name| probe.runtime.contains(name)),
     })
-}
-
-fn allowed_hosts(config: &Config) -> Vec<String> {
-    config.server.allowed_hosts.split(',').map(str::to_owned).collect()
-}
-
-fn admission_options(config: &Config, probe: &Probe) -> AdmissionOptions {
-    let slots = match config.admission.slots as usize {
-        0 => admission::slots_for(probe.cpus, probe.memory_bytes, config.limits.memory_bytes),
-        slots => slots,
-    };
-    info!(slots, "programs that may run at once");
-    AdmissionOptions {
-        slots,
-        queue_max: config.admission.queue_max as usize,
-        wait_max: Duration::from_millis(config.admission.queue_wait_ms),
-        conversation_max: config.admission.conversation_max as usize,
-        rate_a_minute: config.admission.rate_per_minute,
-        rate_burst: config.admission.rate_burst,
-    }
-}
-
-fn execution_options(config: &Config, instance: InstanceId) -> ExecutionOptions {
-    ExecutionOptions {
-        instance,
-        uid: config.engine.runner_uid,
-        limits: config.limits.limits(),
-        program_bytes_max: usize::try_from(config.limits.program_bytes_max).unwrap_or(usize::MAX),
-    }
-}
-
-fn standby_options(config: &Config) -> StandbyOptions {
-    let standby = &config.standby;
-    StandbyOptions {
-        total_max: standby.total_max as usize,
-        memory_bytes_max: standby.memory_bytes_max,
-        nameless_max: standby.nameless_max as usize,
-        idle_max: Duration::from_secs(standby.idle_s),
-        used_max: Duration::from_secs(standby.used_s),
-        age_max: Duration::from_secs(standby.age_s),
-    }
-}
-
-fn runs_options(config: &Config) -> RunsOptions {
-    RunsOptions {
-        kept_runs_max: config.runs.kept_max as usize,
-        kept_bytes_max: usize::try_from(config.runs.kept_bytes).unwrap_or(usize::MAX),
-        kept_age: Duration::from_secs(config.runs.kept_age_s),
-        policy: if config.runs.on_disconnect == "detach" { Policy::Detached } else { Policy::CancelWhenLeft },
-        ..RunsOptions::default()
-    }
-}
-
-fn files_options(config: &Config) -> FilesOptions {
-    FilesOptions {
-        url_ttl_s: config.files.url_ttl_s,
-        entries_max: config.files.listed_max as usize,
-        depth_max: config.files.depth_max as usize,
-        read_bytes_max: config.files.read_bytes_max,
-        write_bytes_max: config.files.write_bytes_max,
-        quota: QuotaOptions {
-            bytes_max: config.quota.bytes_max,
-            entries_max: config.quota.entries_max.into(),
-            free_bytes_min: config.quota.free_bytes_min,
-        },
-    }
-}
-
-fn retention_options(config: &Config) -> RetentionOptions {
-    let unused_s = config.quota.kept_unused_s;
-    let total_bytes = config.quota.total_bytes_max;
-    RetentionOptions {
-        unused_max: (unused_s > 0).then(|| Duration::from_secs(unused_s)),
-        total_bytes_max: (total_bytes > 0).then_some(total_bytes),
-        in_use: Duration::from_millis(config.limits.wall_ms) + IN_USE_MARGIN,
-    }
-}
-
-fn mcp_options(config: &Config) -> McpOptions {
-    McpOptions {
-        image_bytes_max: config.files.image_bytes_max,
-        images_max: config.files.images_max as usize,
-        read_bytes_max: config.files.read_bytes_max,
-        write_bytes_max: config.files.write_bytes_max,
-        code_bytes_max: config.limits.program_bytes_max,
-        limits: config.limits.limits(),
-        wait_default: Duration::from_secs(config.runs.wait_s_default),
-    }
-}
-
-fn mcp_http_options(config: &Config, bodies: Bodies, shutdown: CancellationToken) -> McpHttpOptions {
-    McpHttpOptions {
-        bodies,
-        run_max: Duration::from_millis(config.limits.wall_ms + config.admission.queue_wait_ms),
-        shutdown,
-    }
-}
-
-fn v1_parts(config: &Config, bodies: Bodies, runs: &Runs, executions: &Executions, files: &Arc<Files>) -> V1Parts {
-    V1Parts {
-        runs: runs.clone(),
-        files: Arc::clone(files),
-        conversations: Conversations::new(Arc::clone(files), executions.clone()),
-        keys: Arc::default(),
-        limits: config.limits.limits(),
-        bodies,
-    }
-}
-
-fn piston_parts(config: &Config, bodies: Bodies, runs: &Runs) -> PistonParts {
-    PistonParts { runs: runs.clone(), bodies, limits: config.limits.limits() }
-}
-
-fn bodies(config: &Config) -> Bodies {
-    let bytes = |setting: u64| usize::try_from(setting).unwrap_or(usize::MAX);
-    let server = &config.server;
-    let read_max = Duration::from_millis(server.body_read_ms);
-    Bodies::new(bytes(server.body_bytes_max), read_max, bytes(server.bodies_bytes_max))
 }

@@ -1,0 +1,147 @@
+//! What each part of the server is told, made from the settings. A function a part; nothing else knows both.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::{
+    ground::config::Config,
+    nouns::id::InstanceId,
+    ports::engine::Probe,
+    services::{
+        admission::{self, AdmissionOptions},
+        conversations::Conversations,
+        execution::{ExecutionOptions, Executions},
+        files::{Files, FilesOptions},
+        quota::QuotaOptions,
+        retention::RetentionOptions,
+        runs::{Policy, Runs, RunsOptions},
+        standby::StandbyOptions,
+    },
+    surfaces::{
+        http::{body::Bodies, mcp::McpHttpOptions, piston::PistonParts, v1::V1Parts},
+        mcp::McpOptions,
+    },
+};
+
+/// How long after the end of any run a conversation still counts as in use.
+const IN_USE_MARGIN: Duration = Duration::from_mins(5);
+
+pub(super) fn allowed_hosts(config: &Config) -> Vec<String> {
+    config.server.allowed_hosts.split(',').map(str::to_owned).collect()
+}
+
+pub(super) fn admission(config: &Config, probe: &Probe) -> AdmissionOptions {
+    let slots = match config.admission.slots as usize {
+        0 => admission::slots_for(probe.cpus, probe.memory_bytes, config.limits.memory_bytes),
+        slots => slots,
+    };
+    info!(slots, "programs that may run at once");
+    AdmissionOptions {
+        slots,
+        queue_max: config.admission.queue_max as usize,
+        wait_max: Duration::from_millis(config.admission.queue_wait_ms),
+        conversation_max: config.admission.conversation_max as usize,
+        rate_a_minute: config.admission.rate_per_minute,
+        rate_burst: config.admission.rate_burst,
+    }
+}
+
+pub(super) fn execution(config: &Config, instance: InstanceId) -> ExecutionOptions {
+    ExecutionOptions {
+        instance,
+        uid: config.engine.runner_uid,
+        limits: config.limits.limits(),
+        program_bytes_max: usize::try_from(config.limits.program_bytes_max).unwrap_or(usize::MAX),
+    }
+}
+
+pub(super) fn standby(config: &Config) -> StandbyOptions {
+    let standby = &config.standby;
+    StandbyOptions {
+        total_max: standby.total_max as usize,
+        memory_bytes_max: standby.memory_bytes_max,
+        nameless_max: standby.nameless_max as usize,
+        idle_max: Duration::from_secs(standby.idle_s),
+        used_max: Duration::from_secs(standby.used_s),
+        age_max: Duration::from_secs(standby.age_s),
+    }
+}
+
+pub(super) fn runs(config: &Config) -> RunsOptions {
+    RunsOptions {
+        kept_runs_max: config.runs.kept_max as usize,
+        kept_bytes_max: usize::try_from(config.runs.kept_bytes).unwrap_or(usize::MAX),
+        kept_age: Duration::from_secs(config.runs.kept_age_s),
+        policy: if config.runs.on_disconnect == "detach" { Policy::Detached } else { Policy::CancelWhenLeft },
+        ..RunsOptions::default()
+    }
+}
+
+pub(super) fn files(config: &Config) -> FilesOptions {
+    FilesOptions {
+        url_ttl_s: config.files.url_ttl_s,
+        entries_max: config.files.listed_max as usize,
+        depth_max: config.files.depth_max as usize,
+        read_bytes_max: config.files.read_bytes_max,
+        write_bytes_max: config.files.write_bytes_max,
+        quota: QuotaOptions {
+            bytes_max: config.quota.bytes_max,
+            entries_max: config.quota.entries_max.into(),
+            free_bytes_min: config.quota.free_bytes_min,
+        },
+    }
+}
+
+pub(super) fn retention(config: &Config) -> RetentionOptions {
+    let unused_s = config.quota.kept_unused_s;
+    let total_bytes = config.quota.total_bytes_max;
+    RetentionOptions {
+        unused_max: (unused_s > 0).then(|| Duration::from_secs(unused_s)),
+        total_bytes_max: (total_bytes > 0).then_some(total_bytes),
+        in_use: Duration::from_millis(config.limits.wall_ms) + IN_USE_MARGIN,
+    }
+}
+
+pub(super) fn mcp(config: &Config) -> McpOptions {
+    McpOptions {
+        image_bytes_max: config.files.image_bytes_max,
+        images_max: config.files.images_max as usize,
+        read_bytes_max: config.files.read_bytes_max,
+        write_bytes_max: config.files.write_bytes_max,
+        code_bytes_max: config.limits.program_bytes_max,
+        limits: config.limits.limits(),
+        wait_default: Duration::from_secs(config.runs.wait_s_default),
+    }
+}
+
+pub(super) fn mcp_http(config: &Config, bodies: Bodies, shutdown: CancellationToken) -> McpHttpOptions {
+    McpHttpOptions {
+        bodies,
+        run_max: Duration::from_millis(config.limits.wall_ms + config.admission.queue_wait_ms),
+        shutdown,
+    }
+}
+
+pub(super) fn v1(config: &Config, bodies: Bodies, runs: &Runs, executions: &Executions, files: &Arc<Files>) -> V1Parts {
+    V1Parts {
+        runs: runs.clone(),
+        files: Arc::clone(files),
+        conversations: Conversations::new(Arc::clone(files), executions.clone()),
+        keys: Arc::default(),
+        limits: config.limits.limits(),
+        bodies,
+    }
+}
+
+pub(super) fn piston(config: &Config, bodies: Bodies, runs: &Runs) -> PistonParts {
+    PistonParts { runs: runs.clone(), bodies, limits: config.limits.limits() }
+}
+
+pub(super) fn bodies(config: &Config) -> Bodies {
+    let bytes = |setting: u64| usize::try_from(setting).unwrap_or(usize::MAX);
+    let server = &config.server;
+    let read_max = Duration::from_millis(server.body_read_ms);
+    Bodies::new(bytes(server.body_bytes_max), read_max, bytes(server.bodies_bytes_max))
+}
