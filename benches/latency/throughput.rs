@@ -30,6 +30,7 @@ pub async fn sustained(warm: &Server, bare: &Bare<'_>, clients: usize) {
     let runner = warm.runner(LIGHTEST);
     let time = Duration::from_secs(setting("BENCH_SECONDS", SECONDS));
     let mut counts = [0, 0];
+    warm.run("before-the-load", LIGHTEST).await;
     for _ in 0..TURNS {
         warm.settle(LIGHTEST, 2).await;
         counts[0] += many(clients, time, async || {
