@@ -8,7 +8,8 @@
 //! call      one call with its time limit, error mapping      ending   how a sandbox ended
 //! images    runner images and their changes                  forks    which sandbox was refused a process
 //! about     what the engine is, with warnings                mounts   our paths as the engine sees them
-//! runtime   which OCI runtime starts them                   proxy    a socket that can do what is done here and no more
+//! runtime   which OCI runtime starts them                   podman   what it takes otherwise
+//! proxy     a socket that can do what is done here and no more
 //! ```
 //!
 //! No task is spawned here or in the children, the proxy's apart: everything runs in the caller's future and ends when that is dropped.
@@ -24,6 +25,7 @@ mod ending;
 mod forks;
 mod images;
 mod mounts;
+mod podman;
 pub mod proxy;
 mod runtime;
 mod start;
@@ -124,7 +126,8 @@ pub struct TimeLimits {
 impl Default for TimeLimits {
     fn default() -> Self {
         Self {
-            ping: Duration::from_secs(2),
+            // Podman asks its parts for their versions each time.
+            ping: Duration::from_secs(5),
             list: Duration::from_secs(5),
             inspect: Duration::from_secs(5),
             create: Duration::from_secs(15),
@@ -168,6 +171,15 @@ pub enum ConnectError {
         /// Those it has.
         known: String,
     },
+    /// The list of system calls cannot be laid where Podman reads it.
+    #[error("{path} cannot be written, and Podman reads there which system calls a program may make")]
+    SeccompFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// This process runs in a container and its root is on none of that container's mounts.
     #[error("{root} is inside this container only: mount a folder of the host there, or set the host's path")]
     RootNotMounted {
@@ -206,11 +218,14 @@ impl DockerEngine {
         let docker = call::within("ping", limit, docker.negotiate_version()).await.map_err(refused)?;
         let info = call::within("ping", options.time.inspect, docker.info()).await.map_err(refused)?;
         options.runtime.check(&info)?;
+        let version = call::within("ping", limit, docker.version()).await.map_err(refused)?;
+        let root = options.root.clone();
         let mounts = mounts::HostPaths::find(&docker, options.root, options.host_root, options.time.inspect).await?;
         let profile = convert::Profile {
             runtime: None,
             own_seccomp: options.seccomp == Seccomp::Own,
             cgroup_v1: about::is_cgroup_v1(&info),
+            podman: podman::is_it(&version).then(|| podman::Podman::prepare(&root, &mounts)).transpose()?,
         };
         let forks = Arc::new(forks::Forks::new(options.cgroup_root));
         let (setting, choice) = (options.runtime.clone(), runtime::Choice::new(options.runtime.usual()));
@@ -255,6 +270,12 @@ impl Engine for DockerEngine {
         match call::within("kill", self.0.time.kill, self.0.docker.kill_container(&name, Some(options))).await {
             // Not there, or not running any more.
             Err(error) if call::status(&error).is_some_and(|status| matches!(status, 404 | 409)) => Ok(()),
+            // Podman says 500 of one that is not running any more.
+            Err(error) if call::status(&error) == Some(500) => {
+                let listed = self.0.containers(convert::id_filter(id)).await?;
+                let runs = listed.iter().filter_map(convert::listed).any(|listed| listed.running);
+                if runs { Err(error) } else { Ok(()) }
+            }
             other => other,
         }
     }
@@ -297,6 +318,16 @@ impl Inner {
     async fn containers(&self, label: String) -> Result<Vec<ContainerSummary>, EngineError> {
         let filters = HashMap::from([("label", vec![label])]);
         let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-        call::within("list", self.time.list, self.docker.list_containers(Some(options))).await
+        let until = Instant::now() + self.time.list;
+        loop {
+            let listed = self.docker.list_containers(Some(options.clone()));
+            let listed = call::within("list", until.saturating_duration_since(Instant::now()), listed).await;
+            let next = Instant::now() + REMOVAL_PAUSE;
+            // While a container ends, Podman lists it in a state of its own, which the vendor's client cannot read.
+            if !listed.as_ref().is_err_and(call::is_unreadable) || next >= until {
+                return listed;
+            }
+            sleep_until(next).await;
+        }
     }
 }

@@ -5,6 +5,7 @@ use bollard::{
     models::{SystemInfo, SystemInfoCgroupDriverEnum, SystemInfoCgroupVersionEnum, SystemVersion},
 };
 
+use super::podman;
 use crate::ports::engine::Probe;
 
 /// The oldest runc that does not let a container write to the host through masked paths (CVE-2025-31133 and its kin).
@@ -25,20 +26,24 @@ pub(super) fn probe(
     let name = runtime.unwrap_or(default);
     let component = component_version(version, name);
     Probe {
-        engine: format!("Docker {}", text(&version.version)),
+        engine: format!("{} {}", if podman::is_it(version) { "Podman" } else { "Docker" }, text(&version.version)),
         api_version: spoken.to_string(),
         runtime: component.map_or_else(|| name.to_owned(), |version| format!("{name} {version}")),
         platform: format!("{}/{}", text(&version.os), text(&version.arch)),
         cpus: info.ncpu.and_then(|n| u32::try_from(n).ok()).unwrap_or(1),
         memory_bytes: info.mem_total.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
         details: details(version, info),
-        warnings: warnings(info, name, component),
+        // Podman names its default by a path, and knows it so.
+        warnings: warnings(info, if runtime.is_none() && podman::is_it(version) { "unknown" } else { name }, component),
     }
 }
 
 fn details(version: &SystemVersion, info: &SystemInfo) -> Vec<String> {
     let parts = version.components.iter().flatten().filter(|part| part.name != "Engine");
-    let parts: Vec<_> = parts.map(|part| format!("{} {}", part.name, part.version)).collect();
+    let parts = parts.filter(|part| part.name != podman::COMPONENT);
+    // Podman passes on what its parts say of themselves, in several lines.
+    let parts = parts.map(|part| format!("{} {}", part.name, part.version.lines().next().unwrap_or_default()));
+    let parts: Vec<_> = parts.collect();
     let groups = if is_cgroup_v1(info) { "v1" } else { "v2" };
     let driver = info.cgroup_driver.as_ref().map_or("unknown", |driver| driver.as_ref());
     let security = |option: &String| {
@@ -179,6 +184,24 @@ mod tests {
             assert!(warnings.len() == 1 && warnings[0].contains(word), "{word}: {warnings:?}");
         }
         assert!(probe(&with_runc("1.1.5+ds1"), &good(), &spoken(), None).warnings[0].contains("runc"));
+    }
+
+    #[test]
+    fn podman_is_called_so() {
+        let part = |name: &str, version: &str| SystemVersionComponents {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            details: None,
+        };
+        let components = vec![part("Podman Engine", "4.3.1"), part("Conmon", "conmon version 2.1.6\ncommit: x")];
+        let version = SystemVersion { components: Some(components), ..with_runc("1.2.8") };
+        let info = SystemInfo { runtimes: Some([].into()), ..good() };
+        let probe = probe(&version, &info, &spoken(), None);
+        assert_eq!(
+            (probe.engine.as_str(), probe.details[0].as_str()),
+            ("Podman 20.10.24", "Conmon conmon version 2.1.6")
+        );
+        assert_eq!(probe.warnings, Vec::<String>::new());
     }
 
     #[test]

@@ -29,6 +29,12 @@ pub(super) fn status(error: &EngineError) -> Option<u16> {
     }
 }
 
+/// Whether there was an answer in words that the client does not know.
+pub(super) fn is_unreadable(error: &EngineError) -> bool {
+    let EngineError::Refused { source, .. } = error else { return false };
+    matches!(source.downcast_ref::<Error>(), Some(Error::JsonDataError { .. }))
+}
+
 pub(super) fn meaning(act: &'static str, limit: Duration, error: Error) -> EngineError {
     match error {
         Error::RequestTimeoutError => EngineError::Timeout { act, limit },

@@ -10,6 +10,7 @@ use bollard::models::{
     MountBindOptionsPropagationEnum, MountType, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 
+use super::podman::Podman;
 use crate::{
     nouns::{id::SandboxId, limits::Limits},
     ports::{
@@ -69,6 +70,13 @@ pub(super) struct Profile {
     pub own_seccomp: bool,
     /// The first generation of control groups, which knows swappiness.
     pub cgroup_v1: bool,
+    /// The engine is Podman, which takes some things otherwise.
+    pub podman: Option<Podman>,
+}
+
+/// Our own list of system calls.
+pub(super) fn seccomp() -> &'static str {
+    SECCOMP.trim()
 }
 
 /// The container for a sandbox whose `/data` is `source` on the engine's host.
@@ -88,6 +96,8 @@ pub(super) fn create_body(profile: &Profile, spec: &SandboxSpec, source: &Path) 
         tty: Some(false),
         network_disabled: Some(true),
         stop_timeout: Some(1),
+        // Docker kills what it removes; Podman sends this first, and waits.
+        stop_signal: profile.podman.as_ref().map(|_| "SIGKILL".to_owned()),
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
         host_config: Some(host_config(profile, spec, source)),
         ..ContainerCreateBody::default()
@@ -100,7 +110,7 @@ fn host_config(profile: &Profile, spec: &SandboxSpec, source: &Path) -> HostConf
     HostConfig {
         runtime: profile.runtime.clone(),
         mounts: Some(vec![data_mount(source)]),
-        tmpfs: Some(HashMap::from([("/tmp".to_owned(), tmpfs(limits))])),
+        tmpfs: Some(HashMap::from([("/tmp".to_owned(), tmpfs(profile, limits))])),
         network_mode: Some("none".to_owned()),
         memory: Some(memory),
         memory_swap: Some(memory),
@@ -139,8 +149,9 @@ fn data_mount(source: &Path) -> Mount {
     }
 }
 
-fn tmpfs(limits: &Limits) -> String {
-    format!("rw,nosuid,nodev,noexec,size={},nr_inodes={TMP_INODES},mode=1777", limits.tmp_bytes)
+fn tmpfs(profile: &Profile, limits: &Limits) -> String {
+    let names = if profile.podman.is_some() { String::new() } else { format!("nr_inodes={TMP_INODES},") };
+    format!("rw,nosuid,nodev,noexec,size={},{names}mode=1777", limits.tmp_bytes)
 }
 
 /// Never `nproc`: the kernel counts that one per user over all containers.
@@ -161,7 +172,8 @@ fn ulimits(limits: &Limits) -> Vec<ResourcesUlimits> {
 fn security(profile: &Profile) -> Vec<String> {
     let mut options = vec!["no-new-privileges".to_owned()];
     if profile.own_seccomp {
-        options.push(format!("seccomp={}", SECCOMP.trim()));
+        let list = profile.podman.as_ref().map_or(seccomp(), |podman| &podman.seccomp);
+        options.push(format!("seccomp={list}"));
     }
     options
 }

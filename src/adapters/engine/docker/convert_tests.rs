@@ -6,7 +6,7 @@ use super::*;
 use crate::{nouns::id::InstanceId, ports::runner};
 
 fn profile() -> Profile {
-    Profile { runtime: None, own_seccomp: false, cgroup_v1: true }
+    Profile { runtime: None, own_seccomp: false, cgroup_v1: true, podman: None }
 }
 
 fn spec() -> SandboxSpec {
@@ -89,8 +89,22 @@ fn the_profile_is_this() {
 }
 
 #[test]
+fn podman_is_told_the_same_in_its_own_words() {
+    let own = Profile { own_seccomp: true, ..profile() };
+    let podman = Profile { podman: Some(Podman { seccomp: "/host/.seccomp.json".to_owned() }), ..own.clone() };
+    let (docker, mut podman) = (body(&own, &spec()), body(&podman, &spec()));
+    assert_eq!(podman["HostConfig"]["SecurityOpt"][1], "seccomp=/host/.seccomp.json");
+    assert_eq!(podman["HostConfig"]["Tmpfs"]["/tmp"], "rw,nosuid,nodev,noexec,size=67108864,mode=1777");
+    for place in ["/HostConfig/SecurityOpt/1", "/HostConfig/Tmpfs/~1tmp"] {
+        *podman.pointer_mut(place).expect("a place") = docker.pointer(place).expect("a place").clone();
+    }
+    assert_eq!(podman.as_object_mut().and_then(|body| body.remove("StopSignal")), Some(json!("SIGKILL")));
+    assert_eq!(podman, docker, "nothing else differs");
+}
+
+#[test]
 fn the_engine_decides_what_the_profile_leaves_to_it() {
-    let other = Profile { runtime: Some("runsc".to_owned()), own_seccomp: true, cgroup_v1: false };
+    let other = Profile { runtime: Some("runsc".to_owned()), own_seccomp: true, cgroup_v1: false, podman: None };
     let host = &body(&other, &spec())["HostConfig"];
     assert_eq!(host["Runtime"], "runsc");
     assert_eq!(host.get("MemorySwappiness"), None);

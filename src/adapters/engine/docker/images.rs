@@ -26,8 +26,9 @@ const SETTLE: Duration = Duration::from_millis(100);
 const PAUSE_FIRST: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// What may add, remove or rename an image. Engines ignore those that they do not know.
-pub(super) const ACTIONS: [&str; 7] = ["create", "delete", "import", "load", "pull", "tag", "untag"];
+/// What may add, remove or rename an image, in Docker's words and in Podman's. Engines ignore those that they do not know.
+pub(super) const ACTIONS: [&str; 10] =
+    ["build", "create", "delete", "import", "load", "loadfromarchive", "pull", "remove", "tag", "untag"];
 
 pub(super) async fn runners(docker: &Docker, limit: Duration) -> Result<Vec<RunnerImage>, EngineError> {
     let filters = HashMap::from([("label", vec![format!("{LABEL_RUNNER}=true")])]);

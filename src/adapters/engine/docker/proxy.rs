@@ -264,7 +264,7 @@ impl Inner {
     async fn look(&self) -> Result<Form, EngineError> {
         let info = call::within("ping", LOOK_MAX, self.docker.info()).await?;
         let cgroup_v1 = about::is_cgroup_v1(&info);
-        let profile = Profile { runtime: self.runtime.usual(), own_seccomp: true, cgroup_v1 };
+        let profile = Profile { runtime: self.runtime.usual(), own_seccomp: true, cgroup_v1, podman: None };
         Ok(Form { profile, quicker: self.runtime.quicker(&info) })
     }
 

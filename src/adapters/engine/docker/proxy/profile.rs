@@ -106,7 +106,7 @@ mod tests {
     use crate::nouns::id::InstanceId;
 
     fn profile() -> Profile {
-        Profile { runtime: None, own_seccomp: true, cgroup_v1: true }
+        Profile { runtime: None, own_seccomp: true, cgroup_v1: true, podman: None }
     }
 
     fn spec() -> SandboxSpec {
