@@ -145,6 +145,7 @@ main() {
   need "runner images and server" ./build.sh
   need "clients" make_clients
   step "tests" cargo test --locked --workspace --no-fail-fast
+  step "contract on Podman" scripts/check-podman.sh
   step "runners" scripts/check-runners.sh
   step "runners, warm and plain" scripts/check-warm.sh
   if [ $deny = yes ]; then

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Runs the contract that holds every engine (tests/it/engine_contract.rs) on Podman: on the socket that PODMAN_SOCKET names, or, where
+# podman is installed, on a service of its own with images of its own. Where neither is so it says that, and is content.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+readonly BASE=debian:bookworm-slim
+say() { printf 'check-podman: %s\n' "$*" >&2; }
+
+# $1: the socket
+contract() {
+  # Two at a time: its calls take several times as long as Docker's.
+  DOCKER_HOST=unix://$1 cargo test --locked --test it engine_contract::docker -- --test-threads=2
+}
+
+if [ -n "${PODMAN_SOCKET:-}" ]; then
+  contract "$PODMAN_SOCKET"
+  exit
+fi
+if ! command -v podman >/dev/null; then
+  say "podman is not installed, so nothing was tried on it (apt-get install podman catatonit, or set PODMAN_SOCKET)."
+  exit
+fi
+
+FOLDER=$(mktemp -d)
+readonly FOLDER
+PODMAN=(podman --root "$FOLDER/images" --runroot "$FOLDER/run" --tmpdir "$FOLDER/tmp" --cgroup-manager cgroupfs
+  --events-backend file)
+SERVICE=
+
+clean_up() {
+  [ -z "$SERVICE" ] || { kill "$SERVICE" && wait "$SERVICE"; } 2>/dev/null || true
+  "${PODMAN[@]}" rm --all --force >/dev/null 2>&1 || true
+  "${PODMAN[@]}" rmi --all --force >/dev/null 2>&1 || true
+  rm -rf "$FOLDER" 2>/dev/null || "${PODMAN[@]}" unshare rm -rf "$FOLDER"
+}
+trap clean_up EXIT
+
+# Podman asks for more processes than a machine that may not raise limits has, whatever it is told. $1: a runtime. Prints one that
+# leaves that limit as it is.
+tamed() {
+  local front=$FOLDER/$1
+  cat >"$front" <<TEXT
+#!/bin/bash
+for ((i = 1; i < \$#; i++)); do
+  [ "\${!i}" = --bundle ] || continue
+  j=\$((i + 1)) file=\${!j}/config.json
+  text=\$(jq '.process.rlimits |= map(select(.type != "RLIMIT_NPROC"))' "\$file") && printf '%s' "\$text" >"\$file"
+done
+exec $(command -v "$1") "\$@"
+TEXT
+  chmod +x "$front"
+  printf '%s\n' "$front"
+}
+
+# Sets RUNTIME to one that runs a container here.
+choose_runtime() {
+  local name why=none
+  for name in crun runc; do
+    command -v "$name" >/dev/null || continue
+    RUNTIME=$name
+    (ulimit -Hu 1048576) 2>/dev/null || RUNTIME=$(tamed "$name")
+    if why=$("${PODMAN[@]}" --runtime "$RUNTIME" run --rm --network none --ulimit nofile=512:512 "$BASE" true 2>&1); then
+      return
+    fi
+  done
+  say "$(podman --version) runs no container on this machine, so nothing was tried on it: ${why##*$'\n'}"
+  exit
+}
+
+docker save "$BASE" | "${PODMAN[@]}" load -q >/dev/null
+choose_runtime
+say "on $(podman --version) with ${RUNTIME##*/}"
+"${PODMAN[@]}" --runtime "$RUNTIME" system service -t 0 "unix://$FOLDER/socket" >"$FOLDER/log" 2>&1 &
+SERVICE=$!
+for _ in {1..100}; do
+  [ ! -S "$FOLDER/socket" ] || break
+  sleep 0.1
+done
+contract "$FOLDER/socket" || { tail -n 5 "$FOLDER/log" >&2; exit 1; }
