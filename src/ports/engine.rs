@@ -143,6 +143,8 @@ pub struct Exit {
     pub oom_killed: bool,
     /// A process in it was refused another process or thread. False too where the engine cannot tell.
     pub process_limit_hit: bool,
+    /// The engine broke off in between: what was printed meanwhile may be lost, and it may be the engine that ended it.
+    pub broke_off: bool,
 }
 
 /// A running sandbox. Dropping it closes the streams and leaves the sandbox itself alone: whoever started it destroys
@@ -155,7 +157,8 @@ pub struct Sandbox {
     /// What it prints. Whoever holds it keeps reading (and throws away what is too much): a reader that stops can block
     /// the engine. The end of the stream is not the end of the program: ask `exit`.
     pub output: BoxStream<'static, Result<Output, EngineError>>,
-    /// Resolves when the sandbox has ended, whoever ended it. [`EngineError::Lost`] when the engine cannot say.
+    /// Resolves when the sandbox has ended, whoever ended it. [`EngineError::Lost`] when the engine cannot say, or when it
+    /// broke off and `output` with it: then the sandbox may go on, and nobody can see it any more.
     pub exit: BoxFuture<'static, Result<Exit, EngineError>>,
 }
 

@@ -20,7 +20,7 @@ async fn prints_on_both_streams_and_exits(world: &World) {
     let p = world.programs;
     let seen = world.run(&format!("{}{}", p.print("out"), p.complain("err"))).await;
     assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), ("out\n", "err\n"));
-    assert_eq!(seen.exit, Exit { status: 0, oom_killed: false, process_limit_hit: false });
+    assert_eq!(seen.exit, Exit { status: 0, oom_killed: false, process_limit_hit: false, broke_off: false });
 }
 
 async fn tells_the_status(world: &World) {

@@ -14,6 +14,7 @@ mod deletion;
 mod docs;
 mod engine_contract;
 mod engine_docker;
+mod engine_killed;
 mod engine_proxy;
 mod gate;
 mod hostile;

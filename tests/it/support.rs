@@ -3,8 +3,10 @@
 pub mod browser;
 pub mod cable;
 pub mod collector;
+pub mod dice;
 pub mod engines;
 pub mod fake_server;
+pub mod private_engine;
 pub mod process;
 pub mod renaming;
 pub mod scale;

@@ -171,6 +171,7 @@ pub(super) async fn drive(
     let deadline = begun + job.limits.wall();
     let breach = std::pin::pin!(breach);
     let stop = driving.until_end(feed.as_mut(), deadline, job.limits.output_bytes_max, cancel, breach).await;
+    let unseen = driving.output.is_none();
     if stop.is_some() && driving.ended.is_none() {
         driving.stopping = true;
         if framed && later.try_send(frames::signal(SIGKILL)).is_ok() {
@@ -182,11 +183,15 @@ pub(super) async fn drive(
         }
         driving.kill(engine).await;
     }
-    // Destruction comes after this in any case, so an unknown end of a program that we stopped harms nobody.
-    let end = match driving.ended {
+    let end = match driving.ended.take() {
         Some(Ok(end)) => Some(end),
+        // Nobody saw it any more when its time was up: it may have ended long before.
+        _ if stop == Some(Ended::TimedOut) && unseen => return Err(driving.lost(engine).await),
+        Some(Err(DriveError::Engine(EngineError::Lost { .. }))) | None if stop.is_none() => {
+            return Err(driving.lost(engine).await);
+        }
         Some(Err(error)) if stop.is_none() => return Err(error),
-        None if stop.is_none() => return Err(EngineError::Lost { id }.into()),
+        // Destruction comes after this in any case, so an unknown end of a program that we stopped harms nobody.
         Some(Err(_)) | None => None,
     };
     let [stdout_bytes, stderr_bytes] = driving.bytes;
@@ -259,6 +264,8 @@ impl Driving<'_> {
             }
             // It may have ended well, but what it printed is cut: half an answer is not to pass for a whole one.
             Ok(_) if self.broken && !self.stopping => Err(EngineError::Lost { id: self.id }.into()),
+            // Nor is what the engine did to it, while nobody looked, to pass for what it did itself.
+            Ok(exit) if exit.broke_off => Err(EngineError::Lost { id: self.id }.into()),
             Ok(exit) => Ok(exit.into()),
             Err(error) => Err(error.into()),
         });
@@ -332,6 +339,17 @@ impl Driving<'_> {
         if dead.is_err() {
             warn!("a killed sandbox does not end; it is destroyed");
         }
+    }
+
+    /// It may go on behind our back, and the next program of its conversation would meet it.
+    async fn lost(&mut self, engine: &dyn Engine) -> DriveError {
+        // Nobody reads any more, and the engine is to know before it is asked.
+        self.output = None;
+        self.exit = None;
+        if let Err(error) = engine.signal(self.id, Signal::Kill).await {
+            warn!(error = %chain(&error), "a program that was lost was not killed; its sandbox is destroyed");
+        }
+        EngineError::Lost { id: self.id }.into()
     }
 
     /// Reads on until the end is known.

@@ -52,7 +52,9 @@ mod tests {
 
     #[test]
     fn verdicts_of_plain_runners_follow_the_facts() {
-        let exit = |status, oom_killed, process_limit_hit| Some(Exit { status, oom_killed, process_limit_hit }.into());
+        let exit = |status, oom_killed, process_limit_hit| {
+            Some(Exit { status, oom_killed, process_limit_hit, broke_off: false }.into())
+        };
         let rows = [
             (None, exit(0, false, false), Ended::Exited { code: 0 }),
             (None, exit(7, false, false), Ended::Exited { code: 7 }),

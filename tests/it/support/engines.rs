@@ -280,15 +280,19 @@ async fn plain_image() -> String {
 /// Builds an image from a Dockerfile alone, and returns its id.
 pub async fn build(name: &str, dockerfile: &str) -> String {
     let docker = docker().await;
+    let options = BuildImageOptionsBuilder::new().t(name).rm(true).forcerm(true).build();
+    let steps = docker.build_image(options, None::<HashMap<_, _>>, Some(body_full(context(dockerfile).into())));
+    let steps: Vec<_> = steps.try_collect().await.expect("the test's image is built");
+    let image = docker.inspect_image(name).await.unwrap_or_else(|error| panic!("{error}: {steps:?}"));
+    image.id.expect("an id")
+}
+
+/// What an image is built from: a Dockerfile alone.
+pub fn context(dockerfile: &str) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.set_size(dockerfile.len() as u64);
     header.set_mode(0o644);
     let mut context = tar::Builder::new(Vec::new());
     context.append_data(&mut header, "Dockerfile", dockerfile.as_bytes()).expect("a context");
-    let context = context.into_inner().expect("a context");
-    let options = BuildImageOptionsBuilder::new().t(name).rm(true).forcerm(true).build();
-    let steps = docker.build_image(options, None::<HashMap<_, _>>, Some(body_full(context.into())));
-    let steps: Vec<_> = steps.try_collect().await.expect("the test's image is built");
-    let image = docker.inspect_image(name).await.unwrap_or_else(|error| panic!("{error}: {steps:?}"));
-    image.id.expect("an id")
+    context.into_inner().expect("a context")
 }

@@ -1,6 +1,7 @@
 //! How a sandbox ended: the engine's word, or, when the engine broke off, what it says when it is back.
 //!
-//! The end of a stream is never taken for the end of a program. Spawns nothing.
+//! The end of a stream is never taken for the end of a program. But when the wait broke off and the streams are at their end
+//! too, the engine was away: nobody can see that sandbox any more. Spawns nothing.
 
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use bollard::{
 };
 use futures_util::TryStreamExt;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::{TimeLimits, call, forks::Refusals};
 use crate::{
@@ -28,6 +30,8 @@ pub(super) struct Ending {
     pub id: SandboxId,
     pub time: TimeLimits,
     pub refusals: Refusals,
+    /// Cancelled when nothing more comes out of it.
+    pub streams_over: CancellationToken,
 }
 
 /// What a look at the container says.
@@ -45,8 +49,18 @@ enum Look {
 
 /// Waits for the end. The container was started before, so `not-running` cannot mean "not yet".
 pub(super) async fn ended(ending: Ending) -> Result<Exit, EngineError> {
+    let mut broke_off = false;
     loop {
-        let waited = ending.wait().await;
+        let waited = if broke_off {
+            tokio::select! {
+                biased;
+                () = ending.streams_over.cancelled() => return Err(EngineError::Lost { id: ending.id }),
+                waited = ending.wait() => waited,
+            }
+        } else {
+            ending.wait().await
+        };
+        broke_off |= waited.is_none();
         let look = match (ending.look().await, waited) {
             (Look::Unknown, None) => ending.search().await,
             (look, _) => look,
@@ -61,7 +75,7 @@ pub(super) async fn ended(ending: Ending) -> Result<Exit, EngineError> {
             }
             (Look::Gone | Look::Unknown, None) => return Err(EngineError::Lost { id: ending.id }),
         };
-        return Ok(Exit { status, oom_killed, process_limit_hit: ending.refusals.seen() });
+        return Ok(Exit { status, oom_killed, process_limit_hit: ending.refusals.seen(), broke_off });
     }
 }
 

@@ -3,7 +3,7 @@
 //! Spawns nothing. When a step fails or the future is dropped, what exists already carries its labels and its name;
 //! the caller destroys it by that.
 
-use std::{io, time::Duration};
+use std::{io, task::Poll, time::Duration};
 
 use bollard::{
     Docker,
@@ -11,7 +11,12 @@ use bollard::{
     errors::Error,
     query_parameters::{AttachContainerOptionsBuilder, CreateContainerOptionsBuilder},
 };
-use futures_util::{FutureExt, StreamExt, future::ready, stream::BoxStream};
+use futures_util::{
+    FutureExt, StreamExt,
+    future::ready,
+    stream::{self, BoxStream},
+};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Inner, call, convert,
@@ -32,11 +37,13 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
     let refusals = engine.forks.watch(&container);
     call::within("start", time.start, docker.start_container(&name, None)).await?;
     refusals.follow_group();
-    let ending = Ending { docker: docker.clone(), id: spec.id, time: *time, refusals };
+    let streams_over = CancellationToken::new();
+    let ending =
+        Ending { docker: docker.clone(), id: spec.id, time: *time, refusals, streams_over: streams_over.clone() };
     Ok(Sandbox {
         id: spec.id,
         stdin: input,
-        output: demultiplexed(spec.id, output),
+        output: demultiplexed(spec.id, output, streams_over),
         exit: ending::ended(ending).boxed(),
     })
 }
@@ -74,12 +81,15 @@ async fn attach(docker: &Docker, name: &str, limit: Duration) -> Result<AttachCo
     call::within("attach", limit, docker.attach_container(name, Some(options))).await
 }
 
-/// The two streams as the port has them. It holds no more than the frame that is being read, and ends after an error.
+/// The two streams as the port has them. It holds no more than the frame that is being read, ends after an error, and tells
+/// when nothing more comes.
 fn demultiplexed(
     id: SandboxId,
     frames: impl futures_util::Stream<Item = Result<LogOutput, Error>> + Send + 'static,
+    over: CancellationToken,
 ) -> BoxStream<'static, Result<Output, EngineError>> {
     let mut broken = false;
+    let (at_error, at_end) = (over.clone(), over);
     frames
         .map(move |frame| match frame {
             Ok(LogOutput::StdOut { message }) => Ok(Output { stream: StreamKind::Stdout, bytes: message }),
@@ -92,15 +102,21 @@ fn demultiplexed(
         .take_while(move |output| {
             let go_on = !broken;
             broken |= output.is_err();
+            if broken {
+                at_error.cancel();
+            }
             ready(go_on)
         })
+        .chain(stream::poll_fn(move |_| {
+            at_end.cancel();
+            Poll::Ready(None)
+        }))
         .boxed()
 }
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use futures_util::stream;
 
     use super::*;
 
@@ -118,11 +134,12 @@ mod tests {
             out("never"),
         ];
         let frames = frames.into_iter().map(Ok::<_, Error>);
-        let id = SandboxId::new();
-        let seen: Vec<_> = demultiplexed(id, stream::iter(frames)).collect().await;
+        let (id, over) = (SandboxId::new(), CancellationToken::new());
+        let seen: Vec<_> = demultiplexed(id, stream::iter(frames), over.clone()).collect().await;
         let [Ok(first), Ok(second), Err(EngineError::Lost { id: lost })] = &seen[..] else { panic!("{seen:?}") };
         assert_eq!((first.stream, &first.bytes[..]), (StreamKind::Stdout, &b"a"[..]));
         assert_eq!((second.stream, &second.bytes[..]), (StreamKind::Stderr, &b"b"[..]));
         assert_eq!(*lost, id);
+        assert!(over.is_cancelled());
     }
 }

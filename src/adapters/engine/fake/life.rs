@@ -117,7 +117,7 @@ struct Stage {
 }
 
 async fn play(mut input: DuplexStream, mut stage: Stage, kill: CancellationToken, ended: watch::Sender<Option<Exit>>) {
-    let mut exit = Exit { status: 0, oom_killed: false, process_limit_hit: false };
+    let mut exit = Exit { status: 0, oom_killed: false, process_limit_hit: false, broke_off: false };
     let program = async {
         let mut program = Vec::new();
         // Whoever hands a program over may go away in the middle; what came is played.

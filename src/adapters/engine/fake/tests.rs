@@ -54,7 +54,10 @@ async fn a_program_tells_its_story() {
     let (output, exit) = scene.run(program).await;
     let output: Vec<_> = output.expect("output").into_iter().map(|piece| piece.bytes).collect();
     assert_eq!(output, [&b"hello there\n"[..], b"\xff\n"]);
-    assert_eq!(exit.expect("an exit"), Exit { status: 3, oom_killed: false, process_limit_hit: true });
+    assert_eq!(
+        exit.expect("an exit"),
+        Exit { status: 3, oom_killed: false, process_limit_hit: true, broke_off: false }
+    );
     assert_eq!(begun.elapsed(), Duration::from_millis(50));
     assert_eq!(std::fs::read_to_string(scene.folder.path().join("out.txt")).expect("written"), "kept");
     assert_eq!((scene.engine.live().len(), scene.engine.violations().len()), (0, 0));

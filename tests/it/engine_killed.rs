@@ -1,0 +1,259 @@
+//! The engine dies and comes back again and again while programs run: every run is answered in time and truthfully, no
+//! program runs twice, the server recovers by itself, and when it is over every slot, lease and sandbox is back.
+//!
+//! On an engine of the test's own. A failure names its seed: `KILL_SEED=7 cargo test --test it engine_killed::`.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bollard::query_parameters::ListContainersOptionsBuilder;
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use tokio::{sync::Notify, time::sleep};
+
+use crate::support::{
+    dice::Dice,
+    private_engine::{Death, PrivateEngine},
+    process::Process,
+    scale::how_many,
+    server::TOKEN,
+    until::{until, within},
+};
+
+const SLOTS: usize = 4;
+const WALL: Duration = Duration::from_secs(6);
+/// What an answer may take beyond the program's limit: half a minute in which the server looks for a sandbox whose engine is
+/// away, and five seconds for a kill.
+const BEYOND_MAX: Duration = Duration::from_secs(35);
+/// How long after the engine answers again a program has run well.
+const RECOVERY_MAX: Duration = Duration::from_secs(15);
+const LINES: usize = 20;
+
+/// How it dies, and whether its next life takes the containers over that go on.
+const DEATHS: [(Death, bool); 8] = [
+    (Death::Daemon, true),
+    (Death::WithShims, false),
+    (Death::InOrder, false),
+    (Death::WithContainerd, true),
+    (Death::Daemon, false),
+    (Death::InOrder, true),
+    (Death::WithShims, true),
+    (Death::WithContainerd, false),
+];
+
+/// The engine is all that hurts these programs, so any other word would be a lie about the program.
+const ENGINE_FAILED: [&str; 3] = ["engine_unavailable", "engine_lost", "engine_failed"];
+
+struct Load<'a> {
+    server: &'a Process,
+    seed: u64,
+    next: AtomicUsize,
+    over: AtomicBool,
+    /// How each run ended, and how long its answer took.
+    ends: Mutex<Vec<(String, Duration)>>,
+    /// Told after each run.
+    step: Notify,
+}
+
+/// Marks its beginning and its end in a file, and prints what has to arrive.
+fn program(dice: &mut Dice, n: usize) -> (String, bool) {
+    let hangs = dice.below(8) == 0;
+    let middle = match dice.below(4) {
+        _ if hangs => "sleep 100000".to_owned(),
+        0 => String::new(),
+        1 => format!("for i in $(seq {LINES}); do echo line $i; sleep 0.05; done"),
+        _ => format!("sleep 0.{}", 1 + dice.below(9)),
+    };
+    (format!("printf 1 >> log-{n}\necho begin\n{middle}\nprintf 2 >> log-{n}\necho end"), hangs)
+}
+
+fn conversation(worker: usize) -> String {
+    format!("killed-{worker}")
+}
+
+impl Load<'_> {
+    async fn work(&self, worker: usize) {
+        while !self.over.load(Ordering::SeqCst) {
+            let n = self.next.fetch_add(1, Ordering::SeqCst);
+            let end = self.one(worker, n).await;
+            if end.0.ends_with("engine_unavailable") {
+                // As a client that was told to try again in a moment.
+                sleep(Duration::from_millis(100)).await;
+            }
+            self.ends.lock().expect("the list").push(end);
+            self.step.notify_one();
+        }
+    }
+
+    async fn one(&self, worker: usize, n: usize) -> (String, Duration) {
+        let mut dice = Dice::new(self.seed + n as u64);
+        let (code, hangs) = program(&mut dice, n);
+        // The one tells its end in a frame, the other by its container's.
+        let language = if dice.below(2) == 0 { "bash" } else { "plain" };
+        let asked = Instant::now();
+        let (status, run) = run(self.server, &conversation(worker), language, &code).await;
+        let took = asked.elapsed();
+        let told = format!("seed {}, run {n} ({language}) after {took:?}: {status}: {run}\n{code}", self.seed);
+        assert!(took < WALL + BEYOND_MAX, "too late: {told}");
+        let word = word(&run);
+        match word.as_str() {
+            "exited" => check_success(&run, n, &code, &told),
+            "timed_out" => assert!(hangs, "it had time: {told}"),
+            other => assert!(ENGINE_FAILED.contains(&other), "{told}"),
+        }
+        (format!("{language} {word}"), took)
+    }
+
+    /// Kills the engine while all of them run programs; how long it took until one ran well.
+    async fn kill(&self, engine: &mut PrivateEngine, kill: usize) -> Duration {
+        let mut dice = Dice::new(self.seed ^ ((kill as u64 + 1) << 32));
+        let (death, live_restore) = DEATHS[kill % DEATHS.len()];
+        let answered = self.ends.lock().expect("the list").len() + SLOTS;
+        while self.ends.lock().expect("the list").len() < answered {
+            self.step.notified().await;
+        }
+        // A moment of chance, and a time of chance without an engine.
+        sleep(Duration::from_millis(dice.below(1500))).await;
+        engine.die(death).await;
+        sleep(Duration::from_millis(dice.below(3000))).await;
+        engine.start_again(live_restore).await;
+        let back = Instant::now();
+        let runs_well = async || {
+            let (_, run) = run(self.server, "killed-probe", "bash", "echo well").await;
+            word(&run) == "exited" && run["result"]["stdout"] == "well\n"
+        };
+        let recovered = within(WALL + RECOVERY_MAX, runs_well).await;
+        recovered.unwrap_or_else(|_| panic!("seed {}: no program runs after {death:?}", self.seed));
+        println!(
+            "{death:?}, then live restore {live_restore}: a program ran well {:?} after it answered",
+            back.elapsed()
+        );
+        back.elapsed()
+    }
+}
+
+/// Runs a program; status and body of the answer.
+async fn run(server: &Process, conversation: &str, language: &str, code: &str) -> (u16, Value) {
+    let body = json!({"conversationId": conversation, "language": language, "code": code, "wait": 120});
+    let answer = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(&body).send().await;
+    let answer = answer.expect("an answer");
+    (answer.status().as_u16(), answer.json().await.expect("JSON"))
+}
+
+/// How a run ended: its verdict, or the code of what failed.
+fn word(run: &Value) -> String {
+    let words = [&run["outcome"]["ended"], &run["error"]["code"], &run["code"]];
+    words.into_iter().find_map(Value::as_str).unwrap_or_else(|| panic!("no verdict: {run}")).to_owned()
+}
+
+fn check_success(run: &Value, n: usize, code: &str, told: &str) {
+    let result = &run["result"];
+    let lines: String = (1..=LINES).map(|line| format!("line {line}\n")).collect();
+    let lines = if code.contains("seq") { lines } else { String::new() };
+    assert_eq!(run["outcome"]["exitCode"], 0, "{told}");
+    assert_eq!(result["stdout"], format!("begin\n{lines}end\n"), "{told}");
+    let named = result["files"].as_array().is_some_and(|files| files.iter().any(|f| f["path"] == format!("log-{n}")));
+    assert!(named, "its file is not named: {told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_run_is_answered_truthfully_and_nothing_leaks() {
+    let seed = std::env::var("KILL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_121);
+    let kills = how_many(2, 20);
+    println!("seed {seed}, {kills} kills");
+    let mut engine = PrivateEngine::start().await;
+    engine.copy_image("runner-bash:latest").await;
+    let plain = "FROM runner-bash\nLABEL sandbox.language=plain sandbox.protocol= sandbox.aliases=\n\
+                 ENTRYPOINT [\"/opt/runner/run\"]\n";
+    engine.derive_image("runner-plain:latest", plain).await;
+    let (host, slots, wall) = (engine.host(), SLOTS.to_string(), WALL.as_millis().to_string());
+    let server = Process::start(&[
+        ("DOCKER_HOST", &host),
+        ("SANDBOX_ADMISSION__SLOTS", &slots),
+        ("SANDBOX_LIMITS__WALL_MS", &wall),
+        ("SANDBOX_STANDBY__TOTAL_MAX", "2"),
+    ])
+    .await;
+    let load = Load {
+        server: &server,
+        seed,
+        next: AtomicUsize::new(0),
+        over: AtomicBool::new(false),
+        ends: Mutex::default(),
+        step: Notify::new(),
+    };
+    let killing = async {
+        let mut slowest = Duration::ZERO;
+        for kill in 0..kills {
+            slowest = slowest.max(load.kill(&mut engine, kill).await);
+        }
+        load.over.store(true, Ordering::SeqCst);
+        slowest
+    };
+    let (recovery, _) = tokio::join!(killing, join_all((0..SLOTS).map(|worker| load.work(worker))));
+    report(&load, recovery);
+    let runs = load.next.load(Ordering::SeqCst);
+    for (worker, n) in (0..SLOTS).flat_map(|worker| (0..runs).map(move |n| (worker, n))) {
+        let log = server.root().join(conversation(worker)).join("files").join(format!("log-{n}"));
+        let written = std::fs::read_to_string(log).unwrap_or_default();
+        assert!(["", "1", "12"].contains(&written.as_str()), "seed {seed}: run {n} ran twice: {written}");
+    }
+    everything_is_back(&server, &engine).await;
+    let instance = server.instance();
+    server.stop().await;
+    assert_eq!(containers(&engine, &instance).await, 0, "seed {seed}: a container is left");
+}
+
+fn report(load: &Load<'_>, recovery: Duration) {
+    let ends = load.ends.lock().expect("the list");
+    let mut words = BTreeMap::new();
+    for (word, _) in ends.iter() {
+        *words.entry(word).or_insert(0) += 1;
+    }
+    let slowest = ends.iter().map(|(_, took)| *took).max().unwrap_or_default();
+    println!("{words:?}, slowest answer {slowest:?}, slowest recovery {recovery:?}");
+    // What breaks nothing, or everything, would show nothing.
+    assert!(words.keys().any(|word| word.ends_with("engine_lost")), "seed {}: no run was lost", load.seed);
+    assert!(words.keys().any(|word| word.ends_with("exited")), "seed {}: no run ended well", load.seed);
+}
+
+/// Every slot runs a program; then slots, leases and sandboxes are back but for those that stand by.
+async fn everything_is_back(server: &Process, engine: &PrivateEngine) {
+    let codes = (0..SLOTS).map(|n| async move {
+        let body = json!({"conversationId": conversation(n), "language": "bash", "code": "sleep 100000", "wait": 0});
+        let begun = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(&body).send().await;
+        assert_eq!(begun.expect("an answer").status(), 202);
+    });
+    join_all(codes).await;
+    until("every slot runs a program", async || value(server, "slots_taken").await == SLOTS).await;
+    let instance = server.instance();
+    until("everything is back", async || {
+        let mut held = 0;
+        for series in ["slots_taken", "queue_length", "runs_under_way", "sandboxes_unwanted"] {
+            held += value(server, series).await;
+        }
+        let stand_by = value(server, "sandboxes_held").await;
+        held == 0 && stand_by <= 2 && containers(engine, &instance).await == stand_by
+    })
+    .await;
+}
+
+async fn value(server: &Process, series: &str) -> usize {
+    let answer = server.http.get(server.url("/metrics")).bearer_auth(TOKEN).send().await.expect("an answer");
+    let text = answer.text().await.expect("text");
+    let line = text.lines().find_map(|line| line.strip_prefix("sandbox_")?.strip_prefix(series)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().expect("a number")
+}
+
+/// The server's containers, dead or alive.
+async fn containers(engine: &PrivateEngine, instance: &str) -> usize {
+    let filters = [("label", vec![format!("sandbox.instance={instance}")])].into();
+    let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+    engine.docker().list_containers(Some(options)).await.expect("a list").len()
+}
