@@ -126,6 +126,14 @@ struct State {
     active: Vec<Active>,
     /// The most that one of an image's standbys was seen to hold, in bytes.
     memory: HashMap<ImageId, u64>,
+    /// Until when none of an image is started: one of them failed or died.
+    resting: HashMap<ImageId, Instant>,
+}
+
+impl State {
+    fn rests(&self, image: &ImageId) -> bool {
+        self.resting.get(image).is_some_and(|until| Instant::now() < *until)
+    }
 }
 
 struct Active {

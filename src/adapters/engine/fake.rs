@@ -82,6 +82,8 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
+    /// How often one was to be started, done or not.
+    attempts: usize,
     sandboxes: BTreeMap<SandboxId, Record>,
     /// Every id that was ever started, in order.
     started: Vec<SandboxId>,
@@ -199,6 +201,11 @@ impl FakeEngine {
     /// Every id that was ever started, in order.
     pub fn started(&self) -> Vec<SandboxId> {
         self.state().started.clone()
+    }
+
+    /// How often one was to be started, done or not.
+    pub fn attempts(&self) -> usize {
+        self.state().attempts
     }
 
     /// What a caller did that it must not do.
@@ -327,6 +334,7 @@ impl Engine for FakeEngine {
     }
 
     async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
+        self.state().attempts += 1;
         self.answers("create").await?;
         let (fault, delay) = {
             let faults = &mut self.state().faults;

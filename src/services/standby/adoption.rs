@@ -40,33 +40,31 @@ impl Adoption {
         self.0.get() == Some(&false)
     }
 
-    /// Tries it the first time it is asked.
+    /// Tries it when it is asked, until it could be tried once.
     pub(super) async fn holds(&self, inner: &Arc<Inner>) -> bool {
-        *self
-            .0
-            .get_or_init(|| async {
-                let held = timeout(WAIT_MAX, attempt(inner)).await.ok().flatten().unwrap_or(false);
-                if held {
-                    info!("a renamed folder stays with its sandbox: sandboxes stand by for new conversations too");
-                } else {
-                    warn!(
-                        "a renamed folder does not stay with its sandbox here: sandboxes stand by only for \
-                           conversations that exist"
-                    );
-                }
-                held
-            })
-            .await
+        let tried = self.0.get_or_try_init(|| async {
+            let held = timeout(WAIT_MAX, attempt(inner)).await.unwrap_or(Some(false)).ok_or(())?;
+            if held {
+                info!("a renamed folder stays with its sandbox: sandboxes stand by for new conversations too");
+            } else {
+                warn!(
+                    "a renamed folder does not stay with its sandbox here: sandboxes stand by only for conversations that \
+                     exist"
+                );
+            }
+            Ok::<_, ()>(held)
+        });
+        *tried.await.unwrap_or(&false)
     }
 }
 
-/// `None` where it could not be tried.
+/// `None` where the engine failed it: that says nothing of folders.
 async fn attempt(inner: &Arc<Inner>) -> Option<bool> {
     let all = inner.parts.catalog.all();
     let found = PROGRAMS.iter().find_map(|(language, program)| {
         all.iter().find(|runner| runner.language.as_str() == *language).map(|runner| (runner.clone(), *program))
     });
-    let (runner, program) = found?;
+    let Some((runner, program)) = found else { return Some(false) };
     let store = Arc::clone(&inner.parts.store);
     let mut folder = tokio::task::spawn_blocking(move || store.create_nameless()).await.ok()?.ok()?;
     let lease = inner.parts.janitor.lease(SandboxId::new());
@@ -75,16 +73,16 @@ async fn attempt(inner: &Arc<Inner>) -> Option<bool> {
     let id: ConversationId = format!("adoption-{}", lease.id()).parse().ok()?;
     let named = id.clone();
     let adopted = tokio::task::spawn_blocking(move || folder.adopt(&id).ok().flatten()).await.ok()??;
-    finish(Started::new(sandbox, runner.protocol), program, &inner.parts.limits).await;
+    let ended = finish(Started::new(sandbox, runner.protocol), program, &inner.parts.limits).await;
     let held = adopted.data_dir().join("x").exists();
     let store = Arc::clone(&inner.parts.store);
     drop(lease);
     drop(tokio::task::spawn_blocking(move || store.remove_conversation(&named)).await);
-    Some(held)
+    (held || ended).then_some(held)
 }
 
-/// Runs a program of ours to its end, whatever that is.
-async fn finish(started: Started, program: &str, limits: &Limits) {
+/// Runs a program of ours; whether its end was seen, whatever that is.
+async fn finish(started: Started, program: &str, limits: &Limits) -> bool {
     let Started { mut sandbox, mut decoder } = started;
     let request = match decoder {
         Some(_) => frames::request(program.as_bytes(), &[], &[], false, limits.wall(), Duration::ZERO),
@@ -100,9 +98,9 @@ async fn finish(started: Started, program: &str, limits: &Limits) {
         decoder.push(&output.bytes);
         while let Ok(Some(said)) = decoder.next() {
             if matches!(said, Said::Exit(_) | Said::Error(_)) {
-                return;
+                return true;
             }
         }
     }
-    drop(sandbox.exit.await);
+    sandbox.exit.await.is_ok_and(|exit| !exit.broke_off && protocol == Protocol::Plain)
 }

@@ -13,7 +13,7 @@ use tokio::{
 };
 use tracing::debug;
 
-use super::{Active, Entry, For, Inner, Stage, watch};
+use super::{Active, Entry, For, Inner, Stage, State, watch};
 use crate::{
     nouns::id::{ConversationId, SandboxId},
     ports::{engine::ImageId, runner::Runner},
@@ -23,6 +23,9 @@ use crate::{
 const STARTING_MAX: usize = 2;
 /// How often idle and old ones are looked for.
 const ROUND: Duration = Duration::from_secs(5);
+/// How long none of an image is started after one failed or died: an engine that is away, or an image that is broken, is not
+/// asked without end.
+const REST: Duration = ROUND;
 /// Runs after which a conversation counts as one that comes back.
 const RUNS_OF_A_REGULAR: u32 = 2;
 
@@ -76,6 +79,7 @@ impl Inner {
         let (idle_max, used_max, age_max) = (self.options.idle_max, self.options.used_max, self.options.age_max);
         state.active.retain(|active| active.at.elapsed() < idle_max);
         state.used.retain(|_, at| at.elapsed() < used_max);
+        state.resting.retain(|_, until| Instant::now() < *until);
         let mut at = 0;
         while at < state.entries.len() {
             let entry = &state.entries[at];
@@ -125,7 +129,7 @@ impl Inner {
                 entry.image == runner.image
                     && matches!(&entry.whose, For::Known { conversation: own, .. } if own == conversation)
             };
-            if !state.entries.iter().any(mine) && self.fits_known(&state, &runner.image, *at) {
+            if !state.entries.iter().any(mine) && !state.rests(&runner.image) && self.fits_known(&state, &runner.image, *at) {
                 return Some(Wanted::Known(conversation.clone(), runner));
             }
         }
@@ -144,7 +148,8 @@ impl Inner {
         let candidates = state.used.iter().filter_map(|(language, at)| {
             let runner = self.parts.catalog.find(language)?;
             let have = have(&runner.image);
-            (have < self.options.nameless_max && self.fits(&state, &runner.image)).then_some((have, *at, runner))
+            let wanted = have < self.options.nameless_max && !state.rests(&runner.image);
+            (wanted && self.fits(&state, &runner.image)).then_some((have, *at, runner))
         });
         // Every language has its first one before any has its second; of those the one that was used last.
         let next = candidates.min_by_key(|(have, at, _)| (*have, Reverse(*at)));
@@ -192,5 +197,11 @@ impl Inner {
         self.tasks.spawn(watch::watch(Arc::clone(self), lease, spec, runner.protocol, asked));
         self.retire();
         true
+    }
+}
+
+impl State {
+    pub(super) fn rest(&mut self, image: ImageId) {
+        self.resting.insert(image, Instant::now() + REST);
     }
 }

@@ -90,11 +90,14 @@ fn listen(started: &mut Started, bytes: &[u8]) -> Option<Vec<(bool, Option<u64>)
 }
 
 impl Inner {
-    /// Takes a dead standby out of the list; its lease is dropped with it.
+    /// Takes a dead standby out of the list; its lease is dropped with it. The next of its image waits for a while.
     fn forget(&self, id: SandboxId) {
         let mut state = self.state();
         let found = state.entries.iter().position(|entry| entry.lease.id() == id);
         let dead = found.map(|at| state.entries.swap_remove(at));
+        if let Some(dead) = &dead {
+            state.rest(dead.image.clone());
+        }
         drop(state);
         drop(dead);
         self.wake.notify_one();
