@@ -1,5 +1,6 @@
 //! What ends a sandbox: the server's deadline, process 1 once the server is dead (at its closed streams or at its own deadline,
-//! whichever is first: this does not tell them apart), and the deadline on the label when its server never comes back.
+//! whichever is first), process 1 at its own deadline alone while nothing closes and nobody kills, and the deadline on the label when
+//! its server never comes back.
 
 use std::{
     sync::Arc,
@@ -17,7 +18,13 @@ use mcp_sandbox_server::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{FakeServer, engines::World, process::Process, server::TOKEN, until};
+use crate::support::{
+    FakeServer,
+    engines::{World, docker},
+    process::Process,
+    server::TOKEN,
+    until,
+};
 
 /// The fake engine ends nothing by itself.
 #[tokio::test(flavor = "multi_thread")]
@@ -37,17 +44,7 @@ async fn that_of_process_1() {
         let settings = [("SANDBOX_LIMITS__WALL_MS", "4000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")];
         let mut server = Process::start(&settings).await;
         let instance = server.instance();
-        let code = "trap '' TERM INT HUP QUIT PIPE USR1 USR2; while :; do sleep 0.1; done";
-        let body = json!({"language": "bash", "code": code, "wait": 0});
-        let url = server.url("/v1/runs");
-        let begun = server.http.post(&url).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
-        let begun: Value = begun.json().await.expect("JSON");
-        let run = format!("{url}/{}", begun["runId"].as_str().expect("an id"));
-        until("the program runs", async || {
-            let run = server.http.get(&run).bearer_auth(TOKEN).send().await.expect("an answer");
-            run.json::<Value>().await.expect("JSON")["state"] == "running"
-        })
-        .await;
+        begin(&server).await;
         let from = Instant::now();
         server.crash();
         let running = async || {
@@ -64,6 +61,59 @@ async fn that_of_process_1() {
         server.stop().await;
     };
     World::docker().await.hold(test).await;
+}
+
+/// The server stands still: its streams stay open, its clock does not go on, and nobody else ends what is not theirs.
+#[tokio::test(flavor = "multi_thread")]
+async fn that_of_process_1_alone() {
+    let test = async |world: &World| {
+        let deadline = Duration::from_secs(4 + 2);
+        let settings = [("SANDBOX_LIMITS__WALL_MS", "4000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")];
+        let server = Process::start(&settings).await;
+        let instance = server.instance();
+        let from = Instant::now();
+        let run = begin(&server).await;
+        server.freeze().await;
+        let state = async || {
+            let listed = world.engine.list().await.expect("a list");
+            let mut ours = listed.iter().filter(|one| one.instance.to_string() == instance);
+            let id = ours.next().expect("nobody has removed it").id.to_string();
+            docker().await.inspect_container(&id, None).await.expect("a container").state.expect("its state")
+        };
+        assert_eq!(state().await.running, Some(true), "it goes on while its server stands still");
+        until("it has ended", async || state().await.running == Some(false)).await;
+        let took = from.elapsed();
+        assert!(server.is_frozen(), "the server had no part in it");
+        // One that was killed from outside would have another status.
+        assert_eq!(state().await.exit_code, Some(0), "process 1 has ended the program and then itself");
+        println!("ended {took:?} after it was asked for; process 1's deadline was {deadline:?}");
+        assert!(took >= deadline && took < deadline + Duration::from_secs(20), "{took:?}");
+        server.thaw();
+        let ended = async || {
+            let run = server.http.get(&run).bearer_auth(TOKEN).send().await.expect("an answer");
+            run.json::<Value>().await.expect("JSON")["outcome"]["ended"].clone()
+        };
+        until("the server tells of it", async || ended().await.is_string()).await;
+        assert_eq!(ended().await, "timed_out");
+        server.stop().await;
+    };
+    World::docker().await.hold(test).await;
+}
+
+/// Begins a program that refuses every signal it can and never ends; the run's address once it runs.
+async fn begin(server: &Process) -> String {
+    let code = "trap '' TERM INT HUP QUIT PIPE USR1 USR2; while :; do sleep 0.1; done";
+    let body = json!({"language": "bash", "code": code, "wait": 0});
+    let url = server.url("/v1/runs");
+    let begun = server.http.post(&url).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
+    let begun: Value = begun.json().await.expect("JSON");
+    let run = format!("{url}/{}", begun["runId"].as_str().expect("an id"));
+    until("the program runs", async || {
+        let run = server.http.get(&run).bearer_auth(TOKEN).send().await.expect("an answer");
+        run.json::<Value>().await.expect("JSON")["state"] == "running"
+    })
+    .await;
+    run
 }
 
 #[tokio::test(start_paused = true)]

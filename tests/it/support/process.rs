@@ -85,6 +85,22 @@ impl Process {
         self.child.wait().expect("gone");
     }
 
+    /// Has it stand still: nothing closes, and nothing of it goes on.
+    pub async fn freeze(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::STOP).expect("it runs");
+        until("the server stands still", async || self.is_frozen()).await;
+    }
+
+    pub fn is_frozen(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("a process");
+        stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::CONT).expect("it is there");
+    }
+
     /// Starts it again after a crash; whether it is ready is for the caller to ask.
     pub fn start_again(&mut self) {
         self.child = spawn(self.folder.path(), &self.settings);
