@@ -8,6 +8,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use bollard::{
@@ -19,6 +20,10 @@ use rustix::process::geteuid;
 use tempfile::TempDir;
 
 use super::{engines, until};
+
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long what was killed may take to be gone.
+const END_MAX: Duration = Duration::from_secs(5);
 
 /// How it dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,6 +213,28 @@ impl PrivateEngine {
         pids().into_iter().filter(ours).collect()
     }
 
+    /// Ends what is in its containers; a control group can be removed only when nobody is in it.
+    fn end_contained(&self) {
+        let until = Instant::now() + END_MAX;
+        loop {
+            let left = self.contained();
+            if left.is_empty() || Instant::now() > until {
+                return;
+            }
+            kill("-KILL", &left);
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Takes away the sockets that killed shims have left in a folder of the whole machine.
+    fn forget_shims(&self) {
+        let shims = fs::read_dir(self.run("c/io.containerd.runtime.v2.task/moby")).into_iter().flatten().flatten();
+        let sockets = shims.filter_map(|shim| fs::read_to_string(shim.path().join("address")).ok());
+        for socket in sockets.filter_map(|address| address.trim().strip_prefix("unix://").map(str::to_owned)) {
+            drop(as_root("rm").arg("-f").arg(socket).status());
+        }
+    }
+
     /// The processes in its containers, those whose shims are dead included.
     fn contained(&self) -> Vec<u32> {
         let group = format!("/{}/", self.group());
@@ -226,7 +253,8 @@ impl Drop for PrivateEngine {
         for child in [&mut self.dockerd, &mut self.containerd].into_iter().filter_map(Option::as_mut) {
             drop(child.wait());
         }
-        kill("-KILL", &self.contained());
+        self.end_contained();
+        self.forget_shims();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let folders = [self.run.path(), self.data.path()];
         // The last mounted first.

@@ -43,7 +43,9 @@ enum Look {
         oom_killed: bool,
     },
     Gone,
-    /// The engine does not answer, or not sensibly.
+    /// Nobody answers where the engine was.
+    Away,
+    /// The engine does not answer in time, or not sensibly.
     Unknown,
 }
 
@@ -62,18 +64,20 @@ pub(super) async fn ended(ending: Ending) -> Result<Exit, EngineError> {
         };
         broke_off |= waited.is_none();
         let look = match (ending.look().await, waited) {
-            (Look::Unknown, None) => ending.search().await,
+            (Look::Away | Look::Unknown, None) => ending.search().await,
             (look, _) => look,
         };
+        // An engine that is told to end takes nobody's calls any more and ends its containers: what it tells then may be its doing.
+        broke_off |= look == Look::Away;
         let (status, oom_killed) = match (look, waited) {
             (Look::Ended { oom_killed, status }, waited) => (waited.unwrap_or(status), oom_killed),
-            // It was removed, or the engine went away, after it had told us.
+            // It was removed, or the engine went away or got stuck, after it had told us.
             (_, Some(status)) => (status, false),
             (Look::Running, None) => {
                 sleep(PAUSE_FIRST).await;
                 continue;
             }
-            (Look::Gone | Look::Unknown, None) => return Err(EngineError::Lost { id: ending.id }),
+            (Look::Gone | Look::Away | Look::Unknown, None) => return Err(EngineError::Lost { id: ending.id }),
         };
         return Ok(Exit { status, oom_killed, process_limit_hit: ending.refusals.seen(), broke_off });
     }
@@ -99,6 +103,7 @@ impl Ending {
         match call::within("inspect", self.time.inspect, self.docker.inspect_container(&name, None)).await {
             Ok(container) => container.state.map_or(Look::Unknown, |state| read(&state)),
             Err(error) if call::status(&error) == Some(404) => Look::Gone,
+            Err(EngineError::Unavailable { .. }) => Look::Away,
             Err(_) => Look::Unknown,
         }
     }
@@ -110,7 +115,7 @@ impl Ending {
         loop {
             sleep(pause).await;
             let seen = self.look().await;
-            if seen != Look::Unknown || Instant::now() >= until {
+            if !matches!(seen, Look::Away | Look::Unknown) || Instant::now() >= until {
                 return seen;
             }
             pause = (pause * 2).min(PAUSE_MAX);
