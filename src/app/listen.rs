@@ -6,7 +6,7 @@
 //! ```
 //!
 //! When every place is taken, a newcomer gets the place of the connection that has waited longest for its client to send a
-//! request. So clients that hold connections and send nothing, or send slowly, keep nobody out; only requests that are
+//! request, unless that has come meanwhile or is to be expected at once. So clients that hold connections and send nothing, or send slowly, keep nobody out; only requests that are
 //! being answered can.
 
 mod idle;
@@ -22,7 +22,7 @@ use hyper_util::{
 };
 use tokio::{
     net::TcpListener,
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -78,11 +78,7 @@ pub async fn serve(
     loop {
         let accepted = async {
             let accepted = listener.accept().await;
-            if places.available_permits() == 0 {
-                idle.end_oldest();
-            }
-            // Nobody was idle: everybody is being answered, and the newcomer waits.
-            Some((accepted, Arc::clone(&places).acquire_owned().await.ok()?))
+            Some((accepted, place(&places, &idle).await?))
         };
         let (stream, place) = tokio::select! {
             () = shutdown.cancelled() => break,
@@ -99,7 +95,7 @@ pub async fn serve(
         // Small answers go out at once.
         drop(stream.set_nodelay(true));
         let waiting = Idle::begin(&idle);
-        let ended = waiting.ended();
+        let driver = waiting.driver();
         let router = router.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let busy = waiting.busy();
@@ -108,7 +104,7 @@ pub async fn serve(
         });
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
-            match ended.run_until_cancelled(connection).await {
+            match driver.drive(connection).await {
                 Some(Err(error)) => debug!(%error, "a connection ended badly"),
                 None => debug!("a connection that sent nothing made room for another"),
                 Some(Ok(())) => {}
@@ -122,5 +118,16 @@ pub async fn serve(
     tokio::select! {
         () = &mut finished => {}
         () = abandon.cancelled() => drop(timeout(LAST_ANSWERS_MAX, &mut finished).await),
+    }
+}
+
+/// A place for a newcomer, which somebody who is silent makes room for. While everybody is being answered it waits.
+async fn place(places: &Arc<Semaphore>, idle: &Idle) -> Option<OwnedSemaphorePermit> {
+    loop {
+        tokio::select! {
+            biased;
+            place = Arc::clone(places).acquire_owned() => return place.ok(),
+            () = idle.end_oldest() => {}
+        }
     }
 }

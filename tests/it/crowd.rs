@@ -145,6 +145,27 @@ async fn clients_that_send_slowly_keep_nobody_out() {
     server.stop().await;
 }
 
+/// They come all at once, so that requests wait unread in the server's sockets while others ask for their places.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_have_asked_are_answered_however_many_come() {
+    let (clients, places) = (how_many(500, 2000), "20");
+    let settings = [("SANDBOX_SERVER__CONNECTIONS_MAX", places), ("SANDBOX_SERVER__HEADER_READ_MS", "60000")];
+    let server = Process::start(&settings).await;
+    let ask = async || {
+        let mut stream = TcpStream::connect(server.address).await?;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.map(|_| answer)
+    };
+    let from = Instant::now();
+    let answers = join_all((0..clients).map(|_| ask())).await;
+    let answered = answers.iter().filter(|answer| matches!(answer, Ok(text) if text.starts_with("HTTP/1.1 200")));
+    let answered = answered.count();
+    println!("{answered} of {clients} clients on {places} places were answered within {:?}", from.elapsed());
+    assert_eq!(answered, clients, "who has asked is not sent away without an answer");
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_output_costs_the_server_no_memory() {
     let bytes = how_many(200_000_000, 5_000_000_000);
