@@ -36,8 +36,9 @@ async fn server() -> FakeServer {
     .await
 }
 
+/// Seven at a time; new ones every two hundred runs, since each run lists all the files of its conversation.
 fn conversation(n: usize) -> ConversationId {
-    format!("storm-{}", n % 7).parse().expect("an id")
+    format!("storm-{}-{}", n / 200, n % 7).parse().expect("an id")
 }
 
 fn begin(server: &FakeServer, n: usize, program: String) -> RunHandle {
