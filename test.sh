@@ -64,6 +64,8 @@ install_machine() {
   has chromium || missing+=(chromium)
   has chromedriver || missing+=(chromium-driver)
   has shellcheck || missing+=(shellcheck)
+  # The engine that a test kills is its own, wherever the one is that the others use.
+  { has dockerd && has containerd; } || missing+=(docker.io)
   has npm || missing+=(nodejs npm)
   python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
   docker compose version >/dev/null 2>&1 || has docker-compose || missing+=("docker-compose|docker-compose-v2")

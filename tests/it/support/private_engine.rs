@@ -110,6 +110,9 @@ impl PrivateEngine {
         if death.takes_containerd() {
             self.containerd = None;
         }
+        if death == Death::WithShims {
+            self.forget_shims();
+        }
     }
 
     fn signal(&self, death: Death) {
