@@ -110,9 +110,10 @@ impl Idle {
             return None;
         }
         let oldest = waiting.connections.first_entry()?;
-        let silent = oldest.get().0.elapsed();
-        if silent < SILENT_MIN {
-            return Some(SILENT_MIN - silent);
+        let until = oldest.get().0 + SILENT_MIN;
+        let now = Instant::now();
+        if now < until {
+            return Some(until.saturating_duration_since(now));
         }
         let (_, asked) = oldest.remove();
         waiting.asking = true;
