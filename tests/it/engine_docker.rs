@@ -212,11 +212,33 @@ async fn a_connection_that_breaks_is_not_an_ending() {
         assert!(timeout(Duration::from_millis(50), &mut exit).await.is_err(), "it runs");
         between.cut();
         assert!(timeout(Duration::from_millis(300), &mut exit).await.is_err(), "it runs still");
-        let ended = sandbox.output.next().await;
-        assert!(!matches!(ended, Some(Ok(_))), "{ended:?}");
         std::fs::write(world.root.path().join(id.to_string()).join("go"), "").expect("told to end");
         let exit = timeout(SOON, exit).await.expect("soon").expect("known");
-        assert_eq!(exit.status, 7);
+        assert_eq!((exit.status, exit.broke_off), (7, true), "and nobody knows what was printed meanwhile");
+        let ended = sandbox.output.next().await;
+        assert!(!matches!(ended, Some(Ok(_))), "{ended:?}");
+        world.engine.destroy(id).await.expect("destroyed");
+    };
+    World::docker_at(&between.host(), |_| {}).await.hold(test).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_streams_broke_too_is_lost_though_it_runs() {
+    let between = Between::new();
+    let test = async |world: &World| {
+        let mut sandbox = world.start().await;
+        let id = sandbox.id;
+        sandbox.stdin.write_all(b"echo ready; exec sleep 100000\n").await.expect("written");
+        sandbox.stdin.shutdown().await.expect("closed");
+        read_until(&mut sandbox, "ready").await;
+        let mut exit = sandbox.exit;
+        assert!(timeout(Duration::from_millis(50), &mut exit).await.is_err(), "it runs");
+        between.cut();
+        let ended = sandbox.output.next().await;
+        assert!(!matches!(ended, Some(Ok(_))), "{ended:?}");
+        let error = timeout(SOON, exit).await.expect("soon").expect_err("nobody can see it any more");
+        assert!(matches!(error, EngineError::Lost { id: lost } if lost == id), "{error:?}");
+        assert!(matches!(&world.listed().await[..], [one] if one.running), "it is for the caller to end it");
         world.engine.destroy(id).await.expect("destroyed");
     };
     World::docker_at(&between.host(), |_| {}).await.hold(test).await;
