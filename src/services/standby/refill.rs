@@ -129,7 +129,10 @@ impl Inner {
                 entry.image == runner.image
                     && matches!(&entry.whose, For::Known { conversation: own, .. } if own == conversation)
             };
-            if !state.entries.iter().any(mine) && !state.rests(&runner.image) && self.fits_known(&state, &runner.image, *at) {
+            if !state.entries.iter().any(mine)
+                && !state.rests(&runner.image)
+                && self.fits_known(&state, &runner.image, *at)
+            {
                 return Some(Wanted::Known(conversation.clone(), runner));
             }
         }
