@@ -154,7 +154,9 @@ impl PrivateEngine {
     }
 
     fn spawn_dockerd(&self, live_restore: bool) -> Child {
-        let mut dockerd = as_root("dockerd");
+        // A network namespace of its own: an engine that is told to have no bridge takes away that of the machine's engine.
+        let mut dockerd = as_root("unshare");
+        dockerd.args(["--net", "--", "dockerd"]);
         for (option, value) in [
             ("--host", PathBuf::from(self.host())),
             ("--pidfile", self.run("pid")),
@@ -166,7 +168,7 @@ impl PrivateEngine {
         ] {
             dockerd.arg(option).arg(value);
         }
-        // Nothing of the machine's network is touched; control groups need no systemd.
+        // Its containers have no network; control groups need no systemd.
         dockerd.args(["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]);
         dockerd.args(["--exec-opt", "native.cgroupdriver=cgroupfs"]);
         dockerd.args(["--log-level", "warn"]);
