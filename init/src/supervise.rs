@@ -81,7 +81,7 @@ impl Sandbox {
         if sandbox.setting.warm {
             sandbox.child = Some(Child::warm(&sandbox.setting.command, sandbox.setting.spare)?);
         } else {
-            sandbox.outbox.push(Tell::Ready, br#"{"protocol":1}"#);
+            sandbox.is_ready_cold();
         }
         Ok(sandbox)
     }
@@ -252,7 +252,7 @@ impl Sandbox {
             // A warm child that died before it was needed: the program will be started cold.
             (Some(_), Phase::Standby) => {
                 self.child = None;
-                self.outbox.push(Tell::Ready, br#"{"protocol":1}"#);
+                self.is_ready_cold();
             }
             (Some(ending), _) => {
                 self.ending = Some(ending);

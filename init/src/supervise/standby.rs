@@ -88,6 +88,12 @@ impl Sandbox {
         }
     }
 
+    /// Where nothing is loaded ahead, nothing is left to load.
+    pub(super) fn is_ready_cold(&mut self) {
+        self.outbox.push(Tell::Ready, br#"{"protocol":1}"#);
+        self.is_warm();
+    }
+
     fn is_warm(&mut self) {
         if matches!(self.phase, Phase::Standby) {
             let ready = json!({"protocol": 1, "warm": true, "memoryBytes": figures::memory_bytes()});
