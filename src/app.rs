@@ -224,8 +224,8 @@ impl App {
         let vitals = Vitals::new(executions.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
         let measured = watchers.exposition(vitals.clone());
         let self_test = self_test(config, &probe, &engine, &executions, &catalog, &proof);
-        let beside = listen_for_metrics(config).await?;
-        let beside = beside.map(|listener| (listener, http::metrics::router(measured.clone())));
+        let beside =
+            listen_for_metrics(config).await?.map(|listener| (listener, http::metrics::router(measured.clone())));
         let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: options::mcp(config) };
         let bodies = options::bodies(config);
         let router = http::router(HttpParts {
@@ -239,11 +239,6 @@ impl App {
             observer,
             names: Names::new(&config.public_base_url, options::allowed_hosts(config)),
         });
-        let shutdown_grace = Duration::from_millis(config.server.shutdown_grace_ms);
-        let listen = listen::Limits {
-            header_read_max: Duration::from_millis(config.server.header_read_ms),
-            connections_max: config.server.connections_max as usize,
-        };
         Ok(Self {
             runs,
             files,
@@ -263,8 +258,8 @@ impl App {
             discovery,
             keeping,
             stop,
-            shutdown_grace,
-            listen,
+            shutdown_grace: Duration::from_millis(config.server.shutdown_grace_ms),
+            listen: options::listen(config),
         })
     }
 

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use super::listen::Limits;
 use crate::{
     ground::config::Config,
     nouns::id::InstanceId,
@@ -144,4 +145,11 @@ pub(super) fn bodies(config: &Config) -> Bodies {
     let server = &config.server;
     let read_max = Duration::from_millis(server.body_read_ms);
     Bodies::new(bytes(server.body_bytes_max), read_max, bytes(server.bodies_bytes_max))
+}
+
+pub(super) fn listen(config: &Config) -> Limits {
+    Limits {
+        header_read_max: Duration::from_millis(config.server.header_read_ms),
+        connections_max: config.server.connections_max as usize,
+    }
 }

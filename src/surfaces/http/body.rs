@@ -60,6 +60,7 @@ impl AsRef<[u8]> for Held {
 enum Unread {
     TooLarge,
     BrokeOff,
+    TooSlow,
     NoRoom,
 }
 
@@ -94,23 +95,16 @@ impl Bodies {
         if announced.is_some_and(|length: u64| length > max as u64) {
             return Err(self.unread(&Unread::TooLarge));
         }
-        match timeout(self.read_max, self.collect(Limited::new(body, max))).await {
-            Ok(read) => read.map_err(|why| self.unread(&why)),
-            Err(_) => {
-                let why = format!("The body took longer than {} s: send it faster.", self.read_max.as_secs());
-                Err(Failure::new(Code::BodyTimeout, why))
-            }
-        }
+        let read = timeout(self.read_max, self.collect(Limited::new(body, max))).await;
+        read.unwrap_or(Err(Unread::TooSlow)).map_err(|why| self.unread(&why))
     }
 
     async fn collect(&self, mut body: Limited<Body>) -> Result<Bytes, Unread> {
         let room = |units| Arc::clone(&self.room).try_acquire_many_owned(units).map_err(|_| Unread::NoRoom);
         let (mut held, mut length, mut pieces) = (room(0)?, 0_usize, Vec::new());
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
-                true => Unread::TooLarge,
-                false => Unread::BrokeOff,
-            })?;
+            let frame = frame
+                .map_err(|error| if error.is::<LengthLimitError>() { Unread::TooLarge } else { Unread::BrokeOff })?;
             let Ok(piece) = frame.into_data() else { continue };
             length += piece.len();
             let more = length.div_ceil(UNIT_BYTES).saturating_sub(held.num_permits());
@@ -130,6 +124,10 @@ impl Bodies {
                 Failure::new(Code::TooLarge, why)
             }
             Unread::BrokeOff => Failure::new(Code::InvalidRequest, "The body broke off: send it again."),
+            Unread::TooSlow => {
+                let why = format!("The body took longer than {} s: send it faster.", self.read_max.as_secs());
+                Failure::new(Code::BodyTimeout, why)
+            }
             Unread::NoRoom => {
                 let why = "Too much is being sent to the server at once: send it again in a moment.";
                 Failure::new(Code::QueueFull, why)
