@@ -124,6 +124,8 @@ struct State {
     used: HashMap<Language, Instant>,
     /// The last runs of conversations that may come back, oldest first.
     active: Vec<Active>,
+    /// When the last run ended.
+    quiet_since: Option<Instant>,
     /// The most that one of an image's standbys was seen to hold, in bytes.
     memory: HashMap<ImageId, u64>,
     /// Until when none of an image is started: one of them failed or died.
@@ -158,7 +160,9 @@ pub(super) struct Foreground(Arc<Inner>);
 
 impl Drop for Foreground {
     fn drop(&mut self) {
-        self.0.foreground.fetch_sub(1, Ordering::SeqCst);
+        if self.0.foreground.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.state().quiet_since = Some(Instant::now());
+        }
         self.0.wake.notify_one();
     }
 }

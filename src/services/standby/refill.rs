@@ -1,5 +1,6 @@
 //! Decides which standby is wanted next and which is not wanted any more. Runs come first: while one is under way, only
-//! a conversation that keeps coming back gets a new standby.
+//! a conversation that keeps coming back gets a new standby, and one that was used once waits for a pause, since it may
+//! never be used again.
 
 use std::{
     cmp::Reverse,
@@ -9,7 +10,7 @@ use std::{
 
 use tokio::{
     sync::oneshot,
-    time::{Instant, MissedTickBehavior, interval},
+    time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
 use tracing::debug;
 
@@ -26,6 +27,9 @@ const ROUND: Duration = Duration::from_secs(5);
 /// How long none of an image is started after one failed or died: an engine that is away, or an image that is broken, is not
 /// asked without end.
 const REST: Duration = ROUND;
+/// How long nothing has to run before a conversation that was used once gets a standby. Whoever begins one conversation
+/// after the other would otherwise wait for two sandboxes each time.
+const PAUSE: Duration = Duration::from_millis(250);
 /// Runs after which a conversation counts as one that comes back.
 const RUNS_OF_A_REGULAR: u32 = 2;
 
@@ -48,6 +52,7 @@ pub(super) async fn refill(inner: Arc<Inner>) {
         tokio::select! {
             () = inner.stop.cancelled() => return,
             () = inner.wake.notified() => {}
+            () = inner.pause() => {}
             _ = rounds.tick() => {
                 inner.rounds.fetch_add(1, Ordering::Relaxed);
             }
@@ -104,26 +109,41 @@ impl Inner {
         }
     }
 
-    /// The next one to start, if there is room for it and it would disturb nobody.
-    async fn wanted(self: &Arc<Self>) -> Option<Wanted> {
-        let quiet = self.foreground.load(Ordering::SeqCst) == 0;
-        let known = self.wanted_known(quiet);
-        if known.is_some() {
-            return known;
+    /// Returns when the pause begins that a conversation which was used once waits for; never, where none is coming.
+    async fn pause(&self) {
+        let begins = self.state().quiet_since.map(|since| since + PAUSE);
+        match begins.filter(|begins| Instant::now() < *begins) {
+            Some(begins) => sleep_until(begins).await,
+            None => std::future::pending().await,
         }
-        let nameless = if quiet { self.wanted_nameless() } else { None }?;
-        // Asked only when the answer matters, once.
-        self.adoption.holds(self).await.then_some(nameless)
     }
 
-    fn wanted_known(&self, quiet: bool) -> Option<Wanted> {
+    /// The next one to start, if there is room for it and it would disturb nobody.
+    async fn wanted(self: &Arc<Self>) -> Option<Wanted> {
+        if let Some(known) = self.wanted_known(RUNS_OF_A_REGULAR) {
+            return Some(known);
+        }
+        if self.foreground.load(Ordering::SeqCst) > 0 {
+            return None;
+        }
+        // Asked only when the answer matters, once.
+        if let Some(nameless) = self.wanted_nameless()
+            && self.adoption.holds(self).await
+        {
+            return Some(nameless);
+        }
+        let paused = self.state().quiet_since.is_none_or(|since| since.elapsed() >= PAUSE);
+        if paused { self.wanted_known(1) } else { None }
+    }
+
+    fn wanted_known(&self, runs_min: u32) -> Option<Wanted> {
         let state = self.state();
         if state.entries.iter().filter(|entry| entry.stage == Stage::Starting).count() >= STARTING_MAX {
             return None;
         }
         // Newest first; as many as there are places, so that none is started only to be the next to leave.
-        let regulars = state.active.iter().rev().filter(|active| quiet || active.runs >= RUNS_OF_A_REGULAR);
-        for Active { conversation, language, at, .. } in regulars.take(self.options.total_max) {
+        let candidates = state.active.iter().rev().filter(|active| active.runs >= runs_min);
+        for Active { conversation, language, at, .. } in candidates.take(self.options.total_max) {
             let Some(runner) = self.parts.catalog.find(language) else { continue };
             let mine = |entry: &Entry| {
                 entry.image == runner.image
