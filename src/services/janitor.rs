@@ -18,7 +18,7 @@ use std::{
 
 use tokio::{
     sync::{Semaphore, mpsc, watch},
-    time::{MissedTickBehavior, interval, sleep, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
@@ -36,6 +36,9 @@ const DESTROY_AT_ONCE: usize = 4;
 /// How long past its deadline a sandbox of another server is taken to be abandoned, in seconds: clocks may differ.
 const ABANDONED_S: i64 = 600;
 const ROUND: Duration = Duration::from_secs(30);
+/// How long a sandbox is left alone once nobody holds it. One whose program has ended ends by itself meanwhile, and the engine
+/// need not start a process to kill it; and the answer goes out before the work on it begins.
+const LEAVES_WITHIN: Duration = Duration::from_millis(100);
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
@@ -47,7 +50,7 @@ struct Inner {
     engine: Arc<dyn Engine>,
     instance: InstanceId,
     clock: Arc<dyn Clock>,
-    post: mpsc::UnboundedSender<SandboxId>,
+    post: mpsc::UnboundedSender<(SandboxId, Instant)>,
     known: Mutex<Known>,
     /// How many posted ids are not gone yet.
     unwanted: watch::Sender<usize>,
@@ -91,7 +94,7 @@ impl Inner {
     fn post(&self, known: &mut Known, id: SandboxId) {
         if known.posted.insert(id) {
             self.unwanted.send_modify(|count| *count += 1);
-            if self.post.send(id).is_err() {
+            if self.post.send((id, Instant::now() + LEAVES_WITHIN)).is_err() {
                 debug!(sandbox = %id, "posted after the end: the next start finds it by its label");
             }
         }
@@ -200,14 +203,15 @@ impl Janitor {
     }
 }
 
-async fn sweep(inner: Arc<Inner>, mut posted: mpsc::UnboundedReceiver<SandboxId>) {
+async fn sweep(inner: Arc<Inner>, mut posted: mpsc::UnboundedReceiver<(SandboxId, Instant)>) {
     let at_once = Arc::new(Semaphore::new(DESTROY_AT_ONCE));
     loop {
         let id = tokio::select! {
             id = posted.recv() => id,
             () = inner.stop.cancelled() => None,
         };
-        let Some(id) = id else { return };
+        let Some((id, begins)) = id else { return };
+        sleep_until(begins).await;
         let Ok(turn) = Arc::clone(&at_once).acquire_owned().await else { return };
         let task = Arc::clone(&inner);
         inner.tasks.spawn(async move {

@@ -135,6 +135,9 @@ async fn known_conversations_leave_places_for_new_ones() {
         assert_eq!(hello(&server, &format!("new-{n}")).await.trim(), "sandbox");
         assert_eq!(server.standbys.taken(), before + 1, "new-{n} found one");
     }
+    // Its own comes after a pause, in the place of another.
+    let rounds = server.standbys.rounds();
+    until("a round has gone by", async || server.standbys.rounds() > rounds + 1).await;
     standing(&server, 4).await;
     let before = server.standbys.taken();
     assert_eq!(hello(&server, "new-3").await.split_whitespace().count(), 2, "its file is there");
