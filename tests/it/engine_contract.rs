@@ -44,12 +44,8 @@ async fn takes_a_program_in_pieces_and_prints_after_the_input_is_closed(world: &
 
 async fn a_kill_ends_it_at_once(world: &World) {
     let p = world.programs;
-    let mut sandbox = world.start().await;
+    let sandbox = world.start_ready(&format!("{}{}", p.print("ready"), p.hang())).await;
     let id = sandbox.id;
-    let program = format!("{}{}", p.print("ready"), p.hang());
-    sandbox.stdin.write_all(program.as_bytes()).await.expect("written");
-    sandbox.stdin.shutdown().await.expect("closed");
-    read_until(&mut sandbox, "ready").await;
     let ((), seen) = tokio::join!(async { world.engine.signal(id, Signal::Kill).await.expect("killed") }, async {
         timeout(SOON, see(sandbox)).await.expect("ended soon")
     },);
@@ -143,11 +139,8 @@ async fn one_that_was_given_no_program_can_be_killed(world: &World) {
 
 async fn a_dropped_sandbox_runs_on_and_can_be_destroyed(world: &World) {
     let p = world.programs;
-    let mut sandbox = world.start().await;
+    let sandbox = world.start_ready(&format!("{}{}", p.print("ready"), p.hang())).await;
     let id = sandbox.id;
-    sandbox.stdin.write_all((p.print("ready") + p.hang().as_str()).as_bytes()).await.expect("written");
-    sandbox.stdin.shutdown().await.expect("closed");
-    read_until(&mut sandbox, "ready").await;
     drop(sandbox);
     assert!(matches!(&world.listed().await[..], [listed] if listed.running));
     timeout(SOON, world.engine.destroy(id)).await.expect("soon").expect("destroyed");

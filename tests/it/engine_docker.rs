@@ -202,12 +202,8 @@ impl Between {
 async fn a_connection_that_breaks_is_not_an_ending() {
     let between = Between::new();
     let test = async |world: &World| {
-        let mut sandbox = world.start().await;
+        let mut sandbox = world.start_ready("echo ready; while [ ! -e /data/go ]; do sleep 0.02; done; exit 7\n").await;
         let id = sandbox.id;
-        let program = "echo ready; while [ ! -e /data/go ]; do sleep 0.02; done; exit 7\n";
-        sandbox.stdin.write_all(program.as_bytes()).await.expect("written");
-        sandbox.stdin.shutdown().await.expect("closed");
-        read_until(&mut sandbox, "ready").await;
         let mut exit = sandbox.exit;
         assert!(timeout(Duration::from_millis(50), &mut exit).await.is_err(), "it runs");
         between.cut();
@@ -226,11 +222,8 @@ async fn a_connection_that_breaks_is_not_an_ending() {
 async fn a_sandbox_whose_streams_broke_too_is_lost_though_it_runs() {
     let between = Between::new();
     let test = async |world: &World| {
-        let mut sandbox = world.start().await;
+        let mut sandbox = world.start_ready("echo ready; exec sleep 100000\n").await;
         let id = sandbox.id;
-        sandbox.stdin.write_all(b"echo ready; exec sleep 100000\n").await.expect("written");
-        sandbox.stdin.shutdown().await.expect("closed");
-        read_until(&mut sandbox, "ready").await;
         let mut exit = sandbox.exit;
         assert!(timeout(Duration::from_millis(50), &mut exit).await.is_err(), "it runs");
         between.cut();

@@ -187,6 +187,15 @@ impl World {
         self.engine.start(&self.spec()).await.expect("started")
     }
 
+    /// A sandbox whose program, all of its input, has printed that it is ready.
+    pub async fn start_ready(&self, program: &str) -> Sandbox {
+        let mut sandbox = self.start().await;
+        sandbox.stdin.write_all(program.as_bytes()).await.expect("written");
+        sandbox.stdin.shutdown().await.expect("closed");
+        read_until(&mut sandbox, "ready").await;
+        sandbox
+    }
+
     /// Starts a sandbox, runs a program in it to its end, and destroys it.
     pub async fn run(&self, program: &str) -> Seen {
         self.run_in(&self.spec(), program).await
