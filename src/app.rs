@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use self::error::StartError;
+pub(crate) use self::options::own_disk;
 use self::watchers::Watchers;
 use crate::{
     adapters::engine::{
@@ -139,7 +140,11 @@ impl App {
     /// When the root folder or the engine cannot be used.
     pub async fn build(config: &Config) -> Result<Self, StartError> {
         let owner = Owner { uid: config.engine.runner_uid, gid: config.engine.runner_uid };
-        let store = Arc::new(Store::open(&config.root, owner)?);
+        let mut store = Store::open(&config.root, owner)?;
+        if config.quota.hard {
+            store = store.with_own_disks(&own_disk(config))?;
+        }
+        let store = Arc::new(store);
         let (engine, probe) = engine(config).await?;
         let mut app = Self::assemble(config, store, engine, probe).await?;
         app.test_the_engine();
@@ -309,6 +314,7 @@ impl App {
         drop(self.discovery.await);
         drop(self.keeping.await);
         self.files.trash().stop();
+        self.retention.unmount_all().await;
         if let Some(tests) = self.tests {
             drop(tests.await);
         }

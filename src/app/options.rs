@@ -9,7 +9,7 @@ use super::listen::Limits;
 use crate::{
     ground::config::Config,
     nouns::id::InstanceId,
-    ports::engine::Probe,
+    ports::{engine::Probe, store::Usage},
     services::{
         admission::{self, AdmissionOptions},
         conversations::Conversations,
@@ -95,6 +95,11 @@ pub(super) fn files(config: &Config) -> FilesOptions {
     }
 }
 
+/// What a conversation's own disk holds, where it has one.
+pub fn own_disk(config: &Config) -> Usage {
+    Usage { bytes: config.quota.bytes_max, entries: config.quota.entries_max.into() }
+}
+
 pub(super) fn retention(config: &Config) -> RetentionOptions {
     let unused_s = config.quota.kept_unused_s;
     let total_bytes = config.quota.total_bytes_max;
@@ -102,6 +107,7 @@ pub(super) fn retention(config: &Config) -> RetentionOptions {
         unused_max: (unused_s > 0).then(|| Duration::from_secs(unused_s)),
         total_bytes_max: (total_bytes > 0).then_some(total_bytes),
         in_use: Duration::from_millis(config.limits.wall_ms) + IN_USE_MARGIN,
+        own_disks: config.quota.hard,
     }
 }
 

@@ -212,6 +212,8 @@ section! {
         bytes_max: u64 = 1 << 30,
         /// Files, folders and links of one conversation. A program that makes more is stopped.
         entries_max: u32 = 50_000,
+        /// Give each new conversation a disk of its own that holds no more than that: an ext4 image, loop-mounted. The server has to run as root on the engine's host, with e2fsprogs. true or false.
+        hard: bool = false,
         /// Free space on the disk of SANDBOX_ROOT below which nothing is run or written, in bytes.
         free_bytes_min: u64 = 512 << 20,
         /// What all conversations may take together, in bytes; above it those used longest ago are deleted. 0: no ceiling.

@@ -13,7 +13,7 @@
 //! {root}/.nameless/         folders of sandboxes that belong to no conversation yet, a folder for each server
 //! {root}/{id}/              a conversation; 0700, ours, so that no other user reaches what is below
 //! {root}/{id}/.mark         touched to learn the file system's own time
-//! {root}/{id}/files/        `/data` of its programs; theirs
+//! {root}/{id}/files/        `/data` of its programs; theirs. Or a link to it, on a disk of its own (`own_disk`)
 //! ```
 
 mod all;
@@ -21,6 +21,7 @@ mod delete;
 mod error;
 mod list;
 mod nameless;
+mod own_disk;
 mod path;
 mod read;
 mod root;
@@ -34,6 +35,7 @@ use std::{
     fs::File,
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
+    sync::{Arc, Mutex},
 };
 
 use rustix::{
@@ -50,7 +52,6 @@ pub use self::{
     root::{RootError, Store},
     usage::Usage,
 };
-use crate::nouns::id::ConversationId;
 
 /// The user and group that programs run as, and that their files belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,7 +205,12 @@ pub struct Conversation {
     trash: OwnedFd,
     data_dir: PathBuf,
     handover: Handover,
+    /// Where it is on a disk of its own: who is told that its trash has to be emptied.
+    own_disk: Option<Unfinished>,
 }
+
+/// Folders of trash that somebody has to empty.
+type Unfinished = Arc<Mutex<Vec<OwnedFd>>>;
 
 /// How files we make become the program's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -295,8 +301,4 @@ fn open_beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd
 /// A name of our own that nothing else has.
 fn fresh_name() -> String {
     uuid::Uuid::now_v7().simple().to_string()
-}
-
-fn data_dir_of(root: &std::path::Path, id: &ConversationId) -> PathBuf {
-    root.join(id.as_str()).join("files")
 }

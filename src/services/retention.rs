@@ -5,6 +5,8 @@
 //! Retention::start ── one task: a round at once, then one a minute; ended by `stop`
 //! ```
 //!
+//! Where conversations have disks of their own, those that were not used lately are unmounted.
+//!
 //! In use is one in which a run goes on, waits or began lately: another process on the same root shows itself only by that. A
 //! sandbox that merely stands by for a conversation does not use it; it notices that its folder went.
 
@@ -15,7 +17,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{execution::Executions, files::Files};
 use crate::{
@@ -38,6 +40,8 @@ pub struct RetentionOptions {
     pub total_bytes_max: Option<u64>,
     /// How long one counts as in use after a run began in it or something was written to it: longer than any run.
     pub in_use: Duration,
+    /// Conversations may have disks of their own, which rest while nobody uses them.
+    pub own_disks: bool,
 }
 
 /// The service.
@@ -57,7 +61,8 @@ impl Retention {
     /// Goes round until `stop`. Where everything is kept for ever there is nothing to do.
     pub fn start(self: Arc<Self>, stop: CancellationToken) -> JoinHandle<()> {
         tokio::spawn(async move {
-            if self.options.unused_max.is_none() && self.options.total_bytes_max.is_none() {
+            let kept = self.options.unused_max.is_none() && self.options.total_bytes_max.is_none();
+            if kept && !self.options.own_disks {
                 return;
             }
             let mut rounds = interval(ROUND);
@@ -89,7 +94,33 @@ impl Retention {
         if let Some(bytes_max) = self.options.total_bytes_max {
             left += self.fit(&uses, bytes_max).await?;
         }
+        if self.options.own_disks {
+            self.rest(&uses).await?;
+        }
         Ok(left)
+    }
+
+    /// Unmounts the disks of conversations that were not used lately.
+    async fn rest(&self, uses: &[LastUse]) -> Result<(), Failure> {
+        // What was mounted with something in its trash is held by that.
+        self.files.trash().empty();
+        let before = self.ago(self.options.in_use);
+        for last in uses.iter().take_while(|last| last.unix_s < before) {
+            if let Some(turn) = self.executions.turn_if_idle(&last.id) {
+                let id = last.id.clone();
+                self.files.blocking(move |store| Ok(store.unmount(&id))).await?;
+                drop(turn);
+            }
+        }
+        Ok(())
+    }
+
+    /// Unmounts all disks of conversations, at the end.
+    pub async fn unmount_all(&self) {
+        if self.options.own_disks {
+            let unmounted = self.files.blocking(|store| Ok(store.unmount_all())).await;
+            debug!(?unmounted, "disks of conversations");
+        }
     }
 
     /// Deletes the ones used longest ago until the rest takes no more than the ceiling.

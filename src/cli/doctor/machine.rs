@@ -40,7 +40,24 @@ pub(super) fn root(config: &Config, findings: &mut Findings) -> Option<Arc<Store
     };
     findings.ok("files", format!("{place} can be used"));
     disk(&config.root, findings);
+    let store = if config.quota.hard { own_disks(store, config, findings)? } else { store };
     Some(Arc::new(store))
+}
+
+/// Conversations can have disks of their own.
+fn own_disks(store: Store, config: &Config, findings: &mut Findings) -> Option<Store> {
+    match store.with_own_disks(&app::own_disk(config)) {
+        Ok(store) => {
+            findings.ok("quota", "a disk for a conversation was made, mounted and unmounted");
+            Some(store)
+        }
+        Err(error) => {
+            let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            let fix = "run the server as root on the engine's host and install e2fsprogs, or unset SANDBOX_QUOTA__HARD";
+            findings.fail("quota", format!("no disk can be made for a conversation: {why}"), fix);
+            None
+        }
+    }
 }
 
 fn disk(root: &Path, findings: &mut Findings) {

@@ -209,6 +209,7 @@ fn from_pair(name: &str, value: &str, place: &str, foreign_ok: bool) -> Result<O
     }
     let value = match default_of(&setting) {
         Some(Value::String(..)) => Value::String(Tag::Default, value.to_owned()),
+        Some(Value::Bool(..)) => value.trim().parse::<bool>().map_or_else(|_| Value::from(value), Value::from),
         _ => number(value.trim()),
     };
     let inner = Dict::from([(setting.key.to_owned(), value)]);

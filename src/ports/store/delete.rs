@@ -9,7 +9,10 @@
 use std::{
     ffi::CStr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::{
@@ -17,7 +20,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Conversation, SafePath, StoreError, fresh_name, open_beneath};
+use super::{Conversation, SafePath, StoreError, fresh_name, open_beneath, own_disk};
 
 /// Steps that whoever asks for a deletion waits for: a fraction of a second.
 const STEPS_AT_ONCE: u64 = 2000;
@@ -83,8 +86,31 @@ impl Conversation {
             }
             other => other?,
         }
-        purge(&self.trash, trash_name.as_bytes(), &mut Effort::at_once())
+        let deleted = purge(&self.trash, trash_name.as_bytes(), &mut Effort::at_once())?;
+        if let (Deleted::Begun, Some(unfinished)) = (deleted, &self.own_disk) {
+            let trash = rustix::io::dup(&self.trash)?;
+            unfinished.lock().unwrap_or_else(PoisonError::into_inner).push(trash);
+        }
+        Ok(deleted)
     }
+}
+
+/// Takes apart all that is in the trash, until `stop`; the last error, after all the others were tried.
+pub(super) fn empty(trash: &OwnedFd, stop: &AtomicBool) -> Result<Deleted, Errno> {
+    let mut result = Ok(Deleted::Wholly);
+    for entry in Dir::read_from(trash)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name.starts_with(b".") {
+            continue;
+        }
+        match purge(trash, name, &mut Effort::until(stop)) {
+            Ok(Deleted::Wholly) => {}
+            Ok(Deleted::Begun) => return Ok(Deleted::Begun),
+            Err(errno) => result = Err(errno),
+        }
+    }
+    result
 }
 
 /// Takes a folder (or file) in the trash apart. Also right while a program that was left behind in the folder still adds
@@ -103,7 +129,9 @@ fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut Effort<'_>) -> Result<()
         Err(Errno::ISDIR) => {}
         other => return other,
     }
-    let mut top = Dir::new(open_unlocked(trash, name)?)?;
+    let folder = open_unlocked(trash, name)?;
+    own_disk::let_go(&folder);
+    let mut top = Dir::new(folder)?;
     let mut hoisted = 0;
     loop {
         let mut empty = true;

@@ -41,7 +41,8 @@ impl Conversation {
         }
         let ended_early = next < walk.folders.len();
         walk.listing.truncated |= ended_early;
-        walk.listing.usage = (!ended_early && !walk.unseen).then(|| walk.tally.usage());
+        let told = self.disk_usage().map_err(|errno| StoreError::new("list", errno))?;
+        walk.listing.usage = told.or_else(|| (!ended_early && !walk.unseen).then(|| walk.tally.usage()));
         walk.listing.entries = walk.found.into_values().collect();
         Ok(walk.listing)
     }

@@ -7,11 +7,11 @@
 use std::{path::Path, path::PathBuf, sync::Arc};
 
 use rustix::{
-    fs::{AtFlags, Dir, Mode, OFlags, RenameFlags},
+    fs::{AtFlags, Dir, Mode, OFlags},
     io::Errno,
 };
 
-use super::{Conversation, Store, StoreError, data_dir_of, fresh_name};
+use super::{Conversation, Store, StoreError, fresh_name};
 use crate::nouns::id::{ConversationId, Language};
 
 /// Where the languages in use are written down.
@@ -33,10 +33,17 @@ impl Store {
     /// [`StoreError::NoSpace`] on a full disk, [`StoreError::Io`] otherwise.
     pub fn create_nameless(self: &Arc<Self>) -> Result<Nameless, StoreError> {
         let name = fresh_name();
-        let parent = self.path.join(".nameless").join(self.instance.to_string());
-        let data_dir = parent.join(&name).join("files");
-        self.make(&self.nameless, &name, data_dir.clone()).map_err(|errno| StoreError::new("create", errno))?;
-        Ok(Nameless { store: Arc::clone(self), name, data_dir, adopted: false })
+        // From here on it is taken away where it is not made.
+        let mut folder = Nameless { store: Arc::clone(self), name, data_dir: PathBuf::new(), adopted: false };
+        folder.data_dir = self.try_create_nameless(&folder.name).map_err(|errno| StoreError::new("create", errno))?;
+        Ok(folder)
+    }
+
+    fn try_create_nameless(&self, name: &str) -> Result<PathBuf, Errno> {
+        if let Some(disks) = &self.own_disks {
+            self.make_with_disk(disks, name)?;
+        }
+        Ok(self.make(&self.nameless, name, &self.nameless_path().join(name))?.data_dir)
     }
 
     /// Takes away what an earlier process with this identity left: at once nothing is there any more, and
@@ -104,12 +111,11 @@ impl Nameless {
     /// [`StoreError::Io`] when the system refuses.
     pub fn adopt(&mut self, id: &ConversationId) -> Result<Option<Conversation>, StoreError> {
         let store = &self.store;
-        match rustix::fs::renameat_with(&store.nameless, &self.name, &store.root, id.as_str(), RenameFlags::NOREPLACE) {
-            Ok(()) => self.adopted = true,
-            Err(Errno::EXIST | Errno::NOTEMPTY) => return Ok(None),
-            Err(errno) => return Err(StoreError::new("adopt", errno)),
+        self.adopted = store.name(&self.name, id).map_err(|errno| StoreError::new("adopt", errno))?;
+        if !self.adopted {
+            return Ok(None);
         }
-        let conversation = store.enter_in(&store.root, id.as_str(), data_dir_of(&store.path, id));
+        let conversation = store.enter_in(&store.root, id.as_str(), &store.path.join(id.as_str()));
         conversation.map(Some).map_err(|errno| StoreError::new("adopt", errno))
     }
 }
@@ -118,6 +124,9 @@ impl Drop for Nameless {
     fn drop(&mut self) {
         if self.adopted {
             return;
+        }
+        if self.store.own_disks.is_some() {
+            return self.store.discard(&self.name);
         }
         // Two quick calls on a folder that nothing was written to. What a program did write, the next start takes away.
         if let Ok(dir) = super::root::own_folder(&self.store.nameless, &self.name) {

@@ -10,18 +10,19 @@ use std::{
         unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
-    sync::atomic::AtomicBool,
+    sync::{PoisonError, atomic::AtomicBool},
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, ResolveFlags},
+    fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags},
     io::Errno,
 };
 
 use super::{
-    Conversation, Deleted, Handover, Owner, StoreError, data_dir_of,
+    Conversation, Deleted, Handover, Owner, StoreError, Unfinished,
     delete::{self, Effort},
     fresh_name,
+    own_disk::OwnDisks,
 };
 use crate::nouns::id::{ConversationId, InstanceId};
 
@@ -67,6 +68,16 @@ pub enum RootError {
         /// The file.
         file: PathBuf,
     },
+    /// No file system can be made and mounted for a conversation.
+    #[error(
+        "no disk can be made for a conversation: run the server as root on the engine's host with e2fsprogs installed, or \
+             unset SANDBOX_QUOTA__HARD"
+    )]
+    OwnDisks {
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
     /// The kernel or a filter in front of it has no `openat2`, and there is no safe way to do without.
     #[error(
         "this system refuses openat2, without which planted links cannot be told: use Linux 5.6 or newer and, in a \
@@ -88,7 +99,11 @@ pub struct Store {
     pub(super) nameless: OwnedFd,
     pub(super) path: PathBuf,
     pub(super) instance: InstanceId,
-    handover: Handover,
+    pub(super) handover: Handover,
+    /// What new conversations get, where they get a disk of their own.
+    pub(super) own_disks: Option<OwnDisks>,
+    /// Trash of such disks that somebody has to empty.
+    pub(super) unfinished: Unfinished,
     /// Held for its lock.
     _lock: std::fs::File,
 }
@@ -138,7 +153,19 @@ impl Store {
             0 => Handover::Chown(owner),
             _ => Handover::Open,
         };
-        Ok(Self { root: handle, incoming, trash, nameless, path, instance, handover, _lock: lock })
+        let unfinished = Unfinished::default();
+        Ok(Self {
+            root: handle,
+            incoming,
+            trash,
+            nameless,
+            path,
+            instance,
+            handover,
+            own_disks: None,
+            unfinished,
+            _lock: lock,
+        })
     }
 
     /// Which server this is: made once, kept in the root folder.
@@ -172,17 +199,38 @@ impl Store {
     }
 
     fn try_create(&self, id: &ConversationId) -> Result<Conversation, Errno> {
-        self.make(&self.root, id.as_str(), data_dir_of(&self.path, id))
+        if let Some(disks) = &self.own_disks
+            && rustix::fs::statat(&self.root, id.as_str(), AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
+        {
+            // Whole before anybody sees it. Where somebody was faster, theirs will do.
+            let name = fresh_name();
+            let made = self.make_with_disk(disks, &name).and_then(|()| self.name(&name, id));
+            if made != Ok(true) {
+                rustix::fs::renameat(&self.nameless, &name, &self.trash, &name)?;
+                self.purge_now(&name);
+                made?;
+            }
+        }
+        self.make(&self.root, id.as_str(), &self.path.join(id.as_str()))
     }
 
-    /// A conversation's folder with this name in `parent`, made where there is none.
-    pub(super) fn make(&self, parent: &OwnedFd, name: &str, data_dir: PathBuf) -> Result<Conversation, Errno> {
+    /// Makes a nameless folder a conversation's; `false` when it has one.
+    pub(super) fn name(&self, nameless: &str, id: &ConversationId) -> Result<bool, Errno> {
+        match rustix::fs::renameat_with(&self.nameless, nameless, &self.root, id.as_str(), RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST | Errno::NOTEMPTY) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// A conversation's folder with this name in `parent`, made where there is none. `path` is that of the folder.
+    pub(super) fn make(&self, parent: &OwnedFd, name: &str, path: &Path) -> Result<Conversation, Errno> {
         let dir = own_folder(parent, name)?;
         match rustix::fs::mkdirat(&dir, "files", Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
-        let conversation = self.enter_in(parent, name, data_dir)?;
+        let conversation = self.enter_in(parent, name, path)?;
         // Also when it was there: an earlier process may have ended between making it and giving it away. The program
         // may have changed its rights, but it cannot have put another folder here.
         let wanted = match self.handover {
@@ -197,10 +245,10 @@ impl Store {
     }
 
     fn enter(&self, id: &ConversationId) -> Result<Conversation, Errno> {
-        self.enter_in(&self.root, id.as_str(), data_dir_of(&self.path, id))
+        self.enter_in(&self.root, id.as_str(), &self.path.join(id.as_str()))
     }
 
-    pub(super) fn enter_in(&self, parent: &OwnedFd, name: &str, data_dir: PathBuf) -> Result<Conversation, Errno> {
+    pub(super) fn enter_in(&self, parent: &OwnedFd, name: &str, path: &Path) -> Result<Conversation, Errno> {
         let dir = open_own(parent, name)?;
         let files = match open_own(&dir, "files") {
             // The program owns the folder and may have closed it to itself, which is to us when we are the same user.
@@ -209,10 +257,25 @@ impl Store {
                 rustix::fs::chmodat(&dir, "files", Mode::RWXU, AtFlags::empty())?;
                 open_own(&dir, "files")?
             }
+            // A link of ours: no program can reach its place.
+            Err(Errno::NOTDIR | Errno::LOOP) => return self.enter_disk(dir, path),
             other => other?,
         };
         let (incoming, trash) = (rustix::io::dup(&self.incoming)?, rustix::io::dup(&self.trash)?);
-        Ok(Conversation { dir, files, incoming, trash, data_dir, handover: self.handover })
+        let (data_dir, handover) = (path.join("files"), self.handover);
+        Ok(Conversation { dir, files, incoming, trash, data_dir, handover, own_disk: None })
+    }
+
+    /// The folder that folders without a conversation are in.
+    pub(super) fn nameless_path(&self) -> PathBuf {
+        self.path.join(".nameless").join(self.instance.to_string())
+    }
+
+    /// Takes apart what is in the trash, as far as somebody would wait for it.
+    pub(super) fn purge_now(&self, name: &str) {
+        if let Err(errno) = delete::purge(&self.trash, name.as_bytes(), &mut Effort::at_once()) {
+            tracing::debug!(%errno, "a folder in the trash is left to the next start");
+        }
     }
 
     /// Deletes a conversation and all its files: at once nothing has its name any more. `None` when there was none. A
@@ -241,20 +304,17 @@ impl Store {
     }
 
     fn try_empty_trash(&self, stop: &AtomicBool) -> Result<Deleted, Errno> {
-        let mut result = Ok(Deleted::Wholly);
-        for entry in Dir::read_from(&self.trash)? {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name.starts_with(b".") {
-                continue;
-            }
-            match delete::purge(&self.trash, name, &mut Effort::until(stop)) {
+        let mut result = delete::empty(&self.trash, stop);
+        loop {
+            // One at a time, so that none is forgotten by an end in between.
+            let next = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let Some(trash) = next else { return result };
+            match delete::empty(&trash, stop) {
                 Ok(Deleted::Wholly) => {}
                 Ok(Deleted::Begun) => return Ok(Deleted::Begun),
                 Err(errno) => result = Err(errno),
             }
         }
-        result
     }
 }
 
@@ -306,7 +366,7 @@ fn claim_one(root: &Path, file: &Path) -> Result<(std::fs::File, InstanceId), Ro
 }
 
 /// Opens a folder whose parent only we can change. It may be a mount of its own.
-fn open_own(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+pub(super) fn open_own(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(parent, name, flags, Mode::empty())
 }
@@ -320,7 +380,7 @@ pub(super) fn own_folder(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno>
 }
 
 /// Throws away what a killed process was writing: files and empty folders.
-fn clear_incoming(incoming: &OwnedFd) -> Result<(), Errno> {
+pub(super) fn clear_incoming(incoming: &OwnedFd) -> Result<(), Errno> {
     for entry in Dir::read_from(incoming)? {
         let entry = entry?;
         let name = entry.file_name();

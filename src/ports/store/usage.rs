@@ -73,12 +73,14 @@ impl Conversation {
     /// there. What a program changes meanwhile may be counted or not. A file without a name is not seen, nor is what is
     /// in a folder that this process may not read.
     ///
+    /// On a disk of its own the disk is asked, which sees both; there a file with several names is one entry.
+    ///
     /// # Errors
     /// [`StoreError::Io`] when the system is out of descriptors or memory, or the disk fails.
     pub fn usage(&self, ceiling: &Usage) -> Result<Usage, StoreError> {
-        Walk { top: &self.files, tally: Tally::default(), levels: Vec::new() }
-            .run(ceiling)
-            .map_err(|errno| StoreError::new("measure", errno))
+        let walk = Walk { top: &self.files, tally: Tally::default(), levels: Vec::new() };
+        let usage = self.disk_usage().and_then(|usage| usage.map_or_else(|| walk.run(ceiling), Ok));
+        usage.map_err(|errno| StoreError::new("measure", errno))
     }
 }
 
