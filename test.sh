@@ -64,6 +64,8 @@ install_machine() {
   has chromium || missing+=(chromium)
   has chromedriver || missing+=(chromium-driver)
   has shellcheck || missing+=(shellcheck)
+  has mkfs.ext4 || missing+=(e2fsprogs)
+  has losetup || missing+=(mount)
   # The engine that a test kills is its own, wherever the one is that the others use.
   { has dockerd && has containerd; } || missing+=(docker.io)
   has npm || missing+=(nodejs npm)

@@ -24,6 +24,7 @@ mod mcp_clients;
 mod mcp_runs;
 mod mcp_tools;
 mod operations;
+mod own_disk;
 mod page;
 mod page_runs;
 mod paths;

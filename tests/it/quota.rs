@@ -151,13 +151,6 @@ async fn a_full_disk_refuses_before_anything_is_touched() {
     server.stop().await;
 }
 
-/// Makes a conversation look as if it was used so long ago.
-fn used_ago(server: &FakeServer, conversation: &str, ago: Duration) {
-    let marker = fs::File::open(server.root.join(conversation).join(".mark")).expect("a marker");
-    let now = fs::metadata(server.root.join(".instance")).and_then(|made| made.modified()).expect("when it began");
-    marker.set_modified(now - ago).expect("a time");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_used_longest_ago_leaves_first_and_nothing_that_is_in_use() {
     const DAY: Duration = Duration::from_hours(24);
@@ -178,19 +171,19 @@ async fn what_was_used_longest_ago_leaves_first_and_nothing_that_is_in_use() {
     })
     .await;
     for (conversation, days) in [("busy", 9), ("old", 3), ("middle", 2)] {
-        used_ago(&server, conversation, DAY * days);
+        server.used_ago(conversation, DAY * days);
     }
     // Four quarters of a megabyte do not fit: two of them leave, and not the one that is in use.
     assert_eq!(server.retention.round().await, Ok(2));
     assert_eq!(there(), [true, false, false, true]);
     assert_eq!(server.retention.round().await, Ok(0));
     // By age: after the default of thirty days, however little it takes.
-    used_ago(&server, "busy", DAY * 40);
-    used_ago(&server, "new", DAY * 29);
+    server.used_ago("busy", DAY * 40);
+    server.used_ago("new", DAY * 29);
     assert_eq!(server.retention.round().await, Ok(0), "busy runs, new is not old enough");
     server.mcp.runs.cancel(&owner, run_id).expect("cancelled");
     until("its turn is over", async || {
-        used_ago(&server, "busy", DAY * 40);
+        server.used_ago("busy", DAY * 40);
         server.retention.round().await == Ok(1)
     })
     .await;

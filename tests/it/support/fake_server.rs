@@ -10,7 +10,7 @@ use mcp_sandbox_server::{
     app::{App, StartError},
     ports::{
         engine::Engine,
-        store::{Owner, Store},
+        store::{Owner, Store, Usage},
     },
     services::{
         janitor::Janitor,
@@ -64,7 +64,12 @@ impl FakeServer {
         engine.add_runner("python");
         engine.add_runner("bash");
         let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
-        let store = Arc::new(Store::open(&root, owner).expect("a root"));
+        let mut store = Store::open(&root, owner).expect("a root");
+        if config.quota.hard {
+            let most = Usage { bytes: config.quota.bytes_max, entries: config.quota.entries_max.into() };
+            store = store.with_own_disks(&most).expect("disks: run these tests as root");
+        }
+        let store = Arc::new(store);
         let probe = engine.probe().await.expect("the fake engine");
         let app = App::assemble(&config, store, Arc::new(engine.clone()), probe).await.expect("a server");
         // The fake engine has no kernel that could tell anything; a test of the self-test has a server of its own.
@@ -86,6 +91,13 @@ impl FakeServer {
             stopped: false,
             _folder: folder,
         }
+    }
+
+    /// Makes a conversation look as if it was used so long before the server began.
+    pub fn used_ago(&self, conversation: &str, ago: Duration) {
+        let marker = std::fs::File::open(self.root.join(conversation).join(".mark")).expect("a marker");
+        let began = std::fs::metadata(self.root.join(".instance")).and_then(|made| made.modified());
+        marker.set_modified(began.expect("when it began") - ago).expect("a time");
     }
 
     /// A POST to `/mcp` with the token and JSON's content type.

@@ -107,12 +107,18 @@ impl Process {
     }
 
     /// Stops it in order.
-    pub async fn stop(mut self) {
+    pub async fn stop(self) {
+        self.stop_and(|| {}).await;
+    }
+
+    /// Stops it in order, and looks at what it left before its folder is gone.
+    pub async fn stop_and(mut self, look: impl FnOnce()) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).expect("it runs");
         until("the server has stopped", async || self.child.try_wait().expect("a status").is_some()).await;
         let status = self.child.wait().expect("a status");
         assert!(status.success(), "{status}: {}", log(self.folder.path()));
+        look();
     }
 }
 

@@ -1,0 +1,231 @@
+//! Conversations on disks of their own: nothing overfills one, files without a name included, and none is left mounted.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::Path,
+    process::Command,
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use crate::support::{FakeServer, Server, process::Process, server::TOKEN, until};
+
+const MIB: u64 = 1 << 20;
+const OWN: [(&str, &str); 3] =
+    [("SANDBOX_QUOTA__HARD", "true"), ("SANDBOX_QUOTA__BYTES_MAX", "33554432"), ("SANDBOX_QUOTA__ENTRIES_MAX", "500")];
+
+/// Writes far more than is allowed to a file that it has removed, and says how far it came.
+const UNSEEN: &str = "import os
+f = os.open('x', os.O_CREAT | os.O_WRONLY)
+os.unlink('x')
+n = 0
+try:
+    while n < 100:
+        n += os.write(f, bytes(1 << 20)) / (1 << 20)
+except OSError as e:
+    print(e.errno, int(n), flush=True)
+";
+
+/// What is mounted below a folder, by the kernel's own list.
+fn mounted(root: &Path) -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    points.filter(|point| Path::new(point).starts_with(root)).map(str::to_owned).collect()
+}
+
+/// Loop devices whose image is below a folder.
+fn devices(root: &Path) -> Vec<String> {
+    let listed = Command::new("losetup").args(["--list", "--noheadings", "--output", "BACK-FILE"]).output();
+    let text = String::from_utf8(listed.expect("losetup").stdout).expect("text");
+    text.lines().filter(|image| Path::new(image.trim()).starts_with(root)).map(str::to_owned).collect()
+}
+
+fn ended(result: &Value) -> &Value {
+    &result["structuredContent"]["outcome"]["ended"]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_program_overfills_its_disk_by_what_nobody_sees() {
+    let server = Server::with(&OWN).await;
+    let unseen = server.run("unseen", "python", UNSEEN).await;
+    let printed = unseen["structuredContent"]["stdout"].as_str().expect("its output");
+    // It either came to the end of its disk, or was seen to be over its quota before that.
+    if ended(&unseen) != "disk_limit" {
+        let (errno, written) = printed.trim().split_once(' ').expect("two numbers");
+        assert!(errno == "28" && (32..40).contains(&written.parse::<u64>().expect("a number")), "{unseen}");
+    }
+    let image = fs::metadata(server.root.join("unseen/disk.ext4")).expect("an image");
+    assert!(image.len() < 40 * MIB, "{} bytes can be held", image.len());
+    // With the program its space is gone, on the host's disk too.
+    server.settled().await;
+    assert_eq!(server.run("unseen", "python", "print(1)").await["structuredContent"]["stdout"], "1\n");
+    until("the space is given back", async || {
+        fs::metadata(server.root.join("unseen/disk.ext4")).expect("an image").blocks() * 512 < MIB
+    })
+    .await;
+    // One that goes on is stopped, though a walk would find nothing.
+    let held = server.run("held", "python", &format!("{UNSEEN}import time; time.sleep(60)")).await;
+    assert_eq!(ended(&held), "disk_limit", "{held}");
+    let names = "import os\ntry:\n for i in range(5000): os.mkdir(str(i))\nexcept OSError as e: print(e.errno, i, flush=True)\n\
+                 import time; time.sleep(60)";
+    let names = server.run("names", "python", names).await;
+    assert_eq!(ended(&names), "disk_limit", "{names}");
+    let made = fs::read_dir(server.root.join("names/files")).expect("a folder").count();
+    assert!((400..700).contains(&made), "{made} of 500 names");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_that_is_done_with_files_is_done_on_a_disk_of_its_own() {
+    let server = Server::with(&OWN).await;
+    let python = server.catalog.find(&"python".parse().expect("a language")).expect("a Python runner").image;
+    server.run("warm-up", "python", "print(1)").await;
+    until("a sandbox stands by for nobody yet", async || server.standbys.standing_by(&python) >= 2).await;
+    let taken = server.standbys.taken();
+    let there =
+        "print(open('/proc/self/mounts').read().count(' /data ext4 ')); open('made', 'w').write('by a program')";
+    let first = server.run("c", "python", there).await;
+    assert_eq!(first["structuredContent"]["stdout"], "1\n", "{first}");
+    assert_eq!(server.standbys.taken(), taken + 1, "a disk is adopted with its folder");
+    assert_eq!(first["structuredContent"]["files"][0]["change"], "created");
+    let url = first["structuredContent"]["files"][0]["url"].as_str().expect("a link");
+    assert_eq!(server.http.get(url).send().await.expect("an answer").text().await.expect("text"), "by a program");
+    let write = json!({"conversationId": "c", "path": "deep/down", "content": "by a client"});
+    assert_eq!(server.call("sandbox.write_file", write).await["isError"], false);
+    let second = server.run("c", "bash", "cat made deep/down; mkdir -p many/{1..99}; mv made moved").await;
+    assert_eq!(second["structuredContent"]["stdout"], "by a programby a client");
+    assert_eq!(second["structuredContent"]["files"][0]["path"], "moved");
+    let delete = json!({"conversationId": "c", "path": "many"});
+    assert_eq!(server.call("sandbox.delete_file", delete).await["isError"], false);
+    // A file that was there before is found where people look for it.
+    assert_eq!(fs::read_to_string(server.root.join("c/files/moved")).expect("the file"), "by a program");
+    let full = json!({"conversationId": "c", "path": "big", "content": "x".repeat(7 << 20)});
+    for _ in 0..6 {
+        let mut full = full.clone();
+        full["path"] = json!(uuid::Uuid::new_v4().to_string());
+        server.call("sandbox.write_file", full).await;
+    }
+    let refused = server.call("sandbox.write_file", full).await;
+    assert!(refused["content"][0]["text"].as_str().expect("a text").contains("32 MiB"), "{refused}");
+    // Deleted it leaves neither a mount nor a device, whatever was in it.
+    let gone =
+        server.http.delete(server.url("/v1/conversations/c")).bearer_auth(TOKEN).send().await.expect("an answer");
+    assert_eq!(gone.status(), 204);
+    server.settled().await;
+    let of_c = |point: &String| point.ends_with("/c/disk");
+    until("its disk is unmounted", async || !mounted(&server.root).iter().any(of_c)).await;
+    assert!(!server.root.join("c").exists());
+    let root = server.root.clone();
+    server.stop().await;
+    assert_eq!((mounted(&root), devices(&root)), (vec![], vec![]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_outlive_a_crash_and_the_machine() {
+    let mut server = Process::start(&OWN).await;
+    let url = server.url("/v1/runs");
+    let run = async |conversation: &str, code: &str| -> Value {
+        let body = json!({"conversationId": conversation, "language": "bash", "code": code, "wait": 60});
+        let client = reqwest::Client::new();
+        let answer = client.post(&url).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
+        let run: Value = answer.json().await.expect("JSON");
+        run["result"].clone()
+    };
+    for conversation in ["crash", "boot"] {
+        let made = run(conversation, "echo kept > kept; echo made").await;
+        assert_eq!(made["stdout"], "made\n", "{made}");
+    }
+    server.crash();
+    let root = server.root();
+    assert_eq!(mounted(&root).iter().filter(|point| point.ends_with("/crash/disk")).count(), 1);
+    // As after the machine was started again: nothing is mounted, and the disk was not let go of in order.
+    assert!(Command::new("umount").arg(root.join("boot/disk")).status().expect("umount").success());
+    let unclean = Command::new("debugfs").args(["-w", "-R", "dirty"]).arg(root.join("boot/disk.ext4")).status();
+    assert!(unclean.expect("debugfs").success());
+    // One that was there before disks were asked for stays a plain folder.
+    fs::create_dir_all(root.join("plain/files")).expect("a folder");
+    fs::write(root.join("plain/files/kept"), "plain\n").expect("a file");
+    server.start_again();
+    server.ready().await;
+    for (conversation, kept) in [("crash", "kept\n"), ("boot", "kept\n"), ("plain", "plain\n")] {
+        let found = run(conversation, "cat kept; touch more").await;
+        assert_eq!(found["stdout"], kept, "{found}");
+    }
+    assert!(!root.join("plain/disk").exists() && root.join("plain/files/more").exists());
+    let (before, conversations) = (mounted(&root).len(), ["crash", "boot"]);
+    assert!(before >= conversations.len(), "{before} are mounted");
+    server.stop_and(|| assert_eq!((mounted(&root), devices(&root)), (vec![], vec![]))).await;
+}
+
+/// What a server or `doctor` says that may not mount: root, but as in a container.
+fn told_without_the_right(command: &str, root: &Path) -> String {
+    let mut process = Command::new("setpriv");
+    process.args([
+        "--bounding-set=-sys_admin",
+        "--inh-caps=-sys_admin",
+        env!("CARGO_BIN_EXE_mcp-sandbox-server"),
+        command,
+    ]);
+    process.env_clear().envs(OWN).env("SANDBOX_ROOT", root).env("PATH", "/usr/bin:/bin");
+    process.env("MCP_API_TOKEN", TOKEN).env("FILE_SECRET", "another-secret-of-the-tests");
+    let output = process.output().expect("setpriv");
+    assert!(!output.status.success(), "{output:?}");
+    [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat()
+}
+
+#[test]
+fn who_may_not_mount_is_told_what_to_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path().join("root");
+    for command in ["serve", "doctor"] {
+        let said = told_without_the_right(command, &root);
+        assert!(said.contains("SANDBOX_QUOTA__HARD") && said.contains("as root"), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_nobody_uses_is_unmounted_and_comes_back() {
+    let kept = [OWN.as_slice(), &[("SANDBOX_QUOTA__KEPT_UNUSED_S", "0")]].concat();
+    let server = FakeServer::with(&kept).await;
+    let write = |path: &str| json!({"conversationId": "c", "path": path, "content": "kept"});
+    assert_eq!(server.call("sandbox.write_file", write("a")).await["isError"], false);
+    assert_eq!(server.retention.round().await, Ok(0));
+    assert_eq!(mounted(&server.root).len(), 1, "it was just used");
+    server.used_ago("c", Duration::from_hours(1));
+    let image = server.root.join("c/disk.ext4");
+    let reader = fs::File::open(server.root.join("c/files/a")).expect("the file");
+    assert_eq!(server.retention.round().await, Ok(0));
+    assert_eq!(mounted(&server.root).len(), 1, "somebody reads a file of it");
+    drop(reader);
+    assert_eq!(server.retention.round().await, Ok(0));
+    assert_eq!((mounted(&server.root), devices(&server.root)), (vec![], vec![]));
+    // Many come back to it at once: it is mounted once.
+    let read = json!({"conversationId": "c", "path": "a"});
+    let reads = join_all((0..8).map(|_| server.call("sandbox.read_file", read.clone()))).await;
+    assert!(reads.iter().all(|read| read["structuredContent"]["content"] == "kept"), "{reads:?}");
+    assert_eq!((mounted(&server.root).len(), devices(&server.root).len()), (1, 1));
+    // It is unmounted again and again below whoever writes.
+    let rounds = tokio::spawn({
+        let (retention, root) = (Arc::clone(&server.retention), server.root.clone());
+        let used_ago = move || fs::File::open(root.join("c/.mark")).and_then(|mark| mark.set_modified(UNIX_EPOCH));
+        async move {
+            for _ in 0..40 {
+                used_ago().expect("a time");
+                retention.round().await.expect("a round");
+            }
+        }
+    });
+    for n in 0..40 {
+        let answer = server.call("sandbox.write_file", write(&format!("f-{n}"))).await;
+        assert_eq!(answer["isError"], false, "{answer}");
+    }
+    rounds.await.expect("the rounds ended");
+    let listed = server.call("sandbox.list_files", json!({"conversationId": "c"})).await;
+    assert_eq!(listed["structuredContent"]["files"].as_array().expect("files").len(), 41, "{listed}");
+    assert!(image.exists());
+    server.stop().await;
+}
