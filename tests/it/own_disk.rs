@@ -44,6 +44,13 @@ fn devices(root: &Path) -> Vec<String> {
     text.lines().filter(|image| Path::new(image.trim()).starts_with(root)).map(str::to_owned).collect()
 }
 
+/// What is mounted for a process that has a table of mounts of its own.
+fn private_mounts(pid: u32) -> Option<String> {
+    let table = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let own = table(&pid.to_string())? != table("self")?;
+    own.then(|| fs::read_to_string(format!("/proc/{pid}/mounts")).ok()).flatten()
+}
+
 fn ended(result: &Value) -> &Value {
     &result["structuredContent"]["outcome"]["ended"]
 }
@@ -208,6 +215,20 @@ async fn a_disk_that_nobody_uses_is_unmounted_and_comes_back() {
     let reads = join_all((0..8).map(|_| server.call("sandbox.read_file", read.clone()))).await;
     assert!(reads.iter().all(|read| read["structuredContent"]["content"] == "kept"), "{reads:?}");
     assert_eq!((mounted(&server.root).len(), devices(&server.root).len()), (1, 1));
+    // A sandbox that still has it when it is unmounted has the very disk that is mounted again.
+    let mut holder = Command::new("unshare").args(["--mount", "sleep", "600"]).spawn().expect("unshare");
+    until("it has the mount", async || private_mounts(holder.id()).is_some_and(|mounts| mounts.contains("/c/disk")))
+        .await;
+    server.used_ago("c", Duration::from_hours(1));
+    assert_eq!(server.retention.round().await, Ok(0));
+    assert_eq!((mounted(&server.root).len(), devices(&server.root).len()), (0, 1));
+    assert_eq!(server.call("sandbox.write_file", write("b")).await["isError"], false);
+    assert_eq!((mounted(&server.root).len(), devices(&server.root).len()), (1, 1));
+    let seen = format!("/proc/{}/root{}", holder.id(), server.root.join("c/disk/files/b").display());
+    assert_eq!(fs::read_to_string(seen).expect("the file"), "kept");
+    holder.kill().expect("it is there");
+    holder.wait().expect("it is gone");
+    server.call("sandbox.delete_file", json!({"conversationId": "c", "path": "b"})).await;
     // It is unmounted again and again below whoever writes.
     let rounds = tokio::spawn({
         let (retention, root) = (Arc::clone(&server.retention), server.root.clone());

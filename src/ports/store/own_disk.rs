@@ -170,9 +170,7 @@ impl Store {
         if is_mounted(folder)? {
             return Ok(());
         }
-        // It may have been cut off by the machine's end. One that is whole takes a few milliseconds.
-        let checked = run("e2fsck", [OsStr::new("-p"), path.join(IMAGE).as_os_str()], &[0, 1]);
-        if let Err(error) = checked.and_then(|()| attach(path)) {
+        if let Err(error) = check(path).and_then(|()| attach(path)) {
             // Deleted meanwhile it has another name.
             return Err(if path.exists() { told(&error, path) } else { Errno::NOENT });
         }
@@ -249,6 +247,18 @@ fn is_mounted(folder: &OwnedFd) -> Result<bool, Errno> {
     Ok(point.st_dev != rustix::fs::fstat(folder)?.st_dev)
 }
 
+/// Repairs the image in the folder with this path where the machine's end cut it off. One that is whole takes a few
+/// milliseconds.
+fn check(path: &Path) -> io::Result<()> {
+    let image = path.join(IMAGE);
+    // A sandbox may still have it when it is unmounted here; then it is the same disk that is mounted again.
+    let in_use = run("losetup", ["--associated".as_ref(), image.as_os_str()], &[0])?;
+    if in_use.is_empty() {
+        run("e2fsck", ["-p".as_ref(), image.as_os_str()], &[0, 1])?;
+    }
+    Ok(())
+}
+
 /// Mounts the image in the folder with this path.
 fn attach(path: &Path) -> io::Result<()> {
     // What is deleted is given back to the root's disk at once; unused tables of inodes are never written.
@@ -259,15 +269,16 @@ fn attach(path: &Path) -> io::Result<()> {
         ["-t".as_ref(), "ext4".as_ref(), "-o".as_ref(), options.as_ref(), image.as_os_str(), point.as_os_str()],
         &[0],
     )
+    .map(drop)
 }
 
-/// Runs one of the system's programs, without our environment and what is secret in it.
-fn run<'a>(program: &str, args: impl IntoIterator<Item = &'a OsStr>, good: &[i32]) -> io::Result<()> {
+/// What one of the system's programs prints, run without our environment and what is secret in it.
+fn run<'a>(program: &str, args: impl IntoIterator<Item = &'a OsStr>, good: &[i32]) -> io::Result<Vec<u8>> {
     let mut command = Command::new(program);
     command.args(args).env_clear().env("PATH", PATH).env("LC_ALL", "C").stdin(Stdio::null());
     let output = command.output().map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;
     if output.status.code().is_some_and(|code| good.contains(&code)) {
-        return Ok(());
+        return Ok(output.stdout);
     }
     let words = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
     let why = String::from_utf8_lossy(words).split_whitespace().collect::<Vec<_>>().join(" ");
