@@ -10,6 +10,7 @@
 //! ```
 
 mod life;
+mod orders;
 mod runtimes;
 mod script;
 mod storm;
@@ -42,7 +43,7 @@ use crate::{
     },
     ports::{
         engine::{Engine, EngineError, ImageId, Listed, Probe, Sandbox, SandboxSpec, Signal},
-        runner::{LABEL_LANGUAGE, LABEL_RUNNER, RunnerImage},
+        runner::RunnerImage,
     },
 };
 
@@ -124,93 +125,6 @@ impl FakeEngine {
     /// An engine without images. The clock gives sandboxes their time of birth.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self(Arc::new(Inner { clock, runners: watch::Sender::new(Vec::new()), state: Mutex::default() }))
-    }
-
-    /// Adds a runner for a language; returns its image.
-    pub fn add_runner(&self, language: &str) -> ImageId {
-        let id = ImageId(format!("sha256:fake-{language}"));
-        let labels = [(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)];
-        let image = RunnerImage {
-            id: id.clone(),
-            reference: Some(format!("runner-{language}:latest")),
-            created_unix_s: self.0.clock.unix_s(),
-            labels: labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-        };
-        self.0.runners.send_modify(|runners| {
-            runners.retain(|runner| runner.id != image.id);
-            runners.push(image);
-        });
-        id
-    }
-
-    /// Replaces all runners; who follows the changes is told.
-    pub fn set_runners(&self, runners: Vec<RunnerImage>) {
-        self.0.runners.send_replace(runners);
-    }
-
-    /// Adds an image that can be started and is no runner.
-    pub fn add_image(&self, id: ImageId) {
-        self.state().images.insert(id);
-    }
-
-    /// A program of a sandbox started from now on that holds `text` prints `answer` and ends, instead of being played.
-    pub fn answer(&self, text: &str, answer: &str) {
-        self.state().answers.push((text.to_owned(), answer.to_owned()));
-    }
-
-    /// Lists a sandbox that this engine never started: what an earlier life of a server, or another server, left.
-    pub fn plant(&self, listed: Listed) {
-        self.state().sandboxes.insert(listed.id, Record { listed, life: None });
-    }
-
-    /// From now on nothing answers, or everything does again. What runs goes on.
-    pub fn set_away(&self, away: bool) {
-        self.state().faults.away = away;
-    }
-
-    /// The next start that has no fault waiting fails like this.
-    pub fn fail_next_start(&self, fault: StartFault) {
-        self.state().faults.starts.push_back(fault);
-    }
-
-    /// Every start takes this long from now on.
-    pub fn delay_starts(&self, delay: Duration) {
-        self.state().faults.start_delay = delay;
-    }
-
-    /// The output of the next sandbox that is started breaks after its first piece.
-    pub fn break_next_stream(&self) {
-        self.state().faults.streams_to_break += 1;
-    }
-
-    /// How the next sandbox that is started ends will not be known.
-    pub fn lose_next_exit(&self) {
-        self.state().faults.exits_to_lose += 1;
-    }
-
-    /// The next `count` calls of destroy fail and destroy nothing.
-    pub fn fail_destroys(&self, count: u32) {
-        self.state().faults.destroys_to_fail = count;
-    }
-
-    /// The sandboxes that were not destroyed, running or not.
-    pub fn live(&self) -> Vec<SandboxId> {
-        self.state().sandboxes.keys().copied().collect()
-    }
-
-    /// Every id that was ever started, in order.
-    pub fn started(&self) -> Vec<SandboxId> {
-        self.state().started.clone()
-    }
-
-    /// How often one was to be started, done or not.
-    pub fn attempts(&self) -> usize {
-        self.state().attempts
-    }
-
-    /// What a caller did that it must not do.
-    pub fn violations(&self) -> Vec<String> {
-        self.state().violations.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
