@@ -59,14 +59,14 @@ impl DiskLimit {
     fn sentence(self) -> String {
         match self {
             Self::Bytes { max } => format!(
-                "The program was stopped because the conversation's files took more than {} MiB on disk: delete files                  that are no longer needed, then write less or smaller ones.",
+                "The program was stopped because the conversation's files took more than {} MiB on disk: delete files that are no longer needed, then write less or smaller ones.",
                 mib(max)
             ),
             Self::Entries { max } => format!(
-                "The program was stopped because the conversation held more than {max} files and folders: delete those                  that are no longer needed, then put many small files into one."
+                "The program was stopped because the conversation held more than {max} files and folders: delete those that are no longer needed, then put many small files into one."
             ),
             Self::Free { min } => format!(
-                "The program was stopped because the server's disk had less than {} MiB left: write less; the operator                  must free space on it.",
+                "The program was stopped because the server's disk had less than {} MiB left: write less; the operator must free space on it.",
                 mib(min)
             ),
         }

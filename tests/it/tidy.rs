@@ -266,3 +266,22 @@ fn files_are_small_and_say_what_they_own() {
     assert!(long * 10 <= all.len(), "{long} of {} files are longer than {LINES_USUAL_MAX} lines", all.len());
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+/// A line that was continued and joined again leaves its indentation in the middle of what people read.
+#[test]
+fn no_sentence_has_a_hole_in_it() {
+    let hole = " ".repeat(8);
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let lines = source.text.lines().map(str::trim).filter(|line| !line.starts_with("//"));
+        let holed = lines.filter(|line| {
+            line.match_indices(&hole).any(|(at, _)| {
+                let after = line[at..].trim_start().chars().next();
+                line[..at].ends_with(|c: char| c.is_alphabetic() || ",.:;".contains(c))
+                    && after.is_some_and(char::is_alphabetic)
+            })
+        });
+        wrong.extend(holed.map(|line| format!("{}: {line}", source.name)));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
