@@ -127,6 +127,11 @@ impl Runner {
             created_unix_s: image.created_unix_s,
         })
     }
+
+    /// Whether its programs can be given arguments and input, also while they run: the plain contract has no room for them.
+    pub fn takes_input(&self) -> bool {
+        self.protocol == Protocol::Framed
+    }
 }
 
 /// The runners known now. Reading never waits; whoever follows the engine replaces the whole list.

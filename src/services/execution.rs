@@ -60,7 +60,7 @@ use crate::{
         auth::Principal,
         engine::Engine,
         observer::Observer,
-        runner::{Catalog, Protocol, Runner},
+        runner::{Catalog, Runner},
         store::Store,
     },
 };
@@ -165,7 +165,7 @@ impl Executions {
         }
         let runner = inner.runner(&request.language)?;
         let limits = inner.limits(&request);
-        if runner.protocol == Protocol::Plain
+        if !runner.takes_input()
             && let Some(argument) = framed_only(&request)
         {
             let why = format!("the runner of `{}` takes neither arguments nor input", runner.language);

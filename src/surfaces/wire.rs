@@ -55,6 +55,8 @@ pub struct RunnerResult {
     pub description: Option<String>,
     /// The container image.
     pub image: String,
+    /// Whether a run in `/v1` may have arguments and input, also while it goes on.
+    pub takes_input: bool,
     /// How many sandboxes stand by for it, started and loaded.
     pub standing_by: usize,
 }
@@ -115,6 +117,7 @@ impl RunnerResult {
             version: runner.version.clone(),
             description: runner.description.clone(),
             image: runner.reference.clone().unwrap_or_else(|| runner.image.0.clone()),
+            takes_input: runner.takes_input(),
             standing_by,
         }
     }

@@ -50,7 +50,12 @@ async fn a_foreign_image_is_found_runs_unchanged_and_goes() {
     ]);
     until("Ruby is known, without a restart", async || server.catalog.find(&ruby).is_some()).await;
     let listed = server.call("sandbox.list_runners", json!({})).await;
-    assert!(listed["structuredContent"]["runners"].to_string().contains("\"ruby\""), "{listed}");
+    let takes_input = |language| {
+        let runners = listed["structuredContent"]["runners"].as_array().expect("runners");
+        runners.iter().find(|runner| runner["language"] == language).map(|runner| runner["takesInput"].clone())
+    };
+    let told = (takes_input("ruby"), takes_input("python"));
+    assert_eq!(told, (Some(json!(false)), Some(json!(true))), "only a runner of protocol 1 takes input: {listed}");
 
     let result = server.run("foreign", "ruby", "puts 6 * 7\nFile.write('out.txt', Dir.pwd)\nexit 3").await;
     let answer = &result["structuredContent"];

@@ -118,12 +118,14 @@ async fn a_running_program_is_sent_input_warm_and_at_once() {
             events.printed("got zero").await;
             assert_eq!(send(&server, &run, "", "one\n").await.0, 202);
             events.printed("got one").await;
+            assert_eq!(get(&server, &format!("/v1/runs/{run}")).await["stdinOpen"], true);
             assert_eq!(send(&server, &run, "?eof=true", "t\u{e9}o\n").await.0, 202);
             let last = events.last().await;
             assert_eq!(last["outcome"]["exitCode"], 0, "{language}: {last}");
             let result = get(&server, &format!("/v1/runs/{run}")).await;
             let expected = "ready\ngot zero\ngot one\ngot t\u{e9}o\n";
             assert_eq!(result["result"]["stdout"], expected, "{language} {standbys}: {result}");
+            assert_eq!(result["stdinOpen"], false, "{language} {standbys}: {result}");
             assert_eq!(send(&server, &run, "", "late").await, refused(409, "input_closed"));
             assert_eq!(server.standbys.taken() > taken, standbys != "0", "{language}");
         }
@@ -138,6 +140,7 @@ async fn input_is_refused_where_nobody_takes_it_and_bounded_where_nobody_reads()
     let piece = vec![b'x'; 1 << 20];
     let closed = begin(&server, json!({"code": "import time; time.sleep(1000)"})).await;
     assert_eq!(send(&server, &closed, "", "x").await, refused(409, "input_closed"));
+    assert_eq!(get(&server, &format!("/v1/runs/{closed}")).await["stdinOpen"], false);
     let run =
         begin(&server, json!({"code": "print('up', flush=True)\nimport time; time.sleep(1000)", "stdinOpen": true}));
     let run = run.await;

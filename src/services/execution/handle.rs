@@ -80,6 +80,11 @@ impl Run {
         self.input.as_ref().ok_or_else(none)?.send(bytes, last).await
     }
 
+    /// Whether its program can be sent input now.
+    pub fn takes_input(&self) -> bool {
+        self.report.borrow().is_none() && self.input.as_ref().is_some_and(|input| input.is_open())
+    }
+
     /// Asks for the run to be stopped. `finished` tells when it is.
     pub fn cancel(&self) {
         self.cancel.cancel();

@@ -83,6 +83,12 @@ impl Input {
         }
         Ok(())
     }
+
+    /// Whether somebody takes pieces, and the last one has not come.
+    pub(super) fn is_open(&self) -> bool {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.as_ref().is_some_and(|sender| !sender.is_closed())
+    }
 }
 
 impl Fed {
@@ -129,7 +135,9 @@ mod tests {
         assert_eq!(input.send(bytes(1), false).await.expect_err("full").code, Code::InputFull);
         input.send(Bytes::new(), false).await.expect("nothing always fits");
         drop(fed.next().await);
+        assert!(input.is_open());
         input.send(bytes(1), true).await.expect("there is room again");
+        assert!(!input.is_open(), "its end was given");
         assert_eq!(input.send(bytes(1), false).await.expect_err("closed").code, Code::InputClosed);
         assert_eq!(fed.next().await.map(|piece| piece.bytes.len()), Some(1));
         assert!(fed.next().await.is_none());
@@ -144,6 +152,7 @@ mod tests {
         let end = async {
             tokio::task::yield_now().await;
             drop(fed);
+            assert!(!input.is_open(), "nobody takes it");
         };
         let (waited, refused, ()) = tokio::join!(waiting, refused, end);
         assert_eq!(refused, Code::InputFull);

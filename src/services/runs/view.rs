@@ -61,6 +61,8 @@ pub struct RunView {
     pub started: Option<Duration>,
     /// How long the program has run so far, or took.
     pub wall: Duration,
+    /// Whether its program can be sent input.
+    pub takes_input: bool,
     /// What came of it, when it is over: a report, or a failure of ours.
     pub result: Option<Result<Arc<Report>, Failure>>,
     /// The number of the newest event.
@@ -98,6 +100,7 @@ impl Entry {
             created_unix_s: self.created_unix_s,
             started: facts.started_at,
             wall,
+            takes_input: self.run.takes_input(),
             result,
             newest: facts.newest,
         }

@@ -36,6 +36,8 @@ pub struct RunStatus {
     pub created_at: String,
     /// How long the program has run so far, or took, in milliseconds.
     pub wall_ms: u64,
+    /// Whether its program can be sent input now.
+    pub stdin_open: bool,
     /// The number of its newest event.
     pub newest_event: u64,
     /// How the program ended, once it did.
@@ -191,6 +193,7 @@ impl RunStatus {
             position: if let RunState::Queued { position } = view.state { position } else { None },
             created_at: rfc3339(view.created_unix_s),
             wall_ms: ms(view.wall),
+            stdin_open: view.takes_input,
             newest_event: view.newest,
             outcome: report.map(|report| (&report.outcome).into()),
             figures: report.map(|report| (&report.outcome.figures).into()),
