@@ -4,6 +4,7 @@ import { Conversation } from "./js/conversation.js";
 import { Editor } from "./js/editor.js";
 import { Files } from "./js/files.js";
 import { History } from "./js/history.js";
+import { InputLine } from "./js/input-line.js";
 import { McpClient } from "./js/mcp.js";
 import { Output } from "./js/output.js";
 import { hideBanner, page, showBanner } from "./js/page.js";
@@ -29,11 +30,13 @@ const program = new Program(editor);
 const output = new Output();
 const files = new Files({ client, conversation: () => conversation.id, onFailure });
 const uploads = new Uploads({ client, conversation: () => conversation.id, onDone: () => files.refresh(), onFailure });
+const runs = new RunsClient(() => token.value);
 const run = new Run({
-  client: new RunsClient(() => token.value),
+  client: runs,
   output,
   history: new History((chosen) => run.choose(chosen)),
-  request: () => ({ conversationId: conversation.id, language: program.language, code: editor.text }),
+  input: new InputLine({ client: runs, onTyped: (runId, text) => run.typed(runId, text), onFailure }),
+  request: () => ({ conversationId: conversation.id, language: program.language, code: editor.text, takesInput: program.takesInput }),
   onShow: (runId) => program.offer(store.programOf(runId)),
   onEnd: (made) => files.showRun(made),
   onFailure,

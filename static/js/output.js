@@ -64,6 +64,13 @@ export class Output {
     else if (kind === "failed") this.fail(event.error);
   }
 
+  /** What was typed to the program stands after its question, on either stream; returns how to take it back. */
+  typed(text) {
+    this.#empty.hidden = true;
+    const { stdout, stderr } = this.#streams;
+    return (stderr.isInLine && !stdout.isInLine ? stderr : stdout).typed(text);
+  }
+
   /** The connection is lost, or is back. */
   link(state) {
     byId("link").hidden = state !== "lost";
@@ -83,10 +90,11 @@ export class Output {
     announce(text);
   }
 
-  /** In one column the output is below the editor, out of sight. */
-  reveal() {
+  /** In one column the output is below the editor, out of sight; `whole` says that its lower end is wanted too. */
+  reveal({ whole = false } = {}) {
     const card = byId("verdict").closest(".card");
-    if (card.getBoundingClientRect().top > innerHeight * 0.6) {
+    const { top, bottom } = card.getBoundingClientRect();
+    if (top > innerHeight * 0.6 || (whole && top > 0 && bottom > innerHeight)) {
       const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
       card.scrollIntoView({ block: "start", behavior: calm ? "instant" : "smooth" });
     }

@@ -1,6 +1,6 @@
 // Owns a growing text in the page that never becomes too much for it. It is laid out in pieces, of which the browser draws
-// those in sight; its beginning and its end are kept, and a mark stands for what fell out between. Without a mark the text
-// of the host is exactly what was appended.
+// those in sight; its beginning and its end are kept, and a mark stands for what fell out between. What somebody typed stands
+// in its place and is no part of the text.
 import { el } from "./dom.js";
 
 const PIECE_CHARS = 16 * 1024;
@@ -11,6 +11,7 @@ export class Pieces {
   #host;
   #gap = null;
   #open = null;
+  #end = null;
   #chars = 0;
   #head = 0;
   #tail = [];
@@ -32,15 +33,33 @@ export class Pieces {
     return this.#gap !== null;
   }
 
+  /** What was appended, and the mark for what is missing. */
+  get text() {
+    const copy = this.#host.cloneNode(true);
+    for (const mark of copy.querySelectorAll(".typed")) mark.remove();
+    return copy.textContent;
+  }
+
   append(text) {
     for (let rest = text; rest; ) {
       if (!this.#open) this.#begin();
       const end = endOfPiece(rest, PIECE_CHARS - this.#chars);
-      this.#open.firstChild.appendData(rest.slice(0, end));
+      this.#end.appendData(rest.slice(0, end));
       this.#chars += end;
       rest = rest.slice(end);
       if (rest || this.#chars >= PIECE_CHARS) this.#close();
     }
+  }
+
+  /** Puts lines in that were typed: an element that can be removed again. */
+  typed(lines) {
+    if (!this.#open) this.#begin();
+    const mark = el("span", { class: "typed" }, ...lines.flatMap((line) => [el("kbd", {}, line), "\n"]));
+    this.#end = document.createTextNode("");
+    this.#open.append(mark, this.#end);
+    this.#chars += mark.textContent.length;
+    if (this.#chars >= PIECE_CHARS) this.#close();
+    return mark;
   }
 
   /** Something is missing between what is there and what comes. */
@@ -50,7 +69,8 @@ export class Pieces {
   }
 
   #begin() {
-    this.#open = el("span", { class: "piece" }, document.createTextNode(""));
+    this.#end = document.createTextNode("");
+    this.#open = el("span", { class: "piece" }, this.#end);
     this.#chars = 0;
     this.#host.append(this.#open);
     if (!this.#gap && this.#head < HEAD_PIECES_MAX) {

@@ -21,6 +21,11 @@ export class Program {
     return this.#languages.value;
   }
 
+  /** Whether its programs can be typed to while they run. */
+  get takesInput() {
+    return this.#find(this.language)?.takesInput === true;
+  }
+
   /** Shows the languages the server lists and picks `wanted`, or what the page opened with, or the first. */
   setRunners(runners, wanted) {
     this.#runners = runners.filter((runner) => typeof runner?.language === "string");

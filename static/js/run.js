@@ -5,6 +5,7 @@ import { follow } from "./follow.js";
 import { announce, page, toast } from "./page.js";
 import { store } from "./store.js";
 import { visibleName } from "./text.js";
+import { Typed } from "./typed.js";
 
 const PLACE_ASKED_EVERY_MS = 1000;
 const END_WAIT_S = 5;
@@ -13,14 +14,17 @@ export class Run {
   #client;
   #output;
   #history;
+  #input;
   #request;
   #onShow;
   #onEnd;
   #onFailure;
-  /** A run that is watched: `{ run, abort, started, files }`. What is shown is live, or from the past. */
+  /** A run that is watched: `{ run, wanted, abort, started, files, typed }`. What is shown is live, or from the past. */
   #live = null;
   #shown = null;
   #stopAsked = false;
+  /** What was typed to the runs of this conversation. */
+  #typed = new Map();
   /** Runs whose end was told here: a list that was on its way may still call them running. */
   #over = new Set();
   /** Counts openings and listings: an answer to an older question is dropped. */
@@ -28,10 +32,11 @@ export class Run {
   #listed = 0;
 
   /** `request()` says what to run; `onShow(runId)` is told which run is seen, `onEnd(files)` and `onFailure(error)` how it went. */
-  constructor({ client, output, history, request, onShow, onEnd, onFailure }) {
+  constructor({ client, output, history, input, request, onShow, onEnd, onFailure }) {
     this.#client = client;
     this.#output = output;
     this.#history = history;
+    this.#input = input;
     this.#request = request;
     this.#onShow = onShow;
     this.#onEnd = onEnd;
@@ -55,7 +60,7 @@ export class Run {
       store.remember(run.runId, request);
       // Another conversation is open by now: the run goes on without the page.
       if (opened !== this.#opened) return;
-      this.#watch(run, { live: true });
+      this.#watch(run, { live: true, wanted: true });
       if (this.#stopAsked) this.stop();
       await this.refresh();
     } catch (error) {
@@ -80,12 +85,19 @@ export class Run {
     }
   }
 
+  /** Something is typed to a run; returns how to take it back. */
+  typed(runId, text) {
+    const watch = this.#shown;
+    return watch?.run.runId === runId ? watch.typed.add(text, this.#output) : () => {};
+  }
+
   /** A conversation is opened: what goes on in it is picked up, and else its newest run is shown. */
   async open() {
     this.#opened += 1;
     this.#leave();
     this.#live?.abort.abort();
     this.#live = null;
+    this.#typed.clear();
     this.#rest();
     this.#history.show([]);
     this.#output.clear();
@@ -119,7 +131,7 @@ export class Run {
       if (opened !== this.#opened) return;
       const live = this.#live?.run.runId === runId;
       if (live) this.#live.abort.abort();
-      this.#watch(run, { live });
+      this.#watch(run, { live, wanted: true });
       this.#output.reveal();
     } catch (error) {
       toast(visibleName(error.message));
@@ -128,10 +140,13 @@ export class Run {
     }
   }
 
-  // From its first event on, whatever is known of it already.
-  #watch(run, { live }) {
+  // From its first event on, whatever is known of it already. One that is `wanted` was asked for here.
+  #watch(run, { live, wanted = false }) {
     this.#leave();
-    const watch = { run, abort: new AbortController(), started: run.state !== "queued", files: [] };
+    const typed = this.#typed.get(run.runId) ?? new Typed();
+    this.#typed.set(run.runId, typed);
+    typed.rewind();
+    const watch = { run, wanted, abort: new AbortController(), started: run.state !== "queued", files: [], typed };
     this.#shown = watch;
     if (live) {
       this.#live = watch;
@@ -148,6 +163,7 @@ export class Run {
   #leave() {
     if (this.#shown !== this.#live) this.#shown?.abort.abort();
     this.#shown = null;
+    this.#input.close();
     this.#history.choose(null);
     this.#onShow(null);
   }
@@ -162,9 +178,9 @@ export class Run {
         signal,
         onEvent: (event) => {
           watch.started ||= event.kind !== "queued";
-          if (event.kind === "started" && this.#live === watch) this.#history.update(runId, "running");
+          if (event.kind === "started" && this.#live === watch) this.#begun(watch);
           if (event.kind === "file") watch.files.push(event.file);
-          shown((output) => output.event(event));
+          shown((output) => watch.typed.tell(event, output));
         },
         onLost: () => shown((output) => output.link("lost")),
         onBack: () => shown((output) => output.link("back")),
@@ -179,8 +195,16 @@ export class Run {
     if (this.#live === watch) await this.#ended(watch);
   }
 
-  async #ended({ run: { runId }, files }) {
+  #begun(watch) {
+    const { run: { runId, stdinOpen }, wanted } = watch;
+    this.#history.update(runId, "running");
+    if (stdinOpen && this.#shown === watch) this.#input.open(runId, () => wanted && this.#output.reveal({ whole: true }));
+  }
+
+  async #ended(watch) {
+    const { run: { runId }, files } = watch;
     this.#live = null;
+    if (this.#shown === watch) this.#input.close();
     this.#rest();
     this.#onEnd(files);
     // The last event may come a moment before the run is filed as finished.

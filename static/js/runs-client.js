@@ -13,8 +13,9 @@ export class RunsClient {
   }
 
   /** Begins a run that goes on by itself, whatever becomes of this page. */
-  create({ conversationId, language, code }) {
-    return this.#json("v1/runs", { method: "POST", body: JSON.stringify({ conversationId, language, code, wait: 0, detach: true }) });
+  create({ conversationId, language, code, takesInput }) {
+    const asked = { conversationId, language, code, wait: 0, detach: true, ...(takesInput && { stdinOpen: true }) };
+    return this.#json("v1/runs", { method: "POST", body: JSON.stringify(asked) });
   }
 
   /** The newest runs of a conversation, newest first, without output. */
@@ -31,6 +32,12 @@ export class RunsClient {
   /** Answers when the program is dead. */
   cancel(runId) {
     return this.#json(`v1/runs/${runId}/cancel`, { method: "POST" });
+  }
+
+  /** Sends its program some input, all of it or nothing; `last` ends the input after it. */
+  async sendInput(runId, text, last) {
+    const headers = { Accept: "application/json", "Content-Type": "application/octet-stream" };
+    await this.#fetch(`v1/runs/${runId}/stdin${last ? "?eof=true" : ""}`, { method: "POST", headers, body: text });
   }
 
   /** The bytes of its events after this number, or null when nothing follows. */

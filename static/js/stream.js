@@ -1,5 +1,5 @@
 // Owns how one stream of output is shown while it grows: bounded, inert, and drawn at most once a frame. Bytes that are no
-// text and output that is missing are marked as such.
+// text, output that is missing, and what was typed to the program are marked as such.
 import { byId } from "./dom.js";
 import { announce } from "./page.js";
 import { Pieces } from "./pieces.js";
@@ -8,6 +8,7 @@ import { bytes, plural, visibleOutput } from "./text.js";
 const FRAME_MS = 16;
 // How near to its end a reader is who wants to see what comes next.
 const NEAR_PX = 24;
+const TYPED_CHARS_MAX = 4096;
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
 
@@ -22,6 +23,7 @@ export class Stream {
   /** The reader is at the end and wants to see what comes next. */
   #follows = true;
   #heldBack = "";
+  #inLine = false;
   #printed = 0;
   #binary = false;
 
@@ -37,12 +39,17 @@ export class Stream {
     }, { passive: true });
     // Another stream, a notice or a turned phone takes room from it.
     new ResizeObserver(() => this.#toEnd()).observe(this.#pre);
-    byId(`${name}-copy`).addEventListener("click", () => copy(this.#pre.textContent));
+    byId(`${name}-copy`).addEventListener("click", () => copy(this.#pieces.text));
   }
 
-  /** Whether anything was printed to it. */
+  /** Whether nothing was printed to it. */
   get isEmpty() {
-    return this.#block.hidden;
+    return this.#printed === 0;
+  }
+
+  /** Whether the last line goes on. */
+  get isInLine() {
+    return this.#inLine;
   }
 
   clear() {
@@ -50,6 +57,7 @@ export class Stream {
     this.#timer = 0;
     this.#waiting = [];
     this.#heldBack = "";
+    this.#inLine = false;
     this.#printed = 0;
     this.#binary = false;
     this.#follows = true;
@@ -70,6 +78,21 @@ export class Stream {
     }
   }
 
+  /** Lines are typed now; returns how to take them back. Who types wants to see what comes of it. */
+  typed(text) {
+    this.#draw();
+    this.#block.hidden = false;
+    this.#inLine = false;
+    const shown = text.length > TYPED_CHARS_MAX ? `${text.slice(0, TYPED_CHARS_MAX)}…` : text.replace(/\n$/, "");
+    const mark = this.#pieces.typed(visibleOutput(shown).split("\n"));
+    this.#follows = true;
+    this.#toEnd();
+    return () => {
+      mark.remove();
+      if (!this.#pre.textContent) this.#block.hidden = true;
+    };
+  }
+
   /** Something is missing between what was printed and what comes. */
   cut() {
     this.#draw();
@@ -88,6 +111,7 @@ export class Stream {
 
   // A carriage return may be the first half of a line's end, so it waits for what follows.
   #add(text) {
+    this.#inLine = !text.endsWith("\n");
     const whole = this.#heldBack + text;
     this.#heldBack = whole.endsWith("\r") ? "\r" : "";
     this.#waiting.push(visibleOutput(this.#heldBack ? whole.slice(0, -1) : whole));

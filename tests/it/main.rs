@@ -26,6 +26,7 @@ mod mcp_tools;
 mod operations;
 mod own_disk;
 mod page;
+mod page_input;
 mod page_runs;
 mod paths;
 mod piston;
