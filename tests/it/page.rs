@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
 
 use crate::support::{Server, browser::Browser, server::TOKEN, sheet::Sheet, until};
@@ -131,7 +131,7 @@ async fn nothing_printed_becomes_markup(sheet: &Sheet) {
     assert_eq!(browser.script(images).await, 0);
 }
 
-/// For README, in a conversation of its own: what came of three programs, and a program that runs, on a phone.
+/// For README, in a conversation of its own: what came of three programs, and a program that asks, on a phone.
 async fn pictures(sheet: &Sheet) {
     let browser = &sheet.browser;
     let tools = ChromeDevTools::new(browser.driver.handle.clone());
@@ -157,11 +157,17 @@ async fn pictures(sheet: &Sheet) {
     sheet.click("theme").await;
     let phone = json!({"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": true});
     tools.execute_cdp_with_params("Emulation.setDeviceMetricsOverride", phone).await.expect("a size");
-    let code = "import time\n\nfor epoch in range(1, 9):\n    loss = 1 / (1 + epoch)\n    \
-                print(f\"epoch {epoch}: loss {loss:.3f}\", flush=True)\n\ntime.sleep(100000)\n";
+    let code = "number, guess = 42, 0\n\nwhile guess != number:\n    guess = int(input(\"Guess: \"))\n    \
+                if guess < number:\n        print(\"More than that.\")\n    elif guess > number:\n        \
+                print(\"Less than that.\")\n\nprint(\"You have it.\")\n";
     sheet.write("python", code).await;
     sheet.start().await;
-    sheet.says("stdout", |text| text.contains("epoch 8")).await;
+    sheet.says("stdout", |text| text == "Guess: ").await;
+    until("the line for input", async || sheet.attribute("input-line", "hidden").await == Value::Null).await;
+    for (guess, answer) in [("50\n", "Less than that.\nGuess: "), ("25\n", "More than that.\nGuess: ")] {
+        browser.element("input-field").await.send_keys(guess).await.expect("typed");
+        sheet.says("stdout", |text| text.ends_with(answer)).await;
+    }
     browser.script("document.activeElement.blur()").await;
     browser.screenshot(&picture("page-phone.png")).await;
     sheet.click("stop").await;
