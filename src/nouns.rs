@@ -9,5 +9,7 @@ pub mod id;
 pub mod limits;
 #[cfg(test)]
 pub(crate) mod long;
+#[cfg(test)]
+pub(crate) mod made_up;
 pub mod outcome;
 pub mod trace;

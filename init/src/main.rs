@@ -10,6 +10,8 @@ mod family;
 mod figures;
 mod flow;
 mod frame;
+#[cfg(test)]
+mod fuzz;
 mod request;
 mod supervise;
 

@@ -136,4 +136,6 @@ fn parse_signature(text: &str) -> Option<[u8; 32]> {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

@@ -251,11 +251,10 @@ fn said(kind: u8, payload: Bytes) -> Result<Said, FrameError> {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-    use crate::nouns::long::rounds;
 
     fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
         let mut out = BytesMut::new();
@@ -335,40 +334,5 @@ mod tests {
             assert_eq!(open.len() + stdin_end().len(), closed.len(), "only the end is not said");
         }
         assert_eq!((&stdin(b"ab")[..], &stdin_end()[..]), (&b"\x04\0\0\0\x02ab"[..], &b"\x05\0\0\0\0"[..]));
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(rounds(256, 100_000)))]
-
-        #[test]
-        fn fuzz_garbage_for_frames(bytes in any::<Vec<u8>>(), piece in 1..64_usize) {
-            drop(all(&bytes, piece));
-        }
-
-        /// Frames of every type with payloads of every kind: an answer is the same in whatever pieces it comes, and what
-        /// is kept meanwhile is never longer than one frame.
-        #[test]
-        fn fuzz_frames(said in proptest::collection::vec((0x7e..0x88_u8, payload()), 0..6), piece in 1..64_usize) {
-            let bytes: Vec<u8> = said.iter().flat_map(|(kind, payload)| frame(*kind, payload)).collect();
-            prop_assert_eq!(all(&bytes, piece), all(&bytes, bytes.len().max(1)));
-            if let Ok(found) = all(&bytes, piece) {
-                prop_assert_eq!(found.len(), said.len());
-                let fits = |end: &Ending| match (end.status, end.signal) {
-                    (Some(status), None) => (0..=255).contains(&status),
-                    (None, Some(signal)) => (1..=64).contains(&signal),
-                    _ => false,
-                };
-                prop_assert!(found.iter().all(|said| !matches!(said, Said::Exit(end) if !fits(end))));
-            }
-        }
-    }
-
-    fn payload() -> impl Strategy<Value = Vec<u8>> {
-        let ending = (any::<Option<i32>>(), any::<Option<i32>>(), any::<u64>());
-        let json = ending.prop_map(|(status, signal, number)| {
-            let value = serde_json::json!({"status": status, "signal": signal, "oomKills": number, "message": "m"});
-            value.to_string().into_bytes()
-        });
-        prop_oneof![json, any::<Vec<u8>>()]
     }
 }

@@ -1,7 +1,5 @@
 //! Signatures against whoever has one link and wants another.
 
-use proptest::prelude::*;
-
 use super::{
     Rejected::{Expired, Malformed, Signature, TooFarAhead},
     *,
@@ -242,18 +240,4 @@ fn no_altered_or_random_signature_is_accepted() {
         assert!(result.is_err(), "{conversation:?} {path:?} {expires} {sig}");
     }
     println!("{altered} altered links and {random} random signatures, none was accepted");
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(rounds(256, 100_000)))]
-
-    #[test]
-    fn fuzz_links(
-        conversation in any::<Vec<u8>>(),
-        names in any::<Vec<Vec<u8>>>(),
-        expires in "[0-9]{0,20}|.{0,24}",
-        sig in "[A-Za-z0-9_-]{43}|.{0,50}",
-    ) {
-        prop_assert!(signer(&["one"]).verify(&conversation, &names, &expires, &sig, NOW).is_err());
-    }
 }

@@ -227,11 +227,10 @@ fn check_component(name: &[u8]) -> Result<&[u8], PathError> {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-    use crate::nouns::long::rounds;
 
     #[test]
     fn what_models_write_is_understood() {
@@ -313,33 +312,6 @@ mod tests {
         for (bytes, shown) in table {
             let path = SafePath::from_components([bytes]).expect("a path");
             assert_eq!((path.display().as_str(), path.needs_encoding()), (shown, bytes != shown.as_bytes()));
-        }
-    }
-
-    fn any_path() -> impl Strategy<Value = SafePath> {
-        let name = proptest::collection::vec(any::<u8>(), 1..40);
-        proptest::collection::vec(name, 1..6).prop_filter_map("a path", |names| SafePath::from_components(names).ok())
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(rounds(256, 100_000)))]
-
-        #[test]
-        fn fuzz_paths_survive_their_encoding(path in any_path()) {
-            let encoded = path.to_encoded();
-            prop_assert!(encoded.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~%/".contains(&b)));
-            prop_assert_eq!(SafePath::from_encoded(&encoded), Ok(path.clone()));
-            prop_assert!(!path.display().chars().any(misleads));
-            if !path.needs_encoding() {
-                prop_assert_eq!(SafePath::from_text(&path.display()), Ok(path));
-            }
-        }
-
-        #[test]
-        fn fuzz_no_text_makes_a_path_that_leaves(text in prop_oneof!["[./%a-z0-9\\\\]{0,24}", ".{0,40}"]) {
-            for path in [SafePath::from_text(&text), SafePath::from_encoded(&text)].into_iter().flatten() {
-                prop_assert!(path.components().all(|n| !n.is_empty() && n != b"." && n != b".." && !n.contains(&0)));
-            }
         }
     }
 }

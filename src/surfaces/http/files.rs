@@ -4,6 +4,8 @@
 //! path is taken raw from the request, split at slashes and each name decoded exactly once: what a router decodes for
 //! its own purposes is not looked at.
 
+#[cfg(test)]
+mod fuzz;
 mod present;
 mod range;
 #[cfg(test)]

@@ -99,9 +99,11 @@ fn walk(body: &[u8]) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use bolero::{check, produce};
     use serde_json::json;
 
     use super::*;
+    use crate::nouns::made_up::{altered, cases};
 
     fn refused(body: &str) -> i64 {
         Envelope::read(body.as_bytes()).expect_err(body).rpc()
@@ -178,5 +180,36 @@ mod tests {
             assert_eq!(refused(&id(bad)), -32600, "{bad}");
         }
         assert_eq!(refused(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#), -32602);
+    }
+
+    /// What is taken says just that when it is read whole; what is refused is no JSON exactly when that is the reason.
+    fn is_read_or_refused(body: &[u8]) {
+        let whole = serde_json::from_slice::<Value>(body);
+        match Envelope::read(body) {
+            Ok(Envelope { method, id }) => {
+                let whole = whole.expect("JSON");
+                assert_eq!((&whole["jsonrpc"], &whole["method"]), (&json!("2.0"), &json!(method)));
+                assert_eq!(whole.get("id"), id.as_ref());
+                assert!(matches!(whole["params"], Value::Null | Value::Object(_)), "{whole}");
+            }
+            Err(refusal) if whole.is_err() => assert!([-32700, -32600].contains(&refusal.rpc()), "{refusal:?}"),
+            Err(refusal) => assert!([-32600, -32602].contains(&refusal.rpc()), "{refusal:?}"),
+        }
+    }
+
+    #[test]
+    fn fuzz_messages() {
+        check!().with_iterations(cases()).for_each(|body: &[u8]| is_read_or_refused(body));
+    }
+
+    #[test]
+    fn fuzz_altered_messages() {
+        const GOOD: &str =
+            r#"{"jsonrpc":"2.0","id":-12,"method":"tools/call","params":{"name":"a","id":[1,"\u0061"]}}"#;
+        let alterations = produce::<Vec<_>>().with().len(0..4_usize);
+        check!()
+            .with_iterations(cases())
+            .with_generator(alterations)
+            .for_each(|alterations| is_read_or_refused(&altered(GOOD, alterations)));
     }
 }

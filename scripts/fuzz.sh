@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Runs the targets on made-up input, which `cargo test fuzz_` tries at random, guided by coverage: libFuzzer keeps what reached new code
+# and goes on from there. What it does is what `cargo bolero test --engine libfuzzer` does (cargo-bolero need not be installed), but it
+# builds the tests of the library and of sandbox-init alone: `cargo bolero` builds the server and its integration tests too, all of them
+# with a sanitizer, for which a stable compiler needs its option --rustc-bootstrap.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+readonly SECONDS_EACH_USUAL=60
+readonly KEPT=$PWD/target/fuzz/corpus
+readonly WORDS=$PWD/scripts/words.dict
+
+usage() {
+  cat <<TEXT
+Usage: scripts/fuzz.sh [seconds] [word...]
+Runs every target, or those that have one of the words in their names (git grep 'fn fuzz_'), each for so many seconds (default $SECONDS_EACH_USUAL).
+What was found before is kept under target/fuzz/corpus/ and is where the next run begins. An input that breaks a promise is
+put beside the source, under __fuzz__/, from where 'cargo test fuzz_' takes it too until it is mended.
+Needs a C++ compiler. The first time it builds all crates anew, which takes minutes.
+TEXT
+}
+
+die() { printf 'fuzz: %s\n' "$*" >&2; exit 2; }
+
+# $@: arguments of cargo test. Prints the program that they build.
+build() {
+  # A condition of several parts stays several branches: each part that holds is then new code.
+  local flags=(--cfg fuzzing --cfg fuzzing_libfuzzer -Cpasses=sancov-module -Cllvm-args=-simplifycfg-branch-fold-threshold=0) each
+  for each in inline-8bit-counters level=4 pc-table trace-compares stack-depth; do
+    flags+=("-Cllvm-args=-sanitizer-coverage-$each")
+  done
+  # With a target named, programs that only build others are left as they are.
+  RUSTFLAGS="${flags[*]}" BOLERO_FUZZER=libfuzzer cargo test --locked --profile fuzz --target "$HOST" --target-dir target/fuzz \
+    --no-run --message-format json-render-diagnostics "$@" |
+    jq -r 'select(.reason == "compiler-artifact" and .profile.test) | .executable | strings'
+}
+
+# Prints every target of the program $1: its folder and its name.
+targets() {
+  CARGO_BOLERO_SELECT=all "$1" --nocapture --test-threads 1 fuzz_ |
+    jq -rR 'fromjson? | select(.__bolero_target?) | "\(.work_dir)\t\(.test_name)"'
+}
+
+# Runs the target $2 of the program $1 for $4 seconds; its folder is $3.
+run() {
+  local program=$1 name=$2 folder=$3 seconds=$4 log kept=$KEPT/$2
+  log=$kept.log
+  mkdir -p "$kept" "$folder/crashes"
+  if BOLERO_LIBTEST_HARNESS=1 BOLERO_TEST_NAME=$name \
+    BOLERO_LIBFUZZER_ARGS="$kept $folder/crashes -artifact_prefix=$folder/crashes/ -dict=$WORDS -timeout=10 -max_total_time=$seconds" \
+    "$program" "$name" --exact --nocapture --quiet --test-threads 1 >"$log" 2>&1; then
+    printf '%-60s %s\n' "$name" "$(sed -n 's/^Done \(.*\)/\1/p' "$log"), $(find "$kept" -type f | wc -l) inputs kept"
+    find "$folder" -depth -type d -empty -delete
+  else
+    printf '%-60s %s\n' "$name" "FAILED: $log says why"
+    return 1
+  fi
+}
+
+main() {
+  local seconds=$SECONDS_EACH_USUAL wanted=() failed=0 program folder name HOST
+  while [ $# -gt 0 ]; do
+    case $1 in
+      -h | --help) usage; return ;;
+      -*) usage >&2; exit 2 ;;
+      *[!0-9]*) wanted+=("$1") ;;
+      *) seconds=$1 ;;
+    esac
+    shift
+  done
+  command -v c++ >/dev/null || die "the engine is C++; install a compiler (apt-get install g++) and run this again."
+  command -v jq >/dev/null || die "this reads what cargo says with jq; install it (apt-get install jq) and run this again."
+  HOST=$(rustc -vV | sed -n 's/^host: //p')
+  local programs=()
+  mapfile -t programs < <(build --lib && build -p sandbox-init --bin sandbox-init)
+  [ ${#programs[@]} -eq 2 ] || die "the targets could not be built; what cargo says is above."
+  for program in "${programs[@]}"; do
+    while IFS=$'\t' read -r folder name; do
+      is_wanted "$name" "${wanted[@]}" || continue
+      run "$program" "$name" "$folder" "$seconds" </dev/null || failed=$((failed + 1))
+    done < <(targets "$program")
+  done
+  [ $failed -eq 0 ] || die "$failed targets failed."
+}
+
+# Whether the name $1 holds one of the words that follow, or there are none.
+is_wanted() {
+  local name=$1 word
+  shift
+  [ $# -gt 0 ] || return 0
+  for word in "$@"; do
+    [[ $name != *"$word"* ]] || return 0
+  done
+  return 1
+}
+
+main "$@"

@@ -1,0 +1,101 @@
+//! Links of somebody who has one and wants another: what was not minted is refused.
+
+use bolero::{TypeGenerator, check, produce};
+
+use super::{
+    Rejected::{Expired, Malformed, Signature, TooFarAhead},
+    *,
+};
+use crate::nouns::made_up::{Alteration, altered, cases};
+
+const EXPIRES: i64 = 1_800_000_000;
+const CONVERSATION: &str = "conversation";
+const PATH: &str = "a/report.csv";
+
+fn signer(secrets: &[&str]) -> UrlSigner {
+    let secrets: Vec<_> = secrets.iter().map(|&secret| SecretString::from(secret)).collect();
+    UrlSigner::new(&secrets, "")
+}
+
+/// A link without anything in it that is ours.
+#[derive(Debug, TypeGenerator)]
+struct MadeUp {
+    conversation: Vec<u8>,
+    names: Vec<Vec<u8>>,
+    expires: Expires,
+    signature: Signed,
+    now: i64,
+}
+
+#[derive(Debug, TypeGenerator)]
+enum Expires {
+    Number(u64),
+    Text(String),
+}
+
+#[derive(Debug, TypeGenerator)]
+enum Signed {
+    Whole([u8; 32]),
+    Text(String),
+}
+
+#[test]
+fn fuzz_links() {
+    let signer = signer(&["one"]);
+    check!().with_iterations(cases()).with_type::<MadeUp>().for_each(|sent| {
+        let expires = match &sent.expires {
+            Expires::Number(number) => number.to_string(),
+            Expires::Text(text) => text.clone(),
+        };
+        let signature = match &sent.signature {
+            Signed::Whole(bytes) => URL_SAFE_NO_PAD.encode(bytes),
+            Signed::Text(text) => text.clone(),
+        };
+        let result = signer.verify(&sent.conversation, &sent.names, &expires, &signature, sent.now);
+        assert!(matches!(result, Err(Signature | Malformed)), "{result:?}");
+    });
+}
+
+/// When a link is used.
+#[derive(Debug, TypeGenerator)]
+enum Used {
+    /// So many seconds before it expires.
+    Before(#[generator(-9_i64..=URL_TTL_S_MAX + 9)] i64),
+    Whenever(i64),
+}
+
+/// A link is good if and only if every byte of it is as it was minted and its time has come and is not over.
+#[test]
+fn fuzz_altered_links() {
+    let (old, both) = (signer(&["old"]), signer(&["new", "old"]));
+    let minted = [&old, &both].map(|by| {
+        let (conversation, path) = (CONVERSATION.parse().expect("an id"), SafePath::from_text(PATH).expect("a path"));
+        let url = by.mint(&conversation, &path, EXPIRES);
+        [CONVERSATION, PATH, &EXPIRES.to_string(), url.split_once("&sig=").expect("a signature").1].map(str::to_owned)
+    });
+    let alterations = produce::<Vec<(u8, Alteration)>>().with().len(0..4_usize);
+    let asked = (produce::<bool>(), alterations, produce::<Used>());
+    check!().with_iterations(cases()).with_generator(asked).for_each(|(by_both, alterations, used)| {
+        let good = &minted[usize::from(*by_both)];
+        let mut number = 0;
+        let sent = good.each_ref().map(|field| {
+            let own: Vec<_> = alterations.iter().filter(|(at, _)| at % 4 == number).map(|(_, how)| *how).collect();
+            number += 1;
+            altered(field, &own)
+        });
+        let now = match *used {
+            Used::Before(seconds) => EXPIRES - seconds,
+            Used::Whenever(now) => now,
+        };
+        let names: Vec<_> = sent[1].split(|&byte| byte == b'/').map(<[u8]>::to_vec).collect();
+        let [_, _, expires, signature] = sent.each_ref().map(|field| String::from_utf8_lossy(field));
+        let result = both.verify(&sent[0], &names, &expires, &signature, now);
+        let is_whole = good.iter().zip(&sent).all(|(good, sent)| good.as_bytes() == sent);
+        match i128::from(EXPIRES) - i128::from(now) {
+            _ if !is_whole => assert!(matches!(result, Err(Signature | Malformed)), "{result:?}"),
+            ..=0 => assert_eq!(result, Err(Expired)),
+            left if left <= i128::from(URL_TTL_S_MAX) => assert_eq!(result, Ok(())),
+            _ => assert_eq!(result, Err(TooFarAhead)),
+        }
+    });
+}
