@@ -61,8 +61,9 @@ impl Init {
     pub fn start(flags: &[&str], command: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("main");
-        let mut process = Command::new(env!("CARGO_BIN_EXE_sandbox-init"))
-            .arg("--program")
+        // As an engine starts it: a shell that runs these tests in its background has them ignore some signals.
+        let mut process = Command::new("env")
+            .args(["--default-signal", env!("CARGO_BIN_EXE_sandbox-init"), "--program"])
             .arg(&program)
             .args(flags)
             .arg("--")
