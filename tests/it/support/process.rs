@@ -108,17 +108,17 @@ impl Process {
 
     /// Stops it in order.
     pub async fn stop(self) {
-        self.stop_and(|| {}).await;
+        self.stop_and(async || ()).await;
     }
 
     /// Stops it in order, and looks at what it left before its folder is gone.
-    pub async fn stop_and(mut self, look: impl FnOnce()) {
+    pub async fn stop_and(mut self, look: impl AsyncFnOnce()) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).expect("it runs");
         until("the server has stopped", async || self.child.try_wait().expect("a status").is_some()).await;
         let status = self.child.wait().expect("a status");
         assert!(status.success(), "{status}: {}", log(self.folder.path()));
-        look();
+        look().await;
     }
 }
 
