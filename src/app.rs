@@ -27,8 +27,12 @@ use crate::{
         docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
         observed::Observed,
     },
-    ground::config::{BindAddr, Config},
-    nouns::{clock::SystemClock, id::InstanceId},
+    api::{
+        http::{self, HttpParts, guard::Names},
+        mcp::McpParts,
+    },
+    config::{BindAddr, Config},
+    domain::{clock::SystemClock, id::InstanceId},
     ports::{
         auth::Tokens,
         engine::{Engine, Probe},
@@ -50,10 +54,6 @@ use crate::{
         self_test::{SelfTest, SelfTestParts},
         standby::{StandbyParts, Standbys},
         vitals::Vitals,
-    },
-    surfaces::{
-        http::{self, HttpParts, guard::Names},
-        mcp::McpParts,
     },
 };
 

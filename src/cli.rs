@@ -14,17 +14,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     adapters::engine::docker::{RuntimeSetting, proxy::ProxyOptions},
+    api::{http::openapi, mcp},
     app::{self, App, StartError},
-    ground::{
-        config::{self, Config, Overrides, Sources},
-        telemetry,
-    },
-    nouns::{
+    config::{self, Config, Overrides, Sources, telemetry},
+    domain::{
         clock::{Clock as _, SystemClock},
         id::ConversationId,
     },
     ports::{runner::Runner, signed_url::UrlSigner, store::SafePath},
-    surfaces::{http::openapi, mcp},
 };
 
 /// A self-hosted code sandbox for AI assistants: runs programs in fresh containers, over MCP.

@@ -5,14 +5,14 @@
 //! `tests/it/tidy.rs`):
 //!
 //! ```text
-//! cli · app · surfaces · services · adapters · ports · ground · nouns
+//! cli · app · api · services · adapters · ports · config · domain
 //! ```
 
 pub mod adapters;
+pub mod api;
 pub mod app;
 pub mod cli;
-pub mod ground;
-pub mod nouns;
+pub mod config;
+pub mod domain;
 pub mod ports;
 pub mod services;
-pub mod surfaces;

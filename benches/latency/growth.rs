@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use mcp_sandbox_server::nouns::id::SandboxId;
+use mcp_sandbox_server::domain::id::SandboxId;
 
 use crate::{median, programs::PROGRAMS, server::Server};
 

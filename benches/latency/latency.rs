@@ -1,6 +1,6 @@
 //! One program at a time.
 
-use mcp_sandbox_server::nouns::id::SandboxId;
+use mcp_sandbox_server::domain::id::SandboxId;
 use std::{process::Command, time::Duration};
 
 use crate::{

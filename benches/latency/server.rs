@@ -8,7 +8,7 @@ use std::{
 
 use mcp_sandbox_server::{
     app::{App, StartError},
-    ground::config::{self, Config, Sources},
+    config::{self, Config, Sources},
     ports::runner::{Catalog, Runner},
     services::standby::Standbys,
 };

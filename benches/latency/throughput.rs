@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use mcp_sandbox_server::nouns::id::SandboxId;
+use mcp_sandbox_server::domain::id::SandboxId;
 
 use crate::{
     programs::{LIGHTEST, PROGRAMS},

@@ -8,8 +8,8 @@ use std::{
 
 use futures_util::StreamExt;
 use mcp_sandbox_server::{
-    ground::config::Config,
-    nouns::id::{InstanceId, SandboxId},
+    config::Config,
+    domain::id::{InstanceId, SandboxId},
     ports::{
         engine::{Engine, SandboxSpec},
         runner::{Protocol, Runner},

@@ -1,5 +1,5 @@
 //! The one child: how it is started, before the program is known (warm) or with it (cold), and the three pipes and
-//! the control socket that lead to it. Who lives and who has ended is `family`'s.
+//! the control socket that lead to it. Who lives and who has ended is `process_tree`'s.
 
 use std::{
     ffi::OsString,
@@ -18,8 +18,8 @@ use rustix::{
 };
 
 use crate::{
-    family,
     flow::{self, Inbox, Progress},
+    process_tree,
     request::Config,
 };
 
@@ -169,7 +169,7 @@ fn starting(command: &[OsString]) -> Command {
         // As a shell would have left it.
         starting.env("PWD", folder);
     }
-    if !family::is_alone() {
+    if !process_tree::is_alone() {
         // Elsewhere `kill 0` in a program would reach this process; process 1 is out of its reach, and there the
         // program stays in the group it would have without an init, so that setsid() works in it.
         starting.process_group(0);

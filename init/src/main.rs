@@ -6,12 +6,12 @@
 //! reaches it, and it is not dumpable, so that its files under /proc are root's.
 
 mod child;
-mod family;
 mod figures;
 mod flow;
 mod frame;
 #[cfg(test)]
 mod fuzz;
+mod process_tree;
 mod request;
 mod supervise;
 
@@ -49,7 +49,7 @@ fn live(setting: Setting) -> Result<Verdict, String> {
     };
     let verdict = run();
     // A warm child that nobody needed goes with this process, in a container and out of it.
-    family::end(LEAVE_LIMIT);
+    process_tree::end(LEAVE_LIMIT);
     verdict.map_err(|error: std::io::Error| error.to_string())
 }
 

@@ -25,10 +25,10 @@ pub use state::{Setting, Verdict};
 
 use crate::{
     child::Child,
-    family::{self, Ending, Harvest},
     figures::Counters,
     flow::{self, Inbox, Outbox, Progress, READ_BYTES},
     frame::{Decoder, Tell},
+    process_tree::{self, Ending, Harvest},
     request::{Order, Request},
 };
 
@@ -58,7 +58,7 @@ pub struct Sandbox {
 impl Sandbox {
     /// A sandbox that is told by `wakes` when a child ends. Starts a warm child.
     pub fn new(setting: Setting, wakes: UnixStream) -> io::Result<Self> {
-        family::adopt_orphans();
+        process_tree::adopt_orphans();
         flow::never_block(stdin())?;
         flow::never_block(stdout())?;
         let mut sandbox = Self {
@@ -236,7 +236,7 @@ impl Sandbox {
             Progress::Later => {}
             Progress::Closed => {
                 // Nobody will ever learn how it ends.
-                family::kill_all();
+                process_tree::kill_all();
                 self.outbox = Outbox::default();
                 self.phase = Phase::Sending { verdict: Verdict::Failed, since: Instant::now() };
             }
@@ -266,7 +266,7 @@ impl Sandbox {
 
     /// Collects what has ended, and forgets those of them that stood by.
     fn harvest(&mut self) -> Harvest {
-        let harvest = family::collect();
+        let harvest = process_tree::collect();
         self.keeper = self.keeper.filter(|keeper| harvest.of(Some(*keeper)).is_none());
         self.successor = self.successor.take().filter(|successor| harvest.of(Some(successor.pid)).is_none());
         harvest
@@ -275,11 +275,12 @@ impl Sandbox {
     /// Whether nothing of the program can act any more. A keeper that was killed acts no more, either; it is still busy
     /// with giving the memory back, which takes longer than most programs.
     fn are_all_gone(&self, harvest: &Harvest) -> bool {
-        matches!(self.phase, Phase::Ending { .. }) && (harvest.is_last || self.keeper.is_some_and(family::is_only))
+        matches!(self.phase, Phase::Ending { .. })
+            && (harvest.is_last || self.keeper.is_some_and(process_tree::is_only))
     }
 
     fn end_all(&mut self) {
-        family::kill_all();
+        process_tree::kill_all();
         if let Phase::Running { before, .. } = &mut self.phase {
             self.phase = Phase::Ending { before: std::mem::take(before), since: Instant::now(), gone: false };
         }

@@ -24,7 +24,7 @@ use prometheus_client::{
 
 use self::process::Process;
 use crate::{
-    nouns::error::Code,
+    domain::error::Code,
     ports::{
         auth::Principal,
         observer::{AnswerFacts, CallFacts, Observer, RunFacts, Standing},

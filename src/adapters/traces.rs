@@ -31,8 +31,8 @@ use tracing::warn;
 use self::{otlp::Span, sender::Sender};
 use super::metrics::TraceFigures;
 use crate::{
-    ground::config::Collector,
-    nouns::{
+    config::Collector,
+    domain::{
         clock::Clock,
         id::{InstanceId, SandboxId},
         trace::TraceContext,

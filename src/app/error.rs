@@ -2,7 +2,7 @@
 
 use crate::{
     adapters::engine::docker::ConnectError,
-    ground::config::BindAddr,
+    config::BindAddr,
     ports::{engine::EngineError, store::StoreError},
 };
 

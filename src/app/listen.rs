@@ -30,7 +30,7 @@ use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
 use self::idle::Idle;
-use crate::ground::config::BindAddr;
+use crate::config::BindAddr;
 
 /// After a failed accept: descriptors may come back.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -7,8 +7,12 @@ use tracing::info;
 
 use super::listen::Limits;
 use crate::{
-    ground::config::Config,
-    nouns::id::InstanceId,
+    api::{
+        http::{body::Bodies, mcp::McpHttpOptions, piston::PistonParts, v1::V1Parts},
+        mcp::McpOptions,
+    },
+    config::Config,
+    domain::id::InstanceId,
     ports::{engine::Probe, store::Usage},
     services::{
         admission::{self, AdmissionOptions},
@@ -19,10 +23,6 @@ use crate::{
         retention::RetentionOptions,
         runs::{Policy, Runs, RunsOptions},
         standby::StandbyOptions,
-    },
-    surfaces::{
-        http::{body::Bodies, mcp::McpHttpOptions, piston::PistonParts, v1::V1Parts},
-        mcp::McpOptions,
     },
 };
 

@@ -9,11 +9,11 @@ use crate::{
         metrics::{self, Metrics},
         traces::Traces,
     },
-    ground::config::Config,
-    nouns::{clock::SystemClock, id::InstanceId},
+    api::http,
+    config::Config,
+    domain::{clock::SystemClock, id::InstanceId},
     ports::observer::{Observer, Observers},
     services::vitals::Vitals,
-    surfaces::http,
 };
 
 /// Who is told what happens.

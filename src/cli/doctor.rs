@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use self::finding::Findings;
 use crate::{
     app,
-    ground::config::{Config, ConfigError},
+    config::{Config, ConfigError},
 };
 
 /// What can be said when the settings are refused.

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     adapters::engine::docker::proxy::{Proxy, ProxyOptions},
-    ground::telemetry,
+    config::telemetry,
 };
 
 /// Listens until a signal.

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 
-use crate::ground::config::{self, BindAddr, Sources};
+use crate::config::{self, BindAddr, Sources};
 
 const WAIT: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: u64 = 4096;

@@ -12,7 +12,7 @@ use futures_util::{future::BoxFuture, stream::BoxStream};
 use tokio::io::AsyncWrite;
 
 use super::runner::RunnerImage;
-use crate::nouns::{
+use crate::domain::{
     error::{Code, Failure},
     event::StreamKind,
     id::{InstanceId, SandboxId},

@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::nouns::{
+use crate::domain::{
     error::{Code, Failure},
     id::{ConversationId, Language, RequestId, RunId, SandboxId},
     limits::Limits,

@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 use tokio::sync::watch;
 
 use super::engine::ImageId;
-use crate::nouns::id::Language;
+use crate::domain::id::Language;
 
 /// Marks an image as a runner when it is `true`.
 pub const LABEL_RUNNER: &str = "sandbox.runner";
@@ -83,7 +83,7 @@ pub enum LabelError {
         /// Which label.
         label: &'static str,
         /// Which rule.
-        why: crate::nouns::id::IdError,
+        why: crate::domain::id::IdError,
     },
     /// A contract that this server does not speak.
     #[error("the label `sandbox.protocol` asks for a contract that this server does not speak")]

@@ -12,7 +12,7 @@ use sha2::Sha256;
 use subtle::{Choice, ConstantTimeEq as _};
 
 use super::store::SafePath;
-use crate::nouns::id::ConversationId;
+use crate::domain::id::ConversationId;
 
 /// The longest life of a link, in seconds: seven days.
 pub const URL_TTL_S_MAX: i64 = 7 * 24 * 60 * 60;

@@ -30,7 +30,7 @@ use self::{
     turns::Turns,
 };
 use crate::{
-    nouns::{
+    domain::{
         error::{Code, Failure},
         id::ConversationId,
     },

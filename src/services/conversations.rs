@@ -8,7 +8,7 @@ use tracing::{debug, info};
 use super::{execution::Executions, files::Files};
 pub use crate::ports::store::KnownConversation;
 use crate::{
-    nouns::{
+    domain::{
         error::{Code, Failure},
         id::ConversationId,
     },

@@ -48,7 +48,7 @@ use super::{
     standby::Standbys,
 };
 use crate::{
-    nouns::{
+    domain::{
         clock::Clock,
         error::{Code, Failure},
         event::EventKind,

@@ -27,7 +27,7 @@ use super::{
 };
 pub use crate::ports::store::Change;
 use crate::{
-    nouns::{
+    domain::{
         clock::Clock,
         error::{Code, Failure},
         id::ConversationId,

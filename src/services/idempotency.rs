@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::runs::RunHandle;
 use crate::{
-    nouns::{
+    domain::{
         error::{Code, Failure},
         id::RunId,
     },

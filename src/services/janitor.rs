@@ -24,7 +24,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
 
 use crate::{
-    nouns::{
+    domain::{
         clock::Clock,
         id::{InstanceId, SandboxId},
     },

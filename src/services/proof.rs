@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::timeout};
 
-use crate::nouns::error::{Code, Failure};
+use crate::domain::error::{Code, Failure};
 
 /// How long a run waits for the answer.
 const WAIT_MAX: Duration = Duration::from_secs(20);

@@ -16,7 +16,7 @@ use tracing::warn;
 
 use super::janitor::chain;
 use crate::{
-    nouns::{
+    domain::{
         error::{Code, Failure},
         id::ConversationId,
         outcome::{DiskLimit, mib},

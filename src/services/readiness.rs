@@ -10,7 +10,7 @@ use super::{
     vitals::Vitals,
 };
 use crate::{
-    nouns::id::Language,
+    domain::id::Language,
     ports::{engine::Engine, runner::Catalog},
 };
 

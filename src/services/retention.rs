@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 
 use super::{execution::Executions, files::Files};
 use crate::{
-    nouns::{
+    domain::{
         clock::Clock,
         error::{Code, Failure},
         id::ConversationId,

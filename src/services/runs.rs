@@ -33,7 +33,7 @@ pub use self::{
 use self::{feed::Notice, registry::Registry, view::Entry};
 use super::execution::{Captured, Executions, RunRequest};
 use crate::{
-    nouns::{
+    domain::{
         clock::Clock,
         error::{Code, Failure},
         event::Event,

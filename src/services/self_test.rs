@@ -21,7 +21,7 @@ use super::{
     proof::{Proof, Tested, Trial},
 };
 use crate::{
-    nouns::{
+    domain::{
         error::{Code, Failure},
         id::ConversationId,
         limits::Limits,

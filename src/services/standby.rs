@@ -14,8 +14,8 @@
 //! under way, and never learns of an error here. This room knows nothing of programs.
 
 mod adoption;
+mod capacity;
 mod entry;
-mod places;
 mod refill;
 mod watch;
 
@@ -46,7 +46,7 @@ use super::{
     started::Started,
 };
 use crate::{
-    nouns::{
+    domain::{
         clock::Clock,
         id::{ConversationId, InstanceId, Language, SandboxId},
         limits::Limits,

@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command};
 
-use mcp_sandbox_server::nouns::id::Language;
+use mcp_sandbox_server::domain::id::Language;
 use serde_json::json;
 
 use crate::support::{Server, until};

@@ -9,7 +9,7 @@ use std::{
 
 use mcp_sandbox_server::{
     adapters::engine::fake::FakeEngine,
-    nouns::{
+    domain::{
         clock::ManualClock,
         id::{InstanceId, SandboxId},
     },

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use mcp_sandbox_server::{ground::config, surfaces::http::openapi};
+use mcp_sandbox_server::{api::http::openapi, config};
 
 const BEGIN: &str = "<!-- settings: made by the code, see tests/it/docs.rs -->\n";
 const END: &str = "<!-- end of settings -->\n";

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use mcp_sandbox_server::{
-    nouns::id::SandboxId,
+    domain::id::SandboxId,
     ports::engine::{EngineError, Exit, ImageId, SandboxSpec, Signal},
 };
 use tokio::{io::AsyncWriteExt, time::timeout};

@@ -7,7 +7,7 @@ use bollard::query_parameters::{RemoveImageOptions, TagImageOptionsBuilder};
 use futures_util::StreamExt;
 use mcp_sandbox_server::{
     adapters::engine::docker::{ConnectError, DockerEngine, DockerOptions, TimeLimits},
-    nouns::{
+    domain::{
         id::{InstanceId, SandboxId},
         limits::Limits,
     },

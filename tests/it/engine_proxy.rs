@@ -13,7 +13,7 @@ use mcp_sandbox_server::{
         DockerEngine, DockerOptions, RuntimeSetting,
         proxy::{Proxy, ProxyOptions},
     },
-    nouns::id::SandboxId,
+    domain::id::SandboxId,
     ports::engine::{Engine, EngineError, ImageId, SandboxSpec},
 };
 use tokio::task::JoinHandle;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mcp_sandbox_server::surfaces::http::{body::Bodies, mcp::McpHttpOptions};
+use mcp_sandbox_server::api::http::{body::Bodies, mcp::McpHttpOptions};
 use reqwest::Response;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -212,7 +212,7 @@ async fn without_a_principal_nobody_is_served() {
     for accept in [BOTH, "application/json"] {
         let request = http::Request::post("/mcp").header("host", "localhost").header("accept", accept);
         let request = request.header("content-type", "application/json").body(axum::body::Body::from(body.to_string()));
-        let router = mcp_sandbox_server::surfaces::http::mcp::router(server.mcp.clone(), &options);
+        let router = mcp_sandbox_server::api::http::mcp::router(server.mcp.clone(), &options);
         let response = router.oneshot(request.expect("a request")).await.expect("an answer");
         let bytes = axum::body::to_bytes(response.into_body(), 10_000).await.expect("bytes");
         let text = String::from_utf8_lossy(&bytes);

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use mcp_sandbox_server::surfaces::http::openapi;
+use mcp_sandbox_server::api::http::openapi;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 

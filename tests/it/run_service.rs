@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt, future::join_all};
 use mcp_sandbox_server::{
-    nouns::{
+    domain::{
         error::Code,
         event::{Event, EventKind},
         id::RunId,

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::{FutureExt as _, StreamExt as _, future::join_all, stream};
 use mcp_sandbox_server::{
-    nouns::{id::ConversationId, outcome::Ended},
+    domain::{id::ConversationId, outcome::Ended},
     ports::auth::Principal,
     services::{
         execution::{Report, RunRequest},

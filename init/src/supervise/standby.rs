@@ -10,9 +10,9 @@ use serde_json::json;
 use super::{Phase, Sandbox};
 use crate::{
     child::{Child, Word},
-    family,
     figures::{self, Counters},
     frame::Tell,
+    process_tree,
     request::Config,
 };
 
@@ -24,12 +24,12 @@ impl Sandbox {
         let has_input = !self.inbox.is_over();
         if let Some(successor) = self.successor.take() {
             // It has not loaded everything, and a program does not wait for that.
-            family::kill(successor.pid);
+            process_tree::kill(successor.pid);
         }
         let told = self.child.as_mut().is_some_and(|child| child.hand_over(config, has_input));
         if !told {
             // Whatever is left of a warm child must not stand in the program's way.
-            family::kill_all();
+            process_tree::kill_all();
             self.child = Some(Child::cold(&self.setting.command, config, has_input)?);
         }
         let allowed = Duration::from_millis(config.wall_ms.saturating_add(config.grace_ms));
@@ -68,7 +68,7 @@ impl Sandbox {
                 Word::Keeper(pid) => self.keeper = Some(pid),
                 Word::Warm => {
                     if let Some(spare) = std::mem::replace(&mut self.child, self.successor.take()) {
-                        family::kill(spare.pid);
+                        process_tree::kill(spare.pid);
                     }
                     self.is_warm();
                 }

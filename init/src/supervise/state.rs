@@ -10,8 +10,8 @@ use std::{
 use serde::Serialize;
 
 use crate::{
-    family::Ending,
     figures::{Counters, Figures},
+    process_tree::Ending,
 };
 
 /// How long a killed process may take to be gone (it may sit in the kernel) before the end is told without it.

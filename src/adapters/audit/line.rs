@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::{
-    nouns::{
+    domain::{
         limits::Limits,
         outcome::{Ended, Outcome},
     },

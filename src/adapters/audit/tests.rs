@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    nouns::{
+    domain::{
         error::{Code, Failure},
         id::RunId,
         limits::Limits,

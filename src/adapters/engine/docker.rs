@@ -44,7 +44,7 @@ use tokio::time::{Instant, sleep_until};
 pub use self::runtime::RuntimeSetting;
 
 use crate::{
-    nouns::id::SandboxId,
+    domain::id::SandboxId,
     ports::{
         engine::{Engine, EngineError, Listed, Probe, Sandbox, SandboxSpec, Signal},
         runner::RunnerImage,

@@ -37,7 +37,7 @@ use self::{
     storm::{Gust, STALL, Storm},
 };
 use crate::{
-    nouns::{
+    domain::{
         clock::{Clock, SystemClock},
         id::SandboxId,
     },

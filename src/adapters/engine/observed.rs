@@ -7,7 +7,7 @@ use futures_util::stream::BoxStream;
 use tokio::time::Instant;
 
 use crate::{
-    nouns::id::SandboxId,
+    domain::id::SandboxId,
     ports::{
         engine::{Engine, EngineError, Listed, Probe, Sandbox, SandboxSpec, Signal},
         observer::{CallFacts, Observer},

@@ -15,7 +15,7 @@ use prost::Message as _;
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
 use super::otlp::Answer;
-use crate::ground::config::Collector;
+use crate::config::Collector;
 
 /// How long a collector may take to answer, connecting included: what exporters take elsewhere (OTLP exporter, `timeout`).
 const ANSWER_MAX: Duration = Duration::from_secs(10);

@@ -19,7 +19,7 @@ use super::{
     post::post,
     spans::text,
 };
-use crate::{ground::config::Collector, nouns::id::InstanceId};
+use crate::{config::Collector, domain::id::InstanceId};
 
 /// Spans of one request to the collector.
 const BATCH_MAX: usize = 512;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::otlp::{AnyValue, KeyValue, Kind, Span, Status, Value};
 use crate::{
-    nouns::{
+    domain::{
         outcome::{Ended, Outcome},
         trace::TraceContext,
     },

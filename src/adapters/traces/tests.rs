@@ -14,8 +14,8 @@ use super::{
     *,
 };
 use crate::{
-    ground::config::{Config, Sources, load},
-    nouns::{clock::ManualClock, id::RequestId},
+    config::{Config, Sources, load},
+    domain::{clock::ManualClock, id::RequestId},
 };
 
 fn collector(port: u16) -> Collector {

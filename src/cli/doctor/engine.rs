@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::finding::{Findings, Level};
 use crate::{
     app::{App, StartError},
-    ground::config::Config,
+    config::Config,
     ports::{
         engine::{Engine, Probe},
         runner::{Protocol, Runner},

@@ -8,7 +8,7 @@ use super::finding::Findings;
 use crate::{
     adapters::{audit::Audit, traces},
     app,
-    ground::config::{BindAddr, Config},
+    config::{BindAddr, Config},
     ports::store::{Owner, Store},
 };
 

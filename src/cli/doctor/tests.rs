@@ -12,7 +12,7 @@ use super::{
 use crate::{
     adapters::engine::fake::{FakeEngine, Offered, StartFault},
     app::StartError,
-    ground::config::{self, Config, Sources},
+    config::{self, Config, Sources},
     ports::{
         engine::{Engine, EngineError, ImageId},
         runner::RunnerImage,

@@ -6,7 +6,7 @@ use super::{
     Rejected::{Expired, Malformed, Signature, TooFarAhead},
     *,
 };
-use crate::nouns::made_up::{Alteration, altered, cases};
+use crate::domain::fuzz_support::{Alteration, altered, cases};
 
 const EXPIRES: i64 = 1_800_000_000;
 const CONVERSATION: &str = "conversation";

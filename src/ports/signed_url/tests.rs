@@ -4,7 +4,7 @@ use super::{
     Rejected::{Expired, Malformed, Signature, TooFarAhead},
     *,
 };
-use crate::nouns::long::rounds;
+use crate::domain::test_scale::rounds;
 
 const NOW: i64 = 1_800_000_000;
 const EXPIRES: i64 = NOW + 3600;

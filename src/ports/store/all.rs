@@ -8,7 +8,7 @@ use rustix::{
 };
 
 use super::{Store, StoreError};
-use crate::nouns::id::ConversationId;
+use crate::domain::id::ConversationId;
 
 /// A conversation that has a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::io;
 use rustix::io::Errno;
 
 use super::RootError;
-use crate::nouns::error::{Code, Failure};
+use crate::domain::error::{Code, Failure};
 
 /// Why the store did not do it.
 #[derive(Debug, thiserror::Error)]

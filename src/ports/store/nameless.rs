@@ -12,7 +12,7 @@ use rustix::{
 };
 
 use super::{Conversation, Store, StoreError, fresh_name};
-use crate::nouns::id::{ConversationId, Language};
+use crate::domain::id::{ConversationId, Language};
 
 /// Where the languages in use are written down.
 const LANGUAGES: &str = ".languages";

@@ -34,7 +34,7 @@ use super::{
     Conversation, Handover, Store, StoreError, Usage, fresh_name,
     root::{RootError, clear_incoming, open_own, own_folder},
 };
-use crate::nouns::id::ConversationId;
+use crate::domain::id::ConversationId;
 
 const IMAGE: &str = "disk.ext4";
 const POINT: &str = "disk";

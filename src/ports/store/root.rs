@@ -24,7 +24,7 @@ use super::{
     fresh_name,
     own_disk::OwnDisks,
 };
-use crate::nouns::id::{ConversationId, InstanceId};
+use crate::domain::id::{ConversationId, InstanceId};
 
 /// Processes that may share one root.
 const SERVERS_MAX: usize = 16;

@@ -22,7 +22,7 @@ use std::{
 use rustix::fs::{CWD, FileType};
 
 use super::*;
-use crate::nouns::id::ConversationId;
+use crate::domain::id::ConversationId;
 
 const OWNER: Owner = Owner { uid: 1000, gid: 1000 };
 const ALL: ListBounds = ListBounds { entries_max: 1000, depth_max: 16 };

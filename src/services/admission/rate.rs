@@ -15,7 +15,7 @@ use governor::{
 };
 
 use crate::{
-    nouns::error::{Code, Failure},
+    domain::error::{Code, Failure},
     ports::auth::Principal,
 };
 

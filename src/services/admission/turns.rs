@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-use crate::nouns::id::ConversationId;
+use crate::domain::id::ConversationId;
 
 /// One turn at a time for each conversation. An entry lives as long as somebody holds or awaits its turn.
 #[derive(Debug, Default)]

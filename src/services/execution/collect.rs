@@ -1,6 +1,6 @@
 //! Puts a run's output together from its log.
 
-use crate::nouns::{
+use crate::domain::{
     event::{Event, EventKind, StreamKind},
     outcome::Figures,
 };

@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 
 use super::{feed::feed, input::Fed, log::EventLog};
 use crate::{
-    nouns::{
+    domain::{
         error::{Code, Failure},
         event::StreamKind,
         id::SandboxId,

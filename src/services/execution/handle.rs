@@ -14,7 +14,7 @@ use super::{
     report::Report,
 };
 use crate::{
-    nouns::{
+    domain::{
         error::{Code, Failure},
         id::{Language, RunId},
     },

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    nouns::error::{Code, Failure},
+    domain::error::{Code, Failure},
     services::frames,
 };
 

@@ -12,7 +12,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use tokio::{sync::watch, time::Instant};
 
-use crate::nouns::event::{Event, EventKind, StreamKind};
+use crate::domain::event::{Event, EventKind, StreamKind};
 
 /// What an event costs beside its bytes: a program that prints single characters is bounded too.
 const EVENT_COST_BYTES: usize = 64;
@@ -309,7 +309,7 @@ mod tests {
         assert!(matches!(cut.kind, EventKind::Cut { stdout_bytes: 1.., .. }), "{cut:?}");
         let facts = log.facts();
         assert!(facts.newest == 1011 && facts.started_at.is_some() && facts.ended_at.is_none() && facts.kept_bytes > 0);
-        log.add(EventKind::Failed(crate::nouns::error::Failure::argument("a", "b")));
+        log.add(EventKind::Failed(crate::domain::error::Failure::argument("a", "b")));
         log.progress();
         assert_eq!((log.facts().newest, log.facts().ended_at.is_some()), (1012, true));
     }

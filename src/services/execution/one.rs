@@ -23,7 +23,7 @@ use super::{
     verdict,
 };
 use crate::{
-    nouns::{
+    domain::{
         error::Failure,
         event::EventKind,
         id::{RunId, SandboxId},

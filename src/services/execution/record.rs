@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{Report, one::OneRun};
 use crate::{
-    nouns::error::Failure,
+    domain::error::Failure,
     ports::observer::{FileFact, RunFacts, Stages},
     services::files::{Change, FileEntry},
 };

@@ -2,7 +2,7 @@
 
 use super::collect::Captured;
 use crate::{
-    nouns::{
+    domain::{
         event::FileNote,
         id::{ConversationId, Language, RunId},
         outcome::Outcome,

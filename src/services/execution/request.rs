@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::{
-    nouns::{
+    domain::{
         id::{ConversationId, Language},
         limits::Limits,
         trace::TraceContext,

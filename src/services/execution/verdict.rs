@@ -1,7 +1,7 @@
 //! Decides how a run ended, from facts only: who stopped it, the kernel's counters, the exit status.
 
 use super::drive::{Driven, End, How};
-use crate::nouns::{
+use crate::domain::{
     limits::Limits,
     outcome::{Ended, Figures, Outcome},
 };

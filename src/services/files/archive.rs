@@ -22,7 +22,7 @@ use tracing::debug;
 
 use super::{Download, Files, space, written};
 use crate::{
-    nouns::{
+    domain::{
         error::{Code, Failure},
         id::ConversationId,
     },

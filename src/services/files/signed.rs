@@ -7,7 +7,7 @@ use tracing::{debug, info};
 
 use super::{Files, media::media_type};
 use crate::{
-    nouns::{
+    domain::{
         error::{Code, Failure},
         id::ConversationId,
     },

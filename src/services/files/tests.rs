@@ -1,7 +1,7 @@
 //! The ceilings and the ways to be refused. Names, links and downloads are tested where they are served.
 
 use super::*;
-use crate::{nouns::clock::ManualClock, ports::store::Owner};
+use crate::{domain::clock::ManualClock, ports::store::Owner};
 
 const NOW: i64 = 1_800_000_000;
 

@@ -4,7 +4,7 @@ use bolero::{TypeGenerator, check, produce};
 use serde_json::json;
 
 use super::*;
-use crate::nouns::made_up::cases;
+use crate::domain::fuzz_support::cases;
 
 /// What a stream holds, up to what ends the conversation.
 type Heard = (Vec<Said>, Option<FrameError>);

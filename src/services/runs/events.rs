@@ -7,7 +7,7 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 
-use crate::{nouns::event::Event, services::execution::EventLog};
+use crate::{domain::event::Event, services::execution::EventLog};
 
 /// Events from this number on; ends after the last one of the run.
 pub(super) fn stream(log: Arc<EventLog>, from: u64) -> BoxStream<'static, Event> {

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Entry;
 use crate::{
-    nouns::{
+    domain::{
         event::Event,
         id::{ConversationId, RunId},
     },

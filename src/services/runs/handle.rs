@@ -9,7 +9,7 @@ use super::{
     view::{Entry, RunView},
 };
 use crate::{
-    nouns::{error::Failure, event::Event, id::RunId},
+    domain::{error::Failure, event::Event, id::RunId},
     services::execution::{Captured, Report},
 };
 

@@ -9,7 +9,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{Entry, RunsOptions};
-use crate::nouns::id::RunId;
+use crate::domain::id::RunId;
 
 pub(super) struct Registry {
     options: RunsOptions,

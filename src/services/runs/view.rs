@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    nouns::{
+    domain::{
         error::Failure,
         id::{ConversationId, Language, RunId},
     },

@@ -2,7 +2,7 @@
 //! `== name` before each file, `== writable` with `yes` when `/data` takes a file, and `== groups` with `open` where a folder
 //! can be made among the control groups. Pure.
 
-use crate::nouns::id::Language;
+use crate::domain::id::Language;
 
 /// What is read. A file that is not there is an empty part.
 const FILES: [&str; 7] = [

@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 use super::Inner;
 use crate::{
-    nouns::{
+    domain::{
         id::{ConversationId, SandboxId},
         limits::Limits,
     },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
-    nouns::id::{ConversationId, Language},
+    domain::id::{ConversationId, Language},
     ports::{
         engine::ImageId,
         store::{FolderId, Nameless},

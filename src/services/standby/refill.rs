@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::{Active, Entry, For, Inner, Stage, State, watch};
 use crate::{
-    nouns::id::{ConversationId, SandboxId},
+    domain::id::{ConversationId, SandboxId},
     ports::{engine::ImageId, runner::Runner},
 };
 

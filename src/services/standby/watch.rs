@@ -8,7 +8,7 @@ use tracing::{debug, warn};
 
 use super::{Inner, Stage};
 use crate::{
-    nouns::{event::StreamKind, id::SandboxId},
+    domain::{event::StreamKind, id::SandboxId},
     ports::{
         engine::{Output, SandboxSpec},
         runner::Protocol,

@@ -15,7 +15,7 @@ use mcp_sandbox_server::{
         },
         fake::FakeEngine,
     },
-    nouns::{
+    domain::{
         event::StreamKind,
         id::{InstanceId, SandboxId},
         limits::Limits,

@@ -7,6 +7,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use mcp_sandbox_server::{
     adapters::engine::fake::FakeEngine,
+    api::mcp::McpParts,
     app::{App, StartError},
     ports::{
         engine::Engine,
@@ -17,7 +18,6 @@ use mcp_sandbox_server::{
         proof::{Tested, Trial},
         retention::Retention,
     },
-    surfaces::mcp::McpParts,
 };
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};

@@ -7,11 +7,8 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use mcp_sandbox_server::{
     app::{self, App, StartError},
-    ground::{
-        config::{self, Config, Sources},
-        telemetry,
-    },
-    nouns::id::InstanceId,
+    config::{self, Config, Sources, telemetry},
+    domain::id::InstanceId,
     ports::{engine::Engine, runner::Catalog},
     services::{janitor::Janitor, proof::Tested, standby::Standbys},
 };

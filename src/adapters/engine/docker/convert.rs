@@ -12,7 +12,7 @@ use bollard::models::{
 
 use super::podman::Podman;
 use crate::{
-    nouns::{id::SandboxId, limits::Limits},
+    domain::{id::SandboxId, limits::Limits},
     ports::{
         engine::{ImageId, Listed, SandboxSpec},
         runner::RunnerImage,

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{TimeLimits, call, forks::Refusals};
 use crate::{
-    nouns::id::SandboxId,
+    domain::id::SandboxId,
     ports::engine::{EngineError, Exit},
 };
 

@@ -45,7 +45,7 @@ use self::{
 };
 use super::{RuntimeSetting, about, call, convert::Profile};
 use crate::{
-    nouns::id::SandboxId,
+    domain::id::SandboxId,
     ports::{
         engine::{EngineError, ImageId},
         runner::LABEL_RUNNER,

@@ -23,7 +23,7 @@ use super::{
     ending::{self, Ending},
 };
 use crate::{
-    nouns::{event::StreamKind, id::SandboxId},
+    domain::{event::StreamKind, id::SandboxId},
     ports::engine::{EngineError, Output, Sandbox, SandboxSpec},
 };
 

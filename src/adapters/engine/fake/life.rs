@@ -22,7 +22,7 @@ use super::{
     unavailable,
 };
 use crate::{
-    nouns::{event::StreamKind, id::SandboxId},
+    domain::{event::StreamKind, id::SandboxId},
     ports::engine::{EngineError, Exit, Output, Sandbox, SandboxSpec},
 };
 

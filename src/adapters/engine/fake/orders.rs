@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{FakeEngine, Record, StartFault};
 use crate::{
-    nouns::id::SandboxId,
+    domain::id::SandboxId,
     ports::{
         engine::{ImageId, Listed},
         runner::{LABEL_LANGUAGE, LABEL_RUNNER, RunnerImage},

@@ -5,7 +5,7 @@ use tokio::{io::AsyncWriteExt, time::Instant};
 
 use super::*;
 use crate::{
-    nouns::{clock::ManualClock, id::InstanceId, limits::Limits},
+    domain::{clock::ManualClock, id::InstanceId, limits::Limits},
     ports::engine::{Exit, Output},
 };
 

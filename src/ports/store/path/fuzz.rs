@@ -6,7 +6,7 @@ use bolero::{TypeGenerator, check, produce};
 use percent_encoding::percent_decode;
 
 use super::*;
-use crate::nouns::made_up::cases;
+use crate::domain::fuzz_support::cases;
 
 /// The rules of [`SafePath`], once more and one by one.
 fn keep_the_rules(names: &[Vec<u8>]) -> bool {

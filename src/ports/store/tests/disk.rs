@@ -1,7 +1,7 @@
 //! What takes space: measured whatever a program made of it, and deleted however deep or wide it is.
 
 use super::*;
-use crate::nouns::long::rounds;
+use crate::domain::test_scale::rounds;
 
 pub(super) const EVERYTHING: Usage = Usage { bytes: u64::MAX, entries: u64::MAX };
 

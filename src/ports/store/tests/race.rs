@@ -5,7 +5,7 @@ use std::{cell::Cell, sync::atomic::Ordering};
 use rustix::fs::RenameFlags;
 
 use super::{disk::EVERYTHING, *};
-use crate::nouns::long::rounds;
+use crate::domain::test_scale::rounds;
 
 const PATIENCE: Duration = Duration::from_mins(15);
 const SECRET: &[u8] = b"secret-of-another";

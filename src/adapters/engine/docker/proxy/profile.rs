@@ -10,7 +10,7 @@ use super::{
     rules::Denied,
 };
 use crate::{
-    nouns::{id::SandboxId, limits::Limits},
+    domain::{id::SandboxId, limits::Limits},
     ports::engine::{ImageId, SandboxSpec},
 };
 
@@ -103,7 +103,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::nouns::id::InstanceId;
+    use crate::domain::id::InstanceId;
 
     fn profile() -> Profile {
         Profile { runtime: None, own_seccomp: true, cgroup_v1: true, podman: None }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::{convert, images};
 use crate::{
-    nouns::id::SandboxId,
+    domain::id::SandboxId,
     ports::{engine::EngineError, runner::LABEL_RUNNER},
 };
 

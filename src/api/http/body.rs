@@ -1,0 +1,236 @@
+//! Bodies of requests: bounded in bytes and in time, announced as what they are, sent once.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    body::{Body, Bytes},
+    http::{HeaderMap, HeaderValue, header},
+};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde_json::{Map, Value, error::Category};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+
+use super::json;
+use crate::domain::error::{Code, Failure};
+
+/// Values in one JSON body, keys and values of objects counted one each.
+const VALUES_MAX: usize = 10_000;
+
+/// What a permit is for.
+const UNIT_BYTES: usize = 1024;
+
+/// How much of a body that nobody wants is let in, and for how long.
+const DISCARD_BYTES_MAX: usize = 256 << 10;
+const DISCARD_MAX: Duration = Duration::from_millis(200);
+
+/// Lets in what is on its way and throws it away. A connection that is closed while its client still writes takes the answer
+/// with it, so whoever refuses a request unread does this before the answer goes out.
+pub async fn discard(body: Body) {
+    let mut body = Limited::new(body, DISCARD_BYTES_MAX);
+    let rest = async { while matches!(body.frame().await, Some(Ok(_))) {} };
+    // Who sends more or more slowly may be cut off.
+    drop(timeout(DISCARD_MAX, rest).await);
+}
+
+/// How bodies are taken in, and the room that they share. A clone has the same room.
+#[derive(Debug, Clone)]
+pub struct Bodies {
+    bytes_max: usize,
+    read_max: Duration,
+    /// A permit for each started [`UNIT_BYTES`].
+    room: Arc<Semaphore>,
+}
+
+/// A body, and its part of the room until nobody has it any more.
+struct Held {
+    bytes: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Why a body was not read.
+enum Unread {
+    TooLarge,
+    BrokeOff,
+    TooSlow,
+    NoRoom,
+}
+
+impl Bodies {
+    /// The largest, in bytes; how long a client may take to send one; and what all that are here at once may take, in
+    /// bytes: at least one of the largest.
+    pub fn new(bytes_max: usize, read_max: Duration, together_bytes_max: usize) -> Self {
+        let units = together_bytes_max.max(bytes_max).div_ceil(UNIT_BYTES).min(Semaphore::MAX_PERMITS);
+        Self { bytes_max, read_max, room: Arc::new(Semaphore::new(units)) }
+    }
+
+    /// The largest, in bytes.
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// The same room for smaller ones.
+    #[must_use]
+    pub fn at_most(&self, bytes_max: usize) -> Self {
+        Self { bytes_max: self.bytes_max.min(bytes_max), ..self.clone() }
+    }
+
+    /// A whole body. It takes room as it comes, so that many who announce much and send nothing keep nobody out.
+    ///
+    /// # Errors
+    /// [`Code::TooLarge`], [`Code::BodyTimeout`], [`Code::UnsupportedMediaType`] for a compressed one,
+    /// [`Code::InvalidRequest`] for one that breaks off, [`Code::QueueFull`] when too many are here at once.
+    pub async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
+        plain(headers)?;
+        let max = self.bytes_max;
+        let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        if announced.is_some_and(|length: u64| length > max as u64) {
+            return Err(self.unread(&Unread::TooLarge));
+        }
+        let read = timeout(self.read_max, self.collect(Limited::new(body, max))).await;
+        read.unwrap_or(Err(Unread::TooSlow)).map_err(|why| self.unread(&why))
+    }
+
+    async fn collect(&self, mut body: Limited<Body>) -> Result<Bytes, Unread> {
+        let room = |units| Arc::clone(&self.room).try_acquire_many_owned(units).map_err(|_| Unread::NoRoom);
+        let (mut held, mut length, mut pieces) = (room(0)?, 0_usize, Vec::new());
+        while let Some(frame) = body.frame().await {
+            let frame = frame
+                .map_err(|error| if error.is::<LengthLimitError>() { Unread::TooLarge } else { Unread::BrokeOff })?;
+            let Ok(piece) = frame.into_data() else { continue };
+            length += piece.len();
+            let more = length.div_ceil(UNIT_BYTES).saturating_sub(held.num_permits());
+            held.merge(room(u32::try_from(more).map_err(|_| Unread::NoRoom)?)?);
+            pieces.push(piece);
+        }
+        let bytes = if pieces.len() == 1 { pieces.remove(0) } else { pieces.concat().into() };
+        Ok(Bytes::from_owner(Held { bytes, _room: held }))
+    }
+
+    fn unread(&self, why: &Unread) -> Failure {
+        let max = self.bytes_max;
+        match why {
+            Unread::TooLarge => {
+                let why =
+                    format!("The body is larger than {max} bytes: send less, or write the data in several files.");
+                Failure::new(Code::TooLarge, why)
+            }
+            Unread::BrokeOff => Failure::new(Code::InvalidRequest, "The body broke off: send it again."),
+            Unread::TooSlow => {
+                let why = format!("The body took longer than {} s: send it faster.", self.read_max.as_secs());
+                Failure::new(Code::BodyTimeout, why)
+            }
+            Unread::NoRoom => {
+                let why = "Too much is being sent to the server at once: send it again in a moment.";
+                Failure::new(Code::QueueFull, why)
+            }
+        }
+    }
+
+    /// A body that is one JSON object.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; [`Code::UnsupportedMediaType`] when it is not announced as JSON, [`Code::InvalidRequest`] when
+    /// it is none, or holds a key twice.
+    pub async fn json(&self, headers: &HeaderMap, body: Body) -> Result<(Map<String, Value>, Bytes), Failure> {
+        if media_type(headers)? != "application/json" {
+            let why = "The body is not announced as JSON: send the header `Content-Type: application/json`.";
+            return Err(Failure::new(Code::UnsupportedMediaType, why));
+        }
+        let bytes = self.read(headers, body).await?;
+        json::check(&bytes, VALUES_MAX).map_err(|error| not_json(&error))?;
+        match serde_json::from_slice(&bytes).map_err(|error| not_json(&error))? {
+            Value::Object(members) => Ok((members, bytes)),
+            _ => Err(Failure::new(Code::InvalidRequest, "The body is not one JSON object: send an object.")),
+        }
+    }
+}
+
+/// The media type of a body in lower case, without parameters; empty when none is announced.
+///
+/// # Errors
+/// [`Code::InvalidRequest`] when two are announced.
+pub fn media_type(headers: &HeaderMap) -> Result<String, Failure> {
+    let mut kinds = headers.get_all(header::CONTENT_TYPE).iter();
+    let kind = kinds.next().map(HeaderValue::to_str).and_then(Result::ok).unwrap_or_default();
+    if kinds.next().is_some() {
+        let why = "The header `content-type` is there twice: send it once.";
+        return Err(Failure::new(Code::InvalidRequest, why));
+    }
+    Ok(kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+}
+
+fn plain(headers: &HeaderMap) -> Result<(), Failure> {
+    let is_identity = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
+    if headers.get_all(header::CONTENT_ENCODING).iter().all(is_identity) {
+        return Ok(());
+    }
+    let why = "The body is compressed: send it as it is, without Content-Encoding.";
+    Err(Failure::new(Code::UnsupportedMediaType, why))
+}
+
+fn not_json(error: &serde_json::Error) -> Failure {
+    let place = format!("line {}, column {}", error.line(), error.column());
+    let why = match error.classify() {
+        Category::Data => format!("The body holds {} ({place}).", json::reason(error)),
+        Category::Eof => "The body is not JSON: it ends too early.".to_owned(),
+        Category::Syntax | Category::Io => format!("The body is not JSON: see {place}."),
+    };
+    Failure::new(Code::InvalidRequest, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    fn bodies() -> Bodies {
+        Bodies::new(4096, Duration::from_secs(5), 8192)
+    }
+
+    async fn read(bodies: &Bodies, bytes: usize) -> Result<Bytes, Code> {
+        bodies.read(&HeaderMap::new(), Body::from(vec![b'x'; bytes])).await.map_err(|failure| failure.code)
+    }
+
+    #[tokio::test]
+    async fn bodies_share_one_room_and_give_it_back() {
+        let bodies = bodies();
+        let first = read(&bodies, 4096).await.expect("it fits");
+        let second = read(&bodies.at_most(9999), 4096).await.expect("it fits");
+        assert_eq!(read(&bodies, 1).await, Err(Code::QueueFull));
+        assert_eq!(read(&bodies, 0).await, Ok(Bytes::new()));
+        let kept = first.slice(..10);
+        drop(first);
+        assert_eq!(read(&bodies, 1).await, Err(Code::QueueFull), "a part of it is still held");
+        drop((kept, second));
+        assert_eq!(read(&bodies, 4096).await.map(|bytes| bytes.len()), Ok(4096));
+        assert_eq!(bodies.room.available_permits(), 8);
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_takes_no_room() {
+        let bodies = bodies();
+        assert_eq!(read(&bodies, 4097).await, Err(Code::TooLarge));
+        assert_eq!(read(&bodies.at_most(10), 11).await, Err(Code::TooLarge));
+        let pieces = [Ok("some"), Err(std::io::Error::other("gone"))];
+        let broken = bodies.read(&HeaderMap::new(), Body::from_stream(stream::iter(pieces))).await;
+        assert_eq!(broken.map_err(|failure| failure.code), Err(Code::InvalidRequest));
+        assert_eq!(bodies.room.available_permits(), 8);
+    }
+
+    #[tokio::test]
+    async fn pieces_become_one() {
+        let pieces = ["one ", "", "two"].map(Ok::<_, std::io::Error>);
+        let read = bodies().read(&HeaderMap::new(), Body::from_stream(stream::iter(pieces))).await;
+        assert_eq!(read.expect("a body"), "one two");
+    }
+}

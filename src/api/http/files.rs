@@ -1,0 +1,173 @@
+//! `GET|HEAD /files/{conversationId}/{path}?expires=…&sig=…`: a file by its signed link, without a token.
+//!
+//! Owns the form of the request and of the answer. Whether a link is good and what it opens is the service's to say. The
+//! path is taken raw from the request, split at slashes and each name decoded exactly once: what a router decodes for
+//! its own purposes is not looked at.
+
+#[cfg(test)]
+mod fuzz;
+mod present;
+mod range;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{OriginalUri, Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header},
+    response::{IntoResponse as _, Response},
+    routing::any,
+};
+use futures_util::stream;
+
+use self::range::{Asked, Part};
+use super::failure::HttpFailure;
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::RequestId,
+    },
+    ports::store::decode_component,
+    services::files::{Content, Download, Files, SignedLink},
+};
+
+/// On every answer, refusals too: nothing a program wrote runs, is guessed at, is kept by a cache, is embedded elsewhere
+/// or tells another site where it came from.
+const ALWAYS: [(HeaderName, HeaderValue); 7] = [
+    (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'")),
+    (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
+    (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    (HeaderName::from_static("x-robots-tag"), HeaderValue::from_static("noindex")),
+    (header::CACHE_CONTROL, HeaderValue::from_static("private, no-store, no-transform")),
+    (header::ACCEPT_RANGES, HeaderValue::from_static("bytes")),
+];
+
+/// The routes of downloads. Everything below `/files` ends here, so that nothing tells a bad link from no link.
+pub fn router(files: Arc<Files>) -> Router {
+    let serve = any(serve);
+    Router::new()
+        .route("/files", serve.clone())
+        .route("/files/", serve.clone())
+        .route("/files/{*path}", serve)
+        .with_state(files)
+}
+
+async fn serve(State(files): State<Arc<Files>>, OriginalUri(uri): OriginalUri, request: Request) -> Response {
+    let id = request.extensions().get::<RequestId>().copied().unwrap_or_else(RequestId::new);
+    let mut response = match *request.method() {
+        Method::GET | Method::HEAD => match files.open_signed(link(&uri)).await {
+            Ok(download) => answer(request.method(), request.headers(), download),
+            Err(failure) => HttpFailure(failure, id).into_response(),
+        },
+        _ => not_allowed(id),
+    };
+    for (name, value) in ALWAYS {
+        response.headers_mut().insert(name, value);
+    }
+    response
+}
+
+fn not_allowed(id: RequestId) -> Response {
+    let failure =
+        Failure::new(Code::MethodNotAllowed, "Files are downloaded with GET or HEAD and changed through the tools.");
+    let mut response = HttpFailure(failure, id).into_response();
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
+}
+
+/// Takes a link apart; `None` when it has not the form of one.
+fn link(uri: &Uri) -> Option<SignedLink> {
+    let mut names = uri.path().strip_prefix("/files/")?.split('/').map(|name| decode_component(name).ok());
+    let conversation = names.next()??;
+    let components = names.collect::<Option<Vec<_>>>()?;
+    let (mut expires, mut signature) = (None, None);
+    for parameter in uri.query()?.split('&') {
+        let (name, value) = parameter.split_once('=')?;
+        let slot = match name {
+            "expires" => &mut expires,
+            "sig" => &mut signature,
+            _ => return None,
+        };
+        if slot.replace(value.to_owned()).is_some() {
+            return None;
+        }
+    }
+    Some(SignedLink { conversation, components, expires: expires?, signature: signature? })
+}
+
+/// A file for somebody who has the right to it, with the headers that keep browsers from running it.
+pub fn present_to(method: &Method, asked: &HeaderMap, download: Download) -> Response {
+    let mut response = answer(method, asked, download);
+    for (name, value) in ALWAYS {
+        response.headers_mut().insert(name, value);
+    }
+    response
+}
+
+fn answer(method: &Method, asked: &HeaderMap, download: Download) -> Response {
+    let Download { name, media_type, size, modified_unix_s, etag, content } = download;
+    let part = match range::asked(method, asked, &etag, size) {
+        Asked::NotModified => return with_validators(StatusCode::NOT_MODIFIED.into_response(), &etag, modified_unix_s),
+        Asked::NotThisOne => {
+            return with_validators(StatusCode::PRECONDITION_FAILED.into_response(), &etag, modified_unix_s);
+        }
+        Asked::Nowhere => {
+            let mut response = StatusCode::RANGE_NOT_SATISFIABLE.into_response();
+            set(&mut response, header::CONTENT_RANGE, &format!("bytes */{size}"));
+            return with_validators(response, &etag, modified_unix_s);
+        }
+        Asked::Whole => None,
+        Asked::Part(part) => Some(part),
+    };
+    let Part { first, length } = part.unwrap_or(Part { first: 0, length: size });
+    let body = if *method == Method::HEAD { Body::empty() } else { body(content, first, length) };
+    let mut response = Response::new(body);
+    if part.is_some() {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        set(&mut response, header::CONTENT_RANGE, &format!("bytes {first}-{}/{size}", first + length - 1));
+    }
+    let (content_type, disposition) = present::present(media_type, &name);
+    set(&mut response, header::CONTENT_TYPE, content_type);
+    set(&mut response, header::CONTENT_DISPOSITION, &disposition);
+    response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    with_validators(response, &etag, modified_unix_s)
+}
+
+/// Exactly `length` bytes. A file that became shorter ends the connection: a part must not pass for the whole.
+fn body(content: Content, first: u64, length: u64) -> Body {
+    Body::from_stream(stream::try_unfold((content, first, length), |(content, at, left)| async move {
+        if left == 0 {
+            return Ok::<_, std::io::Error>(None);
+        }
+        let chunk = content.chunk(at, left).await?;
+        let read = chunk.len() as u64;
+        Ok(Some((chunk, (content, at + read, left - read))))
+    }))
+}
+
+fn with_validators(mut response: Response, etag: &str, modified_unix_s: i64) -> Response {
+    set(&mut response, header::ETAG, etag);
+    if let Some(date) = http_date(modified_unix_s) {
+        set(&mut response, header::LAST_MODIFIED, &date);
+    }
+    response
+}
+
+/// A file's time in the form of HTTP; `None` for times a program made up that the form cannot hold.
+fn http_date(unix_s: i64) -> Option<String> {
+    /// The end of the year 9999.
+    const LAST: u64 = 253_402_300_799;
+    let unix_s = u64::try_from(unix_s).ok().filter(|&unix_s| unix_s <= LAST)?;
+    Some(httpdate::fmt_http_date(std::time::UNIX_EPOCH + std::time::Duration::from_secs(unix_s)))
+}
+
+/// Sets a header whose value is visible ASCII by the way it is made.
+fn set(response: &mut Response, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(name, value);
+    }
+}

@@ -1,0 +1,178 @@
+//! Which names this server answers to: `Host` and `Origin`, against DNS rebinding and foreign pages.
+//!
+//! The MCP specification demands the `Origin` check (2026-07-28, basic/transports/streamable-http).
+
+use std::{collections::HashSet, sync::Arc};
+
+use axum::{
+    Extension,
+    extract::{Request, State},
+    http::{HeaderMap, Uri, header, uri::Authority},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+
+use super::failure::HttpFailure;
+use crate::domain::{
+    error::{Code, Failure},
+    id::RequestId,
+};
+
+const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+
+/// The allowed host names, lower case, without ports.
+#[derive(Debug, Clone)]
+pub struct Names {
+    hosts: HashSet<String>,
+    public_origin: String,
+}
+
+impl Names {
+    /// The host of the public address, this machine's loopback names, and more.
+    pub fn new(public_base_url: &Uri, more: impl IntoIterator<Item = String>) -> Self {
+        let public = public_base_url.host().map(str::to_lowercase);
+        let hosts = LOOPBACK.iter().map(|name| (*name).to_owned()).chain(public).chain(more);
+        let hosts = hosts.map(|name| name.trim().to_lowercase()).filter(|name| !name.is_empty()).collect();
+        let scheme = public_base_url.scheme_str().unwrap_or("http");
+        let authority = public_base_url.authority().map_or("", Authority::as_str);
+        Self { hosts, public_origin: format!("{scheme}://{authority}").to_lowercase() }
+    }
+
+    fn host_is_ours(&self, host: &str) -> bool {
+        let Ok(authority) = host.parse::<Authority>() else { return false };
+        // An authority may hold `user@`, and its parser lets a port be any text; a Host header may have neither.
+        let port = host.strip_prefix(authority.host()).map(|rest| rest.strip_prefix(':').unwrap_or(rest));
+        port.is_some_and(|port| port.is_empty() || port.parse::<u16>().is_ok())
+            && self.hosts.contains(&authority.host().to_lowercase())
+    }
+
+    /// The public address is compared whole. A loopback name or an extra one may use any port and scheme, since a
+    /// published port or a proxy may differ from ours.
+    fn origin_is_ours(&self, origin: &str) -> bool {
+        let lower = origin.to_lowercase();
+        if lower == self.public_origin {
+            return true;
+        }
+        let rest = lower.strip_prefix("http://").or_else(|| lower.strip_prefix("https://"));
+        rest.is_some_and(|host| !host.contains('/') && self.host_is_ours(host))
+    }
+
+    fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Failure> {
+        let one = |name: header::HeaderName| {
+            let mut values = headers.get_all(&name).iter();
+            match (values.next(), values.next()) {
+                (value, None) => Ok(value.map(|v| v.to_str().unwrap_or("\u{fffd}"))),
+                _ => Err(Failure::new(
+                    Code::InvalidRequest,
+                    format!("The header `{name}` is there twice: send it once."),
+                )),
+            }
+        };
+        let host = one(header::HOST)?
+            .ok_or_else(|| Failure::new(Code::InvalidRequest, "The header `Host` is missing: send it."))?;
+        let same = uri.authority().is_none_or(|authority| authority.as_str().eq_ignore_ascii_case(host));
+        if !same || !self.host_is_ours(host) {
+            return Err(Failure::new(
+                Code::Forbidden,
+                "This server does not answer to that host name: the operator adds it with PUBLIC_BASE_URL or \
+                 SANDBOX_SERVER__ALLOWED_HOSTS.",
+            ));
+        }
+        match one(header::ORIGIN)? {
+            Some(origin) if !self.origin_is_ours(origin) => Err(Failure::new(
+                Code::Forbidden,
+                "Pages of that origin may not use this server: the operator sets PUBLIC_BASE_URL to the page's address.",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Lets requests pass that are addressed to us and come from no foreign page.
+pub async fn check(
+    State(names): State<Arc<Names>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match names.check(request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(failure) => HttpFailure(failure, id).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    fn names() -> Names {
+        Names::new(&Uri::from_static("https://Sandbox.Example.com:8443"), ["extra.test".to_owned(), " ".to_owned()])
+    }
+
+    #[test]
+    fn hosts() {
+        let names = names();
+        for good in ["localhost", "LOCALHOST:1", "127.0.0.1:8080", "[::1]:9", "sandbox.example.com", "extra.test:80"] {
+            assert!(names.host_is_ours(good), "{good}");
+        }
+        for bad in [
+            "",
+            "evil.test",
+            "localhost.evil.test",
+            "127.0.0.2",
+            "a@localhost",
+            "localhost:80.evil.test",
+            "local host",
+            "localhost:x y",
+        ] {
+            assert!(!names.host_is_ours(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn origins() {
+        let names = names();
+        for good in ["https://sandbox.example.com:8443", "http://localhost:3000", "http://[::1]", "https://extra.test"]
+        {
+            assert!(names.origin_is_ours(good), "{good}");
+        }
+        for bad in [
+            "null",
+            "",
+            "https://sandbox.example.com.evil.test",
+            "https://evil.test",
+            "file://localhost",
+            "http://localhost/x",
+            "http://a@localhost",
+            "localhost",
+        ] {
+            assert!(!names.origin_is_ours(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn requests() {
+        let names = names();
+        let with = |pairs: &[(&'static str, &'static str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in pairs {
+                headers.append(*name, HeaderValue::from_static(value));
+            }
+            headers
+        };
+        let check = |uri: &'static str, pairs: &[(&'static str, &'static str)]| {
+            names.check(&Uri::from_static(uri), &with(pairs)).map_err(|failure| failure.code)
+        };
+        assert_eq!(check("/", &[("host", "localhost:8080")]), Ok(()));
+        assert_eq!(check("http://localhost:8080/", &[("host", "localhost:8080")]), Ok(()));
+        assert_eq!(check("/", &[]), Err(Code::InvalidRequest));
+        assert_eq!(check("/", &[("host", "localhost"), ("host", "localhost")]), Err(Code::InvalidRequest));
+        assert_eq!(check("http://evil.test/", &[("host", "localhost")]), Err(Code::Forbidden));
+        assert_eq!(check("/", &[("host", "evil.test")]), Err(Code::Forbidden));
+        assert_eq!(check("/", &[("host", "localhost"), ("origin", "http://evil.test")]), Err(Code::Forbidden));
+        let twice = [("host", "localhost"), ("origin", "http://localhost"), ("origin", "http://localhost")];
+        assert_eq!(check("/", &twice), Err(Code::InvalidRequest));
+    }
+}

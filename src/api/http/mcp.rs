@@ -1,0 +1,264 @@
+//! `/mcp`: which of rmcp's three ways of serving a request takes, and what is checked before rmcp sees it.
+//!
+//! ```text
+//! POST ─ headers ─ body (bounded in bytes and time) ─ envelope ─┬─ has a session id, or initialize over SSE ─ sessions
+//!                                                              ├─ takes SSE ─ stateless, kept alive by comments
+//!                                                              └─ a bare call ─ stateless, plain JSON
+//! GET, DELETE ─ sessions
+//! GET /mcp/events ─ the feed of all runs, see [`events`]
+//! rmcp spawns: a task for each session (ends when idle or at shutdown), a task for each stateless request
+//! ```
+//!
+//! Sessions exist for clients of the handshake era, whose `notifications/cancelled` only a session can match to its
+//! request. A bare call names no `Accept` that rmcp takes, so the header is repaired. Everything refused here is told as a
+//! JSON-RPC error. Who asks was decided before; hosts and origins were checked before.
+
+mod envelope;
+mod events;
+mod refusal;
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use rmcp::transport::streamable_http_server::{
+    StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{envelope::Envelope, refusal::Refusal};
+use crate::{
+    api::{
+        http::body::{Bodies, discard},
+        mcp::{McpParts, McpServer, OneAnswer},
+    },
+    domain::error::Code,
+    ports::auth::Principal,
+    services::runs::Runs,
+};
+
+/// A session outlives its longest silence, a run that waited for its turn, by this much.
+const SESSION_MARGIN: Duration = Duration::from_mins(5);
+/// Open sessions at once: each holds memory until it is idle for long enough.
+const SESSIONS_MAX: usize = 1000;
+/// Headers that decide what a request means: twice the same is a question of who reads which.
+const ONCE: [&str; 7] = [
+    "content-type",
+    "content-length",
+    "content-encoding",
+    "mcp-session-id",
+    "mcp-protocol-version",
+    "mcp-method",
+    "mcp-name",
+];
+const BOTH_KINDS: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+
+/// How requests are taken in.
+#[derive(Debug, Clone)]
+pub struct McpHttpOptions {
+    /// How bodies are taken in.
+    pub bodies: Bodies,
+    /// The longest that a call can be silent: waiting for its turn and running.
+    pub run_max: Duration,
+    /// Ends every stream and session.
+    pub shutdown: CancellationToken,
+}
+
+/// What the header `mcp-name` calls the tool that begins a run.
+const RUN_TOOLS: [&str; 2] = ["sandbox.run_code", "sandbox_run_code"];
+
+type Service = StreamableHttpService<McpServer, LocalSessionManager>;
+
+struct Mount {
+    sessions: Service,
+    stream: Service,
+    plain: Service,
+    manager: Arc<LocalSessionManager>,
+    runs: Runs,
+    bodies: Bodies,
+}
+
+/// The route. Whoever mounts it lets nobody in without a `Principal` among the request's extensions.
+pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
+    let mut manager = LocalSessionManager::default();
+    manager.session_config.keep_alive = Some(options.run_max + SESSION_MARGIN);
+    let manager = Arc::new(manager);
+    let runs = parts.runs.clone();
+    let feed = get(events::watch).with_state(runs.clone());
+    let server = McpServer::http(parts);
+    let base = StreamableHttpServerConfig::default()
+        .disable_allowed_hosts()
+        .disable_allowed_origins()
+        .with_max_request_body_bytes(options.bodies.bytes_max())
+        .with_cancellation_token(options.shutdown.clone());
+    let service = |config| {
+        let server = server.clone();
+        Service::new(move || Ok(server.for_another()), Arc::clone(&manager), config)
+    };
+    let mount = Mount {
+        sessions: service(base.clone()),
+        stream: service(base.clone().with_legacy_session_mode(false)),
+        plain: service(base.with_legacy_session_mode(false).with_json_response(true)),
+        manager: Arc::clone(&manager),
+        runs,
+        bodies: options.bodies.clone(),
+    };
+    Router::new()
+        .route("/mcp", post(call).get(session).delete(session))
+        .with_state(Arc::new(mount))
+        .route("/mcp/events", feed)
+}
+
+/// Streams that a session's client opens, and the end of a session.
+async fn session(State(mount): State<Arc<Mount>>, request: Request) -> Response {
+    let response = mount.sessions.handle(request).await.map(Body::new);
+    refusal::as_json_rpc(response, None).await
+}
+
+async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
+    let (mut head, body) = request.into_parts();
+    let taken = async {
+        check_headers(&head.headers)?;
+        if let Err(full) = mount.room(&head) {
+            discard(body).await;
+            return Err(full);
+        }
+        let body = mount.bodies.read(&head.headers, body).await.map_err(|failure| Refusal::from(&failure))?;
+        let envelope = Envelope::read(&body)?;
+        check_method(&head.headers, &envelope)?;
+        Ok::<_, Refusal>((body, envelope))
+    };
+    let (body, envelope) = match taken.await {
+        Ok(taken) => taken,
+        Err(refusal) => return refusal.of(&head).into_response(),
+    };
+    let service = match mount.choose(&mut head, &envelope).await {
+        Ok(service) => service,
+        Err(refusal) => return refusal.of(&head).into_response(),
+    };
+    let response = service.handle(Request::from_parts(head, Body::from(body))).await.map(Body::new);
+    refusal::as_json_rpc(response, envelope.id).await
+}
+
+impl Mount {
+    /// Refuses unread what says in its headers that it would begin a run, when no run can begin. Other requests are read
+    /// first even then: only the body tells what they are, and it may be the cancellation that makes room.
+    fn room(&self, head: &Parts) -> Result<(), Refusal> {
+        let says = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let begins_a_run = says("mcp-method") == "tools/call" && RUN_TOOLS.contains(&says("mcp-name"));
+        match head.extensions.get::<Principal>() {
+            Some(who) if begins_a_run => self.runs.room(who).map_err(|failure| Refusal::from(&failure)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn choose(&self, head: &mut Parts, envelope: &Envelope) -> Result<&Service, Refusal> {
+        let in_session = head.headers.contains_key("mcp-session-id");
+        let streams = accepts(&head.headers, "text/event-stream");
+        head.headers.insert(header::ACCEPT, BOTH_KINDS);
+        if !streams {
+            head.extensions.insert(OneAnswer);
+        }
+        if in_session && streams {
+            return Ok(&self.sessions);
+        }
+        match (streams, envelope.method == "initialize") {
+            (true, true) => self.room_for_a_session().await.map(|()| &self.sessions),
+            (true, false) => Ok(&self.stream),
+            (false, _) => Ok(&self.plain),
+        }
+    }
+
+    async fn room_for_a_session(&self) -> Result<(), Refusal> {
+        if self.manager.sessions.read().await.len() < SESSIONS_MAX {
+            return Ok(());
+        }
+        let why = "Too many sessions are open: close some, or call without a session.";
+        Err(Refusal::request(StatusCode::SERVICE_UNAVAILABLE, Code::QueueFull, why))
+    }
+}
+
+fn accepts(headers: &HeaderMap, kind: &str) -> bool {
+    headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .any(|value| value.to_str().is_ok_and(|value| value.to_lowercase().contains(kind)))
+}
+
+/// A gateway may have let the request pass for what the header says. rmcp holds the two against each other only where the
+/// protocol's revision has the header.
+fn check_method(headers: &HeaderMap, envelope: &Envelope) -> Result<(), Refusal> {
+    match headers.get("mcp-method") {
+        Some(told) if told.as_bytes() != envelope.method.as_bytes() => {
+            let why = "The header `mcp-method` names another method than the body: send the same.";
+            Err(Refusal::mismatch(why).with_id(envelope.id.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_headers(headers: &HeaderMap) -> Result<(), Refusal> {
+    for name in ONCE.map(HeaderName::from_static) {
+        if headers.get_all(&name).iter().nth(1).is_some() {
+            return Err(Refusal::invalid(format!("The header `{name}` is there twice: send it once.")));
+        }
+    }
+    let unsupported = |why| Err(Refusal::request(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidRequest, why));
+    let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default().trim());
+    if !text(header::CONTENT_ENCODING).is_none_or(|encoding| encoding.eq_ignore_ascii_case("identity")) {
+        return unsupported("The body is compressed: send it as it is, without Content-Encoding.");
+    }
+    let kind = text(header::CONTENT_TYPE).unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    if !essence.eq_ignore_ascii_case("application/json") {
+        return unsupported("The body is not announced as JSON: send the header `Content-Type: application/json`.");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers() {
+        let check = |pairs: &[(&'static str, &'static str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in pairs {
+                headers.append(*name, HeaderValue::from_static(value));
+            }
+            check_headers(&headers).map_err(|refusal| refusal.status.as_u16())
+        };
+        let json = ("content-type", "application/json");
+        assert_eq!(check(&[json]), Ok(()));
+        assert_eq!(check(&[("content-type", "Application/JSON ; charset=utf-8")]), Ok(()));
+        assert_eq!(check(&[json, ("content-encoding", "identity")]), Ok(()));
+        for kind in ["", "text/plain", "application/jsonx", "application/x-www-form-urlencoded", "json"] {
+            assert_eq!(check(&[("content-type", kind)]), Err(415), "{kind}");
+        }
+        assert_eq!(check(&[]), Err(415));
+        assert_eq!(check(&[json, json]), Err(400));
+        assert_eq!(check(&[json, ("content-encoding", "gzip")]), Err(415));
+        assert_eq!(check(&[json, ("mcp-session-id", "a"), ("mcp-session-id", "b")]), Err(400));
+    }
+
+    #[test]
+    fn which_kinds_are_taken() {
+        let accepts = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::ACCEPT, HeaderValue::from_static(value));
+            }
+            accepts(&headers, "text/event-stream")
+        };
+        assert!(accepts(&["application/json, text/event-stream"]));
+        assert!(accepts(&["application/json", "Text/Event-Stream;q=0.5"]));
+        assert!(!accepts(&["*/*"]) && !accepts(&[]) && !accepts(&["application/json"]));
+    }
+}

@@ -1,0 +1,184 @@
+//! `/api/v2`: Piston's interface, for programs that were written for it. Names, defaults and statuses are Piston's; what
+//! it has and we have not (a compile stage of its own, packages that are installed over HTTP) is told or left out.
+//!
+//! Each program runs in a conversation of its own, which is thrown away with the run; so nothing of one request is seen by
+//! the next. A request that is broken off cancels its program. The bearer token is the same as everywhere.
+
+mod answer;
+mod asked;
+mod selector;
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{FromRef, State},
+    http::HeaderMap,
+};
+use futures_util::StreamExt as _;
+use serde::Serialize;
+use utoipa::{ToSchema, openapi::OpenApi};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use self::{
+    answer::Executed,
+    asked::{Asked, ExecuteBody},
+    selector::version,
+};
+use super::{
+    body::{Bodies, discard},
+    failure::Refused,
+};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::ConversationId,
+        limits::Limits,
+        trace::TraceContext,
+    },
+    ports::{auth::Principal, runner::Runner},
+    services::{
+        execution::RunRequest,
+        runs::{Policy, Runs},
+    },
+};
+
+/// What the surface is made of.
+#[derive(Clone, FromRef)]
+pub struct PistonParts {
+    /// Runs programs.
+    pub runs: Runs,
+    /// How bodies are taken in.
+    pub bodies: Bodies,
+    /// What a run may use at most.
+    pub limits: Limits,
+}
+
+/// A language that can be run.
+#[derive(Debug, Serialize, ToSchema)]
+struct Runtime {
+    /// Its name.
+    language: String,
+    /// Its version: three numbers.
+    version: String,
+    /// Other names of it.
+    aliases: Vec<String>,
+}
+
+/// A package. Ours are images, and those that there are are installed.
+#[derive(Debug, Serialize, ToSchema)]
+struct Package {
+    /// The language's name.
+    language: String,
+    /// Its version.
+    language_version: String,
+    /// Always true.
+    installed: bool,
+}
+
+/// Why something was refused.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[expect(dead_code, reason = "stands for the refusals in the API's description")]
+struct PistonRefusal {
+    /// What is wrong and what to do.
+    message: String,
+    /// A stable word for programs; not Piston's.
+    code: Option<String>,
+    /// Names the request in the server's log; not Piston's.
+    request_id: Option<String>,
+}
+
+fn described() -> OpenApiRouter<PistonParts> {
+    let (schemas, paths, packages) = routes!(packages);
+    let packages = (schemas, paths, packages.fallback(no_packages));
+    OpenApiRouter::new().routes(routes!(runtimes)).routes(routes!(execute)).routes(packages)
+}
+
+/// The routes. Whoever mounts them lets nobody in without a `Principal` among the request's extensions.
+pub fn router(parts: PistonParts) -> Router {
+    let (router, _) = described().split_for_parts();
+    router.with_state(parts)
+}
+
+/// What the routes are, for the document.
+pub fn document() -> OpenApi {
+    #[derive(utoipa::OpenApi)]
+    #[openapi(components(schemas(PistonRefusal)))]
+    struct Refusals;
+    let mut document = described().into_openapi();
+    document.merge(<Refusals as utoipa::OpenApi>::openapi());
+    document
+}
+
+/// List the languages that can be run.
+#[utoipa::path(
+    get, path = "/api/v2/runtimes", tag = "piston", operation_id = "pistonRuntimes",
+    responses((status = 200, description = "The languages.", body = Vec<Runtime>)),
+)]
+async fn runtimes(State(runs): State<Runs>) -> Json<Vec<Runtime>> {
+    let one = |runner: &Runner| Runtime {
+        language: runner.language.to_string(),
+        version: version(runner).to_string(),
+        aliases: runner.aliases.iter().map(ToString::to_string).collect(),
+    };
+    Json(runs.runners().iter().map(one).collect())
+}
+
+/// List the packages.
+#[utoipa::path(
+    get, path = "/api/v2/packages", tag = "piston", operation_id = "pistonPackages",
+    responses((status = 200, description = "The packages.", body = Vec<Package>)),
+)]
+async fn packages(State(runs): State<Runs>) -> Json<Vec<Package>> {
+    let one = |runner: &Runner| Package {
+        language: runner.language.to_string(),
+        language_version: version(runner).to_string(),
+        installed: true,
+    };
+    Json(runs.runners().iter().map(one).collect())
+}
+
+async fn no_packages() -> Refused {
+    let why = "Languages are container images here: the operator adds one by building it, not over this interface.";
+    Refused(Failure::new(Code::MethodNotAllowed, why))
+}
+
+/// Run a program.
+///
+/// The first file in UTF-8 is the program; the others are in its folder. A program that fails is a result.
+#[utoipa::path(
+    post, path = "/api/v2/execute", tag = "piston", operation_id = "pistonExecute",
+    request_body(content = ExecuteBody),
+    responses((status = 200, description = "What came of it.", body = Executed)),
+)]
+async fn execute(
+    State(runs): State<Runs>,
+    State(bodies): State<Bodies>,
+    State(limits): State<Limits>,
+    axum::Extension(who): axum::Extension<Principal>,
+    trace: Option<axum::Extension<TraceContext>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Executed>, Refused> {
+    // What would be refused is refused unread.
+    if let Err(full) = runs.room(&who) {
+        discard(body).await;
+        return Err(full.into());
+    }
+    let (members, _) = bodies.json(&headers, body).await?;
+    let asked = Asked::parse(members, &limits)?;
+    let runner = asked.runtime(&runs.runners())?;
+    let request = RunRequest {
+        args: asked.args,
+        stdin: asked.stdin,
+        limits: Some(asked.limits),
+        files: asked.files,
+        throw_away: true,
+        within: trace.map(|trace| trace.0),
+        ..RunRequest::new(who, ConversationId::fresh(), runner.language.clone(), asked.program)
+    };
+    let handle = runs.create(request, Policy::CancelWhenLeft)?;
+    let report = handle.finished().await?;
+    let events = handle.events(0).collect().await;
+    Ok(Json(Executed::new(&report, events, version(&runner).to_string())))
+}

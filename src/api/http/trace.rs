@@ -1,0 +1,84 @@
+//! A request's id, its place in a trace, and its line in the log. The line holds the path and never the query: signatures are
+//! there. Who watches is told the route and not even the path.
+
+use std::sync::Arc;
+
+use axum::{
+    body::HttpBody as _,
+    extract::{MatchedPath, Request, State},
+    http::{HeaderMap, HeaderValue, Method},
+    middleware::Next,
+    response::Response,
+};
+use tokio::time::Instant;
+use tracing::{Instrument, info, info_span, warn};
+
+use crate::{
+    domain::{id::RequestId, trace::TraceContext},
+    ports::observer::{AnswerFacts, Observer},
+};
+
+const PATH_CHARS_MAX: usize = 200;
+
+/// Gives a request its id and tells it to the client. A client's own id is not taken over: it could be anything.
+pub async fn identify(mut request: Request, next: Next) -> Response {
+    let id = RequestId::new();
+    request.extensions_mut().insert(id);
+    let trace = TraceContext::of_request(id, caller(request.headers()));
+    request.extensions_mut().insert(trace);
+    let span = info_span!("request", request = %id);
+    let mut response = next.run(request).instrument(span).await;
+    if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
+        response.headers_mut().insert("x-request-id", value);
+    }
+    response
+}
+
+/// Where in a trace the caller says that it is. Twice the header is no header, as the standard has it.
+fn caller(headers: &HeaderMap) -> Option<TraceContext> {
+    let mut values = headers.get_all("traceparent").iter();
+    let (Some(one), None) = (values.next(), values.next()) else { return None };
+    one.to_str().ok().and_then(TraceContext::parse)
+}
+
+/// One line for each request, once it is answered.
+pub async fn log(State(observer): State<Arc<dyn Observer>>, request: Request, next: Next) -> Response {
+    let begun = Instant::now();
+    let method = request.method().clone();
+    let path: String = request.uri().path().chars().take(PATH_CHARS_MAX).collect();
+    let known = request.extensions();
+    let (id, trace) = (known.get::<RequestId>().copied(), known.get::<TraceContext>().copied());
+    let route = known.get::<MatchedPath>().cloned();
+    let response = next.run(request).await;
+    let (status, took) = (response.status().as_u16(), begun.elapsed());
+    observer.answered(&AnswerFacts {
+        request: id.unwrap_or_else(RequestId::new),
+        trace: trace.unwrap_or_else(TraceContext::root),
+        method: standard(&method),
+        route: route.as_ref().map(MatchedPath::as_str),
+        status,
+        took,
+        bytes: response.body().size_hint().exact(),
+    });
+    let ms = took.as_millis();
+    if response.status().is_server_error() {
+        warn!(%method, path, status, ms, "request failed");
+    } else {
+        info!(%method, path, status, ms, "request");
+    }
+    response
+}
+
+/// A method by its name, unless a client made it up (OpenTelemetry's conventions for HTTP).
+fn standard(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "_OTHER",
+    }
+}

@@ -1,0 +1,70 @@
+//! `/v1`: the same operations as the tools, as plain JSON over HTTP. Nothing is decided here: a handler reads its request,
+//! makes one call of a service and maps the answer. What is refused is told as a problem (RFC 9457), see
+//! [`super::failure`].
+//!
+//! Whoever mounts the router lets nobody in without a `Principal` among the request's extensions.
+
+mod archive;
+mod call;
+mod conversations;
+mod events;
+mod files;
+mod input;
+mod runners;
+mod runs;
+
+use std::sync::Arc;
+
+use axum::{Router, extract::FromRef, routing::get};
+use utoipa::openapi::OpenApi;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::body::Bodies;
+use crate::{
+    domain::limits::Limits,
+    services::{conversations::Conversations, files::Files, idempotency::Idempotency, runs::Runs},
+};
+
+/// What the surface is made of.
+#[derive(Clone, FromRef)]
+pub struct V1Parts {
+    /// Runs programs.
+    pub runs: Runs,
+    /// Files of conversations.
+    pub files: Arc<Files>,
+    /// Conversations as wholes.
+    pub conversations: Conversations,
+    /// Which requests began which runs.
+    pub keys: Arc<Idempotency>,
+    /// How bodies are taken in.
+    pub bodies: Bodies,
+    /// What a run may use at most.
+    pub limits: Limits,
+}
+
+fn described() -> OpenApiRouter<V1Parts> {
+    OpenApiRouter::new()
+        .routes(routes!(runs::create, runs::list))
+        .routes(routes!(runs::get))
+        .routes(routes!(runs::cancel))
+        .routes(routes!(input::send))
+        .routes(routes!(events::watch))
+        .routes(routes!(runners::list))
+        .routes(routes!(conversations::list))
+        .routes(routes!(conversations::remove))
+        .routes(routes!(files::list))
+        .routes(routes!(archive::read, archive::write))
+}
+
+/// The routes.
+pub fn router(parts: V1Parts) -> Router {
+    let (router, _) = described().split_for_parts();
+    // Below `files` everything is a path, slashes too, which the language of the document cannot say.
+    let file = get(files::read).put(files::write).delete(files::remove);
+    router.route("/v1/conversations/{conversationId}/files/{*path}", file).with_state(parts)
+}
+
+/// What the routes are, for the document.
+pub fn document() -> OpenApi {
+    described().routes(routes!(files::read, files::write, files::remove)).into_openapi()
+}

@@ -1,0 +1,72 @@
+//! A conversation's folder as a tar archive, both ways.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::State,
+    http::header,
+    response::{IntoResponse, Response},
+};
+
+use super::call::Call;
+use crate::{
+    api::{
+        http::{
+            body::{Bodies, media_type},
+            failure::Refused,
+        },
+        schema::ImportResult,
+    },
+    domain::error::{Code, Failure},
+    services::files::Files,
+};
+
+/// Read all files of a conversation as a tar archive.
+///
+/// Only plain files are in it. It is made while it is sent; a connection that ends early means that it is not whole.
+#[utoipa::path(
+    get, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "readArchive",
+    params(("conversationId" = String, Path, description = "Whose.",
+        pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)),
+    responses((status = 200, description = "The archive.", content_type = "application/x-tar", body = String)),
+)]
+pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<Response, Refused> {
+    call.query(&[])?;
+    let conversation = call.conversation()?;
+    let archive = files.archive(&call.who, &conversation).await?;
+    let headers = [
+        (header::CONTENT_TYPE, "application/x-tar".to_owned()),
+        (header::CONTENT_DISPOSITION, format!("attachment; filename=\"{conversation}.tar\"")),
+        (header::CACHE_CONTROL, "private, no-store".to_owned()),
+    ];
+    Ok((headers, Body::from_stream(archive)).into_response())
+}
+
+/// Write the files of a tar archive into a conversation.
+///
+/// Only plain files and folders are taken: the whole archive is checked before the first file is written. Files that are
+/// there and not in the archive stay.
+#[utoipa::path(
+    put, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "writeArchive",
+    params(("conversationId" = String, Path, description = "Whose.",
+        pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)),
+    request_body(content((String = "application/x-tar"), (String = "application/octet-stream")), description = "A plain, uncompressed tar."),
+    responses((status = 200, description = "What was written.", body = ImportResult)),
+)]
+pub(super) async fn write(
+    State(files): State<Arc<Files>>,
+    State(limits): State<Bodies>,
+    call: Call,
+    body: Body,
+) -> Result<Json<ImportResult>, Refused> {
+    call.query(&[])?;
+    let conversation = call.conversation()?;
+    if !matches!(media_type(&call.headers)?.as_str(), "" | "application/x-tar" | "application/octet-stream") {
+        let why = "The body is not announced as a plain tar: send the header `Content-Type: application/x-tar`.";
+        return Err(Failure::new(Code::UnsupportedMediaType, why).into());
+    }
+    let bytes = limits.read(&call.headers, body).await?;
+    Ok(Json(ImportResult::from(files.import(&call.who, &conversation, bytes).await?)))
+}

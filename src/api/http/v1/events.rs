@@ -1,0 +1,72 @@
+//! What happens to a run, as server-sent events: each has its number as id, so that a reader that comes back says where it
+//! was. The stream pulls from the run's log; a reader that is slow or never reads costs the run nothing.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{
+        IntoResponse, Response,
+        sse::{Event, KeepAlive, Sse},
+    },
+};
+use futures_util::StreamExt as _;
+
+use super::call::Call;
+use crate::{
+    api::{
+        http::failure::Refused,
+        schema::run::{RunEvent, RunEventMessage},
+    },
+    domain::error::Failure,
+    services::runs::{RunState, Runs},
+};
+
+/// Said into a silent stream, so that no proxy takes it for dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Watch a run.
+///
+/// Server-sent events: those that are kept, then each as it comes, to the last. `id` is the event's number, `event` its
+/// kind, `data` a `RunEvent`. A reader that comes back sends `Last-Event-ID`; 204 tells it that nothing follows.
+#[utoipa::path(
+    get, path = "/v1/runs/{runId}/events", tag = "runs", operation_id = "watchRun",
+    params(
+        ("runId" = String, Path, description = "Which.", pattern = "^run-[0-9a-f]{32}$"),
+        ("after" = Option<u64>, Query, description = "The number of the last event that is known.", minimum = 0),
+        ("Last-Event-ID" = Option<u64>, Header, description = "The same, as browsers send it; it wins.", minimum = 0),
+    ),
+    responses(
+        (status = 200, description = "The events.", content_type = "text/event-stream", body = RunEventMessage),
+        (status = 204, description = "The run is over and nothing follows."),
+    ),
+)]
+pub(super) async fn watch(State(runs): State<Runs>, call: Call) -> Result<Response, Refused> {
+    let query = call.query(&["after"])?;
+    let run = call.run()?;
+    let after = match last_event_id(&call)? {
+        Some(number) => number,
+        None => query.number("after", u64::MAX)?.unwrap_or(0),
+    };
+    let view = runs.get(&call.who, run)?;
+    if view.state == RunState::Finished && after >= view.newest {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let events = runs.events(&call.who, run, after.saturating_add(1))?.map(|event| {
+        let event = RunEvent::from(&event);
+        let data = serde_json::to_string(&event).unwrap_or_default();
+        Ok::<_, Infallible>(Event::default().id(event.number.to_string()).event(event.what.word()).data(data))
+    });
+    let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store, no-transform"));
+    // Some proxies collect an answer before they pass it on.
+    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+fn last_event_id(call: &Call) -> Result<Option<u64>, Failure> {
+    let Some(value) = call.headers.get("last-event-id") else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    number.map(Some).ok_or_else(|| Failure::argument("Last-Event-ID", "it is not the number of an event"))
+}

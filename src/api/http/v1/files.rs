@@ -1,0 +1,119 @@
+//! A conversation's files: listed, read, written, deleted. Bytes go as they are.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+
+use super::call::Call;
+use crate::{
+    api::{
+        http::{body::Bodies, failure::Refused, files as downloads},
+        schema::{File, FileListing},
+    },
+    services::files::{Change, Files},
+};
+
+/// List a conversation's files.
+///
+/// A conversation that was never used has none.
+#[utoipa::path(
+    get, path = "/v1/conversations/{conversationId}/files", tag = "files", operation_id = "listFiles",
+    params(("conversationId" = String, Path, description = "Whose.",
+        pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)),
+    responses((status = 200, description = "The files, ordered by path.", body = FileListing)),
+)]
+pub(super) async fn list(State(files): State<Arc<Files>>, call: Call) -> Result<Json<FileListing>, Refused> {
+    call.query(&[])?;
+    Ok(Json(FileListing::from(&files.list(&call.who, &call.conversation()?).await?)))
+}
+
+/// Read a file.
+///
+/// Its bytes as they are. Ranges and conditions of HTTP are honoured.
+#[utoipa::path(
+    get, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "readFile",
+    params(
+        ("conversationId" = String, Path, description = "Whose.",
+            pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128),
+        ("path" = String, Path, description = "The path below /data; each name percent-encoded, with plain slashes \
+            between names.", pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1),
+    ),
+    responses(
+        (status = 200, description = "The file.", content_type = "*/*", body = String,
+            headers(("etag" = String, description = "Names these very bytes."))),
+        (status = 206, description = "The part that was asked for."),
+        (status = 304, description = "It is what the client has."),
+        (status = 412, description = "It is not what the client has."),
+        (status = 416, description = "It has no such part."),
+    ),
+)]
+pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<Response, Refused> {
+    call.query(&[])?;
+    let download = files.open(&call.who, &call.conversation()?, &call.path()?).await?;
+    Ok(downloads::present_to(&call.method, &call.headers, download))
+}
+
+/// Write a file.
+///
+/// The body is the whole content. Folders on the way are made; a file that is there is replaced in one step.
+#[utoipa::path(
+    put, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "writeFile",
+    params(
+        ("conversationId" = String, Path, description = "Whose.",
+            pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128),
+        ("path" = String, Path, description = "The path below /data; each name percent-encoded, with plain slashes \
+            between names.", pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1),
+    ),
+    request_body(content = String, content_type = "application/octet-stream", description = "The whole content, of any \
+        kind: the type is told from the name and not from the header."),
+    responses(
+        (status = 200, description = "It was replaced.", body = File),
+        (status = 201, description = "It was made.", body = File),
+    ),
+)]
+pub(super) async fn write(
+    State(files): State<Arc<Files>>,
+    State(limits): State<Bodies>,
+    call: Call,
+    body: Body,
+) -> Result<Response, Refused> {
+    call.query(&[])?;
+    let (conversation, path) = (call.conversation()?, call.path()?);
+    let bytes = limits.read(&call.headers, body).await?;
+    let entry = files.write(&call.who, &conversation, &path, bytes).await?;
+    let status = if entry.change == Change::Created { StatusCode::CREATED } else { StatusCode::OK };
+    let mut response = (status, Json(File::from(&entry))).into_response();
+    // A program may have taken it away or put another there already; then there is no validator to tell.
+    if let Ok(download) = files.open(&call.who, &conversation, &path).await
+        && download.size == entry.size
+        && let Ok(etag) = HeaderValue::from_str(&download.etag)
+    {
+        response.headers_mut().insert(header::ETAG, etag);
+    }
+    Ok(response)
+}
+
+/// Delete a file.
+///
+/// A link is deleted, not what it points to; a folder with all it holds.
+#[utoipa::path(
+    delete, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "deleteFile",
+    params(
+        ("conversationId" = String, Path, description = "Whose.",
+            pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128),
+        ("path" = String, Path, description = "The path below /data; each name percent-encoded, with plain slashes \
+            between names.", pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1),
+    ),
+    responses((status = 204, description = "It is gone.")),
+)]
+pub(super) async fn remove(State(files): State<Arc<Files>>, call: Call) -> Result<StatusCode, Refused> {
+    call.query(&[])?;
+    files.delete(&call.who, &call.conversation()?, &call.path()?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,158 @@
+//! Tells a client that asked for it what its run prints, as it is printed, and that it is still under way where it prints
+//! nothing, so that the client's own time limit starts anew.
+//!
+//! The first line goes out at once; what follows closely goes out together. What is told is read from the run's log when
+//! the client has taken what was told before: a slow client costs the run nothing and hears of the newest.
+
+use std::{fmt::Write as _, time::Duration};
+
+use futures_util::{StreamExt, stream::BoxStream};
+use http::request::Parts;
+use rmcp::{
+    Peer, RoleServer,
+    model::{ProgressNotificationParam, ProgressToken},
+    service::RequestContext,
+};
+use tokio::time::{Instant, sleep_until};
+
+use super::OneAnswer;
+use crate::domain::event::{Event, EventKind};
+
+/// How long nothing is told of a silent program. Short enough for a client that waits 10 s.
+const SILENCE: Duration = Duration::from_secs(5);
+/// The least time between two notifications of one call.
+const GAP: Duration = Duration::from_millis(100);
+/// How much output one notification tells, in bytes: the newest.
+const TOLD_BYTES_MAX: usize = 4096;
+
+/// The progress of one call that waits for a run.
+pub(super) struct Progress {
+    /// Whom to tell, when somebody asked.
+    to: Option<(Peer<RoleServer>, ProgressToken)>,
+    begun: Instant,
+    told: Option<Instant>,
+    events: BoxStream<'static, Event>,
+    news: News,
+}
+
+/// What was printed since it was last told of.
+#[derive(Default)]
+struct News {
+    text: String,
+    /// There was more before it.
+    cut: bool,
+}
+
+impl Progress {
+    /// Of the call that waits for the run with these events.
+    pub(super) fn of(context: &RequestContext<RoleServer>, events: BoxStream<'static, Event>) -> Self {
+        let one_answer = context.extensions.get::<Parts>().and_then(|head| head.extensions.get::<OneAnswer>());
+        let token = context.meta.get_progress_token().filter(|_| one_answer.is_none());
+        let to = token.map(|token| (context.peer.clone(), token));
+        Self { to, begun: Instant::now(), told: None, events, news: News::default() }
+    }
+
+    /// Waits for something to tell and tells it; never returns when nobody asked. Safe to drop at any time.
+    pub(super) async fn tell(&mut self) {
+        let Some((peer, token)) = self.to.clone() else { return std::future::pending().await };
+        self.gather().await;
+        self.told = Some(Instant::now());
+        let elapsed = self.begun.elapsed();
+        let message = self.news.take().unwrap_or_else(|| format!("under way for {} s", elapsed.as_secs()));
+        let told = ProgressNotificationParam::new(token, elapsed.as_secs_f64()).with_message(message);
+        if peer.notify_progress(told).await.is_err() {
+            self.to = None;
+        }
+    }
+
+    /// Reads events until it is time to tell of them.
+    async fn gather(&mut self) {
+        loop {
+            let due = sleep_until(self.due());
+            tokio::select! {
+                biased;
+                () = due => return,
+                Some(event) = self.events.next() => self.news.add(&event),
+            }
+        }
+    }
+
+    fn due(&self) -> Instant {
+        match (self.news.is_empty(), self.told) {
+            (true, told) => told.unwrap_or(self.begun) + SILENCE,
+            (false, Some(told)) => told + GAP,
+            (false, None) => self.begun,
+        }
+    }
+}
+
+impl News {
+    fn is_empty(&self) -> bool {
+        self.text.is_empty() && !self.cut
+    }
+
+    fn add(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Output(_, bytes) => self.text.push_str(&String::from_utf8_lossy(bytes)),
+            EventKind::Cut { .. } => self.cut = true,
+            _ => {}
+        }
+        // Seldom, so that a program that prints much is not copied for each piece.
+        if self.text.len() > 2 * TOLD_BYTES_MAX {
+            self.trim();
+        }
+    }
+
+    fn trim(&mut self) {
+        let wanted = self.text.len().saturating_sub(TOLD_BYTES_MAX);
+        let start = (wanted..=self.text.len()).find(|at| self.text.is_char_boundary(*at)).unwrap_or(wanted);
+        self.text.drain(..start);
+        self.cut |= start > 0;
+    }
+
+    /// The newest of it, if there is any.
+    fn take(&mut self) -> Option<String> {
+        if self.is_empty() {
+            return None;
+        }
+        self.trim();
+        let Self { text, cut } = std::mem::take(self);
+        let mut message = String::new();
+        if cut {
+            // Writing to a String cannot fail.
+            let _ = writeln!(message, "[… some output is left out here; the result has it …]");
+        }
+        message.push_str(&text);
+        Some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::domain::event::StreamKind;
+
+    fn printed(text: &str) -> Event {
+        let kind = EventKind::Output(StreamKind::Stdout, Bytes::from(text.to_owned()));
+        Event { number: 1, at: Duration::ZERO, kind }
+    }
+
+    #[test]
+    fn little_is_told_whole_and_much_by_its_end() {
+        let mut news = News::default();
+        assert_eq!(news.take(), None);
+        news.add(&printed("a\n"));
+        news.add(&printed("b\n"));
+        assert_eq!(news.take().as_deref(), Some("a\nb\n"));
+        assert_eq!(news.take(), None);
+        for n in 0..5000 {
+            news.add(&printed(&format!("€{n}\n")));
+            assert!(news.text.len() <= 2 * TOLD_BYTES_MAX);
+        }
+        let told = news.take().expect("something");
+        assert!(told.starts_with("[…") && told.ends_with("€4999\n"), "{told}");
+        assert!((TOLD_BYTES_MAX - 8..TOLD_BYTES_MAX + 80).contains(&told.len()), "{}", told.len());
+    }
+}

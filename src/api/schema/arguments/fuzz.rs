@@ -1,0 +1,141 @@
+//! Arguments of every kind, right and wrong: whatever is taken keeps the rules, and whatever is refused says why.
+
+use bolero::{TypeGenerator, check, produce};
+use serde_json::{Map, Value};
+
+use super::{
+    create_run::CreateRun,
+    known_run::{CancelRun, GetRun},
+    *,
+};
+use crate::domain::{fuzz_support::cases, limits::Limits};
+
+const BYTES_MAX: u64 = 30;
+const NAMES: [&str; 18] = [
+    "conversationId",
+    "language",
+    "code",
+    "path",
+    "pathEncoded",
+    "content",
+    "encoding",
+    "offset",
+    "args",
+    "stdin",
+    "stdinOpen",
+    "wait",
+    "detach",
+    "limits",
+    "wallMs",
+    "runId",
+    "afterEvent",
+    "waitSeconds",
+];
+const WORDS: [&str; 8] =
+    ["python", "base64", "utf-8", "", "aGk=", "a/../b", "%2e%2e/x", "run-01a1fe518e79729fa1f3ea1e9fc9dc95"];
+
+/// A value as a client, or somebody who tries things, would send it.
+#[derive(Debug, TypeGenerator)]
+enum Sent {
+    Null,
+    Flag(bool),
+    Whole(i64),
+    Small(u8),
+    Real(f64),
+    Plain(#[generator(produce::<Vec<_>>().with().len(0..40_usize).values(0x20..0x7f_u8))] Vec<u8>),
+    Text(String),
+    Word(#[generator(0..WORDS.len())] usize),
+    List(#[generator(produce::<Vec<_>>().with().len(0..4_usize))] Vec<Sent>),
+    Object(#[generator(produce::<Vec<_>>().with().len(0..4_usize))] Vec<(Name, Sent)>),
+}
+
+#[derive(Debug, TypeGenerator)]
+enum Name {
+    Known(#[generator(0..NAMES.len())] usize),
+    Wanted(#[generator(0..7_usize)] usize),
+    Other(String),
+}
+
+impl Sent {
+    fn value(&self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Flag(flag) => (*flag).into(),
+            Self::Whole(number) => (*number).into(),
+            Self::Small(number) => (*number).into(),
+            Self::Real(number) => (*number).into(),
+            Self::Plain(text) => String::from_utf8_lossy(text).into(),
+            Self::Text(text) => text.as_str().into(),
+            Self::Word(at) => WORDS[*at].into(),
+            Self::List(all) => all.iter().map(Self::value).collect(),
+            Self::Object(members) => Value::Object(object(members)),
+        }
+    }
+}
+
+fn object(members: &[(Name, Sent)]) -> Map<String, Value> {
+    let name = |name: &Name| match name {
+        Name::Known(at) | Name::Wanted(at) => NAMES[*at].to_owned(),
+        Name::Other(text) => text.clone(),
+    };
+    members.iter().map(|(key, value)| (name(key), value.value())).collect()
+}
+
+fn is_beneath(path: &SafePath) -> bool {
+    path.components().all(|name| !matches!(name, b"" | b"." | b"..") && !name.contains(&0) && !name.contains(&b'/'))
+}
+
+/// A refusal names the argument, known or sent, in a sentence that misleads nobody, of a length that somebody reads.
+fn is_well_told(failure: &Failure, members: &Map<String, Value>) {
+    let Failure { code, message, argument, .. } = failure;
+    assert!(matches!(code, Code::InvalidArgument | Code::TooLarge), "{failure:?}");
+    assert!(message.chars().count() < 500 && !message.chars().any(char::is_control), "{failure:?}");
+    let shown = |name: &str| name.escape_debug().take(NAME_CHARS_MAX).collect::<String>();
+    let limits = members.get("limits").and_then(Value::as_object);
+    let inside = limits.into_iter().flat_map(Map::keys).map(|name| format!("limits.{}", shown(name)));
+    let sent = members.keys().map(|name| shown(name)).chain(inside);
+    let mut names = NAMES.map(str::to_owned).into_iter().chain(sent);
+    assert!(names.any(|name| message.starts_with(&format!("{name}: "))), "{failure:?}");
+    assert!(argument.as_ref().is_none_or(|name| message.starts_with(&format!("{name}: "))), "{failure:?}");
+    assert_eq!(argument.is_some(), *code == Code::InvalidArgument, "{failure:?}");
+}
+
+fn are_taken_or_refused(members: &Map<String, Value>) {
+    let sent = || members.clone();
+    let run = RunCode::parse(sent()).map(|run| assert!(!run.code.is_empty()));
+    let read = ReadFile::parse(sent()).map(|read| assert!(is_beneath(&read.path)));
+    let deleted = DeleteFile::parse(sent()).map(|deleted| assert!(is_beneath(&deleted.path)));
+    let written = WriteFile::parse(sent(), BYTES_MAX)
+        .map(|written| assert!(is_beneath(&written.path) && written.content.len() as u64 <= BYTES_MAX));
+    let most = Limits::default();
+    let created = CreateRun::parse(sent(), &most).map(|run| {
+        assert!(!run.code.is_empty() && run.args.iter().all(|text| !text.contains('\0')));
+        assert!(run.limits.is_none_or(|own| own.wall_ms <= most.wall_ms && own.memory_bytes <= most.memory_bytes));
+    });
+    let listed = [ListFiles::parse(sent()).map(drop), parse_list_runners(sent())];
+    let known = [GetRun::parse(sent()).map(drop), CancelRun::parse(sent()).map(drop)];
+    let all = [run, read, deleted, written, created].into_iter().chain(listed).chain(known);
+    for failure in all.filter_map(Result::err) {
+        is_well_told(&failure, members);
+    }
+}
+
+#[test]
+fn fuzz_arguments() {
+    let members = produce::<Vec<_>>().with().len(0..6_usize);
+    check!()
+        .with_iterations(cases())
+        .with_generator(members)
+        .with_max_depth(4)
+        .for_each(|members| are_taken_or_refused(&object(members)));
+}
+
+/// Any bytes that are a JSON object.
+#[test]
+fn fuzz_argument_texts() {
+    check!().with_iterations(cases()).for_each(|bytes: &[u8]| {
+        if let Ok(members) = serde_json::from_slice(bytes) {
+            are_taken_or_refused(&members);
+        }
+    });
+}

@@ -1,0 +1,156 @@
+//! What came of a run, as clients see it.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::File;
+use crate::{
+    domain::outcome::{Ended, Figures, Outcome, signal_name},
+    services::execution::Report,
+};
+
+/// What came of a run.
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunResult {
+    /// Identifies this run in logs.
+    pub run_id: String,
+    /// The conversation whose files were /data.
+    pub conversation_id: String,
+    /// The language's own name, also when an alias was asked for.
+    pub language: String,
+    /// How the program ended.
+    pub outcome: OutcomeResult,
+    /// What the program printed to standard output. Bytes that are not UTF-8 are replaced by U+FFFD.
+    pub stdout: String,
+    /// What the program printed to standard error.
+    pub stderr: String,
+    /// Some of standard output was not kept; a mark in the text says where and how much.
+    pub stdout_truncated: bool,
+    /// Some of standard error was not kept; a mark in the text says where and how much.
+    pub stderr_truncated: bool,
+    /// What the run used.
+    pub figures: FiguresResult,
+    /// The files in /data: those this run created or changed first, then the rest.
+    pub files: Vec<File>,
+    /// There are more files than are listed.
+    pub files_truncated: bool,
+}
+
+/// One word for how a program ended.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "stands for the words in the API's description")]
+enum Ending {
+    Exited,
+    Signaled,
+    TimedOut,
+    OutOfMemory,
+    OutputLimit,
+    DiskLimit,
+    ProcessLimit,
+    Cancelled,
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OutcomeResult {
+    /// One word for how it ended.
+    #[schemars(extend("enum" = Ended::WORDS))]
+    #[schema(value_type = Ending)]
+    pub ended: &'static str,
+    /// The exit status, when the program ended by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32")]
+    #[schema(nullable = false)]
+    pub exit_code: Option<i32>,
+    /// The name of the signal that ended the program, when one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    #[schema(nullable = false)]
+    pub signal: Option<String>,
+    /// A process was killed for memory: the program itself when it ended `out_of_memory`, else only a child of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
+    #[schema(nullable = false)]
+    pub oom_killed: Option<bool>,
+    /// What happened and what to do about it, in one sentence.
+    pub sentence: String,
+}
+
+/// What a run used.
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FiguresResult {
+    /// Time the program took, in milliseconds.
+    pub wall_ms: u64,
+    /// CPU time, in milliseconds, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u64")]
+    #[schema(nullable = false)]
+    pub cpu_ms: Option<u64>,
+    /// Highest memory use in bytes, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u64")]
+    #[schema(nullable = false)]
+    pub memory_peak_bytes: Option<u64>,
+    /// Bytes printed to standard output, kept or not.
+    pub stdout_bytes: u64,
+    /// Bytes printed to standard error, kept or not.
+    pub stderr_bytes: u64,
+    /// Files it created or changed, listed or not.
+    pub files_changed: u64,
+}
+
+impl From<&Report> for RunResult {
+    fn from(report: &Report) -> Self {
+        Self {
+            run_id: report.run.to_string(),
+            conversation_id: report.conversation.to_string(),
+            language: report.language.to_string(),
+            outcome: (&report.outcome).into(),
+            stdout: report.stdout.text.clone(),
+            stderr: report.stderr.text.clone(),
+            stdout_truncated: report.stdout.truncated,
+            stderr_truncated: report.stderr.truncated,
+            figures: (&report.outcome.figures).into(),
+            files: report.files.files.iter().map(File::from).collect(),
+            files_truncated: report.files.truncated,
+        }
+    }
+}
+
+impl From<&Outcome> for OutcomeResult {
+    fn from(outcome: &Outcome) -> Self {
+        let (exit_code, signal) = match outcome.ended {
+            Ended::Exited { code } => (Some(code), None),
+            Ended::Signaled { signal } => {
+                (None, Some(signal_name(signal).map_or_else(|| signal.to_string(), str::to_owned)))
+            }
+            _ => (None, None),
+        };
+        Self {
+            ended: outcome.ended.word(),
+            exit_code,
+            signal,
+            oom_killed: outcome.oom_killed.then_some(true),
+            sentence: outcome.sentence(),
+        }
+    }
+}
+
+impl From<&Figures> for FiguresResult {
+    fn from(figures: &Figures) -> Self {
+        let ms = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            wall_ms: ms(figures.wall),
+            cpu_ms: figures.cpu.map(ms),
+            memory_peak_bytes: figures.memory_peak_bytes,
+            stdout_bytes: figures.stdout_bytes,
+            stderr_bytes: figures.stderr_bytes,
+            files_changed: figures.files,
+        }
+    }
+}

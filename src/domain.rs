@@ -1,0 +1,15 @@
+//! The words of the trade as types: identifiers, limits, outcomes, events, time, places in traces and the list of machine codes.
+//!
+//! Nouns know nothing of engines, HTTP, files or settings; every other room may use them.
+
+pub mod clock;
+pub mod error;
+pub mod event;
+#[cfg(test)]
+pub(crate) mod fuzz_support;
+pub mod id;
+pub mod limits;
+pub mod outcome;
+#[cfg(test)]
+pub(crate) mod test_scale;
+pub mod trace;
