@@ -9,8 +9,8 @@
 
 mod error;
 mod listen;
+mod observability;
 mod options;
-mod watchers;
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use self::error::StartError;
+use self::observability::Observability;
 pub(crate) use self::options::own_disk;
-use self::watchers::Watchers;
 use crate::{
     adapters::engine::{
         docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
@@ -46,14 +46,14 @@ use crate::{
         discovery::Discovery,
         execution::{ExecutionParts, Executions},
         files::Files,
+        isolation::IsolationState,
         janitor::Janitor,
-        proof::Proof,
         readiness::Readiness,
         retention::Retention,
         runs::Runs,
         self_test::{SelfTest, SelfTestParts},
         standby::{StandbyParts, Standbys},
-        vitals::Vitals,
+        stats::StatsSnapshot,
     },
 };
 
@@ -84,11 +84,11 @@ pub struct App {
     /// What the MCP surface is made of.
     pub mcp: McpParts,
     /// Whether the engine was seen to isolate. Nothing runs before.
-    pub proof: Proof,
+    pub isolation: IsolationState,
     self_test: Option<SelfTest>,
     router: Router,
     beside: Option<(TcpListener, Router)>,
-    watchers: Watchers,
+    observability: Observability,
     discovery: JoinHandle<()>,
     keeping: JoinHandle<()>,
     tests: Option<JoinHandle<()>>,
@@ -127,8 +127,8 @@ async fn leftovers(store: &Arc<Store>) {
             warn!(%error, "what an earlier process left was not deleted");
         }
     };
-    let nameless = Arc::clone(store);
-    if let Ok(cleared) = tokio::task::spawn_blocking(move || nameless.clear_nameless()).await {
+    let unassigned = Arc::clone(store);
+    if let Ok(cleared) = tokio::task::spawn_blocking(move || unassigned.clear_unassigned()).await {
         report(cleared);
     }
 }
@@ -151,7 +151,7 @@ impl App {
         Ok(app)
     }
 
-    /// Begins to test whether the engine isolates. What it finds is in `proof`.
+    /// Begins to test whether the engine isolates. What it finds is in `isolation`.
     pub fn test_the_engine(&mut self) {
         if let Some(test) = self.self_test.take() {
             self.tests = Some(test.follow(self.stop.clone()));
@@ -169,10 +169,10 @@ impl App {
         probe: Probe,
     ) -> Result<Self, StartError> {
         let instance: InstanceId = store.instance();
-        let watchers = Watchers::new(config, instance)?;
-        let observer: Arc<dyn Observer> = Arc::new(watchers.observers());
+        let observability = Observability::new(config, instance)?;
+        let observer: Arc<dyn Observer> = Arc::new(observability.observers());
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
-        let (stop, proof) = (CancellationToken::new(), Proof::default());
+        let (stop, isolation) = (CancellationToken::new(), IsolationState::default());
         let clock = Arc::new(SystemClock);
         info!(engine = %probe.engine, api = %probe.api_version, runtime = %probe.runtime, "the engine answers");
         for warning in &probe.warnings {
@@ -200,7 +200,7 @@ impl App {
                 instance,
                 uid: config.engine.runner_uid,
                 limits: config.limits.limits(),
-                proof: proof.clone(),
+                isolation: isolation.clone(),
             },
             options::standby(config),
         );
@@ -215,7 +215,7 @@ impl App {
                 standbys: standbys.clone(),
                 clock: clock.clone(),
                 observer: Arc::clone(&observer),
-                proof: proof.clone(),
+                isolation: isolation.clone(),
             },
             options::execution(config, instance),
         );
@@ -226,9 +226,9 @@ impl App {
         let keeping = Arc::clone(&retention).start(stop.clone());
         let runs = Runs::new(executions.clone(), options::runs(config), clock);
 
-        let vitals = Vitals::new(executions.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
-        let measured = watchers.exposition(vitals.clone());
-        let self_test = self_test(config, &probe, &engine, &executions, &catalog, &proof);
+        let stats = StatsSnapshot::new(executions.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
+        let measured = observability.exposition(stats.clone());
+        let self_test = self_test(config, &probe, &engine, &executions, &catalog, &isolation);
         let beside =
             listen_for_metrics(config).await?.map(|listener| (listener, http::metrics::router(measured.clone())));
         let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: options::mcp(config) };
@@ -239,7 +239,7 @@ impl App {
             piston: http::piston::router(options::piston(config, bodies, &runs)),
             files: http::files::router(Arc::clone(&files)),
             tokens: Arc::new(Tokens::new(config.api_token.expose())),
-            readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), proof.clone(), vitals)),
+            readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), isolation.clone(), stats)),
             metrics: measured,
             observer,
             names: Names::new(&config.public_base_url, options::allowed_hosts(config)),
@@ -254,12 +254,12 @@ impl App {
             probe,
             instance,
             mcp,
-            proof,
+            isolation,
             self_test: Some(self_test),
             tests: None,
             router,
             beside,
-            watchers,
+            observability,
             discovery,
             keeping,
             stop,
@@ -279,7 +279,7 @@ impl App {
             tokio::spawn(listen::serve(listener, self.router.clone(), self.listen, shutdown.clone(), stopping.clone()));
         let broken = tokio::select! {
             () = shutdown.cancelled() => None,
-            why = self.proof.broken() => Some(why),
+            why = self.isolation.broken() => Some(why),
         };
         shutdown.cancel();
         info!("stopping: running programs may end, nothing new starts");
@@ -318,7 +318,7 @@ impl App {
         if let Some(tests) = self.tests {
             drop(tests.await);
         }
-        self.watchers.close().await;
+        self.observability.close().await;
     }
 }
 
@@ -368,13 +368,13 @@ fn self_test(
     engine: &Arc<dyn Engine>,
     executions: &Executions,
     catalog: &Arc<Catalog>,
-    proof: &Proof,
+    isolation: &IsolationState,
 ) -> SelfTest {
     SelfTest::new(SelfTestParts {
         engine: Arc::clone(engine),
         executions: executions.clone(),
         catalog: Arc::clone(catalog),
-        proof: proof.clone(),
+        isolation: isolation.clone(),
         limits: config.limits.limits(),
         uid: config.engine.runner_uid,
         own_kernel: OWN_KERNELS.iter().any(|name| probe.runtime.contains(name)),

@@ -216,10 +216,10 @@ async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
     }
     let shutdown = CancellationToken::new();
     tokio::spawn(cancel_on_signal(shutdown.clone()));
-    let proof = app.proof.clone();
+    let isolation = app.isolation.clone();
     let served = tokio::select! {
         served = mcp::serve_stdio(app.mcp.clone(), shutdown) => served,
-        why = proof.broken() => {
+        why = isolation.broken() => {
             app.stop().await;
             return Err(StartError::Isolation(why).into());
         }

@@ -176,7 +176,7 @@ impl Metrics {
         all.register("build", "Which server this is", version);
         all.register("runs", "Runs that are over, by how they ended", self.runs.clone());
         all.register("run_failures", "Runs that failed for a reason of the server's", self.failures.clone());
-        all.register("refusals", "Runs that were refused at the door", self.refusals.clone());
+        all.register("refusals", "Runs that were refused before they began", self.refusals.clone());
         all.register_with_unit("run_stage", "How long each stage of a run took", Unit::Seconds, self.stages.clone());
         all.register_with_unit("run_output", "What programs printed", Unit::Bytes, self.output.clone());
         all.register_with_unit("engine_call", "Calls of the container engine", Unit::Seconds, self.calls.clone());

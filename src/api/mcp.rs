@@ -84,12 +84,12 @@ pub struct McpServer {
     parts: Arc<McpParts>,
     outputs: Arc<describe::Outputs>,
     calls: cancellation::Calls,
-    door: Door,
+    transport: Transport,
 }
 
 /// How requests come in, which decides who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Door {
+enum Transport {
     /// Somebody was let in by a middleware that says who; without its word nobody is.
     Http,
     /// Whoever started the process.
@@ -114,7 +114,7 @@ pub struct OneAnswer;
 impl McpServer {
     /// For HTTP: each request carries its principal in the extensions of its head.
     pub fn http(parts: McpParts) -> Self {
-        Self::new(parts, Door::Http)
+        Self::new(parts, Transport::Http)
     }
 
     /// The same server for another client: ids of requests are each client's own.
@@ -123,15 +123,15 @@ impl McpServer {
         Self { calls: cancellation::Calls::default(), ..self.clone() }
     }
 
-    fn new(parts: McpParts, door: Door) -> Self {
-        Self { parts: Arc::new(parts), outputs: Arc::default(), calls: cancellation::Calls::default(), door }
+    fn new(parts: McpParts, transport: Transport) -> Self {
+        Self { parts: Arc::new(parts), outputs: Arc::default(), calls: cancellation::Calls::default(), transport }
     }
 
     fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
         let head = context.extensions.get::<Parts>().map(|parts| &parts.extensions);
-        let principal = match self.door {
-            Door::Stdio => Some(Principal::OWNER),
-            Door::Http => head.and_then(|head| head.get::<Principal>()).cloned(),
+        let principal = match self.transport {
+            Transport::Stdio => Some(Principal::OWNER),
+            Transport::Http => head.and_then(|head| head.get::<Principal>()).cloned(),
         };
         let principal = principal.ok_or_else(|| ErrorData::invalid_request("nobody is known to ask", None))?;
         let request = head.and_then(|head| head.get::<RequestId>()).copied().unwrap_or_else(RequestId::new);

@@ -1,4 +1,4 @@
-//! Identifiers. Each is parsed once, at the door, and is well formed from then on.
+//! Identifiers. Each is parsed once, where it enters, and is well formed from then on.
 
 use std::{fmt, str::FromStr};
 

@@ -14,13 +14,13 @@ use crate::domain::{
 
 /// Is told what happens. Every method may be called concurrently and returns at once.
 pub trait Observer: Send + Sync + 'static {
-    /// A run is over: it has its verdict, or it failed for a reason of ours. Said once for each run that was begun.
+    /// A run is over: it has its verdict, or it failed for a reason of ours. RunnerMessage once for each run that was begun.
     fn run_over(&self, _run: &RunFacts<'_>) {}
 
-    /// A run was refused at the door: nothing was begun.
+    /// A run was refused before it began.
     fn refused(&self, _code: Code) {}
 
-    /// A sandbox is a run's from now on. Said before the engine is asked to start it, or when one that stood by is taken.
+    /// A sandbox is a run's from now on. RunnerMessage before the engine is asked to start it, or when one that stood by is taken.
     fn sandbox_held(&self, _run: TraceContext, _sandbox: SandboxId) {}
 
     /// The engine answered a call, or did not.

@@ -20,11 +20,11 @@ mod all;
 mod delete;
 mod error;
 mod list;
-mod nameless;
 mod own_disk;
 mod path;
 mod read;
 mod root;
+mod unassigned;
 mod usage;
 mod write;
 
@@ -47,9 +47,9 @@ pub use self::{
     all::{KnownConversation, LastUse},
     delete::Deleted,
     error::StoreError,
-    nameless::Nameless,
     path::{COMPONENT_BYTES_MAX, COMPONENTS_MAX, PATH_BYTES_MAX, PathError, SafePath, decode_component, misleads},
     root::{RootError, Store},
+    unassigned::UnassignedFolder,
     usage::Usage,
 };
 

@@ -8,9 +8,9 @@
 //! next one joins behind everybody who waits there, and conversations take turns however many runs each has brought. No
 //! conversation may bring more than its share of the places, so none can fill the house alone.
 
+mod conversation_locks;
 mod line;
 mod rate;
-mod turns;
 
 use std::{
     collections::HashMap,
@@ -23,11 +23,11 @@ use tokio::{
     time::timeout,
 };
 
-pub use self::{line::Position, turns::Turn};
+pub use self::{conversation_locks::ConversationLock, line::Position};
 use self::{
+    conversation_locks::ConversationLocks,
     line::{InLine, Line},
     rate::Rate,
-    turns::Turns,
 };
 use crate::{
     domain::{
@@ -67,7 +67,7 @@ pub struct Admission {
     line: Arc<Line>,
     places: Arc<Semaphore>,
     slots: Arc<Semaphore>,
-    turns: Arc<Turns>,
+    turns: Arc<ConversationLocks>,
     shares: Arc<Shares>,
     rate: Option<Rate>,
     options: AdmissionOptions,
@@ -75,7 +75,7 @@ pub struct Admission {
 
 /// How full the house is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Crowd {
+pub struct LoadStats {
     /// Programs that may run at once.
     pub slots: usize,
     /// Slots that are taken.
@@ -102,7 +102,7 @@ pub struct Ticket {
     share: Share,
     place: OwnedSemaphorePermit,
     slots: Arc<Semaphore>,
-    turns: Arc<Turns>,
+    turns: Arc<ConversationLocks>,
     wait_max: Duration,
 }
 
@@ -111,7 +111,7 @@ pub struct Ticket {
 pub struct Permit {
     // Dropped in this order: the slot and the turn are free before the place is.
     _slot: OwnedSemaphorePermit,
-    _turn: Turn,
+    _turn: ConversationLock,
     _share: Share,
     _place: OwnedSemaphorePermit,
 }
@@ -136,11 +136,11 @@ impl Admission {
     ///
     /// # Errors
     /// [`Code::QueueFull`], [`Code::RateLimited`].
-    pub fn room(&self, who: &Principal) -> Result<(), Failure> {
+    pub fn check_capacity(&self, who: &Principal) -> Result<(), Failure> {
         if self.places.available_permits() == 0 {
             return Err(full());
         }
-        self.rate.as_ref().map_or(Ok(()), |rate| rate.room(who))
+        self.rate.as_ref().map_or(Ok(()), |rate| rate.check_capacity(who))
     }
 
     /// A place for a run of this conversation, at once or not at all.
@@ -163,15 +163,15 @@ impl Admission {
     }
 
     /// The conversation's turn, when nobody holds or awaits it.
-    pub fn turn_if_idle(&self, conversation: &ConversationId) -> Option<Turn> {
-        Turns::take_if_idle(&self.turns, conversation)
+    pub fn lock_if_idle(&self, conversation: &ConversationId) -> Option<ConversationLock> {
+        ConversationLocks::take_if_idle(&self.turns, conversation)
     }
 
     /// How full the house is now.
-    pub fn crowd(&self) -> Crowd {
+    pub fn crowd(&self) -> LoadStats {
         let slots = self.options.slots.max(1);
         let taken = slots.saturating_sub(self.slots.available_permits());
-        Crowd { slots, taken, waiting: self.line.len() }
+        LoadStats { slots, taken, waiting: self.line.len() }
     }
 
     /// Slots nobody holds, for tests and readiness.
@@ -230,7 +230,7 @@ impl Ticket {
     pub async fn turn(self) -> Result<Permit, Failure> {
         let Self { waits, share, place, slots, turns, wait_max } = self;
         let both = async {
-            let turn = Turns::take(&turns, &share.conversation).await;
+            let turn = ConversationLocks::take(&turns, &share.conversation).await;
             // The semaphore is never closed, so the error cannot happen; it is mapped all the same.
             let slot =
                 slots.acquire_owned().await.map_err(|_| Failure::new(Code::ShuttingDown, "The server is stopping."))?;

@@ -62,7 +62,7 @@ impl Conversations {
     /// # Errors
     /// [`Code::ConversationNotFound`]; [`Code::ConversationBusy`] while a run is going on or waits in it.
     pub async fn remove(&self, who: &Principal, conversation: &ConversationId) -> Result<(), Failure> {
-        let Some(turn) = self.executions.turn_if_idle(conversation) else {
+        let Some(turn) = self.executions.lock_if_idle(conversation) else {
             let why = "A run is going on in this conversation: cancel it or wait for its end, then delete.";
             return Err(Failure::new(Code::ConversationBusy, why));
         };

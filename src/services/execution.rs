@@ -11,7 +11,6 @@
 
 mod collect;
 mod drive;
-mod feed;
 mod handle;
 mod input;
 mod log;
@@ -19,6 +18,7 @@ mod one;
 mod record;
 mod report;
 mod request;
+mod stdin;
 mod verdict;
 
 use std::{
@@ -41,10 +41,10 @@ pub use request::RunRequest;
 
 use self::{handle::internal, one::OneRun, record::Stopwatch};
 use super::{
-    admission::{Admission, Crowd, Turn},
+    admission::{Admission, ConversationLock, LoadStats},
     files::Files,
+    isolation::IsolationState,
     janitor::Janitor,
-    proof::Proof,
     standby::Standbys,
 };
 use crate::{
@@ -103,7 +103,7 @@ pub struct ExecutionParts {
     /// Is told what becomes of runs.
     pub observer: Arc<dyn Observer>,
     /// Whether the engine was seen to isolate.
-    pub proof: Proof,
+    pub isolation: IsolationState,
 }
 
 /// The service.
@@ -134,8 +134,9 @@ impl Executions {
     ///
     /// # Errors
     /// A full queue, a token that is too fast, a server that is stopping.
-    pub fn room(&self, who: &Principal) -> Result<(), Failure> {
-        let room = if self.0.stopping.is_cancelled() { Err(stopping()) } else { self.0.parts.admission.room(who) };
+    pub fn check_capacity(&self, who: &Principal) -> Result<(), Failure> {
+        let room =
+            if self.0.stopping.is_cancelled() { Err(stopping()) } else { self.0.parts.admission.check_capacity(who) };
         room.inspect_err(|failure| self.0.parts.observer.refused(failure.code))
     }
 
@@ -199,7 +200,7 @@ impl Executions {
                 // A panic drops the lease on its way, and readers of the log still learn of an end.
                 let result = AssertUnwindSafe(task.execute(ticket, place)).catch_unwind().await;
                 let result = result.unwrap_or_else(|_| Err(internal())).map(Arc::new);
-                // Told first: whoever reads of the end in the log finds what came of it.
+                // RenderedError first: whoever reads of the end in the log finds what came of it.
                 tell.send_replace(Some(result.clone()));
                 task.conclude(&result);
             }
@@ -229,12 +230,12 @@ impl Executions {
     }
 
     /// The conversation's turn, when nobody runs or waits in it: nothing starts there while the value lives.
-    pub fn turn_if_idle(&self, conversation: &ConversationId) -> Option<Turn> {
-        self.0.parts.admission.turn_if_idle(conversation)
+    pub fn lock_if_idle(&self, conversation: &ConversationId) -> Option<ConversationLock> {
+        self.0.parts.admission.lock_if_idle(conversation)
     }
 
     /// How full the house is now.
-    pub fn crowd(&self) -> Crowd {
+    pub fn crowd(&self) -> LoadStats {
         self.0.parts.admission.crowd()
     }
 

@@ -261,7 +261,7 @@ impl Files {
                 format!("The file is longer than {bytes_max} bytes: write a shorter one, or let a program make it.");
             return Err(Failure::new(Code::TooLarge, sentence));
         }
-        self.room(conversation, space(path, Some(bytes.len()))).await?;
+        self.check_capacity(conversation, space(path, Some(bytes.len()))).await?;
         let (id, path) = (conversation.clone(), path.clone());
         let entry = self.blocking(move |store| written(store, &id, |there| there.write(&path, &bytes))).await?;
         Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
@@ -271,7 +271,7 @@ impl Files {
     ///
     /// # Errors
     /// [`Code::QuotaExceeded`], [`Code::NoSpace`]; nothing was touched.
-    pub(super) async fn room(&self, conversation: &ConversationId, more: Usage) -> Result<(), Failure> {
+    pub(super) async fn check_capacity(&self, conversation: &ConversationId, more: Usage) -> Result<(), Failure> {
         let (id, quota) = (conversation.clone(), Arc::clone(&self.quota));
         self.blocking(move |_| Ok(quota.reserve(&id, &more))).await?
     }

@@ -26,7 +26,7 @@ const ERROR: u8 = 0x85;
 
 /// What a sandbox says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum RunnerMessage {
     /// A program can be taken.
     Ready {
         /// Nothing is left to load.
@@ -198,7 +198,7 @@ impl Decoder {
     }
 
     /// The next whole frame, if one is there. After an error nothing more is to be asked.
-    pub(crate) fn next(&mut self) -> Result<Option<Said>, FrameError> {
+    pub(crate) fn next(&mut self) -> Result<Option<RunnerMessage>, FrameError> {
         let Some(head) = self.pending.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
         let [kind, length @ ..] = *head;
         let length = u32::from_be_bytes(length) as usize;
@@ -217,7 +217,7 @@ impl Decoder {
     }
 }
 
-fn said(kind: u8, payload: Bytes) -> Result<Said, FrameError> {
+fn said(kind: u8, payload: Bytes) -> Result<RunnerMessage, FrameError> {
     fn read<'a, T: Deserialize<'a>>(kind: u8, payload: &'a [u8]) -> Result<T, FrameError> {
         // An array would be read as a struct, field by field.
         if payload.trim_ascii_start().first() != Some(&b'{') {
@@ -226,11 +226,11 @@ fn said(kind: u8, payload: Bytes) -> Result<Said, FrameError> {
         serde_json::from_slice(payload).map_err(|_| FrameError::Unreadable { kind })
     }
     match kind {
-        STDOUT => Ok(Said::Stdout(payload)),
-        STDERR => Ok(Said::Stderr(payload)),
+        STDOUT => Ok(RunnerMessage::Stdout(payload)),
+        STDERR => Ok(RunnerMessage::Stderr(payload)),
         READY => {
             let ReadyText { warm, memory_bytes } = read(kind, &payload)?;
-            Ok(Said::Ready { warm, memory_bytes })
+            Ok(RunnerMessage::Ready { warm, memory_bytes })
         }
         EXIT => {
             let ending: Ending = read(kind, &payload)?;
@@ -240,11 +240,11 @@ fn said(kind: u8, payload: Bytes) -> Result<Said, FrameError> {
                 (None, Some(signal)) => (1..=64).contains(&signal),
                 _ => false,
             };
-            if fits { Ok(Said::Exit(ending)) } else { Err(FrameError::Unreadable { kind }) }
+            if fits { Ok(RunnerMessage::Exit(ending)) } else { Err(FrameError::Unreadable { kind }) }
         }
         ERROR => {
             let ErrorText { message } = read(kind, &payload)?;
-            Ok(Said::Error(message.chars().take(200).collect()))
+            Ok(RunnerMessage::Error(message.chars().take(200).collect()))
         }
         _ => Err(FrameError::UnknownType { kind }),
     }
@@ -262,7 +262,7 @@ mod tests {
         out.to_vec()
     }
 
-    fn all(bytes: &[u8], piece: usize) -> Result<Vec<Said>, FrameError> {
+    fn all(bytes: &[u8], piece: usize) -> Result<Vec<RunnerMessage>, FrameError> {
         let mut decoder = Decoder::default();
         let mut found = Vec::new();
         for piece in bytes.chunks(piece) {
@@ -285,8 +285,11 @@ mod tests {
         ]
         .concat();
         let whole = all(&bytes, bytes.len()).expect("frames");
-        assert_eq!(whole[1], Said::Ready { warm: true, memory_bytes: Some(7) });
-        assert!(matches!(whole[4], Said::Exit(Ending { signal: Some(9), oom_kills: 1, killed_by: Some(_), .. })));
+        assert_eq!(whole[1], RunnerMessage::Ready { warm: true, memory_bytes: Some(7) });
+        assert!(matches!(
+            whole[4],
+            RunnerMessage::Exit(Ending { signal: Some(9), oom_kills: 1, killed_by: Some(_), .. })
+        ));
         for piece in 1..bytes.len() {
             assert_eq!(all(&bytes, piece).as_ref(), Ok(&whole), "in pieces of {piece}");
         }

@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::Mutex, time::Instant};
 
 use super::{
-    proof::{Proof, Tested},
-    vitals::Vitals,
+    isolation::{IsolationState, Tested},
+    stats::StatsSnapshot,
 };
 use crate::{
     domain::id::Language,
@@ -35,20 +35,25 @@ pub enum Ready {
 pub struct Readiness {
     engine: Arc<dyn Engine>,
     catalog: Arc<Catalog>,
-    proof: Proof,
-    vitals: Vitals,
+    isolation: IsolationState,
+    stats: StatsSnapshot,
     engine_answers: Mutex<Option<(Instant, bool)>>,
 }
 
 impl Readiness {
     /// Nothing was asked yet.
-    pub fn new(engine: Arc<dyn Engine>, catalog: Arc<Catalog>, proof: Proof, vitals: Vitals) -> Self {
-        Self { engine, catalog, proof, vitals, engine_answers: Mutex::new(None) }
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        catalog: Arc<Catalog>,
+        isolation: IsolationState,
+        stats: StatsSnapshot,
+    ) -> Self {
+        Self { engine, catalog, isolation, stats, engine_answers: Mutex::new(None) }
     }
 
     /// What stands by now: language, how far, how many.
     pub fn standing_by(&self) -> Vec<(Language, &'static str, usize)> {
-        self.vitals.now().standbys
+        self.stats.now().standbys
     }
 
     /// Can a run start?
@@ -66,7 +71,7 @@ impl Readiness {
         match (answers, self.catalog.all().is_empty()) {
             (false, _) => Ready::NoEngine,
             (true, true) => Ready::NoRunner,
-            (true, false) => match self.proof.now() {
+            (true, false) => match self.isolation.now() {
                 Tested::Holds { .. } => Ready::Yes,
                 Tested::Pending { why } => Ready::NotTested(why),
                 Tested::Broken(_) => Ready::NoIsolation,

@@ -106,7 +106,7 @@ impl Retention {
         self.files.trash().empty();
         let before = self.ago(self.options.in_use);
         for last in uses.iter().take_while(|last| last.unix_s < before) {
-            if let Some(turn) = self.executions.turn_if_idle(&last.id) {
+            if let Some(turn) = self.executions.lock_if_idle(&last.id) {
                 let id = last.id.clone();
                 self.files.blocking(move |store| Ok(store.unmount(&id))).await?;
                 drop(turn);
@@ -154,7 +154,7 @@ impl Retention {
 
     /// Deletes one that was last used before then and is idle.
     async fn expire(&self, id: &ConversationId, before: i64, why: &'static str) -> Result<bool, Failure> {
-        let Some(turn) = self.executions.turn_if_idle(id) else { return Ok(false) };
+        let Some(turn) = self.executions.lock_if_idle(id) else { return Ok(false) };
         // Asked again now that nothing can begin in it.
         let asked = id.clone();
         let last = self.files.blocking(move |store| Ok(store.last_use(&asked))).await?;

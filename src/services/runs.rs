@@ -101,12 +101,12 @@ impl Runs {
         }))
     }
 
-    /// Whether a run would be refused now whatever it is: see [`Executions::room`].
+    /// Whether a run would be refused now whatever it is: see [`Executions::check_capacity`].
     ///
     /// # Errors
     /// As there.
-    pub fn room(&self, who: &Principal) -> Result<(), Failure> {
-        self.0.executions.room(who)
+    pub fn check_capacity(&self, who: &Principal) -> Result<(), Failure> {
+        self.0.executions.check_capacity(who)
     }
 
     /// Begins a run.

@@ -2,7 +2,7 @@
 //! what the kernel says of it. A runtime that starts sandboxes sooner than the usual one is tested first, and used if it passes.
 //!
 //! ```text
-//! SelfTest::follow ── one task: tries a runner after another until the proof is settled; waits for runners and for an
+//! SelfTest::follow ── one task: tries a runner after another until the isolation is settled; waits for runners and for an
 //!                     engine that is away; ended by `stop`
 //! ```
 
@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use self::inside::{Expected, Findings};
 use super::{
     execution::{Executions, RunRequest},
-    proof::{Proof, Tested, Trial},
+    isolation::{IsolationState, Tested, Trial},
 };
 use crate::{
     domain::{
@@ -46,7 +46,7 @@ pub struct SelfTestParts {
     /// The runners known now.
     pub catalog: Arc<Catalog>,
     /// Where the answer goes.
-    pub proof: Proof,
+    pub isolation: IsolationState,
     /// What a sandbox may use.
     pub limits: Limits,
     /// The user inside.
@@ -86,7 +86,7 @@ impl SelfTest {
                 Attempt::Settled(tested) => return self.conclude(tested),
                 Attempt::Again(why) => {
                     warn!(why, "the self-test could not be made; it is tried again");
-                    self.0.proof.settle(Tested::Pending { why: Some(why) });
+                    self.0.isolation.settle(Tested::Pending { why: Some(why) });
                 }
             }
             tokio::select! {
@@ -110,7 +110,7 @@ impl SelfTest {
             Tested::Broken(why) => warn!(why, "the self-test failed"),
             Tested::Pending { .. } => {}
         }
-        self.0.proof.settle(tested);
+        self.0.isolation.settle(tested);
     }
 
     /// Tests what starts sandboxes sooner, where the engine has such a thing, and otherwise, or where that does not pass, what

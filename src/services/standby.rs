@@ -1,7 +1,7 @@
 //! Sandboxes that were started ahead of need.
 //!
 //! A standby is a sandbox whose runner waits for a program. It serves one and is destroyed, like every other. Some stand
-//! by for a conversation that exists and was active lately; others for nobody yet: those have a nameless folder, which
+//! by for a conversation that exists and was active lately; others for nobody yet: those have an unassigned folder, which
 //! becomes the conversation's when the first program of a new conversation arrives.
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //! Standbys are only an optimisation: where there is none, the caller starts a sandbox; it never waits for one that was not
 //! under way, and never learns of an error here. This room knows nothing of programs.
 
-mod adoption;
+mod assignment;
 mod capacity;
 mod entry;
 mod refill;
@@ -37,12 +37,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 use self::{
-    adoption::Adoption,
+    assignment::Assignment,
     entry::{Entry, For, Stage},
 };
 use super::{
+    isolation::IsolationState,
     janitor::{Janitor, Lease},
-    proof::Proof,
     started::Started,
 };
 use crate::{
@@ -97,7 +97,7 @@ pub struct StandbyParts {
     /// What a sandbox may use.
     pub limits: Limits,
     /// Whether the engine was seen to isolate, and by what it starts sandboxes.
-    pub proof: Proof,
+    pub isolation: IsolationState,
 }
 
 /// The service.
@@ -108,7 +108,7 @@ struct Inner {
     parts: StandbyParts,
     options: StandbyOptions,
     state: Mutex<State>,
-    adoption: Adoption,
+    assignment: Assignment,
     wake: Notify,
     foreground: AtomicUsize,
     taken: AtomicU64,
@@ -174,7 +174,7 @@ impl Standbys {
             parts,
             options,
             state: Mutex::default(),
-            adoption: Adoption::default(),
+            assignment: Assignment::default(),
             wake: Notify::new(),
             foreground: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
@@ -205,7 +205,7 @@ impl Standbys {
         }
         let (entry, mark) = match self.0.known(id, &runner.image) {
             Some(entry) => self.0.still_its_folder(entry, id).await?,
-            None => self.0.adopted(id, &runner.image).await?,
+            None => self.0.assigned(id, &runner.image).await?,
         };
         let Entry { lease, hand, .. } = entry;
         let (give, given) = oneshot::channel();
@@ -250,8 +250,8 @@ impl Standbys {
     }
 
     /// Whether a renamed folder stays with its sandbox here. Tries it the first time, with a sandbox.
-    pub async fn adoption_holds(&self) -> bool {
-        self.0.adoption.holds(&self.0).await
+    pub async fn assignment_holds(&self) -> bool {
+        self.0.assignment.holds(&self.0).await
     }
 
     /// How many there are of each language and stage, in that order.
@@ -318,25 +318,25 @@ impl Inner {
     }
 
     /// One that stands by for nobody, if the conversation is new.
-    async fn adopted(&self, id: &ConversationId, image: &ImageId) -> Option<(Entry, Mark)> {
+    async fn assigned(&self, id: &ConversationId, image: &ImageId) -> Option<(Entry, Mark)> {
         let mut entry = {
             let mut state = self.state();
             let ready = |at: &usize| state.entries[*at].stage;
-            let nameless = (0..state.entries.len())
+            let unassigned = (0..state.entries.len())
                 .filter(|&at| state.entries[at].image == *image && matches!(state.entries[at].whose, For::Nobody(_)));
-            let best = nameless.max_by_key(ready)?;
+            let best = unassigned.max_by_key(ready)?;
             state.entries.swap_remove(best)
         };
         let id = id.clone();
-        let adopting = tokio::task::spawn_blocking(move || {
+        let assigning = tokio::task::spawn_blocking(move || {
             let For::Nobody(folder) = &mut entry.whose else { return (entry, None) };
-            let mark = folder.adopt(&id).ok().flatten().and_then(|conversation| conversation.mark().ok());
+            let mark = folder.assign(&id).ok().flatten().and_then(|conversation| conversation.mark().ok());
             (entry, mark)
         });
-        let (entry, mark) = adopting.await.ok()?;
+        let (entry, mark) = assigning.await.ok()?;
         let Some(mark) = mark else {
             // The conversation is not new: the standby waits on, unless its folder has just become a conversation's.
-            if !entry.is_adopted() {
+            if !entry.is_assigned() {
                 self.state().entries.push(entry);
             }
             return None;

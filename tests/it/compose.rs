@@ -191,7 +191,7 @@ fn the_compose_file_serves_on_one_port() {
     let url = link(&written);
     assert!(url.starts_with(&format!("{base}/files/compose/out.csv?")), "{url}");
     assert_eq!(text(Command::new("curl").args(["-fsS", "--noproxy", "*", &url])), "a,b\n1,2\n");
-    // Told apart only with the host's control groups and the kernel's log in view.
+    // RenderedError apart only with the host's control groups and the kernel's log in view.
     let forking = run_program("bash", "for i in {1..500}; do sleep 20 & done; exit 1");
     assert_eq!(forking["structuredContent"]["outcome"]["ended"], "process_limit", "{forking}");
     let greedy = run_program("python", "x = [bytearray(1 << 20) for _ in range(1000)]");

@@ -37,7 +37,7 @@ struct Load<'a> {
     tried: AtomicUsize,
     total: usize,
     named: Mutex<Vec<Named>>,
-    /// Told after each run.
+    /// RenderedError after each run.
     step: Notify,
 }
 

@@ -57,7 +57,7 @@ struct Load<'a> {
     over: AtomicBool,
     /// How each run ended, and how long its answer took.
     ends: Mutex<Vec<(String, Duration)>>,
-    /// Told after each run.
+    /// RenderedError after each run.
     step: Notify,
 }
 

@@ -104,7 +104,7 @@ async fn everything_that_is_done_with_files_is_done_on_a_disk_of_its_own() {
         "print(open('/proc/self/mounts').read().count(' /data ext4 ')); open('made', 'w').write('by a program')";
     let first = server.run("c", "python", there).await;
     assert_eq!(first["structuredContent"]["stdout"], "1\n", "{first}");
-    assert_eq!(server.standbys.taken(), taken + 1, "a disk is adopted with its folder");
+    assert_eq!(server.standbys.taken(), taken + 1, "a disk is assigned with its folder");
     assert_eq!(first["structuredContent"]["files"][0]["change"], "created");
     let url = first["structuredContent"]["files"][0]["url"].as_str().expect("a link");
     assert_eq!(server.http.get(url).send().await.expect("an answer").text().await.expect("text"), "by a program");

@@ -44,7 +44,7 @@ async fn new_and_known_conversations_find_one_and_keep_their_files() {
     assert_eq!(again.split_whitespace().count(), 2, "the file of the run before is there: {again}");
     assert!(hello(&server, "first").await.split_whitespace().count() == 2);
     assert!(server.standbys.taken() >= before + 2, "standbys were used");
-    let on_disk = std::fs::read_to_string(server.root.join("second/files/n")).expect("the adopted folder");
+    let on_disk = std::fs::read_to_string(server.root.join("second/files/n")).expect("the assigned folder");
     assert_eq!(on_disk.lines().count(), 2);
     server.settled().await;
     server.stop().await;

@@ -135,7 +135,7 @@ async fn an_engine_that_is_away_is_left_alone() {
 /// Every slot runs a program, every place is taken and no more; then sandboxes and leases are gone.
 async fn everything_is_back(server: &FakeServer) {
     let all: Vec<_> = (0..SLOTS + QUEUE).map(|n| begin(server, 1000 + n, "sleep 1s".to_owned())).collect();
-    let full = server.mcp.runs.room(&Principal::OWNER);
+    let full = server.mcp.runs.check_capacity(&Principal::OWNER);
     assert!(full.is_err(), "more places than there were");
     until("every slot runs a program", async || {
         all.iter().filter(|run| run.view().state == RunState::Running).count() == SLOTS

@@ -1,4 +1,4 @@
-//! Bearer tokens at the door: decided before a body is read.
+//! Bearer tokens: decided before a body is read.
 
 use std::sync::Arc;
 

@@ -28,7 +28,7 @@ pub struct Refused(pub Failure);
 
 /// Stays with an answer until it is known whose form it takes.
 #[derive(Clone)]
-struct Told(Failure);
+struct RenderedError(Failure);
 
 /// A problem (RFC 9457).
 #[derive(Debug, Serialize, ToSchema)]
@@ -78,7 +78,7 @@ impl IntoResponse for HttpFailure {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         retry_after(&mut response, &failure);
-        response.extensions_mut().insert(Told(failure));
+        response.extensions_mut().insert(RenderedError(failure));
         response
     }
 }
@@ -96,8 +96,8 @@ pub async fn in_the_interfaces_form(request: Request, next: Next) -> Response {
     };
     let id = request.extensions().get::<RequestId>().copied().unwrap_or_else(RequestId::new);
     let mut response = next.run(request).await;
-    match response.extensions_mut().remove::<Told>() {
-        Some(Told(failure)) => {
+    match response.extensions_mut().remove::<RenderedError>() {
+        Some(RenderedError(failure)) => {
             let mut new = restate(&response, form(&failure, id));
             retry_after(&mut new, &failure);
             new

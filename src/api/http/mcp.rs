@@ -125,7 +125,7 @@ async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     let taken = async {
         check_headers(&head.headers)?;
-        if let Err(full) = mount.room(&head) {
+        if let Err(full) = mount.check_capacity(&head) {
             discard(body).await;
             return Err(full);
         }
@@ -149,11 +149,11 @@ async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
 impl Mount {
     /// Refuses unread what says in its headers that it would begin a run, when no run can begin. Other requests are read
     /// first even then: only the body tells what they are, and it may be the cancellation that makes room.
-    fn room(&self, head: &Parts) -> Result<(), Refusal> {
+    fn check_capacity(&self, head: &Parts) -> Result<(), Refusal> {
         let says = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let begins_a_run = says("mcp-method") == "tools/call" && RUN_TOOLS.contains(&says("mcp-name"));
         match head.extensions.get::<Principal>() {
-            Some(who) if begins_a_run => self.runs.room(who).map_err(|failure| Refusal::from(&failure)),
+            Some(who) if begins_a_run => self.runs.check_capacity(who).map_err(|failure| Refusal::from(&failure)),
             _ => Ok(()),
         }
     }

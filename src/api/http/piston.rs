@@ -161,7 +161,7 @@ async fn execute(
     body: Body,
 ) -> Result<Json<Executed>, Refused> {
     // What would be refused is refused unread.
-    if let Err(full) = runs.room(&who) {
+    if let Err(full) = runs.check_capacity(&who) {
         discard(body).await;
         return Err(full.into());
     }

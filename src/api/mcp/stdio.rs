@@ -4,7 +4,7 @@ use rmcp::{ServiceExt, service::ServerInitializeError, transport::stdio_pipes};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
-use super::{Door, McpParts, McpServer};
+use super::{McpParts, McpServer, Transport};
 
 /// Why serving ended other than by the client's or the operator's wish.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +22,7 @@ pub enum StdioError {
 /// # Errors
 /// When the client does not speak the protocol.
 pub async fn serve_stdio(parts: McpParts, shutdown: CancellationToken) -> Result<(), StdioError> {
-    let server = McpServer::new(parts, Door::Stdio);
+    let server = McpServer::new(parts, Transport::Stdio);
     // Where the streams are pipes they are read without a blocking thread, which would outlive `shutdown`.
     match server.serve_with_ct(stdio_pipes(), shutdown).await {
         Ok(service) => service.waiting().await.map(drop).map_err(StdioError::from),

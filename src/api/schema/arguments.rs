@@ -1,4 +1,4 @@
-//! What a client sends, parsed at the door. An argument that breaks its rule is named, with what to do about it.
+//! What a client sends, parsed on entry. An argument that breaks its rule is named, with what to do about it.
 //!
 //! Read by hand and not by serde: its texts name the type and not the argument. [`super::json_schema`] describes the same
 //! arguments to clients, and a test there holds the two against each other.

@@ -33,7 +33,7 @@ const SILENT_MIN: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(super) struct Idle {
     waiting: Mutex<Waiting>,
-    /// Told when somebody became idle, or when the one that was asked has made room or has not.
+    /// RenderedError when somebody became idle, or when the one that was asked has made room or has not.
     news: Notify,
 }
 

@@ -13,7 +13,7 @@ use crate::{
         runner::{Protocol, Runner},
         store::Store,
     },
-    services::proof::{Tested, Trial},
+    services::isolation::{Tested, Trial},
 };
 
 /// How long the self-test may take.
@@ -94,14 +94,14 @@ async fn isolation(config: &Config, store: Arc<Store>, engine: Arc<dyn Engine>, 
         }
     };
     app.test_the_engine();
-    match timeout(TEST_MAX, app.proof.tried()).await {
+    match timeout(TEST_MAX, app.isolation.tried()).await {
         Ok(Tested::Holds { notes, trial }) => {
             findings.ok("isolation", "a sandbox saw its user, limits and walls as they should be");
             for note in notes {
                 findings.sentence(Level::Warn, "isolation", &note);
             }
             runtime(config, engine.as_ref(), &trial, findings).await;
-            adoption(&app, findings).await;
+            assignment(&app, findings).await;
         }
         Ok(Tested::Broken(why)) => findings.sentence(Level::Fail, "isolation", &why),
         Ok(Tested::Pending { why }) => findings.fail(
@@ -126,8 +126,8 @@ async fn runtime(config: &Config, engine: &dyn Engine, trial: &Trial, findings: 
     findings.ok("runtime", format!("{used}: {why}"));
 }
 
-async fn adoption(app: &App, findings: &mut Findings) {
-    if app.standbys.adoption_holds().await {
+async fn assignment(app: &App, findings: &mut Findings) {
+    if app.standbys.assignment_holds().await {
         findings.ok("standby", "a renamed folder stays with its sandbox: new conversations find one that stands by");
     } else {
         findings.warn(

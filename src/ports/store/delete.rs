@@ -130,7 +130,7 @@ fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut Effort<'_>) -> Result<()
         other => return other,
     }
     let folder = open_unlocked(trash, name)?;
-    own_disk::let_go(&folder);
+    own_disk::lazy_unmount(&folder);
     let mut top = Dir::new(folder)?;
     let mut hoisted = 0;
     loop {

@@ -104,12 +104,12 @@ impl Store {
         let disks = OwnDisks::holding(most);
         let refused = |source: io::Error| RootError::OwnDisks { source };
         let name = fresh_name();
-        let folder = own_folder(&self.nameless, &name).map_err(|errno| refused(errno.into()))?;
-        let made = disks.make(&folder, &self.nameless_path().join(&name), self.handover);
+        let folder = own_folder(&self.unassigned, &name).map_err(|errno| refused(errno.into()))?;
+        let made = disks.make(&folder, &self.unassigned_path().join(&name), self.handover);
         let room = made.and_then(|()| Ok(rustix::fs::fstatvfs(open_own(&folder, POINT)?)?));
-        let_go(&folder);
+        lazy_unmount(&folder);
         // What remains is an image without a mount, which the trash takes care of.
-        rustix::fs::renameat(&self.nameless, &name, &self.trash, &name).map_err(|errno| refused(errno.into()))?;
+        rustix::fs::renameat(&self.unassigned, &name, &self.trash, &name).map_err(|errno| refused(errno.into()))?;
         let room = room.map_err(refused)?;
         if room.f_bavail.saturating_mul(room.f_frsize) <= most.bytes || room.f_favail <= most.entries {
             let why = "mkfs.ext4 makes them too small here: its mke2fs.conf may hold an unusual default";
@@ -121,15 +121,15 @@ impl Store {
 
     /// A new folder with a disk of its own, that nobody has yet.
     pub(super) fn make_with_disk(&self, disks: &OwnDisks, name: &str) -> Result<(), Errno> {
-        let folder = own_folder(&self.nameless, name)?;
-        let path = self.nameless_path().join(name);
+        let folder = own_folder(&self.unassigned, name)?;
+        let path = self.unassigned_path().join(name);
         disks.make(&folder, &path, self.handover).map_err(|error| told(&error, &path))
     }
 
     /// Takes a folder away that nobody has, with its disk: its name now, the rest behind everybody's back.
     pub(super) fn discard(self: &Arc<Self>, name: &str) {
-        if rustix::fs::renameat(&self.nameless, name, &self.trash, name).is_err() {
-            debug!("a nameless folder is left to the next start");
+        if rustix::fs::renameat(&self.unassigned, name, &self.trash, name).is_err() {
+            debug!("an unassigned folder is left to the next start");
             return;
         }
         let (store, name) = (Arc::clone(self), name.to_owned());
@@ -202,10 +202,10 @@ impl Store {
     /// again, and all that nobody can enter any more. The number of conversations that had one.
     pub fn unmount_all(&self) -> usize {
         for (parent, name) in
-            [&self.nameless, &self.trash].into_iter().flat_map(|parent| names(parent).map(move |name| (parent, name)))
+            [&self.unassigned, &self.trash].into_iter().flat_map(|parent| names(parent).map(move |name| (parent, name)))
         {
             if let Ok(folder) = open_own(parent, &name) {
-                let_go(&folder);
+                lazy_unmount(&folder);
             }
         }
         names(&self.root).filter(|name| name.parse().is_ok_and(|id| self.unmount(&id))).count()
@@ -231,7 +231,7 @@ impl Conversation {
 }
 
 /// Unmounts the disk in a folder, whoever is in it. Right for any folder: no program can mount anything below ours.
-pub(super) fn let_go(folder: &OwnedFd) {
+pub(super) fn lazy_unmount(folder: &OwnedFd) {
     unmount(folder, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
 }
 

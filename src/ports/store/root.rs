@@ -96,7 +96,7 @@ pub struct Store {
     incoming: OwnedFd,
     pub(super) trash: OwnedFd,
     /// `{root}/.nameless/{instance}`: folders of sandboxes that belong to no conversation yet.
-    pub(super) nameless: OwnedFd,
+    pub(super) unassigned: OwnedFd,
     pub(super) path: PathBuf,
     pub(super) instance: InstanceId,
     pub(super) handover: Handover,
@@ -142,7 +142,7 @@ impl Store {
         let Claim { lock, instance, first } = claim(root, &path)?;
         let own = |name| own_folder(&handle, name).map_err(|errno| unwritable(errno.into()));
         let (incoming, trash) = (own(".incoming")?, own(".trash")?);
-        let nameless = own(".nameless")
+        let unassigned = own(".nameless")
             .and_then(|parent| own_folder(&parent, &instance.to_string()).map_err(|errno| unwritable(errno.into())))?;
         // Another server beside this one may be writing there now.
         if first {
@@ -158,7 +158,7 @@ impl Store {
             root: handle,
             incoming,
             trash,
-            nameless,
+            unassigned,
             path,
             instance,
             handover,
@@ -206,7 +206,7 @@ impl Store {
             let name = fresh_name();
             let made = self.make_with_disk(disks, &name).and_then(|()| self.name(&name, id));
             if made != Ok(true) {
-                rustix::fs::renameat(&self.nameless, &name, &self.trash, &name)?;
+                rustix::fs::renameat(&self.unassigned, &name, &self.trash, &name)?;
                 self.purge_now(&name);
                 made?;
             }
@@ -214,9 +214,9 @@ impl Store {
         self.make(&self.root, id.as_str(), &self.path.join(id.as_str()))
     }
 
-    /// Makes a nameless folder a conversation's; `false` when it has one.
-    pub(super) fn name(&self, nameless: &str, id: &ConversationId) -> Result<bool, Errno> {
-        match rustix::fs::renameat_with(&self.nameless, nameless, &self.root, id.as_str(), RenameFlags::NOREPLACE) {
+    /// Makes an unassigned folder a conversation's; `false` when it has one.
+    pub(super) fn name(&self, unassigned: &str, id: &ConversationId) -> Result<bool, Errno> {
+        match rustix::fs::renameat_with(&self.unassigned, unassigned, &self.root, id.as_str(), RenameFlags::NOREPLACE) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST | Errno::NOTEMPTY) => Ok(false),
             Err(errno) => Err(errno),
@@ -267,7 +267,7 @@ impl Store {
     }
 
     /// The folder that folders without a conversation are in.
-    pub(super) fn nameless_path(&self) -> PathBuf {
+    pub(super) fn unassigned_path(&self) -> PathBuf {
         self.path.join(".nameless").join(self.instance.to_string())
     }
 

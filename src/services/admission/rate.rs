@@ -53,7 +53,7 @@ impl<C: Clock + Clone> Rate<C> {
     }
 
     /// Whether it is known that the next one will be refused. Counts nothing.
-    pub(super) fn room(&self, who: &Principal) -> Result<(), Failure> {
+    pub(super) fn check_capacity(&self, who: &Principal) -> Result<(), Failure> {
         let until = self.refused.lock().unwrap_or_else(PoisonError::into_inner).get(who).copied();
         until.and_then(|until| self.refusal(until)).map_or(Ok(()), Err)
     }
@@ -84,17 +84,17 @@ mod tests {
         let rate = Rate::at(clock.clone(), 12, 3).expect("a rate");
         let who = Principal::OWNER;
         for _ in 0..3 {
-            assert!(rate.room(&who).is_ok() && rate.take(&who).is_ok());
+            assert!(rate.check_capacity(&who).is_ok() && rate.take(&who).is_ok());
         }
         for round in 0..3 {
-            assert!(round > 0 || rate.room(&who).is_ok(), "not known before it was tried");
+            assert!(round > 0 || rate.check_capacity(&who).is_ok(), "not known before it was tried");
             let refused = rate.take(&who).expect_err("too fast");
             let wait_s = refused.retry_after_s.expect("told");
             assert_eq!(wait_s, 5);
             clock.advance(Duration::from_millis(wait_s * 1000 - 1));
-            assert!(rate.room(&who).is_err() && rate.take(&who).is_err(), "a moment too early");
+            assert!(rate.check_capacity(&who).is_err() && rate.take(&who).is_err(), "a moment too early");
             clock.advance(Duration::from_millis(1));
-            assert!(rate.room(&who).is_ok() && rate.take(&who).is_ok());
+            assert!(rate.check_capacity(&who).is_ok() && rate.take(&who).is_ok());
         }
     }
 

@@ -14,7 +14,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::{feed::feed, input::Fed, log::EventLog};
+use super::{input::StdinReceiver, log::EventLog, stdin::write_stdin};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -25,7 +25,7 @@ use crate::{
     },
     ports::engine::{Engine, EngineError, Exit, Output, Signal},
     services::{
-        frames::{self, Decoder, Ending, Said},
+        frames::{self, Decoder, Ending, RunnerMessage},
         janitor::chain,
         started::Started,
     },
@@ -47,7 +47,7 @@ pub(super) struct Job<'a> {
     pub args: &'a [String],
     pub stdin: &'a Bytes,
     /// What follows the input above while the program runs; nothing: its input is complete.
-    pub input: Option<Fed>,
+    pub input: Option<StdinReceiver>,
     pub limits: &'a Limits,
 }
 
@@ -156,7 +156,7 @@ pub(super) async fn drive(
         job.program.clone()
     };
     let (later, more) = mpsc::channel(1);
-    let mut feed = std::pin::pin!(feed(sandbox.stdin, request, !framed, more, job.input));
+    let mut feed = std::pin::pin!(write_stdin(sandbox.stdin, request, !framed, more, job.input));
     let mut driving = Driving {
         id,
         output: Some(sandbox.output),
@@ -300,11 +300,11 @@ impl Driving<'_> {
         while self.ended.is_none() {
             let Some(said) = self.decoder.as_mut().and_then(|decoder| decoder.next().transpose()) else { return };
             match said {
-                Ok(Said::Stdout(bytes)) => self.print(StreamKind::Stdout, &bytes),
-                Ok(Said::Stderr(bytes)) => self.print(StreamKind::Stderr, &bytes),
-                Ok(Said::Ready { .. }) => {}
-                Ok(Said::Exit(ending)) => self.ended = Some(Ok(ending.into())),
-                Ok(Said::Error(message)) => self.ended = Some(Err(DriveError::Runner(message))),
+                Ok(RunnerMessage::Stdout(bytes)) => self.print(StreamKind::Stdout, &bytes),
+                Ok(RunnerMessage::Stderr(bytes)) => self.print(StreamKind::Stderr, &bytes),
+                Ok(RunnerMessage::Ready { .. }) => {}
+                Ok(RunnerMessage::Exit(ending)) => self.ended = Some(Ok(ending.into())),
+                Ok(RunnerMessage::Error(message)) => self.ended = Some(Err(DriveError::Runner(message))),
                 Err(error) => self.ended = Some(Err(DriveError::Runner(error.to_string()))),
             }
         }

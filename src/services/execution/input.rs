@@ -35,7 +35,7 @@ pub(super) struct Input {
 }
 
 /// The end where the sandbox is fed. Its drop refuses whatever would still come.
-pub(super) struct Fed {
+pub(super) struct StdinReceiver {
     queue: mpsc::UnboundedReceiver<Piece>,
     room: Arc<Semaphore>,
 }
@@ -47,12 +47,12 @@ pub(super) struct Piece {
 }
 
 /// An open input of a program.
-pub(super) fn open() -> (Input, Fed) {
+pub(super) fn open() -> (Input, StdinReceiver) {
     let (sender, queue) = mpsc::unbounded_channel();
     let room = Arc::new(Semaphore::new(INPUT_BYTES_MAX));
     let input =
         Input { queue: Mutex::new(Some(sender)), room: Arc::clone(&room), writers: Semaphore::new(WRITERS_MAX) };
-    (input, Fed { queue, room })
+    (input, StdinReceiver { queue, room })
 }
 
 impl Input {
@@ -91,14 +91,14 @@ impl Input {
     }
 }
 
-impl Fed {
+impl StdinReceiver {
     /// The next piece; nothing once the end of the input was given.
     pub(super) async fn next(&mut self) -> Option<Piece> {
         self.queue.recv().await
     }
 }
 
-impl Drop for Fed {
+impl Drop for StdinReceiver {
     fn drop(&mut self) {
         self.queue.close();
         self.room.close();

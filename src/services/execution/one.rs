@@ -15,7 +15,7 @@ use super::{
     Inner, collect,
     drive::{self, Job},
     handle::internal,
-    input::Fed,
+    input::StdinReceiver,
     log::EventLog,
     record::{Stage, Stopwatch},
     report::{Report, note},
@@ -61,7 +61,7 @@ pub(super) struct OneRun {
     pub(super) cancel: CancellationToken,
     pub(super) watch: Stopwatch,
     /// What the program is sent while it runs; taken when it starts, and dropped with the run in any case.
-    pub(super) fed: Mutex<Option<Fed>>,
+    pub(super) fed: Mutex<Option<StdinReceiver>>,
 }
 
 impl OneRun {
@@ -86,7 +86,7 @@ impl OneRun {
     /// The right to start, once the engine was seen to isolate. Who waits for that holds no slot.
     async fn permit(&self, ticket: Ticket) -> Result<Permit, Failure> {
         if self.request.principal != Principal::SELF_TEST {
-            self.inner.parts.proof.wait().await?;
+            self.inner.parts.isolation.wait().await?;
         }
         ticket.turn().await
     }
@@ -109,7 +109,7 @@ impl OneRun {
     async fn in_turn(&self) -> Result<Report, Failure> {
         let parts = &self.inner.parts;
         let limits = self.limits;
-        self.room().await?;
+        self.check_capacity().await?;
         let _first = parts.standbys.foreground();
         let standing = parts.standbys.take(&self.request.conversation, &self.runner, &limits).await;
         let stood_by = standing.is_some();
@@ -186,14 +186,14 @@ impl OneRun {
 
     /// Whether the conversation and the disk have room for a run, and for the files that come with it. Where that is known
     /// it takes no step on disk.
-    async fn room(&self) -> Result<(), Failure> {
+    async fn check_capacity(&self) -> Result<(), Failure> {
         let files = &self.inner.parts.files;
         let more = self.request.files.iter().map(|(_, bytes)| Usage::of_file(bytes.len() as u64));
         let more = more.fold(Usage::default(), |all, one| all.plus(&one));
         if files.quota().fits_surely(&self.request.conversation, &more) {
             return Ok(());
         }
-        files.room(&self.request.conversation, more).await
+        files.check_capacity(&self.request.conversation, more).await
     }
 
     /// Writes what the program finds in `/data`: once there is a sandbox, so that a standby can be taken.

@@ -105,8 +105,11 @@ impl Files {
         let file_bytes_max = self.options.write_bytes_max;
         let checked = tokio::task::spawn_blocking(move || check(&archive, file_bytes_max));
         let items = checked.await.map_err(|_| bad("The archive cannot be read."))??;
-        self.room(conversation, items.iter().map(Item::space).fold(Usage::default(), |all, one| all.plus(&one)))
-            .await?;
+        self.check_capacity(
+            conversation,
+            items.iter().map(Item::space).fold(Usage::default(), |all, one| all.plus(&one)),
+        )
+        .await?;
         let id = conversation.clone();
         self.blocking(move |store| written(store, &id, |there| write(there, &items))).await
     }

@@ -7,7 +7,7 @@ use super::*;
 use crate::domain::fuzz_support::cases;
 
 /// What a stream holds, up to what ends the conversation.
-type Heard = (Vec<Said>, Option<FrameError>);
+type Heard = (Vec<RunnerMessage>, Option<FrameError>);
 
 fn hear(bytes: &[u8], piece: usize) -> Heard {
     let (mut decoder, mut found) = (Decoder::default(), Vec::new());
@@ -47,13 +47,13 @@ fn plainly(mut bytes: &[u8]) -> Heard {
 }
 
 /// Output is passed on as it is; a status or a signal is one that a process can have; a sentence is short.
-fn is_what_it_says(said: &Said, kind: u8, payload: &[u8]) {
+fn is_what_it_says(said: &RunnerMessage, kind: u8, payload: &[u8]) {
     match said {
-        Said::Stdout(output) => assert!(kind == STDOUT && output == payload),
-        Said::Stderr(output) => assert!(kind == STDERR && output == payload),
-        Said::Ready { .. } => assert_eq!(kind, READY),
-        Said::Error(message) => assert!(kind == ERROR && message.chars().count() <= 200),
-        Said::Exit(end) => match (end.status, end.signal) {
+        RunnerMessage::Stdout(output) => assert!(kind == STDOUT && output == payload),
+        RunnerMessage::Stderr(output) => assert!(kind == STDERR && output == payload),
+        RunnerMessage::Ready { .. } => assert_eq!(kind, READY),
+        RunnerMessage::Error(message) => assert!(kind == ERROR && message.chars().count() <= 200),
+        RunnerMessage::Exit(end) => match (end.status, end.signal) {
             (Some(status), None) => assert!((0..=255).contains(&status)),
             (None, Some(signal)) => assert!((1..=64).contains(&signal)),
             both => panic!("{both:?}"),

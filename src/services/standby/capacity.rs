@@ -74,7 +74,7 @@ impl Inner {
     /// What conversations that exist may take: all but what a new conversation of each language in use will need, and at
     /// least half. Otherwise a dozen of them would take every place, and each new one after them would start cold.
     fn room_for_known(&self, state: &State) -> Share {
-        if self.adoption.is_known_to_fail() {
+        if self.assignment.is_known_to_fail() {
             return self.total();
         }
         let each = self.options.nameless_max;

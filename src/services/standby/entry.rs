@@ -8,7 +8,7 @@ use crate::{
     domain::id::{ConversationId, Language},
     ports::{
         engine::ImageId,
-        store::{FolderId, Nameless},
+        store::{FolderId, UnassignedFolder},
     },
     services::{janitor::Lease, started::Started},
 };
@@ -38,7 +38,7 @@ impl Stage {
 /// For whom it stands by.
 pub(super) enum For {
     /// For a conversation that does not exist yet.
-    Nobody(Nameless),
+    Nobody(UnassignedFolder),
     /// For this one.
     Known {
         /// Which.
@@ -63,7 +63,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn is_adopted(&self) -> bool {
-        matches!(&self.whose, For::Nobody(folder) if folder.is_adopted())
+    pub(super) fn is_assigned(&self) -> bool {
+        matches!(&self.whose, For::Nobody(folder) if folder.is_assigned())
     }
 }

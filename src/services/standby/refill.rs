@@ -36,14 +36,14 @@ const RUNS_OF_A_REGULAR: u32 = 2;
 /// What is to be started.
 enum Wanted {
     Known(ConversationId, Runner),
-    Nameless(Runner),
+    UnassignedFolder(Runner),
 }
 
 /// Lives until the service stops.
 pub(super) async fn refill(inner: Arc<Inner>) {
     inner.recall().await;
     // Until then nothing is run for anybody, and the self-test may start sandboxes in another way than they will be in the end.
-    if inner.stop.run_until_cancelled(inner.parts.proof.holds()).await.is_none() {
+    if inner.stop.run_until_cancelled(inner.parts.isolation.holds()).await.is_none() {
         return;
     }
     let mut rounds = interval(ROUND);
@@ -127,10 +127,10 @@ impl Inner {
             return None;
         }
         // Asked only when the answer matters, once.
-        if let Some(nameless) = self.wanted_nameless()
-            && self.adoption.holds(self).await
+        if let Some(unassigned) = self.wanted_unassigned()
+            && self.assignment.holds(self).await
         {
-            return Some(nameless);
+            return Some(unassigned);
         }
         let paused = self.state().quiet_since.is_none_or(|since| since.elapsed() >= PAUSE);
         if paused { self.wanted_known(1) } else { None }
@@ -159,7 +159,7 @@ impl Inner {
         None
     }
 
-    fn wanted_nameless(&self) -> Option<Wanted> {
+    fn wanted_unassigned(&self) -> Option<Wanted> {
         let state = self.state();
         if state.entries.iter().any(|entry| entry.stage == Stage::Starting) {
             return None;
@@ -176,7 +176,7 @@ impl Inner {
         });
         // Every language has its first one before any has its second; of those the one that was used last.
         let next = candidates.min_by_key(|(have, at, _)| (*have, Reverse(*at)));
-        next.map(|(.., runner)| Wanted::Nameless(runner))
+        next.map(|(.., runner)| Wanted::UnassignedFolder(runner))
     }
 
     /// Begins to start one. False when it cannot be done now.
@@ -184,7 +184,7 @@ impl Inner {
         let store = Arc::clone(&self.parts.store);
         let known = match &wanted {
             Wanted::Known(conversation, _) => Some(conversation.clone()),
-            Wanted::Nameless(_) => None,
+            Wanted::UnassignedFolder(_) => None,
         };
         let made = tokio::task::spawn_blocking(move || {
             if let Some(conversation) = known {
@@ -192,7 +192,7 @@ impl Inner {
                 let folder = there.identity().ok()?;
                 return Some((there.data_dir(), For::Known { conversation, folder }));
             }
-            let folder = store.create_nameless().ok()?;
+            let folder = store.create_unassigned().ok()?;
             Some((folder.data_dir().to_owned(), For::Nobody(folder)))
         });
         let Ok(Some((data, whose))) = made.await else {
@@ -202,7 +202,7 @@ impl Inner {
             }
             return false;
         };
-        let (Wanted::Known(_, runner) | Wanted::Nameless(runner)) = wanted;
+        let (Wanted::Known(_, runner) | Wanted::UnassignedFolder(runner)) = wanted;
         let lease = Arc::new(self.parts.janitor.lease(SandboxId::new()));
         let spec = self.spec(lease.id(), &runner, data);
         let (hand, asked) = oneshot::channel();

@@ -14,7 +14,7 @@ use crate::{
         runner::Protocol,
     },
     services::{
-        frames::Said,
+        frames::RunnerMessage,
         janitor::{Lease, chain},
         started::Started,
     },
@@ -82,7 +82,7 @@ fn listen(started: &mut Started, bytes: &[u8]) -> Option<Vec<(bool, Option<u64>)
     let mut ready = Vec::new();
     while let Some(said) = decoder.next().ok()? {
         match said {
-            Said::Ready { warm, memory_bytes } => ready.push((warm, memory_bytes)),
+            RunnerMessage::Ready { warm, memory_bytes } => ready.push((warm, memory_bytes)),
             _ => return None,
         }
     }

@@ -14,8 +14,8 @@ use mcp_sandbox_server::{
         store::{Owner, Store, Usage},
     },
     services::{
+        isolation::{Tested, Trial},
         janitor::Janitor,
-        proof::{Tested, Trial},
         retention::Retention,
     },
 };
@@ -73,7 +73,7 @@ impl FakeServer {
         let probe = engine.probe().await.expect("the fake engine");
         let app = App::assemble(&config, store, Arc::new(engine.clone()), probe).await.expect("a server");
         // The fake engine has no kernel that could tell anything; a test of the self-test has a server of its own.
-        app.proof.settle(Tested::Holds { notes: Vec::new(), trial: Trial::None });
+        app.isolation.settle(Tested::Holds { notes: Vec::new(), trial: Trial::None });
         let (janitor, mcp, retention) = (app.janitor.clone(), app.mcp.clone(), Arc::clone(&app.retention));
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));

@@ -12,7 +12,7 @@ use bollard::{Docker, models::MountPoint};
 
 use super::{ConnectError, call};
 
-/// Turns a path of ours into one of the engine's host.
+/// ConversationLocks a path of ours into one of the engine's host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HostPaths {
     root: PathBuf,

@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::{api::schema::report::FeedNotice, ports::auth::Principal, services::runs::Runs};
 
-/// Said into a silent stream, so that no proxy takes it for dead.
+/// RunnerMessage into a silent stream, so that no proxy takes it for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 pub(super) async fn watch(

@@ -23,7 +23,7 @@ use crate::{
     services::runs::{RunState, Runs},
 };
 
-/// Said into a silent stream, so that no proxy takes it for dead.
+/// RunnerMessage into a silent stream, so that no proxy takes it for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Watch a run.

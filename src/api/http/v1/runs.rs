@@ -73,7 +73,7 @@ pub(super) async fn create(
     let key = idempotency_key(&call)?;
     // What would be refused is refused unread; a run that there is already needs no room.
     let again = key.as_ref().is_some_and(|key| keys.knows(&call.who, key));
-    if let (false, Err(full)) = (again, runs.room(&call.who)) {
+    if let (false, Err(full)) = (again, runs.check_capacity(&call.who)) {
         discard(body).await;
         return Err(full.into());
     }

@@ -130,7 +130,7 @@ fn delete(place: &Place, name: &str, left: &[&str]) {
     let there: Vec<_> =
         fs::read_dir(place.data()).expect("a folder").map(|e| e.expect("an entry").file_name()).collect();
     assert_eq!(there, left);
-    // Told to stop it does not begin; told to go on it ends.
+    // RenderedError to stop it does not begin; told to go on it ends.
     assert_eq!(place.store.empty_trash(&AtomicBool::new(true)).expect("stopped"), Deleted::Begun);
     assert_eq!(fs::read_dir(&trash).expect("a folder").count(), 1);
     let go_on = AtomicBool::new(false);

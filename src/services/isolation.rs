@@ -56,9 +56,9 @@ impl Default for Tested {
 
 /// The answer, for whoever needs it. A clone is the same.
 #[derive(Debug, Clone, Default)]
-pub struct Proof(Arc<watch::Sender<Tested>>);
+pub struct IsolationState(Arc<watch::Sender<Tested>>);
 
-impl Proof {
+impl IsolationState {
     /// What is known now.
     pub fn now(&self) -> Tested {
         self.0.borrow().clone()
@@ -127,14 +127,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nothing_runs_before_it_is_known() {
-        let proof = Proof::default();
-        assert_eq!(proof.wait().await.expect_err("nothing is known").code, Code::EngineUnavailable);
-        proof.settle(Tested::Holds { notes: Vec::new(), trial: Trial::None });
-        assert!(proof.wait().await.is_ok());
-        assert!(proof.broken().now_or_never().is_none() && proof.holds().now_or_never().is_some());
-        proof.settle(Tested::Broken("the network is open".to_owned()));
-        assert_eq!(proof.wait().await.expect_err("it is broken").code, Code::EngineFailed);
-        assert!(proof.holds().now_or_never().is_none());
-        assert_eq!(proof.broken().await, "the network is open");
+        let isolation = IsolationState::default();
+        assert_eq!(isolation.wait().await.expect_err("nothing is known").code, Code::EngineUnavailable);
+        isolation.settle(Tested::Holds { notes: Vec::new(), trial: Trial::None });
+        assert!(isolation.wait().await.is_ok());
+        assert!(isolation.broken().now_or_never().is_none() && isolation.holds().now_or_never().is_some());
+        isolation.settle(Tested::Broken("the network is open".to_owned()));
+        assert_eq!(isolation.wait().await.expect_err("it is broken").code, Code::EngineFailed);
+        assert!(isolation.holds().now_or_never().is_none());
+        assert_eq!(isolation.broken().await, "the network is open");
     }
 }

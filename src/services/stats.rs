@@ -7,14 +7,14 @@ use crate::ports::{observer::Standing, runner::Catalog};
 
 /// Looks at the services.
 #[derive(Clone)]
-pub struct Vitals {
+pub struct StatsSnapshot {
     executions: Executions,
     janitor: Janitor,
     standbys: Standbys,
     catalog: Arc<Catalog>,
 }
 
-impl Vitals {
+impl StatsSnapshot {
     /// Over these services.
     pub fn new(executions: Executions, janitor: Janitor, standbys: Standbys, catalog: Arc<Catalog>) -> Self {
         Self { executions, janitor, standbys, catalog }

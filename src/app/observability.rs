@@ -13,17 +13,17 @@ use crate::{
     config::Config,
     domain::{clock::SystemClock, id::InstanceId},
     ports::observer::{Observer, Observers},
-    services::vitals::Vitals,
+    services::stats::StatsSnapshot,
 };
 
 /// Who is told what happens.
-pub(super) struct Watchers {
+pub(super) struct Observability {
     metrics: Arc<Metrics>,
     audit: Option<Arc<Audit>>,
     traces: Option<Arc<Traces>>,
 }
 
-impl Watchers {
+impl Observability {
     pub(super) fn new(config: &Config, instance: InstanceId) -> Result<Self, StartError> {
         let path = &config.audit.file;
         let open = || Audit::open(path.as_ref()).map(Arc::new);
@@ -42,12 +42,12 @@ impl Watchers {
         Observers(all)
     }
 
-    pub(super) fn exposition(&self, vitals: Vitals) -> http::metrics::Exposition {
+    pub(super) fn exposition(&self, stats: StatsSnapshot) -> http::metrics::Exposition {
         let (metrics, audit, traces) = (Arc::clone(&self.metrics), self.audit.clone(), self.traces.clone());
         let text = move || {
             let audit = audit.as_ref().map(|audit| audit.figures()).unwrap_or_default();
             let traces = traces.as_ref().map(|traces| traces.figures()).unwrap_or_default();
-            metrics.text(&vitals.now(), audit, traces)
+            metrics.text(&stats.now(), audit, traces)
         };
         http::metrics::Exposition { content_type: metrics::CONTENT_TYPE, text: Arc::new(text) }
     }

@@ -11,18 +11,18 @@ use crate::domain::id::ConversationId;
 
 /// One turn at a time for each conversation. An entry lives as long as somebody holds or awaits its turn.
 #[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<HashMap<ConversationId, Weak<AsyncMutex<()>>>>);
+pub(super) struct ConversationLocks(Mutex<HashMap<ConversationId, Weak<AsyncMutex<()>>>>);
 
 /// A conversation's turn: while it lives, nothing else starts in the conversation.
 #[derive(Debug)]
-pub struct Turn {
+pub struct ConversationLock {
     guard: Option<OwnedMutexGuard<()>>,
     conversation: ConversationId,
-    turns: Arc<Turns>,
+    turns: Arc<ConversationLocks>,
 }
 
-impl Turns {
-    pub(super) async fn take(turns: &Arc<Self>, conversation: &ConversationId) -> Turn {
+impl ConversationLocks {
+    pub(super) async fn take(turns: &Arc<Self>, conversation: &ConversationId) -> ConversationLock {
         let mutex = {
             let mut map = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
             map.get(conversation).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -32,12 +32,12 @@ impl Turns {
             })
         };
         // Made before the wait: whoever gives up waiting tidies the map too.
-        let mut turn = Turn { guard: None, conversation: conversation.clone(), turns: Arc::clone(turns) };
+        let mut turn = ConversationLock { guard: None, conversation: conversation.clone(), turns: Arc::clone(turns) };
         turn.guard = Some(mutex.lock_owned().await);
         turn
     }
 
-    pub(super) fn take_if_idle(turns: &Arc<Self>, conversation: &ConversationId) -> Option<Turn> {
+    pub(super) fn take_if_idle(turns: &Arc<Self>, conversation: &ConversationId) -> Option<ConversationLock> {
         let mut map = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
         if map.get(conversation).is_some_and(|mutex| mutex.strong_count() > 0) {
             return None;
@@ -46,11 +46,11 @@ impl Turns {
         map.insert(conversation.clone(), Arc::downgrade(&mutex));
         // Nobody else has it yet.
         let guard = mutex.try_lock_owned().ok();
-        Some(Turn { guard, conversation: conversation.clone(), turns: Arc::clone(turns) })
+        Some(ConversationLock { guard, conversation: conversation.clone(), turns: Arc::clone(turns) })
     }
 }
 
-impl Drop for Turn {
+impl Drop for ConversationLock {
     fn drop(&mut self) {
         let mut map = self.turns.0.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.guard.take());
@@ -61,7 +61,7 @@ impl Drop for Turn {
 }
 
 #[cfg(test)]
-impl Turns {
+impl ConversationLocks {
     /// Whether an entry is left.
     pub(super) fn is_empty(&self) -> bool {
         self.0.lock().expect("the map").is_empty()

@@ -1,7 +1,7 @@
 //! Folders that are mounted before it is known whose they are.
 //!
 //! A bind mount follows the folder and not its name, so a folder that is renamed to be a conversation's stays `/data` of
-//! the sandbox that has it (tried on Docker 20.10 with ext4; [`Store::create_nameless`] promises nothing more than the
+//! the sandbox that has it (tried on Docker 20.10 with ext4; [`Store::create_unassigned`] promises nothing more than the
 //! rename).
 
 use std::{path::Path, path::PathBuf, sync::Arc};
@@ -19,11 +19,11 @@ const LANGUAGES: &str = ".languages";
 
 /// A folder that belongs to no conversation. Dropping it takes the empty folder away.
 #[derive(Debug)]
-pub struct Nameless {
+pub struct UnassignedFolder {
     store: Arc<Store>,
     name: String,
     data_dir: PathBuf,
-    adopted: bool,
+    assigned: bool,
 }
 
 impl Store {
@@ -31,19 +31,19 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NoSpace`] on a full disk, [`StoreError::Io`] otherwise.
-    pub fn create_nameless(self: &Arc<Self>) -> Result<Nameless, StoreError> {
+    pub fn create_unassigned(self: &Arc<Self>) -> Result<UnassignedFolder, StoreError> {
         let name = fresh_name();
         // From here on it is taken away where it is not made.
-        let mut folder = Nameless { store: Arc::clone(self), name, data_dir: PathBuf::new(), adopted: false };
-        folder.data_dir = self.try_create_nameless(&folder.name).map_err(|errno| StoreError::new("create", errno))?;
+        let mut folder = UnassignedFolder { store: Arc::clone(self), name, data_dir: PathBuf::new(), assigned: false };
+        folder.data_dir = self.try_create_unassigned(&folder.name).map_err(|errno| StoreError::new("create", errno))?;
         Ok(folder)
     }
 
-    fn try_create_nameless(&self, name: &str) -> Result<PathBuf, Errno> {
+    fn try_create_unassigned(&self, name: &str) -> Result<PathBuf, Errno> {
         if let Some(disks) = &self.own_disks {
             self.make_with_disk(disks, name)?;
         }
-        Ok(self.make(&self.nameless, name, &self.nameless_path().join(name))?.data_dir)
+        Ok(self.make(&self.unassigned, name, &self.unassigned_path().join(name))?.data_dir)
     }
 
     /// Takes away what an earlier process with this identity left: at once nothing is there any more, and
@@ -51,18 +51,18 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`] with the first folder that could not be taken away.
-    pub fn clear_nameless(&self) -> Result<(), StoreError> {
-        self.try_clear_nameless().map_err(|errno| StoreError::new("delete", errno))
+    pub fn clear_unassigned(&self) -> Result<(), StoreError> {
+        self.try_clear_unassigned().map_err(|errno| StoreError::new("delete", errno))
     }
 
-    fn try_clear_nameless(&self) -> Result<(), Errno> {
-        for entry in Dir::read_from(&self.nameless)? {
+    fn try_clear_unassigned(&self) -> Result<(), Errno> {
+        for entry in Dir::read_from(&self.unassigned)? {
             let entry = entry?;
             let name = entry.file_name();
             if name.to_bytes() == b"." || name.to_bytes() == b".." {
                 continue;
             }
-            rustix::fs::renameat(&self.nameless, name, &self.trash, fresh_name())?;
+            rustix::fs::renameat(&self.unassigned, name, &self.trash, fresh_name())?;
         }
         Ok(())
     }
@@ -94,10 +94,10 @@ impl Store {
     }
 }
 
-impl Nameless {
+impl UnassignedFolder {
     /// Whether it is a conversation's by now.
-    pub fn is_adopted(&self) -> bool {
-        self.adopted
+    pub fn is_assigned(&self) -> bool {
+        self.assigned
     }
 
     /// The folder that becomes `/data`.
@@ -105,37 +105,37 @@ impl Nameless {
         &self.data_dir
     }
 
-    /// Makes the folder a conversation's. `None`, and the folder stays nameless, when the conversation has one already.
+    /// Makes the folder a conversation's. `None`, and the folder stays unassigned, when the conversation has one already.
     ///
     /// # Errors
     /// [`StoreError::Io`] when the system refuses.
-    pub fn adopt(&mut self, id: &ConversationId) -> Result<Option<Conversation>, StoreError> {
+    pub fn assign(&mut self, id: &ConversationId) -> Result<Option<Conversation>, StoreError> {
         let store = &self.store;
-        self.adopted = store.name(&self.name, id).map_err(|errno| StoreError::new("adopt", errno))?;
-        if !self.adopted {
+        self.assigned = store.name(&self.name, id).map_err(|errno| StoreError::new("assign", errno))?;
+        if !self.assigned {
             return Ok(None);
         }
         let conversation = store.enter_in(&store.root, id.as_str(), &store.path.join(id.as_str()));
-        conversation.map(Some).map_err(|errno| StoreError::new("adopt", errno))
+        conversation.map(Some).map_err(|errno| StoreError::new("assign", errno))
     }
 }
 
-impl Drop for Nameless {
+impl Drop for UnassignedFolder {
     fn drop(&mut self) {
-        if self.adopted {
+        if self.assigned {
             return;
         }
         if self.store.own_disks.is_some() {
             return self.store.discard(&self.name);
         }
         // Two quick calls on a folder that nothing was written to. What a program did write, the next start takes away.
-        if let Ok(dir) = super::root::own_folder(&self.store.nameless, &self.name) {
+        if let Ok(dir) = super::root::own_folder(&self.store.unassigned, &self.name) {
             let emptied = rustix::fs::unlinkat(&dir, "files", AtFlags::REMOVEDIR);
             if emptied
-                .and_then(|()| rustix::fs::unlinkat(&self.store.nameless, &self.name, AtFlags::REMOVEDIR))
+                .and_then(|()| rustix::fs::unlinkat(&self.store.unassigned, &self.name, AtFlags::REMOVEDIR))
                 .is_err()
             {
-                tracing::debug!("a nameless folder is left to the next start");
+                tracing::debug!("an unassigned folder is left to the next start");
             }
         }
     }
@@ -156,29 +156,29 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let store = store(root.path());
         let id: ConversationId = "new".parse().expect("an id");
-        let mut folder = store.create_nameless().expect("a folder");
+        let mut folder = store.create_unassigned().expect("a folder");
         std::fs::write(folder.data_dir().join("x"), "1").expect("written");
-        let adopted = folder.adopt(&id).expect("renamed").expect("nobody was there");
-        assert_eq!(std::fs::read_to_string(adopted.data_dir().join("x")).expect("the file"), "1");
+        let assigned = folder.assign(&id).expect("renamed").expect("nobody was there");
+        assert_eq!(std::fs::read_to_string(assigned.data_dir().join("x")).expect("the file"), "1");
         drop(folder);
-        let mut other = store.create_nameless().expect("a folder");
-        assert!(other.adopt(&id).expect("answered").is_none());
+        let mut other = store.create_unassigned().expect("a folder");
+        assert!(other.assign(&id).expect("answered").is_none());
         assert_eq!(std::fs::read_to_string(root.path().join("new/files/x")).expect("the file"), "1");
-        let nameless = other.data_dir().to_owned();
+        let unassigned = other.data_dir().to_owned();
         drop(other);
-        assert!(!nameless.exists() && root.path().join("new/files/x").exists());
+        assert!(!unassigned.exists() && root.path().join("new/files/x").exists());
     }
 
     #[test]
     fn what_an_earlier_process_left_is_cleared() {
         let root = tempfile::tempdir().expect("a folder");
         let store = store(root.path());
-        let folder = store.create_nameless().expect("a folder");
+        let folder = store.create_unassigned().expect("a folder");
         let left = folder.data_dir().to_owned();
         std::fs::write(left.join("x"), "1").expect("written");
         drop(folder);
         assert!(left.exists(), "a folder with files in it is not taken away by a drop");
-        store.clear_nameless().expect("cleared");
+        store.clear_unassigned().expect("cleared");
         assert!(!left.exists());
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     },
     ports::runner::Protocol,
     services::{
-        frames::{self, Said},
+        frames::{self, RunnerMessage},
         started::Started,
     },
 };
@@ -32,9 +32,9 @@ const PROGRAMS: [(&str, &str); 4] = [
 
 /// The answer, once it was asked for.
 #[derive(Debug, Default)]
-pub(super) struct Adoption(OnceCell<bool>);
+pub(super) struct Assignment(OnceCell<bool>);
 
-impl Adoption {
+impl Assignment {
     /// Whether it was tried and does not hold.
     pub(super) fn is_known_to_fail(&self) -> bool {
         self.0.get() == Some(&false)
@@ -66,15 +66,15 @@ async fn attempt(inner: &Arc<Inner>) -> Option<bool> {
     });
     let Some((runner, program)) = found else { return Some(false) };
     let store = Arc::clone(&inner.parts.store);
-    let mut folder = tokio::task::spawn_blocking(move || store.create_nameless()).await.ok()?.ok()?;
+    let mut folder = tokio::task::spawn_blocking(move || store.create_unassigned()).await.ok()?.ok()?;
     let lease = inner.parts.janitor.lease(SandboxId::new());
     let spec = inner.spec(lease.id(), &runner, folder.data_dir().to_owned());
     let sandbox = inner.parts.engine.start(&spec).await.ok()?;
-    let id: ConversationId = format!("adoption-{}", lease.id()).parse().ok()?;
+    let id: ConversationId = format!("assignment-{}", lease.id()).parse().ok()?;
     let named = id.clone();
-    let adopted = tokio::task::spawn_blocking(move || folder.adopt(&id).ok().flatten()).await.ok()??;
+    let assigned = tokio::task::spawn_blocking(move || folder.assign(&id).ok().flatten()).await.ok()??;
     let ended = finish(Started::new(sandbox, runner.protocol), program, &inner.parts.limits).await;
-    let held = adopted.data_dir().join("x").exists();
+    let held = assigned.data_dir().join("x").exists();
     let store = Arc::clone(&inner.parts.store);
     drop(lease);
     drop(tokio::task::spawn_blocking(move || store.remove_conversation(&named)).await);
@@ -97,7 +97,7 @@ async fn finish(started: Started, program: &str, limits: &Limits) -> bool {
         let Some(decoder) = &mut decoder else { continue };
         decoder.push(&output.bytes);
         while let Ok(Some(said)) = decoder.next() {
-            if matches!(said, Said::Exit(_) | Said::Error(_)) {
+            if matches!(said, RunnerMessage::Exit(_) | RunnerMessage::Error(_)) {
                 return true;
             }
         }

@@ -10,16 +10,16 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::input::{Fed, Piece};
+use super::input::{Piece, StdinReceiver};
 use crate::services::frames;
 
 /// Writes the request, and whatever is to follow. A program that does not read its input is no error.
-pub(super) async fn feed(
+pub(super) async fn write_stdin(
     mut stdin: Pin<Box<dyn AsyncWrite + Send>>,
     request: Bytes,
     close: bool,
     mut words: mpsc::Receiver<Bytes>,
-    mut input: Option<Fed>,
+    mut input: Option<StdinReceiver>,
 ) {
     let mut written = write(&mut stdin, &request).await;
     if written && close {
@@ -44,7 +44,7 @@ async fn write(stdin: &mut Pin<Box<dyn AsyncWrite + Send>>, bytes: &Bytes) -> bo
 }
 
 /// The next piece, or once that there is none; then never anything.
-async fn next(input: &mut Option<Fed>) -> Option<Piece> {
+async fn next(input: &mut Option<StdinReceiver>) -> Option<Piece> {
     match input {
         Some(fed) => {
             let piece = fed.next().await;
