@@ -20,6 +20,7 @@ use crate::{
     domain::{
         clock::{Clock as _, SystemClock},
         id::ConversationId,
+        owner::{ConversationKey, Principal},
     },
     ports::{runner::Runner, signed_url::UrlSigner, store::SafePath},
 };
@@ -263,7 +264,8 @@ async fn runners(config: &Config) -> anyhow::Result<ExitCode> {
 }
 
 fn url(config: &Config, conversation: &str, path: &str, ttl_s: Option<u64>) -> anyhow::Result<ExitCode> {
-    let conversation: ConversationId = conversation.parse().context("conversation")?;
+    let id: ConversationId = conversation.parse().context("conversation")?;
+    let conversation = ConversationKey::new(Principal::default(), id);
     let path = SafePath::from_text(path).context("path")?;
     let ttl_s = ttl_s.unwrap_or(config.files.url_ttl_s);
     anyhow::ensure!(

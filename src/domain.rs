@@ -10,6 +10,7 @@ pub(crate) mod fuzz_support;
 pub mod id;
 pub mod limits;
 pub mod outcome;
+pub mod owner;
 #[cfg(test)]
 pub(crate) mod test_scale;
 pub mod trace;

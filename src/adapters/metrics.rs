@@ -24,11 +24,8 @@ use prometheus_client::{
 
 use self::process::Process;
 use crate::{
-    domain::error::Code,
-    ports::{
-        auth::Principal,
-        observer::{AnswerFacts, CallFacts, Observer, RunFacts, Standing},
-    },
+    domain::{error::Code, owner::Principal},
+    ports::observer::{AnswerFacts, CallFacts, Observer, RunFacts, Standing},
 };
 
 /// What an answer with these metrics says it is.
@@ -261,7 +258,7 @@ fn reach(counter: &Counter, value: u64) {
 impl Observer for Metrics {
     fn run_over(&self, run: &RunFacts<'_>) {
         // What the server runs for itself is nobody's run.
-        if run.principal == Principal::SELF_TEST.name() {
+        if run.principal == Principal::self_test().name() {
             return;
         }
         let outcome = run.end.map_or("failed", |outcome| outcome.ended.word());

@@ -37,11 +37,11 @@ pub use stdio::{StdioError, serve_stdio};
 use crate::{
     domain::{
         error::{Code, Failure},
-        id::RequestId,
+        id::{ConversationId, RequestId},
         limits::Limits,
+        owner::{ConversationKey, Principal},
         trace::TraceContext,
     },
-    ports::auth::Principal,
     services::{files::Files, runs::Runs},
 };
 
@@ -107,6 +107,13 @@ struct Caller {
     underscore: bool,
 }
 
+impl Caller {
+    /// The caller\'s conversation of this id.
+    fn key(&self, id: ConversationId) -> ConversationKey {
+        ConversationKey::new(self.principal.clone(), id)
+    }
+}
+
 /// Among the extensions of a request's head: its client takes one answer and no notifications before it.
 #[derive(Debug, Clone, Copy)]
 pub struct OneAnswer;
@@ -130,7 +137,7 @@ impl McpServer {
     fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
         let head = context.extensions.get::<Parts>().map(|parts| &parts.extensions);
         let principal = match self.transport {
-            Transport::Stdio => Some(Principal::OWNER),
+            Transport::Stdio => Some(Principal::default()),
             Transport::Http => head.and_then(|head| head.get::<Principal>()).cloned(),
         };
         let principal = principal.ok_or_else(|| ErrorData::invalid_request("nobody is known to ask", None))?;

@@ -133,7 +133,7 @@ impl From<&Runs> for RunnerList {
 impl From<&ConversationPage> for ConversationList {
     fn from(page: &ConversationPage) -> Self {
         let one = |known: &KnownConversation| ConversationResult {
-            conversation_id: known.id.to_string(),
+            conversation_id: known.key.id.to_string(),
             used_at: rfc3339(known.used_unix_s),
         };
         Self {

@@ -4,28 +4,7 @@ use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// Who asks. There is one token today and so one principal; every service takes it, so that several tokens later change
-/// nothing but this file.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Principal(&'static str);
-
-impl Principal {
-    /// The holder of the token, and whoever started the process in `stdio` mode.
-    pub const OWNER: Self = Self("owner");
-
-    /// The server itself, which tests its engine.
-    pub const SELF_TEST: Self = Self("self-test");
-
-    /// Somebody else, by name: for those who hold that nobody sees what is another's.
-    pub const fn named(name: &'static str) -> Self {
-        Self(name)
-    }
-
-    /// Its name, for logs.
-    pub fn name(&self) -> &str {
-        self.0
-    }
-}
+use crate::domain::owner::Principal;
 
 /// Knows the tokens. Holds digests only: comparing those takes the same time whatever was sent, its length included.
 pub struct Tokens([u8; 32]);
@@ -45,7 +24,7 @@ impl Tokens {
     /// Whose token this is, if anyone's.
     pub fn principal(&self, token: &[u8]) -> Option<Principal> {
         let digest: [u8; 32] = Sha256::digest(token).into();
-        bool::from(digest.ct_eq(&self.0)).then_some(Principal::OWNER)
+        bool::from(digest.ct_eq(&self.0)).then(Principal::default)
     }
 
     /// Reads the value of an `Authorization` header (RFC 6750): the scheme in any case, one or more spaces, the token.
@@ -65,7 +44,7 @@ mod tests {
     fn only_the_token_itself_is_accepted() {
         let tokens = Tokens::new(&"0123456789abcdef".to_owned().into());
         for good in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef", "BEARER   0123456789abcdef "] {
-            assert_eq!(tokens.authorize(good.as_bytes()), Some(Principal::OWNER), "{good}");
+            assert_eq!(tokens.authorize(good.as_bytes()), Some(Principal::default()), "{good}");
         }
         let bad: [&[u8]; 12] = [
             b"",

@@ -4,9 +4,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use crate::domain::owner::ConversationKey;
 use crate::domain::{
     error::{Code, Failure},
-    id::{ConversationId, Language, RequestId, RunId, SandboxId},
+    id::{Language, RequestId, RunId, SandboxId},
     limits::Limits,
     outcome::Outcome,
     trace::TraceContext,
@@ -72,7 +73,7 @@ pub struct RunFacts<'a> {
     /// Who asked.
     pub principal: &'a str,
     /// Whose files.
-    pub conversation: &'a ConversationId,
+    pub conversation: &'a ConversationKey,
     /// The language's own name.
     pub language: &'a Language,
     /// The image, pinned by its digest.

@@ -12,7 +12,7 @@ use sha2::Sha256;
 use subtle::{Choice, ConstantTimeEq as _};
 
 use super::store::SafePath;
-use crate::domain::id::ConversationId;
+use crate::domain::owner::ConversationKey;
 
 /// The longest life of a link, in seconds: seven days.
 pub const URL_TTL_S_MAX: i64 = 7 * 24 * 60 * 60;
@@ -67,9 +67,9 @@ impl UrlSigner {
 
     /// A link to a file, good until `expires_unix_s`. A link that is to be accepted at once expires at most
     /// [`URL_TTL_S_MAX`] from now.
-    pub fn mint(&self, conversation: &ConversationId, path: &SafePath, expires_unix_s: i64) -> String {
+    pub fn mint(&self, conversation: &ConversationKey, path: &SafePath, expires_unix_s: i64) -> String {
         let expires = u64::try_from(expires_unix_s).unwrap_or(0);
-        let signature = sign(&self.keys[0], conversation.as_str().as_bytes(), path.as_bytes(), expires);
+        let signature = sign(&self.keys[0], conversation.to_string().as_bytes(), path.as_bytes(), expires);
         format!(
             "{}/files/{conversation}/{}?expires={expires}&sig={}",
             self.base_url,

@@ -29,12 +29,9 @@ use self::{
     line::{InLine, Line},
     rate::Rate,
 };
-use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::ConversationId,
-    },
-    ports::auth::Principal,
+use crate::domain::{
+    error::{Code, Failure},
+    owner::{ConversationKey, Principal},
 };
 
 /// How much may go on at once.
@@ -86,12 +83,12 @@ pub struct LoadStats {
 
 /// How many places each conversation has.
 #[derive(Debug, Default)]
-struct Shares(Mutex<HashMap<ConversationId, usize>>);
+struct Shares(Mutex<HashMap<ConversationKey, usize>>);
 
 /// One place of a conversation's share.
 #[derive(Debug)]
 struct Share {
-    conversation: ConversationId,
+    conversation: ConversationKey,
     shares: Arc<Shares>,
 }
 
@@ -147,7 +144,8 @@ impl Admission {
     ///
     /// # Errors
     /// [`Code::QueueFull`], [`Code::RateLimited`]; nothing was touched.
-    pub fn enter(&self, who: &Principal, conversation: &ConversationId) -> Result<Ticket, Failure> {
+    pub fn enter(&self, conversation: &ConversationKey) -> Result<Ticket, Failure> {
+        let who = &conversation.owner;
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?;
         let share = Shares::take(&self.shares, conversation, self.options.conversation_max.max(1))?;
         // Last: what is refused for another reason does not count.
@@ -163,7 +161,7 @@ impl Admission {
     }
 
     /// The conversation's turn, when nobody holds or awaits it.
-    pub fn lock_if_idle(&self, conversation: &ConversationId) -> Option<ConversationLock> {
+    pub fn lock_if_idle(&self, conversation: &ConversationKey) -> Option<ConversationLock> {
         ConversationLocks::take_if_idle(&self.turns, conversation)
     }
 
@@ -190,7 +188,7 @@ fn full() -> Failure {
 }
 
 impl Shares {
-    fn take(shares: &Arc<Self>, conversation: &ConversationId, max: usize) -> Result<Share, Failure> {
+    fn take(shares: &Arc<Self>, conversation: &ConversationKey, max: usize) -> Result<Share, Failure> {
         let mut map = shares.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = map.entry(conversation.clone()).or_insert(0);
         if *count >= max {

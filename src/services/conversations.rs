@@ -6,14 +6,12 @@ use std::sync::Arc;
 use tracing::{debug, info};
 
 use super::{execution::Executions, files::Files};
-pub use crate::ports::store::KnownConversation;
-use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::ConversationId,
-    },
-    ports::auth::Principal,
+use crate::domain::{
+    error::{Code, Failure},
+    id::ConversationId,
+    owner::{ConversationKey, Principal},
 };
+pub use crate::ports::store::KnownConversation;
 
 /// The service.
 #[derive(Clone)]
@@ -49,11 +47,13 @@ impl Conversations {
     ) -> Result<ConversationPage, Failure> {
         debug!(who = who.name(), "list conversations");
         // One more than asked for tells whether there is another page.
-        let known = self.files.blocking(move |store| store.conversations(after.as_ref(), limit.saturating_add(1)));
+        let owner = who.clone();
+        let known =
+            self.files.blocking(move |store| store.conversations(&owner, after.as_ref(), limit.saturating_add(1)));
         let mut conversations = known.await?;
         let more = conversations.len() > limit;
         conversations.truncate(limit);
-        let after = conversations.last().filter(|_| more).map(|last| last.id.clone());
+        let after = conversations.last().filter(|_| more).map(|last| last.key.id.clone());
         Ok(ConversationPage { conversations, after })
     }
 
@@ -61,7 +61,7 @@ impl Conversations {
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`]; [`Code::ConversationBusy`] while a run is going on or waits in it.
-    pub async fn remove(&self, who: &Principal, conversation: &ConversationId) -> Result<(), Failure> {
+    pub async fn remove(&self, conversation: &ConversationKey) -> Result<(), Failure> {
         let Some(turn) = self.executions.lock_if_idle(conversation) else {
             let why = "A run is going on in this conversation: cancel it or wait for its end, then delete.";
             return Err(Failure::new(Code::ConversationBusy, why));
@@ -69,7 +69,7 @@ impl Conversations {
         let removed = self.files.remove(conversation).await;
         drop(turn);
         if removed? {
-            info!(who = who.name(), %conversation, "a conversation was deleted");
+            info!(%conversation, "a conversation was deleted");
             return Ok(());
         }
         Err(Failure::new(Code::ConversationNotFound, "There is no such conversation: it never was, or it was deleted."))

@@ -52,12 +52,12 @@ use crate::{
         clock::Clock,
         error::{Code, Failure},
         event::EventKind,
-        id::{ConversationId, InstanceId, Language, RunId},
+        id::{InstanceId, Language, RunId},
         limits::Limits,
+        owner::{ConversationKey, Principal},
         trace::TraceContext,
     },
     ports::{
-        auth::Principal,
         engine::Engine,
         observer::Observer,
         runner::{Catalog, Runner},
@@ -172,7 +172,7 @@ impl Executions {
             let why = format!("the runner of `{}` takes neither arguments nor input", runner.language);
             return Err(Failure::argument(argument, why));
         }
-        let ticket = inner.parts.admission.enter(&request.principal, &request.conversation)?;
+        let ticket = inner.parts.admission.enter(&request.conversation)?;
         let id = RunId::new();
         let kept = usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX);
         let log = Arc::new(EventLog::new(kept));
@@ -230,7 +230,7 @@ impl Executions {
     }
 
     /// The conversation's turn, when nobody runs or waits in it: nothing starts there while the value lives.
-    pub fn lock_if_idle(&self, conversation: &ConversationId) -> Option<ConversationLock> {
+    pub fn lock_if_idle(&self, conversation: &ConversationKey) -> Option<ConversationLock> {
         self.0.parts.admission.lock_if_idle(conversation)
     }
 
@@ -270,7 +270,7 @@ fn framed_only(request: &RunRequest) -> Option<&'static str> {
 impl Inner {
     fn limits(&self, request: &RunRequest) -> Limits {
         let usual = &self.options.limits;
-        if request.principal == Principal::SELF_TEST {
+        if request.conversation.owner.is_self_test() {
             // The sandbox is everybody's; how long we wait for it and how much we read is not what is tested.
             return Limits {
                 wall_ms: usual.wall_ms.max(SELF_TEST_WALL_MS),

@@ -30,10 +30,9 @@ use crate::{
     domain::{
         clock::Clock,
         error::{Code, Failure},
-        id::ConversationId,
+        owner::ConversationKey,
     },
     ports::{
-        auth::Principal,
         signed_url::{URL_TTL_S_MAX, UrlSigner},
         store::{Conversation, Deleted, Entry, ListBounds, Mark, SafePath, Store, StoreError, Usage},
     },
@@ -172,8 +171,8 @@ impl Files {
     ///
     /// # Errors
     /// [`Code::Internal`] when the disk fails.
-    pub async fn list(&self, who: &Principal, conversation: &ConversationId) -> Result<FileList, Failure> {
-        debug!(who = who.name(), %conversation, "list files");
+    pub async fn list(&self, conversation: &ConversationKey) -> Result<FileList, Failure> {
+        debug!(%conversation, "list files");
         self.listing(conversation, None).await
     }
 
@@ -181,11 +180,11 @@ impl Files {
     ///
     /// # Errors
     /// [`Code::Internal`] when the disk fails.
-    pub async fn changed_since(&self, conversation: &ConversationId, mark: Mark) -> Result<FileList, Failure> {
+    pub async fn changed_since(&self, conversation: &ConversationKey, mark: Mark) -> Result<FileList, Failure> {
         self.listing(conversation, Some(mark)).await
     }
 
-    async fn listing(&self, conversation: &ConversationId, since: Option<Mark>) -> Result<FileList, Failure> {
+    async fn listing(&self, conversation: &ConversationKey, since: Option<Mark>) -> Result<FileList, Failure> {
         let bounds = ListBounds { entries_max: self.options.entries_max, depth_max: self.options.depth_max };
         let id = conversation.clone();
         let listed = self.blocking(move |store| match store.open_conversation(&id)? {
@@ -210,12 +209,11 @@ impl Files {
     /// [`Code::ConversationNotFound`], [`Code::FileNotFound`], [`Code::NotAFile`], [`Code::Forbidden`].
     pub async fn read(
         &self,
-        who: &Principal,
-        conversation: &ConversationId,
+        conversation: &ConversationKey,
         path: &SafePath,
         offset: u64,
     ) -> Result<FileContent, Failure> {
-        debug!(who = who.name(), %conversation, "read a file");
+        debug!(%conversation, "read a file");
         let bytes_max = self.options.read_bytes_max;
         let (shown, media_type) = (path.display(), media_type(path.name()).to_owned());
         let path = path.clone();
@@ -249,12 +247,11 @@ impl Files {
     /// [`Code::QuotaExceeded`] and [`Code::NoSpace`] with what was there left as it was, [`Code::Forbidden`].
     pub async fn write(
         &self,
-        who: &Principal,
-        conversation: &ConversationId,
+        conversation: &ConversationKey,
         path: &SafePath,
         bytes: Bytes,
     ) -> Result<FileEntry, Failure> {
-        debug!(who = who.name(), %conversation, bytes = bytes.len(), "write a file");
+        debug!(%conversation, bytes = bytes.len(), "write a file");
         let bytes_max = self.options.write_bytes_max;
         if bytes.len() as u64 > bytes_max {
             let sentence =
@@ -271,13 +268,13 @@ impl Files {
     ///
     /// # Errors
     /// [`Code::QuotaExceeded`], [`Code::NoSpace`]; nothing was touched.
-    pub(super) async fn check_capacity(&self, conversation: &ConversationId, more: Usage) -> Result<(), Failure> {
+    pub(super) async fn check_capacity(&self, conversation: &ConversationKey, more: Usage) -> Result<(), Failure> {
         let (id, quota) = (conversation.clone(), Arc::clone(&self.quota));
         self.blocking(move |_| Ok(quota.reserve(&id, &more))).await?
     }
 
     /// Deletes a conversation with all its files. `false` when there was none. Whoever calls holds its turn.
-    pub(super) async fn remove(&self, conversation: &ConversationId) -> Result<bool, Failure> {
+    pub(super) async fn remove(&self, conversation: &ConversationKey) -> Result<bool, Failure> {
         let id = conversation.clone();
         let removed = self.blocking(move |store| store.remove_conversation(&id)).await?;
         self.quota.measured(conversation, None);
@@ -291,8 +288,8 @@ impl Files {
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`], [`Code::FileNotFound`], [`Code::Forbidden`].
-    pub async fn delete(&self, who: &Principal, conversation: &ConversationId, path: &SafePath) -> Result<(), Failure> {
-        debug!(who = who.name(), %conversation, "delete a file");
+    pub async fn delete(&self, conversation: &ConversationKey, path: &SafePath) -> Result<(), Failure> {
+        debug!(%conversation, "delete a file");
         let path = path.clone();
         if self.existing(conversation, move |there| there.delete(&path)).await? == Deleted::Begun {
             self.trash.empty();
@@ -303,7 +300,7 @@ impl Files {
     /// A step on a conversation that must be there.
     async fn existing<T: Send + 'static>(
         &self,
-        conversation: &ConversationId,
+        conversation: &ConversationKey,
         step: impl FnOnce(Conversation) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Failure> {
         let id = conversation.clone();
@@ -343,7 +340,7 @@ impl Files {
         self.clock.unix_s().saturating_add(ttl_s)
     }
 
-    fn entry(&self, conversation: &ConversationId, entry: Entry, url_expires_unix_s: i64) -> FileEntry {
+    fn entry(&self, conversation: &ConversationKey, entry: Entry, url_expires_unix_s: i64) -> FileEntry {
         let Entry { path, size, modified_unix_s, change } = entry;
         FileEntry {
             url: self.signer.mint(conversation, &path, url_expires_unix_s),
@@ -362,7 +359,7 @@ impl Files {
 /// again: what was told to be written is there.
 fn written<T>(
     store: &Store,
-    id: &ConversationId,
+    id: &ConversationKey,
     write: impl Fn(&Conversation) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     /// Somebody who keeps deleting it wins after this many.

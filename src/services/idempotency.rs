@@ -12,12 +12,10 @@ use std::{
 use tokio::time::Instant;
 
 use super::runs::RunHandle;
-use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::RunId,
-    },
-    ports::auth::Principal,
+use crate::domain::{
+    error::{Code, Failure},
+    id::RunId,
+    owner::Principal,
 };
 
 /// Keys that are remembered.

@@ -18,8 +18,8 @@ use super::janitor::chain;
 use crate::{
     domain::{
         error::{Code, Failure},
-        id::ConversationId,
         outcome::{DiskLimit, mib},
+        owner::ConversationKey,
     },
     ports::store::{Store, StoreError, Usage},
 };
@@ -56,7 +56,7 @@ pub struct Quota {
     store: Arc<Store>,
     options: QuotaOptions,
     /// What conversations take: measured once, plus what was written since. Nobody is refused for it.
-    known: Mutex<HashMap<ConversationId, Usage>>,
+    known: Mutex<HashMap<ConversationKey, Usage>>,
 }
 
 /// What one look at a running program's files saw.
@@ -76,17 +76,17 @@ impl Quota {
         Usage { bytes: self.options.bytes_max, entries: self.options.entries_max }
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<ConversationId, Usage>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<ConversationKey, Usage>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes room for so much more where it is known that there is some. Takes no step on disk: what the disk has left is
     /// answered by the kernel from its memory.
-    pub(super) fn fits_surely(&self, id: &ConversationId, more: &Usage) -> bool {
+    pub(super) fn fits_surely(&self, id: &ConversationKey, more: &Usage) -> bool {
         self.disk_has_room(more).is_ok() && self.reserve_known(id, more)
     }
 
-    fn reserve_known(&self, id: &ConversationId, more: &Usage) -> bool {
+    fn reserve_known(&self, id: &ConversationKey, more: &Usage) -> bool {
         let mut known = self.known();
         let Some(there) = known.get_mut(id) else { return false };
         let after = there.plus(more);
@@ -101,7 +101,7 @@ impl Quota {
     ///
     /// # Errors
     /// [`Code::QuotaExceeded`], [`Code::NoSpace`] when the disk itself has too little left.
-    pub(super) fn reserve(&self, id: &ConversationId, more: &Usage) -> Result<(), Failure> {
+    pub(super) fn reserve(&self, id: &ConversationKey, more: &Usage) -> Result<(), Failure> {
         self.disk_has_room(more)?;
         if self.reserve_known(id, more) {
             return Ok(());
@@ -133,7 +133,7 @@ impl Quota {
         ))
     }
 
-    fn measure(&self, id: &ConversationId) -> Result<Usage, StoreError> {
+    fn measure(&self, id: &ConversationKey) -> Result<Usage, StoreError> {
         self.store.open_conversation(id)?.map_or(Ok(Usage::default()), |there| there.usage(&self.ceiling()))
     }
 
@@ -152,7 +152,7 @@ impl Quota {
     }
 
     /// What a conversation takes, where all of it was seen.
-    pub(super) fn measured(&self, id: &ConversationId, usage: Option<Usage>) {
+    pub(super) fn measured(&self, id: &ConversationKey, usage: Option<Usage>) {
         let mut known = self.known();
         match usage {
             Some(usage) => known.insert(id.clone(), usage),
@@ -161,12 +161,12 @@ impl Quota {
     }
 
     /// Forgets what is known of conversations that are no more: other processes on the same root delete some too.
-    pub(super) fn keep(&self, still: &HashSet<&ConversationId>) {
+    pub(super) fn keep(&self, still: &HashSet<&ConversationKey>) {
         self.known().retain(|id, _| still.contains(id));
     }
 
     /// What a conversation takes; measured where it is not known. Blocks.
-    pub(super) fn usage(&self, id: &ConversationId) -> Result<Usage, StoreError> {
+    pub(super) fn usage(&self, id: &ConversationKey) -> Result<Usage, StoreError> {
         if let Some(usage) = self.known().get(id) {
             return Ok(*usage);
         }
@@ -180,7 +180,7 @@ impl Quota {
     }
 
     /// Looks at a conversation's files again and again while a program runs in it; returns when it must be stopped.
-    pub(super) async fn breach(self: Arc<Self>, id: ConversationId) -> DiskLimit {
+    pub(super) async fn breach(self: Arc<Self>, id: ConversationKey) -> DiskLimit {
         let mut before = None;
         let mut pause = LOOK_EVERY;
         loop {
@@ -198,7 +198,7 @@ impl Quota {
         }
     }
 
-    fn look(&self, id: &ConversationId) -> Result<Look, StoreError> {
+    fn look(&self, id: &ConversationKey) -> Result<Look, StoreError> {
         let look = Look { usage: self.measure(id)?, free: self.store.free()? };
         self.measured(id, Some(look.usage));
         Ok(look)

@@ -24,7 +24,7 @@ use crate::{
     domain::{
         clock::Clock,
         error::{Code, Failure},
-        id::ConversationId,
+        owner::ConversationKey,
     },
     ports::store::{LastUse, Store},
 };
@@ -81,14 +81,14 @@ impl Retention {
     /// [`Code::Internal`] when the disk fails.
     pub async fn round(&self) -> Result<usize, Failure> {
         let mut uses = self.files.blocking(Store::last_uses).await?;
-        self.files.quota().keep(&uses.iter().map(|last| &last.id).collect());
+        self.files.quota().keep(&uses.iter().map(|last| &last.key).collect());
         uses.sort();
         let mut left = 0;
         if let Some(unused_max) = self.options.unused_max {
             let before = self.ago(unused_max.max(self.options.in_use));
             let old = uses.partition_point(|last| last.unix_s < before);
             for last in uses.drain(..old) {
-                left += usize::from(self.expire(&last.id, before, "nobody used it for long").await?);
+                left += usize::from(self.expire(&last.key, before, "nobody used it for long").await?);
             }
         }
         if let Some(bytes_max) = self.options.total_bytes_max {
@@ -106,8 +106,8 @@ impl Retention {
         self.files.trash().empty();
         let before = self.ago(self.options.in_use);
         for last in uses.iter().take_while(|last| last.unix_s < before) {
-            if let Some(turn) = self.executions.lock_if_idle(&last.id) {
-                let id = last.id.clone();
+            if let Some(turn) = self.executions.lock_if_idle(&last.key) {
+                let id = last.key.clone();
                 self.files.blocking(move |store| Ok(store.unmount(&id))).await?;
                 drop(turn);
             }
@@ -127,7 +127,7 @@ impl Retention {
     async fn fit(&self, uses: &[LastUse], bytes_max: u64) -> Result<usize, Failure> {
         let mut sizes = Vec::with_capacity(uses.len());
         for last in uses {
-            sizes.push(self.bytes(&last.id).await?);
+            sizes.push(self.bytes(&last.key).await?);
         }
         let mut total = sizes.iter().fold(0_u64, |total, size| total.saturating_add(*size));
         let before = self.ago(self.options.in_use);
@@ -136,7 +136,7 @@ impl Retention {
             if total <= bytes_max || last.unix_s >= before {
                 break;
             }
-            if self.expire(&last.id, before, "all conversations together take too much").await? {
+            if self.expire(&last.key, before, "all conversations together take too much").await? {
                 total -= size;
                 left += 1;
             }
@@ -147,13 +147,13 @@ impl Retention {
         Ok(left)
     }
 
-    async fn bytes(&self, id: &ConversationId) -> Result<u64, Failure> {
+    async fn bytes(&self, id: &ConversationKey) -> Result<u64, Failure> {
         let (id, quota) = (id.clone(), Arc::clone(self.files.quota()));
         self.files.blocking(move |_| quota.usage(&id)).await.map(|usage| usage.bytes)
     }
 
     /// Deletes one that was last used before then and is idle.
-    async fn expire(&self, id: &ConversationId, before: i64, why: &'static str) -> Result<bool, Failure> {
+    async fn expire(&self, id: &ConversationKey, before: i64, why: &'static str) -> Result<bool, Failure> {
         let Some(turn) = self.executions.lock_if_idle(id) else { return Ok(false) };
         // Asked again now that nothing can begin in it.
         let asked = id.clone();

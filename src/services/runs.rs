@@ -38,8 +38,9 @@ use crate::{
         error::{Code, Failure},
         event::Event,
         id::{ConversationId, RunId},
+        owner::Principal,
     },
-    ports::{auth::Principal, runner::Runner},
+    ports::runner::Runner,
 };
 
 /// How often a run says that it is under way.
@@ -114,9 +115,9 @@ impl Runs {
     /// # Errors
     /// As [`Executions::begin`]: what is refused has touched neither disk nor engine.
     pub fn create(&self, request: RunRequest, policy: Policy) -> Result<RunHandle, Failure> {
-        let (principal, conversation) = (request.principal.clone(), request.conversation.clone());
+        let conversation = request.conversation.clone();
         let run = self.0.executions.begin(request)?;
-        let entry = Arc::new(Entry { principal, conversation, created_unix_s: self.0.clock.unix_s(), run });
+        let entry = Arc::new(Entry { conversation, created_unix_s: self.0.clock.unix_s(), run });
         self.0.registry.add(Arc::clone(&entry));
         self.0.followers.spawn(follow(Arc::clone(&self.0), Arc::clone(&entry)));
         Ok(RunHandle { entry, policy })
@@ -139,7 +140,7 @@ impl Runs {
         limit: usize,
     ) -> RunPage {
         let fits = |entry: &Entry| {
-            entry.principal == *principal && conversation.is_none_or(|wanted| *wanted == entry.conversation)
+            entry.conversation.owner == *principal && conversation.is_none_or(|wanted| *wanted == entry.conversation.id)
         };
         // One more than asked for tells whether there is another page.
         let mut entries = self.0.registry.newest_first(after, limit.saturating_add(1), fits);
@@ -251,7 +252,7 @@ impl Runs {
     }
 
     fn entry(&self, principal: &Principal, run: RunId) -> Result<Arc<Entry>, Failure> {
-        self.0.registry.get(run).filter(|entry| entry.principal == *principal).ok_or_else(|| {
+        self.0.registry.get(run).filter(|entry| entry.conversation.owner == *principal).ok_or_else(|| {
             let why = format!("runId: there is no run `{run}`, or it is no longer kept: run the program again.");
             Failure::new(Code::RunNotFound, why)
         })

@@ -26,9 +26,9 @@ use crate::{
         id::ConversationId,
         limits::Limits,
         outcome::Ended,
+        owner::{ConversationKey, Principal},
     },
     ports::{
-        auth::Principal,
         engine::Engine,
         runner::{Catalog, Runner},
     },
@@ -178,9 +178,8 @@ impl SelfTest {
     }
 
     async fn ask(&self, runner: &Runner, program: &str) -> Result<Findings, Failure> {
-        let conversation = ConversationId::fresh();
-        let mut request =
-            RunRequest::new(Principal::SELF_TEST, conversation, runner.language.clone(), program.to_owned().into());
+        let conversation = ConversationKey::new(Principal::self_test(), ConversationId::fresh());
+        let mut request = RunRequest::new(conversation, runner.language.clone(), program.to_owned().into());
         request.throw_away = true;
         let report = self.0.executions.run(request).await?;
         let code = match report.outcome.ended {

@@ -48,8 +48,9 @@ use super::{
 use crate::{
     domain::{
         clock::Clock,
-        id::{ConversationId, InstanceId, Language, SandboxId},
+        id::{InstanceId, Language, SandboxId},
         limits::Limits,
+        owner::ConversationKey,
     },
     ports::{
         engine::{Engine, ImageId, SandboxSpec},
@@ -139,7 +140,7 @@ impl State {
 }
 
 struct Active {
-    conversation: ConversationId,
+    conversation: ConversationKey,
     language: Language,
     runs: u32,
     at: Instant,
@@ -195,7 +196,7 @@ impl Standbys {
     }
 
     /// A standby for this conversation, if there is one, or one is under way.
-    pub(super) async fn take(&self, id: &ConversationId, runner: &Runner, limits: &Limits) -> Option<Taken> {
+    pub(super) async fn take(&self, id: &ConversationKey, runner: &Runner, limits: &Limits) -> Option<Taken> {
         // What a sandbox may use was fixed when it was made; the rest of the limits are ours to keep.
         let Limits { wall_ms, output_bytes_max, output_kept_bytes, .. } = *limits;
         if self.0.options.total_max == 0
@@ -217,7 +218,7 @@ impl Standbys {
     }
 
     /// Notes that a run of this conversation is over: its next one may follow.
-    pub(super) fn used(&self, id: &ConversationId, language: &Language) {
+    pub(super) fn used(&self, id: &ConversationKey, language: &Language) {
         if self.0.options.total_max == 0 {
             return;
         }
@@ -298,7 +299,7 @@ impl Inner {
     }
 
     /// The one that stands by for this conversation. One of another image is stale, or of another language.
-    fn known(&self, id: &ConversationId, image: &ImageId) -> Option<Entry> {
+    fn known(&self, id: &ConversationKey, image: &ImageId) -> Option<Entry> {
         let mut state = self.state();
         let found = state.entries.iter().position(|entry| {
             entry.image == *image && matches!(&entry.whose, For::Known { conversation, .. } if conversation == id)
@@ -307,7 +308,7 @@ impl Inner {
     }
 
     /// A conversation may have been deleted and made anew: a sandbox that has the old folder is of no use.
-    async fn still_its_folder(&self, entry: Entry, id: &ConversationId) -> Option<(Entry, Mark)> {
+    async fn still_its_folder(&self, entry: Entry, id: &ConversationKey) -> Option<(Entry, Mark)> {
         let (store, id) = (Arc::clone(&self.parts.store), id.clone());
         let asked = tokio::task::spawn_blocking(move || {
             let conversation = store.open_conversation(&id).ok()??;
@@ -318,7 +319,7 @@ impl Inner {
     }
 
     /// One that stands by for nobody, if the conversation is new.
-    async fn assigned(&self, id: &ConversationId, image: &ImageId) -> Option<(Entry, Mark)> {
+    async fn assigned(&self, id: &ConversationKey, image: &ImageId) -> Option<(Entry, Mark)> {
         let mut entry = {
             let mut state = self.state();
             let ready = |at: &usize| state.entries[*at].stage;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use mcp_sandbox_server::{
-    ports::auth::Principal,
+    domain::owner::{ConversationKey, Principal},
     services::{
         execution::RunRequest,
         runs::{Policy, RunState},
@@ -55,7 +55,7 @@ async fn begun(server: &FakeServer, code: &str) -> Value {
 /// How the newest run of a conversation ended, when it has.
 fn ended(server: &FakeServer, conversation: &str) -> Option<&'static str> {
     let id = conversation.parse().expect("an id");
-    let page = server.mcp.runs.list(&Principal::OWNER, Some(&id), None, 1);
+    let page = server.mcp.runs.list(&Principal::default(), Some(&id), None, 1);
     let report = page.runs.first()?.result.clone()?.expect("a report");
     Some(report.outcome.ended.word())
 }
@@ -63,7 +63,7 @@ fn ended(server: &FakeServer, conversation: &str) -> Option<&'static str> {
 async fn running(server: &FakeServer, conversation: &str) {
     let id = conversation.parse().expect("an id");
     until("the program runs", async || {
-        let page = server.mcp.runs.list(&Principal::OWNER, Some(&id), None, 1);
+        let page = server.mcp.runs.list(&Principal::default(), Some(&id), None, 1);
         page.runs.first().is_some_and(|view| view.state == RunState::Running)
     })
     .await;
@@ -131,7 +131,8 @@ async fn a_run_is_cancelled_by_its_id_and_only_by_its_owner() {
     let fetched = server.call("sandbox.get_run", json!({"runId": id})).await;
     assert_eq!((&fetched["structuredContent"], &fetched["isError"]), (report, &json!(true)));
     let (conversation, language) = ("c".parse().expect("an id"), "python".parse().expect("a language"));
-    let request = RunRequest::new(Principal::named("other"), conversation, language, "print secret".into());
+    let request =
+        RunRequest::new(ConversationKey::new(Principal::named("other"), conversation), language, "print secret".into());
     let foreign = server.mcp.runs.create(request, Policy::Detached).expect("a run");
     foreign.finished().await.expect("a report");
     for run in [foreign.id().to_string(), format!("run-{}", "0".repeat(32))] {
@@ -209,7 +210,7 @@ async fn a_clients_word_stops_even_a_run_that_goes_on_without_it() {
         // The same number of another client is another call.
         assert_eq!(in_session(&server, &other, &told).send().await.expect("an answer").status(), 202);
         let id = "c1".parse().expect("an id");
-        let state = || server.mcp.runs.list(&Principal::OWNER, Some(&id), None, 1).runs[0].state.clone();
+        let state = || server.mcp.runs.list(&Principal::default(), Some(&id), None, 1).runs[0].state.clone();
         assert_eq!(state(), RunState::Running);
         assert_eq!(in_session(&server, &session, &told).send().await.expect("an answer").status(), 202);
         until("it is over", async || ended(&server, "c1").is_some() && state() == RunState::Finished).await;

@@ -3,7 +3,7 @@
 
 use std::{fs, time::Duration};
 
-use mcp_sandbox_server::ports::auth::Principal;
+use mcp_sandbox_server::domain::owner::Principal;
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -160,7 +160,7 @@ async fn what_was_used_longest_ago_leaves_first_and_nothing_that_is_in_use() {
     }
     let there = || ["busy", "old", "middle", "new"].map(|name| server.root.join(name).exists());
     assert_eq!(server.retention.round().await, Ok(0), "all of them were just used: {:?}", there());
-    let owner = Principal::OWNER;
+    let owner = Principal::default();
     let hang = json!({"conversationId": "busy", "language": "python", "code": "hang", "wait": 0});
     let call = server.http.post(format!("http://{}/v1/runs", server.address)).bearer_auth(TOKEN);
     let run: Value = call.json(&hang).send().await.expect("an answer").json().await.expect("JSON");

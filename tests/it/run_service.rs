@@ -9,8 +9,8 @@ use mcp_sandbox_server::{
         event::{Event, EventKind},
         id::RunId,
         outcome::Ended,
+        owner::{ConversationKey, Principal},
     },
-    ports::auth::Principal,
     services::{
         execution::RunRequest,
         runs::{FeedItem, Policy, RunHandle, RunState, Runs},
@@ -23,12 +23,13 @@ use crate::support::fake_server::FakeServer;
 const LONG: Duration = Duration::from_mins(1);
 
 fn owner() -> Principal {
-    Principal::OWNER
+    Principal::default()
 }
 
 fn begin_as(runs: &Runs, principal: &Principal, conversation: &str, code: &str, policy: Policy) -> RunHandle {
     let (conversation, language) = (conversation.parse().expect("an id"), "python".parse().expect("a language"));
-    let request = RunRequest::new(principal.clone(), conversation, language, code.to_owned().into());
+    let request =
+        RunRequest::new(ConversationKey::new(principal.clone(), conversation), language, code.to_owned().into());
     runs.create(request, policy).expect("a run")
 }
 

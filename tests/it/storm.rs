@@ -7,8 +7,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::{FutureExt as _, StreamExt as _, future::join_all, stream};
 use mcp_sandbox_server::{
-    domain::{id::ConversationId, outcome::Ended},
-    ports::auth::Principal,
+    domain::{
+        id::ConversationId,
+        outcome::Ended,
+        owner::{ConversationKey, Principal},
+    },
     services::{
         execution::{Report, RunRequest},
         runs::{Policy, RunHandle, RunState},
@@ -43,7 +46,8 @@ fn conversation(n: usize) -> ConversationId {
 
 fn begin(server: &FakeServer, n: usize, program: String) -> RunHandle {
     let language = "python".parse().expect("a language");
-    let request = RunRequest::new(Principal::OWNER, conversation(n), language, program.into());
+    let request =
+        RunRequest::new(ConversationKey::new(Principal::default(), conversation(n)), language, program.into());
     server.mcp.runs.create(request, Policy::Detached).expect("there is a place")
 }
 
@@ -135,7 +139,7 @@ async fn an_engine_that_is_away_is_left_alone() {
 /// Every slot runs a program, every place is taken and no more; then sandboxes and leases are gone.
 async fn everything_is_back(server: &FakeServer) {
     let all: Vec<_> = (0..SLOTS + QUEUE).map(|n| begin(server, 1000 + n, "sleep 1s".to_owned())).collect();
-    let full = server.mcp.runs.check_capacity(&Principal::OWNER);
+    let full = server.mcp.runs.check_capacity(&Principal::default());
     assert!(full.is_err(), "more places than there were");
     until("every slot runs a program", async || {
         all.iter().filter(|run| run.view().state == RunState::Running).count() == SLOTS

@@ -85,7 +85,7 @@ pub(super) fn of(run: &RunFacts<'_>) -> String {
         ended: rfc3339(run.ended_unix_s),
         run: run.run.to_string(),
         principal: run.principal,
-        conversation: run.conversation.as_str(),
+        conversation: run.conversation.id.as_str(),
         language: run.language.as_str(),
         image: run.image,
         program_sha256: hex(&Sha256::digest(run.program)),

@@ -38,8 +38,7 @@ use crate::{
         http::body::{Bodies, discard},
         mcp::{McpParts, McpServer, OneAnswer},
     },
-    domain::error::Code,
-    ports::auth::Principal,
+    domain::{error::Code, owner::Principal},
     services::runs::Runs,
 };
 

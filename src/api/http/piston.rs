@@ -33,9 +33,10 @@ use crate::{
         error::{Code, Failure},
         id::ConversationId,
         limits::Limits,
+        owner::{ConversationKey, Principal},
         trace::TraceContext,
     },
-    ports::{auth::Principal, runner::Runner},
+    ports::runner::Runner,
     services::{
         execution::RunRequest,
         runs::{Policy, Runs},
@@ -175,7 +176,7 @@ async fn execute(
         files: asked.files,
         throw_away: true,
         within: trace.map(|trace| trace.0),
-        ..RunRequest::new(who, ConversationId::fresh(), runner.language.clone(), asked.program)
+        ..RunRequest::new(ConversationKey::new(who, ConversationId::fresh()), runner.language.clone(), asked.program)
     };
     let handle = runs.create(request, Policy::CancelWhenLeft)?;
     let report = handle.finished().await?;

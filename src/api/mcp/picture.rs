@@ -7,7 +7,7 @@ use tracing::debug;
 
 use super::McpOptions;
 use crate::{
-    ports::{auth::Principal, store::SafePath},
+    ports::store::SafePath,
     services::{
         execution::Report,
         files::{Change, FileEntry, Files},
@@ -19,12 +19,7 @@ const SIDE_PIXELS_MAX: u32 = 8000;
 const KINDS: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 /// The small pictures that a run created or changed.
-pub(super) async fn of_run(
-    files: &Files,
-    options: &McpOptions,
-    principal: &Principal,
-    report: &Report,
-) -> Vec<ContentBlock> {
+pub(super) async fn of_run(files: &Files, options: &McpOptions, report: &Report) -> Vec<ContentBlock> {
     let small = |file: &&FileEntry| {
         !matches!(file.change, Change::Unchanged)
             && KINDS.contains(&file.media_type.as_str())
@@ -36,7 +31,7 @@ pub(super) async fn of_run(
             break;
         }
         let Some(path) = path(file) else { continue };
-        match files.read(principal, &report.conversation, &path, 0).await {
+        match files.read(&report.conversation, &path, 0).await {
             Ok(content) if !content.truncated => blocks.extend(block(&content.bytes)),
             // Gone or grown since it was listed: its link says more than we can.
             Ok(_) => {}

@@ -43,13 +43,13 @@ impl McpParts {
 
     async fn list_files(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         let ListFiles { conversation } = ListFiles::parse(arguments)?;
-        let list = self.files.list(&caller.principal, &conversation).await?;
+        let list = self.files.list(&caller.key(conversation)).await?;
         Ok(content::listing(&FileListing::from(&list)))
     }
 
     async fn read_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         let ReadFile { conversation, path, offset } = ReadFile::parse(arguments)?;
-        let file = self.files.read(&caller.principal, &conversation, &path, offset).await?;
+        let file = self.files.read(&caller.key(conversation), &path, offset).await?;
         let whole = offset == 0 && !file.truncated && file.bytes.len() as u64 <= self.options.image_bytes_max;
         let picture = if whole { picture::block(&file.bytes) } else { None };
         Ok(content::file(&FileResult::new(&file, offset), picture))
@@ -57,13 +57,13 @@ impl McpParts {
 
     async fn write_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         let WriteFile { conversation, path, content } = WriteFile::parse(arguments, self.options.write_bytes_max)?;
-        let entry = self.files.write(&caller.principal, &conversation, &path, content).await?;
+        let entry = self.files.write(&caller.key(conversation), &path, content).await?;
         Ok(content::written(&File::from(&entry)))
     }
 
     async fn delete_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         let DeleteFile { conversation, path } = DeleteFile::parse(arguments)?;
-        self.files.delete(&caller.principal, &conversation, &path).await?;
+        self.files.delete(&caller.key(conversation), &path).await?;
         Ok(content::deleted(&path.display(), &Deleted { deleted: true }))
     }
 }

@@ -42,10 +42,7 @@ impl McpParts {
         asked: Asked<'_>,
     ) -> Result<CallToolResult, Failure> {
         let RunCode { conversation, language, code, wait, detach } = RunCode::parse(arguments)?;
-        let request = RunRequest {
-            within: caller.trace,
-            ..RunRequest::new(caller.principal.clone(), conversation, language, code)
-        };
+        let request = RunRequest { within: caller.trace, ..RunRequest::new(caller.key(conversation), language, code) };
         let policy = self.runs.policy(detach);
         let run = self.runs.create(request, policy)?;
         let view = tokio::select! {
@@ -115,7 +112,7 @@ impl McpParts {
     async fn answer(&self, caller: &Caller, view: &RunView, after_event: u64) -> Result<CallToolResult, Failure> {
         match &view.result {
             Some(Ok(report)) => {
-                let pictures = picture::of_run(&self.files, &self.options, &caller.principal, report).await;
+                let pictures = picture::of_run(&self.files, &self.options, report).await;
                 Ok(content::run(&RunReport::finished(report, view.newest), pictures))
             }
             Some(Err(failure)) => Err(failure.clone()),

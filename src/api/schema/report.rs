@@ -84,7 +84,7 @@ impl RunReport {
     pub fn so_far(view: &RunView, (stdout, stderr): (Captured, Captured)) -> Self {
         Self {
             run_id: view.run.to_string(),
-            conversation_id: view.conversation.to_string(),
+            conversation_id: view.conversation.id.to_string(),
             language: view.language.to_string(),
             state: view.state.word(),
             newest_event: view.newest,
@@ -136,7 +136,7 @@ impl From<&FeedItem> for FeedNotice {
         match item {
             FeedItem::Event { run, conversation, event } => Self::Run {
                 run_id: run.to_string(),
-                conversation_id: conversation.to_string(),
+                conversation_id: conversation.id.to_string(),
                 event: Box::new(event.into()),
             },
             FeedItem::Missed { notices } => Self::Missed { notices: Some(*notices) },

@@ -108,7 +108,7 @@ impl From<&Report> for RunResult {
     fn from(report: &Report) -> Self {
         Self {
             run_id: report.run.to_string(),
-            conversation_id: report.conversation.to_string(),
+            conversation_id: report.conversation.id.to_string(),
             language: report.language.to_string(),
             outcome: (&report.outcome).into(),
             stdout: report.stdout.text.clone(),

@@ -187,7 +187,7 @@ impl RunStatus {
         let failure = view.result.as_ref().and_then(|result| result.as_ref().err());
         Self {
             run_id: view.run.to_string(),
-            conversation_id: view.conversation.to_string(),
+            conversation_id: view.conversation.id.to_string(),
             language: view.language.to_string(),
             state: view.state.word(),
             position: if let RunState::Queued { position } = view.state { position } else { None },

@@ -32,9 +32,9 @@ use tracing::{debug, warn};
 
 use super::{
     Conversation, Handover, Store, StoreError, Usage, fresh_name,
-    root::{RootError, clear_incoming, open_own, own_folder},
+    root::{RootError, clear_incoming, folder, open_own, own_folder},
 };
-use crate::domain::id::ConversationId;
+use crate::domain::owner::ConversationKey;
 
 const IMAGE: &str = "disk.ext4";
 const POINT: &str = "disk";
@@ -185,8 +185,8 @@ impl Store {
     }
 
     /// What an unmounted disk takes of the root's; `None` for one that is mounted and for a conversation without one.
-    pub fn resting_bytes(&self, id: &ConversationId) -> Option<u64> {
-        let folder = open_own(&self.root, id.as_str()).ok()?;
+    pub fn resting_bytes(&self, id: &ConversationKey) -> Option<u64> {
+        let folder = open_own(&self.root, &folder(id)).ok()?;
         let image = rustix::fs::statat(&folder, IMAGE, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let resting = !is_mounted(&folder).ok()?;
         resting.then(|| u64::try_from(image.st_blocks).unwrap_or(0).saturating_mul(512))
@@ -194,8 +194,8 @@ impl Store {
 
     /// Unmounts a conversation's disk, where it has one that is mounted and nobody has a file of it open. Whoever enters
     /// next mounts it again. Whether it was.
-    pub fn unmount(&self, id: &ConversationId) -> bool {
-        open_own(&self.root, id.as_str()).is_ok_and(|folder| unmount(&folder, UnmountFlags::NOFOLLOW))
+    pub fn unmount(&self, id: &ConversationKey) -> bool {
+        open_own(&self.root, &folder(id)).is_ok_and(|folder| unmount(&folder, UnmountFlags::NOFOLLOW))
     }
 
     /// Unmounts all disks that nobody has a file of open, also those of other processes on this root, which mount them
@@ -208,7 +208,7 @@ impl Store {
                 lazy_unmount(&folder);
             }
         }
-        names(&self.root).filter(|name| name.parse().is_ok_and(|id| self.unmount(&id))).count()
+        self.last_uses().unwrap_or_default().iter().filter(|last| self.unmount(&last.key)).count()
     }
 }
 

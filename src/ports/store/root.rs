@@ -24,7 +24,8 @@ use super::{
     fresh_name,
     own_disk::OwnDisks,
 };
-use crate::domain::id::{ConversationId, InstanceId};
+use crate::domain::id::InstanceId;
+use crate::domain::owner::{ConversationKey, Principal};
 
 /// Processes that may share one root.
 const SERVERS_MAX: usize = 16;
@@ -182,7 +183,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`] when it is there and cannot be opened.
-    pub fn open_conversation(&self, id: &ConversationId) -> Result<Option<Conversation>, StoreError> {
+    pub fn open_conversation(&self, id: &ConversationKey) -> Result<Option<Conversation>, StoreError> {
         match self.enter(id) {
             Ok(conversation) => Ok(Some(conversation)),
             Err(Errno::NOENT) => Ok(None),
@@ -194,13 +195,14 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NoSpace`] on a full disk, and when something that is not ours stands in its place.
-    pub fn create_conversation(&self, id: &ConversationId) -> Result<Conversation, StoreError> {
+    pub fn create_conversation(&self, id: &ConversationKey) -> Result<Conversation, StoreError> {
         self.try_create(id).map_err(|errno| StoreError::new("create", errno))
     }
 
-    fn try_create(&self, id: &ConversationId) -> Result<Conversation, Errno> {
+    fn try_create(&self, id: &ConversationKey) -> Result<Conversation, Errno> {
+        self.make_owner_folder(id)?;
         if let Some(disks) = &self.own_disks
-            && rustix::fs::statat(&self.root, id.as_str(), AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
+            && rustix::fs::statat(&self.root, folder(id), AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
         {
             // Whole before anybody sees it. Where somebody was faster, theirs will do.
             let name = fresh_name();
@@ -211,12 +213,21 @@ impl Store {
                 made?;
             }
         }
-        self.make(&self.root, id.as_str(), &self.path.join(id.as_str()))
+        self.make(&self.root, &folder(id), &self.path.join(folder(id)))
+    }
+
+    /// The folder of an owner's conversations. Those of the default owner lie at the top.
+    fn make_owner_folder(&self, key: &ConversationKey) -> Result<(), Errno> {
+        match owner_folder(&key.owner) {
+            Some(name) => own_folder(&self.root, &name).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Makes an unassigned folder a conversation's; `false` when it has one.
-    pub(super) fn name(&self, unassigned: &str, id: &ConversationId) -> Result<bool, Errno> {
-        match rustix::fs::renameat_with(&self.unassigned, unassigned, &self.root, id.as_str(), RenameFlags::NOREPLACE) {
+    pub(super) fn name(&self, unassigned: &str, id: &ConversationKey) -> Result<bool, Errno> {
+        self.make_owner_folder(id)?;
+        match rustix::fs::renameat_with(&self.unassigned, unassigned, &self.root, folder(id), RenameFlags::NOREPLACE) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST | Errno::NOTEMPTY) => Ok(false),
             Err(errno) => Err(errno),
@@ -244,8 +255,8 @@ impl Store {
         Ok(conversation)
     }
 
-    fn enter(&self, id: &ConversationId) -> Result<Conversation, Errno> {
-        self.enter_in(&self.root, id.as_str(), &self.path.join(id.as_str()))
+    pub(super) fn enter(&self, id: &ConversationKey) -> Result<Conversation, Errno> {
+        self.enter_in(&self.root, &folder(id), &self.path.join(folder(id)))
     }
 
     pub(super) fn enter_in(&self, parent: &OwnedFd, name: &str, path: &Path) -> Result<Conversation, Errno> {
@@ -283,9 +294,9 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`] when something is left that [`Store::empty_trash`] should try again.
-    pub fn remove_conversation(&self, id: &ConversationId) -> Result<Option<Deleted>, StoreError> {
+    pub fn remove_conversation(&self, id: &ConversationKey) -> Result<Option<Deleted>, StoreError> {
         let name = fresh_name();
-        match rustix::fs::renameat(&self.root, id.as_str(), &self.trash, &name) {
+        match rustix::fs::renameat(&self.root, folder(id), &self.trash, &name) {
             Ok(()) => delete::purge(&self.trash, name.as_bytes(), &mut Effort::at_once())
                 .map(Some)
                 .map_err(|errno| StoreError::new("delete", errno)),
@@ -315,6 +326,20 @@ impl Store {
                 Err(errno) => result = Err(errno),
             }
         }
+    }
+}
+
+/// The folder of an owner's conversations below the root. The default owner's conversations, and those of the isolation
+/// check, lie at the top. No conversation id begins with `@`.
+pub(super) fn owner_folder(owner: &Principal) -> Option<String> {
+    (!owner.is_default() && !owner.is_self_test()).then(|| format!("@{}", owner.name()))
+}
+
+/// The folder of a conversation, relative to the root.
+pub(super) fn folder(key: &ConversationKey) -> String {
+    match owner_folder(&key.owner) {
+        Some(owner) => format!("{owner}/{}", key.id),
+        None => key.id.to_string(),
     }
 }
 

@@ -22,7 +22,7 @@ use std::{
 use rustix::fs::{CWD, FileType};
 
 use super::*;
-use crate::domain::id::ConversationId;
+use crate::domain::owner::ConversationKey;
 
 const OWNER: Owner = Owner { uid: 1000, gid: 1000 };
 const ALL: ListBounds = ListBounds { entries_max: 1000, depth_max: 16 };
@@ -66,7 +66,7 @@ fn root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-fn id(text: &str) -> ConversationId {
+fn id(text: &str) -> ConversationKey {
     text.parse().expect("an id")
 }
 

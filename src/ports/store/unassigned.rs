@@ -12,7 +12,8 @@ use rustix::{
 };
 
 use super::{Conversation, Store, StoreError, fresh_name};
-use crate::domain::id::{ConversationId, Language};
+use crate::domain::id::Language;
+use crate::domain::owner::ConversationKey;
 
 /// Where the languages in use are written down.
 const LANGUAGES: &str = ".languages";
@@ -109,13 +110,13 @@ impl UnassignedFolder {
     ///
     /// # Errors
     /// [`StoreError::Io`] when the system refuses.
-    pub fn assign(&mut self, id: &ConversationId) -> Result<Option<Conversation>, StoreError> {
+    pub fn assign(&mut self, id: &ConversationKey) -> Result<Option<Conversation>, StoreError> {
         let store = &self.store;
         self.assigned = store.name(&self.name, id).map_err(|errno| StoreError::new("assign", errno))?;
         if !self.assigned {
             return Ok(None);
         }
-        let conversation = store.enter_in(&store.root, id.as_str(), &store.path.join(id.as_str()));
+        let conversation = store.enter(id);
         conversation.map(Some).map_err(|errno| StoreError::new("assign", errno))
     }
 }
@@ -155,7 +156,7 @@ mod tests {
     fn a_folder_is_adopted_once_and_never_over_another() {
         let root = tempfile::tempdir().expect("a folder");
         let store = store(root.path());
-        let id: ConversationId = "new".parse().expect("an id");
+        let id: ConversationKey = "new".parse().expect("an id");
         let mut folder = store.create_unassigned().expect("a folder");
         std::fs::write(folder.data_dir().join("x"), "1").expect("written");
         let assigned = folder.assign(&id).expect("renamed").expect("nobody was there");

@@ -7,22 +7,22 @@ use std::{
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-use crate::domain::id::ConversationId;
+use crate::domain::owner::ConversationKey;
 
 /// One turn at a time for each conversation. An entry lives as long as somebody holds or awaits its turn.
 #[derive(Debug, Default)]
-pub(super) struct ConversationLocks(Mutex<HashMap<ConversationId, Weak<AsyncMutex<()>>>>);
+pub(super) struct ConversationLocks(Mutex<HashMap<ConversationKey, Weak<AsyncMutex<()>>>>);
 
 /// A conversation's turn: while it lives, nothing else starts in the conversation.
 #[derive(Debug)]
 pub struct ConversationLock {
     guard: Option<OwnedMutexGuard<()>>,
-    conversation: ConversationId,
+    conversation: ConversationKey,
     turns: Arc<ConversationLocks>,
 }
 
 impl ConversationLocks {
-    pub(super) async fn take(turns: &Arc<Self>, conversation: &ConversationId) -> ConversationLock {
+    pub(super) async fn take(turns: &Arc<Self>, conversation: &ConversationKey) -> ConversationLock {
         let mutex = {
             let mut map = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
             map.get(conversation).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -37,7 +37,7 @@ impl ConversationLocks {
         turn
     }
 
-    pub(super) fn take_if_idle(turns: &Arc<Self>, conversation: &ConversationId) -> Option<ConversationLock> {
+    pub(super) fn take_if_idle(turns: &Arc<Self>, conversation: &ConversationKey) -> Option<ConversationLock> {
         let mut map = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
         if map.get(conversation).is_some_and(|mutex| mutex.strong_count() > 0) {
             return None;

@@ -14,9 +14,9 @@ use governor::{
     state::keyed::HashMapStateStore,
 };
 
-use crate::{
-    domain::error::{Code, Failure},
-    ports::auth::Principal,
+use crate::domain::{
+    error::{Code, Failure},
+    owner::Principal,
 };
 
 /// The rates of all principals. There are as many of those as there are tokens.
@@ -82,7 +82,7 @@ mod tests {
     fn the_time_that_is_told_is_the_time_it_takes() {
         let clock = FakeRelativeClock::default();
         let rate = Rate::at(clock.clone(), 12, 3).expect("a rate");
-        let who = Principal::OWNER;
+        let who = Principal::default();
         for _ in 0..3 {
             assert!(rate.check_capacity(&who).is_ok() && rate.take(&who).is_ok());
         }

@@ -4,7 +4,9 @@ use futures_util::FutureExt;
 
 use super::*;
 
-const WHO: Principal = Principal::OWNER;
+fn who() -> Principal {
+    Principal::default()
+}
 
 fn options(slots: usize, queue_max: usize) -> AdmissionOptions {
     let wait_max = Duration::from_secs(10);
@@ -16,16 +18,16 @@ fn gate(slots: usize, queue_max: usize) -> Admission {
 }
 
 fn enter(gate: &Admission, conversation: &str) -> Result<Ticket, Failure> {
-    gate.enter(&WHO, &conversation.parse().expect("an id"))
+    gate.enter(&conversation.parse().expect("an id"))
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_full_house_refuses_at_once_and_a_place_comes_back() {
     let gate = gate(1, 1);
     let running = enter(&gate, "a").expect("a place").turn().await.expect("a slot");
-    assert!(gate.check_capacity(&WHO).is_ok());
+    assert!(gate.check_capacity(&who()).is_ok());
     let waiting = enter(&gate, "b").expect("a place");
-    assert_eq!(gate.check_capacity(&WHO).expect_err("full").code, Code::QueueFull);
+    assert_eq!(gate.check_capacity(&who()).expect_err("full").code, Code::QueueFull);
     assert_eq!(enter(&gate, "c").expect_err("full").code, Code::QueueFull);
     drop(running);
     let position = waiting.position();
@@ -99,7 +101,7 @@ async fn a_conversation_cannot_fill_the_house() {
     let refused = enter(&gate, "a").expect_err("its share is used");
     assert_eq!(refused.code, Code::QueueFull);
     assert!(refused.message.starts_with("2 programs of this conversation"), "{refused}");
-    assert!(gate.check_capacity(&WHO).is_ok() && enter(&gate, "b").is_ok());
+    assert!(gate.check_capacity(&who()).is_ok() && enter(&gate, "b").is_ok());
     drop(one);
     let again = enter(&gate, "a").expect("a place came back");
     let permit = two.turn().await.expect("a slot");
@@ -114,10 +116,13 @@ async fn what_is_refused_for_its_rate_leaves_no_place_taken() {
     let held = (enter(&gate, "a").expect("one"), enter(&gate, "b").expect("two"));
     let refused = enter(&gate, "c").expect_err("too fast");
     assert_eq!((refused.code, refused.retry_after_s), (Code::RateLimited, Some(10)));
-    assert_eq!(gate.check_capacity(&WHO).expect_err("known from then on").code, Code::RateLimited);
+    assert_eq!(gate.check_capacity(&who()).expect_err("known from then on").code, Code::RateLimited);
     let somebody = Principal::named("somebody");
     assert!(gate.check_capacity(&somebody).is_ok());
-    assert!(gate.enter(&somebody, &"d".parse().expect("an id")).is_ok(), "another token has a rate of its own");
+    assert!(
+        gate.enter(&ConversationKey::new(somebody, "d".parse().expect("an id"))).is_ok(),
+        "another token has a rate of its own"
+    );
     drop(held);
     assert_eq!((gate.free_places(), gate.shares.0.lock().expect("the map").len()), (9, 0));
 }

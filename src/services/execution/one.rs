@@ -32,7 +32,6 @@ use crate::{
         trace::TraceContext,
     },
     ports::{
-        auth::Principal,
         engine::{EngineError, SandboxSpec},
         runner::{Protocol, Runner},
         store::{Mark, StoreError, Usage},
@@ -85,7 +84,7 @@ impl OneRun {
 
     /// The right to start, once the engine was seen to isolate. Who waits for that holds no slot.
     async fn permit(&self, ticket: Ticket) -> Result<Permit, Failure> {
-        if self.request.principal != Principal::SELF_TEST {
+        if !self.request.conversation.owner.is_self_test() {
             self.inner.parts.isolation.wait().await?;
         }
         ticket.turn().await
@@ -198,9 +197,9 @@ impl OneRun {
 
     /// Writes what the program finds in `/data`: once there is a sandbox, so that a standby can be taken.
     async fn write_files(&self) -> Result<(), Failure> {
-        let RunRequest { principal, conversation, files, .. } = &self.request;
+        let RunRequest { conversation, files, .. } = &self.request;
         for (path, bytes) in files {
-            self.inner.parts.files.write(principal, conversation, path, bytes.clone()).await?;
+            self.inner.parts.files.write(conversation, path, bytes.clone()).await?;
         }
         Ok(())
     }
@@ -235,7 +234,7 @@ impl OneRun {
     /// Tells the log of a failure that is ours. Of the self-test's the cause goes with the failure instead: nobody but the
     /// operator reads it, in the one sentence that the self-test makes of it.
     fn ours(&self, error: &dyn std::error::Error, failure: Failure, what: &'static str) -> Failure {
-        if self.request.principal == Principal::SELF_TEST {
+        if self.request.conversation.owner.is_self_test() {
             return Failure { message: chain(error), ..failure };
         }
         error!(error = %chain(error), image = %self.runner.image.0, "{what}");
@@ -270,7 +269,7 @@ impl OneRun {
     pub(super) fn conclude(&self, result: &Result<Arc<Report>, Failure>) {
         self.tell(result.as_deref());
         let (conversation, language) = (&self.request.conversation, &self.runner.language);
-        let principal = self.request.principal.name();
+        let principal = self.request.conversation.owner.name();
         match result {
             Ok(report) => {
                 let Outcome { ended, figures, .. } = report.outcome;

@@ -67,7 +67,7 @@ impl OneRun {
         parts.observer.run_over(&RunFacts {
             run: self.id,
             trace: self.trace,
-            principal: self.request.principal.name(),
+            principal: self.request.conversation.owner.name(),
             conversation: &self.request.conversation,
             language: &self.runner.language,
             image: &self.runner.image.0,

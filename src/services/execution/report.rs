@@ -4,8 +4,9 @@ use super::collect::Captured;
 use crate::{
     domain::{
         event::FileNote,
-        id::{ConversationId, Language, RunId},
+        id::{Language, RunId},
         outcome::Outcome,
+        owner::ConversationKey,
     },
     services::files::{FileEntry, FileList},
 };
@@ -16,7 +17,7 @@ pub struct Report {
     /// Which run.
     pub run: RunId,
     /// Whose files.
-    pub conversation: ConversationId,
+    pub conversation: ConversationKey,
     /// The language's own name.
     pub language: Language,
     /// How it ended.

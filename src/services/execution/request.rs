@@ -3,21 +3,15 @@
 use bytes::Bytes;
 
 use crate::{
-    domain::{
-        id::{ConversationId, Language},
-        limits::Limits,
-        trace::TraceContext,
-    },
-    ports::{auth::Principal, store::SafePath},
+    domain::{id::Language, limits::Limits, owner::ConversationKey, trace::TraceContext},
+    ports::store::SafePath,
 };
 
 /// What is asked for.
 #[derive(Debug, Clone)]
 pub struct RunRequest {
-    /// Who asks.
-    pub principal: Principal,
     /// Whose files are `/data`.
-    pub conversation: ConversationId,
+    pub conversation: ConversationKey,
     /// A language or an alias of one.
     pub language: Language,
     /// The program's text.
@@ -40,9 +34,8 @@ pub struct RunRequest {
 
 impl RunRequest {
     /// A program without arguments and input, under the server's limits.
-    pub fn new(principal: Principal, conversation: ConversationId, language: Language, program: Bytes) -> Self {
+    pub fn new(conversation: ConversationKey, language: Language, program: Bytes) -> Self {
         Self {
-            principal,
             conversation,
             language,
             program,

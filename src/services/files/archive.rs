@@ -24,12 +24,9 @@ use super::{Download, Files, space, written};
 use crate::{
     domain::{
         error::{Code, Failure},
-        id::ConversationId,
+        owner::ConversationKey,
     },
-    ports::{
-        auth::Principal,
-        store::{Conversation, ListBounds, SafePath, StoreError, Usage},
-    },
+    ports::store::{Conversation, ListBounds, SafePath, StoreError, Usage},
 };
 
 /// Files and folders in one archive.
@@ -74,8 +71,8 @@ impl Files {
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`], [`Code::TooLarge`] when there are more files than an archive holds.
-    pub async fn archive(self: &Arc<Self>, who: &Principal, conversation: &ConversationId) -> Result<Archive, Failure> {
-        debug!(who = who.name(), %conversation, "read an archive");
+    pub async fn archive(self: &Arc<Self>, conversation: &ConversationKey) -> Result<Archive, Failure> {
+        debug!(%conversation, "read an archive");
         let bounds = ListBounds { entries_max: ARCHIVE_ENTRIES_MAX, depth_max: ARCHIVE_DEPTH_MAX };
         let listing = self.existing(conversation, move |there| there.list(bounds, None)).await?;
         if listing.truncated {
@@ -86,7 +83,7 @@ impl Files {
             return Err(Failure::new(Code::TooLarge, why));
         }
         let paths: VecDeque<_> = listing.entries.into_iter().map(|entry| entry.path).collect();
-        let packing = Packing { files: Arc::clone(self), who: who.clone(), conversation: conversation.clone(), paths };
+        let packing = Packing { files: Arc::clone(self), conversation: conversation.clone(), paths };
         Ok(packing.stream())
     }
 
@@ -95,13 +92,8 @@ impl Files {
     /// # Errors
     /// [`Code::BadArchive`], naming the entry, and [`Code::QuotaExceeded`] before anything is written; otherwise as
     /// [`Files::write`].
-    pub async fn import(
-        &self,
-        who: &Principal,
-        conversation: &ConversationId,
-        archive: Bytes,
-    ) -> Result<Imported, Failure> {
-        debug!(who = who.name(), %conversation, bytes = archive.len(), "write an archive");
+    pub async fn import(&self, conversation: &ConversationKey, archive: Bytes) -> Result<Imported, Failure> {
+        debug!(%conversation, bytes = archive.len(), "write an archive");
         let file_bytes_max = self.options.write_bytes_max;
         let checked = tokio::task::spawn_blocking(move || check(&archive, file_bytes_max));
         let items = checked.await.map_err(|_| bad("The archive cannot be read."))??;
@@ -220,8 +212,7 @@ fn shown(name: &[u8]) -> String {
 /// An archive on its way out.
 struct Packing {
     files: Arc<Files>,
-    who: Principal,
-    conversation: ConversationId,
+    conversation: ConversationKey,
     paths: VecDeque<SafePath>,
 }
 
@@ -237,7 +228,7 @@ impl Packing {
     /// The next file that is still there.
     async fn next(&mut self) -> io::Result<Option<(SafePath, Download)>> {
         while let Some(path) = self.paths.pop_front() {
-            match self.files.open(&self.who, &self.conversation, &path).await {
+            match self.files.open(&self.conversation, &path).await {
                 Ok(file) => return Ok(Some((path, file))),
                 Err(failure) if failure.code == Code::Internal => return Err(io::Error::other(failure)),
                 // A program deleted, replaced or locked it since it was listed.

@@ -9,10 +9,9 @@ use super::{Files, media::media_type};
 use crate::{
     domain::{
         error::{Code, Failure},
-        id::ConversationId,
+        owner::ConversationKey,
     },
     ports::{
-        auth::Principal,
         signed_url::Rejected,
         store::{OpenFile, SafePath, StoreError},
     },
@@ -60,19 +59,14 @@ impl Files {
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`], [`Code::FileNotFound`], [`Code::NotAFile`], [`Code::Forbidden`].
-    pub async fn open(
-        &self,
-        who: &Principal,
-        conversation: &ConversationId,
-        path: &SafePath,
-    ) -> Result<Download, Failure> {
-        debug!(who = who.name(), %conversation, "open a file");
+    pub async fn open(&self, conversation: &ConversationKey, path: &SafePath) -> Result<Download, Failure> {
+        debug!(%conversation, "open a file");
         let (path, name) = (path.clone(), path.name().to_vec());
         let opened = self.existing(conversation, move |there| there.read(&path)).await?;
         Ok(Download::new(name, opened))
     }
 
-    fn verify(&self, link: Option<SignedLink>) -> Result<(ConversationId, SafePath), Rejected> {
+    fn verify(&self, link: Option<SignedLink>) -> Result<(ConversationKey, SafePath), Rejected> {
         let link = link.ok_or(Rejected::Malformed)?;
         let now = self.clock.unix_s();
         self.signer.verify(&link.conversation, &link.components, &link.expires, &link.signature, now)?;

@@ -1,6 +1,7 @@
 //! The ceilings and the ways to be refused. Names, links and downloads are tested where they are served.
 
 use super::*;
+use crate::domain::owner::ConversationKey;
 use crate::{domain::clock::ManualClock, ports::store::Owner};
 
 const NOW: i64 = 1_800_000_000;
@@ -21,41 +22,41 @@ fn path(text: &str) -> SafePath {
 async fn what_is_not_there_and_what_is_too_much() {
     let options = FilesOptions { read_bytes_max: 4, write_bytes_max: 10, entries_max: 1, ..FilesOptions::default() };
     let (root, _, files) = files(options);
-    let (who, id) = (Principal::OWNER, "c".parse::<ConversationId>().expect("an id"));
-    assert_eq!(files.list(&who, &id).await, Ok(FileList::default()));
+    let id = "c".parse::<ConversationKey>().expect("an id");
+    assert_eq!(files.list(&id).await, Ok(FileList::default()));
     let code = |result: Result<(), Failure>| result.map_err(|failure| failure.code);
-    assert_eq!(code(files.read(&who, &id, &path("a"), 0).await.map(|_| ())), Err(Code::ConversationNotFound));
-    assert_eq!(code(files.delete(&who, &id, &path("a")).await), Err(Code::ConversationNotFound));
-    let long = files.write(&who, &id, &path("a"), Bytes::from_static(b"01234567890")).await;
+    assert_eq!(code(files.read(&id, &path("a"), 0).await.map(|_| ())), Err(Code::ConversationNotFound));
+    assert_eq!(code(files.delete(&id, &path("a")).await), Err(Code::ConversationNotFound));
+    let long = files.write(&id, &path("a"), Bytes::from_static(b"01234567890")).await;
     assert_eq!(code(long.map(|_| ())), Err(Code::TooLarge));
     // None of that made a folder.
     assert!(!root.path().join("root/c").exists());
 
-    let entry = files.write(&who, &id, &path("d/a.png"), Bytes::from_static(b"0123456789")).await.expect("written");
+    let entry = files.write(&id, &path("d/a.png"), Bytes::from_static(b"0123456789")).await.expect("written");
     let told = (entry.path.as_str(), entry.size, entry.media_type.as_str(), entry.change, entry.path_encoded);
     assert_eq!(told, ("d/a.png", 10, "image/png", Change::Created, None));
     for (offset, bytes, truncated) in
         [(0, "0123", true), (4, "4567", true), (8, "89", false), (10, "", false), (u64::MAX, "", false)]
     {
-        let part = files.read(&who, &id, &path("d/a.png"), offset).await.expect("read");
+        let part = files.read(&id, &path("d/a.png"), offset).await.expect("read");
         assert_eq!((&part.bytes[..], part.truncated, part.size), (bytes.as_bytes(), truncated, 10), "{offset}");
     }
-    assert_eq!(code(files.read(&who, &id, &path("b"), 0).await.map(|_| ())), Err(Code::FileNotFound));
-    assert_eq!(code(files.read(&who, &id, &path("d"), 0).await.map(|_| ())), Err(Code::NotAFile));
-    assert_eq!(code(files.write(&who, &id, &path("d"), Bytes::new()).await.map(|_| ())), Err(Code::NotAFile));
-    files.write(&who, &id, &path("z"), Bytes::new()).await.expect("written");
-    let list = files.list(&who, &id).await.expect("a list");
+    assert_eq!(code(files.read(&id, &path("b"), 0).await.map(|_| ())), Err(Code::FileNotFound));
+    assert_eq!(code(files.read(&id, &path("d"), 0).await.map(|_| ())), Err(Code::NotAFile));
+    assert_eq!(code(files.write(&id, &path("d"), Bytes::new()).await.map(|_| ())), Err(Code::NotAFile));
+    files.write(&id, &path("z"), Bytes::new()).await.expect("written");
+    let list = files.list(&id).await.expect("a list");
     assert_eq!((list.files.len(), list.truncated), (1, true));
-    assert_eq!(code(files.delete(&who, &id, &path("d")).await), Ok(()));
-    assert_eq!(code(files.delete(&who, &id, &path("d")).await), Err(Code::FileNotFound));
+    assert_eq!(code(files.delete(&id, &path("d")).await), Ok(()));
+    assert_eq!(code(files.delete(&id, &path("d")).await), Err(Code::FileNotFound));
 }
 
 #[tokio::test]
 async fn links_live_as_long_as_they_say_and_never_longer_than_a_week() {
     for (url_ttl_s, lives_s) in [(60, 60), (u64::MAX, URL_TTL_S_MAX)] {
         let (_root, clock, files) = files(FilesOptions { url_ttl_s, ..FilesOptions::default() });
-        let id = "c".parse::<ConversationId>().expect("an id");
-        let entry = files.write(&Principal::OWNER, &id, &path("f"), Bytes::from_static(b"x")).await.expect("written");
+        let id = "c".parse::<ConversationKey>().expect("an id");
+        let entry = files.write(&id, &path("f"), Bytes::from_static(b"x")).await.expect("written");
         assert_eq!(entry.url_expires_unix_s, NOW + lives_s);
         let link = || SignedLink {
             conversation: b"c".to_vec(),

@@ -1,6 +1,7 @@
 //! The rules of quotas, on a real folder.
 
 use super::*;
+use crate::domain::owner::ConversationKey;
 use crate::ports::store::{Owner, SafePath};
 
 const ROOM: QuotaOptions = QuotaOptions { bytes_max: 1 << 20, entries_max: 10, free_bytes_min: 0 };
@@ -12,7 +13,7 @@ fn quota(options: QuotaOptions) -> (tempfile::TempDir, Arc<Store>, Quota) {
     (root, Arc::clone(&store), Quota::new(store, options))
 }
 
-fn id() -> ConversationId {
+fn id() -> ConversationKey {
     "c".parse().expect("an id")
 }
 

@@ -17,12 +17,10 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio_util::sync::CancellationToken;
 
 use super::Entry;
-use crate::{
-    domain::{
-        event::Event,
-        id::{ConversationId, RunId},
-    },
-    ports::auth::Principal,
+use crate::domain::{
+    event::Event,
+    id::RunId,
+    owner::{ConversationKey, Principal},
 };
 
 /// One thing that is told to a reader of the feed.
@@ -33,7 +31,7 @@ pub enum FeedItem {
         /// Which.
         run: RunId,
         /// Whose files are `/data`.
-        conversation: ConversationId,
+        conversation: ConversationKey,
         /// What.
         event: Event,
     },
@@ -113,7 +111,7 @@ impl Reader {
             self.cursors.remove(&notice.run);
             return None;
         };
-        if entry.principal != self.principal {
+        if entry.conversation.owner != self.principal {
             return None;
         }
         let (cursor, _) = self.cursors.entry(notice.run).or_insert_with(|| (notice.from, Weak::clone(&notice.entry)));

@@ -5,16 +5,15 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     domain::{
         error::Failure,
-        id::{ConversationId, Language, RunId},
+        id::{Language, RunId},
+        owner::ConversationKey,
     },
-    ports::auth::Principal,
     services::execution::{Captured, Report, Run, so_far},
 };
 
 /// What is remembered of a run.
 pub(in crate::services) struct Entry {
-    pub(super) principal: Principal,
-    pub(super) conversation: ConversationId,
+    pub(super) conversation: ConversationKey,
     pub(super) created_unix_s: i64,
     pub(super) run: Run,
 }
@@ -50,7 +49,7 @@ pub struct RunView {
     /// Which.
     pub run: RunId,
     /// Whose files are `/data`.
-    pub conversation: ConversationId,
+    pub conversation: ConversationKey,
     /// The language's own name.
     pub language: Language,
     /// Where it is on its way.

@@ -10,8 +10,9 @@ use tracing::{info, warn};
 use super::Inner;
 use crate::{
     domain::{
-        id::{ConversationId, SandboxId},
+        id::SandboxId,
         limits::Limits,
+        owner::{ConversationKey, Principal},
     },
     ports::runner::Protocol,
     services::{
@@ -70,7 +71,8 @@ async fn attempt(inner: &Arc<Inner>) -> Option<bool> {
     let lease = inner.parts.janitor.lease(SandboxId::new());
     let spec = inner.spec(lease.id(), &runner, folder.data_dir().to_owned());
     let sandbox = inner.parts.engine.start(&spec).await.ok()?;
-    let id: ConversationId = format!("assignment-{}", lease.id()).parse().ok()?;
+    let id = format!("assignment-{}", lease.id()).parse().ok()?;
+    let id = ConversationKey::new(Principal::self_test(), id);
     let named = id.clone();
     let assigned = tokio::task::spawn_blocking(move || folder.assign(&id).ok().flatten()).await.ok()??;
     let ended = finish(Started::new(sandbox, runner.protocol), program, &inner.parts.limits).await;

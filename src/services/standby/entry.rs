@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
-    domain::id::{ConversationId, Language},
+    domain::{id::Language, owner::ConversationKey},
     ports::{
         engine::ImageId,
         store::{FolderId, UnassignedFolder},
@@ -42,7 +42,7 @@ pub(super) enum For {
     /// For this one.
     Known {
         /// Which.
-        conversation: ConversationId,
+        conversation: ConversationKey,
         /// The folder that is its `/data`.
         folder: FolderId,
     },

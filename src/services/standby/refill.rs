@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::{Active, Entry, For, Inner, Stage, State, watch};
 use crate::{
-    domain::id::{ConversationId, SandboxId},
+    domain::{id::SandboxId, owner::ConversationKey},
     ports::{engine::ImageId, runner::Runner},
 };
 
@@ -35,7 +35,7 @@ const RUNS_OF_A_REGULAR: u32 = 2;
 
 /// What is to be started.
 enum Wanted {
-    Known(ConversationId, Runner),
+    Known(ConversationKey, Runner),
     UnassignedFolder(Runner),
 }
 

@@ -13,9 +13,8 @@ use tokio::{
 
 use super::*;
 use crate::{
-    domain::{clock::ManualClock, id::ConversationId},
+    domain::{clock::ManualClock, owner::ConversationKey},
     ports::{
-        auth::Principal,
         signed_url::UrlSigner,
         store::{Owner, SafePath, Store},
     },
@@ -55,7 +54,7 @@ impl Place {
 
     async fn write(&self, conversation: &str, path: &str, bytes: &'static [u8]) {
         let (conversation, path) = (id(conversation), SafePath::from_text(path).expect("a path"));
-        self.files.write(&Principal::OWNER, &conversation, &path, bytes.into()).await.expect("written");
+        self.files.write(&conversation, &path, bytes.into()).await.expect("written");
     }
 
     fn data(&self) -> PathBuf {
@@ -81,7 +80,7 @@ impl Place {
     }
 }
 
-fn id(text: &str) -> ConversationId {
+fn id(text: &str) -> ConversationKey {
     text.parse().expect("an id")
 }
 
@@ -304,7 +303,7 @@ async fn hostile_names_are_listed_linked_served_and_deleted() {
         fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         fs::write(path, format!("bytes {index}")).expect("a file");
     }
-    let list = place.files.list(&Principal::OWNER, &id("c")).await.expect("a list");
+    let list = place.files.list(&id("c")).await.expect("a list");
     assert_eq!(list.files.len(), names.len() + 1);
     for entry in list.files.iter().filter(|entry| entry.path != "a.txt") {
         assert!(!entry.path.chars().any(crate::ports::store::misleads), "{}", entry.path);
@@ -316,12 +315,12 @@ async fn hostile_names_are_listed_linked_served_and_deleted() {
         let index = names.iter().position(|name| *name == path.as_bytes()).expect("one of ours");
         let answer = place.get(&entry.url).await;
         assert_eq!((answer.status, answer.body), (200, format!("bytes {index}").into_bytes()), "{}", entry.path);
-        let read = place.files.read(&Principal::OWNER, &id("c"), &path, 6).await.expect("read");
+        let read = place.files.read(&id("c"), &path, 6).await.expect("read");
         assert_eq!(read.bytes, index.to_string());
-        place.files.delete(&Principal::OWNER, &id("c"), &path).await.expect("deleted");
+        place.files.delete(&id("c"), &path).await.expect("deleted");
         assert_eq!(place.get(&entry.url).await.status, 404);
     }
-    assert_eq!(place.files.list(&Principal::OWNER, &id("c")).await.expect("a list").files.len(), 1);
+    assert_eq!(place.files.list(&id("c")).await.expect("a list").files.len(), 1);
 }
 
 #[tokio::test]

@@ -19,7 +19,8 @@ use axum::{
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 
-use crate::{api::schema::report::FeedNotice, ports::auth::Principal, services::runs::Runs};
+use crate::domain::owner::Principal;
+use crate::{api::schema::report::FeedNotice, services::runs::Runs};
 
 /// RunnerMessage into a silent stream, so that no proxy takes it for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

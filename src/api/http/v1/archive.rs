@@ -35,7 +35,7 @@ use crate::{
 pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<Response, Refused> {
     call.query(&[])?;
     let conversation = call.conversation()?;
-    let archive = files.archive(&call.who, &conversation).await?;
+    let archive = files.archive(&conversation).await?;
     let headers = [
         (header::CONTENT_TYPE, "application/x-tar".to_owned()),
         (header::CONTENT_DISPOSITION, format!("attachment; filename=\"{conversation}.tar\"")),
@@ -68,5 +68,5 @@ pub(super) async fn write(
         return Err(Failure::new(Code::UnsupportedMediaType, why).into());
     }
     let bytes = limits.read(&call.headers, body).await?;
-    Ok(Json(ImportResult::from(files.import(&call.who, &conversation, bytes).await?)))
+    Ok(Json(ImportResult::from(files.import(&conversation, bytes).await?)))
 }

@@ -12,13 +12,11 @@ use crate::{
     api::http::failure::Refused,
     domain::{
         error::{Code, Failure},
-        id::{ConversationId, RunId},
+        id::RunId,
+        owner::{ConversationKey, Principal},
         trace::TraceContext,
     },
-    ports::{
-        auth::Principal,
-        store::{SafePath, decode_component},
-    },
+    ports::store::{SafePath, decode_component},
 };
 
 /// How many things a page of a list holds, where it is not said.
@@ -53,8 +51,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Call {
 
 impl Call {
     /// The conversation in `/v1/conversations/{id}…`.
-    pub fn conversation(&self) -> Result<ConversationId, Failure> {
-        self.name(3, "conversationId")
+    pub fn conversation(&self) -> Result<ConversationKey, Failure> {
+        Ok(ConversationKey::new(self.who.clone(), self.name(3, "conversationId")?))
     }
 
     /// The run in `/v1/runs/{id}…`.

@@ -39,6 +39,6 @@ pub(super) async fn list(
 )]
 pub(super) async fn remove(State(conversations): State<Conversations>, call: Call) -> Result<StatusCode, Refused> {
     call.query(&[])?;
-    conversations.remove(&call.who, &call.conversation()?).await?;
+    conversations.remove(&call.conversation()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -30,7 +30,7 @@ use crate::{
 )]
 pub(super) async fn list(State(files): State<Arc<Files>>, call: Call) -> Result<Json<FileListing>, Refused> {
     call.query(&[])?;
-    Ok(Json(FileListing::from(&files.list(&call.who, &call.conversation()?).await?)))
+    Ok(Json(FileListing::from(&files.list(&call.conversation()?).await?)))
 }
 
 /// Read a file.
@@ -55,7 +55,7 @@ pub(super) async fn list(State(files): State<Arc<Files>>, call: Call) -> Result<
 )]
 pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<Response, Refused> {
     call.query(&[])?;
-    let download = files.open(&call.who, &call.conversation()?, &call.path()?).await?;
+    let download = files.open(&call.conversation()?, &call.path()?).await?;
     Ok(downloads::present_to(&call.method, &call.headers, download))
 }
 
@@ -86,11 +86,11 @@ pub(super) async fn write(
     call.query(&[])?;
     let (conversation, path) = (call.conversation()?, call.path()?);
     let bytes = limits.read(&call.headers, body).await?;
-    let entry = files.write(&call.who, &conversation, &path, bytes).await?;
+    let entry = files.write(&conversation, &path, bytes).await?;
     let status = if entry.change == Change::Created { StatusCode::CREATED } else { StatusCode::OK };
     let mut response = (status, Json(File::from(&entry))).into_response();
     // A program may have taken it away or put another there already; then there is no validator to tell.
-    if let Ok(download) = files.open(&call.who, &conversation, &path).await
+    if let Ok(download) = files.open(&conversation, &path).await
         && download.size == entry.size
         && let Ok(etag) = HeaderValue::from_str(&download.etag)
     {
@@ -114,6 +114,6 @@ pub(super) async fn write(
 )]
 pub(super) async fn remove(State(files): State<Arc<Files>>, call: Call) -> Result<StatusCode, Refused> {
     call.query(&[])?;
-    files.delete(&call.who, &call.conversation()?, &call.path()?).await?;
+    files.delete(&call.conversation()?, &call.path()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -33,8 +33,8 @@ use crate::{
         error::Failure,
         id::{ConversationId, RunId},
         limits::Limits,
+        owner::{ConversationKey, Principal},
     },
-    ports::auth::Principal,
     services::{
         execution::RunRequest,
         idempotency::{Idempotency, Once},
@@ -118,7 +118,7 @@ fn request(call: &Call, asked: CreateRun) -> RunRequest {
         stdin_open: asked.stdin_open,
         limits: asked.limits,
         within: call.trace,
-        ..RunRequest::new(call.who.clone(), conversation, asked.language, asked.code)
+        ..RunRequest::new(ConversationKey::new(call.who.clone(), conversation), asked.language, asked.code)
     }
 }
 
