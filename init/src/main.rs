@@ -2,8 +2,8 @@
 //! and its end in frames by standard output, and leaves no process behind. Owns the program's deadline, so that it
 //! holds when the server and the engine are gone. `runners/README.md` describes the protocol.
 //!
-//! It must not be read or stopped by the program, which runs as the same user: as process 1 no signal from inside
-//! reaches it, and it is not dumpable, so that its files under /proc are root's.
+//! The program runs as the same user and must neither read nor stop it: it handles no signal (see `signals`), and it is
+//! not dumpable, so its files under /proc belong to root.
 
 mod child;
 mod figures;
@@ -13,11 +13,13 @@ mod frame;
 mod fuzz;
 mod process_tree;
 mod request;
+mod signals;
 mod supervise;
 
-use std::{ffi::OsString, os::unix::net::UnixStream, process::ExitCode, time::Duration};
+use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use signals::ChildEnds;
 use supervise::{Sandbox, Setting, Verdict};
 
 const USAGE: &str = "usage: sandbox-init --program FILE [--warm [--spare]] -- COMMAND [ARGUMENT...]";
@@ -42,10 +44,7 @@ fn main() -> ExitCode {
 fn live(setting: Setting) -> Result<Verdict, String> {
     let run = || {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-        let (wakes, wakened) = UnixStream::pair()?;
-        wakes.set_nonblocking(true)?;
-        signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, wakened)?;
-        Sandbox::new(setting, wakes)?.run()
+        Sandbox::new(setting, ChildEnds::watch()?)?.run()
     };
     let verdict = run();
     // A warm child that nobody needed goes with this process, in a container and out of it.

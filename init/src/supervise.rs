@@ -6,7 +6,6 @@
 use std::{
     fs::File,
     io::{self, Write},
-    os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
 
@@ -30,13 +29,14 @@ use crate::{
     frame::{Decoder, Tell},
     process_tree::{self, Ending, Harvest},
     request::{Order, Request},
+    signals::ChildEnds,
 };
 
 /// One sandbox.
 #[derive(Debug)]
 pub struct Sandbox {
     setting: Setting,
-    wakes: UnixStream,
+    child_ends: ChildEnds,
     decoder: Decoder,
     request: Request,
     frames_open: bool,
@@ -56,8 +56,8 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// A sandbox that is told by `wakes` when a child ends. Starts a warm child.
-    pub fn new(setting: Setting, wakes: UnixStream) -> io::Result<Self> {
+    /// A sandbox whose children end by `child_ends`. Starts a warm child.
+    pub fn new(setting: Setting, child_ends: ChildEnds) -> io::Result<Self> {
         process_tree::adopt_orphans();
         flow::never_block(stdin())?;
         flow::never_block(stdout())?;
@@ -66,7 +66,7 @@ impl Sandbox {
             successor: None,
             keeper: None,
             setting,
-            wakes,
+            child_ends,
             decoder: Decoder::default(),
             request: Request::default(),
             frames_open: true,
@@ -244,8 +244,7 @@ impl Sandbox {
     }
 
     fn collect(&mut self) {
-        let mut wakes = [0; 64];
-        while let Progress::Moved(_) = flow::read(&self.wakes, &mut wakes) {}
+        self.child_ends.clear();
         let harvest = self.harvest();
         match (harvest.of(self.child.as_ref().map(|child| child.pid)), &self.phase) {
             (None, _) => {}

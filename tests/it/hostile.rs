@@ -73,6 +73,41 @@ async fn each_ends_as_stated_while_a_neighbour_is_served_and_nothing_is_left() {
     leaves_nothing(server, before).await;
 }
 
+/// Sends every signal to process 1 and then exits with a status of its own.
+const SIGNALS_TO_PROCESS_1: [(&str, &str); 3] = [
+    (
+        "python",
+        "import os\nfor _ in range(3):\n  for n in range(1, 65):\n    try: os.kill(1, n)\n    except OSError: pass\n\
+         raise SystemExit(7)",
+    ),
+    (
+        "javascript",
+        "for (let k = 0; k < 3; k++) for (let n = 1; n < 65; n++) { try { process.kill(1, n) } catch {} }\n\
+         process.exit(7)",
+    ),
+    ("bash", "for k in 1 2 3; do for n in {1..64}; do kill -$n 1 2>/dev/null; done; done; exit 7"),
+];
+const RUNS_IN_EACH_LANGUAGE: usize = 200;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn process_1_survives_every_signal_from_inside() {
+    let server = Server::with(&[("SANDBOX_ADMISSION__SLOTS", "4"), ("SANDBOX_LIMITS__CPU_MILLIS", "1000")]).await;
+    let one = async |language: &str, program: &str, number: usize| {
+        let body =
+            json!({"conversationId": format!("{language}-{}", number % 4), "language": language, "code": program});
+        let request = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(&body);
+        let answer: Value = request.send().await.expect("an answer").json().await.expect("JSON");
+        corpus::ending(&answer)
+    };
+    let all =
+        (0..RUNS_IN_EACH_LANGUAGE).flat_map(|number| SIGNALS_TO_PROCESS_1.map(|(name, code)| (name, code, number)));
+    let endings =
+        stream::iter(all).map(|(language, code, number)| one(language, code, number)).buffer_unordered(AT_ONCE);
+    let lost: Vec<_> = endings.filter(|ending| std::future::ready(ending != "exited:7")).collect().await;
+    assert!(lost.is_empty(), "{} of {}: {lost:?}", lost.len(), 3 * RUNS_IN_EACH_LANGUAGE);
+    server.stop().await;
+}
+
 /// Others on this machine can make anybody late, and can keep a program from doing its worst in its time. What it does by
 /// itself, three times and with more time, is what counts.
 async fn alone(server: &Server, starved: &mut Went) {

@@ -31,7 +31,7 @@ impl Sandbox {
     }
 
     fn sources(&self) -> Vec<(Source, BorrowedFd<'_>, PollFlags)> {
-        let mut sources = vec![(Source::Children, self.wakes.as_fd(), PollFlags::IN)];
+        let mut sources = vec![(Source::Children, self.child_ends.as_fd(), PollFlags::IN)];
         let is_over = matches!(self.phase, Phase::Sending { .. });
         // Before the start nothing can take the input, but the start itself must get through.
         let takes_frames = self.frames_open && !is_over && !(self.request.started() && self.inbox.is_full());

@@ -143,6 +143,16 @@ impl Init {
         line.split_ascii_whitespace().nth(1).expect("a number").parse().expect("a number")
     }
 
+    /// The signals that it has handlers for and those that it blocks, a bit each.
+    pub fn signal_masks(&self) -> (u64, u64) {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("status");
+        let mask = |name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a mask");
+            u64::from_str_radix(line.trim(), 16).expect("a number")
+        };
+        (mask("SigCgt:"), mask("SigBlk:"))
+    }
+
     /// Runs one program in Bash.
     pub fn run(program: &str) -> Reply {
         let mut init = Self::bash();

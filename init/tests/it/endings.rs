@@ -95,3 +95,16 @@ fn the_reader_going_away_ends_the_program() {
     init.until("ready");
     assert_eq!(init.hang_up(), 125);
 }
+
+#[test]
+fn init_handles_no_signal_in_any_phase() {
+    let mut init = Init::bash();
+    init.send(&request("{}", "echo ready; read -r line"));
+    init.until("ready");
+    let (caught, blocked) = init.signal_masks();
+    // A signal with a handler reaches process 1 from inside its container, one with the default disposition does not.
+    assert_eq!(caught, 0, "handlers for {caught:#x}");
+    assert_eq!(blocked, 1 << (17 - 1), "SIGCHLD alone is blocked");
+    drop(init.input.take());
+    init.reply();
+}
