@@ -2,17 +2,16 @@
 # Makes the image sandbox-base:bookworm from Debian packages alone, for machines that reach a Debian mirror but no
 # container registry. The runner images build from it as they would from debian:bookworm-slim.
 #
-# A company network often re-signs TLS with a certificate authority of its own, which only this machine knows. Every
-# authority the host trusts beyond Debian's own set is therefore carried into the image, so that pip and npm work in
-# builds there too.
+# The certificate authorities of this machine are carried into the image, so that pip and npm work in builds there too.
 set -euo pipefail
 
 SELF=$(realpath "${BASH_SOURCE[0]}")
 readonly SELF
+# shellcheck source=scripts/authorities.sh
+. "$(dirname "$SELF")/authorities.sh"
 readonly IMAGE=sandbox-base:bookworm
 readonly SUITE=bookworm
 readonly KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
-readonly HOST_BUNDLE=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
 
 usage() {
   cat <<TEXT
@@ -34,33 +33,6 @@ install_tools() {
   apt-get update -qq >&2 || die "apt-get update failed; check this machine's package sources."
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
     die "could not install ${missing[*]}; install them by hand and run this again."
-}
-
-# The mirror this machine already uses, so that a site's own mirror is honoured. Only plain "main" archives of Debian
-# count: on Ubuntu and with third-party sources the answer is nothing, and mmdebstrap takes its default.
-host_mirror() {
-  [ -n "${MIRROR:-}" ] && { printf '%s\n' "$MIRROR"; return; }
-  # shellcheck source=/dev/null
-  [ "$(. /etc/os-release && printf '%s' "${ID:-}")" = debian ] || return 0
-  # shellcheck disable=SC2016 # apt fills these in, not the shell
-  apt-get indextargets --format '$(SITE) $(ORIGIN) $(COMPONENT) $(CODENAME)' 'Created-By: Packages' 2>/dev/null |
-    awk '$2 == "Debian" && $3 == "main" && $4 !~ /security|updates|backports/ { print $1; exit }'
-}
-
-# $1: the new root. Adds what the host trusts and Debian's ca-certificates does not, one certificate per file, as
-# update-ca-certificates wants them; a later run of it in a Dockerfile keeps them.
-add_host_authorities() {
-  local root=$1 dir=$1/usr/local/share/ca-certificates
-  [ -r "$HOST_BUNDLE" ] || return 0
-  mkdir -p "$dir"
-  awk -v dir="$dir" '
-    /^-----BEGIN CERTIFICATE-----/ { pem = "" }
-    { pem = pem $0 "\n" }
-    /^-----END CERTIFICATE-----/ {
-      if (FNR == NR) known[pem] = 1
-      else if (!(pem in known)) { known[pem] = 1; file = dir "/host-" ++n ".crt"; printf "%s", pem > file; close(file) }
-    }' "$root/etc/ssl/certs/ca-certificates.crt" "$HOST_BUNDLE"
-  chroot "$root" update-ca-certificates >/dev/null 2>&1 || die "could not add the host's certificate authorities."
 }
 
 main() {
@@ -89,7 +61,7 @@ main() {
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-include=/usr/share/doc/*/copyright' --dpkgopt='path-exclude=/usr/share/locale/*' \
     "$SUITE" "$work/root" ${mirror:+"$mirror"} || die "mmdebstrap failed; is a Debian mirror reachable?"
-  add_host_authorities "$work/root"
+  add_host_authorities "$work/root" || die "could not add the host's certificate authorities."
   rm -rf "$work/root/var/lib/apt/lists/"* "$work/root/var/cache/apt/"*.bin
   tar -C "$work/root" --numeric-owner --one-file-system -c . |
     docker import -c 'CMD ["bash"]' -c 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' - "$IMAGE" >/dev/null

@@ -89,15 +89,21 @@ start_engine() {
   if [ -d /run/systemd/system ]; then
     as_root systemctl enable --now docker >/dev/null 2>&1 ||
       die "systemd could not start the Docker engine; 'journalctl -u docker' says why."
-  elif ! pgrep -x dockerd >/dev/null 2>&1; then
+  elif ! engine_process_runs; then
     mount_cgroups
-    # Without systemd there is nobody to start it, so it is started here and goes on when this script ends.
+    # Without systemd no service manager starts it, so it is started here and goes on when this script ends.
     as_root sh -c "setsid nohup dockerd >>'$ENGINE_LOG' 2>&1 </dev/null &"
   fi
   wait_for_engine 60 || {
     [ ! -r "$ENGINE_LOG" ] || tail -n 15 "$ENGINE_LOG" >&2
     die "the Docker engine did not start within 60 s; see $ENGINE_LOG or 'journalctl -u docker'."
   }
+}
+
+# Whether a Docker engine of this machine is on its way up.
+engine_process_runs() {
+  local pid
+  pid=$(cat /var/run/docker.pid 2>/dev/null) && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = dockerd ]
 }
 
 # The engine cannot limit anything without control groups, and a machine without systemd may have none mounted.

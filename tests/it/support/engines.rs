@@ -2,7 +2,13 @@
 //! a test leaves behind is found by the instance's label when the world is closed, removed, and told as a failure.
 
 use std::{
-    collections::HashMap, fmt::Write as _, os::unix::fs::PermissionsExt, panic::AssertUnwindSafe, path::Path, sync::Arc,
+    collections::HashMap,
+    fmt::Write as _,
+    os::unix::fs::PermissionsExt,
+    panic::AssertUnwindSafe,
+    path::Path,
+    process::{Command, Stdio},
+    sync::Arc,
 };
 
 use bollard::{Docker, body_full, query_parameters::BuildImageOptionsBuilder};
@@ -26,9 +32,7 @@ use tempfile::TempDir;
 use tokio::{io::AsyncWriteExt, sync::OnceCell};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// The base of the test's runner image; quickstart makes it where no registry answers.
-const BASE: &str = "debian:bookworm-slim";
-/// Its name. It is no runner to a server: the label is not `true`.
+/// The test's runner image. It is no runner to a server: the label is not `true`.
 const IMAGE: &str = "mcp-sandbox-test-plain:latest";
 
 /// Where the tests look for Docker: `DOCKER_HOST` or the default socket.
@@ -271,11 +275,19 @@ fn open_to_all(folder: &Path) {
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o777)).expect("open");
 }
 
+/// The image that the runner images are built from: what `build.sh` takes, or makes where there is none.
+pub fn base_image() -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("build.sh");
+    let output = Command::new(&script).arg("base").stdin(Stdio::null()).output().expect("build.sh starts");
+    assert!(output.status.success(), "build.sh base: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("a name").trim().to_owned()
+}
+
 /// A runner that reads a program to its end and runs it with bash, and nothing else.
 async fn plain_image() -> String {
     let mut dockerfile = String::new();
     for line in [
-        format!("FROM {BASE}"),
+        format!("FROM {}", base_image()),
         "RUN printf '#!/bin/bash\\nf=$(mktemp) && cat >$f && exec bash $f\\n' >/run-plain && chmod 755 /run-plain"
             .to_owned(),
         "LABEL sandbox.runner=false sandbox.language=test-plain".to_owned(),

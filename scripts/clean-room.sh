@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Runs a command of this repository on a machine that has nothing yet: a fresh Debian root file system with a copy of the
+# repository, a process tree, a home and a Docker engine of its own. What an earlier command installed, built or cached
+# on this machine is out of its sight, so a step that no script provides fails here as it does for a new user.
+#
+# Shared with this machine are its kernel, its network, its certificate authorities and the Rust toolchain, which README
+# asks for.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PROGRAM=clean-room
+# shellcheck source=scripts/provision.sh
+. scripts/provision.sh
+# shellcheck source=scripts/authorities.sh
+. scripts/authorities.sh
+
+readonly KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
+# How this machine reaches the network is no part of the room.
+readonly PASSED_ON=(http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY SSL_CERT_FILE CURL_CA_BUNDLE
+  REQUESTS_CA_BUNDLE PIP_CERT NODE_EXTRA_CA_CERTS GIT_SSL_CAINFO CI)
+
+usage() {
+  cat <<TEXT
+Usage: scripts/clean-room.sh [--suite NAME] [--user] [--keep] [--] COMMAND [ARGUMENT...]
+  --suite NAME   the Debian release of the room: bookworm (default) or trixie
+  --user         the command runs as a user with sudo instead of as root
+  --keep         the room's folder is left, and named
+Needs root or sudo, about 12 GB of disk, and mmdebstrap, which it installs. Example: scripts/clean-room.sh ./test.sh
+TEXT
+}
+
+# $1: the room, $2: the release
+make_root() {
+  local mirror
+  mirror=$(host_mirror)
+  say "making a root file system of Debian $2"
+  mmdebstrap --quiet --mode=root --variant=minbase --keyring="$KEYRING" --include=ca-certificates,git,sudo \
+    "$2" "$1" ${mirror:+"$mirror"} || die "mmdebstrap failed; is a Debian mirror reachable?"
+  add_host_authorities "$1" || die "could not add the host's certificate authorities."
+  cp -L /etc/resolv.conf /etc/hosts "$1/etc/"
+  printf 'tester ALL=(ALL) NOPASSWD: ALL\n' >"$1/etc/sudoers.d/tester"
+  chroot "$1" useradd --create-home --shell /bin/bash tester
+}
+
+# $1: the room. What git tracks here, as it is in the working tree.
+copy_repository() {
+  git clone --quiet --no-hardlinks . "$1/home/tester/sandbox"
+  git ls-files -z | tar --null --files-from=- --ignore-failed-read -c 2>/dev/null | tar -x -C "$1/home/tester/sandbox"
+}
+
+# Runs in namespaces of its own, as root. $1: the room, $2: the user, $3: the toolchain, then the command.
+enter() {
+  local room=$1 user=$2 toolchain=$3 words=() name
+  shift 3
+  mount --bind "$room" "$room"
+  cd "$room"
+  mount -t proc proc proc
+  mount --rbind /sys sys
+  mount --rbind /dev dev
+  mount -t tmpfs -o mode=0755 tmpfs run
+  mkdir -p opt/rust before
+  mount --bind -o ro "$toolchain" opt/rust
+  pivot_root . before
+  umount -l before
+  for name in "${PASSED_ON[@]}"; do
+    [ -z "${!name:-}" ] || words+=("$name=${!name}")
+  done
+  local home=/root
+  [ "$user" = root ] || home=/home/$user
+  chown -R "$user:" /home/tester
+  # shellcheck disable=SC2016 # the inner shell fills these in
+  set -- sh -c 'cd /home/tester/sandbox && exec "$@"' sh "$@"
+  local status=0
+  env -i HOME="$home" USER="$user" LANG=C.UTF-8 TERM=dumb \
+    PATH=/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${words[@]}" \
+    setpriv --reuid "$user" --regid "$user" --init-groups "$@" </dev/null || status=$?
+  # The engine that the command started takes its containers' control groups away when it ends in order.
+  if [ -r /run/docker.pid ]; then
+    kill "$(cat /run/docker.pid)" 2>/dev/null || true
+    local left
+    for ((left = 60; left > 0; left--)); do
+      [ -e /run/docker.pid ] || break
+      sleep 0.5
+    done
+  fi
+  return "$status"
+}
+
+main() {
+  local suite=bookworm user=root keep=no
+  while [ $# -gt 0 ]; do
+    case $1 in
+      -h | --help) usage; return ;;
+      --suite) suite=${2:?--suite takes a name}; shift ;;
+      --user) user=tester ;;
+      --keep) keep=yes ;;
+      --) shift; break ;;
+      -*) usage >&2; exit 2 ;;
+      *) break ;;
+    esac
+    shift
+  done
+  [ $# -gt 0 ] || { usage >&2; exit 2; }
+  is_root || { has sudo && exec sudo --preserve-env "$0" --suite "$suite" "$@"; die "needs root."; }
+  has cargo || die "needs Rust 1.95 or newer, which the room borrows; install it and run this again."
+  install_packages mmdebstrap debian-archive-keyring git
+
+  # Global, not local: the trap outlives this function.
+  room=$(mktemp -d /var/tmp/clean-room.XXXXXX)
+  chmod 0755 "$room"
+  if [ $keep = yes ]; then say "the room is $room"; else trap 'rm -rf --one-file-system "$room"' EXIT; fi
+  make_root "$room" "$suite"
+  copy_repository "$room"
+  say "running $* as $user"
+  local status=0
+  export -f enter
+  PASSED_ON_NAMES=${PASSED_ON[*]} unshare --mount --pid --fork --kill-child --ipc --uts --propagation private \
+    bash -c 'set -euo pipefail; read -ra PASSED_ON <<<"$PASSED_ON_NAMES"; enter "$@"' enter \
+    "$room" "$user" "$(rustc --print sysroot)" "$@" || status=$?
+  say "$* ended with status $status"
+  return "$status"
+}
+
+main "$@"
