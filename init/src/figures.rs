@@ -1,11 +1,14 @@
 //! What the run took, from the container's own control group: read before the program and after it. A file that is
 //! not there is a figure that is not known; nothing here fails.
 
-use std::{fs, path::PathBuf};
+use std::{fs, fs::File, os::unix::fs::FileExt, path::PathBuf};
 
 use serde::Serialize;
 
 const ROOT: &str = "/sys/fs/cgroup";
+
+/// The longest file of counters that is read; `cpu.stat` of version 2 has some 200 bytes.
+const COUNTER_BYTES_MAX: usize = 1024;
 
 /// The control group's counters at one moment.
 #[derive(Debug, Default)]
@@ -31,25 +34,6 @@ pub struct Figures {
 }
 
 impl Counters {
-    /// The counters now.
-    pub fn read() -> Self {
-        let groups = Groups::of_this_process();
-        Self {
-            cpu_micros: groups
-                .entry("", "cpu.stat", "usage_usec")
-                .or_else(|| Some(groups.number("cpuacct", "cpuacct.usage")? / 1000)),
-            memory_peak_bytes: groups
-                .number("", "memory.peak")
-                .or_else(|| groups.number("memory", "memory.max_usage_in_bytes")),
-            oom_kills: groups
-                .entry("", "memory.events", "oom_kill")
-                .or_else(|| groups.entry("memory", "memory.oom_control", "oom_kill")),
-            forks_refused: groups
-                .entry("", "pids.events", "max")
-                .or_else(|| groups.entry("pids", "pids.events", "max")),
-        }
-    }
-
     /// What happened since `before`.
     pub fn since(&self, before: &Self) -> Figures {
         let grown = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
@@ -62,10 +46,71 @@ impl Counters {
     }
 }
 
-/// Memory that the whole container holds now.
-pub fn memory_bytes() -> Option<u64> {
-    let groups = Groups::of_this_process();
-    groups.number("", "memory.current").or_else(|| groups.number("memory", "memory.usage_in_bytes"))
+/// Reads the counters. Its files are opened while the sandbox stands by, so that a reading costs a system call for each
+/// counter and no look-up of paths.
+#[derive(Debug)]
+pub struct Meter {
+    cpu_micros: Option<Counter>,
+    memory_peak_bytes: Option<Counter>,
+    memory_bytes: Option<Counter>,
+    oom_kills: Option<Counter>,
+    forks_refused: Option<Counter>,
+}
+
+impl Meter {
+    /// Opens the counters of this process' control group: those of version 2, else those of version 1.
+    pub fn open() -> Self {
+        let groups = Groups::of_this_process();
+        let first = |a: Option<Counter>, (controller, file, key): (&str, &str, &'static str)| {
+            a.or_else(|| groups.counter(controller, file, key))
+        };
+        let unified = |file, key| groups.counter("", file, key);
+        let nanos = |counter: Counter| Counter { divisor: 1000, ..counter };
+        Self {
+            cpu_micros: unified("cpu.stat", "usage_usec")
+                .or_else(|| groups.counter("cpuacct", "cpuacct.usage", "").map(nanos)),
+            memory_peak_bytes: first(unified("memory.peak", ""), ("memory", "memory.max_usage_in_bytes", "")),
+            memory_bytes: first(unified("memory.current", ""), ("memory", "memory.usage_in_bytes", "")),
+            oom_kills: first(unified("memory.events", "oom_kill"), ("memory", "memory.oom_control", "oom_kill")),
+            forks_refused: first(unified("pids.events", "max"), ("pids", "pids.events", "max")),
+        }
+    }
+
+    /// The counters now.
+    pub fn read(&self) -> Counters {
+        let read = |counter: &Option<Counter>| counter.as_ref().and_then(Counter::read);
+        Counters {
+            cpu_micros: read(&self.cpu_micros),
+            memory_peak_bytes: read(&self.memory_peak_bytes),
+            oom_kills: read(&self.oom_kills),
+            forks_refused: read(&self.forks_refused),
+        }
+    }
+
+    /// The memory that the whole container holds now, in bytes.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.memory_bytes.as_ref().and_then(Counter::read)
+    }
+}
+
+/// A number in an open file of the control group.
+#[derive(Debug)]
+struct Counter {
+    file: File,
+    /// The word before the number; empty where the number stands alone.
+    key: &'static str,
+    divisor: u64,
+}
+
+impl Counter {
+    fn read(&self) -> Option<u64> {
+        let mut bytes = [0; COUNTER_BYTES_MAX];
+        // The kernel writes the file anew for each reading from its beginning.
+        let length = self.file.read_at(&mut bytes, 0).ok()?;
+        let text = std::str::from_utf8(&bytes[..length]).ok()?;
+        let number = if self.key.is_empty() { text.trim().parse().ok() } else { entry(text, self.key) };
+        Some(number? / self.divisor)
+    }
 }
 
 /// Where this process stands in each hierarchy, as the kernel tells it.
@@ -87,16 +132,10 @@ impl Groups {
         [mount.join(path.unwrap_or_default().trim_start_matches('/')), mount]
     }
 
-    fn text(&self, controller: &str, file: &str) -> Option<String> {
-        self.folders(controller).iter().find_map(|folder| fs::read_to_string(folder.join(file)).ok())
-    }
-
-    fn number(&self, controller: &str, file: &str) -> Option<u64> {
-        self.text(controller, file)?.trim().parse().ok()
-    }
-
-    fn entry(&self, controller: &str, file: &str, key: &str) -> Option<u64> {
-        entry(&self.text(controller, file)?, key)
+    /// A counter of this group, where there is one that can be read.
+    fn counter(&self, controller: &str, file: &str, key: &'static str) -> Option<Counter> {
+        let file = self.folders(controller).iter().find_map(|folder| File::open(folder.join(file)).ok())?;
+        Some(Counter { file, key, divisor: 1 }).filter(|counter| counter.read().is_some())
     }
 }
 

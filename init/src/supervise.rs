@@ -24,7 +24,7 @@ pub use state::{Setting, Verdict};
 
 use crate::{
     child::Child,
-    figures::Counters,
+    figures::{Counters, Meter},
     flow::{self, Inbox, Outbox, Progress, READ_BYTES},
     frame::{Decoder, Tell},
     process_tree::{self, Ending, Harvest},
@@ -36,6 +36,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Sandbox {
     setting: Setting,
+    meter: Meter,
     child_ends: ChildEnds,
     decoder: Decoder,
     request: Request,
@@ -50,6 +51,8 @@ pub struct Sandbox {
     inbox: Inbox,
     outbox: Outbox,
     ending: Option<Ending>,
+    /// The counters at the program's end, where they were read before the keeper was killed.
+    after: Option<Counters>,
     killed_by_deadline: bool,
     fault: Option<String>,
     phase: Phase,
@@ -66,6 +69,7 @@ impl Sandbox {
             successor: None,
             keeper: None,
             setting,
+            meter: Meter::open(),
             child_ends,
             decoder: Decoder::default(),
             request: Request::default(),
@@ -74,6 +78,7 @@ impl Sandbox {
             inbox: Inbox::default(),
             outbox: Outbox::default(),
             ending: None,
+            after: None,
             killed_by_deadline: false,
             fault: None,
             phase: Phase::Standby,
@@ -255,6 +260,10 @@ impl Sandbox {
             }
             (Some(ending), _) => {
                 self.ending = Some(ending);
+                if self.keeper.is_some_and(process_tree::is_only) {
+                    // Giving the keeper's memory back competes with this process for the processor.
+                    self.after = Some(self.meter.read());
+                }
                 self.end_all();
             }
         }
@@ -316,7 +325,7 @@ impl Sandbox {
         } else {
             let exit = Exit {
                 ending: self.ending.unwrap_or(Ending::Signal(rustix::process::Signal::KILL.as_raw())),
-                figures: Counters::read().since(before),
+                figures: self.after.take().unwrap_or_else(|| self.meter.read()).since(before),
                 killed_by: self.killed_by_deadline.then_some("deadline"),
             };
             self.outbox.push(Tell::Exit, serde_json::to_string(&exit).unwrap_or_default().as_bytes());

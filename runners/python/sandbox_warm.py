@@ -42,6 +42,7 @@ class _Shelf:
         self.finders = {}  # what it added to sys.meta_path
         self.names_of_main = set()
         self.all = {}  # everything that was ever here: it stays alive to the end of the process
+        self.top_names = frozenset()  # of all that is loaded: a file of such a name in /data would come first
         self.lend_the_font_list = lend_the_font_list
         self.matplotlib_file = self.matplotlib_backend = None
 
@@ -240,6 +241,7 @@ def _preload(shelf):
 def _settle(shelf):
     """What is loaded is out of the way of the garbage collector, and of the interpreter's end."""
     _gather_pages(shelf.all.get("ctypes"))
+    shelf.top_names = frozenset(name.partition(".")[0] for name in shelf.all)
     gc.freeze()
     gc.collect()
     _renew_main(shelf)
@@ -328,10 +330,9 @@ def _is_for_another(shelf, variables):
     if any(variable.startswith(_READ_AT_START) for variable in variables):
         return True
     try:
-        neighbours = {entry.partition(".")[0] for entry in os.listdir(_NEIGHBOURS)}
+        return any(entry.partition(".")[0] in shelf.top_names for entry in os.listdir(_NEIGHBOURS))
     except OSError:
         return False
-    return not neighbours.isdisjoint(name.partition(".")[0] for name in shelf.all)
 
 
 def wait(lend_the_font_list):

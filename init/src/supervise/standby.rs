@@ -10,7 +10,6 @@ use serde_json::json;
 use super::{Phase, Sandbox};
 use crate::{
     child::{Child, Word},
-    figures::{self, Counters},
     frame::Tell,
     process_tree,
     request::Config,
@@ -20,7 +19,7 @@ impl Sandbox {
     pub(super) fn start(&mut self, config: &Config) -> io::Result<()> {
         self.program_file()?;
         self.program = None;
-        let before = Counters::read();
+        let before = self.meter.read();
         let has_input = !self.inbox.is_over();
         if let Some(successor) = self.successor.take() {
             // It has not loaded everything, and a program does not wait for that.
@@ -96,7 +95,7 @@ impl Sandbox {
 
     fn is_warm(&mut self) {
         if matches!(self.phase, Phase::Standby) {
-            let ready = json!({"protocol": 1, "warm": true, "memoryBytes": figures::memory_bytes()});
+            let ready = json!({"protocol": 1, "warm": true, "memoryBytes": self.meter.memory_bytes()});
             self.outbox.push(Tell::Ready, ready.to_string().as_bytes());
         }
     }
