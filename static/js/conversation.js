@@ -1,4 +1,4 @@
-// Owns which conversation the page works in: a new one in a new tab, the same one after a reload, any that is typed.
+// Owns the choice of the conversation: a new one in a new tab, the same one after a reload, or any id that is entered.
 import { byId, el, showText } from "./dom.js";
 import { store } from "./store.js";
 
@@ -56,7 +56,7 @@ export class Conversation {
   }
 }
 
-// randomUUID exists in secure contexts only; a plain address in a local network is none.
+// randomUUID exists in secure contexts only, and plain HTTP to a local address is not one.
 function freshId() {
   const random = crypto.randomUUID?.() ?? [...crypto.getRandomValues(new Uint8Array(16))]
     .map((byte) => byte.toString(16).padStart(2, "0")).join("");

@@ -1,4 +1,4 @@
-// Owns the page of the API: reads openapi.json and shows it. Text arrives as text; nothing here parses markup.
+// Owns the API page: reads openapi.json and shows it. All text is inserted as text nodes.
 import { byId, el } from "./dom.js";
 
 const METHODS = ["get", "post", "put", "delete"];
@@ -6,7 +6,7 @@ const DEPTH_MAX = 5;
 
 let schemas = {};
 
-/** A schema without its reference, and the name that it had. */
+/** A schema with its reference resolved, and the name of the reference. */
 function resolve(schema) {
   const name = schema?.$ref?.split("/").pop();
   return name ? [schemas[name] ?? {}, name] : [schema ?? {}, null];
@@ -28,7 +28,7 @@ function boundsOf(schema) {
   return Object.entries(words).filter(([key]) => real[key] !== undefined).map(([key, word]) => `${word} ${real[key]}`).join(", ");
 }
 
-/** The members of an object, of what is in a list, or of each alternative. */
+/** The members of an object, of a list's items, or of each alternative. */
 function details(schema, depth) {
   const [real, name] = resolve(schema);
   if (depth > DEPTH_MAX) return null;
@@ -56,7 +56,7 @@ function memberRow(name, schema, must, description, depth) {
     el("dd", {},
       el("div", { class: "kind" }, bounds ? `${kindOf(schema)} (${bounds})` : kindOf(schema)),
       description ? el("div", {}, description) : null,
-      inner ? el("details", {}, el("summary", {}, "What is in it"), inner) : null),
+      inner ? el("details", {}, el("summary", {}, "Members"), inner) : null),
   ];
 }
 
@@ -86,12 +86,12 @@ function operationCard(method, path, operation) {
     for (const one of operation.parameters) {
       list.append(...memberRow(one.name, one.schema, one.required, `${one.description ?? ""} (${one.in})`, 0));
     }
-    card.append(el("h4", {}, "Arguments"), list);
+    card.append(el("h4", {}, "Parameters"), list);
   }
   for (const [kind, content] of Object.entries(operation.requestBody?.content ?? {})) {
     card.append(el("h4", {}, "Body"), el("div", { class: "kind" }, kind), details(content.schema, 0) ?? el("p", {}, operation.requestBody.description ?? "Any bytes."));
   }
-  card.append(el("h4", {}, "Answers"), answers(operation.responses), el("h4", {}, "Try it"), el("pre", {}, el("code", {}, curl(method, path, operation))));
+  card.append(el("h4", {}, "Responses"), answers(operation.responses), el("h4", {}, "Try it"), el("pre", {}, el("code", {}, curl(method, path, operation))));
   return card;
 }
 
@@ -101,7 +101,7 @@ function answers(responses) {
     const [kind, content] = Object.entries(response.content ?? {})[0] ?? [];
     const inner = content ? details(content.schema, 0) : null;
     list.append(el("div", {},
-      el("span", { class: "status" }, status === "default" ? "else" : status), ` ${response.description} `,
+      el("span", { class: "status" }, status === "default" ? "other" : status), ` ${response.description} `,
       kind ? el("span", { class: "kind" }, kind) : null,
       inner ? el("details", {}, el("summary", {}, kindOf(content.schema)), inner) : null));
   }
@@ -115,7 +115,7 @@ function show(spec) {
   content.replaceChildren(
     el("h1", {}, `${spec.info.title} API`),
     el("p", { class: "about" }, spec.info.description),
-    el("p", { class: "about" }, "Each request carries the header “Authorization: Bearer” with the server's token. Errors are problem details (RFC 9457): decide on “code”, show “detail”."));
+    el("p", { class: "about" }, "Each request needs the header “Authorization: Bearer” with the server's token. Errors are problem details (RFC 9457): programs decide on “code”, people read “detail”."));
   for (const tag of spec.tags ?? []) {
     const cards = [];
     for (const [path, item] of Object.entries(spec.paths)) {
@@ -136,5 +136,5 @@ try {
   if (!answer.ok) throw new Error(`openapi.json: ${answer.status}`);
   show(await answer.json());
 } catch (error) {
-  byId("content").replaceChildren(el("p", { class: "placeholder" }, `The description could not be read: ${error.message}`));
+  byId("content").replaceChildren(el("p", { class: "placeholder" }, `The API description could not be read: ${error.message}`));
 }
