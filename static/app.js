@@ -1,5 +1,5 @@
-// Starts the page: builds every part once, connects them, and asks the server for its languages. The parts do not import each
-// other; their callbacks meet here.
+// Starts the page: builds every part once, connects them, and asks the server for its languages. The parts do not
+// import each other; their callbacks meet here.
 import { Client } from "./js/client.js";
 import { Conversation } from "./js/conversation.js";
 import { Editor } from "./js/editor.js";
@@ -34,7 +34,12 @@ const run = new Run({
   output,
   history: new History((chosen) => run.choose(chosen)),
   input: new InputLine({ client, onTyped: (runId, text) => run.typed(runId, text), onFailure }),
-  request: () => ({ conversationId: conversation.id, language: program.language, code: editor.text, takesInput: program.takesInput }),
+  request: () => ({
+    conversationId: conversation.id,
+    language: program.language,
+    code: editor.text,
+    takesInput: program.takesInput,
+  }),
   onShow: (runId) => program.offer(store.programOf(runId)),
   onEnd: (made) => files.showRun(made),
   onFailure,

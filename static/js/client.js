@@ -1,6 +1,6 @@
-// Owns the requests to `/v1` and how its failures look to the page. A run's events are a stream that `fetch` reads, because
-// an EventSource cannot send a token. Knows nothing of the page. Paths are relative, so that the page also works below a path
-// prefix.
+// Owns the requests to `/v1` and how its failures look to the page. A run's events are a stream that `fetch` reads,
+// because an EventSource cannot send a token. Knows nothing of the page. Paths are relative, so that the page also
+// works below a path prefix.
 
 const RUNS_LISTED_MAX = 50;
 

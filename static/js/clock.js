@@ -1,5 +1,5 @@
-// Owns the running clock: how long the program has run so far by this page's clock. The server's own figure replaces it at the
-// end.
+// Owns the running clock: how long the program has run so far by this page's clock. The server's own figure replaces it
+// at the end.
 import { byId, showText } from "./dom.js";
 import { duration } from "./text.js";
 

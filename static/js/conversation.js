@@ -37,7 +37,10 @@ export class Conversation {
     if (id === this.id) return this.#show();
     if (VALID.test(id)) return this.#open(id);
     this.#input.setAttribute("aria-invalid", "true");
-    showText(byId("conversation-error"), "1 to 128 letters, digits, dots, hyphens or underscores, beginning with a letter or digit.");
+    showText(
+      byId("conversation-error"),
+      "1 to 128 letters, digits, dots, hyphens or underscores, beginning with a letter or digit.",
+    );
   }
 
   #open(id) {
@@ -58,7 +61,8 @@ export class Conversation {
 
 // randomUUID exists in secure contexts only, and plain HTTP to a local address is not one.
 function freshId() {
-  const random = crypto.randomUUID?.() ?? [...crypto.getRandomValues(new Uint8Array(16))]
-    .map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  const random =
+    crypto.randomUUID?.() ??
+    [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   return `web-${random}`;
 }

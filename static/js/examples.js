@@ -1,5 +1,5 @@
-// Owns the examples. Each runs unchanged on the runners of this repository; the menu offers those whose language the server
-// has. An untouched editor shows the first one of its language.
+// Owns the examples. Each runs unchanged on the runners of this repository; the menu offers those whose language the
+// server has. An untouched editor shows the first one of its language.
 
 export const EXAMPLES = [
   {

@@ -1,5 +1,5 @@
-// Owns how one file looks: its link, its row in the list, its picture below the output. Names come from programs, so every
-// hidden character in them is made visible.
+// Owns how one file looks: its link, its row in the list, its picture below the output. Names come from programs, so
+// every hidden character in them is made visible.
 import { byId, el, icon } from "./dom.js";
 import { bytes, isDeceptive, visibleName } from "./text.js";
 
@@ -22,9 +22,17 @@ export function isExpired(urlExpiresAt, now = Date.now()) {
 export function fileRow(file, onDelete) {
   const name = visibleName(file.path);
   const href = fileHref(file);
-  const bin = el("button", {
-    class: "button quiet square", type: "button", "data-testid": "file-delete", "aria-label": `Delete ${name}`, title: "Delete",
-  }, icon("trash"));
+  const bin = el(
+    "button",
+    {
+      class: "button quiet square",
+      type: "button",
+      "data-testid": "file-delete",
+      "aria-label": `Delete ${name}`,
+      title: "Delete",
+    },
+    icon("trash"),
+  );
   bin.addEventListener("click", onDelete);
   return el(
     "li",
@@ -42,13 +50,14 @@ export function showImages(files) {
   const made = files.filter((file) => isPicture(file) && fileHref(file));
   const box = byId("images");
   box.replaceChildren(...made.slice(0, IMAGES_MAX).map(figureOf));
-  if (made.length > IMAGES_MAX) box.append(el("p", {}, `${made.length - IMAGES_MAX} more images are in the list of files.`));
+  if (made.length > IMAGES_MAX)
+    box.append(el("p", {}, `${made.length - IMAGES_MAX} more images are in the list of files.`));
   box.hidden = made.length === 0;
   return made.length;
 }
 
-// The signed URL names the server under its public address, and the page may be open under another one: only path and query
-// are used, below the page's own address. Null when there is no such link.
+// The signed URL names the server under its public address, and the page may be open under another one: only path and
+// query are used, below the page's own address. Null when there is no such link.
 function fileHref(file) {
   if (typeof file.url !== "string" || !URL.canParse(file.url, document.baseURI)) return null;
   const url = new URL(file.url, document.baseURI);
@@ -76,10 +85,19 @@ function marksOf(file) {
 }
 
 function download(file, name, href) {
-  return el("a", {
-    class: "button quiet square", href, download: name.slice(name.lastIndexOf("/") + 1), "data-testid": "file-download",
-    "data-expires": file.urlExpiresAt, "aria-label": `Download ${name}`, title: "Download",
-  }, icon("download"));
+  return el(
+    "a",
+    {
+      class: "button quiet square",
+      href,
+      download: name.slice(name.lastIndexOf("/") + 1),
+      "data-testid": "file-download",
+      "data-expires": file.urlExpiresAt,
+      "aria-label": `Download ${name}`,
+      title: "Download",
+    },
+    icon("download"),
+  );
 }
 
 function figureOf(file) {
@@ -87,7 +105,13 @@ function figureOf(file) {
   const href = fileHref(file);
   const image = el("img", { src: href, alt: `${name}, an image made by this run`, loading: "lazy", decoding: "async" });
   const caption = el("figcaption", {}, el("bdi", {}, name), ` · ${bytes(file.size)}`);
-  image.addEventListener("error", () => image.replaceWith(el("p", { class: "placeholder" }, "This image cannot be shown.")));
-  const link = el("a", { href, target: "_blank", rel: "noopener noreferrer", "aria-label": `Open ${name} in a new tab` }, image);
+  image.addEventListener("error", () =>
+    image.replaceWith(el("p", { class: "placeholder" }, "This image cannot be shown.")),
+  );
+  const link = el(
+    "a",
+    { href, target: "_blank", rel: "noopener noreferrer", "aria-label": `Open ${name} in a new tab` },
+    image,
+  );
   return el("figure", {}, link, caption);
 }

@@ -35,7 +35,9 @@ export class Files {
   /** Marks the files that a finished run made or changed, then asks the server, since the run may have deleted some. */
   showRun(made) {
     this.#changes = new Map(made.map((file) => [keyOf(file), file.change]));
-    const others = this.#files.filter((file) => !this.#changes.has(keyOf(file))).map((file) => ({ ...file, change: "unchanged" }));
+    const others = this.#files
+      .filter((file) => !this.#changes.has(keyOf(file)))
+      .map((file) => ({ ...file, change: "unchanged" }));
     this.#show([...made, ...others], false);
     return this.refresh();
   }
@@ -46,7 +48,10 @@ export class Files {
     try {
       const { files = [], truncated = false } = await this.#client.listFiles(this.#conversation());
       if (asked !== this.#asked) return false;
-      this.#show(files.map((file) => ({ ...file, change: this.#changes.get(keyOf(file)) ?? file.change })), truncated);
+      this.#show(
+        files.map((file) => ({ ...file, change: this.#changes.get(keyOf(file)) ?? file.change })),
+        truncated,
+      );
       return true;
     } catch (error) {
       if (asked === this.#asked) this.#failed("The files could not be listed", error);
@@ -59,7 +64,10 @@ export class Files {
     byId("files").replaceChildren(...files.map((file) => fileRow(file, () => this.#delete(file))));
     byId("files-count").textContent = files.length ? `${files.length}${truncated ? "+" : ""}` : "";
     byId("files-empty").hidden = files.length > 0;
-    showText(byId("files-notice"), truncated ? "Only the first files are listed. Delete some, or pack them into one archive." : "");
+    showText(
+      byId("files-notice"),
+      truncated ? "Only the first files are listed. Delete some, or pack them into one archive." : "",
+    );
   }
 
   async #delete(file) {

@@ -1,5 +1,5 @@
-// Owns following one run to its end: reads its events, reconnects after the last one received, and passes each event on once.
-// Knows nothing of the page.
+// Owns following one run to its end: reads its events, reconnects after the last one received, and passes each event on
+// once. Knows nothing of the page.
 import { ServerError } from "./client.js";
 
 const LAST = new Set(["finished", "failed"]);
@@ -9,8 +9,8 @@ const RETRY_MS = [250, 500, 1000, 2000, 5000];
 const ATTEMPTS_MAX = 30;
 
 /**
- * Resolves after the run's last event. Throws a ServerError when the server refuses or does not come back, and the signal's
- * reason when it is aborted. `onLost()` and `onBack()` report the connection.
+ * Resolves after the run's last event. Throws a ServerError when the server refuses or does not come back, and the
+ * signal's reason when it is aborted. `onLost()` and `onBack()` report the connection.
  */
 export async function follow({ client, runId, signal, onEvent, onLost, onBack }) {
   let after = 0;
@@ -32,8 +32,11 @@ export async function follow({ client, runId, signal, onEvent, onLost, onBack })
     if (attempt === 0) onLost();
     await pause(RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)], signal);
   }
-  throw new ServerError("The connection to the server is lost and could not be restored, so the end of the run is not known here. "
-    + "Reload the page when the server is reachable again.", { code: "lost" });
+  throw new ServerError(
+    "The connection to the server is lost and could not be restored, so the end of the run is not known here. " +
+      "Reload the page when the server is reachable again.",
+    { code: "lost" },
+  );
 }
 
 // Yields null when the connection is established.

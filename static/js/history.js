@@ -1,5 +1,5 @@
-// Owns the row of this conversation's runs, newest first: a button for each, one tab stop for all; the arrow keys move between
-// them.
+// Owns the row of this conversation's runs, newest first: a button for each, one tab stop for all; the arrow keys move
+// between them.
 import { byId, el, icon } from "./dom.js";
 import { displayName } from "./languages.js";
 import { duration, visibleName } from "./text.js";
@@ -73,8 +73,21 @@ function chip(run) {
   const detail = took || { queued: "waiting", running: "now" }[run.state];
   const created = new Date(run.createdAt).toLocaleTimeString();
   const words = `${text}, requested at ${created}`;
-  return el("button", {
-    class: "chip", type: "button", title: words, "data-testid": "history-run", "data-run": run.runId,
-    "data-ended": outcome.ended, "data-kind": kind, "data-exit-code": outcome.exitCode,
-  }, icon(symbol), el("span", {}, language), el("span", { class: "chip-detail" }, detail ?? ""), el("span", { class: "sr-only" }, `, ${words}`));
+  return el(
+    "button",
+    {
+      class: "chip",
+      type: "button",
+      title: words,
+      "data-testid": "history-run",
+      "data-run": run.runId,
+      "data-ended": outcome.ended,
+      "data-kind": kind,
+      "data-exit-code": outcome.exitCode,
+    },
+    icon(symbol),
+    el("span", {}, language),
+    el("span", { class: "chip-detail" }, detail ?? ""),
+    el("span", { class: "sr-only" }, `, ${words}`),
+  );
 }

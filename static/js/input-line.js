@@ -1,5 +1,5 @@
-// Owns the input line below the output, for the program that runs. Pieces are sent one at a time, in order; what the server
-// refuses returns to the field. Shown for one run at a time, hidden otherwise.
+// Owns the input line below the output, for the program that runs. Pieces are sent one at a time, in order; what the
+// server refuses returns to the field. Shown for one run at a time, hidden otherwise.
 import { byId, showText } from "./dom.js";
 import { announce } from "./page.js";
 import { plural, visibleName } from "./text.js";
@@ -19,7 +19,10 @@ export class InputLine {
   #line = null;
   #timer = 0;
 
-  /** `onTyped(runId, text)` shows what is sent and returns a function that removes it, called when the server refuses it. */
+  /**
+   * `onTyped(runId, text)` shows what is sent and returns a function that removes it, called when the server refuses
+   * it.
+   */
   constructor({ client, onTyped, onFailure }) {
     this.#client = client;
     this.#onTyped = onTyped;
@@ -40,7 +43,10 @@ export class InputLine {
     byId("input-end").addEventListener("click", () => this.#submit(true));
   }
 
-  /** Opens the line for a run, with its unsent text if it was open before. `onShow()` is called when the line becomes visible. */
+  /**
+   * Opens the line for a run, with its unsent text if it was open before. `onShow()` is called when the line becomes
+   * visible.
+   */
   open(runId, onShow) {
     if (this.#line?.runId !== runId) {
       this.#line = { runId, pieces: [], ended: false };
@@ -109,5 +115,7 @@ export class InputLine {
 
 function sent(text) {
   const lines = text.split("\n").length - 1;
-  return lines > 1 ? `Sent ${plural(lines, "line")}.` : `Sent: ${visibleName(text.trimEnd()).slice(0, ANNOUNCED_CHARS_MAX)}`;
+  return lines > 1
+    ? `Sent ${plural(lines, "line")}.`
+    : `Sent: ${visibleName(text.trimEnd()).slice(0, ANNOUNCED_CHARS_MAX)}`;
 }

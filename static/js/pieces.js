@@ -1,5 +1,6 @@
-// Owns a growing text of bounded size. It is laid out in pieces, of which the browser draws those in view; the beginning and the
-// end are kept, and a mark replaces what is dropped between them. Typed input is shown in its place and is not part of the text.
+// Owns a growing text of bounded size. It is laid out in pieces, of which the browser draws those in view; the
+// beginning and the end are kept, and a mark replaces what is dropped between them. Typed input is shown in its place
+// and is not part of the text.
 import { el } from "./dom.js";
 
 const PIECE_CHARS = 16 * 1024;
@@ -39,7 +40,7 @@ export class Pieces {
   }
 
   append(text) {
-    for (let rest = text; rest; ) {
+    for (let rest = text; rest;) {
       if (!this.#open) this.#begin();
       const end = endOfPiece(rest, PIECE_CHARS - this.#chars);
       this.#end.appendData(rest.slice(0, end));

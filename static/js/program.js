@@ -29,7 +29,9 @@ export class Program {
   /** Shows the languages of the server and selects the current one, `wanted`, Python, or the first. */
   setRunners(runners, wanted) {
     this.#runners = runners.filter((runner) => typeof runner?.language === "string");
-    const current = [this.#editor.language, wanted, "python", this.#runners[0]?.language].find((language) => this.#find(language));
+    const current = [this.#editor.language, wanted, "python", this.#runners[0]?.language].find((language) =>
+      this.#find(language),
+    );
     this.#languages.replaceChildren(...this.#runners.map(languageOption));
     this.#languages.disabled = this.#runners.length === 0;
     if (!this.#runners.length) this.#languages.append(el("option", {}, "No runners"));
@@ -66,11 +68,14 @@ export class Program {
   }
 
   #fillExamples() {
-    const groups = this.#runners.map(({ language }) => {
-      const options = EXAMPLES.filter((example) => example.language === language)
-        .map((example) => el("option", { value: example.id }, example.title));
-      return options.length ? el("optgroup", { label: displayName(language) }, ...options) : null;
-    }).filter(Boolean);
+    const groups = this.#runners
+      .map(({ language }) => {
+        const options = EXAMPLES.filter((example) => example.language === language).map((example) =>
+          el("option", { value: example.id }, example.title),
+        );
+        return options.length ? el("optgroup", { label: displayName(language) }, ...options) : null;
+      })
+      .filter(Boolean);
     this.#examples.replaceChildren(el("option", { value: "" }, "Examples"), ...groups);
     this.#examples.disabled = groups.length === 0;
   }

@@ -1,6 +1,6 @@
-// Owns the runs of the open conversation: starts, follows, stops and shows them, and follows a running one again after a reload.
-// At most one is *live*, and the page is `running` while there is one. Runs are detached: closing the page or changing the
-// conversation does not stop them.
+// Owns the runs of the open conversation: starts, follows, stops and shows them, and follows a running one again after
+// a reload. At most one is *live*, and the page is `running` while there is one. Runs are detached: closing the page or
+// changing the conversation does not stop them.
 import { follow } from "./follow.js";
 import { announce, page, toast } from "./page.js";
 import { store } from "./store.js";
@@ -19,7 +19,9 @@ export class Run {
   #onShow;
   #onEnd;
   #onFailure;
-  /** Two watches `{ run, wanted, abort, started, files, typed }`: the live run, and the one shown (live or finished). */
+  /**
+   * Two watches `{ run, wanted, abort, started, files, typed }`: the live run, and the one shown (live or finished).
+   */
   #live = null;
   #shown = null;
   #stopRequested = false;
@@ -31,7 +33,10 @@ export class Run {
   #opened = 0;
   #listed = 0;
 
-  /** `request()` returns what to run. `onShow(runId)` gets the run on display, or null; `onEnd(files)` those of a finished run. */
+  /**
+   * `request()` returns what to run. `onShow(runId)` gets the run on display, or null; `onEnd(files)` those of a
+   * finished run.
+   */
   constructor({ client, output, history, input, request, onShow, onEnd, onFailure }) {
     this.#client = client;
     this.#output = output;
@@ -169,7 +174,10 @@ export class Run {
   }
 
   async #follow(watch) {
-    const { abort: { signal }, run: { runId } } = watch;
+    const {
+      abort: { signal },
+      run: { runId },
+    } = watch;
     const whenShown = (act) => this.#shown === watch && act(this.#output);
     try {
       await follow({
@@ -196,13 +204,20 @@ export class Run {
   }
 
   #started(watch) {
-    const { run: { runId, stdinOpen }, wanted } = watch;
+    const {
+      run: { runId, stdinOpen },
+      wanted,
+    } = watch;
     this.#history.update(runId, "running");
-    if (stdinOpen && this.#shown === watch) this.#input.open(runId, () => wanted && this.#output.reveal({ whole: true }));
+    if (stdinOpen && this.#shown === watch)
+      this.#input.open(runId, () => wanted && this.#output.reveal({ whole: true }));
   }
 
   async #ended(watch) {
-    const { run: { runId }, files } = watch;
+    const {
+      run: { runId },
+      files,
+    } = watch;
     this.#live = null;
     if (this.#shown === watch) this.#input.close();
     this.#setReady();

@@ -1,5 +1,5 @@
-// Owns what this tab remembers: token, theme, conversations, draft, programs. Only sessionStorage is used, so that closing the
-// tab deletes all of it and no other tab can read the token. Where storage is disabled, memory replaces it.
+// Owns what this tab remembers: token, theme, conversations, draft, programs. Only sessionStorage is used, so that
+// closing the tab deletes all of it and no other tab can read the token. Where storage is disabled, memory replaces it.
 
 const PREFIX = "sandbox.";
 // Together below the usual limit of a page: five million characters.

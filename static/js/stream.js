@@ -1,5 +1,5 @@
-// Owns one output stream on the page while it grows: bounded, inert, and drawn at most once a frame. Bytes that are not text,
-// missing output and typed input are marked.
+// Owns one output stream on the page while it grows: bounded, inert, and drawn at most once a frame. Bytes that are not
+// text, missing output and typed input are marked.
 import { byId } from "./dom.js";
 import { announce } from "./page.js";
 import { Pieces } from "./pieces.js";
@@ -32,10 +32,14 @@ export class Stream {
     this.#block = byId(`${name}-block`);
     this.#note = byId(`${name}-note`);
     this.#pieces = new Pieces(this.#pre);
-    this.#pre.addEventListener("scroll", () => {
-      const { scrollTop, clientHeight, scrollHeight } = this.#pre;
-      this.#follows = scrollHeight - scrollTop - clientHeight < NEAR_PX;
-    }, { passive: true });
+    this.#pre.addEventListener(
+      "scroll",
+      () => {
+        const { scrollTop, clientHeight, scrollHeight } = this.#pre;
+        this.#follows = scrollHeight - scrollTop - clientHeight < NEAR_PX;
+      },
+      { passive: true },
+    );
     // Another stream, a notice or a rotated phone changes its height.
     new ResizeObserver(() => this.#toEnd()).observe(this.#pre);
     byId(`${name}-copy`).addEventListener("click", () => copy(this.#pieces.text));
@@ -114,7 +118,8 @@ export class Stream {
     const whole = this.#heldBack + text;
     this.#heldBack = whole.endsWith("\r") ? "\r" : "";
     this.#waiting.push(visibleOutput(this.#heldBack ? whole.slice(0, -1) : whole));
-    if (!this.#timer) this.#timer = setTimeout(() => this.#draw(), Math.max(0, this.#drawnAt + FRAME_MS - performance.now()));
+    if (!this.#timer)
+      this.#timer = setTimeout(() => this.#draw(), Math.max(0, this.#drawnAt + FRAME_MS - performance.now()));
   }
 
   #draw() {

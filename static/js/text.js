@@ -1,5 +1,5 @@
-// Owns the display of foreign text and of numbers. Control characters become visible signs, so that escape sequences and
-// direction overrides have no effect.
+// Owns the display of foreign text and of numbers. Control characters become visible signs, so that escape sequences
+// and direction overrides have no effect.
 
 // Control characters except tab and newline, and the characters that reorder the text around them.
 const ACTS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;

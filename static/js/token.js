@@ -1,5 +1,5 @@
-// Owns the access token: asks for it, tries it, keeps it in the tab's storage, deletes it. It leaves the page only in the
-// Authorization header.
+// Owns the access token: asks for it, tries it, keeps it in the tab's storage, deletes it. It leaves the page only in
+// the Authorization header.
 import { byId, showText } from "./dom.js";
 import { store } from "./store.js";
 

@@ -1,5 +1,5 @@
-// Owns the input sent to one run, and after which event each line was sent, so that lines appear in their place whenever the run
-// is shown again in this tab.
+// Owns the input sent to one run, and after which event each line was sent, so that lines appear in their place
+// whenever the run is shown again in this tab.
 export class TypedLines {
   #lines = [];
   #newestEvent = 0;

@@ -1,5 +1,5 @@
-// Owns uploads: by the button, and by dropping files anywhere on the page. One file at a time, each with its own status line;
-// a failed one does not stop the rest.
+// Owns uploads: by the button, and by dropping files anywhere on the page. One file at a time, each with its own status
+// line; a failed one does not stop the rest.
 import { byId, el, icon } from "./dom.js";
 import { announce, page } from "./page.js";
 import { bytes, plural, visibleName } from "./text.js";
@@ -86,12 +86,17 @@ export class Uploads {
   #listenForDrops() {
     const veil = byId("drop");
     const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
-    const on = (type, act) => document.addEventListener(type, (event) => {
-      if (!carriesFiles(event)) return;
-      event.preventDefault();
-      event.stopPropagation();
-      act(event);
-    }, { capture: true });
+    const on = (type, act) =>
+      document.addEventListener(
+        type,
+        (event) => {
+          if (!carriesFiles(event)) return;
+          event.preventDefault();
+          event.stopPropagation();
+          act(event);
+        },
+        { capture: true },
+      );
     on("dragenter", () => (veil.hidden = false));
     on("dragover", (event) => {
       event.dataTransfer.dropEffect = "copy";
@@ -108,8 +113,13 @@ export class Uploads {
 }
 
 function uploadLine(file) {
-  return el("div", { class: "upload-line", "data-testid": "upload-line", "data-upload": "waiting" },
-    icon("upload"), el("bdi", { class: "file-name" }, visibleName(file.name)), el("span", { class: "upload-state" }, "Waiting"));
+  return el(
+    "div",
+    { class: "upload-line", "data-testid": "upload-line", "data-upload": "waiting" },
+    icon("upload"),
+    el("bdi", { class: "file-name" }, visibleName(file.name)),
+    el("span", { class: "upload-state" }, "Waiting"),
+  );
 }
 
 function setState(line, state, text) {

@@ -1,9 +1,18 @@
-// Owns the words for a run's state and outcome. The badge has the outcome's `ended` in `data-ended` (`error` when the server
-// failed; `starting`, `queued` and `running` before the end), and `data-exit-code` when there is one.
+// Owns the words for a run's state and outcome. The badge has the outcome's `ended` in `data-ended` (`error` when the
+// server failed; `starting`, `queued` and `running` before the end), and `data-exit-code` when there is one.
 import { byId, showText } from "./dom.js";
 import { visibleName } from "./text.js";
 
-const ICONS = { ok: "ok", fail: "fail", limit: "limit", cancelled: "stopped", error: "limit", queued: "clock", starting: "clock", running: "clock" };
+const ICONS = {
+  ok: "ok",
+  fail: "fail",
+  limit: "limit",
+  cancelled: "stopped",
+  error: "limit",
+  queued: "clock",
+  starting: "clock",
+  running: "clock",
+};
 
 function kindOf({ ended, exitCode }) {
   if (ended === "exited") return exitCode === 0 ? "ok" : "fail";
