@@ -43,7 +43,10 @@ function find(specifier, context, nextResolve) {
   const tries = (isFile ? meanings(wanted) : [wanted]).map((meaning) => [meaning, { ...context }]);
   // A package in /data/node_modules: `import` depends on the parent, `require` on the path.
   if (!isFile && fromProgram) {
-    tries.push([specifier, { ...context, parentURL: NEIGHBOURS_URL }], [path.join(NEIGHBOURS, 'node_modules', specifier), { ...context }]);
+    tries.push(
+      [specifier, { ...context, parentURL: NEIGHBOURS_URL }],
+      [path.join(NEIGHBOURS, 'node_modules', specifier), { ...context }],
+    );
   }
   for (const [meaning, inContext] of tries) {
     try {

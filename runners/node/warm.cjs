@@ -1,6 +1,6 @@
 'use strict';
-// Waits, in a Node that was started ahead of its program, for the program (../README.md, protocol 1). Node loads this file
-// before it opens the program's file, and continues as after a plain start when this returns.
+// Waits, in a Node that was started ahead of its program, for the program (../README.md, protocol 1). Node loads this
+// file before it opens the program's file, and continues as after a plain start when this returns.
 
 const fs = require('node:fs');
 

@@ -1,5 +1,5 @@
-"""Writes sandbox_closures.py while the image is built: the modules that are preloaded, step by step, and the modules that
-a plain interpreter has loaded after importing each of them.
+"""Writes sandbox_closures.py while the image is built: the modules that are preloaded, step by step, and the modules
+that a plain interpreter has loaded after importing each of them.
 
 Each list comes from a plain interpreter that imports the module: this process forks, the child imports one module,
 reports what was loaded, and forks again for each submodule that was not loaded with it.

@@ -1,8 +1,8 @@
 """A matplotlib backend without a screen: figures that would be shown become PNG files in /data.
 
-Based on Agg. `plt.show()` saves the open figures and closes them, as closing their windows would. Figures that are still
-open when the program ends are saved then, whatever backend the program chose. A figure whose current content the program
-or this module has already saved is not saved again. No file is overwritten.
+Based on Agg. `plt.show()` saves the open figures and closes them, as closing their windows would. Figures that are
+still open when the program ends are saved then, whatever backend the program chose. A figure whose current content the
+program or this module has already saved is not saved again. No file is overwritten.
 """
 
 import atexit
@@ -23,7 +23,8 @@ class FigureManager(backend_bases.FigureManagerBase):
 
     @classmethod
     def pyplot_show(cls, *, block=None):
-        """`plt.show()`. A call that would not block, as in an animation, leaves the figure open: its final state is saved."""
+        """`plt.show()`. A call that would not block, as in an animation, leaves the figure open: its final state is
+        saved."""
         if block is None:
             block = not _interactive()
         if not block:

@@ -1,13 +1,13 @@
 """Preloads modules in an interpreter that was started ahead of its program, and waits for the program.
 
-sitecustomize calls `wait()` when process 1 started this interpreter ahead of its program (see ../README.md, protocol 1).
-`wait()` returns before the program's file is opened, and the interpreter itself then runs the program from its own
+sitecustomize calls `wait()` when process 1 started this interpreter ahead of its program (see ../README.md, protocol
+1). `wait()` returns before the program's file is opened, and the interpreter itself then runs the program from its own
 command line. So nothing of `__main__`, of tracebacks or of the exit needs to be imitated.
 
 Preloaded modules must not be visible until the program imports them: not in sys.modules, not as an attribute of a
-package, not by their effects on the interpreter. They are on a shelf. The finder here hands a module out with everything
-that a plain interpreter would have loaded by the same import; `sandbox_closures`, which is built with the image, lists
-that.
+package, not by their effects on the interpreter. They are on a shelf. The finder here hands a module out with
+everything that a plain interpreter would have loaded by the same import; `sandbox_closures`, which is built with the
+image, lists that.
 """
 
 import sys
@@ -22,8 +22,8 @@ from _frozen_importlib_external import PathFinder  # noqa: E402
 
 # An interpreter or a library reads these when it starts, so a program that sets one needs a new interpreter.
 _READ_AT_START = (
-    "PYTHON", "MPL", "MATPLOTLIB", "OPENBLAS", "OMP", "NUMEXPR", "NPY", "NUMPY", "PANDAS", "LD_", "LC_", "LANG", "GLIBC",
-    "MALLOC", "TZ", "HOME", "PATH", "TMP", "TEMP", "XDG",
+    "PYTHON", "MPL", "MATPLOTLIB", "OPENBLAS", "OMP", "NUMEXPR", "NPY", "NUMPY", "PANDAS", "LD_", "LC_", "LANG",
+    "GLIBC", "MALLOC", "TZ", "HOME", "PATH", "TMP", "TEMP", "XDG",
 )
 _NEIGHBOURS = "/data"
 _KEEPERS_STACK = 64 << 10
@@ -223,7 +223,8 @@ class _Control:
 
 
 def _preload(shelf):
-    """Loads the modules one by one. A program that arrives meanwhile is run by the spare interpreter, not by this one."""
+    """Loads the modules one by one. A program that arrives meanwhile is run by the spare interpreter, not by this
+    one."""
     import sandbox_closures
 
     del sys.modules["sandbox_closures"]
@@ -243,8 +244,8 @@ def _settle(shelf):
     gc.freeze()
     gc.collect()
     _renew_main(shelf)
-    # Tearing down hundreds of modules at exit takes longer than most programs. Registered first, this handler runs after
-    # those of the program; the program's own objects are still torn down.
+    # Tearing down hundreds of modules at exit takes longer than most programs. Registered first, this handler runs
+    # after those of the program; the program's own objects are still torn down.
     atexit.register(_leave_out, shelf.all)
 
 
@@ -261,8 +262,8 @@ def _renew_main(shelf):
 
 
 def _gather_pages(ctypes):
-    """Merges small pages into huge ones, where the kernel can: freeing 60 MB page by page takes longer than most programs
-    run, and the kernel reports the end of a program only after that."""
+    """Merges small pages into huge ones, where the kernel can: freeing 60 MB page by page takes longer than most
+    programs run, and the kernel reports the end of a program only after that."""
     if ctypes is None:
         return
     size, collapse = 2 << 20, 25  # MADV_COLLAPSE, since Linux 6.1
@@ -278,14 +279,14 @@ def _gather_pages(ctypes):
 
 
 def _keep(ctypes):
-    """Starts a process that shares this one's memory and does nothing; returns its number. The kernel reports the end of a
-    program after its memory is freed, and 100 MB take longer than most programs run; with a keeper nothing has to be freed
-    before the report. Process 1 kills the keeper with everything else.
+    """Starts a process that shares this one's memory and does nothing; returns its number. The kernel reports the end
+    of a program after its memory is freed, and 100 MB take longer than most programs run; with a keeper nothing has to
+    be freed before the report. Process 1 kills the keeper with everything else.
 
-    The keeper is a child of process 1 and not of this process. It shares the open files, so that a file that the program
-    closes is closed, and blocks all signals. Its memory is freed at nice value 19, so that other programs go first. It
-    inherits that value from the thread that makes it, because a process can neither lower its own value again nor change
-    that of another."""
+    The keeper is a child of process 1 and not of this process. It shares the open files, so that a file that the
+    program closes is closed, and blocks all signals. Its memory is freed at nice value 19, so that other programs go
+    first. It inherits that value from the thread that makes it, because a process can neither lower its own value again
+    nor change that of another."""
     import _thread
     from _signal import SIG_BLOCK, pthread_sigmask, valid_signals
     from time import sleep
@@ -309,8 +310,8 @@ def _keep(ctypes):
     made.acquire()
     _thread.start_new_thread(make, ())
     made.acquire()
-    # No request waits for this yet. On a busy machine a thread of that nice value takes time to exit, and until then the
-    # program would see two threads.
+    # No request waits for this yet. On a busy machine a thread of that nice value takes time to exit, and until then
+    # the program would see two threads.
     for _ in range(_LEAVES_WITHIN_MS):
         if os.stat("/proc/self/task").st_nlink == _ONE_THREAD:
             break

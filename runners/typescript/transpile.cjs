@@ -1,6 +1,6 @@
 'use strict';
-// Transpiles TypeScript when Node loads it: the program and its imports from /data. Types are removed, not checked. Source
-// maps give stack traces the user's line numbers.
+// Transpiles TypeScript when Node loads it: the program and its imports from /data. Types are removed, not checked.
+// Source maps give stack traces the user's line numbers.
 
 const fs = require('node:fs');
 const { registerHooks } = require('node:module');
@@ -10,20 +10,20 @@ const { transformSync } = require('@swc/core');
 const SOURCE = /\.([cm]?ts|tsx)$/;
 const PROGRAM = 'file:///tmp/main.ts';
 
-// Two kinds of decorators share one syntax. Most programs use the older kind (NestJS, TypeORM, experimentalDecorators); a
-// program that uses features of the standard kind gets that.
+// Two kinds of decorators share one syntax. Most programs use the older kind (NestJS, TypeORM, experimentalDecorators);
+// a program that uses features of the standard kind gets that.
 const STANDARD_DECORATORS =
   /\b(Class\w*|)DecoratorContext\b|\bcontext\.(addInitializer|kind|name|access|metadata)\b|^\s*(@\w.*\s)?(public |private |static )*accessor\s+[\w#]/m;
 // An older field decorator uses the prototype, which a newly defined field would hide.
 const ANY_DECORATOR = /^\s*@\w/m;
 // An ES module by default, for top-level await. These assignments exist only in CommonJS.
 const COMMONJS = /^\s*(module\.)?exports\b.*=|^\s*export\s*=/m;
-// In an ES module `require.main` is the global one (see modules.cjs), so only the program may read it. In other modules it
-// is replaced by an undefined value of the same length.
+// In an ES module `require.main` is the global one (see modules.cjs), so only the program may read it. In other modules
+// it is replaced by an undefined value of the same length.
 const REQUIRE_MAIN = /\brequire\.main\b/g;
 const NOTHING = '(undefined) ';
-// An imported CommonJS module gets a `require` without hooks; this one has them. The first line of such a module is only
-// "use strict", so the user's line numbers stay.
+// An imported CommonJS module gets a `require` without hooks; this one has them. The first line of such a module is
+// only "use strict", so the user's line numbers stay.
 const REQUIRE = '"use strict";require=require("node:module").createRequire(__filename);';
 
 const loaded = new Map(); // Node asks twice for an entry point that turns out to be an ES module
