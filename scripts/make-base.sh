@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Makes the image sandbox-base:bookworm from Debian packages alone, for machines that reach a Debian mirror but no
-# container registry. The runner images build from it as they would from debian:bookworm-slim.
+# Makes the image sandbox-base:bookworm only from Debian packages, for machines that can reach a Debian mirror but no
+# container registry. The runner images build from it as from debian:bookworm-slim.
 #
-# A company network often re-signs TLS with a certificate authority of its own, which only this machine knows. Every
-# authority the host trusts beyond Debian's own set is therefore carried into the image, so that pip and npm work in
-# builds there too.
+# Some networks re-sign TLS with their own certificate authority, which only the host knows. Every authority that the
+# host trusts beyond Debian's own set is therefore copied into the image, so that pip and npm work in builds.
 set -euo pipefail
 
 SELF=$(realpath "${BASH_SOURCE[0]}")
@@ -36,19 +35,19 @@ install_tools() {
     die "could not install ${missing[*]}; install them by hand and run this again."
 }
 
-# The mirror this machine already uses, so that a site's own mirror is honoured. Only plain "main" archives of Debian
-# count: on Ubuntu and with third-party sources the answer is nothing, and mmdebstrap takes its default.
+# Prints the mirror that this machine uses, so that a local mirror is respected. Only plain "main" archives of Debian
+# count: on Ubuntu and with third-party sources it prints nothing, and mmdebstrap uses its default.
 host_mirror() {
   [ -n "${MIRROR:-}" ] && { printf '%s\n' "$MIRROR"; return; }
   # shellcheck source=/dev/null
   [ "$(. /etc/os-release && printf '%s' "${ID:-}")" = debian ] || return 0
-  # shellcheck disable=SC2016 # apt fills these in, not the shell
+  # shellcheck disable=SC2016 # apt expands these, not the shell
   apt-get indextargets --format '$(SITE) $(ORIGIN) $(COMPONENT) $(CODENAME)' 'Created-By: Packages' 2>/dev/null |
     awk '$2 == "Debian" && $3 == "main" && $4 !~ /security|updates|backports/ { print $1; exit }'
 }
 
 # $1: the new root. Adds what the host trusts and Debian's ca-certificates does not, one certificate per file, as
-# update-ca-certificates wants them; a later run of it in a Dockerfile keeps them.
+# update-ca-certificates requires them; a later run of it in a Dockerfile keeps them.
 add_host_authorities() {
   local root=$1 dir=$1/usr/local/share/ca-certificates
   [ -r "$HOST_BUNDLE" ] || return 0
@@ -84,7 +83,7 @@ main() {
   mirror=$(host_mirror)
   echo "make-base: building $IMAGE${mirror:+ from $mirror}" >&2
   mkdir "$work/root"
-  # --mode=root so that the result does not depend on user namespaces, which many hosts switch off.
+  # --mode=root so that the result does not depend on user namespaces, which many hosts disable.
   mmdebstrap --quiet --mode=root --variant=minbase --keyring="$KEYRING" --include=ca-certificates \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-include=/usr/share/doc/*/copyright' --dpkgopt='path-exclude=/usr/share/locale/*' \

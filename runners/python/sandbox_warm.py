@@ -203,7 +203,7 @@ class _Control:
         try:
             os.write(self._fd, word)
         except OSError:
-            pass  # nobody listens any more; reading tells what to do
+            pass  # the other end is closed; the next read handles that
 
     def request(self):
         """Waits for the program; returns whether it has input, its arguments and its variables."""
@@ -217,7 +217,7 @@ class _Control:
         while len(have) < length:
             more = os.read(self._fd, length - len(have))
             if not more:
-                os._exit(0)  # process 1 is gone, and nobody will want this any more
+                os._exit(0)  # process 1 is gone, so this interpreter is not needed
             have += more
         return have
 
@@ -369,7 +369,7 @@ def wait(lend_the_font_list):
         os.close(null)
     if _is_for_another(shelf, [os.fsdecode(variable) for variable in variables]):
         if keeper > 0:
-            os.kill(keeper, 9)  # nobody needs this memory
+            os.kill(keeper, 9)  # its memory is not needed
         os.execv(sys.executable, sys.orig_argv + arguments)
     sys.argv += arguments
     sys.orig_argv += arguments

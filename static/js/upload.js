@@ -137,7 +137,7 @@ function dismissButton() {
   return button;
 }
 
-// `fetch` reports an unreadable file like a lost connection, so it is told apart before.
+// Checked first, because `fetch` reports an unreadable file like a lost connection.
 async function checkReadable(file) {
   try {
     await file.slice(0, 1).arrayBuffer();
