@@ -186,7 +186,9 @@ async fn a_lost_connection_is_reported_and_restored() {
         server.run("another", "bash", ":").await;
     }
     cable.plug();
-    assert_eq!(sheet.ended().await, "error");
+    let ended = sheet.ended().await;
+    let page = sheet.browser.script("return document.body.innerText").await;
+    assert_eq!(ended, "error", "{page}");
     sheet.says("sentence", |text| text.contains("no longer kept")).await;
     assert_eq!(sheet.text("stdout").await, "before\nafter\n", "displayed output stays");
 
