@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the contract that holds every engine (tests/it/engine_contract.rs) on Podman: on the socket that PODMAN_SOCKET names, or, where
-# podman is installed, on a service of its own with images of its own. Where neither is so it says that and ends with 77.
+# Runs the engine contract (tests/it/engine_contract.rs) on Podman: on the socket in PODMAN_SOCKET, or, where podman is
+# installed, on a separate service with its own images. Without either it says so and ends with 77.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -12,7 +12,7 @@ say() { printf 'check-podman: %s\n' "$*" >&2; }
 
 # $1: the socket
 contract() {
-  # Two at a time: its calls take several times as long as Docker's.
+  # Two at a time, because its calls take several times as long as Docker's.
   DOCKER_HOST=unix://$1 cargo test --locked --test it engine_contract::docker -- --test-threads=2
 }
 
@@ -39,8 +39,8 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# Podman asks for more processes than a machine that may not raise limits has, whatever it is told. $1: a runtime. Prints one that
-# leaves that limit as it is.
+# Podman always requests more processes than a machine allows that cannot raise limits. $1: a runtime. Prints a wrapper
+# that leaves that limit unchanged.
 tamed() {
   local front=$FOLDER/$1
   cat >"$front" <<TEXT
@@ -56,7 +56,7 @@ TEXT
   printf '%s\n' "$front"
 }
 
-# Sets RUNTIME to one that runs a container here.
+# Sets RUNTIME to one that can run a container here.
 choose_runtime() {
   local name why=none
   for name in crun runc; do

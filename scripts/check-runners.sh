@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the programs in tests/runners/ through the plain entry of the runner images under the profile that the server gives a program, and
-# compares what they print, how they end and which files they leave. tests/runners/README.md describes the cases.
+# Runs the programs in tests/runners/ by the plain entrypoint of the runner images, with the restrictions that the
+# server sets, and compares output, exit status and files. tests/runners/README.md describes the cases.
 set -euo pipefail
 
 SELF=$(realpath "${BASH_SOURCE[0]}")
@@ -19,7 +19,7 @@ TEXT
 
 die() { printf 'check-runners: %s\n' "$*" >&2; exit 2; }
 
-# The server's profile, as arguments of docker run. $1: the folder for /data.
+# The server's restrictions, as arguments of docker run. $1: the folder for /data.
 profile() {
   printf '%s\n' --network none --read-only --tmpfs /tmp:rw,nosuid,nodev,noexec,size=64m,mode=1777 \
     --mount "type=bind,source=$1,target=/data" --user 1000:1000 --cap-drop ALL --security-opt no-new-privileges \
@@ -27,7 +27,7 @@ profile() {
     --ulimit fsize=104857600 --ulimit nofile=1024 --ulimit core=0
 }
 
-# $1: case file, $2: section, $3: what to print. True when there is such a section. A heading is "--- name [how]";
+# $1: case file, $2: section, $3: what to print. Succeeds if the section exists. A heading is "--- name [how]";
 # how "escaped" means printf's escapes and no newline at the end, how "shell" means a script that prints the content.
 section() {
   local file=$1 name=$2 heading
@@ -55,7 +55,7 @@ lines_hold() {
   done < <(section "$1" "$2")
 }
 
-# What is wrong with the outcome in folder $2 of case $1; nothing when it is as it should be.
+# Prints the differences between the result in folder $2 and case $1; nothing if there are none.
 faults() {
   local case=$1 out=$2 want
   want=$(section "$case" status || echo 0)
@@ -118,8 +118,8 @@ main() {
   [ ${#cases[@]} -gt 0 ] || die "there is no such case."
   local report passed failed
   report=$(mktemp)
-  # A case's lines come in one piece: each is written at once, by a process of its own.
-  # shellcheck disable=SC2016 # the inner shell fills these in
+  # Each case writes its lines at once and in its own process, so they stay together.
+  # shellcheck disable=SC2016 # the inner shell expands these
   printf '%s\n' "${cases[@]}" |
     xargs -P "$JOBS" -I{} sh -c 'text=$("$0" --one "$1" 2>&1); printf "%s\n" "$text"' "$SELF" {} |
     tee "$report" | grep -v '^ok ' || true

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs every program in tests/runners/ by the plain entry, by protocol 1 at once and by protocol 1 when warm, and wants
-# the same from all three. Arguments are handed on: a language, part of a name, --jobs N, --time ROUNDS, --help.
+# Runs every program in tests/runners/ by the plain entrypoint, by protocol 1 at once and by protocol 1 when warm, and
+# requires the same result from all three. Arguments are passed on: a language, part of a name, --jobs N, --time ROUNDS,
+# --help.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

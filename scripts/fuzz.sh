@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs the targets on made-up input, which `cargo test fuzz_` tries at random, guided by coverage: libFuzzer keeps what reached new code
-# and goes on from there. What it does is what `cargo bolero test --engine libfuzzer` does (cargo-bolero need not be installed), but it
-# builds the tests of the library and of sandbox-init alone: `cargo bolero` builds the server and its integration tests too, all of them
-# with a sanitizer, for which a stable compiler needs its option --rustc-bootstrap.
+# Runs the fuzz targets with coverage guidance; `cargo test fuzz_` tries the same targets with random input. libFuzzer
+# keeps input that reaches new code and continues from it. The script does what `cargo bolero test --engine libfuzzer`
+# does (cargo-bolero need not be installed), but builds only the tests of the library and of sandbox-init: `cargo
+# bolero` also builds the server and its integration tests, all of them with a sanitizer, for which a stable compiler
+# needs its option --rustc-bootstrap.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -15,21 +16,21 @@ usage() {
 Usage: scripts/fuzz.sh [seconds] [word...]
 Runs every target, or those that have one of the words in their names (git grep 'fn fuzz_'), each for so many seconds (default $SECONDS_EACH_USUAL).
 What was found before is kept under target/fuzz/corpus/ and is where the next run begins. An input that breaks a promise is
-put beside the source, under __fuzz__/, from where 'cargo test fuzz_' takes it too until it is mended.
+put beside the source, under __fuzz__/, from where 'cargo test fuzz_' uses it too until the fault is fixed.
 Needs a C++ compiler. The first time it builds all crates anew, which takes minutes.
 TEXT
 }
 
 die() { printf 'fuzz: %s\n' "$*" >&2; exit 2; }
 
-# $@: arguments of cargo test. Prints the program that they build.
+# $@: arguments of cargo test. Prints the path of the test program.
 build() {
-  # A condition of several parts stays several branches: each part that holds is then new code.
+  # A condition with several parts stays several branches, so that each part counts as new code.
   local flags=(--cfg fuzzing --cfg fuzzing_libfuzzer -Cpasses=sancov-module -Cllvm-args=-simplifycfg-branch-fold-threshold=0) each
   for each in inline-8bit-counters level=4 pc-table trace-compares stack-depth; do
     flags+=("-Cllvm-args=-sanitizer-coverage-$each")
   done
-  # With a target named, programs that only build others are left as they are.
+  # With a target named, build scripts and macros are not instrumented.
   RUSTFLAGS="${flags[*]}" BOLERO_FUZZER=libfuzzer cargo test --locked --profile fuzz --target "$HOST" --target-dir target/fuzz \
     --no-run --message-format json-render-diagnostics "$@" |
     jq -r 'select(.reason == "compiler-artifact" and .profile.test) | .executable | strings'
@@ -83,7 +84,7 @@ main() {
   [ $failed -eq 0 ] || die "$failed targets failed."
 }
 
-# Whether the name $1 holds one of the words that follow, or there are none.
+# Succeeds if the name $1 contains one of the following words, or if there are none.
 is_wanted() {
   local name=$1 word
   shift

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the image sandbox-base:bookworm from Debian packages alone, for machines that reach a Debian mirror but no
-# container registry. The runner images build from it as they would from debian:bookworm-slim.
+# Makes the image sandbox-base:bookworm only from Debian packages, for machines that can reach a Debian mirror but no
+# container registry. The runner images build from it as from debian:bookworm-slim.
 #
 # The certificate authorities of this machine are carried into the image, so that pip and npm work in builds there too.
 set -euo pipefail
@@ -56,7 +56,7 @@ main() {
   mirror=$(host_mirror)
   echo "make-base: building $IMAGE${mirror:+ from $mirror}" >&2
   mkdir "$work/root"
-  # --mode=root so that the result does not depend on user namespaces, which many hosts switch off.
+  # --mode=root so that the result does not depend on user namespaces, which many hosts disable.
   mmdebstrap --quiet --mode=root --variant=minbase --keyring="$KEYRING" --include=ca-certificates \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-include=/usr/share/doc/*/copyright' --dpkgopt='path-exclude=/usr/share/locale/*' \

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What quickstart.sh and test.sh share: installing packages and having a Docker engine. Sourced, not run.
-# The caller sets PROGRAM, the word that its messages begin with.
+# Shared by quickstart.sh and test.sh: installs packages and ensures a Docker engine. Sourced, not run.
+# The caller sets PROGRAM, the prefix of the messages.
 
 say() { printf '%s: %s\n' "${PROGRAM:?}" "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -9,7 +9,7 @@ is_root() { [ "$(id -u)" = 0 ]; }
 may_be_root() { is_root || has sudo; }
 as_root() { if is_root; then "$@"; else sudo "$@"; fi; }
 
-# Installs Debian packages that are not there yet. "a|b" is the first of the two that this release has.
+# Installs missing Debian packages. "a|b" means the first of the two that this release has.
 install_packages() {
   local wanted missing=() updated=${APT_UPDATED:-}
   for wanted in "$@"; do
@@ -38,7 +38,7 @@ install_packages() {
   rm -f "$log"
 }
 
-# A sibling's being here is enough: "a|b" asks for either.
+# One installed alternative is enough: "a|b" requires either.
 package_is_here() {
   local name names
   IFS='|' read -ra names <<<"$1"
@@ -57,11 +57,11 @@ package_name() {
   printf '%s\n' "${names[0]}"
 }
 
-# A docker command says nothing of an engine: it may be a client alone.
+# The docker command does not imply an engine: it may be only a client.
 engine_answers() { has docker && timeout 10 docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
 
-# Has a Docker engine answer, or says in one sentence why it cannot. $@: the command to run again as a new member of the
-# engine's group, where that is needed.
+# Ensures that a Docker engine answers, or says in one sentence why it does not. $@: the command to run again as a new
+# member of the engine's group, if that is needed.
 ensure_engine() {
   engine_answers && return
   [ -z "${DOCKER_HOST:-}" ] || die "no Docker engine answers at DOCKER_HOST=$DOCKER_HOST; correct or unset it and run this again."
@@ -113,7 +113,7 @@ mount_cgroups() {
   as_root cgroupfs-mount || die "could not mount the control groups that the Docker engine needs; mount /sys/fs/cgroup and run this again."
 }
 
-# $1: seconds. The answer counts, or a socket that only root may use.
+# $1: seconds. Succeeds on an answer, or on a socket that only root may use.
 wait_for_engine() {
   local left
   for ((left = $1 * 2; left > 0; left--)); do
@@ -124,7 +124,7 @@ wait_for_engine() {
   return 1
 }
 
-# Only after this very script installed the engine for a user who could become root anyway.
+# Only after this script installed the engine for a user who can become root anyway.
 join_docker_group() {
   say "adding you to the group docker, which may use the engine (and is thereby as powerful as root)"
   as_root usermod -aG docker "$(id -un)" || die "could not add you to the group docker; run this again as root."

@@ -1,17 +1,16 @@
-// Starts the page: builds every part once, wires them, and asks the server for its languages. The parts do not know each
-// other; what one must tell another goes through here.
+// Starts the page: builds every part once, connects them, and asks the server for its languages. The parts do not
+// import each other; their callbacks meet here.
+import { Client } from "./js/client.js";
 import { Conversation } from "./js/conversation.js";
 import { Editor } from "./js/editor.js";
 import { Files } from "./js/files.js";
 import { History } from "./js/history.js";
 import { InputLine } from "./js/input-line.js";
-import { McpClient } from "./js/mcp.js";
 import { Output } from "./js/output.js";
 import { hideBanner, page, showBanner } from "./js/page.js";
 import { Program } from "./js/program.js";
 import { startButtons } from "./js/run-buttons.js";
 import { Run } from "./js/run.js";
-import { RunsClient } from "./js/runs-client.js";
 import { store } from "./js/store.js";
 import { startTheme } from "./js/theme.js";
 import { visibleName } from "./js/text.js";
@@ -19,7 +18,7 @@ import { Token } from "./js/token.js";
 import { Uploads } from "./js/upload.js";
 
 const draft = store.draft;
-const client = new McpClient(() => token.value);
+const client = new Client(() => token.value);
 const token = new Token({ attempt: connect, forgotten: () => needToken() });
 const conversation = new Conversation(() => {
   files.reset();
@@ -30,13 +29,17 @@ const program = new Program(editor);
 const output = new Output();
 const files = new Files({ client, conversation: () => conversation.id, onFailure });
 const uploads = new Uploads({ client, conversation: () => conversation.id, onDone: () => files.refresh(), onFailure });
-const runs = new RunsClient(() => token.value);
 const run = new Run({
-  client: runs,
+  client,
   output,
   history: new History((chosen) => run.choose(chosen)),
-  input: new InputLine({ client: runs, onTyped: (runId, text) => run.typed(runId, text), onFailure }),
-  request: () => ({ conversationId: conversation.id, language: program.language, code: editor.text, takesInput: program.takesInput }),
+  input: new InputLine({ client, onTyped: (runId, text) => run.typed(runId, text), onFailure }),
+  request: () => ({
+    conversationId: conversation.id,
+    language: program.language,
+    code: editor.text,
+    takesInput: program.takesInput,
+  }),
   onShow: (runId) => program.offer(store.programOf(runId)),
   onEnd: (made) => files.showRun(made),
   onFailure,
@@ -46,7 +49,7 @@ startButtons({ onRun: () => run.start(), onStop: () => run.stop() });
 startTheme((dark) => editor.setDark(dark));
 open();
 
-/** With a token from before, straight to work; without one, ask. */
+/** Connects with the stored token, or asks for one. */
 async function open() {
   if (!token.value) return needToken();
   try {
@@ -58,9 +61,9 @@ async function open() {
   }
 }
 
-/** Asks the server for its languages with this token; throws what is wrong. */
+/** Asks the server for its languages with this token; throws a ServerError when it refuses. */
 async function connect(candidate) {
-  const { runners = [] } = await client.listRunners({ token: candidate });
+  const runners = await client.listRunners({ token: candidate });
   store.token = candidate;
   program.setRunners(runners, draft?.language);
   hideBanner();

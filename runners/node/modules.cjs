@@ -1,9 +1,9 @@
 'use strict';
 // Loaded into every Node of the JavaScript and TypeScript images before the program. The program is the file
-// /tmp/main.js or /tmp/main.ts, but its neighbours are in /data: what it imports is looked for there first.
+// /tmp/main.js or /tmp/main.ts, but its other files are in /data: imports are resolved there first.
 //
-// Everything is done through Node's own hooks, and none of them is on the stack while the program runs, so no frame of
-// this file appears in a program's stack traces.
+// All of this uses Node's own hooks. None of them is on the stack while the program runs, so a program's stack traces
+// have no frame of this file.
 
 const { createRequire, registerHooks } = require('node:module');
 const path = require('node:path');
@@ -13,7 +13,7 @@ const PROGRAMS = /^file:\/\/\/tmp\/main\.[jt]s$/;
 const NEIGHBOURS = '/data';
 const NEIGHBOURS_URL = 'file:///data/';
 
-// What a specifier that is not found as it stands may have meant, as other tools for these languages read it.
+// Variants to try when a specifier is not found, as other tools for these languages do.
 const ENDINGS = ['.ts', '.mts', '.cts', '.tsx', '.js', '.mjs', '.cjs', '.json', '/index.ts', '/index.js'];
 const WRITTEN_IN = { '.js': '.ts', '.mjs': '.mts', '.cjs': '.cts', '.jsx': '.tsx' };
 const NOT_FOUND = new Set(['ERR_MODULE_NOT_FOUND', 'MODULE_NOT_FOUND', 'ERR_UNSUPPORTED_DIR_IMPORT']);
@@ -24,7 +24,7 @@ function meanings(specifier) {
   return [specifier, ...written, ...ENDINGS.map((added) => specifier + added)];
 }
 
-// Throws Node's own error for a module that is nowhere, without the frames of this file.
+// Throws Node's own error for a missing module, without the frames of this file.
 function giveUp(specifier, context, nextResolve) {
   const limit = Error.stackTraceLimit;
   Error.stackTraceLimit = 0;
@@ -41,9 +41,12 @@ function find(specifier, context, nextResolve) {
   const isFile = /^\.{0,2}\/|^\.{1,2}$/.test(specifier);
   const wanted = isFile && fromProgram ? path.resolve(NEIGHBOURS, specifier) : specifier;
   const tries = (isFile ? meanings(wanted) : [wanted]).map((meaning) => [meaning, { ...context }]);
-  // A package that somebody unpacked into /data/node_modules: `import` minds the parent, `require` the path.
+  // A package in /data/node_modules: `import` depends on the parent, `require` on the path.
   if (!isFile && fromProgram) {
-    tries.push([specifier, { ...context, parentURL: NEIGHBOURS_URL }], [path.join(NEIGHBOURS, 'node_modules', specifier), { ...context }]);
+    tries.push(
+      [specifier, { ...context, parentURL: NEIGHBOURS_URL }],
+      [path.join(NEIGHBOURS, 'node_modules', specifier), { ...context }],
+    );
   }
   for (const [meaning, inContext] of tries) {
     try {
@@ -52,7 +55,7 @@ function find(specifier, context, nextResolve) {
       if (!NOT_FOUND.has(error?.code)) throw error;
     }
   }
-  // Node keeps what was last asked with in `context`, so the parent is said again.
+  // Node keeps the last parent in `context`, so it is set again.
   return giveUp(wanted, { ...context, parentURL }, nextResolve);
 }
 
@@ -68,8 +71,8 @@ registerHooks({
   },
 });
 
-// In a CommonJS module these five are parameters, which hide the globals. In an ES module they would be missing, and
-// programs mix both styles freely, `if (require.main === module)` included.
+// In a CommonJS module these five are parameters, which hide the globals. In an ES module they would be missing, but
+// programs mix both styles, `if (require.main === module)` included.
 const main = { exports: {}, filename: PROGRAM, id: '.', loaded: false, children: [], paths: [] };
 const requireHere = createRequire(PROGRAM);
 requireHere.main = main;
@@ -80,8 +83,8 @@ for (const [name, value] of Object.entries(styles)) {
   Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
 }
 
-// Output to a pipe is otherwise written in the background, and process.exit() loses what the pipe did not take yet.
+// Otherwise output to a pipe is written in the background, and process.exit() loses what is not written yet.
 for (const stream of [process.stdout, process.stderr]) stream._handle?.setBlocking?.(true);
 
-// Started ahead of its program: this returns when there is one. A TypeScript program is waited for in transpile.cjs.
+// Started ahead of its program: this returns when the program arrives. For TypeScript, transpile.cjs waits.
 if (process.env.SANDBOX_CONTROL_FD && !PROGRAM.endsWith('.ts')) require('./warm.cjs')(() => {});

@@ -1,11 +1,11 @@
 'use strict';
-// Holds a Node that was started ahead of its program, until process 1 tells of one (../README.md, protocol 1). Node loads
-// this before it looks at the program's file; when this returns, it goes on as if it had been started a moment ago.
+// Waits, in a Node that was started ahead of its program, for the program (../README.md, protocol 1). Node loads this
+// file before it opens the program's file, and continues as after a plain start when this returns.
 
 const fs = require('node:fs');
 
 const VARIABLE = 'SANDBOX_CONTROL_FD';
-// What Node or a library under it reads when it starts.
+// Variables that Node or one of its libraries reads when it starts.
 const READ_AT_START = /^(NODE|OPENSSL|SSL_|LD_|LC_|LANG|ICU|UV_|MALLOC|GLIBC|PATH=|HOME=|TMP|TEMP)/;
 
 const control = Number(process.env[VARIABLE]);
@@ -15,7 +15,7 @@ function say(word) {
   try {
     fs.writeSync(control, word);
   } catch {
-    // Nobody listens any more; reading tells what to do.
+    // The other end is closed; the read below handles that.
   }
 }
 

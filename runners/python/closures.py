@@ -1,14 +1,14 @@
-"""Writes sandbox_closures.py as the image is made: which modules are loaded ahead, one step after the other, and what a
-plain interpreter has loaded after importing each of them.
+"""Writes sandbox_closures.py while the image is built: the modules that are preloaded, step by step, and the modules
+that a plain interpreter has loaded after importing each of them.
 
-Every answer comes from a plain interpreter that does import it: this process forks, the child imports one module, tells
-what came, and forks again for each module inside that one which did not come with it.
+Each list comes from a plain interpreter that imports the module: this process forks, the child imports one module,
+reports what was loaded, and forks again for each submodule that was not loaded with it.
 """
 
 import os
 import sys
 
-# First what is quick to load and often wanted; the slower ones after what they need themselves, in small steps.
+# Quick and frequently used modules come first; slow ones follow their own dependencies, in small steps.
 STEPS = """
 re json random math datetime collections.abc itertools functools typing dataclasses pathlib time string textwrap statistics
 csv decimal fractions heapq bisect copy enum io operator contextlib traceback threading queue subprocess tempfile shutil
@@ -39,7 +39,7 @@ def in_a_child(work):
 
 
 def explore(name, out, everything):
-    """Imports `name`, tells what there is then, and goes on with what is inside it and has not come."""
+    """Imports `name`, reports the loaded modules, and continues with its submodules that were not loaded."""
     try:
         __import__(name)
     except BaseException:

@@ -1,8 +1,8 @@
-"""A matplotlib backend for a place without a screen: what would have been shown becomes a PNG file in /data.
+"""A matplotlib backend without a screen: figures that would be shown become PNG files in /data.
 
-Based on Agg. `plt.show()` saves the open figures and closes them, as the closing of a window does; figures still open
-when the program ends are saved then, whatever backend the program chose. A figure whose present content the program
-or this module has already saved is not saved again. No file is ever overwritten.
+Based on Agg. `plt.show()` saves the open figures and closes them, as closing their windows would. Figures that are
+still open when the program ends are saved then, whatever backend the program chose. A figure whose current content the
+program or this module has already saved is not saved again. No file is overwritten.
 """
 
 import atexit
@@ -18,12 +18,13 @@ _open_figures = _pylab_helpers.Gcf
 
 class FigureManager(backend_bases.FigureManagerBase):
     def show(self):
-        """`figure.show()`: saves this one and leaves it open."""
+        """`figure.show()`: saves this figure and leaves it open."""
         _save(self.canvas.figure)
 
     @classmethod
     def pyplot_show(cls, *, block=None):
-        """`plt.show()`. Where it would not have waited, as in an animation, the figure stays open: its end counts."""
+        """`plt.show()`. A call that would not block, as in an animation, leaves the figure open: its final state is
+        saved."""
         if block is None:
             block = not _interactive()
         if not block:
@@ -44,7 +45,7 @@ def _interactive():
 
 
 def _content(figure):
-    """The parts of a figure, by identity: what is drawn later, or again after clf(), makes another content."""
+    """The parts of a figure, by identity: drawing more, or again after clf(), changes the content."""
     parts = list(figure.get_children())
     for axes in figure.axes:
         parts.extend(axes.get_children())
@@ -90,8 +91,8 @@ def _remember_those_open():
 
 
 def _notice_saving():
-    # savefig() asks this method for the canvas of the format. It answers before anything can fail, so that no frame of
-    # this file stands in the traceback of a savefig() that does.
+    # savefig() calls this method for the canvas of the format. It returns before anything can fail, so that the
+    # traceback of a failing savefig() has no frame of this file.
     switch = backend_bases.FigureCanvasBase._switch_canvas_and_return_print_method
 
     def _switch_canvas_and_return_print_method(self, *args, **kwargs):
@@ -102,7 +103,7 @@ def _notice_saving():
 
 
 _notice_saving()
-# Later registered, earlier run: before matplotlib's own handler, which closes all figures.
+# Handlers registered later run earlier: this one before matplotlib's own, which closes all figures.
 atexit.register(_save_those_left_open)
-# Figures that a child process inherits are its parent's to save.
+# The parent saves the figures that a child process inherits.
 os.register_at_fork(after_in_child=_remember_those_open)

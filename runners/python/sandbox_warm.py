@@ -1,18 +1,18 @@
-"""Makes an interpreter that was started early: loads modules while nobody waits, and is told of the program.
+"""Preloads modules in an interpreter that was started ahead of its program, and waits for the program.
 
-sitecustomize calls `wait()` when process 1 started this interpreter ahead of its program (see ../README.md, protocol 1).
-What runs the program afterwards is the interpreter itself, by its own way, from its own command line: `wait()` only
-returns, before the program's file is opened. So nothing of `__main__`, of tracebacks or of the end needs to be imitated.
+sitecustomize calls `wait()` when process 1 started this interpreter ahead of its program (see ../README.md, protocol
+1). `wait()` returns before the program's file is opened, and the interpreter itself then runs the program from its own
+command line. So nothing of `__main__`, of tracebacks or of the exit needs to be imitated.
 
-What was loaded must not be seen until the program imports it: not in sys.modules, not as an attribute of a package, not
-by what a module does to the interpreter as it is imported. It lies on a shelf, and the finder here hands it out, with
-everything that a plain interpreter would have loaded by the same import; `sandbox_closures`, which is made with the
-image, knows what that is.
+Preloaded modules must not be visible until the program imports them: not in sys.modules, not as an attribute of a
+package, not by their effects on the interpreter. They are on a shelf. The finder here hands a module out with
+everything that a plain interpreter would have loaded by the same import; `sandbox_closures`, which is built with the
+image, lists that.
 """
 
 import sys
 
-_FOUND = set(sys.modules)  # what every interpreter here has loaded by now, and this module
+_FOUND = set(sys.modules)  # what every interpreter here has loaded so far, and this module
 
 import _contextvars  # noqa: E402
 import atexit  # noqa: E402
@@ -20,24 +20,24 @@ import gc  # noqa: E402
 import os  # noqa: E402
 from _frozen_importlib_external import PathFinder  # noqa: E402
 
-# A program that sets one of these means an interpreter or a library that read it when it started.
+# An interpreter or a library reads these when it starts, so a program that sets one needs a new interpreter.
 _READ_AT_START = (
-    "PYTHON", "MPL", "MATPLOTLIB", "OPENBLAS", "OMP", "NUMEXPR", "NPY", "NUMPY", "PANDAS", "LD_", "LC_", "LANG", "GLIBC",
-    "MALLOC", "TZ", "HOME", "PATH", "TMP", "TEMP", "XDG",
+    "PYTHON", "MPL", "MATPLOTLIB", "OPENBLAS", "OMP", "NUMEXPR", "NPY", "NUMPY", "PANDAS", "LD_", "LC_", "LANG",
+    "GLIBC", "MALLOC", "TZ", "HOME", "PATH", "TMP", "TEMP", "XDG",
 )
 _NEIGHBOURS = "/data"
 _KEEPERS_STACK = 64 << 10
-_ONE_THREAD = 3  # names of a folder with one folder in it, as /proc tells them
+_ONE_THREAD = 3  # link count in /proc of a folder with one folder in it
 _LEAVES_WITHIN_MS = 1000
 
 
 class _Shelf:
-    """What is loaded and not yet imported by the program; a finder, the first of all."""
+    """The modules that are loaded and not yet imported by the program; the first finder on the path."""
 
     def __init__(self, lend_the_font_list):
         self.modules = {}
         self.closures = {}
-        self.at_exit = {}  # what a module registered with atexit as it was loaded
+        self.at_exit = {}  # what a module registered with atexit when it was loaded
         self.filters = {}  # what it added to the warnings filters
         self.finders = {}  # what it added to sys.meta_path
         self.names_of_main = set()
@@ -52,7 +52,7 @@ class _Shelf:
             return None
         own = module.__spec__
         if "." not in name and own.origin not in ("built-in", "frozen"):
-            # A neighbour of the program comes before what has the same name here.
+            # A file beside the program has precedence over a module of the same name here.
             found = PathFinder.find_spec(name, path)
             if found is None or found.origin != own.origin:
                 return None
@@ -79,7 +79,7 @@ class _Shelf:
             setattr(parent, last, module)
 
     def hand_out(self, wanted):
-        """The program imports `wanted`: what a plain interpreter has after that, this one has now."""
+        """The program imports `wanted`: afterwards this interpreter has the same modules as a plain one."""
         for name in (*self.closures.get(wanted, ()), wanted):
             if name in self.names_of_main:
                 sys.modules.setdefault(name, sys.modules["__main__"])
@@ -91,7 +91,7 @@ class _Shelf:
             self._replay(name, module)
 
     def _replay(self, name, module):
-        """Does what importing the module does besides making it."""
+        """Applies the side effects of importing the module."""
         for function, args, kwargs in self.at_exit.pop(name, ()):
             atexit.register(function, *args, **kwargs)
         for finder in self.finders.pop(name, ()):
@@ -119,7 +119,7 @@ class _Shelf:
 
 
 class _HandsOut:
-    """The loader of a module that is loaded. Whatever else is asked of it, its real loader answers."""
+    """The loader of a preloaded module. Everything else is delegated to its real loader."""
 
     def __init__(self, shelf, module, spec):
         self._shelf, self._module, self._spec = shelf, module, spec
@@ -136,7 +136,7 @@ class _HandsOut:
 
 
 class _Watch:
-    """Loads modules, and notes what each of them does to the interpreter, so that it can be undone until wanted."""
+    """Loads modules, and records the effects of each on the interpreter, so that they can be undone until imported."""
 
     def __init__(self, shelf):
         self._shelf = shelf
@@ -144,7 +144,7 @@ class _Watch:
         self._meta_path = list(sys.meta_path)
         self._register = atexit.register
         self._folder = os.getcwd()
-        # A file in /data takes no part in this.
+        # Files in /data are not used here.
         os.chdir("/")
         atexit.register = self._note
 
@@ -204,10 +204,10 @@ class _Control:
         try:
             os.write(self._fd, word)
         except OSError:
-            pass  # nobody listens any more; reading tells what to do
+            pass  # the other end is closed; the next read handles that
 
     def request(self):
-        """Waits for the program: whether it has input, its arguments and its variables."""
+        """Waits for the program; returns whether it has input, its arguments and its variables."""
         length = int.from_bytes(self._read(4), "big")
         has_input, count, *rest = self._read(length).split(b"\0")[:-1]
         os.close(self._fd)
@@ -218,13 +218,14 @@ class _Control:
         while len(have) < length:
             more = os.read(self._fd, length - len(have))
             if not more:
-                os._exit(0)  # process 1 is gone, and nobody will want this any more
+                os._exit(0)  # process 1 is gone, so this interpreter is not needed
             have += more
         return have
 
 
 def _preload(shelf):
-    """Loads one thing after the other. A program that comes meanwhile is not this interpreter's but the spare one's."""
+    """Loads the modules one by one. A program that arrives meanwhile is run by the spare interpreter, not by this
+    one."""
     import sandbox_closures
 
     del sys.modules["sandbox_closures"]
@@ -232,39 +233,39 @@ def _preload(shelf):
     watch = _Watch(shelf)
     try:
         for step in sandbox_closures.STEPS:
-            # What a module sets in its context is not the program's.
+            # A module must not set context variables of the program.
             _contextvars.Context().run(watch.load, step)
     finally:
         watch.end()
 
 
 def _settle(shelf):
-    """What is loaded is out of the way of the garbage collector, and of the interpreter's end."""
+    """Excludes the preloaded modules from garbage collection and from the teardown at exit."""
     _gather_pages(shelf.all.get("ctypes"))
     shelf.top_names = frozenset(name.partition(".")[0] for name in shelf.all)
     gc.freeze()
     gc.collect()
     _renew_main(shelf)
-    # Taking hundreds of modules apart as the interpreter ends takes longer than most programs. Registered first, this
-    # runs after everything that the program registers; what the program made is still taken apart.
+    # Tearing down hundreds of modules at exit takes longer than most programs. Registered first, this handler runs
+    # after those of the program; the program's own objects are still torn down.
     atexit.register(_leave_out, shelf.all)
 
 
 def _renew_main(shelf):
-    """A __main__ that is not frozen, so that its end, and that of what the program leaves in it, is the usual one."""
+    """Replaces __main__ by one that is not frozen, so that it and the program's objects are torn down as usual."""
     old = sys.modules["__main__"]
     sys.modules["__main__"] = new = type(sys)("__main__")
     new.__dict__.update(old.__dict__)
     new.__annotations__ = {}
     for name in [name for name, module in shelf.all.items() if module is old]:
-        # multiprocessing has another name for it. Kept here it would never end.
+        # multiprocessing has a second name for it. Kept here it would never be freed.
         del shelf.all[name], shelf.modules[name]
         shelf.names_of_main.add(name)
 
 
 def _gather_pages(ctypes):
-    """Makes few large pages of many small ones, where the kernel can: giving back 60 MB page by page takes longer than
-    most programs run, and nobody is told of a program's end before that."""
+    """Merges small pages into huge ones, where the kernel can: freeing 60 MB page by page takes longer than most
+    programs run, and the kernel reports the end of a program only after that."""
     if ctypes is None:
         return
     size, collapse = 2 << 20, 25  # MADV_COLLAPSE, since Linux 6.1
@@ -280,13 +281,14 @@ def _gather_pages(ctypes):
 
 
 def _keep(ctypes):
-    """Starts a process that shares this one's memory and does nothing, and answers its number. The kernel tells of a
-    program's end when its memory is given back, and 100 MB take longer than most programs run; with a keeper there is
-    nothing to give back before it is told. Process 1 ends the keeper with everything else.
+    """Starts a process that shares this one's memory and does nothing; returns its number. The kernel reports the end
+    of a program after its memory is freed, and 100 MB take longer than most programs run; with a keeper nothing has to
+    be freed before the report. Process 1 kills the keeper with everything else.
 
-    It is process 1's child, not this one's, shares the open files, so that one which the program closes is closed, and
-    hears no signal. Giving the memory back is for when nobody needs the processor: its nice value is 19, which it has
-    from the thread that makes it, since a process cannot take its own back and can change no other's."""
+    The keeper is a child of process 1 and not of this process. It shares the open files, so that a file that the
+    program closes is closed, and blocks all signals. Its memory is freed at nice value 19, so that other programs go
+    first. It inherits that value from the thread that makes it, because a process can neither lower its own value again
+    nor change that of another."""
     import _thread
     from _signal import SIG_BLOCK, pthread_sigmask, valid_signals
     from time import sleep
@@ -310,8 +312,8 @@ def _keep(ctypes):
     made.acquire()
     _thread.start_new_thread(make, ())
     made.acquire()
-    # Nobody waits for this yet. A thread of that nice value takes a while to leave a busy machine, and until then the
-    # program would count two.
+    # No request waits for this yet. On a busy machine a thread of that nice value takes time to exit, and until then
+    # the program would see two threads.
     for _ in range(_LEAVES_WITHIN_MS):
         if os.stat("/proc/self/task").st_nlink == _ONE_THREAD:
             break
@@ -326,7 +328,7 @@ def _leave_out(modules):
 
 
 def _is_for_another(shelf, variables):
-    """Whether the program would notice that this interpreter had begun without it."""
+    """Whether the program could observe that this interpreter was started before it."""
     if any(variable.startswith(_READ_AT_START) for variable in variables):
         return True
     try:
@@ -336,7 +338,7 @@ def _is_for_another(shelf, variables):
 
 
 def wait(lend_the_font_list):
-    """Returns when there is a program, with the interpreter as the program would have found it."""
+    """Returns when the program arrives, with the interpreter in the state that a plain start would have."""
     control = _Control(int(os.environ.pop("SANDBOX_CONTROL_FD")))
     is_spare = os.environ.pop("SANDBOX_SPARE", None)
     control.say(b"u")
@@ -368,7 +370,7 @@ def wait(lend_the_font_list):
         os.close(null)
     if _is_for_another(shelf, [os.fsdecode(variable) for variable in variables]):
         if keeper > 0:
-            os.kill(keeper, 9)  # nobody needs this memory
+            os.kill(keeper, 9)  # its memory is not needed
         os.execv(sys.executable, sys.orig_argv + arguments)
     sys.argv += arguments
     sys.orig_argv += arguments

@@ -1,18 +1,18 @@
-"""Runs in every Python of this image before the program: where modules come from, and when output leaves.
+"""Runs in every Python of this image before the program: sets the import path and the buffering of output.
 
-Python looks for this module along the standard paths, and /data is not one of them yet: a file that an earlier program
-left in /data cannot take its place. It imports nothing, because every import here is paid for by every run.
+Python finds this module on the standard paths, and /data is not one of them yet: a file that an earlier program left in
+/data cannot replace it. It imports nothing, because every run would pay for that.
 """
 
 import sys
 
-# A program that is stopped by a limit has shown what it printed, and lines of threads and processes stay whole.
+# A program that is stopped by a limit keeps its printed lines, and lines of threads and processes stay whole.
 if sys.stdout is not None:
     sys.stdout.reconfigure(line_buffering=True)
 
 
 class _WhenMatplotlibComes:
-    """Prepares matplotlib when, and only when, a program asks for it."""
+    """Prepares matplotlib only when a program imports it."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
@@ -25,7 +25,7 @@ class _WhenMatplotlibComes:
 
     @staticmethod
     def _lend_the_font_list():
-        # matplotlib wants a folder it may write to. Making the font list anew would take seconds.
+        # matplotlib needs a writable folder. Building a new font list would take seconds.
         import os
 
         if "MPLCONFIGDIR" in os.environ:
@@ -59,11 +59,11 @@ sys.meta_path.insert(0, _WhenMatplotlibComes)
 import os  # noqa: E402  # it is loaded since before this module
 
 if "SANDBOX_CONTROL_FD" in os.environ:
-    # Started ahead of its program: this returns when there is one.
+    # Started ahead of its program: this returns when the program arrives.
     import sandbox_warm
 
     del sys.modules["sandbox_warm"]
     sandbox_warm.wait(_WhenMatplotlibComes._lend_the_font_list)
 
-# As if the program lay in /data: its neighbours can be imported. Nothing is imported between this and the program.
+# As if the program were in /data: files there can be imported. Nothing is imported between this line and the program.
 sys.path.insert(0, "/data")

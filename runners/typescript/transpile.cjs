@@ -1,6 +1,6 @@
 'use strict';
-// Turns TypeScript into JavaScript as Node loads it: the program and what it imports from /data. Types are removed, not
-// checked. Source maps make stack traces speak of the lines that the user wrote.
+// Transpiles TypeScript when Node loads it: the program and its imports from /data. Types are removed, not checked.
+// Source maps give stack traces the user's line numbers.
 
 const fs = require('node:fs');
 const { registerHooks } = require('node:module');
@@ -10,20 +10,20 @@ const { transformSync } = require('@swc/core');
 const SOURCE = /\.([cm]?ts|tsx)$/;
 const PROGRAM = 'file:///tmp/main.ts';
 
-// Two kinds of decorators share one syntax. Most programs mean the older kind (as NestJS, TypeORM and experimentalDecorators
-// do); one that uses what only the standard kind has, means that.
+// Two kinds of decorators share one syntax. Most programs use the older kind (NestJS, TypeORM, experimentalDecorators);
+// a program that uses features of the standard kind gets that.
 const STANDARD_DECORATORS =
   /\b(Class\w*|)DecoratorContext\b|\bcontext\.(addInitializer|kind|name|access|metadata)\b|^\s*(@\w.*\s)?(public |private |static )*accessor\s+[\w#]/m;
-// An older decorator of a field works through the prototype, which a field that is defined anew would hide.
+// An older field decorator uses the prototype, which a newly defined field would hide.
 const ANY_DECORATOR = /^\s*@\w/m;
-// An ES module by default: that is what gives top-level await. These can only be meant for CommonJS.
+// An ES module by default, for top-level await. These assignments exist only in CommonJS.
 const COMMONJS = /^\s*(module\.)?exports\b.*=|^\s*export\s*=/m;
-// In an ES module `require.main` is the global one (see modules.cjs), and so only the program may ask for it. A neighbour
-// that does is given nothing, in as many characters.
+// In an ES module `require.main` is the global one (see modules.cjs), so only the program may read it. In other modules
+// it is replaced by an undefined value of the same length.
 const REQUIRE_MAIN = /\brequire\.main\b/g;
 const NOTHING = '(undefined) ';
-// An imported CommonJS module gets a `require` that knows no hooks; this one does. The first line of such a module is
-// "use strict" alone, so no line of the user's moves.
+// An imported CommonJS module gets a `require` without hooks; this one has them. The first line of such a module is
+// only "use strict", so the user's line numbers stay.
 const REQUIRE = '"use strict";require=require("node:module").createRequire(__filename);';
 
 const loaded = new Map(); // Node asks twice for an entry point that turns out to be an ES module
@@ -53,7 +53,7 @@ function isCommonJs(url, source) {
   return COMMONJS.test(source);
 }
 
-// From swc's report, as Node would print it: place, line, caret, error.
+// Formats the report of swc as Node would: position, line, caret, error.
 function diagnosis(file, report) {
   const found = [];
   let number;
@@ -100,7 +100,7 @@ registerHooks({
   },
 });
 
-// Started ahead of its program: this returns when there is one.
+// Started ahead of its program: this returns when the program arrives.
 if (process.env.SANDBOX_CONTROL_FD) {
   require('./warm.cjs')(() => {
     const source = 'enum Warm { Up = 1 }\nexport class Example<T> { constructor(private readonly value: T) {} }\n';

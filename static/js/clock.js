@@ -1,5 +1,5 @@
-// Owns the running clock. It shows how long the program has run so far, as this page knows it; the server's own figure
-// takes its place at the end.
+// Owns the running clock: how long the program has run so far by this page's clock. The server's own figure replaces it
+// at the end.
 import { byId, showText } from "./dom.js";
 import { duration } from "./text.js";
 
@@ -13,7 +13,7 @@ export class Clock {
     return this.#timer !== 0;
   }
 
-  /** Begins to run; `elapsed` milliseconds have gone by. */
+  /** Starts at `elapsed` milliseconds. */
   start(elapsed = 0) {
     this.stop();
     const began = performance.now() - elapsed;
@@ -34,7 +34,7 @@ export class Clock {
   }
 }
 
-// Of one width within a minute, so that nothing beside it moves.
+// One decimal, so that the width stays the same within a minute.
 function running(milliseconds) {
   if (milliseconds >= 60_000) return duration(milliseconds);
   return `${(Math.floor(milliseconds / TICK_MS) / 10).toFixed(1)} s`;

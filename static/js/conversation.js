@@ -1,4 +1,4 @@
-// Owns which conversation the page works in: a new one in a new tab, the same one after a reload, any that is typed.
+// Owns the choice of the conversation: a new one in a new tab, the same one after a reload, or any id that is entered.
 import { byId, el, showText } from "./dom.js";
 import { store } from "./store.js";
 
@@ -37,7 +37,10 @@ export class Conversation {
     if (id === this.id) return this.#show();
     if (VALID.test(id)) return this.#open(id);
     this.#input.setAttribute("aria-invalid", "true");
-    showText(byId("conversation-error"), "1 to 128 letters, digits, dots, hyphens or underscores, beginning with a letter or digit.");
+    showText(
+      byId("conversation-error"),
+      "1 to 128 letters, digits, dots, hyphens or underscores, beginning with a letter or digit.",
+    );
   }
 
   #open(id) {
@@ -56,9 +59,10 @@ export class Conversation {
   }
 }
 
-// randomUUID exists in secure contexts only; a plain address in a local network is none.
+// randomUUID exists in secure contexts only, and plain HTTP to a local address is not one.
 function freshId() {
-  const random = crypto.randomUUID?.() ?? [...crypto.getRandomValues(new Uint8Array(16))]
-    .map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  const random =
+    crypto.randomUUID?.() ??
+    [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   return `web-${random}`;
 }

@@ -1,4 +1,4 @@
-// Owns the page of the API: reads openapi.json and shows it. Text arrives as text; nothing here parses markup.
+// Owns the API page: reads openapi.json and shows it. All text is inserted as text nodes.
 import { byId, el } from "./dom.js";
 
 const METHODS = ["get", "post", "put", "delete"];
@@ -6,7 +6,7 @@ const DEPTH_MAX = 5;
 
 let schemas = {};
 
-/** A schema without its reference, and the name that it had. */
+/** A schema with its reference resolved, and the name of the reference. */
 function resolve(schema) {
   const name = schema?.$ref?.split("/").pop();
   return name ? [schemas[name] ?? {}, name] : [schema ?? {}, null];
@@ -24,17 +24,29 @@ function kindOf(schema) {
 
 function boundsOf(schema) {
   const [real] = resolve(schema);
-  const words = { minimum: "at least", maximum: "at most", minLength: "min. characters:", maxLength: "max. characters:", maxItems: "max. items:", default: "default" };
-  return Object.entries(words).filter(([key]) => real[key] !== undefined).map(([key, word]) => `${word} ${real[key]}`).join(", ");
+  const words = {
+    minimum: "at least",
+    maximum: "at most",
+    minLength: "min. characters:",
+    maxLength: "max. characters:",
+    maxItems: "max. items:",
+    default: "default",
+  };
+  return Object.entries(words)
+    .filter(([key]) => real[key] !== undefined)
+    .map(([key, word]) => `${word} ${real[key]}`)
+    .join(", ");
 }
 
-/** The members of an object, of what is in a list, or of each alternative. */
+/** The members of an object, of a list's items, or of each alternative. */
 function details(schema, depth) {
   const [real, name] = resolve(schema);
   if (depth > DEPTH_MAX) return null;
   if (real.enum) return name ? el("p", { class: "kind" }, kindOf(real)) : null;
   if (real.type === "array") return details(real.items, depth);
-  const parts = [...(real.allOf ?? []), ...(real.oneOf ?? []), ...(real.anyOf ?? [])].map((part) => details(part, depth)).filter(Boolean);
+  const parts = [...(real.allOf ?? []), ...(real.oneOf ?? []), ...(real.anyOf ?? [])]
+    .map((part) => details(part, depth))
+    .filter(Boolean);
   const list = real.properties ? members(real, depth) : null;
   if (!list && parts.length === 0) return null;
   return el("div", { class: "answers" }, list, ...parts);
@@ -43,7 +55,15 @@ function details(schema, depth) {
 function members(schema, depth) {
   const list = el("dl", { class: "members" });
   for (const [name, member] of Object.entries(schema.properties)) {
-    list.append(...memberRow(name, member, (schema.required ?? []).includes(name), member.description ?? resolve(member)[0].description, depth));
+    list.append(
+      ...memberRow(
+        name,
+        member,
+        (schema.required ?? []).includes(name),
+        member.description ?? resolve(member)[0].description,
+        depth,
+      ),
+    );
   }
   return list;
 }
@@ -53,15 +73,21 @@ function memberRow(name, schema, must, description, depth) {
   const bounds = boundsOf(schema);
   return [
     el("dt", {}, name, must ? el("span", { class: "must" }, " required") : null),
-    el("dd", {},
+    el(
+      "dd",
+      {},
       el("div", { class: "kind" }, bounds ? `${kindOf(schema)} (${bounds})` : kindOf(schema)),
       description ? el("div", {}, description) : null,
-      inner ? el("details", {}, el("summary", {}, "What is in it"), inner) : null),
+      inner ? el("details", {}, el("summary", {}, "Members"), inner) : null,
+    ),
   ];
 }
 
 function curl(method, path, operation) {
-  const lines = [`curl${method === "get" ? "" : ` -X ${method.toUpperCase()}`} "${location.origin}${path}"`, `  -H "Authorization: Bearer $MCP_API_TOKEN"`];
+  const lines = [
+    `curl${method === "get" ? "" : ` -X ${method.toUpperCase()}`} "${location.origin}${path}"`,
+    `  -H "Authorization: Bearer $MCP_API_TOKEN"`,
+  ];
   const kinds = Object.keys(operation.requestBody?.content ?? {});
   if (kinds[0]) lines.push(`  -H "Content-Type: ${kinds[0]}"`);
   if (kinds[0] === "application/json") {
@@ -77,21 +103,38 @@ function example(body) {
 }
 
 function operationCard(method, path, operation) {
-  const card = el("section", { class: "card", id: operation.operationId },
+  const card = el(
+    "section",
+    { class: "card", id: operation.operationId },
     el("h3", {}, operation.summary ?? operation.operationId),
-    el("div", { class: "route" }, el("span", { class: `method ${method}` }, method.toUpperCase()), el("span", {}, path)),
-    operation.description ? el("p", { class: "about" }, operation.description) : null);
+    el(
+      "div",
+      { class: "route" },
+      el("span", { class: `method ${method}` }, method.toUpperCase()),
+      el("span", {}, path),
+    ),
+    operation.description ? el("p", { class: "about" }, operation.description) : null,
+  );
   if (operation.parameters?.length) {
     const list = el("dl", { class: "members" });
     for (const one of operation.parameters) {
       list.append(...memberRow(one.name, one.schema, one.required, `${one.description ?? ""} (${one.in})`, 0));
     }
-    card.append(el("h4", {}, "Arguments"), list);
+    card.append(el("h4", {}, "Parameters"), list);
   }
   for (const [kind, content] of Object.entries(operation.requestBody?.content ?? {})) {
-    card.append(el("h4", {}, "Body"), el("div", { class: "kind" }, kind), details(content.schema, 0) ?? el("p", {}, operation.requestBody.description ?? "Any bytes."));
+    card.append(
+      el("h4", {}, "Body"),
+      el("div", { class: "kind" }, kind),
+      details(content.schema, 0) ?? el("p", {}, operation.requestBody.description ?? "Any bytes."),
+    );
   }
-  card.append(el("h4", {}, "Answers"), answers(operation.responses), el("h4", {}, "Try it"), el("pre", {}, el("code", {}, curl(method, path, operation))));
+  card.append(
+    el("h4", {}, "Responses"),
+    answers(operation.responses),
+    el("h4", {}, "Try it"),
+    el("pre", {}, el("code", {}, curl(method, path, operation))),
+  );
   return card;
 }
 
@@ -100,10 +143,16 @@ function answers(responses) {
   for (const [status, response] of Object.entries(responses)) {
     const [kind, content] = Object.entries(response.content ?? {})[0] ?? [];
     const inner = content ? details(content.schema, 0) : null;
-    list.append(el("div", {},
-      el("span", { class: "status" }, status === "default" ? "else" : status), ` ${response.description} `,
-      kind ? el("span", { class: "kind" }, kind) : null,
-      inner ? el("details", {}, el("summary", {}, kindOf(content.schema)), inner) : null));
+    list.append(
+      el(
+        "div",
+        {},
+        el("span", { class: "status" }, status === "default" ? "other" : status),
+        ` ${response.description} `,
+        kind ? el("span", { class: "kind" }, kind) : null,
+        inner ? el("details", {}, el("summary", {}, kindOf(content.schema)), inner) : null,
+      ),
+    );
   }
   return list;
 }
@@ -115,7 +164,13 @@ function show(spec) {
   content.replaceChildren(
     el("h1", {}, `${spec.info.title} API`),
     el("p", { class: "about" }, spec.info.description),
-    el("p", { class: "about" }, "Each request carries the header “Authorization: Bearer” with the server's token. Errors are problem details (RFC 9457): decide on “code”, show “detail”."));
+    el(
+      "p",
+      { class: "about" },
+      "Each request needs the header “Authorization: Bearer” with the server's token. Errors are problem details " +
+        "(RFC 9457): programs decide on “code”, people read “detail”.",
+    ),
+  );
   for (const tag of spec.tags ?? []) {
     const cards = [];
     for (const [path, item] of Object.entries(spec.paths)) {
@@ -124,8 +179,17 @@ function show(spec) {
       }
     }
     if (cards.length === 0) continue;
-    contents.append(el("h2", {}, tag.name), ...cards.map(([operation]) => el("a", { href: `#${operation.operationId}` }, operation.summary.replace(/\.$/, ""))));
-    content.append(el("h2", {}, tag.name), el("p", { class: "about" }, tag.description), ...cards.map(([, card]) => card));
+    contents.append(
+      el("h2", {}, tag.name),
+      ...cards.map(([operation]) =>
+        el("a", { href: `#${operation.operationId}` }, operation.summary.replace(/\.$/, "")),
+      ),
+    );
+    content.append(
+      el("h2", {}, tag.name),
+      el("p", { class: "about" }, tag.description),
+      ...cards.map(([, card]) => card),
+    );
   }
   content.setAttribute("aria-busy", "false");
   if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
@@ -136,5 +200,7 @@ try {
   if (!answer.ok) throw new Error(`openapi.json: ${answer.status}`);
   show(await answer.json());
 } catch (error) {
-  byId("content").replaceChildren(el("p", { class: "placeholder" }, `The description could not be read: ${error.message}`));
+  byId("content").replaceChildren(
+    el("p", { class: "placeholder" }, `The API description could not be read: ${error.message}`),
+  );
 }

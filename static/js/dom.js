@@ -1,5 +1,4 @@
-// Owns how the page makes and finds elements. Text always arrives as text nodes; nothing here, or anywhere in the page,
-// parses markup.
+// Owns making and finding elements. Text is always inserted as text nodes; no code of the page parses markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -9,7 +8,7 @@ export function byId(id) {
   return found;
 }
 
-/** An element with attributes (false and undefined leave one out) and children (strings become text). */
+/** An element with attributes (false and undefined omit one) and children (strings become text). */
 export function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {

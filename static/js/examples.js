@@ -1,5 +1,5 @@
-// Owns the examples. Each runs as it stands on the runners of this repository; the menu offers those whose language the
-// server lists. The first of a language is also what an untouched editor shows.
+// Owns the examples. Each runs unchanged on the runners of this repository; the menu offers those whose language the
+// server has. An untouched editor shows the first one of its language.
 
 export const EXAMPLES = [
   {
@@ -34,7 +34,7 @@ print(summary)
 print()
 print("Best month:", sales.groupby("month")["revenue"].sum().idxmax())
 
-# The working directory is /data: what is written there can be downloaded.
+# The working directory is /data: files written there can be downloaded.
 summary.to_csv("out.csv")
 print("Wrote out.csv")
 `,
@@ -140,7 +140,7 @@ export function firstExample(language) {
   return EXAMPLES.find((example) => example.language === language) ?? null;
 }
 
-/** Whether a text is an example or nothing at all, so that it can be replaced without loss. */
+/** Whether a text is empty or an example, so that it can be replaced without loss. */
 export function isPristine(text) {
   return text.trim() === "" || EXAMPLES.some((example) => example.code === text);
 }

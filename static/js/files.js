@@ -1,9 +1,7 @@
 // Owns the files panel: which files the conversation has, what the last run did to them, and deleting them.
 import { byId, showText } from "./dom.js";
-import { confirmAction } from "./confirm.js";
-import { fileRow, keyOf } from "./file-row.js";
-import { isExpired } from "./links.js";
-import { announce, page, toast } from "./page.js";
+import { fileRow, isExpired, keyOf } from "./file-view.js";
+import { announce, confirmAction, page, toast } from "./page.js";
 import { visibleName } from "./text.js";
 
 export class Files {
@@ -27,28 +25,33 @@ export class Files {
     });
   }
 
-  /** Another conversation is open: nothing of the old one may stay in sight. */
+  /** Clears the list for another conversation, then fills it. */
   async reset() {
     this.#changes.clear();
     this.#show([], false);
     await this.refresh();
   }
 
-  /** A run of the open conversation ended and made or changed these; whether it deleted some, the server knows. */
+  /** Marks the files that a finished run made or changed, then asks the server, since the run may have deleted some. */
   showRun(made) {
     this.#changes = new Map(made.map((file) => [keyOf(file), file.change]));
-    const others = this.#files.filter((file) => !this.#changes.has(keyOf(file))).map((file) => ({ ...file, change: "unchanged" }));
+    const others = this.#files
+      .filter((file) => !this.#changes.has(keyOf(file)))
+      .map((file) => ({ ...file, change: "unchanged" }));
     this.#show([...made, ...others], false);
     return this.refresh();
   }
 
-  /** Asks the server again; resolves to whether it answered. */
+  /** Reloads the list; resolves to whether the server answered. */
   async refresh() {
     const asked = ++this.#asked;
     try {
       const { files = [], truncated = false } = await this.#client.listFiles(this.#conversation());
       if (asked !== this.#asked) return false;
-      this.#show(files.map((file) => ({ ...file, change: this.#changes.get(keyOf(file)) ?? file.change })), truncated);
+      this.#show(
+        files.map((file) => ({ ...file, change: this.#changes.get(keyOf(file)) ?? file.change })),
+        truncated,
+      );
       return true;
     } catch (error) {
       if (asked === this.#asked) this.#failed("The files could not be listed", error);
@@ -61,7 +64,10 @@ export class Files {
     byId("files").replaceChildren(...files.map((file) => fileRow(file, () => this.#delete(file))));
     byId("files-count").textContent = files.length ? `${files.length}${truncated ? "+" : ""}` : "";
     byId("files-empty").hidden = files.length > 0;
-    showText(byId("files-notice"), truncated ? "Only the first files are listed. Delete some, or pack them into one archive." : "");
+    showText(
+      byId("files-notice"),
+      truncated ? "Only the first files are listed. Delete some, or pack them into one archive." : "",
+    );
   }
 
   async #delete(file) {
@@ -82,9 +88,9 @@ export class Files {
 
   async #openLink(event) {
     const link = event.target.closest("a[data-expires]");
-    if (!link || !isExpired({ urlExpiresAt: link.dataset.expires })) return;
+    if (!link || !isExpired(link.dataset.expires)) return;
     event.preventDefault();
-    if (await this.refresh()) toast("The link had expired. The list is fresh now: try again.");
+    if (await this.refresh()) toast("The link had expired. The list is up to date now: try again.");
   }
 
   #failed(what, error) {

@@ -1,16 +1,16 @@
-// Owns following one run to its end, whatever the connection does: it is opened again where it broke, and an event is
-// told once. Knows nothing of the page.
-import { ServerError } from "./server-error.js";
+// Owns following one run to its end: reads its events, reconnects after the last one received, and passes each event on
+// once. Knows nothing of the page.
+import { ServerError } from "./client.js";
 
 const LAST = new Set(["finished", "failed"]);
-// The server says something every 15 s. Three silences in a row are a dead connection.
+// The server sends at least a comment every 15 s; after three missing ones the connection counts as dead.
 const SILENCE_MS_MAX = 45_000;
 const RETRY_MS = [250, 500, 1000, 2000, 5000];
 const ATTEMPTS_MAX = 30;
 
 /**
- * Resolves when the run's last event was told. Throws what is wrong when the server refuses or does not come back, and the
- * signal's reason when it is aborted. `onLost()` and `onBack()` tell of the connection.
+ * Resolves after the run's last event. Throws a ServerError when the server refuses or does not come back, and the
+ * signal's reason when it is aborted. `onLost()` and `onBack()` report the connection.
  */
 export async function follow({ client, runId, signal, onEvent, onLost, onBack }) {
   let after = 0;
@@ -32,39 +32,42 @@ export async function follow({ client, runId, signal, onEvent, onLost, onBack })
     if (attempt === 0) onLost();
     await pause(RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)], signal);
   }
-  throw new ServerError("The connection to the server is lost and did not come back: what became of the run is not known here. "
-    + "Reload the page when the server is there again.", { code: "lost" });
+  throw new ServerError(
+    "The connection to the server is lost and could not be restored, so the end of the run is not known here. " +
+      "Reload the page when the server is reachable again.",
+    { code: "lost" },
+  );
 }
 
-// A null says that the connection stands.
+// Yields null when the connection is established.
 async function* events(client, runId, after, signal) {
   const silence = new AbortController();
   const either = AbortSignal.any([signal, silence.signal]);
   let timer;
-  const heard = () => {
+  const alive = () => {
     clearTimeout(timer);
     timer = setTimeout(() => silence.abort(), SILENCE_MS_MAX);
   };
-  heard();
+  alive();
   try {
-    const body = await client.events(runId, after, { signal: either });
+    const body = await client.runEvents(runId, after, { signal: either });
     if (!body) return;
     yield null;
-    yield* parse(body, heard);
+    yield* parse(body, alive);
   } finally {
     clearTimeout(timer);
   }
 }
 
-// Only the data is of use: it names its own number and kind.
-async function* parse(body, heard) {
+// Reads the `data` fields only: the JSON names its own number and kind.
+async function* parse(body, alive) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   try {
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
-      heard();
+      alive();
       const whole = (rest + value).split("\n\n");
       rest = whole.pop();
       for (const message of whole) {
@@ -77,13 +80,13 @@ async function* parse(body, heard) {
   }
 }
 
-// A stream that ends well without the last event: the run was over and told already, or a proxy closed it.
+// A stream that ends without the last event: all events were received before, or a proxy closed it.
 async function isOver(client, runId, after, signal) {
-  const { state, newestEvent } = await client.get(runId, { signal });
+  const { state, newestEvent } = await client.getRun(runId, { signal });
   return state === "finished" && newestEvent <= after;
 }
 
-/** Waits, or until the browser finds the network again. */
+// Ends early when the browser is online again.
 function pause(milliseconds, signal) {
   return new Promise((resolve, reject) => {
     const done = () => {

@@ -1,5 +1,5 @@
-// Owns the row of this conversation's runs, newest first: one button each, one stop of the Tab key for all of them; the
-// arrow keys move between them.
+// Owns the row of this conversation's runs, newest first: a button for each, one tab stop for all; the arrow keys move
+// between them.
 import { byId, el, icon } from "./dom.js";
 import { displayName } from "./languages.js";
 import { duration, visibleName } from "./text.js";
@@ -12,7 +12,7 @@ export class History {
   #runs = [];
   #chosen = null;
 
-  /** `onChoose(run)` is called when the user wants to see one. */
+  /** `onChoose(run)` is called when the user selects one. */
   constructor(onChoose) {
     this.#list.addEventListener("click", (event) => {
       const run = this.#runs.find(({ runId }) => runId === event.target.closest("button")?.dataset.run);
@@ -21,7 +21,7 @@ export class History {
     this.#list.addEventListener("keydown", (event) => this.#step(event));
   }
 
-  /** Shows these runs, as `/v1` lists them. */
+  /** Shows runs in the form of `/v1`. */
   show(runs) {
     this.#runs = runs;
     const focused = this.#list.contains(document.activeElement) ? document.activeElement.dataset.run : null;
@@ -31,14 +31,14 @@ export class History {
     if (focused) this.#buttonOf(focused)?.focus();
   }
 
-  /** A run that is listed goes on its way. */
+  /** Changes the state of a listed run. */
   update(runId, state) {
     if (this.#runs.some((run) => run.runId === runId)) {
       this.show(this.#runs.map((run) => (run.runId === runId ? { ...run, state } : run)));
     }
   }
 
-  /** Marks the one whose output is shown. */
+  /** Marks the run whose output is shown. */
   choose(runId) {
     this.#chosen = runId;
     const buttons = [...this.#list.querySelectorAll("button")];
@@ -71,10 +71,23 @@ function chip(run) {
   const language = visibleName(displayName(run.language));
   const took = run.state === "finished" && !run.error ? duration(run.wallMs) : "";
   const detail = took || { queued: "waiting", running: "now" }[run.state];
-  const asked = new Date(run.createdAt).toLocaleTimeString();
-  const words = `${text}, asked for at ${asked}`;
-  return el("button", {
-    class: "chip", type: "button", title: words, "data-testid": "history-run", "data-run": run.runId,
-    "data-ended": outcome.ended, "data-kind": kind, "data-exit-code": outcome.exitCode,
-  }, icon(symbol), el("span", {}, language), el("span", { class: "chip-detail" }, detail ?? ""), el("span", { class: "sr-only" }, `, ${words}`));
+  const created = new Date(run.createdAt).toLocaleTimeString();
+  const words = `${text}, requested at ${created}`;
+  return el(
+    "button",
+    {
+      class: "chip",
+      type: "button",
+      title: words,
+      "data-testid": "history-run",
+      "data-run": run.runId,
+      "data-ended": outcome.ended,
+      "data-kind": kind,
+      "data-exit-code": outcome.exitCode,
+    },
+    icon(symbol),
+    el("span", {}, language),
+    el("span", { class: "chip-detail" }, detail ?? ""),
+    el("span", { class: "sr-only" }, `, ${words}`),
+  );
 }

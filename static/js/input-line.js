@@ -1,10 +1,10 @@
-// Owns the line below the output where a person types to the program that runs. What is sent is on its way one piece at a
-// time, in order; what the server did not take is back in the field. Shown for one run at a time, and hidden without one.
+// Owns the input line below the output, for the program that runs. Pieces are sent one at a time, in order; what the
+// server refuses returns to the field. Shown for one run at a time, hidden otherwise.
 import { byId, showText } from "./dom.js";
 import { announce } from "./page.js";
 import { plural, visibleName } from "./text.js";
 
-// A program that ends at once makes no line come and go.
+// The line appears late, so that a short program does not make it flash.
 const SHOWN_AFTER_MS = 300;
 const ANNOUNCED_CHARS_MAX = 100;
 
@@ -15,16 +15,19 @@ export class InputLine {
   #row = byId("input-line");
   #field = byId("input-field");
   #error = byId("input-error");
-  /** The run that is typed to: `{ runId, pieces, ended }`. Its pieces are not taken yet; ended, it is sent no more. */
+  /** `{ runId, pieces, ended }`: `pieces` wait for the server; `ended` when no more input follows. */
   #line = null;
   #timer = 0;
 
-  /** `onTyped(runId, text)` is told what is sent, and gives back a function that is called when it was not taken. */
+  /**
+   * `onTyped(runId, text)` shows what is sent and returns a function that removes it, called when the server refuses
+   * it.
+   */
   constructor({ client, onTyped, onFailure }) {
     this.#client = client;
     this.#onTyped = onTyped;
     this.#onFailure = onFailure;
-    // Enter is a line's end here, on every keyboard; lines that are pasted stay as they are.
+    // Enter sends, on every keyboard; newlines in pasted text stay.
     this.#field.addEventListener("beforeinput", (event) => {
       if (event.inputType !== "insertLineBreak" && event.inputType !== "insertParagraph") return;
       event.preventDefault();
@@ -40,7 +43,10 @@ export class InputLine {
     byId("input-end").addEventListener("click", () => this.#submit(true));
   }
 
-  /** A program runs that can be typed to. What was begun for it and not sent is still there. `onShow()` is told when it is seen. */
+  /**
+   * Opens the line for a run, with its unsent text if it was open before. `onShow()` is called when the line becomes
+   * visible.
+   */
   open(runId, onShow) {
     if (this.#line?.runId !== runId) {
       this.#line = { runId, pieces: [], ended: false };
@@ -51,12 +57,11 @@ export class InputLine {
     if (!this.#line.ended) this.#timer = setTimeout(() => this.#show(onShow), SHOWN_AFTER_MS);
   }
 
-  /** No program that is shown can be typed to. */
   close() {
     clearTimeout(this.#timer);
     const focused = this.#row.contains(document.activeElement);
     this.#row.hidden = true;
-    // Not to a button: the Enter after the last line would press it.
+    // Focus does not go to a button, because one more Enter would press it.
     if (focused) byId("output-body").focus({ preventScroll: true });
   }
 
@@ -66,7 +71,7 @@ export class InputLine {
     announce("The program runs. A line for its input is below the output.");
   }
 
-  /** What is in the field is a line, and with `last` the end of the input comes after it. */
+  // Sends the field as a line, and with `last` the end of the input after it.
   #submit(last) {
     const line = this.#line;
     if (!line || line.ended || this.#row.hidden) return;
@@ -75,7 +80,7 @@ export class InputLine {
     this.#field.value = "";
     showText(this.#error, "");
     line.ended = last;
-    line.pieces.push({ text, last, takeBack: text ? this.#onTyped(line.runId, text) : () => {} });
+    line.pieces.push({ text, last, remove: text ? this.#onTyped(line.runId, text) : () => {} });
     if (line.pieces.length === 1) this.#send(line);
   }
 
@@ -88,15 +93,15 @@ export class InputLine {
         return this.#refused(line, error);
       }
       line.pieces.shift();
-      announce(last ? "The input is ended." : sent(text));
+      announce(last ? "The input has ended." : sent(text));
       if (last && line === this.#line) this.close();
     }
   }
 
   #refused(line, error) {
     const pieces = line.pieces.splice(0);
-    for (const piece of pieces) piece.takeBack();
-    // The run is over, or its input was ended elsewhere: nothing is wrong.
+    for (const piece of pieces) piece.remove();
+    // The run finished, or its input was ended elsewhere: not an error.
     const over = error.status === 404 || error.status === 409;
     line.ended = over;
     if (line !== this.#line) return;
@@ -110,5 +115,7 @@ export class InputLine {
 
 function sent(text) {
   const lines = text.split("\n").length - 1;
-  return lines > 1 ? `Sent ${plural(lines, "line")}.` : `Sent: ${visibleName(text.trimEnd()).slice(0, ANNOUNCED_CHARS_MAX)}`;
+  return lines > 1
+    ? `Sent ${plural(lines, "line")}.`
+    : `Sent: ${visibleName(text.trimEnd()).slice(0, ANNOUNCED_CHARS_MAX)}`;
 }

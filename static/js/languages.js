@@ -1,5 +1,4 @@
-// Owns what the page knows about a language by name: how to write it and how to colour it. Any other language the server
-// lists works too, as plain text.
+// Owns display names and editor modes of known languages. Any other language of the server works too, as plain text.
 import { StreamLanguage, indentUnit, javascript, python, ruby, shell } from "../vendor/codemirror.js";
 
 const four = indentUnit.of("    ");

@@ -1,7 +1,7 @@
-// Owns the output panel: verdict, clock, sentence, both streams, images, figures. It is told of one run, event by event.
+// Owns the output panel: verdict, clock, sentence, both streams, images, figures. Shows one run, event by event.
 import { Clock } from "./clock.js";
 import { byId, showText } from "./dom.js";
-import { showImages } from "./images.js";
+import { showImages } from "./file-view.js";
 import { announce } from "./page.js";
 import { store } from "./store.js";
 import { Stream } from "./stream.js";
@@ -27,7 +27,7 @@ export class Output {
     show();
   }
 
-  /** Nothing is shown. */
+  /** Empties the panel. */
   clear(text = "Nothing has run yet.") {
     for (const id of ["sentence", "link", "figures", "verdict"]) byId(id).hidden = true;
     for (const stream of Object.values(this.#streams)) stream.clear();
@@ -37,23 +37,22 @@ export class Output {
     showText(this.#empty, text);
   }
 
-  /** A run is shown from its beginning, as `/v1` tells of it, or one that was only just asked for. */
+  /** Begins to show a run in the form of `/v1`; without one, a run whose request is still on its way. */
   begin(run = { state: "queued" }) {
     this.clear("Nothing printed yet.");
-    this.stand(run);
-    // One that is over is told to its end at once: what it says of an empty beginning is seen by nobody.
+    this.showState(run);
+    // All events of a finished run arrive at once, so the text would only flash.
     this.#empty.hidden = run.state === "finished";
     if (run.state === "running") this.#clock.start(run.wallMs);
   }
 
-  /** Where a run that has not ended is on its way. */
-  stand(run) {
+  /** Shows the state of a run that has not finished. */
+  showState(run) {
     const before = byId("verdict-text").textContent;
     const text = showVerdict(standing(run));
     if (run.position && text !== before) announce(text);
   }
 
-  /** What happened to the run. */
   event(event) {
     const { kind } = event;
     if (kind === "started") this.#started();
@@ -64,20 +63,20 @@ export class Output {
     else if (kind === "failed") this.fail(event.error);
   }
 
-  /** What was typed to the program stands after its question, on either stream; returns how to take it back. */
+  /** Shows sent input after the program's prompt, on the stream that has it; returns a function that removes it. */
   typed(text) {
     this.#empty.hidden = true;
     const { stdout, stderr } = this.#streams;
     return (stderr.isInLine && !stdout.isInLine ? stderr : stdout).typed(text);
   }
 
-  /** The connection is lost, or is back. */
+  /** `state` is `lost` or `back`. */
   link(state) {
     byId("link").hidden = state !== "lost";
     announce(state === "lost" ? "The connection is lost. Trying again." : "Connected again.");
   }
 
-  /** The server, not the program, failed. */
+  /** Shows a failure of the server, as opposed to one of the program. */
   fail(error) {
     byId("link").hidden = true;
     this.#empty.hidden = true;
@@ -90,7 +89,7 @@ export class Output {
     announce(text);
   }
 
-  /** In one column the output is below the editor, out of sight; `whole` says that its lower end is wanted too. */
+  /** Scrolls to the panel where it is below the editor and out of sight; with `whole`, also when its lower end is. */
   reveal({ whole = false } = {}) {
     const card = byId("verdict").closest(".card");
     const { top, bottom } = card.getBoundingClientRect();
@@ -106,9 +105,9 @@ export class Output {
     this.#clock.start();
   }
 
-  #printed(kind, what) {
+  #printed(kind, event) {
     this.#empty.hidden = true;
-    this.#streams[kind].print(what);
+    this.#streams[kind].print(event);
   }
 
   #cut({ stdoutBytes, stderrBytes }) {
@@ -123,7 +122,7 @@ export class Output {
     stderr.end(figures.stderrBytes);
     const verdict = showVerdict(outcome);
     this.#clock.settle(figures.wallMs);
-    // "Exited 0" needs no sentence; every other end does.
+    // "Exited 0" needs no sentence; every other outcome does.
     const quiet = outcome.ended === "exited" && outcome.exitCode === 0;
     showText(byId("sentence"), quiet ? "" : visibleName(outcome.sentence ?? ""));
     const images = showImages(this.#files);
@@ -136,6 +135,6 @@ export class Output {
 function describeFigures({ cpuMs, memoryPeakBytes }) {
   const parts = [];
   if (Number.isFinite(cpuMs)) parts.push(`${duration(cpuMs)} of CPU`);
-  if (Number.isFinite(memoryPeakBytes)) parts.push(`${bytes(memoryPeakBytes)} of memory at the most`);
+  if (Number.isFinite(memoryPeakBytes)) parts.push(`${bytes(memoryPeakBytes)} of memory at peak`);
   return parts.join(" · ");
 }

@@ -1,4 +1,4 @@
-// Owns the page's one state, the banner, the toast and the live region. The state is written to
+// Owns the page's state, the banner, the toast, the live region and the confirmation dialog. The state is written to
 // <html data-state="loading|ready|running|needs-token|error">, where style sheets and tests read it:
 // `error` means that the page cannot work at all; a run that fails leaves it `ready`.
 import { byId } from "./dom.js";
@@ -20,12 +20,12 @@ export const page = {
   },
 };
 
-/** Says something to people who hear the page. */
+/** Announces a text to users of a screen reader. */
 export function announce(text) {
   byId("live").textContent = text;
 }
 
-/** A line across the page that stays until `hideBanner`, with one thing to do about it. */
+/** A line across the page that stays until `hideBanner`, with one action. */
 export function showBanner(text, label, action) {
   byId("banner-text").textContent = text;
   const button = byId("banner-action");
@@ -38,7 +38,7 @@ export function hideBanner() {
   byId("banner").hidden = true;
 }
 
-/** A short note that goes away by itself; with an action it is also reachable by keyboard until then. */
+/** A note that disappears after some seconds, but not while it has the pointer or the keyboard focus. */
 export function toast(text, label, action) {
   clearTimeout(toastTimer);
   const box = byId("toast");
@@ -57,4 +57,20 @@ export function toast(text, label, action) {
     else box.hidden = true;
   };
   toastTimer = setTimeout(leave, TOAST_MS);
+}
+
+/** Asks before something that cannot be undone; resolves to true when the user agrees, false on Escape and Cancel. */
+export function confirmAction({ title, text, yes }) {
+  const dialog = byId("confirm-dialog");
+  byId("confirm-title").textContent = title;
+  byId("confirm-text").textContent = text;
+  byId("confirm-yes").textContent = yes;
+  byId("confirm-yes").onclick = () => dialog.close("yes");
+  byId("confirm-no").onclick = () => dialog.close("no");
+  dialog.returnValue = "no";
+  dialog.showModal();
+  byId("confirm-no").focus();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
 }

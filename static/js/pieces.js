@@ -1,6 +1,6 @@
-// Owns a growing text in the page that never becomes too much for it. It is laid out in pieces, of which the browser draws
-// those in sight; its beginning and its end are kept, and a mark stands for what fell out between. What somebody typed stands
-// in its place and is no part of the text.
+// Owns a growing text of bounded size. It is laid out in pieces, of which the browser draws those in view; the
+// beginning and the end are kept, and a mark replaces what is dropped between them. Typed input is shown in its place
+// and is not part of the text.
 import { el } from "./dom.js";
 
 const PIECE_CHARS = 16 * 1024;
@@ -28,12 +28,11 @@ export class Pieces {
     this.#host.replaceChildren();
   }
 
-  /** Whether something is missing in the middle. */
   get isCut() {
     return this.#gap !== null;
   }
 
-  /** What was appended, and the mark for what is missing. */
+  /** The appended text with the mark for missing output, without typed input. */
   get text() {
     const copy = this.#host.cloneNode(true);
     for (const mark of copy.querySelectorAll(".typed")) mark.remove();
@@ -41,7 +40,7 @@ export class Pieces {
   }
 
   append(text) {
-    for (let rest = text; rest; ) {
+    for (let rest = text; rest;) {
       if (!this.#open) this.#begin();
       const end = endOfPiece(rest, PIECE_CHARS - this.#chars);
       this.#end.appendData(rest.slice(0, end));
@@ -51,7 +50,7 @@ export class Pieces {
     }
   }
 
-  /** Puts lines in that were typed: an element that can be removed again. */
+  /** Inserts typed lines; returns their element. */
   typed(lines) {
     if (!this.#open) this.#begin();
     const mark = el("span", { class: "typed" }, ...lines.flatMap((line) => [el("kbd", {}, line), "\n"]));
@@ -62,7 +61,7 @@ export class Pieces {
     return mark;
   }
 
-  /** Something is missing between what is there and what comes. */
+  /** Marks missing text at this place. */
   cut() {
     this.#close();
     this.#gap ??= this.#host.appendChild(gapMark());
@@ -93,7 +92,7 @@ function gapMark() {
   return el("span", { class: "gap" }, "Some of the output is left out here.\n");
 }
 
-// Whole lines where they fit; a longer line is broken as a terminal would, never inside a surrogate pair.
+// Ends after a whole line where one fits; otherwise inside the line, but never inside a surrogate pair.
 function endOfPiece(text, room) {
   if (text.length <= room) return text.length;
   const newline = text.lastIndexOf("\n", room - 1);

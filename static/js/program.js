@@ -1,4 +1,4 @@
-// Owns what is to be run: the language menu and the examples menu, and how they act on the editor.
+// Owns the language menu and the examples menu, and their effect on the editor.
 import { byId, el } from "./dom.js";
 import { displayName } from "./languages.js";
 import { EXAMPLES, firstExample, isPristine } from "./examples.js";
@@ -21,15 +21,17 @@ export class Program {
     return this.#languages.value;
   }
 
-  /** Whether its programs can be typed to while they run. */
+  /** Whether programs of the chosen language can get input while they run. */
   get takesInput() {
     return this.#find(this.language)?.takesInput === true;
   }
 
-  /** Shows the languages the server lists and picks `wanted`, or what the page opened with, or the first. */
+  /** Shows the languages of the server and selects the current one, `wanted`, Python, or the first. */
   setRunners(runners, wanted) {
     this.#runners = runners.filter((runner) => typeof runner?.language === "string");
-    const current = [this.#editor.language, wanted, "python", this.#runners[0]?.language].find((language) => this.#find(language));
+    const current = [this.#editor.language, wanted, "python", this.#runners[0]?.language].find((language) =>
+      this.#find(language),
+    );
     this.#languages.replaceChildren(...this.#runners.map(languageOption));
     this.#languages.disabled = this.#runners.length === 0;
     if (!this.#runners.length) this.#languages.append(el("option", {}, "No runners"));
@@ -37,12 +39,12 @@ export class Program {
     if (current) this.#choose(this.#find(current).language);
   }
 
-  /** Offers the program of a run that is seen, `{language, code}`, or none. */
+  /** Offers the program `{language, code}` of the run on display, or hides the button. */
   offer(program) {
     const button = byId("reuse");
     button.hidden = !program;
     button.onclick = () => {
-      this.#replace(program, "The run's program took the place of yours.");
+      this.#replace(program, "The run's program replaced yours.");
       this.#editor.focus();
     };
   }
@@ -66,11 +68,14 @@ export class Program {
   }
 
   #fillExamples() {
-    const groups = this.#runners.map(({ language }) => {
-      const options = EXAMPLES.filter((example) => example.language === language)
-        .map((example) => el("option", { value: example.id }, example.title));
-      return options.length ? el("optgroup", { label: displayName(language) }, ...options) : null;
-    }).filter(Boolean);
+    const groups = this.#runners
+      .map(({ language }) => {
+        const options = EXAMPLES.filter((example) => example.language === language).map((example) =>
+          el("option", { value: example.id }, example.title),
+        );
+        return options.length ? el("optgroup", { label: displayName(language) }, ...options) : null;
+      })
+      .filter(Boolean);
     this.#examples.replaceChildren(el("option", { value: "" }, "Examples"), ...groups);
     this.#examples.disabled = groups.length === 0;
   }
@@ -78,7 +83,7 @@ export class Program {
   #load(id) {
     const example = EXAMPLES.find((candidate) => candidate.id === id);
     this.#examples.value = "";
-    if (example) this.#replace(example, "The example took the place of your program.");
+    if (example) this.#replace(example, "The example replaced your program.");
   }
 
   #replace({ language, code }, notice) {

@@ -1,4 +1,4 @@
-// Owns what begins and stops a run by hand: the buttons and the keys.
+// Owns the buttons and keys that start and stop a run.
 import { byId } from "./dom.js";
 import { page } from "./page.js";
 
@@ -31,7 +31,7 @@ export function startButtons({ onRun, onStop }) {
   page.onState((state) => show(state, run, stops));
 }
 
-// The editor has Ctrl+Enter and Escape itself.
+// The editor handles Ctrl+Enter and Escape itself.
 function actionOf(event) {
   const inEditor = event.target.closest?.("#editor");
   const mod = event.ctrlKey || event.metaKey;
@@ -44,7 +44,7 @@ function actionOf(event) {
 
 function show(state, run, stops) {
   const running = state === "running";
-  // Not `disabled` while running: that would throw the keyboard focus away.
+  // Not `disabled` while running: a disabled button loses the keyboard focus.
   run.disabled = state !== "ready" && !running;
   run.setAttribute("aria-disabled", String(state !== "ready"));
   byId("run-label").textContent = running ? "Running" : "Run";

@@ -1,13 +1,13 @@
-// Owns the runs of the open conversation on their way through this page: asked for, watched, stopped, picked up after a
-// reload, shown again. At most one is *live*, and the page is `running` while there is one. A run belongs to the server:
-// leaving the page or the conversation leaves it running.
+// Owns the runs of the open conversation: starts, follows, stops and shows them, and follows a running one again after
+// a reload. At most one is *live*, and the page is `running` while there is one. Runs are detached: closing the page or
+// changing the conversation does not stop them.
 import { follow } from "./follow.js";
 import { announce, page, toast } from "./page.js";
 import { store } from "./store.js";
 import { visibleName } from "./text.js";
-import { Typed } from "./typed.js";
+import { TypedLines } from "./typed-lines.js";
 
-const PLACE_ASKED_EVERY_MS = 1000;
+const PLACE_INTERVAL_MS = 1000;
 const END_WAIT_S = 5;
 
 export class Run {
@@ -19,19 +19,24 @@ export class Run {
   #onShow;
   #onEnd;
   #onFailure;
-  /** A run that is watched: `{ run, wanted, abort, started, files, typed }`. What is shown is live, or from the past. */
+  /**
+   * Two watches `{ run, wanted, abort, started, files, typed }`: the live run, and the one shown (live or finished).
+   */
   #live = null;
   #shown = null;
-  #stopAsked = false;
-  /** What was typed to the runs of this conversation. */
+  #stopRequested = false;
+  /** The TypedLines of each run of this conversation, by run id. */
   #typed = new Map();
-  /** Runs whose end was told here: a list that was on its way may still call them running. */
+  /** Runs whose last event was received: a list requested earlier may still show them as running. */
   #over = new Set();
-  /** Counts openings and listings: an answer to an older question is dropped. */
+  /** Number of the newest open and of the newest listing: answers to older requests are dropped. */
   #opened = 0;
   #listed = 0;
 
-  /** `request()` says what to run; `onShow(runId)` is told which run is seen, `onEnd(files)` and `onFailure(error)` how it went. */
+  /**
+   * `request()` returns what to run. `onShow(runId)` gets the run on display, or null; `onEnd(files)` those of a
+   * finished run.
+   */
   constructor({ client, output, history, input, request, onShow, onEnd, onFailure }) {
     this.#client = client;
     this.#output = output;
@@ -56,17 +61,17 @@ export class Run {
     this.#output.reveal();
     try {
       const request = this.#request();
-      const run = await this.#client.create(request);
+      const run = await this.#client.createRun(request);
       store.remember(run.runId, request);
-      // Another conversation is open by now: the run goes on without the page.
+      // Another conversation was opened meanwhile: the run continues, and this page does not follow it.
       if (opened !== this.#opened) return;
       this.#watch(run, { live: true, wanted: true });
-      if (this.#stopAsked) this.stop();
+      if (this.#stopRequested) this.stop();
       await this.refresh();
     } catch (error) {
       if (opened === this.#opened) {
         this.#output.fail(error);
-        this.#rest();
+        this.#setReady();
       }
       this.#onFailure(error);
     }
@@ -74,45 +79,45 @@ export class Run {
 
   async stop() {
     if (page.state !== "running") return;
-    this.#stopAsked = true;
+    this.#stopRequested = true;
     announce("Stopping");
     if (!this.#live) return;
     try {
-      await this.#client.cancel(this.#live.run.runId);
+      await this.#client.cancelRun(this.#live.run.runId);
     } catch (error) {
       toast(`The run could not be stopped: ${visibleName(error.message)}`);
       this.#onFailure(error);
     }
   }
 
-  /** Something is typed to a run; returns how to take it back. */
+  /** Shows input sent to a run; returns a function that removes it. */
   typed(runId, text) {
     const watch = this.#shown;
     return watch?.run.runId === runId ? watch.typed.add(text, this.#output) : () => {};
   }
 
-  /** A conversation is opened: what goes on in it is picked up, and else its newest run is shown. */
+  /** Opens a conversation: follows its running run, or else shows its newest one. */
   async open() {
     this.#opened += 1;
     this.#leave();
     this.#live?.abort.abort();
     this.#live = null;
     this.#typed.clear();
-    this.#rest();
+    this.#setReady();
     this.#history.show([]);
     this.#output.clear();
     await this.refresh();
   }
 
-  /** Asks the server again which runs there are. */
+  /** Reloads the list of runs. */
   async refresh() {
     const opened = this.#opened;
     const listed = ++this.#listed;
     try {
-      const runs = await this.#client.list(this.#request().conversationId);
+      const runs = await this.#client.listRuns(this.#request().conversationId);
       if (opened !== this.#opened || listed !== this.#listed) return;
       this.#history.show(runs);
-      // The list may be older than what the events told meanwhile.
+      // The list may be older than the events received meanwhile.
       if (this.#live?.started) this.#history.update(this.#live.run.runId, "running");
       const going = runs.find((run) => run.state !== "finished" && !this.#over.has(run.runId));
       if (going && page.state === "ready") this.#watch(going, { live: true });
@@ -127,7 +132,7 @@ export class Run {
     if (this.#shown?.run.runId === runId) return;
     const opened = this.#opened;
     try {
-      const run = await this.#client.get(runId);
+      const run = await this.#client.getRun(runId);
       if (opened !== this.#opened) return;
       const live = this.#live?.run.runId === runId;
       if (live) this.#live.abort.abort();
@@ -140,10 +145,10 @@ export class Run {
     }
   }
 
-  // From its first event on, whatever is known of it already. One that is `wanted` was asked for here.
+  // Shows a run from its first event on. `wanted`: the user started or chose it on this page.
   #watch(run, { live, wanted = false }) {
     this.#leave();
-    const typed = this.#typed.get(run.runId) ?? new Typed();
+    const typed = this.#typed.get(run.runId) ?? new TypedLines();
     this.#typed.set(run.runId, typed);
     typed.rewind();
     const watch = { run, wanted, abort: new AbortController(), started: run.state !== "queued", files: [], typed };
@@ -156,10 +161,10 @@ export class Run {
     this.#onShow(run.runId);
     this.#output.begin(run);
     this.#follow(watch);
-    this.#askPlace(watch);
+    this.#pollPlace(watch);
   }
 
-  // A live run is watched on while another is shown.
+  // A live run is followed further while another one is shown.
   #leave() {
     if (this.#shown !== this.#live) this.#shown?.abort.abort();
     this.#shown = null;
@@ -169,8 +174,11 @@ export class Run {
   }
 
   async #follow(watch) {
-    const { abort: { signal }, run: { runId } } = watch;
-    const shown = (tell) => this.#shown === watch && tell(this.#output);
+    const {
+      abort: { signal },
+      run: { runId },
+    } = watch;
+    const whenShown = (act) => this.#shown === watch && act(this.#output);
     try {
       await follow({
         client: this.#client,
@@ -178,52 +186,59 @@ export class Run {
         signal,
         onEvent: (event) => {
           watch.started ||= event.kind !== "queued";
-          if (event.kind === "started" && this.#live === watch) this.#begun(watch);
+          if (event.kind === "started" && this.#live === watch) this.#started(watch);
           if (event.kind === "file") watch.files.push(event.file);
-          shown((output) => watch.typed.tell(event, output));
+          whenShown((output) => watch.typed.event(event, output));
         },
-        onLost: () => shown((output) => output.link("lost")),
-        onBack: () => shown((output) => output.link("back")),
+        onLost: () => whenShown((output) => output.link("lost")),
+        onBack: () => whenShown((output) => output.link("back")),
       });
       this.#over.add(runId);
     } catch (error) {
       if (signal.aborted) return;
       watch.started = true;
-      shown((output) => output.fail(error));
+      whenShown((output) => output.fail(error));
       this.#onFailure(error);
     }
     if (this.#live === watch) await this.#ended(watch);
   }
 
-  #begun(watch) {
-    const { run: { runId, stdinOpen }, wanted } = watch;
+  #started(watch) {
+    const {
+      run: { runId, stdinOpen },
+      wanted,
+    } = watch;
     this.#history.update(runId, "running");
-    if (stdinOpen && this.#shown === watch) this.#input.open(runId, () => wanted && this.#output.reveal({ whole: true }));
+    if (stdinOpen && this.#shown === watch)
+      this.#input.open(runId, () => wanted && this.#output.reveal({ whole: true }));
   }
 
   async #ended(watch) {
-    const { run: { runId }, files } = watch;
+    const {
+      run: { runId },
+      files,
+    } = watch;
     this.#live = null;
     if (this.#shown === watch) this.#input.close();
-    this.#rest();
+    this.#setReady();
     this.#onEnd(files);
-    // The last event may come a moment before the run is filed as finished.
-    await this.#client.get(runId, { waitS: END_WAIT_S }).catch(() => {});
+    // The last event may arrive shortly before the run is listed as finished.
+    await this.#client.getRun(runId, { waitS: END_WAIT_S }).catch(() => {});
     await this.refresh();
   }
 
-  // Its place in the line is no event: it changes with what others do.
-  async #askPlace(watch) {
+  // Not every change of the place in the queue is an event.
+  async #pollPlace(watch) {
     while (!watch.started && !watch.abort.signal.aborted) {
-      await new Promise((resolve) => setTimeout(resolve, PLACE_ASKED_EVERY_MS));
-      const run = await this.#client.get(watch.run.runId).catch(() => null);
-      if (run?.state === "queued" && !watch.started && this.#shown === watch) this.#output.stand(run);
+      await new Promise((resolve) => setTimeout(resolve, PLACE_INTERVAL_MS));
+      const run = await this.#client.getRun(watch.run.runId).catch(() => null);
+      if (run?.state === "queued" && !watch.started && this.#shown === watch) this.#output.showState(run);
     }
   }
 
-  // Something else may have found out meanwhile that the token is no longer good.
-  #rest() {
-    this.#stopAsked = false;
+  // Leaves `needs-token` and `error` as they are.
+  #setReady() {
+    this.#stopRequested = false;
     if (page.state === "running") page.state = "ready";
   }
 }

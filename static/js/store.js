@@ -1,8 +1,8 @@
-// Owns what this tab remembers: token, theme, conversations, draft. sessionStorage only, so that closing the tab forgets
-// all of it and no other tab can read the token. When storage is switched off the page still works, from memory.
+// Owns what this tab remembers: token, theme, conversations, draft, programs. Only sessionStorage is used, so that
+// closing the tab deletes all of it and no other tab can read the token. Where storage is disabled, memory replaces it.
 
 const PREFIX = "sandbox.";
-// What a browser keeps for a page is about five million characters.
+// Together below the usual limit of a page: five million characters.
 const PROGRAMS_MAX = 40;
 const PROGRAM_CHARS_MAX = 50_000;
 const memory = new Map();
@@ -67,7 +67,7 @@ export const store = {
   set draft(value) {
     write("draft", JSON.stringify(value));
   },
-  /** The program `{language, code}` of a run that was begun in this tab, or null. */
+  /** The program `{language, code}` of a run that was started in this tab, or null. */
   programOf(runId) {
     const kept = readJson("programs");
     return (Array.isArray(kept) && kept.find((program) => program?.runId === runId)) || null;

@@ -1,12 +1,12 @@
-// Owns how one stream of output is shown while it grows: bounded, inert, and drawn at most once a frame. Bytes that are no
-// text, output that is missing, and what was typed to the program are marked as such.
+// Owns one output stream on the page while it grows: bounded, inert, and drawn at most once a frame. Bytes that are not
+// text, missing output and typed input are marked.
 import { byId } from "./dom.js";
 import { announce } from "./page.js";
 import { Pieces } from "./pieces.js";
 import { bytes, plural, visibleOutput } from "./text.js";
 
 const FRAME_MS = 16;
-// How near to its end a reader is who wants to see what comes next.
+// Within this distance of the end, the view scrolls along with new output.
 const NEAR_PX = 24;
 const TYPED_CHARS_MAX = 4096;
 const encoder = new TextEncoder();
@@ -20,7 +20,6 @@ export class Stream {
   #waiting = [];
   #timer = 0;
   #drawnAt = 0;
-  /** The reader is at the end and wants to see what comes next. */
   #follows = true;
   #heldBack = "";
   #inLine = false;
@@ -33,11 +32,15 @@ export class Stream {
     this.#block = byId(`${name}-block`);
     this.#note = byId(`${name}-note`);
     this.#pieces = new Pieces(this.#pre);
-    this.#pre.addEventListener("scroll", () => {
-      const { scrollTop, clientHeight, scrollHeight } = this.#pre;
-      this.#follows = scrollHeight - scrollTop - clientHeight < NEAR_PX;
-    }, { passive: true });
-    // Another stream, a notice or a turned phone takes room from it.
+    this.#pre.addEventListener(
+      "scroll",
+      () => {
+        const { scrollTop, clientHeight, scrollHeight } = this.#pre;
+        this.#follows = scrollHeight - scrollTop - clientHeight < NEAR_PX;
+      },
+      { passive: true },
+    );
+    // Another stream, a notice or a rotated phone changes its height.
     new ResizeObserver(() => this.#toEnd()).observe(this.#pre);
     byId(`${name}-copy`).addEventListener("click", () => copy(this.#pieces.text));
   }
@@ -47,7 +50,7 @@ export class Stream {
     return this.#printed === 0;
   }
 
-  /** Whether the last line goes on. */
+  /** Whether the last line has no newline yet. */
   get isInLine() {
     return this.#inLine;
   }
@@ -65,7 +68,7 @@ export class Stream {
     this.#block.hidden = true;
   }
 
-  /** What an event says was printed: `text`, or `base64` of bytes that are no UTF-8. */
+  /** Appends an event: `text`, or `base64` of bytes that are not UTF-8. */
   print({ text, base64 }) {
     if (base64 !== undefined) {
       const raw = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
@@ -78,7 +81,7 @@ export class Stream {
     }
   }
 
-  /** Lines are typed now; returns how to take them back. Who types wants to see what comes of it. */
+  /** Shows typed lines here and scrolls to the end; returns a function that removes them. */
   typed(text) {
     this.#draw();
     this.#block.hidden = false;
@@ -93,14 +96,14 @@ export class Stream {
     };
   }
 
-  /** Something is missing between what was printed and what comes. */
+  /** Marks missing output between the text so far and what follows. */
   cut() {
     this.#draw();
     this.#block.hidden = false;
     this.#pieces.cut();
   }
 
-  /** No more comes; `total` is how many bytes the program printed. */
+  /** Ends the stream; `total` is how many bytes the program printed. */
   end(total) {
     const rest = this.#heldBack;
     this.#heldBack = "";
@@ -109,13 +112,14 @@ export class Stream {
     this.#draw();
   }
 
-  // A carriage return may be the first half of a line's end, so it waits for what follows.
+  // A trailing carriage return may be the first half of CRLF, so it waits for the next text.
   #add(text) {
     this.#inLine = !text.endsWith("\n");
     const whole = this.#heldBack + text;
     this.#heldBack = whole.endsWith("\r") ? "\r" : "";
     this.#waiting.push(visibleOutput(this.#heldBack ? whole.slice(0, -1) : whole));
-    if (!this.#timer) this.#timer = setTimeout(() => this.#draw(), Math.max(0, this.#drawnAt + FRAME_MS - performance.now()));
+    if (!this.#timer)
+      this.#timer = setTimeout(() => this.#draw(), Math.max(0, this.#drawnAt + FRAME_MS - performance.now()));
   }
 
   #draw() {

@@ -1,9 +1,9 @@
-// Owns how foreign text and numbers become readable: control characters are made visible, so that no escape sequence
-// and no direction override does anything but be seen.
+// Owns the display of foreign text and of numbers. Control characters become visible signs, so that escape sequences
+// and direction overrides have no effect.
 
-// Everything a terminal would act on, except tab and newline; and the characters that reorder what stands around them.
+// Control characters except tab and newline, and the characters that reorder the text around them.
 const ACTS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
-// In a name there is no use for any invisible character, nor for a space that is not a plain one.
+// In a name also every other invisible character, and every space except plain ones inside it.
 const HIDDEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}\p{Cn}]|(?! )\p{Zs}|^ | $/gu;
 
 function picture(character) {
@@ -13,22 +13,22 @@ function picture(character) {
   return `\u27e8U+${code.toString(16).toUpperCase().padStart(4, "0")}\u27e9`;
 }
 
-/** What a program printed, inert. A lone carriage return begins a line of its own: progress bars stay readable. */
+/** Makes printed text inert. A lone carriage return starts a new line, so that progress bars stay readable. */
 export function visibleOutput(text) {
   return text.replaceAll("\r\n", "\n").replaceAll("\r", "\u240d\n").replace(ACTS, picture);
 }
 
-/** A file's name, inert and on one line. */
+/** Makes a name inert and keeps it on one line. */
 export function visibleName(name) {
   return name.replace(HIDDEN, picture);
 }
 
-/** Whether a name holds characters that a reader cannot see as they are. */
+/** Whether a name contains characters that are not visible as they are. */
 export function isDeceptive(name) {
   return visibleName(name) !== name;
 }
 
-/** A count of bytes in the largest binary unit that keeps it above one. */
+/** A count of bytes in the largest fitting binary unit. */
 export function bytes(count) {
   if (!Number.isFinite(count)) return "";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

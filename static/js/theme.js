@@ -1,4 +1,4 @@
-// Owns light and dark. Without a choice the page follows the system; a choice that equals the system's is not kept.
+// Owns the colour theme. Without a choice the page follows the system; a choice equal to the system's is not stored.
 import { byId } from "./dom.js";
 import { store } from "./store.js";
 

@@ -1,5 +1,5 @@
-// Owns the access token: asks for it, tries it, keeps it in the tab's storage, forgets it. It is sent in a header and
-// written nowhere else.
+// Owns the access token: asks for it, tries it, keeps it in the tab's storage, deletes it. It leaves the page only in
+// the Authorization header.
 import { byId, showText } from "./dom.js";
 import { store } from "./store.js";
 
@@ -9,7 +9,7 @@ export class Token {
   #dialog = byId("token-dialog");
   #input = byId("token-input");
 
-  /** `attempt(token)` throws what is wrong with a token; `forgotten()` is told when the user drops it. */
+  /** `attempt(token)` throws when the server refuses it; `forgotten()` is called when the user deletes it. */
   constructor({ attempt, forgotten }) {
     this.#attempt = attempt;
     this.#forgotten = forgotten;
@@ -41,7 +41,7 @@ export class Token {
     const button = byId("token-save");
     if (button.disabled) return;
     if (!/^[\x21-\x7e]+$/.test(token)) {
-      return this.ask(token ? "A token has no spaces and only plain characters." : "Enter the token.");
+      return this.ask(token ? "A token has only visible ASCII characters and no spaces." : "Enter the token.");
     }
     button.disabled = true;
     try {

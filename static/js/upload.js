@@ -1,11 +1,9 @@
-// Owns giving files to the conversation: by the button, by dropping them anywhere on the page. One file at a time, each
-// with its own line that says how it went; a failed one does not stop the rest.
+// Owns uploads: by the button, and by dropping files anywhere on the page. One file at a time, each with its own status
+// line; a failed one does not stop the rest.
 import { byId, el, icon } from "./dom.js";
 import { announce, page } from "./page.js";
 import { bytes, plural, visibleName } from "./text.js";
 
-// The page holds a file in memory as base64 in JSON. What the server accepts is its own setting, usually less.
-const FILE_BYTES_MAX = 64 * 1024 * 1024;
 // Above this a connection that breaks during the upload most likely means "too large".
 const LARGE_BYTES = 512 * 1024;
 
@@ -72,12 +70,9 @@ export class Uploads {
   }
 
   async #send(conversationId, file) {
-    if (file.size > FILE_BYTES_MAX) {
-      throw new Error(`It has ${bytes(file.size)}; this page sends at most ${bytes(FILE_BYTES_MAX)}.`);
-    }
-    const content = await readBase64(file);
+    await checkReadable(file);
     try {
-      await this.#client.writeFile(conversationId, file.name, content);
+      await this.#client.writeFile(conversationId, file.name, file);
     } catch (error) {
       if (error.code === "unreachable" && file.size > LARGE_BYTES) {
         throw new Error(`The connection was cut. With ${bytes(file.size)} it may be larger than the server accepts.`);
@@ -87,16 +82,21 @@ export class Uploads {
     }
   }
 
-  // In the capture phase, because the editor would otherwise read a dropped file into the program.
+  // In the capture phase, because the editor would otherwise insert a dropped file into the program.
   #listenForDrops() {
     const veil = byId("drop");
     const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
-    const on = (type, act) => document.addEventListener(type, (event) => {
-      if (!carriesFiles(event)) return;
-      event.preventDefault();
-      event.stopPropagation();
-      act(event);
-    }, { capture: true });
+    const on = (type, act) =>
+      document.addEventListener(
+        type,
+        (event) => {
+          if (!carriesFiles(event)) return;
+          event.preventDefault();
+          event.stopPropagation();
+          act(event);
+        },
+        { capture: true },
+      );
     on("dragenter", () => (veil.hidden = false));
     on("dragover", (event) => {
       event.dataTransfer.dropEffect = "copy";
@@ -113,8 +113,13 @@ export class Uploads {
 }
 
 function uploadLine(file) {
-  return el("div", { class: "upload-line", "data-testid": "upload-line", "data-upload": "waiting" },
-    icon("upload"), el("bdi", { class: "file-name" }, visibleName(file.name)), el("span", { class: "upload-state" }, "Waiting"));
+  return el(
+    "div",
+    { class: "upload-line", "data-testid": "upload-line", "data-upload": "waiting" },
+    icon("upload"),
+    el("bdi", { class: "file-name" }, visibleName(file.name)),
+    el("span", { class: "upload-state" }, "Waiting"),
+  );
 }
 
 function setState(line, state, text) {
@@ -132,11 +137,11 @@ function dismissButton() {
   return button;
 }
 
-function readBase64(file) {
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));
-    reader.onerror = () => reject(new Error("The browser could not read it. Folders cannot be uploaded."));
-    reader.readAsDataURL(file);
-  });
+// Checked first, because `fetch` reports an unreadable file like a lost connection.
+async function checkReadable(file) {
+  try {
+    await file.slice(0, 1).arrayBuffer();
+  } catch {
+    throw new Error("The browser could not read it. Folders cannot be uploaded.");
+  }
 }

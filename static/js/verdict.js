@@ -1,9 +1,18 @@
-// Owns the words for how a run ended. The badge carries the contract's own word in `data-ended` (`error` when the failure
-// was ours; `starting`, `queued` and `running` on its way), and `data-exit-code` when there is one.
+// Owns the words for a run's state and outcome. The badge has the outcome's `ended` in `data-ended` (`error` when the
+// server failed; `starting`, `queued` and `running` before the end), and `data-exit-code` when there is one.
 import { byId, showText } from "./dom.js";
 import { visibleName } from "./text.js";
 
-const ICONS = { ok: "ok", fail: "fail", limit: "limit", cancelled: "stopped", error: "limit", queued: "clock", starting: "clock", running: "clock" };
+const ICONS = {
+  ok: "ok",
+  fail: "fail",
+  limit: "limit",
+  cancelled: "stopped",
+  error: "limit",
+  queued: "clock",
+  starting: "clock",
+  running: "clock",
+};
 
 function kindOf({ ended, exitCode }) {
   if (ended === "exited") return exitCode === 0 ? "ok" : "fail";
@@ -18,7 +27,7 @@ function wordsOf({ ended, exitCode, signal, position }) {
   return visibleName(`${words[0]?.toUpperCase() ?? ""}${words.slice(1)}${detail === undefined ? "" : ` ${detail}`}`);
 }
 
-/** How a run as `/v1` tells of it stands: the same shape as an outcome. */
+/** The state of a run in the form of `/v1`, in the shape of an outcome. */
 export function standing({ state, position, outcome, error }) {
   if (outcome) return outcome;
   if (error || state === "finished") return { ended: "error" };
@@ -26,13 +35,13 @@ export function standing({ state, position, outcome, error }) {
   return position ? { ended: "queued", position } : { ended: "starting" };
 }
 
-/** What a badge shows for it. */
+/** What a badge shows for an outcome. */
 export function describe(outcome) {
   const kind = kindOf(outcome);
   return { kind, icon: ICONS[kind], text: wordsOf(outcome) };
 }
 
-/** Shows the badge and returns what it says. */
+/** Shows the badge and returns its text. */
 export function showVerdict(outcome) {
   const badge = byId("verdict");
   const { kind, icon, text } = describe(outcome);

@@ -1,4 +1,4 @@
-"""What every Python client must see. Results are dictionaries in the wire's own spelling."""
+"""The results that every Python client must get, as dictionaries with the names of the protocol."""
 
 TOOLS = ["run_code", "get_run", "cancel_run", "list_runners", "list_files", "read_file", "write_file", "delete_file"]
 CONVERSATION = "python-client-"

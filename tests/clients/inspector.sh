@@ -1,6 +1,6 @@
 #!/bin/sh
-# The MCP Inspector's command line against a server, in every era: URL, token and the folder of the Node tools are the
-# arguments. Fails on any surprise.
+# Runs the MCP Inspector's command line against a server, in every protocol era. Arguments: URL, token and the folder of
+# the Node tools. Fails on any unexpected result.
 set -eu
 url=$1 token=$2 bin=$3
 
@@ -9,7 +9,7 @@ inspect() {
         --header "Authorization: Bearer $token" "$@"
 }
 
-# $1: what it is, $2: what must be in it, $3: where it is searched
+# $1: name of the check, $2: expected text, $3: text to search
 expect() {
     case $3 in
         *"$2"*) ;;

@@ -1,4 +1,4 @@
-"""Runs programs through Piston's interface with a client made for Piston: base address, Authorization header."""
+"""Runs programs through Piston's interface with a Piston client. Arguments: base address, Authorization header."""
 
 import sys
 

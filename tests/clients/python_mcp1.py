@@ -1,4 +1,4 @@
-"""The Python SDK `mcp` 1.x (handshake era) against a server: URL and token are the arguments. Fails on any surprise."""
+"""The Python SDK `mcp` 1.x (handshake era) against a server. Arguments: URL, token. Fails on any unexpected result."""
 
 import asyncio
 import base64
@@ -11,7 +11,7 @@ from mcp.client.streamable_http import streamablehttp_client
 
 from expectations import CODE, CONVERSATION, PNG_CODE, TOOLS, check_error, check_picture, check_run
 
-# The SDK complains of a 202 to its DELETE, which the specification does not forbid.
+# The SDK logs a warning about a 202 to its DELETE, which the specification allows.
 logging.getLogger("mcp.client.streamable_http").setLevel(logging.ERROR)
 
 
@@ -25,7 +25,7 @@ async def main(url: str, token: str) -> None:
             schemas = {tool.name: tool.outputSchema for tool in tools}
             async def call(name: str, arguments: dict) -> dict:
                 result = (await session.call_tool(name, arguments)).model_dump(by_alias=True)
-                # The SDK does so for results that are no errors; other clients do so for all.
+                # The SDK does this for results without error; other clients do it for all.
                 jsonschema.validate(result["structuredContent"], schemas[name])
                 return result
 

@@ -1,4 +1,4 @@
-"""The Python SDK `mcp` 2.x against a server, in either era: URL and token are the arguments. Fails on any surprise."""
+"""The Python SDK `mcp` 2.x against a server, in either era. Arguments: URL, token. Fails on any unexpected result."""
 
 import asyncio
 import base64

@@ -1,8 +1,8 @@
-"""Runs that are watched, given up and come back to, told to any client by a few functions. Results are dictionaries in the
-wire's own spelling.
+"""Checks of following, cancelling and fetching runs, for any client that provides these functions. Results are
+dictionaries with the names of the protocol.
 
-`call(name, arguments, *, limit, progress)` calls a tool; the client gives up after `limit` seconds.
-`give_up(name, arguments, ready)` begins a call and gives it up once it has told of the text `ready`.
+`call(name, arguments, *, limit, progress)` calls a tool; the client times out after `limit` seconds.
+`give_up(name, arguments, ready)` starts a call and cancels it when its progress contains the text `ready`.
 `runs(conversation)` lists the runs of a conversation."""
 
 import asyncio
@@ -11,7 +11,7 @@ import time
 
 LONG = "LONG" in os.environ
 CLOCK = "import time\nfor i in range(5):\n    print(i, time.time(), flush=True)\n    time.sleep(1)"
-# Nothing that a process can do to itself keeps it alive.
+# Forks twice and ignores signals; it must be killed anyway.
 STUBBORN = """
 import os, signal, time
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -27,25 +27,25 @@ time.sleep(1000)
 
 
 async def output_comes_while_the_program_runs(name: str, call) -> None:
-    told, delays = [], []
+    received, delays = [], []
 
     async def progress(done: float, total: float | None, message: str | None) -> None:
         now = time.time()
         for line in (message or "").splitlines():
             number, _, printed = line.partition(" ")
             if number.isdigit():
-                told.append(int(number))
+                received.append(int(number))
                 delays.append(now - float(printed))
 
     arguments = {"conversationId": f"clock-{name}", "language": "python", "code": CLOCK}
     result = await call("sandbox.run_code", arguments, limit=60, progress=progress)
-    told_before_the_end = list(told)
+    received_early = list(received)
     printed = [float(line.split()[1]) for line in result["structuredContent"]["stdout"].splitlines()]
-    assert told_before_the_end[:3] == [0, 1, 2] and len(printed) == 5, (told, result)
-    # By the program's own clock: the first line was here before the third was printed.
+    assert received_early[:3] == [0, 1, 2] and len(printed) == 5, (received, result)
+    # By the program's own clock: the first line arrived before the third was printed.
     assert printed[0] + delays[0] < printed[2], (printed, delays)
     shown = ", ".join(f"{1000 * delay:.0f}" for delay in delays)
-    print(f"{name}: lines were told {shown} ms after they were printed")
+    print(f"{name}: lines arrived {shown} ms after they were printed")
 
 
 async def a_run_longer_than_the_clients_limit_is_fetched_whole(name: str, call) -> None:

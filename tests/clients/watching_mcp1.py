@@ -1,4 +1,4 @@
-"""Watches runs with the Python SDK `mcp` 1.x (handshake era): URL and token are the arguments. Fails on any surprise."""
+"""Follows runs with the Python SDK `mcp` 1.x (handshake era). Arguments: URL, token. Fails on any unexpected result."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from mcp.client.streamable_http import streamablehttp_client
 
 from watching import all_of_it
 
-# The SDK complains of a 202 to its DELETE, which the specification does not forbid.
+# The SDK logs a warning about a 202 to its DELETE, which the specification allows.
 logging.getLogger("mcp.client.streamable_http").setLevel(logging.ERROR)
 
 
@@ -38,7 +38,7 @@ async def main(url: str, token: str) -> None:
                     if ready in (message or ""):
                         said.set()
 
-                # This SDK says nothing to the server when a call is given up: the test does, with the next request's number.
+                # This SDK does not notify the server of a cancelled call: the test does, with the next request's number.
                 requests.append(session._request_id)
                 begun = asyncio.create_task(session.call_tool(name, arguments, progress_callback=progress))
                 await said.wait()

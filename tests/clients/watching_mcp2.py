@@ -1,6 +1,6 @@
-"""Watches runs with the Python SDK `mcp` 2.x, in either era: URL and token are the arguments. Fails on any surprise.
+"""Follows runs with the Python SDK `mcp` 2.x, in either era. Arguments: URL, token. Fails on any unexpected result.
 
-In the era without sessions this SDK gives a call up by closing its stream, else by a notification."""
+Without sessions this SDK cancels a call by closing its stream, with sessions by a notification."""
 
 import asyncio
 import sys

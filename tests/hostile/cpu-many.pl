@@ -1,3 +1,3 @@
-# Sixteen processes that spin.
+# Sixteen busy loops.
 for (1 .. 15) { last if !fork }
 1 while 1;

@@ -1,4 +1,4 @@
-# More than its share: priority, real time, another group.
+# Tries to get more than its CPU share: by priority, real-time scheduling, another cgroup.
 must_not('a better priority', call([141, 140], 0, 0, -20) == 0);
 must_not('less than it asks for', call([141, 140], 0, 0, 5) != 0);
 must_refuse('real time', [144, 119], 0, 1, pack('i', 50));

@@ -1,4 +1,4 @@
-# Process 1 is given the lowest priority and one processor, which is then crowded; its end has to be told all the same.
+# Gives process 1 the lowest priority and one busy processor; the end of the program must still be reported in time.
 call([141, 140], 0, 1, 19);
 my $one = pack('Q', 1);
 call([203, 122], 1, 8, $one);

@@ -1,4 +1,4 @@
-# Arguments and variables without measure.
+# Excessive arguments and environment variables.
 my $long = 'x' x (1 << 17);
 must_not('one argument of 128 KiB', system('/bin/true', $long) == 0);
 must_not('arguments of 4 MiB', system('/bin/true', ('x' x 100000) x 42) == 0);

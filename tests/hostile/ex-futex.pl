@@ -1,4 +1,4 @@
-# A list of locks that leads to nowhere, and a thread id to be cleared at a wild address; the kernel walks both as it ends.
+# A robust futex list and a thread-id address that are invalid; the kernel uses both on exit.
 call([273, 99], pack('QQQ', 0xdeadbeef000, 0x7fffffffffff, 0x41414141), 24);
 call([218, 96], 0x41414141);
 my $word = pack('L', 0);

@@ -1,4 +1,4 @@
-# Signals that wait for ever.
+# Queues blocked signals without end.
 my $set = POSIX::SigSet->new(34 .. 64);
 POSIX::sigprocmask(SIG_BLOCK, $set);
 my $queued = 0;

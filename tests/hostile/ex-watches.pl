@@ -1,4 +1,4 @@
-# Things to watch and to be told by.
+# Creates inotify instances, epoll, event and timer descriptors up to the limit of open files.
 my ($watches, $polls, $events, $timers) = (0) x 4;
 $watches++ while $watches < 2000 && call([294, 26], 0) >= 0;
 POSIX::close($_) for 3 .. 1023;

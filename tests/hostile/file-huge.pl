@@ -1,4 +1,4 @@
-# Files that are larger than files may be, with and without bytes in them.
+# Files above the size limit, sparse and with content.
 open(my $f, '+>', '/data/huge') or die;
 must_not('a file of a terabyte', truncate($f, 1 << 40));
 sysseek($f, 1 << 40, 0);

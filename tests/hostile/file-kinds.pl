@@ -1,4 +1,4 @@
-# Things that are no files.
+# Objects that are not plain files.
 use Socket;
 POSIX::mkfifo('/data/fifo', 0666);
 socket(my $s, AF_UNIX, SOCK_STREAM, 0); bind($s, pack_sockaddr_un('/data/socket')); listen($s, 1);

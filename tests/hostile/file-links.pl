@@ -1,4 +1,4 @@
-# Links to where it must not lead anybody who follows them.
+# Links to targets that the server must not follow.
 chdir '/data';
 symlink $_->[1], $_->[0] for (
     ['shadow', '/etc/shadow'], ['environ', '/proc/self/environ'], ['root', '/'], ['up', '../../..'], ['loop', 'loop'],

@@ -1,4 +1,4 @@
-# Nothing but /data and /tmp can be written.
+# Only /data and /tmp are writable.
 for my $folder ('/', '/etc', '/usr/bin', '/usr/local/lib', '/opt/runner', '/var', '/run', '/home', '/dev', '/sys', '/proc', '/root', '/lib', '/var/tmp') {
     must_not("a file in $folder", open(my $f, '>', "$folder/planted"));
 }

@@ -1,4 +1,4 @@
-# Nobody may enter, and everybody is somebody else.
+# Files without permissions, and with another owner.
 mkdir '/data/closed'; open(my $f, '>', '/data/closed/inside'); chmod 0000, '/data/closed';
 open(my $g, '>', '/data/as-me'); chmod 06755, '/data/as-me';
 must_not('a file of root', chown(0, 0, '/data/as-me'));

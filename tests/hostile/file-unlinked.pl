@@ -1,4 +1,4 @@
-# Files without a name hold their space as long as they are open.
+# Open files without a name keep their space.
 my @kept;
 for (1 .. 8) {
     open(my $f, '+>', "/data/gone") or last;

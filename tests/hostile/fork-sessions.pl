@@ -1,4 +1,4 @@
-# Every process its own session and group, and orphaned at once.
+# Each process has its own session and group, and is orphaned at once.
 while (1) {
     my $pid = fork;
     if (!defined $pid) { select(undef, undef, undef, 0.01); next }

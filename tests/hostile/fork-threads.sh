@@ -1,4 +1,4 @@
-# Bash has no threads; coprocesses and pipelines instead.
+# Bash has no threads; this uses coprocesses and pipelines.
 while :; do
   sleep 60 | sleep 60 | sleep 60 | sleep 60 &
 done 2>/dev/null

@@ -1,4 +1,4 @@
-# System calls that no program needs, and that kernels were broken by: each is refused before its arguments are read.
+# System calls without use and with past kernel vulnerabilities: each is refused before its arguments are read.
 my %calls = (
     ptrace => [101, 117], process_vm_readv => [310, 270], process_vm_writev => [311, 271], kcmp => [312, 272],
     pidfd_getfd => [438], keyctl => [250, 219], add_key => [248, 217], request_key => [249, 218], bpf => [321, 280],
@@ -17,7 +17,7 @@ my %calls = (
     sched_setattr => [314, 274],
 );
 must_refuse($_, $calls{$_}, -1, 0, 0, 0, 0) for sort keys %calls;
-# The numbers of another kind of processor: the filter knows only this one's, and ends whoever uses them.
+# System call numbers of another architecture: the filter kills a process that uses them.
 if (!$ARM) {
     my $pid = fork // die;
     if (!$pid) { POSIX::_exit(syscall(0x40000000 + 39) == -1 ? 1 : 0) }

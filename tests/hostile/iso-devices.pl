@@ -1,4 +1,4 @@
-# The devices that are there, and those that are not.
+# The expected devices exist, and no others.
 my %allowed = map { $_ => 1 } qw(null zero full random urandom tty console ptmx pts shm mqueue fd stdin stdout stderr core);
 opendir(my $dir, '/dev') or die;
 my @odd = grep { !/^\.\.?$/ && !$allowed{$_} } readdir $dir;

@@ -1,4 +1,4 @@
-# Process 1 is of the same user, and closed all the same.
+# Process 1 has the same user, and is still protected.
 for my $of (1, getppid) {
     for my $file (qw(mem environ maps auxv io stack syscall personality pagemap smaps timerslack_ns)) {
         must_not("/proc/$of/$file was read", can_read("/proc/$of/$file")) if $of == 1 || $file eq 'mem';

@@ -1,4 +1,4 @@
-# Its own limits, where the kernel keeps them.
+# Tries to change its own limits in the cgroup files.
 my @folders = ('/sys/fs/cgroup', glob('/sys/fs/cgroup/*'));
 for my $folder (grep { -d } @folders) {
     must_not("$folder/$_ was written", can_write("$folder/$_", "1\n"))

@@ -1,4 +1,4 @@
-# The kernel's own files: what changes the machine, and what tells of it.
+# The kernel's own files: those that change the machine, and those that reveal it.
 my @writes = qw(/proc/sysrq-trigger /proc/sys/kernel/core_pattern /proc/sys/kernel/modprobe /proc/sys/kernel/hostname /proc/sys/kernel/panic
     /proc/sys/vm/drop_caches /proc/sys/vm/overcommit_memory /proc/sys/net/ipv4/ip_forward /proc/sys/fs/binfmt_misc/register /proc/sys/kernel/ns_last_pid
     /sys/kernel/uevent_helper /sys/kernel/mm/transparent_hugepage/enabled /sys/power/state /sys/class/block /sys/module/kernel/parameters/panic

@@ -1,4 +1,4 @@
-# More than was given.
+# Tries to raise its limits.
 for my $limit (0 .. 15) {
     my $old = "\0" x 16;
     call([302, 261], 0, $limit, 0, $old);

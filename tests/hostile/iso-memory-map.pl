@@ -1,4 +1,4 @@
-# Addresses that nobody guesses stay so; words of the processor stay the kernel's.
+# Address randomisation cannot be disabled, nor can segment tables be changed or page zero be mapped.
 must_refuse('addresses that do not change', [135, 92], 0x0040000);
 must_refuse('memory that can be run by being read', [135, 92], 0x0400000);
 must_refuse('a table of segments', [154, -1], 1, "\0" x 16, 16);

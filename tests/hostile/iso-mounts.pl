@@ -1,4 +1,4 @@
-# Another view of the files.
+# Tries to change its view of the file system.
 must_refuse('mount', [165, 40], "none\0", "/tmp\0", "tmpfs\0", 0, 0);
 must_refuse('mount again, writable', [165, 40], "none\0", "/\0", 0, 32, 0);
 must_refuse('umount', [166, 39], "/proc/sys\0", 2);

@@ -1,4 +1,4 @@
-# Namespaces of its own, in which it would be root, and those of others.
+# New namespaces, in which it would be root, and existing ones.
 my %kinds = (user => 0x10000000, mount => 0x20000, pid => 0x20000000, net => 0x40000000, uts => 0x4000000, ipc => 0x8000000, cgroup => 0x2000000);
 for my $kind (sort keys %kinds) {
     must_refuse("unshare of $kind", [272, 97], $kinds{$kind});

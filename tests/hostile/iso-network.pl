@@ -1,4 +1,4 @@
-# There is nobody to talk to: neither the cloud's metadata, nor the engine, nor the host.
+# No address is reachable: not the cloud's metadata, not the engine, not the host.
 use Socket;
 for (['169.254.169.254', 80], ['172.17.0.1', 2375], ['172.17.0.1', 8080], ['10.0.0.1', 53], ['192.168.0.1', 80], ['8.8.8.8', 53], ['1.1.1.1', 443],
     ['127.0.0.1', 2375], ['127.0.0.1', 2376], ['127.0.0.1', 8080], ['127.0.0.1', 22], ['127.0.0.11', 53]) {

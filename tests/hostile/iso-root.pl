@@ -1,4 +1,4 @@
-# To be somebody else: root, a group, a capability, by a call or by a file.
+# Tries to gain root, a group or a capability, by a call or by a file.
 my ($pairs) = [
     ['setuid', [105, 146], 0], ['setgid', [106, 144], 0], ['setreuid', [113, 145], 0, 0], ['setresuid', [117, 147], 0, 0, 0],
     ['setresgid', [119, 149], 0, 0, 0], ['setgroups', [116, 159], 1, pack('L', 0)],

@@ -1,4 +1,4 @@
-# No socket of anybody else: not the engine's, not in the files, not among the nameless.
+# No foreign socket is reachable: not the engine's, not one in the file system, not an abstract one.
 must_not("$_ is there", -e $_) for map { ("/var/run/$_", "/run/$_") } qw(docker.sock containerd/containerd.sock podman/podman.sock systemd/private dbus/system_bus_socket);
 my @found;
 my @folders = grep { -d } '/run', '/var', '/tmp', '/dev', '/data', '/etc', '/opt';

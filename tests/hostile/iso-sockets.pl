@@ -1,4 +1,4 @@
-# Families of sockets: only local ones, the two of the internet (which lead nowhere) and the kernel's list of interfaces.
+# Socket families: only local ones, the two of the internet (without a route) and the kernel's list of interfaces.
 for my $family (0 .. 45) {
     for my $type (1, 2, 3, 5, 10) {
         next if grep { $family == $_ } 1, 2, 10;

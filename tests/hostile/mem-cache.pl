@@ -1,4 +1,4 @@
-# Pages of files count, and are given back: twice the memory, written and read.
+# Page cache counts and is reclaimed: twice the memory, written and read.
 for my $n (0 .. 3) {
     open(my $f, '+>', '/data/cache') or die "$!";
     for (1 .. 32) { defined(syswrite($f, 'x' x (1 << 20))) or die "$!" }

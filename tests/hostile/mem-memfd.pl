@@ -1,4 +1,4 @@
-# Files that are nowhere.
+# Anonymous files in memory.
 my (@kept, $name) = ();
 $name = "x\0";
 while (1) {

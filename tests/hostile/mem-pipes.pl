@@ -1,4 +1,4 @@
-# The kernel's own buffers, in the program's name: pipes that nobody reads.
+# Kernel buffers on behalf of the program: pipes without a reader.
 my (@kept, $bytes);
 while (pipe(my $r, my $w)) {
     fcntl($w, 4, 04000);

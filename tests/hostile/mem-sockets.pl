@@ -1,4 +1,4 @@
-# The kernel's own buffers: pairs of sockets that nobody reads.
+# Kernel buffers: socket pairs without a reader.
 use Socket;
 my @kept;
 while (socketpair(my $a, my $b, AF_UNIX, SOCK_STREAM, 0)) {

@@ -1,4 +1,4 @@
-# /tmp is as large as it is, in bytes and in names.
+# /tmp has a limit on bytes and on names.
 my $written = 0;
 for my $n (0 .. 9) {
     open(my $f, '>', "/tmp/fill-$n") or last;

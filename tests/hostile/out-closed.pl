@@ -1,4 +1,4 @@
-# Closed, opened again elsewhere, and written to all the same.
+# Standard output is closed, opened again elsewhere, and written to.
 open(my $kept, '>&', \*STDOUT);
 close STDOUT; close STDERR; close STDIN;
 open(STDOUT, '>', '/data/elsewhere'); print STDOUT "x" x 100000;

@@ -1,3 +1,3 @@
-# Every descriptor there is; and then it goes on.
+# Closes every descriptor and continues.
 POSIX::close($_) for 0 .. 1023;
 sleep 1 while 1;

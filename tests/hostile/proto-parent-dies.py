@@ -2,7 +2,7 @@ import os
 import signal
 import time
 
-# The interpreter that was started ahead is this one: a child goes on when it is killed.
+# This is the interpreter that was started ahead: a child continues when it is killed.
 if os.fork():
     os.kill(os.getpid(), signal.SIGKILL)
 while True:

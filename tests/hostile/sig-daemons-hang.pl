@@ -1,4 +1,4 @@
-# The same, and the first one stays.
+# Like sig-daemons, but the first process stays.
 for (1 .. 40) {
     my $pid = fork // last;
     if (!$pid) { POSIX::setsid(); exit if fork; $SIG{$_} = 'IGNORE' for qw(TERM HUP INT QUIT); sleep 60 while 1 }

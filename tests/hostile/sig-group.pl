@@ -1,3 +1,3 @@
-# Its own group, in which it is with process 1.
+# Kills its own process group, which includes process 1.
 kill 'KILL', 0;
 sleep 1 while 1;

@@ -1,4 +1,4 @@
-# The clock is the machine's.
+# The machine's clock cannot be set.
 must_refuse('clock_settime', [227, 112], 0, pack('qq', 1, 0));
 must_refuse('settimeofday', [164, 170], pack('qq', 1, 0), 0);
 must_refuse('adjtimex', [159, 171], pack('L', 0x8001) . "\0" x 256);

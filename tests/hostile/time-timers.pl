@@ -1,4 +1,4 @@
-# A timer that rings all the time, and as many others as there may be.
+# A timer that fires continuously, and as many others as possible.
 POSIX::sigaction(SIGALRM, POSIX::SigAction->new(sub { }));
 call([38, 103], 0, pack('q4', 0, 1, 0, 1), 0);
 my $made = 0;

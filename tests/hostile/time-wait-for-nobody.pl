@@ -1,4 +1,4 @@
-# Waits for what never comes: itself, a lock, a FIFO.
+# Waits for events that never come: itself, a lock, a FIFO.
 POSIX::mkfifo('/data/never', 0600);
 if (!fork) { open(my $f, '<', '/data/never'); exit }
 use Fcntl ':flock';

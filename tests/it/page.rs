@@ -7,15 +7,15 @@ use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
 
 use crate::support::{Server, browser::Browser, server::TOKEN, sheet::Sheet, until};
 
-/// Where pictures go: into `docs/` when they are to be renewed (`UPDATE_SCREENSHOTS=1`), below `target/` otherwise.
-fn picture(name: &str) -> PathBuf {
+/// The path of a screenshot: in `docs/` with `UPDATE_SCREENSHOTS=1`, otherwise below `target/`.
+fn screenshot_path(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = if std::env::var_os("UPDATE_SCREENSHOTS").is_some() { "docs" } else { "target/screenshots" };
     std::fs::create_dir_all(root.join(folder)).expect("a folder");
     root.join(folder).join(name)
 }
 
-/// Chooses an example by its place in the menu and runs it; the contract's word for how it ended.
+/// Chooses an example by its value in the menu and runs it; returns the outcome's `ended`.
 async fn run_example(sheet: &Sheet, value: &str) -> String {
     let script = format!(
         "const menu = document.querySelector('[data-testid=examples]'); menu.value = '{value}'; \
@@ -27,8 +27,8 @@ async fn run_example(sheet: &Sheet, value: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_person_runs_every_example_and_handles_files() {
-    // A chart takes long on a machine that is busy with something else.
+async fn examples_run_and_files_are_uploaded_downloaded_and_deleted() {
+    // A chart takes long on a busy machine.
     let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
     let sheet = Sheet::open(&server.url("/")).await;
     let browser = &sheet.browser;
@@ -47,26 +47,29 @@ async fn a_person_runs_every_example_and_handles_files() {
                      + document.querySelectorAll('[data-testid=images] img').length";
         assert!(browser.script(shown).await.as_u64() > Some(0), "{row}");
     }
-    the_chart_is_shown(&sheet, &examples).await;
-    a_file_is_downloaded(&sheet, &examples).await;
-    a_file_is_uploaded(browser, &server).await;
-    nothing_printed_becomes_markup(&sheet).await;
-    pictures(&sheet).await;
+    chart_is_shown(&sheet, &examples).await;
+    file_is_downloaded(&sheet, &examples).await;
+    file_is_uploaded(browser, &server).await;
+    too_large_upload_shows_its_failure(browser).await;
+    files_of_any_name_are_deleted(&sheet, &server).await;
+    printed_markup_has_no_effect(&sheet).await;
+    take_screenshots(&sheet).await;
 
     let log = browser.script("return performance.getEntriesByType('resource').map(e => e.name)").await;
     for name in log.as_array().expect("names") {
         let name = name.as_str().unwrap_or_default();
         let ours = name.starts_with(&server.url("")) || name.starts_with("blob:") || name.starts_with("data:");
-        assert!(ours, "the page asked somebody else: {name}");
+        assert!(ours, "the page sent a request to another server: {name}");
+        assert!(!name.ends_with("/mcp"), "the page uses /v1 only: {name}");
     }
     assert_eq!(browser.script("return localStorage.getItem('token') ?? ''").await, "");
     let kept = browser.script(&format!("return JSON.stringify({{...localStorage}}).includes('{TOKEN}')")).await;
-    assert_eq!(kept, false, "the token is kept beyond the session");
+    assert_eq!(kept, false, "the token is stored beyond the session");
     sheet.browser.close().await;
     server.stop().await;
 }
 
-async fn the_chart_is_shown(sheet: &Sheet, examples: &[String]) {
+async fn chart_is_shown(sheet: &Sheet, examples: &[String]) {
     let chart = examples.iter().find(|name| name.to_lowercase().contains("chart")).expect("an example draws a chart");
     run_example(sheet, chart).await;
     until("the chart is drawn", async || {
@@ -76,13 +79,13 @@ async fn the_chart_is_shown(sheet: &Sheet, examples: &[String]) {
     .await;
 }
 
-async fn a_file_is_downloaded(sheet: &Sheet, examples: &[String]) {
+async fn file_is_downloaded(sheet: &Sheet, examples: &[String]) {
     let browser = &sheet.browser;
-    let writes = examples
+    let writing = examples
         .iter()
         .find(|name| ["data", "pandas"].iter().any(|word| name.to_lowercase().contains(word)))
         .expect("an example writes a file");
-    run_example(sheet, writes).await;
+    run_example(sheet, writing).await;
     let script = "return [...document.querySelectorAll('[data-testid=file-row]')].map(row => row.textContent)";
     let rows = browser.script(script).await;
     assert!(rows.to_string().contains(".csv"), "{rows}");
@@ -99,7 +102,7 @@ async fn a_file_is_downloaded(sheet: &Sheet, examples: &[String]) {
     .await;
 }
 
-async fn a_file_is_uploaded(browser: &Browser, server: &Server) {
+async fn file_is_uploaded(browser: &Browser, server: &Server) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("from me.txt");
     std::fs::write(&path, "uploaded by hand").expect("written");
@@ -116,7 +119,43 @@ async fn a_file_is_uploaded(browser: &Browser, server: &Server) {
     assert_eq!(found.collect::<Vec<_>>(), ["uploaded by hand"]);
 }
 
-async fn nothing_printed_becomes_markup(sheet: &Sheet) {
+/// Names that need encoding in an address, one of them not UTF-8, and one that shows markup.
+async fn files_of_any_name_are_deleted(sheet: &Sheet, server: &Server) {
+    let browser = &sheet.browser;
+    sheet.click("new-conversation").await;
+    let code = "import os\nos.mkdir('a b')\nfor name in (b'a b/50% #?&+.txt', b'\\xff\\xfe.txt', b'<b>.txt'):\n    \
+                open(name, 'w').close()";
+    assert_eq!(sheet.run("python", code).await, "exited");
+    let count = "return document.querySelectorAll('[data-testid=file-row]').length";
+    for left in (0..3).rev() {
+        until("the list", async || browser.script(count).await == left + 1).await;
+        sheet.click("file-delete").await;
+        sheet.click("confirm-yes").await;
+        until("the file leaves the list", async || browser.script(count).await == left).await;
+    }
+    let files = server.root.join(sheet.conversation().await).join("files");
+    let names = |folder: &Path| std::fs::read_dir(folder).expect("a folder").count();
+    assert_eq!((names(&files), names(&files.join("a b"))), (1, 0), "only the empty folder remains");
+}
+
+/// The first is above the limit of a file, the second above the limit of a body.
+async fn too_large_upload_shows_its_failure(browser: &Browser) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let input = browser.driver.find(By::Css("[data-testid=upload-input]")).await.expect("the input");
+    for mebibytes in [9, 24] {
+        let path = folder.path().join(format!("{mebibytes}.bin"));
+        std::fs::File::create(&path).and_then(|file| file.set_len(mebibytes << 20)).expect("a large file");
+        input.send_keys(path.display().to_string()).await.expect("chosen");
+        until("the failure is shown", async || {
+            let script = "return document.querySelector('[data-testid=upload-line][data-upload=failed]')?.textContent";
+            let text = browser.script(script).await;
+            text.as_str().is_some_and(|text| text.contains(&format!("{mebibytes}.0 MiB")))
+        })
+        .await;
+    }
+}
+
+async fn printed_markup_has_no_effect(sheet: &Sheet) {
     let browser = &sheet.browser;
     let payload = r#"<img src=x onerror="document.title='pwned'"><script>document.title='pwned'</script>"#;
     let code = format!(
@@ -131,15 +170,15 @@ async fn nothing_printed_becomes_markup(sheet: &Sheet) {
     assert_eq!(browser.script(images).await, 0);
 }
 
-/// For README, in a conversation of its own: what came of three programs, and a program that asks, on a phone.
-async fn pictures(sheet: &Sheet) {
+/// The screenshots of README, in a new conversation: three finished programs, and a dialogue on a phone.
+async fn take_screenshots(sheet: &Sheet) {
     let browser = &sheet.browser;
     let tools = ChromeDevTools::new(browser.driver.handle.clone());
-    // Nothing is on its way from one colour or place to another when a picture is taken.
+    // Without transitions, which a screenshot would catch halfway.
     let calm = json!({"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]});
     tools.execute_cdp_with_params("Emulation.setEmulatedMedia", calm).await.expect("a preference");
     run_example(sheet, "python-hello").await;
-    // Without the notice that an example replaced a program.
+    // A reload removes the notice that an example replaced a program.
     sheet.reload("ready").await;
     sheet.click("new-conversation").await;
     for example in ["javascript-hello", "typescript-fibonacci", "python-chart"] {
@@ -151,9 +190,9 @@ async fn pictures(sheet: &Sheet) {
     })
     .await;
     until("the list", async || sheet.history().await == ["exited"; 3]).await;
-    browser.screenshot(&picture("page-light.png")).await;
+    browser.screenshot(&screenshot_path("page-light.png")).await;
     sheet.click("theme").await;
-    browser.screenshot(&picture("page-dark.png")).await;
+    browser.screenshot(&screenshot_path("page-dark.png")).await;
     sheet.click("theme").await;
     let phone = json!({"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": true});
     tools.execute_cdp_with_params("Emulation.setDeviceMetricsOverride", phone).await.expect("a size");
@@ -169,7 +208,7 @@ async fn pictures(sheet: &Sheet) {
         sheet.says("stdout", |text| text.ends_with(answer)).await;
     }
     browser.script("document.activeElement.blur()").await;
-    browser.screenshot(&picture("page-phone.png")).await;
+    browser.screenshot(&screenshot_path("page-phone.png")).await;
     sheet.click("stop").await;
     assert_eq!(sheet.ended().await, "cancelled");
 }

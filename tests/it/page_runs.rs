@@ -1,4 +1,4 @@
-//! Runs as the page shows them: watched as they go, stopped, left and picked up, and what the page says when it cannot.
+//! Runs on the page: live output, stopping, following a run again after a reload, and reports of lost connections.
 
 use std::time::Instant;
 
@@ -7,37 +7,37 @@ use thirtyfour::prelude::*;
 
 use crate::support::{Server, cable::Cable, server::TOKEN, sheet::Sheet, until};
 
-/// A program that goes on when the test puts a file of that name into its folder.
+/// A Python function that waits until the test creates a file of that name in the folder.
 const WAITS: &str = "import os, time
 def wait(name):
     while not os.path.exists(name):
         time.sleep(0.02)
 ";
-/// Long enough for a machine that is busy, and no standbys, so that what is left can be counted.
+/// A long limit for a busy machine, and no standbys, so that remaining containers can be counted.
 const SETTINGS: [(&str, &str); 3] =
     [("SANDBOX_LIMITS__WALL_MS", "300000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0"), ("SANDBOX_RUNS__KEPT_MAX", "4")];
 
-/// Lets a program go on.
-async fn go(server: &Server, sheet: &Sheet, name: &str) {
+/// Creates the file that a program waits for.
+async fn create_file(server: &Server, sheet: &Sheet, name: &str) {
     let folder = server.root.join(sheet.conversation().await).join("files");
     std::fs::write(folder.join(name), "").expect("a file");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_is_watched_stopped_left_and_picked_up() {
+async fn a_run_is_followed_stopped_and_followed_again_after_reload() {
     let server = Server::with(&SETTINGS).await;
     let sheet = Sheet::open(&server.url("/")).await;
-    output_comes_as_it_is_printed(&server, &sheet).await;
-    stop_kills_what_ignores_it(&server, &sheet).await;
-    a_reload_picks_up_the_run(&server, &sheet).await;
-    the_list_shows_what_was(&sheet).await;
-    hostile_output_is_seen_and_does_nothing(&sheet).await;
-    much_output_is_bounded(&sheet).await;
+    output_appears_while_the_program_runs(&server, &sheet).await;
+    stop_kills_a_program_that_ignores_signals(&server, &sheet).await;
+    reload_follows_the_running_run(&server, &sheet).await;
+    list_shows_finished_runs(&sheet).await;
+    hostile_output_has_no_effect(&sheet).await;
+    large_output_is_bounded(&sheet).await;
     sheet.browser.close().await;
     server.stop().await;
 }
 
-async fn output_comes_as_it_is_printed(server: &Server, sheet: &Sheet) {
+async fn output_appears_while_the_program_runs(server: &Server, sheet: &Sheet) {
     let watch = "const out = document.querySelector('[data-testid=stdout]'); \
                  new MutationObserver(() => { if (out.textContent.includes('first')) window.firstSeen ??= Date.now(); }) \
                  .observe(out, {childList: true, subtree: true, characterData: true});";
@@ -48,21 +48,21 @@ async fn output_comes_as_it_is_printed(server: &Server, sheet: &Sheet) {
     );
     sheet.write("python", &code).await;
     sheet.start().await;
-    // The second and third cannot have been printed: the program waits for what the test has not done yet.
+    // The second and third line cannot be printed yet: the program waits for the test.
     sheet.says("stdout", |text| text.starts_with("first ") && text.ends_with('\n')).await;
     let printed: f64 = sheet.text("stdout").await.trim_start_matches("first ").trim().parse().expect("a time");
     let seen = sheet.browser.script("return window.firstSeen").await.as_f64().expect("a time");
     eprintln!("the first line was on the page {} ms after it was printed", seen - printed);
     assert_eq!(sheet.attribute("verdict", "data-ended").await, "running");
     sheet.says("wall", |text| text.ends_with(" s") || text.contains("min")).await;
-    go(server, sheet, "go-2").await;
+    create_file(server, sheet, "go-2").await;
     sheet.says("stdout", |text| text.ends_with("second\n")).await;
-    go(server, sheet, "go-3").await;
+    create_file(server, sheet, "go-3").await;
     assert_eq!(sheet.ended().await, "exited");
     assert!(sheet.text("stdout").await.ends_with("\nsecond\nthird\n"));
 }
 
-async fn stop_kills_what_ignores_it(server: &Server, sheet: &Sheet) {
+async fn stop_kills_a_program_that_ignores_signals(server: &Server, sheet: &Sheet) {
     let code = "import os, signal, time
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
@@ -82,10 +82,10 @@ time.sleep(100000)";
     eprintln!("the container was gone {} ms after the click on Stop", clicked.elapsed().as_millis());
     assert_eq!(sheet.ended().await, "cancelled");
     assert_eq!(sheet.text("verdict-text").await, "Cancelled");
-    assert_eq!(sheet.text("stdout").await, "deaf\n", "what was printed before is kept");
+    assert_eq!(sheet.text("stdout").await, "deaf\n", "earlier output stays");
 }
 
-async fn a_reload_picks_up_the_run(server: &Server, sheet: &Sheet) {
+async fn reload_follows_the_running_run(server: &Server, sheet: &Sheet) {
     let code = format!("{WAITS}print('before', flush=True)\nwait('go-on')\nprint('after', flush=True)");
     sheet.write("python", &code).await;
     sheet.start().await;
@@ -95,7 +95,7 @@ async fn a_reload_picks_up_the_run(server: &Server, sheet: &Sheet) {
     sheet.reload("running").await;
     sheet.says("stdout", |text| text == "before\n").await;
     sheet.says("wall", |text| text.contains('s')).await;
-    // The clock goes on from where the program is, and not from the reload: the page rounds down to a tenth of a second.
+    // The clock continues from the start of the program, not of the page; the page rounds down to a tenth of a second.
     let shown = sheet.text("wall").await;
     let seconds = shown.split_whitespace().collect::<Vec<_>>();
     let shown_ms = match seconds[..] {
@@ -107,12 +107,12 @@ async fn a_reload_picks_up_the_run(server: &Server, sheet: &Sheet) {
     };
     assert!(shown_ms + 1000.0 >= known, "{shown} after {known} ms");
     assert_eq!(sheet.history().await[0], "running");
-    go(server, sheet, "go-on").await;
+    create_file(server, sheet, "go-on").await;
     assert_eq!(sheet.ended().await, "exited");
     assert_eq!(sheet.text("stdout").await, "before\nafter\n");
 }
 
-async fn the_list_shows_what_was(sheet: &Sheet) {
+async fn list_shows_finished_runs(sheet: &Sheet) {
     sheet.reload("ready").await;
     until("the list", async || sheet.history().await == ["exited", "cancelled", "exited"]).await;
     sheet.says("stdout", |text| text == "before\nafter\n").await;
@@ -126,7 +126,7 @@ async fn the_list_shows_what_was(sheet: &Sheet) {
     sheet.says("verdict-text", |text| text == "Exited 0").await;
 }
 
-async fn hostile_output_is_seen_and_does_nothing(sheet: &Sheet) {
+async fn hostile_output_has_no_effect(sheet: &Sheet) {
     let code = r#"import sys
 print("<img src=x onerror=\"document.title='pwned'\"> \x1b[31mred\x1b[0m \x1b]0;pwned\x07 \u202etxt.exe \x00 end")
 sys.stdout.flush()
@@ -145,7 +145,7 @@ sys.stdout.buffer.write(b"\xff\xfe\x89PNG\n")"#;
     assert_eq!(sheet.browser.script("return document.querySelectorAll('[data-testid=stdout] img').length").await, 0);
 }
 
-async fn much_output_is_bounded(sheet: &Sheet) {
+async fn large_output_is_bounded(sheet: &Sheet) {
     let code = "import sys\nsys.stdout.write('the beginning\\n')\nfor _ in range(48): sys.stdout.write(('x' * 99 + '\\n') * 655)\n\
                 sys.stdout.write('the end\\n')";
     assert_eq!(sheet.run("python", code).await, "exited");
@@ -159,7 +159,7 @@ async fn much_output_is_bounded(sheet: &Sheet) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_connection_is_told_and_mended() {
+async fn a_lost_connection_is_reported_and_restored() {
     let server = Server::with(&SETTINGS).await;
     let cable = Cable::to(server.address).await;
     let sheet = Sheet::open(&format!("http://{}/", cable.address)).await;
@@ -169,15 +169,15 @@ async fn a_lost_connection_is_told_and_mended() {
     sheet.says("stdout", |text| text == "before\n").await;
 
     cable.pull();
-    until("the loss is told", async || sheet.attribute("link", "hidden").await == Value::Null).await;
-    go(&server, &sheet, "go-on").await;
+    until("the loss is reported", async || sheet.attribute("link", "hidden").await == Value::Null).await;
+    create_file(&server, &sheet, "go-on").await;
     cable.plug();
     sheet.says("stdout", |text| text == "before\nafter\n").await;
-    until("the loss is over", async || sheet.attribute("link", "hidden").await != Value::Null).await;
+    until("the connection is restored", async || sheet.attribute("link", "hidden").await != Value::Null).await;
 
-    // The run goes on while nobody is there, ends, and is forgotten for newer ones.
+    // While the page is disconnected the run ends, and newer runs displace it.
     cable.pull();
-    until("the loss is told", async || sheet.attribute("link", "hidden").await == Value::Null).await;
+    until("the loss is reported", async || sheet.attribute("link", "hidden").await == Value::Null).await;
     let conversation = sheet.conversation().await;
     let run = runs(&server, &conversation).await[0]["runId"].as_str().expect("a run").to_owned();
     let cancel = server.http.post(server.url(&format!("/v1/runs/{run}/cancel"))).bearer_auth(TOKEN);
@@ -186,11 +186,13 @@ async fn a_lost_connection_is_told_and_mended() {
         server.run("another", "bash", ":").await;
     }
     cable.plug();
-    assert_eq!(sheet.ended().await, "error");
+    let ended = sheet.ended().await;
+    let page = sheet.browser.script("return document.body.innerText").await;
+    assert_eq!(ended, "error", "{page}");
     sheet.says("sentence", |text| text.contains("no longer kept")).await;
-    assert_eq!(sheet.text("stdout").await, "before\nafter\n", "what was seen stays");
+    assert_eq!(sheet.text("stdout").await, "before\nafter\n", "displayed output stays");
 
-    // The page works on; and the keyboard stops a run too.
+    // The page still works, and the keyboard stops a run too.
     sheet.write("bash", "echo here; sleep 100000").await;
     sheet.start().await;
     sheet.says("stdout", |text| text == "here\n").await;
@@ -201,7 +203,7 @@ async fn a_lost_connection_is_told_and_mended() {
     server.stop().await;
 }
 
-/// The runs of a conversation, newest first, as the server tells them.
+/// The runs of a conversation in the form of `/v1`, newest first.
 async fn runs(server: &Server, conversation: &str) -> Vec<Value> {
     let request = server.http.get(server.url("/v1/runs")).query(&[("conversationId", conversation)]).bearer_auth(TOKEN);
     let mut list: Value = request.send().await.expect("an answer").json().await.expect("JSON");

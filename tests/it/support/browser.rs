@@ -1,4 +1,4 @@
-//! A real Chromium, driven over `WebDriver`. It fails loudly where there is none.
+//! A real Chromium, driven over `WebDriver`. A test fails where it is not installed.
 
 use std::{
     net::TcpListener,
@@ -62,7 +62,7 @@ impl Browser {
         Self { driver, downloads, process, _folder: folder }
     }
 
-    /// The element with this `data-testid`, once it is there.
+    /// Waits for the element with this `data-testid`.
     pub async fn element(&self, name: &str) -> WebElement {
         self.driver
             .query(By::Css(format!("[data-testid=\"{name}\"]")))
@@ -77,7 +77,7 @@ impl Browser {
         answer.unwrap_or_else(|error| panic!("{script}: {error}")).json().clone()
     }
 
-    /// Waits until the page says that it is in this state.
+    /// Waits until the page is in this state.
     pub async fn state(&self, wanted: &str) {
         let mut seen = Value::Null;
         let reached = until::within(until::PATIENCE, async || {

@@ -1,4 +1,4 @@
-//! What a person does with the page, in a browser that shows it.
+//! The actions of a user on the page, in a real browser.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use serde_json::{Value, json};
 
 use super::{browser::Browser, server::TOKEN, until};
 
-/// How long a program may take on a machine that is busy with something else.
+/// How long a program may take on a busy machine.
 const RUN_PATIENCE: Duration = Duration::from_mins(4);
 
-/// The page, shown by a browser.
+/// The page in a browser.
 pub struct Sheet {
     pub browser: Browser,
 }
 
 impl Sheet {
-    /// The page at this address, with its token given.
+    /// Opens the page at this address and enters the token.
     pub async fn open(url: &str) -> Self {
         let browser = Browser::open().await;
         browser.driver.goto(url).await.expect("the page");
@@ -26,19 +26,19 @@ impl Sheet {
         Self { browser }
     }
 
-    /// Loads the page anew; resolves when it is in this state.
+    /// Reloads the page and waits until it is in this state.
     pub async fn reload(&self, state: &str) {
         self.browser.driver.refresh().await.expect("the page again");
         self.browser.state(state).await;
     }
 
-    /// The conversation that is open.
+    /// The id of the open conversation.
     pub async fn conversation(&self) -> String {
         let value = self.browser.script("return document.querySelector('[data-testid=conversation]').value").await;
         value.as_str().expect("a name").to_owned()
     }
 
-    /// Puts a program in the place of what is in the editor.
+    /// Replaces the program in the editor.
     pub async fn write(&self, language: &str, code: &str) {
         let script = "const menu = document.querySelector('[data-testid=language]'); menu.value = arguments[0]; \
                       menu.dispatchEvent(new Event('change', {bubbles: true})); \
@@ -47,13 +47,13 @@ impl Sheet {
         self.browser.driver.execute(script, vec![json!(language), json!(code)]).await.expect("typed");
     }
 
-    /// Begins to run what is in the editor.
+    /// Starts the program in the editor.
     pub async fn start(&self) {
         self.browser.script("delete document.querySelector('[data-testid=verdict]').dataset.ended").await;
         self.click("run").await;
     }
 
-    /// Waits for the end; the contract's word for it.
+    /// Waits for the end; returns the outcome's `ended`.
     pub async fn ended(&self) -> String {
         let mut ended = String::new();
         let over = until::within(RUN_PATIENCE, async || {
@@ -66,7 +66,7 @@ impl Sheet {
         ended
     }
 
-    /// Runs a program to its end; the contract's word for it.
+    /// Runs a program to its end; returns the outcome's `ended`.
     pub async fn run(&self, language: &str, code: &str) -> String {
         self.write(language, code).await;
         self.start().await;
@@ -77,7 +77,7 @@ impl Sheet {
         self.browser.element(name).await.click().await.expect("clicked");
     }
 
-    /// Everything an element says, seen or not.
+    /// The text of an element, visible or not.
     pub async fn text(&self, name: &str) -> String {
         let script = format!("return document.querySelector('[data-testid={name}]').textContent");
         self.browser.script(&script).await.as_str().expect("a text").to_owned()
@@ -88,24 +88,24 @@ impl Sheet {
         self.browser.script(&script).await
     }
 
-    /// Waits until an element's text is to the test's liking.
+    /// Waits until an element's text matches.
     pub async fn says(&self, name: &str, wanted: impl Fn(&str) -> bool) {
-        let mut said = String::new();
-        let liked = until::within(until::PATIENCE, async || {
-            said = self.text(name).await;
-            wanted(&said)
+        let mut text = String::new();
+        let matched = until::within(until::PATIENCE, async || {
+            text = self.text(name).await;
+            wanted(&text)
         });
-        let liked = liked.await.is_ok();
-        assert!(liked, "{name} says: {said}");
+        let matched = matched.await.is_ok();
+        assert!(matched, "{name}: {text}");
     }
 
-    /// How each run of the list ended, newest first.
+    /// The state or `ended` of each listed run, newest first.
     pub async fn history(&self) -> Vec<String> {
         let script = "return [...document.querySelectorAll('[data-testid=history-run]')].map(e => e.dataset.ended)";
         serde_json::from_value(self.browser.script(script).await).expect("a list")
     }
 
-    /// Shows a run of the list, by its place.
+    /// Selects a run of the list by its index.
     pub async fn choose(&self, place: usize) {
         let script = format!("document.querySelectorAll('[data-testid=history-run]')[{place}].click()");
         self.browser.script(&script).await;
