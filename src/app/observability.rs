@@ -45,8 +45,8 @@ impl Observability {
     pub(super) fn exposition(&self, stats: StatsSnapshot) -> http::metrics::Exposition {
         let (metrics, audit, traces) = (Arc::clone(&self.metrics), self.audit.clone(), self.traces.clone());
         let text = move || {
-            let audit = audit.as_ref().map(|audit| audit.figures()).unwrap_or_default();
-            let traces = traces.as_ref().map(|traces| traces.figures()).unwrap_or_default();
+            let audit = audit.as_ref().map(|audit| audit.counts()).unwrap_or_default();
+            let traces = traces.as_ref().map(|traces| traces.counts()).unwrap_or_default();
             metrics.text(&stats.now(), audit, traces)
         };
         http::metrics::Exposition { content_type: metrics::CONTENT_TYPE, text: Arc::new(text) }
