@@ -21,7 +21,7 @@ use crate::{
         clock::{Clock as _, SystemClock},
         id::ConversationId,
     },
-    ports::{runner::Runner, signed_url::UrlSigner, store::SafePath},
+    ports::{runner::Runner, store::SafePath},
 };
 
 /// A self-hosted code sandbox for AI assistants: runs programs in fresh containers, over MCP.
@@ -208,7 +208,7 @@ async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
 }
 
 async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
-    let mut app = App::build(config).await?;
+    let app = App::build(config).await?;
     // Links to files need somebody who answers them: this process, or the server that holds the address already.
     match app::listen(config).await {
         Ok(listener) => app.serve_beside(listener),
@@ -216,9 +216,9 @@ async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
     }
     let shutdown = CancellationToken::new();
     tokio::spawn(cancel_on_signal(shutdown.clone()));
-    let isolation = app.isolation.clone();
+    let isolation = app.parts.isolation.clone();
     let served = tokio::select! {
-        served = mcp::serve_stdio(app.mcp.clone(), shutdown) => served,
+        served = mcp::serve_stdio(app.parts.mcp.clone(), shutdown) => served,
         why = isolation.broken() => {
             app.stop().await;
             return Err(StartError::Isolation(why).into());
@@ -271,9 +271,6 @@ fn url(config: &Config, conversation: &str, path: &str, ttl_s: Option<u64>) -> a
         "--ttl-s must be from 1 to {}",
         config::URL_TTL_S_MAX
     );
-    let secrets: Vec<_> = config.file_secrets.iter().map(|secret| secret.expose().clone()).collect();
-    let base_url = config.public_base_url.to_string();
-    let signer = UrlSigner::new(&secrets, base_url.trim_end_matches('/'));
     let expires = SystemClock.unix_s() + i64::try_from(ttl_s)?;
-    print(&format!("{}\n", signer.mint(&conversation, &path, expires)))
+    print(&format!("{}\n", app::signer(config).mint(&conversation, &path, expires)))
 }

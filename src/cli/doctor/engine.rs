@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::finding::{Findings, Level};
 use crate::{
-    app::{App, StartError},
+    app::{Parts, StartError},
     config::Config,
     ports::{
         engine::{Engine, Probe},
@@ -18,6 +18,8 @@ use crate::{
 
 /// How long the self-test may take.
 const TEST_MAX: Duration = Duration::from_mins(1);
+/// How long destroying the sandboxes of the test may take.
+const DRAIN_MAX: Duration = Duration::from_secs(20);
 
 /// Everything that needs the engine.
 pub(super) async fn check(
@@ -80,28 +82,25 @@ async fn runners(engine: &dyn Engine, findings: &mut Findings) -> bool {
     usable
 }
 
-/// Starts what a server starts, without what it would keep running, and asks it.
+/// Runs the isolation test. Of the background tasks only the janitor starts, which destroys the sandboxes of the test.
 async fn isolation(config: &Config, store: Arc<Store>, engine: Arc<dyn Engine>, probe: Probe, findings: &mut Findings) {
-    let mut quiet = config.clone();
-    quiet.standby.total_max = 0;
-    quiet.audit.file.clear();
-    quiet.metrics.http_addr.clear();
-    let mut app = match App::assemble(&quiet, store, Arc::clone(&engine), probe).await {
-        Ok(app) => app,
+    let mut parts = match Parts::unobserved(config, store, Arc::clone(&engine), &probe).await {
+        Ok(parts) => parts,
         Err(error) => {
             let text = format!("{:#}", anyhow::Error::from(error));
             return findings.sentence(Level::Fail, "isolation", &text);
         }
     };
-    app.test_the_engine();
-    match timeout(TEST_MAX, app.isolation.tried()).await {
+    parts.janitor.start();
+    let test = parts.self_test.take().map(|test| test.follow(parts.stop.clone()));
+    match timeout(TEST_MAX, parts.isolation.tried()).await {
         Ok(Tested::Holds { notes, trial }) => {
             findings.ok("isolation", "a sandbox saw its user, limits and walls as they should be");
             for note in notes {
                 findings.sentence(Level::Warn, "isolation", &note);
             }
             runtime(config, engine.as_ref(), &trial, findings).await;
-            assignment(&app, findings).await;
+            assignment(&parts, findings).await;
         }
         Ok(Tested::Broken(why)) => findings.sentence(Level::Fail, "isolation", &why),
         Ok(Tested::Pending { why }) => findings.fail(
@@ -111,7 +110,12 @@ async fn isolation(config: &Config, store: Arc<Store>, engine: Arc<dyn Engine>, 
         ),
         Err(_) => findings.fail("isolation", "the test took too long", "look at the engine's own log"),
     }
-    app.stop().await;
+    parts.runs.stop(Duration::ZERO).await;
+    parts.stop.cancel();
+    if let Some(test) = test {
+        drop(test.await);
+    }
+    parts.janitor.drain(DRAIN_MAX).await;
 }
 
 /// Which runtime starts sandboxes, and why.
@@ -126,8 +130,8 @@ async fn runtime(config: &Config, engine: &dyn Engine, trial: &Trial, findings: 
     findings.ok("runtime", format!("{used}: {why}"));
 }
 
-async fn assignment(app: &App, findings: &mut Findings) {
-    if app.standbys.assignment_holds().await {
+async fn assignment(parts: &Parts, findings: &mut Findings) {
+    if parts.standbys.assignment_holds().await {
         findings.ok("standby", "a renamed folder stays with its sandbox: new conversations find one that stands by");
     } else {
         findings.warn(

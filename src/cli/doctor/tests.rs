@@ -1,6 +1,6 @@
 //! Each line that can fail does fail, on the fake engine, and says what to do.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use tempfile::TempDir;
 
@@ -34,16 +34,18 @@ fn store(config: &Config) -> Arc<Store> {
     Arc::new(Store::open(&config.root, owner).expect("a root"))
 }
 
-/// What is said of an engine.
 async fn of_engine(engine: &FakeEngine) -> Findings {
     let root = tempfile::tempdir().expect("a folder");
-    let config = config(&root, &[]);
+    of_engine_with(engine, &config(&root, &[])).await
+}
+
+async fn of_engine_with(engine: &FakeEngine, config: &Config) -> Findings {
     let mut findings = Findings::default();
     let found = match engine.probe().await {
         Ok(probe) => Ok((Arc::new(engine.clone()) as Arc<dyn Engine>, probe)),
         Err(error) => Err(StartError::Engine(error)),
     };
-    check(&config, Some(store(&config)), found, &mut findings).await;
+    check(config, Some(store(config)), found, &mut findings).await;
     assert_eq!(engine.live(), [], "nothing is left behind");
     findings
 }
@@ -70,6 +72,25 @@ async fn an_engine_that_is_well_fails_nothing() {
     assert!(line(&findings, "standby", Level::Warn).contains("renamed"), "the fake engine's Bash is no Bash");
     let json: serde_json::Value = serde_json::from_str(&findings.json().expect("JSON")).expect("JSON");
     assert_eq!(json[0], serde_json::json!({"level": "ok", "check": "engine", "detail": findings.0[0].detail}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_keeps_expired_conversations_and_the_trash() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = config(&folder, &[("SANDBOX_QUOTA__KEPT_UNUSED_S", "1")]);
+    let conversation = store(&config).create_conversation(&"old".parse().expect("an id")).expect("a conversation");
+    drop(conversation);
+    let marker = config.root.join("old/.mark");
+    std::fs::write(&marker, "").expect("a marker");
+    let marker = std::fs::File::open(&marker).expect("a marker");
+    marker.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1)).expect("a time");
+    let deleted = config.root.join(".trash/deleted/file");
+    std::fs::create_dir_all(deleted.parent().expect("a folder")).expect("a folder");
+    std::fs::write(&deleted, "").expect("a file");
+    let findings = of_engine_with(&honest(), &config).await;
+    assert!(!findings.failed(), "{}", findings.text());
+    assert!(config.root.join("old/files").exists(), "the expired conversation is left");
+    assert!(deleted.exists(), "the trash is left");
 }
 
 #[tokio::test(flavor = "multi_thread")]
