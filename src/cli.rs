@@ -5,6 +5,7 @@
 mod doctor;
 mod engine_proxy;
 mod health;
+mod signals;
 
 use std::{io::Write as _, path::PathBuf, process::ExitCode};
 
@@ -12,11 +13,12 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 
+use self::signals::stop_on_signal;
 use crate::{
     adapters::engine::docker::{RuntimeSetting, proxy::ProxyOptions},
     api::{http::openapi, mcp},
     app::{self, App, StartError},
-    config::{self, Config, Overrides, Sources, telemetry},
+    config::{self, Config, Sources, telemetry},
     domain::{
         clock::{Clock as _, SystemClock},
         id::ConversationId,
@@ -149,7 +151,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         file: cli.settings.config,
         env_file: cli.settings.env_file,
         environment: environment(),
-        overrides: Overrides(cli.settings.set),
+        overrides: cli.settings.set,
     };
     if let Command::Health { addr } = cli.command {
         return health::check(addr, &sources);
@@ -201,7 +203,7 @@ async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
     let listener = app::listen(config).await?;
     let app = App::build(config).await?;
     let shutdown = CancellationToken::new();
-    tokio::spawn(cancel_on_signal(shutdown.clone()));
+    stop_on_signal(shutdown.clone())?;
     tracing::info!(address = %listener.local_addr()?, page = %config.public_base_url, "serving");
     app.serve(listener, shutdown).await?;
     Ok(ExitCode::SUCCESS)
@@ -215,7 +217,7 @@ async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
         Err(error) => tracing::info!(%error, "links are left to the server at that address"),
     }
     let shutdown = CancellationToken::new();
-    tokio::spawn(cancel_on_signal(shutdown.clone()));
+    stop_on_signal(shutdown.clone())?;
     let isolation = app.parts.isolation.clone();
     let served = tokio::select! {
         served = mcp::serve_stdio(app.parts.mcp.clone(), shutdown) => served,
@@ -227,19 +229,6 @@ async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
     app.stop().await;
     served.context("the client's messages could not be read")?;
     Ok(ExitCode::SUCCESS)
-}
-
-async fn cancel_on_signal(shutdown: CancellationToken) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    shutdown.cancel();
 }
 
 async fn runners(config: &Config) -> anyhow::Result<ExitCode> {

@@ -50,12 +50,12 @@ pub struct Limits {
 
 /// Listens. `:8080` is every interface of both address families where the machine has them.
 pub async fn bind(addr: &BindAddr) -> std::io::Result<TcpListener> {
-    match addr {
-        BindAddr::Host { host_port } => TcpListener::bind(host_port).await,
-        BindAddr::AllInterfaces { port } => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, *port)).await {
-            Err(error) if error.kind() != std::io::ErrorKind::AddrInUse => TcpListener::bind(("0.0.0.0", *port)).await,
-            bound => bound,
-        },
+    if addr.host.is_some() {
+        return TcpListener::bind(addr.to_string()).await;
+    }
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, addr.port)).await {
+        Err(error) if error.kind() != std::io::ErrorKind::AddrInUse => TcpListener::bind(("0.0.0.0", addr.port)).await,
+        bound => bound,
     }
 }
 

@@ -188,7 +188,7 @@ impl Parts {
             readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), isolation.clone(), stats)),
             metrics: exposition,
             observer,
-            names: Names::new(&config.public_base_url, options::allowed_hosts(config)),
+            names: Names::new(config.public_base_url.uri(), options::allowed_hosts(config)),
         });
         Ok(Self {
             store,
@@ -212,8 +212,7 @@ impl Parts {
 
 /// Signs links with the first secret of the settings.
 pub fn signer(config: &Config) -> UrlSigner {
-    let secrets: Vec<_> = config.file_secrets.iter().map(|secret| secret.expose().clone()).collect();
-    UrlSigner::new(&secrets, config.public_base_url.to_string().trim_end_matches('/'))
+    UrlSigner::new(&config.file_secrets().collect::<Vec<_>>(), &config.public_base_url.to_string())
 }
 
 /// Reads the runners.

@@ -18,7 +18,7 @@ pub fn run(listen: &Path, options: ProxyOptions) -> anyhow::Result<ExitCode> {
         let proxy = Proxy::new(options)?;
         let listener = Proxy::listen(listen)?;
         let shutdown = CancellationToken::new();
-        tokio::spawn(super::cancel_on_signal(shutdown.clone()));
+        super::stop_on_signal(shutdown.clone())?;
         tracing::info!(socket = %listen.display(), "sandboxes can be started here, and nothing else");
         proxy.serve(listener, shutdown).await;
         Ok(ExitCode::SUCCESS)

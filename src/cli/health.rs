@@ -18,10 +18,10 @@ const ANSWER_BYTES_MAX: u64 = 4096;
 pub fn check(addr: Option<String>, sources: &Sources) -> anyhow::Result<ExitCode> {
     let addr = match addr {
         Some(addr) => addr,
-        None => match config::load(sources)?.http_addr {
-            BindAddr::AllInterfaces { port } => format!("127.0.0.1:{port}"),
-            BindAddr::Host { host_port } => host_port,
-        },
+        None => {
+            let BindAddr { host, port } = config::load(sources)?.http_addr;
+            format!("{}:{port}", host.as_deref().unwrap_or("127.0.0.1"))
+        }
     };
     let answer = ask(&addr).with_context(|| format!("no server answers at {addr}"))?;
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);

@@ -3,6 +3,8 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, uri::PathAndQuery};
 
+use secrecy::ExposeSecret as _;
+
 use super::{ConfigError, Traces};
 
 /// The path of traces below a collector's address (OTLP 1.x, "OTLP/HTTP Request").
@@ -39,7 +41,7 @@ impl Traces {
     /// # Errors
     /// When the address or the headers have not the form that they must have.
     pub fn collector(&self) -> Result<Option<Collector>, ConfigError> {
-        let headers = headers(self.otlp_headers.expose())?;
+        let headers = headers(self.otlp_headers.expose().expose_secret())?;
         if self.otlp_endpoint.is_empty() {
             return Ok(None);
         }

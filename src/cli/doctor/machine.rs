@@ -8,7 +8,7 @@ use super::finding::Findings;
 use crate::{
     adapters::{audit::Audit, traces},
     app,
-    config::{BindAddr, Config},
+    config::Config,
     ports::store::{Owner, Store},
 };
 
@@ -101,14 +101,11 @@ pub(super) async fn addresses(config: &Config, findings: &mut Findings) {
 
 /// Whether links that are handed out can work.
 pub(super) fn public_address(config: &Config, findings: &mut Findings) {
-    let uri = &config.public_base_url;
+    let uri = config.public_base_url.uri();
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let here = |host: &str| matches!(host, "localhost" | "127.0.0.1" | "::1");
-    let told = format!("links begin with {}", uri.to_string().trim_end_matches('/'));
-    let all = match &config.http_addr {
-        BindAddr::AllInterfaces { .. } => true,
-        BindAddr::Host { host_port } => !here(host_port.rsplit_once(':').map_or("", |(host, _)| host)),
-    };
+    let told = format!("links begin with {}", config.public_base_url);
+    let all = config.http_addr.host.as_deref().is_none_or(|host| !here(host.trim_matches(['[', ']'])));
     match (here(host), uri.scheme_str()) {
         (true, _) if all => findings.warn(
             "links",
