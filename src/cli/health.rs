@@ -1,4 +1,4 @@
-//! Asks a running server whether it is ready, for container health checks: the image holds no other program.
+//! Asks a running server whether it is ready, for container health checks; the image holds no other program.
 
 use std::{
     io::{Read as _, Write as _},

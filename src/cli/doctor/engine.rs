@@ -1,4 +1,4 @@
-//! The engine: what it is, which runners it has, and whether its sandboxes isolate.
+//! The engine: its versions, its runners, and whether its sandboxes isolate.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,12 +16,11 @@ use crate::{
     services::isolation::{Tested, Trial},
 };
 
-/// How long the self-test may take.
 const TEST_MAX: Duration = Duration::from_mins(1);
 /// How long destroying the sandboxes of the test may take.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 
-/// Everything that needs the engine.
+/// Every check that needs the engine.
 pub(super) async fn check(
     config: &Config,
     store: Option<Arc<Store>>,
@@ -50,12 +49,12 @@ pub(super) async fn check(
     }
 }
 
-/// Answers whether there is one.
+/// Returns whether there is a runner.
 async fn runners(engine: &dyn Engine, findings: &mut Findings) -> bool {
     let images = match engine.runners().await {
         Ok(images) => images,
         Err(error) => {
-            findings.fail("runners", error, "look at the engine's own log");
+            findings.fail("runners", error, "read the log of the engine");
             return false;
         }
     };
@@ -72,7 +71,7 @@ async fn runners(engine: &dyn Engine, findings: &mut Findings) -> bool {
                 findings.ok("runner", format!("{} ({name}, {protocol})", runner.language));
             }
             Err(why) => {
-                findings.warn("runner", format!("{name}: {why}"), "correct the image's labels and build it again");
+                findings.warn("runner", format!("{name}: {why}"), "correct the labels of the image and build it again");
             }
         }
     }
@@ -95,7 +94,7 @@ async fn isolation(config: &Config, store: Arc<Store>, engine: Arc<dyn Engine>, 
     let test = parts.self_test.take().map(|test| test.follow(parts.stop.clone()));
     match timeout(TEST_MAX, parts.isolation.tried()).await {
         Ok(Tested::Holds { notes, trial }) => {
-            findings.ok("isolation", "a sandbox saw its user, limits and walls as they should be");
+            findings.ok("isolation", "a sandbox has the user, the limits and the walls that it must have");
             for note in notes {
                 findings.sentence(Level::Warn, "isolation", &note);
             }
@@ -106,9 +105,9 @@ async fn isolation(config: &Config, store: Arc<Store>, engine: Arc<dyn Engine>, 
         Ok(Tested::Pending { why }) => findings.fail(
             "isolation",
             format!("it could not be tested: {}", why.unwrap_or_default()),
-            "look at the engine's own log, then run this again",
+            "read the log of the engine, then run this again",
         ),
-        Err(_) => findings.fail("isolation", "the test took too long", "look at the engine's own log"),
+        Err(_) => findings.fail("isolation", "the test took too long", "read the log of the engine"),
     }
     parts.runs.stop(Duration::ZERO).await;
     parts.stop.cancel();
@@ -118,7 +117,7 @@ async fn isolation(config: &Config, store: Arc<Store>, engine: Arc<dyn Engine>, 
     parts.janitor.drain(DRAIN_MAX).await;
 }
 
-/// Which runtime starts sandboxes, and why.
+/// Reports which runtime starts sandboxes, and why.
 async fn runtime(config: &Config, engine: &dyn Engine, trial: &Trial, findings: &mut Findings) {
     let Ok(Probe { runtime: used, .. }) = engine.probe().await else { return };
     let why = match trial {
@@ -132,12 +131,12 @@ async fn runtime(config: &Config, engine: &dyn Engine, trial: &Trial, findings: 
 
 async fn assignment(parts: &Parts, findings: &mut Findings) {
     if parts.standbys.assignment_holds().await {
-        findings.ok("standby", "a renamed folder stays with its sandbox: new conversations find one that stands by");
+        findings.ok("standby", "a renamed folder stays with its sandbox, so new conversations get a standby");
     } else {
         findings.warn(
             "standby",
-            "a renamed folder does not stay with its sandbox here, so sandboxes stand by for known conversations only",
-            "for quicker first runs, let the engine and SANDBOX_ROOT be on the same Linux machine",
+            "a renamed folder does not stay with its sandbox here, so only known conversations get a standby",
+            "for faster first runs, put the engine and SANDBOX_ROOT on the same Linux machine",
         );
     }
 }
