@@ -34,7 +34,7 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
         figment = figment.merge(Source::toml(&text, place)?);
     }
     if let Some((text, place)) = read(sources.env_file.as_deref(), ".env")? {
-        figment = figment.merge(Source::env_file(&text, place)?);
+        figment = figment.merge(Source::env_file(&text, &place)?);
     }
     let config: Config = figment
         .merge(Source::pairs(&sources.environment, "the environment", true))
@@ -69,11 +69,11 @@ impl Source {
         Self { place: place.to_owned(), pairs, shared }
     }
 
-    fn env_file(text: &str, place: String) -> Result<Self, ConfigError> {
+    fn env_file(text: &str, place: &str) -> Result<Self, ConfigError> {
         let pairs: Result<Vec<_>, _> = dotenvy::from_read_iter(text.as_bytes()).collect();
         let pairs = pairs
             .map_err(|_| ConfigError(format!("{place} has a line that is not `NAME=value`: correct or remove it.")))?;
-        Ok(Self::pairs(&pairs, &place, true))
+        Ok(Self::pairs(&pairs, place, true))
     }
 
     /// A table is a section; the other keys are names as in the environment.
