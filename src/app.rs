@@ -1,7 +1,7 @@
 //! The server's life cycle: builds the parts, starts the background tasks, serves, and stops in the opposite order.
 //!
 //! ```text
-//! App::build ── observability (audit writer, traces sender) · background (see there) · executions (a task for each run)
+//! App::build ── observability (audit writer, traces sender) · background (see there) · executions (a task each)
 //! App::serve ── one accept loop, a task for each connection
 //! App::stop  ── connections end · runs end or are cancelled · background ends · audit and traces send what is queued
 //! ```

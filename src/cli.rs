@@ -1,5 +1,5 @@
-//! The command line: parses it, loads the settings, starts the log, calls the app, prints one sentence on failure. Nothing
-//! else reads the environment.
+//! The command line: parses it, loads the settings, starts the log, calls the app, prints one sentence on failure.
+//! Nothing else reads the environment.
 
 mod doctor;
 mod engine_proxy;

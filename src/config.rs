@@ -1,8 +1,8 @@
 //! Settings: their sources, their names, and when they are refused.
 //!
 //! Later wins: built-in defaults, `sandbox.toml`, `.env`, the environment, the command line. Seven names stand alone;
-//! every other setting is `SANDBOX_<SECTION>__<KEY>`. An unknown name is an error that names it, an empty value means "not
-//! set". `app` turns the settings into the options of each part; no service sees them.
+//! every other setting is `SANDBOX_<SECTION>__<KEY>`. An unknown name is an error that names it, an empty value means
+//! "not set". `app` turns the settings into the options of each part; no service sees them.
 
 #![expect(clippy::doc_markdown, reason = "the doc comment of a key is also a line of .env.example and of a table")]
 
@@ -158,12 +158,12 @@ section! {
 section! {
     /// The container engine.
     pub struct Engine("engine") {
-        /// The OCI runtime, such as runsc for gVisor; an error if the engine does not have it. `default`: the default of
-        /// the engine. Empty: crun if the default of the engine is runc, it also has crun, and crun passes the self-test;
-        /// otherwise the default of the engine.
+        /// The OCI runtime, such as runsc for gVisor; an error if the engine does not have it. `default`: the default
+        /// of the engine. Empty: crun if the default of the engine is runc, it also has crun, and crun passes the
+        /// self-test; otherwise the default of the engine.
         runtime: String = String::new(),
-        /// SANDBOX_ROOT as the host of the engine sees it. Empty: found by inspecting the container of the server, if it
-        /// runs in one.
+        /// SANDBOX_ROOT as the host of the engine sees it. Empty: found by inspecting the container of the server, if
+        /// it runs in one.
         host_root: String = String::new(),
         /// The cgroup file system of the host as this process sees it. Shows which limit a program hit.
         cgroup_root: String = "/sys/fs/cgroup".to_owned(),
@@ -175,8 +175,8 @@ section! {
 section! {
     /// Admission of runs.
     pub struct Admission("admission") {
-        /// Programs that run at once. 0: two for each core of the engine's host, as long as they fit into three quarters
-        /// of its memory.
+        /// Programs that run at once. 0: two for each core of the engine's host, as long as they fit into three
+        /// quarters of its memory.
         slots: u32 = 0 => 0..=10_000,
         /// Runs that may wait for a slot; more are refused.
         queue_max: u32 = 256 => 0..=1 << 20,
@@ -257,7 +257,8 @@ section! {
         hard: bool = false,
         /// Free space on the disk of SANDBOX_ROOT below which nothing is run or written, in bytes.
         free_bytes_min: u64 = 512 << 20 => 0..=1 << 50,
-        /// Disk space of all conversations together, in bytes; above it the least recently used are deleted. 0: no limit.
+        /// Disk space of all conversations together, in bytes; above it the least recently used are deleted. 0: no
+        /// limit.
         total_bytes_max: u64 = 0 => 0..=1 << 60,
         /// How long an unused conversation is kept, in seconds; then it is deleted. 0: for ever.
         kept_unused_s: u64 = 2_592_000 => 0..=100 * 365 * 86_400,
@@ -285,8 +286,9 @@ section! {
 section! {
     /// Traces of requests and runs, for an OpenTelemetry collector.
     pub struct Traces("traces") {
-        /// Collector that traces are sent to as OTLP over HTTP (protobuf), such as `http://127.0.0.1:4318`; they go to its
-        /// `/v1/traces`. There is no https: the collector must be on this machine or on a trusted network. Empty: none.
+        /// Collector that traces are sent to as OTLP over HTTP (protobuf), such as `http://127.0.0.1:4318`; they go
+        /// to its `/v1/traces`. There is no https: the collector must be on this machine or on a trusted network.
+        /// Empty: none.
         otlp_endpoint: String = String::new(),
         /// Headers that the collector requires: `name=value,name=value`, values percent-encoded. A secret.
         otlp_headers: Secret = Secret::default(),

@@ -1,12 +1,14 @@
-//! The audit log: a line of JSON for each run, appended to a file. It never holds a program's text, its input, or a secret.
+//! The audit log: a line of JSON for each run, appended to a file. It never holds a program's text, its input, or a
+//! secret.
 //!
 //! ```text
 //! Audit::open ── writer: one thread; takes lines from a bounded queue and appends them; ended by `close`
 //! ```
 //!
-//! An observed run puts its line into the queue and never waits. A line that cannot be written is tried again until it
-//! succeeds; meanwhile the queue fills. A line that finds the queue full, or that is left when the server stops, is counted
-//! as lost and logged. The file is created again after it was moved away, so that rotation needs no signal.
+//! An observed run puts its line into the queue and never waits. A line that cannot be written is tried again until
+//! it succeeds; meanwhile the queue fills. A line that finds the queue full, or that is left when the server stops,
+//! is counted as lost and logged. The file is created again after it was moved away, so that rotation needs no
+//! signal.
 
 mod line;
 mod writer;

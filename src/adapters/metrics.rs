@@ -1,7 +1,7 @@
 //! Every metric, in one place, as `OpenMetrics` text. It must not know how the text is served.
 //!
-//! Labels are fixed words, the languages of installed runners, or HTTP status codes: never an id, a path or anything else
-//! that a client chooses, so that the number of series is bounded.
+//! Labels are fixed words, the languages of installed runners, or HTTP status codes: never an id, a path or anything
+//! else that a client chooses, so that the number of series is bounded.
 
 mod process;
 

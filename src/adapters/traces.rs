@@ -1,12 +1,12 @@
-//! Traces for an OpenTelemetry collector, as OTLP over HTTP: a span for each request, run, stage and engine call that is
-//! about a sandbox.
+//! Traces for an OpenTelemetry collector, as OTLP over HTTP: a span for each request, run, stage and engine call that
+//! is about a sandbox.
 //!
 //! ```text
 //! Traces::start ── sender: one task; takes spans from a bounded queue and posts them; ended by `close`
 //! ```
 //!
-//! An observed fact puts spans into the queue and never waits. A span that finds the queue full is lost and counted. Spans
-//! are made from facts only, so that no log line can get into one; `spans` lists what they hold.
+//! An observed fact puts spans into the queue and never waits. A span that finds the queue full is lost and counted.
+//! Spans are made from facts only, so that no log line can get into one; `spans` lists what they hold.
 
 mod post;
 mod sender;

@@ -50,8 +50,8 @@ impl Background {
         self.tasks.extend(parts.self_test.take().map(|test| test.follow(parts.stop.clone())));
     }
 
-    /// Ends every run and every task, so that no sandbox is left: runs first, then standbys, then the janitor when its list is
-    /// empty, then the rest.
+    /// Ends every run and every task, so that no sandbox is left: runs first, then standbys, then the janitor when
+    /// its list is empty, then the rest.
     pub(super) async fn stop(self, parts: Parts, grace: Duration) {
         parts.runs.stop(grace).await;
         parts.stop.cancel();

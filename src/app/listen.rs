@@ -1,11 +1,13 @@
-//! The accept loop: HTTP/1.1 with limits on connections, heads and the time to send a head, which `axum::serve` does not have.
+//! The accept loop: HTTP/1.1 with limits on connections, heads and the time to send a head, which `axum::serve` does
+//! not have.
 //!
 //! ```text
 //! serve ── one task for each connection; `shutdown` stops accepting, `abandon` stops waiting for open connections
 //! ```
 //!
-//! When every place is taken, a new connection gets the place of the one that has been idle longest. So clients that hold
-//! connections and send nothing, or send slowly, do not keep others out; only requests that are being answered do.
+//! When every place is taken, a new connection gets the place of the one that has been idle longest. So clients that
+//! hold connections and send nothing, or send slowly, do not keep others out; only requests that are being answered
+//! do.
 
 mod idle;
 

@@ -1,5 +1,5 @@
-//! Builds every long-lived part of the server in a straight line. It starts no task, deletes nothing and destroys no sandbox;
-//! [`super::background`] does.
+//! Builds every long-lived part of the server in a straight line. It starts no task, deletes nothing and destroys no
+//! sandbox; [`super::background`] does.
 
 use std::sync::Arc;
 

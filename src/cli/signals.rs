@@ -24,7 +24,8 @@ impl Signals {
     }
 }
 
-/// Cancels `shutdown` at the first signal. Sandboxes that are left after the second are found by their labels at the next start.
+/// Cancels `shutdown` at the first signal. Sandboxes that are left after the second are found by their labels at the
+/// next start.
 ///
 /// Spawns one task, which lives as long as the process.
 pub(super) fn stop_on_signal(shutdown: CancellationToken) -> io::Result<()> {

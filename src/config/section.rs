@@ -1,7 +1,7 @@
 //! The macro that makes a section of settings: a struct, its defaults, its ranges and its documentation, from one text.
 
-/// Makes a struct whose fields are the keys of one section. The doc comment of a field is also its line in `.env.example`
-/// and README. A range after the default is checked when the settings are loaded.
+/// Makes a struct whose fields are the keys of one section. The doc comment of a field is also its line in
+/// `.env.example` and README. A range after the default is checked when the settings are loaded.
 macro_rules! section {
     (
         $(#[doc = $about:literal])+

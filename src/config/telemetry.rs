@@ -7,7 +7,8 @@ use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberI
 /// # Errors
 /// When the filter cannot be read; the sentence names the setting.
 pub fn init(level: &str, json: bool) -> Result<(), super::ConfigError> {
-    // At debug the MCP SDK logs every message with its arguments, which are programs of users. A filter that names it wins.
+    // At debug the MCP SDK logs every message with its arguments, which are programs of users. A filter that names it
+    // wins.
     let level = format!("rmcp=warn,{level}");
     let filter = EnvFilter::try_new(&level).map_err(|_| {
         super::ConfigError("SANDBOX_LOG__LEVEL must be error, warn, info, debug, trace or a tracing filter.".to_owned())

@@ -1,5 +1,5 @@
-//! Where traces are sent: the address of a collector and its headers, as its documentation writes them. No error repeats a
-//! value, because an address can hold a password and headers do.
+//! Where traces are sent: the address of a collector and its headers, as its documentation writes them. No error
+//! repeats a value, because an address can hold a password and headers do.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, uri::PathAndQuery};
 

@@ -1,5 +1,5 @@
-//! One run as one line of JSON. Pure. The length of a line is bounded: ids, languages and the names of files have limits, and
-//! the number of named files has one.
+//! One run as one line of JSON. Pure. The length of a line is bounded: ids, languages and the names of files have
+//! limits, and the number of named files has one.
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};

@@ -1,5 +1,5 @@
-//! The task that takes spans from the queue and posts them in batches. Spans that the collector does not accept are lost;
-//! they are counted, and logged at most once a minute.
+//! The task that takes spans from the queue and posts them in batches. Spans that the collector does not accept are
+//! lost; they are counted, and logged at most once a minute.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -102,8 +102,8 @@ impl Sender {
     }
 }
 
-/// Decides what is logged about lost spans: a loss at once and then at most once a minute, and the recovery after a minute
-/// without a loss.
+/// Decides what is logged about lost spans: a loss at once and then at most once a minute, and the recovery after a
+/// minute without a loss.
 #[derive(Debug, Default)]
 pub(super) struct LossLog {
     /// How many lost spans were logged.
@@ -120,7 +120,8 @@ pub(super) enum LogLine {
 }
 
 impl LossLog {
-    /// After each batch: `lost` counts all spans lost since the start, `accepted` is whether this batch was accepted whole.
+    /// After each batch: `lost` counts all spans lost since the start, `accepted` is whether this batch was accepted
+    /// whole.
     pub(super) fn next(&mut self, lost: u64, accepted: bool) -> Option<LogLine> {
         let a_while_ago = self.at.is_some_and(|at| at.elapsed() >= LOG_EVERY);
         if lost > self.logged && (a_while_ago || self.at.is_none()) {

@@ -1,5 +1,6 @@
-//! Facts as spans. Pure. Attributes are fixed words, ids that the server made, languages and digests of installed images,
-//! and figures: never a conversation, a path, a program, its arguments, its input, its output, or the text of an error.
+//! Facts as spans. Pure. Attributes are fixed words, ids that the server made, languages and digests of installed
+//! images, and figures: never a conversation, a path, a program, its arguments, its input, its output, or the text of
+//! an error.
 //!
 //! ```text
 //! POST /v1/runs ── run ─┬─ queue

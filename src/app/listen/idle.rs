@@ -1,9 +1,10 @@
 //! Which connections wait for their clients, and how one of them makes room.
 //!
-//! A connection is busy from the head of a request until the last byte of its answer, and idle otherwise. When every place is
-//! taken, the connection that has been idle longest is asked to make room. It first reads what has arrived, because on a busy
-//! machine a request can wait in the socket of a connection that still counts as idle. A connection that was idle for less
-//! than [`IDLE_MIN`] is not asked: its client is likely to send a request. One connection is asked at a time.
+//! A connection is busy from the head of a request until the last byte of its answer, and idle otherwise. When every
+//! place is taken, the connection that has been idle longest is asked to make room. It first reads what has arrived,
+//! because on a busy machine a request can wait in the socket of a connection that still counts as idle. A connection
+//! that was idle for less than [`IDLE_MIN`] is not asked: its client is likely to send a request. One connection is
+//! asked at a time.
 
 use std::{
     pin::pin,
@@ -54,7 +55,8 @@ impl Connections {
         connection
     }
 
-    /// Asks the connection that has been idle longest to make room, if there is one. Returns when the next try makes sense.
+    /// Asks the connection that has been idle longest to make room, if there is one. Returns when the next try makes
+    /// sense.
     pub(super) async fn make_room(&self) {
         let mut ready_at = None;
         if let Some((since, oldest)) = self.longest_idle() {

@@ -1,11 +1,11 @@
 //! Which sandbox was refused another process or thread.
 //!
-//! The engine does not report it. The kernel counts it in `pids.events` of the control group of the sandbox, which is gone
-//! when the end of the sandbox is known. So a refusal is remembered from two sources that come before that:
+//! The engine does not report it. The kernel counts it in `pids.events` of the control group of the sandbox, which is
+//! gone when the end of the sandbox is known. So a refusal is remembered from two sources that come before that:
 //!
 //! * inotify reports a change of the counter. From Linux 6.10 on it does not for version 1 of control groups.
-//! * [`Forks::look`] reads the counters of version 1. It is called when output arrives (a refused program usually prints an
-//!   error, and a framed runner reports its end) and before a sandbox is killed.
+//! * [`Forks::look`] reads the counters of version 1. It is called when output arrives (a refused program usually
+//!   prints an error, and a framed runner reports its end) and before a sandbox is killed.
 //!
 //! Without access to the control groups the answer is "no". Spawns nothing; the descriptors are closed with the engine.
 
