@@ -171,7 +171,6 @@ make_root() {
 # $1: port
 start_container() {
   say "starting the server with Docker Compose"
-  [ -e /dev/kmsg ] || export KERNEL_LOG=/dev/null
   local log
   log=$(mktemp)
   if ! MCP_PUBLISH=$(publish_at "$1") PUBLIC_BASE_URL=$(base_url_at "$1") compose up -d --no-build sandbox >"$log" 2>&1; then

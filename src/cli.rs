@@ -1,10 +1,10 @@
 //! The command line: parses it, loads the settings, starts the log, calls the app, prints one sentence on failure.
-//!
-//! The only place that reads the environment.
+//! Nothing else reads the environment.
 
 mod doctor;
 mod engine_proxy;
 mod health;
+mod signals;
 
 use std::{io::Write as _, path::PathBuf, process::ExitCode};
 
@@ -12,17 +12,17 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 
+use self::signals::stop_on_signal;
 use crate::{
-    adapters::engine::docker::{RuntimeSetting, proxy::ProxyOptions},
     api::{http::openapi, mcp},
     app::{self, App, StartError},
-    config::{self, Config, Overrides, Sources, telemetry},
+    config::{self, Config, Sources, telemetry},
     domain::{
         clock::{Clock as _, SystemClock},
         id::ConversationId,
         owner::{ConversationKey, Principal},
     },
-    ports::{runner::Runner, signed_url::UrlSigner, store::SafePath},
+    ports::{runner::Runner, store::SafePath},
 };
 
 /// A self-hosted code sandbox for AI assistants: runs programs in fresh containers, over MCP.
@@ -35,6 +35,9 @@ struct Cli {
     command: Command,
 }
 
+/// The log level of commands whose output a person reads.
+const LEVEL_FOR_PEOPLE: &str = "error";
+
 #[derive(Debug, Args)]
 struct SettingsArgs {
     /// A settings file instead of ./sandbox.toml.
@@ -43,7 +46,7 @@ struct SettingsArgs {
     /// A file of NAME=value lines instead of ./.env.
     #[arg(long, global = true, value_name = "FILE")]
     env_file: Option<PathBuf>,
-    /// One setting, by its name in the environment; wins over every other source. May be repeated.
+    /// One setting, by its name in the environment; overrides every other source. May be repeated.
     #[arg(long = "set", global = true, value_name = "NAME=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
 }
@@ -54,9 +57,9 @@ enum Command {
     Serve,
     /// Serve MCP over standard input and output, for clients that start a process.
     Stdio,
-    /// Check this machine and say what to mend.
+    /// Check this machine and say what to fix.
     Doctor {
-        /// For programs: a list of findings as JSON.
+        /// Print the findings as JSON.
         #[arg(long)]
         json: bool,
     },
@@ -65,41 +68,24 @@ enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Print the description of the HTTP API (`OpenAPI` 3.1).
+    /// Print the `OpenAPI` 3.1 description of the HTTP API.
     Openapi,
     /// List the languages that can be run now.
     Runners,
     /// Print a signed link to a file of a conversation.
     Url {
-        /// The conversation.
         conversation: String,
         /// The file's path below /data.
         path: String,
-        /// How long the link works, in seconds; the setting says it where this does not.
+        /// How long the link works, in seconds; the default is the setting `SANDBOX_FILES__URL_TTL_S`.
         #[arg(long, value_name = "SECONDS")]
         ttl_s: Option<u64>,
     },
     /// Open a socket to the container engine that can start sandboxes of this server's form and nothing else.
-    EngineProxy {
-        /// The socket to listen on.
-        #[arg(long, value_name = "PATH", default_value = "/run/sandbox-engine/engine.sock")]
-        listen: PathBuf,
-        /// The engine's own socket.
-        #[arg(long, value_name = "unix://PATH", env = "DOCKER_HOST", default_value = "unix:///var/run/docker.sock")]
-        engine: String,
-        /// The server's `SANDBOX_ROOT`, by the same path here and on the engine's host.
-        #[arg(long, value_name = "PATH", env = "SANDBOX_ROOT", default_value = "/var/sandboxes")]
-        root: PathBuf,
-        /// The user that programs run as; the server's setting has to be the same.
-        #[arg(long, value_name = "UID", env = "SANDBOX_ENGINE__RUNNER_UID", default_value_t = 1000)]
-        runner_uid: u32,
-        /// The OCI runtime, as the server's setting says it.
-        #[arg(long, value_name = "NAME", env = "SANDBOX_ENGINE__RUNTIME", default_value = "")]
-        runtime: String,
-    },
+    EngineProxy(engine_proxy::ProxyArgs),
     /// Ask a running server whether it is ready; the exit status says so.
     Health {
-        /// Its address, where it is not `MCP_HTTP_ADDR`.
+        /// Its address; the default is `MCP_HTTP_ADDR`.
         #[arg(long, value_name = "HOST:PORT", env = "HEALTH_ADDR", hide_env = true)]
         addr: Option<String>,
     },
@@ -127,7 +113,7 @@ pub fn main() -> ExitCode {
     match run(cli) {
         Ok(code) => code,
         Err(error) => {
-            // Nobody is left to tell when standard error is closed.
+            // A closed standard error is no reason to panic.
             drop(writeln!(std::io::stderr(), "mcp-sandbox-server: {error:#}"));
             ExitCode::FAILURE
         }
@@ -135,59 +121,52 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    match &cli.command {
-        Command::Config { command: ConfigCommand::Example } => return print(&config::example()),
-        Command::Openapi => return print(&openapi::text()),
-        Command::Config { command: ConfigCommand::Table } => return print(&config::table()),
-        Command::EngineProxy { listen, engine, root, runner_uid, runtime } => {
-            let runtime = RuntimeSetting::from(runtime.as_str());
-            let (engine, root) = (engine.clone(), root.clone());
-            return engine_proxy::run(listen, ProxyOptions { engine, root, uid: *runner_uid, runtime });
+    let SettingsArgs { config: file, env_file, set: overrides } = cli.settings;
+    let sources = Sources { file, env_file, environment: environment(), overrides };
+    let load = || config::load(&sources);
+    match cli.command {
+        Command::Serve => {
+            let config = load()?;
+            block_on(&config, &config.log.level, serve(&config))
         }
-        _ => {}
+        Command::Stdio => {
+            let config = load()?;
+            block_on(&config, &config.log.level, stdio(&config))
+        }
+        Command::Doctor { json } => match load() {
+            Ok(config) => block_on(&config, LEVEL_FOR_PEOPLE, doctor::check(&config, json)),
+            Err(error) => doctor::without_settings(&error, json),
+        },
+        Command::Runners => {
+            let config = load()?;
+            block_on(&config, LEVEL_FOR_PEOPLE, runners(&config))
+        }
+        Command::Url { conversation, path, ttl_s } => url(&load()?, &conversation, &path, ttl_s),
+        Command::Config { command: ConfigCommand::Print } => print(&load()?.print()),
+        Command::Config { command: ConfigCommand::Example } => print(&config::example()),
+        Command::Config { command: ConfigCommand::Table } => print(&config::table()),
+        Command::Openapi => print(&openapi::text()),
+        Command::EngineProxy(args) => engine_proxy::run(args),
+        Command::Health { addr } => health::check(addr, &sources),
     }
-    let sources = Sources {
-        file: cli.settings.config,
-        env_file: cli.settings.env_file,
-        environment: environment(),
-        overrides: Overrides(cli.settings.set),
-    };
-    if let Command::Health { addr } = cli.command {
-        return health::check(addr, &sources);
-    }
-    let config = match (config::load(&sources), &cli.command) {
-        (Err(error), Command::Doctor { json }) => return doctor::without_settings(&error, *json),
-        (loaded, _) => loaded?,
-    };
-    if let Command::Config { .. } = cli.command {
-        return print(&config.print());
-    }
-    let level = match cli.command {
-        Command::Serve | Command::Stdio => config.log.level.as_str(),
-        // A person reads the answer, not the log.
-        _ => "error",
-    };
+}
+
+/// Starts the log and runs a command to its end.
+fn block_on(
+    config: &Config,
+    level: &str,
+    command: impl Future<Output = anyhow::Result<ExitCode>>,
+) -> anyhow::Result<ExitCode> {
     telemetry::init(level, config.log.format == "json")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
-    let result = runtime.block_on(async {
-        match cli.command {
-            Command::Serve => serve(&config).await,
-            Command::Stdio => stdio(&config).await,
-            Command::Doctor { json } => doctor::check(&config, json).await,
-            Command::Runners => runners(&config).await,
-            Command::Url { conversation, path, ttl_s } => url(&config, &conversation, &path, ttl_s),
-            Command::Config { .. } | Command::Health { .. } | Command::Openapi | Command::EngineProxy { .. } => {
-                Ok(ExitCode::SUCCESS)
-            }
-        }
-    });
-    // A read of standard input that is under way cannot be ended, and must not keep the process.
+    let runtime = tokio::runtime::Runtime::new().context("no runtime")?;
+    let result = runtime.block_on(command);
+    // A pending read of standard input cannot be cancelled and must not keep the process.
     runtime.shutdown_background();
     result
 }
 
 fn environment() -> Vec<(String, String)> {
-    // A name or value that is no text is not one of ours; whoever set one of ours so is told that it is not set.
+    // A name or value that is not UTF-8 counts as not set.
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
@@ -202,24 +181,24 @@ async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
     let listener = app::listen(config).await?;
     let app = App::build(config).await?;
     let shutdown = CancellationToken::new();
-    tokio::spawn(cancel_on_signal(shutdown.clone()));
+    stop_on_signal(shutdown.clone())?;
     tracing::info!(address = %listener.local_addr()?, page = %config.public_base_url, "serving");
     app.serve(listener, shutdown).await?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
-    let mut app = App::build(config).await?;
-    // Links to files need somebody who answers them: this process, or the server that holds the address already.
+    let app = App::build(config).await?;
+    // Links to files are answered by this process, or by the server that has the address already.
     match app::listen(config).await {
         Ok(listener) => app.serve_beside(listener),
-        Err(error) => tracing::info!(%error, "links are left to the server at that address"),
+        Err(error) => tracing::info!(%error, "another server at that address answers the links"),
     }
     let shutdown = CancellationToken::new();
-    tokio::spawn(cancel_on_signal(shutdown.clone()));
-    let isolation = app.isolation.clone();
+    stop_on_signal(shutdown.clone())?;
+    let isolation = app.parts.isolation.clone();
     let served = tokio::select! {
-        served = mcp::serve_stdio(app.mcp.clone(), shutdown) => served,
+        served = mcp::serve_stdio(app.parts.mcp.clone(), shutdown) => served,
         why = isolation.broken() => {
             app.stop().await;
             return Err(StartError::Isolation(why).into());
@@ -228,19 +207,6 @@ async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
     app.stop().await;
     served.context("the client's messages could not be read")?;
     Ok(ExitCode::SUCCESS)
-}
-
-async fn cancel_on_signal(shutdown: CancellationToken) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    shutdown.cancel();
 }
 
 async fn runners(config: &Config) -> anyhow::Result<ExitCode> {
@@ -273,9 +239,6 @@ fn url(config: &Config, conversation: &str, path: &str, ttl_s: Option<u64>) -> a
         "--ttl-s must be from 1 to {}",
         config::URL_TTL_S_MAX
     );
-    let secrets: Vec<_> = config.file_secrets.iter().map(|secret| secret.expose().clone()).collect();
-    let base_url = config.public_base_url.to_string();
-    let signer = UrlSigner::new(&secrets, base_url.trim_end_matches('/'));
     let expires = SystemClock.unix_s() + i64::try_from(ttl_s)?;
-    print(&format!("{}\n", signer.mint(&conversation, &path, expires)))
+    print(&format!("{}\n", app::signer(config).mint(&conversation, &path, expires)))
 }

@@ -1,10 +1,10 @@
-//! Settings: where they come from, what they are called, and when they are refused.
+//! Settings: their sources, their names, and when they are refused.
 //!
-//! Later wins: built-in defaults, `sandbox.toml`, `.env`, the environment, the command line. The seven names of the
-//! contract stand alone; everything else is `SANDBOX_<SECTION>__<KEY>`. An unknown name is an error that names it.
-//! Settings are read once, turned into plain values by `app`, and dropped: no service sees them.
+//! Later wins: built-in defaults, `sandbox.toml`, `.env`, the environment, the command line. Seven names stand alone;
+//! every other setting is `SANDBOX_<SECTION>__<KEY>`. An unknown name is an error that names it, an empty value means
+//! "not set". `app` turns the settings into the options of each part; no service sees them.
 
-#![expect(clippy::doc_markdown, reason = "the words of a key are also lines of a .env file and of a table")]
+#![expect(clippy::doc_markdown, reason = "the doc comment of a key is also a line of .env.example and of a table")]
 
 mod check;
 mod load;
@@ -16,14 +16,20 @@ mod value;
 
 use std::path::PathBuf;
 
-pub use check::URL_TTL_S_MAX;
-pub use load::{Overrides, Sources, load};
-pub use print::{example, table};
-pub use traces::Collector;
-pub use value::{BindAddr, Hidden, Secret};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize};
 
-use section::section;
-
+pub use self::{
+    check::URL_TTL_S_MAX,
+    load::{Sources, load},
+    print::{example, table},
+    traces::Collector,
+    value::{BaseUrl, BindAddr, Secret},
+};
+use self::{
+    section::section,
+    value::{parsed, shown},
+};
 use crate::domain::limits::Limits;
 
 /// Why the settings are refused: one sentence that names the setting and says what to do.
@@ -34,11 +40,12 @@ pub struct ConfigError(pub String);
 /// One setting, for documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
-    /// Its section, empty for the names of the contract.
+    /// Empty for the names that stand alone.
     pub section: &'static str,
-    /// Its key within the section, or its whole name.
+    /// The key within the section, or the whole name.
     pub key: &'static str,
-    /// What it means.
+    /// Of a name that stands alone; a section has its own defaults.
+    pub default: &'static str,
     pub doc: &'static str,
 }
 
@@ -48,48 +55,76 @@ impl Setting {
         if self.section.is_empty() {
             self.key.to_owned()
         } else {
-            format!("SANDBOX_{}__{}", self.section.to_uppercase(), self.key.to_uppercase())
+            format!("SANDBOX_{}__{}", self.section, self.key).to_uppercase()
         }
+    }
+
+    fn has_name(&self, name: &str) -> bool {
+        if self.section.is_empty() { self.key == name } else { self.name().eq_ignore_ascii_case(name) }
+    }
+
+    /// Where the value is in [`Config`], as figment writes paths.
+    fn path(&self) -> String {
+        if self.section.is_empty() { self.key.to_lowercase() } else { format!("{}.{}", self.section, self.key) }
     }
 }
 
-/// The names that stand alone, in the order of the contract.
-pub const NAMED: [Setting; 7] = [
+/// The names that stand alone, in the order of documents.
+const NAMED: [Setting; 7] = [
     named(
         "MCP_API_TOKEN",
+        "",
         "Bearer token for /mcp. Required, at least 16 characters: `openssl rand -hex 32` makes one.",
     ),
     named(
         "FILE_SECRET",
+        "",
         "Signs the links to files. Required, at least 16 characters. `new,old` rotates: the first signs, all verify.",
     ),
-    named("SANDBOX_ROOT", "A conversation's files are in {SANDBOX_ROOT}/{conversationId}/files."),
-    named("PUBLIC_BASE_URL", "Prefix of the links that are handed out; its host is also an allowed Host and Origin."),
-    named("MCP_HTTP_ADDR", "Address to listen on; `:8080` means all interfaces, `127.0.0.1:8080` this machine only."),
-    named("DOCKER_HOST", "The container engine, such as unix:///var/run/docker.sock. Empty: the platform's default."),
-    named("TUNNEL_TOKEN", "Used by docker-compose-cloudflare.yml only; the server ignores it."),
+    named(
+        "SANDBOX_ROOT",
+        "/var/sandboxes",
+        "The files of a conversation are in {SANDBOX_ROOT}/{conversationId}/files.",
+    ),
+    named(
+        "PUBLIC_BASE_URL",
+        "http://localhost:8080",
+        "Prefix of the links to files; its host is also an allowed Host and Origin.",
+    ),
+    named(
+        "MCP_HTTP_ADDR",
+        ":8080",
+        "Address to listen on; `:8080` means all interfaces, `127.0.0.1:8080` this machine only.",
+    ),
+    named(
+        "DOCKER_HOST",
+        "",
+        "The container engine, such as unix:///var/run/docker.sock. Empty: the default of the platform.",
+    ),
+    named("TUNNEL_TOKEN", "", "Used by docker-compose-cloudflare.yml only; the server ignores it."),
 ];
 
-const fn named(key: &'static str, doc: &'static str) -> Setting {
-    Setting { section: "", key, doc }
+const fn named(key: &'static str, default: &'static str, doc: &'static str) -> Setting {
+    Setting { section: "", key, default, doc }
 }
 
 section! {
     /// The HTTP server.
     pub struct Server("server") {
-        /// Largest request body, in bytes. Uploads are base64, so a file may be three quarters of it.
-        body_bytes_max: u64 = 12 << 20,
-        /// What all request bodies that are being read or worked on may hold together, in bytes.
-        bodies_bytes_max: u64 = 256 << 20,
-        /// How long a client may take to send its request's head, in milliseconds.
-        header_read_ms: u64 = 10_000,
-        /// How long a client may take to send its request's body, in milliseconds.
-        body_read_ms: u64 = 60_000,
+        /// Largest request body, in bytes. Uploads are base64, so a file can be three quarters of it.
+        body_bytes_max: u64 = 12 << 20 => 4096..=256 << 20,
+        /// Memory for all request bodies that are being read or processed, in bytes.
+        bodies_bytes_max: u64 = 256 << 20 => 4096..=1 << 40,
+        /// Time to send the head of a request, in milliseconds.
+        header_read_ms: u64 = 10_000 => 100..=600_000,
+        /// Time to send the body of a request, in milliseconds.
+        body_read_ms: u64 = 60_000 => 100..=3_600_000,
         /// Open connections; more wait to be accepted.
-        connections_max: u32 = 1024,
-        /// How long running programs may take to end when the server stops, in milliseconds; then they are cancelled.
-        shutdown_grace_ms: u64 = 5_000,
-        /// More host names that requests may be addressed to, comma separated. The host of PUBLIC_BASE_URL and this machine's loopback names are always allowed.
+        connections_max: u32 = 1024 => 1..=1 << 20,
+        /// Time for running programs to end when the server stops, in milliseconds; then they are cancelled.
+        shutdown_grace_ms: u64 = 5_000 => 0..=3_600_000,
+        /// More host names that requests may be addressed to, comma separated. The host of PUBLIC_BASE_URL and the
+        /// loopback names of this machine are always allowed.
         allowed_hosts: String = String::new(),
     }
 }
@@ -98,90 +133,94 @@ section! {
     /// What one run may use.
     pub struct RunLimits("limits") {
         /// CPU time per second, in thousandths of a core.
-        cpu_millis: u32 = Limits::default().cpu_millis,
+        cpu_millis: u32 = Limits::default().cpu_millis => 10..=1_000_000,
         /// Memory, in bytes; there is no swap.
-        memory_bytes: u64 = Limits::default().memory_bytes,
+        memory_bytes: u64 = Limits::default().memory_bytes => 16 << 20..=1 << 50,
         /// Wall clock, in milliseconds.
-        wall_ms: u64 = Limits::default().wall_ms,
+        wall_ms: u64 = Limits::default().wall_ms => 100..=24 * 3_600_000,
         /// Processes and threads together.
-        processes_max: u32 = Limits::default().processes_max,
+        processes_max: u32 = Limits::default().processes_max => 8..=1 << 22,
         /// Open files of one process.
-        open_files_max: u32 = Limits::default().open_files_max,
+        open_files_max: u32 = Limits::default().open_files_max => 32..=1 << 20,
         /// Size of one file, in bytes.
-        file_bytes_max: u64 = Limits::default().file_bytes_max,
+        file_bytes_max: u64 = Limits::default().file_bytes_max => 1..=1 << 50,
         /// Output of both streams together, in bytes; a program that prints more is stopped.
-        output_bytes_max: u64 = Limits::default().output_bytes_max,
+        output_bytes_max: u64 = Limits::default().output_bytes_max => 1024..=1 << 40,
         /// How much of the output is kept for the answer, in bytes: its beginning and its end.
-        output_kept_bytes: u64 = Limits::default().output_kept_bytes,
+        output_kept_bytes: u64 = Limits::default().output_kept_bytes => 1024..=64 << 20,
         /// Size of /tmp, in bytes; it counts as memory.
-        tmp_bytes: u64 = Limits::default().tmp_bytes,
+        tmp_bytes: u64 = Limits::default().tmp_bytes => 1 << 20..=1 << 40,
         /// Length of a program, in bytes.
-        program_bytes_max: u64 = 1 << 20,
+        program_bytes_max: u64 = 1 << 20 => 1..=64 << 20,
     }
 }
 
 section! {
     /// The container engine.
     pub struct Engine("engine") {
-        /// The OCI runtime, such as runsc for gVisor; refused where the engine does not have or use it. `default`: the engine's own. Empty: crun where the engine's own is runc, it has crun too and the self-test passes under it; otherwise the engine's own.
+        /// The OCI runtime, such as runsc for gVisor; an error if the engine does not have it. `default`: the default
+        /// of the engine. Empty: crun if the default of the engine is runc, it also has crun, and crun passes the
+        /// self-test; otherwise the default of the engine.
         runtime: String = String::new(),
-        /// SANDBOX_ROOT as the engine's host sees it. Empty: found by inspecting the server's own container, where it runs in one.
+        /// SANDBOX_ROOT as the host of the engine sees it. Empty: found by inspecting the container of the server, if
+        /// it runs in one.
         host_root: String = String::new(),
-        /// The host's cgroup file system as this process sees it. Used to tell which limit a program hit.
+        /// The cgroup file system of the host as this process sees it. Shows which limit a program hit.
         cgroup_root: String = "/sys/fs/cgroup".to_owned(),
         /// The user and group that programs run as.
-        runner_uid: u32 = 1000,
+        runner_uid: u32 = 1000 => 1..=u32::MAX - 1,
     }
 }
 
 section! {
-    /// Who may start when.
+    /// Admission of runs.
     pub struct Admission("admission") {
-        /// Programs that run at once. 0: two for each core of the engine's host, as far as three quarters of its memory hold them.
-        slots: u32 = 0,
+        /// Programs that run at once. 0: two for each core of the engine's host, as long as they fit into three
+        /// quarters of its memory.
+        slots: u32 = 0 => 0..=10_000,
         /// Runs that may wait for a slot; more are refused.
-        queue_max: u32 = 256,
-        /// How long a run may wait for its turn, in milliseconds.
-        queue_wait_ms: u64 = 60_000,
+        queue_max: u32 = 256 => 0..=1 << 20,
+        /// How long a run may wait for a slot, in milliseconds.
+        queue_wait_ms: u64 = 60_000 => 0..=3_600_000,
         /// Runs of one conversation that may run or wait; more are refused, so that none can fill the queue alone.
-        conversation_max: u32 = 32,
-        /// Runs that a token may begin in a minute, on average. 0: as many as it likes.
-        rate_per_minute: u32 = 0,
-        /// Runs that a token may begin at once before its rate is felt.
-        rate_burst: u32 = 60,
+        conversation_max: u32 = 32 => 1..=1 << 20,
+        /// Runs that a token may begin per minute, on average. 0: no limit.
+        rate_per_minute: u32 = 0 => 0..=60_000_000,
+        /// Runs that a token may begin at once before the rate applies.
+        rate_burst: u32 = 60 => 1..=60_000_000,
     }
 }
 
 section! {
     /// Sandboxes that are started ahead of need.
     pub struct Standby("standby") {
-        /// Sandboxes that stand by, all together. 0 turns them off.
-        total_max: u32 = 12,
-        /// Memory that they may hold together, in bytes.
+        /// Standbys (sandboxes that are started ahead of need), all together. 0 turns them off.
+        total_max: u32 = 12 => 0..=1000,
+        /// Memory of all standbys together, in bytes.
         memory_bytes_max: u64 = 1 << 30,
-        /// For each language in use: sandboxes that stand by for conversations that do not exist yet.
-        nameless_max: u32 = 2,
-        /// How long one stands by for a conversation that is not active, in seconds.
-        idle_s: u64 = 300,
+        /// For each language in use: standbys for conversations that do not exist yet.
+        nameless_max: u32 = 2 => 0..=1000,
+        /// How long a standby of a conversation that is not active is kept, in seconds.
+        idle_s: u64 = 300 => 1..=86_400,
         /// How long a language counts as in use after its last run, in seconds.
-        used_s: u64 = 86_400,
-        /// How old a standby may become, in seconds.
-        age_s: u64 = 1800,
+        used_s: u64 = 86_400 => 1..=365 * 86_400,
+        /// Age at which a standby is replaced, in seconds.
+        age_s: u64 = 1800 => 10..=7 * 86_400,
     }
 }
 
 section! {
-    /// Runs that can be watched, left and come back to.
+    /// Runs that can be watched, left and fetched later.
     pub struct Runs("runs") {
-        /// Runs that are remembered once they are over; the oldest leave first.
-        kept_max: u32 = 256,
-        /// Bytes of those together: their output and what is known of them. The newest is remembered however large it is.
-        kept_bytes: u64 = 64 << 20,
-        /// How long a run is remembered once it is over, in seconds.
-        kept_age_s: u64 = 3_600,
-        /// How long a call waits for its run when it does not say, in seconds. Many clients give up after 60 s.
-        wait_s_default: u64 = 45,
-        /// What becomes of a run whose caller goes away while it waits, where it does not say: cancel or detach.
+        /// Finished runs that are kept; the oldest are removed first.
+        kept_max: u32 = 256 => 1..=100_000,
+        /// Memory of the finished runs that are kept, in bytes. The newest is kept whatever its size.
+        kept_bytes: u64 = 64 << 20 => 1..=1 << 40,
+        /// How long a finished run is kept, in seconds.
+        kept_age_s: u64 = 3_600 => 1..=30 * 86_400,
+        /// How long a call waits for its run by default, in seconds. Many clients give up after 60 s.
+        wait_s_default: u64 = 45 => 0..=3_600,
+        /// What happens by default to a run whose client disconnects while it waits: cancel or detach.
         on_disconnect: String = "cancel".to_owned(),
     }
 }
@@ -190,63 +229,69 @@ section! {
     /// Files of conversations.
     pub struct Files("files") {
         /// How long a link works, in seconds; at most seven days.
-        url_ttl_s: u64 = 86_400,
+        url_ttl_s: u64 = 86_400 => 1..=URL_TTL_S_MAX,
         /// Files named in one answer.
-        listed_max: u32 = 200,
-        /// Folders within folders that a listing goes down.
-        depth_max: u32 = 16,
-        /// Largest part of a file that sandbox.read_file answers with, in bytes.
-        read_bytes_max: u64 = 1 << 20,
+        listed_max: u32 = 200 => 1..=10_000,
+        /// Depth of nested folders that a listing descends into.
+        depth_max: u32 = 16 => 1..=32,
+        /// Largest part of a file that sandbox.read_file returns, in bytes.
+        read_bytes_max: u64 = 1 << 20 => 1..=64 << 20,
         /// Largest file that sandbox.write_file accepts, in bytes.
-        write_bytes_max: u64 = 8 << 20,
-        /// Largest picture that is put into an answer itself, in bytes.
-        image_bytes_max: u64 = 1 << 20,
-        /// Pictures that are put into an answer itself.
-        images_max: u32 = 4,
+        write_bytes_max: u64 = 8 << 20 => 1..=256 << 20,
+        /// Largest picture that an answer includes, in bytes.
+        image_bytes_max: u64 = 1 << 20 => 0..=16 << 20,
+        /// Pictures that an answer includes.
+        images_max: u32 = 4 => 0..=64,
     }
 }
 
 section! {
     /// What conversations may take on disk, and how long they are kept.
     pub struct Quota("quota") {
-        /// What the files of one conversation may take on disk, in bytes. A program that writes more is stopped.
-        bytes_max: u64 = 1 << 30,
+        /// Disk space of one conversation, in bytes. A program that writes more is stopped.
+        bytes_max: u64 = 1 << 30 => 1 << 20..=1 << 50,
         /// Files, folders and links of one conversation. A program that makes more is stopped.
-        entries_max: u32 = 50_000,
-        /// Give each new conversation a disk of its own that holds no more than that: an ext4 image, loop-mounted. The server has to run as root on the engine's host, with e2fsprogs. true or false.
+        entries_max: u32 = 50_000 => 10..=10_000_000,
+        /// Give each new conversation a disk of its own that holds no more than that: an ext4 image, loop-mounted. The
+        /// server must run as root on the engine's host, with e2fsprogs. true or false.
         hard: bool = false,
         /// Free space on the disk of SANDBOX_ROOT below which nothing is run or written, in bytes.
-        free_bytes_min: u64 = 512 << 20,
-        /// What all conversations may take together, in bytes; above it those used longest ago are deleted. 0: no ceiling.
-        total_bytes_max: u64 = 0,
-        /// How long a conversation is kept in which nothing is run or written, in seconds; then it is deleted. 0: for ever.
-        kept_unused_s: u64 = 2_592_000,
+        free_bytes_min: u64 = 512 << 20 => 0..=1 << 50,
+        /// Disk space of all conversations together, in bytes; above it the least recently used are deleted. 0: no
+        /// limit.
+        total_bytes_max: u64 = 0 => 0..=1 << 60,
+        /// How long an unused conversation is kept, in seconds; then it is deleted. 0: for ever.
+        kept_unused_s: u64 = 2_592_000 => 0..=100 * 365 * 86_400,
     }
 }
 
 section! {
-    /// What is measured, as `/metrics`.
+    /// Metrics, as `/metrics`.
     pub struct Metrics("metrics") {
-        /// Address of its own for /metrics, without a token: `127.0.0.1:9090`, or one of a network that only scrapers are in. Empty: only /metrics of the server itself, which asks for the bearer token.
+        /// A separate address for /metrics, without a token: `127.0.0.1:9090`, or one on a network that only scrapers
+        /// reach. Empty: only /metrics of the server itself, which requires the bearer token.
         http_addr: String = String::new(),
     }
 }
 
 section! {
-    /// A line for each run, for whoever has to account for them.
+    /// The audit log: a line for each run.
     pub struct Audit("audit") {
-        /// File that each run appends a line of JSON to: who, what (as a hash), in which image, how it ended. Empty: none. Moving it away begins a new one.
+        /// File that a line of JSON is appended to for each run: who, what (as a hash), in which image, how it ended.
+        /// Empty: none. The file is created again after it was moved away.
         file: String = String::new(),
     }
 }
 
 section! {
-    /// Traces of requests and runs, for a collector of OpenTelemetry's.
+    /// Traces of requests and runs, for an OpenTelemetry collector.
     pub struct Traces("traces") {
-        /// Collector that traces are sent to as OTLP over HTTP (protobuf), such as `http://127.0.0.1:4318`; they go to its `/v1/traces`. Without https: the collector is on this machine or on a network that you trust. Empty: none.
+        /// Collector that traces are sent to as OTLP over HTTP (protobuf), such as `http://127.0.0.1:4318`; they go
+        /// to its `/v1/traces`. There is no https: the collector must be on this machine or on a trusted network.
+        /// Empty: none.
         otlp_endpoint: String = String::new(),
-        /// Headers that the collector asks for: `name=value,name=value`, values percent-encoded. A secret.
-        otlp_headers: Hidden = Hidden::default(),
+        /// Headers that the collector requires: `name=value,name=value`, values percent-encoded. A secret.
+        otlp_headers: Secret = Secret::default(),
     }
 }
 
@@ -260,56 +305,67 @@ section! {
     }
 }
 
-/// Every setting, checked.
-#[derive(Debug, Clone)]
+/// Every setting.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// `MCP_API_TOKEN`.
+    #[serde(rename = "mcp_api_token", deserialize_with = "parsed", serialize_with = "shown")]
     pub api_token: Secret,
-    /// `FILE_SECRET`: the first signs, all verify.
-    pub file_secrets: Vec<Secret>,
-    /// `SANDBOX_ROOT`.
+    #[serde(deserialize_with = "parsed", serialize_with = "shown")]
+    file_secret: Secret,
+    #[serde(rename = "sandbox_root", deserialize_with = "parsed")]
     pub root: PathBuf,
-    /// `PUBLIC_BASE_URL` without a trailing slash.
-    pub public_base_url: http::Uri,
-    /// `MCP_HTTP_ADDR`.
+    #[serde(deserialize_with = "parsed", serialize_with = "shown")]
+    pub public_base_url: BaseUrl,
+    #[serde(rename = "mcp_http_addr", deserialize_with = "parsed", serialize_with = "shown")]
     pub http_addr: BindAddr,
-    /// `DOCKER_HOST`.
     pub docker_host: Option<String>,
-    /// The HTTP server.
+    #[serde(deserialize_with = "parsed", skip_serializing)]
+    tunnel_token: Secret,
     pub server: Server,
-    /// What one run may use.
     pub limits: RunLimits,
-    /// The container engine.
     pub engine: Engine,
-    /// Who may start when.
     pub admission: Admission,
-    /// Sandboxes that are started ahead of need.
     pub standby: Standby,
-    /// Runs that can be watched, left and come back to.
     pub runs: Runs,
-    /// Files of conversations.
     pub files: Files,
-    /// What conversations may take on disk.
     pub quota: Quota,
-    /// What is measured.
     pub metrics: Metrics,
-    /// A line for each run.
     pub audit: Audit,
-    /// Traces of requests and runs.
     pub traces: Traces,
-    /// The log.
     pub log: Log,
 }
 
+impl Config {
+    /// The secrets of links: the first signs, all verify.
+    pub fn file_secrets(&self) -> impl Iterator<Item = SecretString> {
+        self.file_secret.expose().expose_secret().split(',').map(|text| text.trim().into())
+    }
+
+    fn check_ranges(&self) -> Result<(), ConfigError> {
+        self.server.check_ranges()?;
+        self.limits.check_ranges()?;
+        self.engine.check_ranges()?;
+        self.admission.check_ranges()?;
+        self.standby.check_ranges()?;
+        self.runs.check_ranges()?;
+        self.files.check_ranges()?;
+        self.quota.check_ranges()?;
+        self.metrics.check_ranges()?;
+        self.audit.check_ranges()?;
+        self.traces.check_ranges()?;
+        self.log.check_ranges()
+    }
+}
+
 impl Metrics {
-    /// The address of its own, where there is one.
+    /// The separate address, if there is one.
     pub fn addr(&self) -> Option<BindAddr> {
-        BindAddr::parse(&self.http_addr).ok()
+        self.http_addr.parse().ok()
     }
 }
 
 impl RunLimits {
-    /// As the noun that services use.
     pub fn limits(&self) -> Limits {
         Limits {
             cpu_millis: self.cpu_millis,
@@ -325,7 +381,7 @@ impl RunLimits {
     }
 }
 
-/// Every setting there is, in the order of documents.
+/// Every setting, in the order of documents.
 pub fn settings() -> impl Iterator<Item = Setting> {
     let sections = [
         Server::SETTINGS,

@@ -1,12 +1,14 @@
-//! The audit log: a line of JSON for each run, appended to a file. It never holds a program's text, its input, or a secret.
+//! The audit log: a line of JSON for each run, appended to a file. It never holds a program's text, its input, or a
+//! secret.
 //!
 //! ```text
 //! Audit::open ── writer: one thread; takes lines from a bounded queue and appends them; ended by `close`
 //! ```
 //!
-//! Whoever reports a run puts its line into the queue and goes on. A line that cannot be written is tried again until it
-//! can, and meanwhile the queue fills; a line that finds it full, or that is left when the server has to stop, is counted as
-//! lost and said so in the log. A file that was moved away is made anew, so rotation needs no signal.
+//! An observed run puts its line into the queue and never waits. A line that cannot be written is tried again until
+//! it succeeds; meanwhile the queue fills. A line that finds the queue full, or that is left when the server stops,
+//! is counted as lost and logged. The file is created again after it was moved away, so that rotation needs no
+//! signal.
 
 mod line;
 mod writer;
@@ -24,23 +26,20 @@ use std::{
 use tracing::error;
 
 use self::writer::{AppendFile, Writer};
-use super::metrics::AuditFigures;
-use crate::ports::observer::{Observer, RunFacts};
+use crate::ports::observer::{AuditCounts, Observer, RunFacts};
 
 /// Lines that wait to be written.
 const QUEUE_MAX: usize = 4096;
 
-/// How many lines came to what.
 #[derive(Debug, Default)]
 struct Counts {
     written: AtomicU64,
     lost: AtomicU64,
     errors: AtomicU64,
-    /// Nothing is tried twice any more.
+    /// A failed write is not tried again.
     closing: AtomicBool,
 }
 
-/// The audit log of one server.
 pub struct Audit {
     queue: Mutex<Option<SyncSender<String>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
@@ -48,10 +47,10 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Opens the file for appending, or makes it, readable by its owner only.
+    /// Opens the file for appending, or creates it with mode 0600.
     ///
     /// # Errors
-    /// When it cannot be opened, or is no plain file.
+    /// When it cannot be opened or is not a regular file.
     pub fn open(path: &Path) -> std::io::Result<Self> {
         Self::with_queue(path, QUEUE_MAX)
     }
@@ -65,14 +64,13 @@ impl Audit {
         Ok(Self { queue: Mutex::new(Some(queue)), writer: Mutex::new(Some(thread)), counts })
     }
 
-    /// How it fares.
-    pub fn figures(&self) -> AuditFigures {
+    pub fn counts(&self) -> AuditCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let Counts { written, lost, errors, .. } = &*self.counts;
-        AuditFigures { written: read(written), lost: read(lost), errors: read(errors) }
+        AuditCounts { written: read(written), lost: read(lost), errors: read(errors) }
     }
 
-    /// Writes what waits and ends the thread. Blocks; a line that still cannot be written is lost then.
+    /// Writes the queued lines and ends the thread. Blocks. A line that still cannot be written is lost.
     pub fn close(&self) {
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.counts.closing.store(true, Ordering::SeqCst);
@@ -80,7 +78,7 @@ impl Audit {
         let Some(writer) = writer else { return };
         writer.thread().unpark();
         if writer.join().is_err() {
-            error!("the writer of the audit log ended badly: lines may be lost");
+            error!("the writer of the audit log panicked: lines may be lost");
         }
     }
 }
@@ -92,7 +90,7 @@ impl Observer for Audit {
         let sent = queue.as_ref().map_or(Err(TrySendError::Disconnected(String::new())), |queue| queue.try_send(line));
         if sent.is_err() {
             self.counts.lost.fetch_add(1, Ordering::Relaxed);
-            error!(run = %run.run, "a line of the audit log is lost: too many wait to be written");
+            error!(run = %run.run, "a line of the audit log is lost: the queue is full");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Every metric, in one place, as `OpenMetrics` text. It must not know who asks for it.
+//! Every metric, in one place, as `OpenMetrics` text. It must not know how the text is served.
 //!
-//! Labels are words of ours, the languages of installed runners, or HTTP status codes: never an id, a path or anything
-//! that a client chose, so the number of series is bounded.
+//! Labels are fixed words, the languages of installed runners, or HTTP status codes: never an id, a path or anything
+//! else that a client chooses, so that the number of series is bounded.
 
 mod process;
 
@@ -25,13 +25,12 @@ use prometheus_client::{
 use self::process::Process;
 use crate::{
     domain::{error::Code, owner::Principal},
-    ports::observer::{AnswerFacts, CallFacts, Observer, RunFacts, Standing},
+    ports::observer::{AnswerFacts, AuditCounts, CallFacts, Observer, RunFacts, Standing, TraceCounts},
 };
 
-/// What an answer with these metrics says it is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// From a millisecond, which a standby takes, to the longest run anybody allows by default.
+/// Histogram buckets, from a millisecond, which taking a standby takes, to ten times the default limit of a run.
 const SECONDS: [f64; 16] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
@@ -42,7 +41,7 @@ struct Run {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Why {
+struct Reason {
     code: &'static str,
 }
 
@@ -84,12 +83,11 @@ impl MetricConstructor<Histogram> for Buckets {
 
 type Histograms<L> = Family<L, Histogram, Buckets>;
 
-/// The metrics of one server.
 pub struct Metrics {
     registry: Registry,
     runs: Family<Run, Counter>,
-    failures: Family<Why, Counter>,
-    refusals: Family<Why, Counter>,
+    failures: Family<Reason, Counter>,
+    refusals: Family<Reason, Counter>,
     stages: Histograms<InStage>,
     output: Family<OfStream, Counter>,
     calls: Histograms<Call>,
@@ -99,7 +97,7 @@ pub struct Metrics {
     gauges: Mutex<Gauges>,
 }
 
-/// What is set when somebody asks.
+/// Values that are set when the text is made.
 #[derive(Default)]
 struct Gauges {
     slots: Gauge,
@@ -119,35 +117,8 @@ struct Gauges {
     process: Process,
 }
 
-/// How the audit log fares, in lines since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct AuditFigures {
-    /// Written.
-    pub written: u64,
-    /// Given up.
-    pub lost: u64,
-    /// Attempts to write that failed.
-    pub errors: u64,
-}
-
-/// How traces fare, in spans since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TraceFigures {
-    /// Taken by the collector.
-    pub sent: u64,
-    /// Given up.
-    pub lost: u64,
-}
-
 impl Default for Metrics {
     fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Metrics {
-    /// Nothing was counted yet.
-    pub fn new() -> Self {
         let mut metrics = Self {
             registry: Registry::default(),
             runs: Family::default(),
@@ -164,7 +135,9 @@ impl Metrics {
         metrics.register();
         metrics
     }
+}
 
+impl Metrics {
     fn register(&mut self) {
         let gauges = self.gauges.get_mut().unwrap_or_else(PoisonError::into_inner);
         gauges.process.register(&mut self.registry);
@@ -206,9 +179,9 @@ impl Metrics {
         all.register("trace_spans_lost", "Spans that were given up", gauges.spans_lost.clone());
     }
 
-    /// Everything as text.
-    pub fn text(&self, now: &Standing, audit: AuditFigures, traces: TraceFigures) -> String {
-        // Held to the end: two who ask at once would see each other's half.
+    /// All metrics as text.
+    pub fn text(&self, now: &Standing, audit: AuditCounts, traces: TraceCounts) -> String {
+        // Locked until the text is made, so that two concurrent scrapes do not mix their values.
         let gauges = self.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         gauges.set(now, audit, traces);
         let mut text = String::new();
@@ -225,7 +198,7 @@ impl Metrics {
 }
 
 impl Gauges {
-    fn set(&self, now: &Standing, audit: AuditFigures, traces: TraceFigures) {
+    fn set(&self, now: &Standing, audit: AuditCounts, traces: TraceCounts) {
         let set = |gauge: &Gauge, value: usize| {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         };
@@ -240,24 +213,24 @@ impl Gauges {
         for (language, stage, count) in &now.standbys {
             set(&self.standbys.get_or_create(&StandsBy { language: language.to_string(), stage }), *count);
         }
-        reach(&self.standbys_taken, now.standbys_taken);
-        reach(&self.audit_lines, audit.written);
-        reach(&self.audit_lost, audit.lost);
-        reach(&self.audit_errors, audit.errors);
-        reach(&self.spans, traces.sent);
-        reach(&self.spans_lost, traces.lost);
+        raise(&self.standbys_taken, now.standbys_taken);
+        raise(&self.audit_lines, audit.written);
+        raise(&self.audit_lost, audit.lost);
+        raise(&self.audit_errors, audit.errors);
+        raise(&self.spans, traces.sent);
+        raise(&self.spans_lost, traces.lost);
         self.process.set();
     }
 }
 
-/// Brings a counter up to what somebody else counted.
-fn reach(counter: &Counter, value: u64) {
+/// Raises a counter to a total that is counted elsewhere.
+fn raise(counter: &Counter, value: u64) {
     counter.inc_by(value.saturating_sub(counter.get()));
 }
 
 impl Observer for Metrics {
     fn run_over(&self, run: &RunFacts<'_>) {
-        // What the server runs for itself is nobody's run.
+        // The self-test is no run of a user.
         if run.principal == Principal::self_test().name() {
             return;
         }
@@ -270,7 +243,7 @@ impl Observer for Metrics {
                 self.output.get_or_create(&OfStream { stream: "stderr" }).inc_by(figures.stderr_bytes);
             }
             Err(failure) => {
-                self.failures.get_or_create(&Why { code: failure.code.as_str() }).inc();
+                self.failures.get_or_create(&Reason { code: failure.code.as_str() }).inc();
             }
         }
         let stages = &run.stages;
@@ -282,7 +255,7 @@ impl Observer for Metrics {
     }
 
     fn refused(&self, code: Code) {
-        self.refusals.get_or_create(&Why { code: code.as_str() }).inc();
+        self.refusals.get_or_create(&Reason { code: code.as_str() }).inc();
     }
 
     fn engine_called(&self, call: &CallFacts) {

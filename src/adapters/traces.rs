@@ -1,15 +1,13 @@
-//! Traces for a collector of OpenTelemetry's, as OTLP over HTTP: a span for each request, run, stage and call of the engine
-//! that is about a sandbox.
+//! Traces for an OpenTelemetry collector, as OTLP over HTTP: a span for each request, run, stage and engine call that
+//! is about a sandbox.
 //!
 //! ```text
 //! Traces::start ── sender: one task; takes spans from a bounded queue and posts them; ended by `close`
 //! ```
 //!
-//! Whoever tells of something puts spans into the queue and goes on. A span that finds it full is lost and counted. Spans
-//! are made from facts and from nothing else, so nothing that is said anywhere in the server can get into them; see
-//! `spans` for what is in them.
+//! An observed fact puts spans into the queue and never waits. A span that finds the queue full is lost and counted.
+//! Spans are made from facts only, so that no log line can get into one; `spans` lists what they hold.
 
-mod otlp;
 mod post;
 mod sender;
 mod spans;
@@ -25,11 +23,11 @@ use std::{
     time::Duration,
 };
 
+use opentelemetry_proto::tonic::trace::v1::Span;
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use tracing::warn;
 
-use self::{otlp::Span, sender::Sender};
-use super::metrics::TraceFigures;
+use self::sender::Sender;
 use crate::{
     config::Collector,
     domain::{
@@ -37,21 +35,20 @@ use crate::{
         id::{InstanceId, SandboxId},
         trace::TraceContext,
     },
-    ports::observer::{AnswerFacts, CallFacts, Observer, RunFacts},
+    ports::observer::{AnswerFacts, CallFacts, Observer, RunFacts, TraceCounts},
 };
 
 /// Spans that wait to be sent.
 const QUEUE_MAX: usize = 4096;
 /// How long the last spans may take when the server stops.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
-/// How long a connection may take when somebody only asks whether there is one.
+/// How long [`reach`] waits for a connection.
 const REACH_MAX: Duration = Duration::from_secs(2);
-/// Routes that machines ask every few seconds; the metrics count them.
+/// Routes that machines poll every few seconds; the metrics count them.
 const POLLED: [&str; 4] = ["/health", "/healthz", "/readyz", "/metrics"];
-/// Sandboxes whose run is known. There are never so many unless the engine destroys none.
+/// Sandboxes whose run is remembered. Reached only when the engine destroys none.
 const HELD_MAX: usize = 10_000;
 
-/// How many spans came to what.
 #[derive(Debug, Default)]
 struct Counts {
     offered: AtomicU64,
@@ -59,18 +56,17 @@ struct Counts {
     lost: AtomicU64,
 }
 
-/// The traces of one server.
 pub struct Traces {
     clock: Arc<dyn Clock>,
     queue: Mutex<Option<mpsc::Sender<Span>>>,
     sender: Mutex<Option<JoinHandle<()>>>,
-    /// Whose a sandbox is, until it is destroyed.
+    /// The run of each sandbox, until it is destroyed.
     held: Mutex<HashMap<SandboxId, TraceContext>>,
     counts: Arc<Counts>,
 }
 
 impl Traces {
-    /// Begins to send.
+    /// Starts the sender.
     pub fn start(collector: Collector, instance: InstanceId, clock: Arc<dyn Clock>) -> Self {
         Self::with_queue(collector, instance, clock, QUEUE_MAX)
     }
@@ -83,13 +79,12 @@ impl Traces {
         Self { clock, queue, sender, held: Mutex::default(), counts }
     }
 
-    /// How they fare.
-    pub fn figures(&self) -> TraceFigures {
+    pub fn counts(&self) -> TraceCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        TraceFigures { sent: read(&self.counts.sent), lost: read(&self.counts.lost) }
+        TraceCounts { sent: read(&self.counts.sent), lost: read(&self.counts.lost) }
     }
 
-    /// Sends what waits, for a moment, and ends the task. What is left then is lost.
+    /// Sends the queued spans for at most a second and ends the task. Spans that are left are lost.
     pub async fn close(&self) {
         drop(locked(&self.queue).take());
         let Some(mut sender) = locked(&self.sender).take() else { return };
@@ -132,7 +127,7 @@ impl Observer for Traces {
     }
 
     fn engine_called(&self, call: &CallFacts) {
-        // What is asked every few seconds and is about nothing in particular, the metrics have.
+        // Calls about no sandbox are polled every few seconds; the metrics count them.
         let Some(sandbox) = call.sandbox else { return };
         let run = {
             let mut held = locked(&self.held);
@@ -153,10 +148,10 @@ impl Observer for Traces {
     }
 }
 
-/// Whether somebody listens there.
+/// Whether the collector accepts connections.
 ///
 /// # Errors
-/// As the operating system says, or when it takes longer than two seconds.
+/// The operating system's, or a timeout after two seconds.
 pub async fn reach(collector: &Collector) -> std::io::Result<()> {
     timeout(REACH_MAX, post::connect(collector)).await??;
     Ok(())

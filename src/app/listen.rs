@@ -1,13 +1,13 @@
-//! The accept loop: HTTP/1.1 with a limit on connections and on the time a client may take to send its head (axum's own
-//! `serve` has neither).
+//! The accept loop: HTTP/1.1 with limits on connections, heads and the time to send a head, which `axum::serve` does
+//! not have.
 //!
 //! ```text
-//! serve ── one task a connection; `shutdown` stops accepting, `abandon` stops waiting for what is still open
+//! serve ── one task for each connection; `shutdown` stops accepting, `abandon` stops waiting for open connections
 //! ```
 //!
-//! When every place is taken, a newcomer gets the place of the connection that has waited longest for its client to send a
-//! request, unless that has come meanwhile or is to be expected at once. So clients that hold connections and send nothing, or send slowly, keep nobody out; only requests that are
-//! being answered can.
+//! When every place is taken, a new connection gets the place of the one that has been idle longest. So clients that
+//! hold connections and send nothing, or send slowly, do not keep others out; only requests that are being answered
+//! do.
 
 mod idle;
 
@@ -29,33 +29,31 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
-use self::idle::Idle;
+use self::idle::Connections;
 use crate::config::BindAddr;
 
-/// After a failed accept: descriptors may come back.
+/// After a failed accept, because descriptors may become free.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long answers that are being sent may take once the server stops.
+/// How long answers that are being sent may take after `abandon`.
 const LAST_ANSWERS_MAX: Duration = Duration::from_secs(2);
 const HEADERS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 32 << 10;
 
-/// What clients may use of the listener.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// How long a request's head may take.
+    /// Time to send the head of a request.
     pub header_read_max: Duration,
-    /// Open connections; see the top of the file for what happens to more.
     pub connections_max: usize,
 }
 
-/// Listens. `:8080` is every interface of both address families where the machine has them.
+/// Listens. `:8080` is every interface, of both address families if the machine has them.
 pub async fn bind(addr: &BindAddr) -> std::io::Result<TcpListener> {
-    match addr {
-        BindAddr::Host { host_port } => TcpListener::bind(host_port).await,
-        BindAddr::AllInterfaces { port } => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, *port)).await {
-            Err(error) if error.kind() != std::io::ErrorKind::AddrInUse => TcpListener::bind(("0.0.0.0", *port)).await,
-            bound => bound,
-        },
+    if addr.host.is_some() {
+        return TcpListener::bind(addr.to_string()).await;
+    }
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, addr.port)).await {
+        Err(error) if error.kind() != std::io::ErrorKind::AddrInUse => TcpListener::bind(("0.0.0.0", addr.port)).await,
+        bound => bound,
     }
 }
 
@@ -73,40 +71,32 @@ pub async fn serve(
         .max_headers(HEADERS_MAX)
         .max_buf_size(HEAD_BYTES_MAX);
     let places = Arc::new(Semaphore::new(limits.connections_max));
-    let idle = Arc::new(Idle::default());
+    let connections = Arc::new(Connections::default());
     let graceful = GracefulShutdown::new();
     loop {
-        let accepted = async {
-            let accepted = listener.accept().await;
-            Some((accepted, place(&places, &idle).await?))
-        };
+        let accepted = async { (listener.accept().await, place(&places, &connections).await) };
         let (stream, place) = tokio::select! {
             () = shutdown.cancelled() => break,
             accepted = accepted => match accepted {
-                Some((Ok((stream, _)), place)) => (stream, place),
-                Some((Err(error), _)) => {
+                (Ok((stream, _)), place) => (stream, place),
+                (Err(error), _) => {
                     warn!(%error, "a connection was not accepted");
                     sleep(PAUSE).await;
                     continue;
                 }
-                None => break,
             },
         };
-        // Small answers go out at once.
+        // Small answers are sent at once.
         drop(stream.set_nodelay(true));
-        let waiting = Idle::begin(&idle);
-        let driver = waiting.driver();
-        let router = router.clone();
-        let service = service_fn(move |request: Request<Incoming>| {
-            let busy = waiting.busy();
-            let answer = router.clone().oneshot(request);
-            async move { answer.await.map(|response| response.map(|body| busy.until_sent(body))) }
-        });
-        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+        let connection = connections.open();
+        let (router, service) = (router.clone(), Arc::clone(&connection));
+        let service =
+            service_fn(move |request: Request<Incoming>| Arc::clone(&service).busy(router.clone().oneshot(request)));
+        let serving = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
-            match driver.drive(connection).await {
-                Some(Err(error)) => debug!(%error, "a connection ended badly"),
-                None => debug!("a connection that sent nothing made room for another"),
+            match connection.drive(serving).await {
+                Some(Err(error)) => debug!(%error, "a connection failed"),
+                None => debug!("an idle connection made room for another"),
                 Some(Ok(())) => {}
             }
             drop(place);
@@ -121,13 +111,13 @@ pub async fn serve(
     }
 }
 
-/// A place for a newcomer, which somebody who is silent makes room for. While everybody is being answered it waits.
-async fn place(places: &Arc<Semaphore>, idle: &Idle) -> Option<OwnedSemaphorePermit> {
+/// A place for a new connection. It waits while every connection is busy.
+async fn place(places: &Arc<Semaphore>, connections: &Connections) -> Option<OwnedSemaphorePermit> {
     loop {
         tokio::select! {
             biased;
             place = Arc::clone(places).acquire_owned() => return place.ok(),
-            () = idle.end_oldest() => {}
+            () = connections.make_room() => {}
         }
     }
 }

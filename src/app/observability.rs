@@ -1,4 +1,4 @@
-//! Who is told what happens, and the text that is made of it.
+//! The observers: metrics always, the audit log and traces where the settings name them.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::{
     services::stats::StatsSnapshot,
 };
 
-/// Who is told what happens.
+/// The default counts metrics only.
+#[derive(Default)]
 pub(super) struct Observability {
     metrics: Arc<Metrics>,
     audit: Option<Arc<Audit>>,
@@ -24,12 +25,13 @@ pub(super) struct Observability {
 }
 
 impl Observability {
-    pub(super) fn new(config: &Config, instance: InstanceId) -> Result<Self, StartError> {
+    /// Starts the writer of the audit log and the sender of traces.
+    pub(super) fn start(config: &Config, instance: InstanceId) -> Result<Self, StartError> {
         let path = &config.audit.file;
         let open = || Audit::open(path.as_ref()).map(Arc::new);
         let audit = (!path.is_empty()).then(open).transpose();
         let audit = audit.map_err(|source| StartError::Audit { path: path.clone(), source })?;
-        // The settings were checked, so there is no error left to tell.
+        // Checked when the settings were loaded.
         let collector = config.traces.collector().unwrap_or_default();
         let traces = collector.map(|collector| Arc::new(Traces::start(collector, instance, Arc::new(SystemClock))));
         Ok(Self { metrics: Arc::default(), audit, traces })
@@ -45,14 +47,14 @@ impl Observability {
     pub(super) fn exposition(&self, stats: StatsSnapshot) -> http::metrics::Exposition {
         let (metrics, audit, traces) = (Arc::clone(&self.metrics), self.audit.clone(), self.traces.clone());
         let text = move || {
-            let audit = audit.as_ref().map(|audit| audit.figures()).unwrap_or_default();
-            let traces = traces.as_ref().map(|traces| traces.figures()).unwrap_or_default();
+            let audit = audit.as_ref().map(|audit| audit.counts()).unwrap_or_default();
+            let traces = traces.as_ref().map(|traces| traces.counts()).unwrap_or_default();
             metrics.text(&stats.now(), audit, traces)
         };
         http::metrics::Exposition { content_type: metrics::CONTENT_TYPE, text: Arc::new(text) }
     }
 
-    /// Lets each write and send what it was told. Nothing happens any more by then.
+    /// Sends and writes what is queued.
     pub(super) async fn close(self) {
         if let Some(traces) = self.traces {
             traces.close().await;

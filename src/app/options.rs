@@ -1,4 +1,4 @@
-//! What each part of the server is told, made from the settings. A function a part; nothing else knows both.
+//! The options of each part, made from the settings: a function for each part. Nothing else knows both.
 
 use std::{sync::Arc, time::Duration};
 
@@ -95,7 +95,7 @@ pub(super) fn files(config: &Config) -> FilesOptions {
     }
 }
 
-/// What a conversation's own disk holds, where it has one.
+/// The size of a conversation's own disk.
 pub fn own_disk(config: &Config) -> Usage {
     Usage { bytes: config.quota.bytes_max, entries: config.quota.entries_max.into() }
 }

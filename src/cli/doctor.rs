@@ -1,6 +1,6 @@
-//! Checks this machine and says what to mend: what was looked at, how it is, and the one fix where it is not well.
+//! Checks this machine and says what to fix: a line for each check, with one fix where it fails.
 //!
-//! It starts real sandboxes, as a server would, and destroys them; it serves nobody and changes no setting.
+//! It starts real sandboxes as a server does, and destroys them. It serves nothing and deletes no conversation.
 
 mod engine;
 mod finding;
@@ -17,14 +17,13 @@ use crate::{
     config::{Config, ConfigError},
 };
 
-/// What can be said when the settings are refused.
+/// The findings when the settings are refused.
 pub fn without_settings(error: &ConfigError, json: bool) -> anyhow::Result<ExitCode> {
     let mut findings = Findings::default();
     findings.fail("settings", "they are refused", error);
     conclude(&findings, json)
 }
 
-/// Every check.
 pub async fn check(config: &Config, json: bool) -> anyhow::Result<ExitCode> {
     let mut findings = Findings::default();
     findings.ok("settings", "complete");

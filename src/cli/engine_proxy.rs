@@ -1,25 +1,49 @@
-//! The subcommand of the container that holds the engine's socket. Reads none of the server's secrets.
+//! The subcommand of the container that holds the engine's socket. It reads none of the server's secrets.
 
-use std::{path::Path, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
+use clap::Args;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    adapters::engine::docker::proxy::{Proxy, ProxyOptions},
+    adapters::engine::docker::{
+        RuntimeSetting,
+        proxy::{Proxy, ProxyOptions},
+    },
     config::telemetry,
 };
 
-/// Listens until a signal.
-pub fn run(listen: &Path, options: ProxyOptions) -> anyhow::Result<ExitCode> {
+#[derive(Debug, Args)]
+pub struct ProxyArgs {
+    /// The socket to listen on.
+    #[arg(long, value_name = "PATH", default_value = "/run/sandbox-engine/engine.sock")]
+    listen: PathBuf,
+    /// The socket of the engine.
+    #[arg(long, value_name = "unix://PATH", env = "DOCKER_HOST", default_value = "unix:///var/run/docker.sock")]
+    engine: String,
+    /// The `SANDBOX_ROOT` of the server, which is the same path here and on the engine's host.
+    #[arg(long, value_name = "PATH", env = "SANDBOX_ROOT", default_value = "/var/sandboxes")]
+    root: PathBuf,
+    /// The user that programs run as, as in the settings of the server.
+    #[arg(long, value_name = "UID", env = "SANDBOX_ENGINE__RUNNER_UID", default_value_t = 1000)]
+    runner_uid: u32,
+    /// The OCI runtime, as in the settings of the server.
+    #[arg(long, value_name = "NAME", env = "SANDBOX_ENGINE__RUNTIME", default_value = "")]
+    runtime: String,
+}
+
+/// Serves until a signal.
+pub fn run(args: ProxyArgs) -> anyhow::Result<ExitCode> {
+    let ProxyArgs { listen, engine, root, runner_uid: uid, runtime } = args;
+    let runtime = RuntimeSetting::from(runtime.as_str());
     telemetry::init("info", false)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
-    runtime.block_on(async {
-        let proxy = Proxy::new(options)?;
-        let listener = Proxy::listen(listen)?;
+    tokio::runtime::Runtime::new().context("no runtime")?.block_on(async {
+        let proxy = Proxy::new(ProxyOptions { engine, root, uid, runtime })?;
+        let listener = Proxy::listen(&listen)?;
         let shutdown = CancellationToken::new();
-        tokio::spawn(super::cancel_on_signal(shutdown.clone()));
-        tracing::info!(socket = %listen.display(), "sandboxes can be started here, and nothing else");
+        super::stop_on_signal(shutdown.clone())?;
+        tracing::info!(socket = %listen.display(), "serving calls that start sandboxes, and no others");
         proxy.serve(listener, shutdown).await;
         Ok(ExitCode::SUCCESS)
     })

@@ -1,4 +1,4 @@
-//! Asks a running server whether it is ready, for container health checks: the image holds no other program.
+//! Asks a running server whether it is ready, for container health checks; the image holds no other program.
 
 use std::{
     io::{Read as _, Write as _},
@@ -16,12 +16,11 @@ const ANSWER_BYTES_MAX: u64 = 4096;
 
 /// Exit status 0 when `/readyz` answers 200.
 pub fn check(addr: Option<String>, sources: &Sources) -> anyhow::Result<ExitCode> {
-    let addr = match addr {
-        Some(addr) => addr,
-        None => match config::load(sources)?.http_addr {
-            BindAddr::AllInterfaces { port } => format!("127.0.0.1:{port}"),
-            BindAddr::Host { host_port } => host_port,
-        },
+    let addr = if let Some(addr) = addr {
+        addr
+    } else {
+        let BindAddr { host, port } = config::load(sources)?.http_addr;
+        format!("{}:{port}", host.as_deref().unwrap_or("127.0.0.1"))
     };
     let answer = ask(&addr).with_context(|| format!("no server answers at {addr}"))?;
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);

@@ -1,62 +1,25 @@
-//! The settings as text: merged, for an operator; all with their defaults, for documents.
+//! The settings as text: the merged ones for an operator, all with their defaults for documents.
 
 use figment::value::Value;
 
-use super::{
-    Config,
-    load::{ActualDisplay as _, Raw},
-    settings,
-};
+use super::{Config, load::default_config, settings};
 
 impl Config {
     /// The merged settings as `NAME=value` lines. A secret is shown as `(set)`.
     pub fn print(&self) -> String {
-        let raw = Raw {
-            mcp_api_token: "(set)".to_owned(),
-            file_secret: vec!["(set)"; self.file_secrets.len()].join(","),
-            sandbox_root: self.root.display().to_string(),
-            public_base_url: self.public_base_url.to_string().trim_end_matches('/').to_owned(),
-            mcp_http_addr: self.http_addr.to_string(),
-            docker_host: self.docker_host.clone().unwrap_or_default(),
-            tunnel_token: String::new(),
-            server: self.server.clone(),
-            limits: self.limits.clone(),
-            engine: self.engine.clone(),
-            admission: self.admission.clone(),
-            standby: self.standby.clone(),
-            runs: self.runs.clone(),
-            files: self.files.clone(),
-            quota: self.quota.clone(),
-            metrics: self.metrics.clone(),
-            audit: self.audit.clone(),
-            traces: self.traces.clone(),
-            log: self.log.clone(),
-        };
-        let lines: Vec<String> = lines(&raw)
-            .filter(|(name, ..)| name != "TUNNEL_TOKEN")
-            .map(|(name, value, _)| format!("{name}={value}"))
-            .collect();
-        lines.join("\n") + "\n"
+        let shown = lines(self).into_iter().filter(|(name, ..)| name != "TUNNEL_TOKEN");
+        shown.flat_map(|(name, value, _)| [name, "=".to_owned(), value, "\n".to_owned()]).collect()
     }
 }
 
-/// Every setting's name, value and meaning.
-fn lines(raw: &Raw) -> impl Iterator<Item = (String, String, &'static str)> {
-    let root = Value::serialize(raw).unwrap_or_else(|_| Value::from(""));
-    settings().map(move |setting| {
-        let path = if setting.section.is_empty() {
-            setting.key.to_lowercase()
-        } else {
-            format!("{}.{}", setting.section, setting.key)
-        };
-        let value = match root.clone().find(&path) {
-            Some(Value::String(_, text)) => text,
-            Some(Value::Num(_, num)) => num.to_actual_display(),
-            Some(Value::Bool(_, flag)) => flag.to_string(),
-            _ => String::new(),
-        };
-        (setting.name(), value, setting.doc)
-    })
+/// Name, value and meaning of every setting.
+fn lines(config: &Config) -> Vec<(String, String, &'static str)> {
+    let root = Value::serialize(config).unwrap_or_else(|_| Value::from(""));
+    let line = |setting: super::Setting| {
+        let value = root.find_ref(&setting.path()).and_then(Value::as_str).unwrap_or_default();
+        (setting.name(), value.to_owned(), setting.doc)
+    };
+    settings().map(line).collect()
 }
 
 /// The text of `.env.example`: every setting with its default, those that have one commented out.
@@ -65,7 +28,7 @@ pub fn example() -> String {
         "# Settings of the MCP code sandbox. Copy to .env and fill in the two secrets, or let ./quickstart.sh do it.\n\
          # A line that is commented out shows the default.\n",
     );
-    for (name, value, doc) in lines(&Raw::default()) {
+    for (name, value, doc) in lines(&default_config()) {
         let mark = if matches!(name.as_str(), "MCP_API_TOKEN" | "FILE_SECRET") { "" } else { "# " };
         text.extend(["\n# ", doc, "\n", mark, &name, "=", &value, "\n"]);
     }
@@ -75,7 +38,7 @@ pub fn example() -> String {
 /// The settings as a Markdown table.
 pub fn table() -> String {
     let mut text = String::from("| name | default | meaning |\n| --- | --- | --- |\n");
-    for (name, value, doc) in lines(&Raw::default()) {
+    for (name, value, doc) in lines(&default_config()) {
         let value = match (name.as_str(), value.as_str()) {
             ("MCP_API_TOKEN" | "FILE_SECRET", _) => "none, required".to_owned(),
             (_, "") => "none".to_owned(),

@@ -1,4 +1,4 @@
-//! The log: lines on standard error, as text or JSON. It must not know what is logged.
+//! The log: lines on standard error, as text or JSON.
 
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
@@ -7,7 +7,8 @@ use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberI
 /// # Errors
 /// When the filter cannot be read; the sentence names the setting.
 pub fn init(level: &str, json: bool) -> Result<(), super::ConfigError> {
-    // The SDK logs every message, at debug with its arguments, which are users' programs. A filter that names it wins.
+    // At debug the MCP SDK logs every message with its arguments, which are programs of users. A filter that names it
+    // wins.
     let level = format!("rmcp=warn,{level}");
     let filter = EnvFilter::try_new(&level).map_err(|_| {
         super::ConfigError("SANDBOX_LOG__LEVEL must be error, warn, info, debug, trace or a tracing filter.".to_owned())

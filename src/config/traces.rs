@@ -1,14 +1,16 @@
-//! Where traces are sent: an address and the headers that go with it, as a collector's documents write them. Errors never
-//! repeat a value: an address may hold a password, and headers do.
+//! Where traces are sent: the address of a collector and its headers, as its documentation writes them. No error
+//! repeats a value, because an address can hold a password and headers do.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, uri::PathAndQuery};
 
+use secrecy::ExposeSecret as _;
+
 use super::{ConfigError, Traces};
 
-/// The path of traces below a collector's address (OTLP 1.x, "OTLP/HTTP Request").
+/// The path below the address of the collector (OTLP 1.x, "OTLP/HTTP Request").
 const PATH: &str = "/v1/traces";
 const PORT: u16 = 4318;
-/// Headers that are written here, or that would change how the rest is read.
+/// Headers that the sender writes itself, or that would change how the body is read.
 const OURS: [HeaderName; 6] = [
     header::HOST,
     header::CONTENT_TYPE,
@@ -21,25 +23,23 @@ const OURS: [HeaderName; 6] = [
 /// A collector that traces are sent to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collector {
-    /// A name or a number, without brackets.
+    /// A name or an address, without brackets.
     pub host: String,
-    /// Where it listens.
     pub port: u16,
-    /// What the header `Host` says.
+    /// The value of the header `Host`.
     pub authority: HeaderValue,
-    /// Where traces go.
     pub path: PathAndQuery,
-    /// What it asks for besides. Their values have no `Debug`.
+    /// Their values are not shown by `Debug`.
     pub headers: HeaderMap,
 }
 
 impl Traces {
-    /// The collector, where there is one.
+    /// The collector, if one is set.
     ///
     /// # Errors
-    /// When the address or the headers have not the form that they must have.
+    /// When the address or the headers are malformed.
     pub fn collector(&self) -> Result<Option<Collector>, ConfigError> {
-        let headers = headers(self.otlp_headers.expose())?;
+        let headers = headers(self.otlp_headers.expose().expose_secret())?;
         if self.otlp_endpoint.is_empty() {
             return Ok(None);
         }
@@ -53,8 +53,8 @@ fn address(text: &str, headers: HeaderMap) -> Result<Collector, ConfigError> {
     let uri: Uri = text.parse().map_err(|_| wrong())?;
     if uri.scheme_str() == Some("https") {
         return Err(error(
-            "begins with https, which this server does not speak: run a collector on this machine that passes traces \
-             on, and give its http address.",
+            "begins with https, which this server does not support: run a collector on this machine that forwards \
+             traces, and set its http address.",
         ));
     }
     let (Some(authority), Some("http")) = (uri.authority(), uri.scheme_str()) else { return Err(wrong()) };
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn addresses_are_parsed() {
         for (text, host, port, path) in [
             ("http://127.0.0.1:4318", "127.0.0.1", 4318, "/v1/traces"),
             ("http://collector", "collector", 4318, "/v1/traces"),
@@ -135,11 +135,11 @@ mod tests {
             let error = collector(bad, "").expect_err(bad).0;
             assert!(error.starts_with("SANDBOX_TRACES__OTLP_ENDPOINT ") && !error.contains("pass-of-mine"), "{error}");
         }
-        assert!(collector("https://c", "").expect_err("https").0.contains("does not speak"));
+        assert!(collector("https://c", "").expect_err("https").0.contains("does not support"));
     }
 
     #[test]
-    fn headers_are_read_and_never_shown() {
+    fn headers_are_parsed_and_never_shown() {
         let found = collector("http://c", "Authorization=Basic%20dXNlcg==, x-team = a%2Cb,").expect("headers");
         assert_eq!(found.headers["authorization"], "Basic dXNlcg==");
         assert_eq!(found.headers["x-team"], "a,b");

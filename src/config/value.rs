@@ -1,54 +1,85 @@
-//! Values with rules of their own: secrets, the address to listen on.
+//! Kinds of values: secrets, the public address, the address to listen on. Each is parsed from text and shown as text.
 
-use std::{fmt, net::SocketAddr};
+use std::{fmt, marker::PhantomData, str::FromStr};
 
 use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserializer, Serializer, de};
 
 use super::ConfigError;
 
 /// The shortest secret, in characters.
-pub const SECRET_CHARS_MIN: usize = 16;
+const SECRET_CHARS_MIN: usize = 16;
 
-/// Texts that people leave in place when they copy an example.
+/// Texts that stay in place when an example is copied.
 const PLACEHOLDERS: [&str; 9] =
     ["changeme", "change-me", "change_me", "example", "placeholder", "your-token", "your_token", "<", "replace"];
 
-/// A text that no log line, error or print shows.
-#[derive(Clone)]
+/// Deserializes a value from its text, whatever type the source gave it. No error repeats the text: it may be a secret.
+pub(super) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(deserializer: D) -> Result<T, D::Error> {
+    struct Text<T>(PhantomData<T>);
+
+    impl<T: FromStr<Err: fmt::Display>> de::Visitor<'_> for Text<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a text, a number or a flag")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+            text.trim().parse().map_err(E::custom)
+        }
+
+        fn visit_bool<E: de::Error>(self, value: bool) -> Result<T, E> {
+            self.visit_str(&value.to_string())
+        }
+
+        fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
+            self.visit_str(&value.to_string())
+        }
+
+        fn visit_u64<E: de::Error>(self, value: u64) -> Result<T, E> {
+            self.visit_str(&value.to_string())
+        }
+
+        fn visit_f64<E: de::Error>(self, value: f64) -> Result<T, E> {
+            self.visit_str(&value.to_string())
+        }
+    }
+
+    deserializer.deserialize_any(Text(PhantomData))
+}
+
+/// The other way.
+pub(super) fn shown<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+/// A text that no log line, error or print shows. Empty where it is not set.
+#[derive(Clone, Default)]
 pub struct Secret(SecretString);
 
 impl Secret {
-    /// Checks a secret.
-    ///
-    /// # Errors
-    /// When it is absent, too short, or an example's.
-    pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
-        const REMEDY: &str = "make one with `openssl rand -hex 32`";
-        if text.is_empty() {
-            return Err(ConfigError(format!("{name} is not set: {REMEDY} and put it into the environment or .env.")));
-        }
-        if text.chars().count() < SECRET_CHARS_MIN {
-            return Err(ConfigError(format!("{name} is shorter than {SECRET_CHARS_MIN} characters: {REMEDY}.")));
-        }
-        if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
-            return Err(ConfigError(format!("{name} holds white space or a control character: {REMEDY}.")));
-        }
-        let lower = text.to_lowercase();
-        let repeated = text.chars().all(|c| text.starts_with(c));
-        if repeated || PLACEHOLDERS.iter().any(|placeholder| lower.contains(placeholder)) {
-            return Err(ConfigError(format!("{name} is an example value that anybody can guess: {REMEDY}.")));
-        }
-        Ok(Self(text.to_owned().into()))
-    }
-
     /// The secret itself, for the one place that needs it.
     pub fn expose(&self) -> &SecretString {
         &self.0
     }
 
-    /// Whether two secrets are the same text.
-    pub fn is_same(&self, other: &Self) -> bool {
-        self.0.expose_secret() == other.0.expose_secret()
+    pub fn is_set(&self) -> bool {
+        !self.0.expose_secret().is_empty()
+    }
+}
+
+impl FromStr for Secret {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_set() { "(set)" } else { "" })
     }
 }
 
@@ -58,92 +89,84 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A secret within a section: any text, empty where there is none. No log line, error or print shows it.
-#[derive(Clone, Default, serde::Deserialize)]
-#[serde(from = "String")]
-pub struct Hidden(SecretString);
+/// Refuses a secret that is absent, short, or easy to guess.
+pub(super) fn check_secret(name: &str, text: &str) -> Result<(), ConfigError> {
+    const REMEDY: &str = "make one with `openssl rand -hex 32`";
+    let refuse = |why: &str| Err(ConfigError(format!("{name} {why}")));
+    if text.is_empty() {
+        return refuse(&format!("is not set: {REMEDY} and put it into the environment or .env."));
+    }
+    if text.chars().count() < SECRET_CHARS_MIN {
+        return refuse(&format!("is shorter than {SECRET_CHARS_MIN} characters: {REMEDY}."));
+    }
+    if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return refuse(&format!("holds white space or a control character: {REMEDY}."));
+    }
+    let lower = text.to_lowercase();
+    let repeated = text.chars().all(|c| text.starts_with(c));
+    if repeated || PLACEHOLDERS.iter().any(|placeholder| lower.contains(placeholder)) {
+        return refuse(&format!("is an example value that is easy to guess: {REMEDY}."));
+    }
+    Ok(())
+}
 
-impl From<String> for Hidden {
-    fn from(text: String) -> Self {
-        Self(text.into())
+/// The address that links begin with, shown without a trailing slash.
+#[derive(Debug, Clone, Default)]
+pub struct BaseUrl(http::Uri);
+
+impl BaseUrl {
+    pub fn uri(&self) -> &http::Uri {
+        &self.0
     }
 }
 
-impl Hidden {
-    /// The secret itself, for the one place that needs it.
-    pub fn expose(&self) -> &str {
-        self.0.expose_secret()
+impl FromStr for BaseUrl {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const ERROR: &str = "it must be an address such as https://sandbox.example.com, without query or fragment";
+        let uri: http::Uri = text.trim_end_matches('/').parse().map_err(|_| ERROR)?;
+        let http = matches!(uri.scheme_str(), Some("http" | "https"));
+        if !http || uri.host().is_none_or(str::is_empty) || uri.query().is_some() || text.contains(['#', '@']) {
+            return Err(ERROR);
+        }
+        Ok(Self(uri))
     }
 }
 
-impl fmt::Debug for Hidden {
+impl fmt::Display for BaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(secret)")
+        f.write_str(self.0.to_string().trim_end_matches('/'))
     }
 }
 
-impl PartialEq for Hidden {
-    fn eq(&self, other: &Self) -> bool {
-        self.expose() == other.expose()
-    }
+/// Where to listen: `:8080`, `127.0.0.1:8080`, `[::1]:8080` or `localhost:8080`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BindAddr {
+    /// An address or a name; `None` for every interface.
+    pub host: Option<String>,
+    pub port: u16,
 }
 
-impl Eq for Hidden {}
+impl FromStr for BindAddr {
+    type Err = &'static str;
 
-/// As it is printed: whether it is set.
-impl serde::Serialize for Hidden {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(if self.expose().is_empty() { "" } else { "(set)" })
-    }
-}
-
-/// Where to listen.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BindAddr {
-    /// `:8080`: every interface.
-    AllInterfaces {
-        /// The port.
-        port: u16,
-    },
-    /// One address, or a name that resolves to some.
-    Host {
-        /// A host and a port.
-        host_port: String,
-    },
-}
-
-impl BindAddr {
-    /// Reads `:8080`, `127.0.0.1:8080`, `[::1]:8080` or `localhost:8080`.
-    ///
-    /// # Errors
-    /// When there is no port.
-    pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let error = || {
-            ConfigError(format!(
-                "MCP_HTTP_ADDR is not an address: write `:8080` for all interfaces or `127.0.0.1:8080` for this \
-                 machine only (it is `{}`).",
-                text.escape_debug()
-            ))
-        };
-        let (host, port) = text.rsplit_once(':').ok_or_else(error)?;
-        let port: u16 = port.parse().map_err(|_| error())?;
-        if host.is_empty() {
-            return Ok(Self::AllInterfaces { port });
-        }
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const ERROR: &str =
+            "it must be `:8080` for all interfaces or an address such as `127.0.0.1:8080` for this machine only";
+        let (host, port) = text.rsplit_once(':').ok_or(ERROR)?;
+        let port = port.parse().map_err(|_| ERROR)?;
         let is_name = host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-'));
-        if text.parse::<SocketAddr>().is_err() && !is_name {
-            return Err(error());
+        if !is_name && text.parse::<std::net::SocketAddr>().is_err() {
+            return Err(ERROR);
         }
-        Ok(Self::Host { host_port: text.to_owned() })
+        Ok(Self { host: (!host.is_empty()).then(|| host.to_owned()), port })
     }
 }
 
 impl fmt::Display for BindAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AllInterfaces { port } => write!(f, ":{port}"),
-            Self::Host { host_port } => f.write_str(host_port),
-        }
+        write!(f, "{}:{}", self.host.as_deref().unwrap_or_default(), self.port)
     }
 }
 
@@ -163,22 +186,23 @@ mod tests {
             "<your token goes here>",
             "a b c d e f g h i",
         ] {
-            let error = Secret::parse("MCP_API_TOKEN", weak).expect_err(weak).0;
+            let error = check_secret("MCP_API_TOKEN", weak).expect_err(weak).0;
             assert!(error.contains("MCP_API_TOKEN") && error.contains("openssl"), "{error}");
             assert!(weak.is_empty() || !error.contains(weak), "{error}");
         }
-        let strong = Secret::parse("X", "0123456789abcdef").expect("strong");
-        assert_eq!(format!("{strong:?}"), "(secret)");
+        check_secret("X", "0123456789abcdef").expect("strong");
+        let Ok(secret) = Secret::from_str("0123456789abcdef");
+        assert_eq!(format!("{secret:?} {secret}"), "(secret) (set)");
     }
 
     #[test]
     fn addresses() {
-        assert_eq!(BindAddr::parse(":8080"), Ok(BindAddr::AllInterfaces { port: 8080 }));
+        assert_eq!(":8080".parse(), Ok(BindAddr { host: None, port: 8080 }));
         for good in ["127.0.0.1:0", "[::1]:80", "localhost:8080"] {
-            assert!(BindAddr::parse(good).is_ok(), "{good}");
+            assert_eq!(good.parse::<BindAddr>().expect(good).to_string(), good);
         }
         for bad in ["", "8080", ":", ":x", ":99999", "a b:1", "http://x:1"] {
-            assert!(BindAddr::parse(bad).is_err(), "{bad}");
+            assert!(bad.parse::<BindAddr>().is_err(), "{bad}");
         }
     }
 }

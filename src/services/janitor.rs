@@ -51,6 +51,8 @@ struct Inner {
     instance: InstanceId,
     clock: Arc<dyn Clock>,
     post: mpsc::UnboundedSender<(SandboxId, Instant)>,
+    /// Taken by the sweep when it starts.
+    posted: Mutex<Option<mpsc::UnboundedReceiver<(SandboxId, Instant)>>>,
     known: Mutex<Known>,
     /// How many posted ids are not gone yet.
     unwanted: watch::Sender<usize>,
@@ -123,23 +125,27 @@ impl Inner {
 }
 
 impl Janitor {
-    /// A janitor at work.
-    pub fn start(engine: Arc<dyn Engine>, instance: InstanceId, clock: Arc<dyn Clock>) -> Self {
+    /// A janitor that destroys nothing before [`Self::start`].
+    pub fn new(engine: Arc<dyn Engine>, instance: InstanceId, clock: Arc<dyn Clock>) -> Self {
         let (post, posted) = mpsc::unbounded_channel();
-        let inner = Arc::new(Inner {
+        Self(Arc::new(Inner {
             engine,
             instance,
             clock,
             post,
+            posted: Mutex::new(Some(posted)),
             known: Mutex::default(),
             unwanted: watch::Sender::new(0),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
-        });
-        let tasks = inner.tasks.clone();
-        tasks.spawn(sweep(Arc::clone(&inner), posted));
-        tasks.spawn(rounds(Self(Arc::clone(&inner))));
-        Self(inner)
+        }))
+    }
+
+    /// Starts the sweep and the rounds. A second call does nothing.
+    pub fn start(&self) {
+        let Some(posted) = self.0.posted.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        self.0.tasks.spawn(sweep(Arc::clone(&self.0), posted));
+        self.0.tasks.spawn(rounds(self.clone()));
     }
 
     /// A lease for a sandbox that is about to be started: taken before it exists, so that no round mistakes it.

@@ -169,9 +169,9 @@ impl Drop for Foreground {
 }
 
 impl Standbys {
-    /// Standbys at work. Languages that were in use when an earlier process ended are so still.
-    pub fn start(parts: StandbyParts, options: StandbyOptions) -> Self {
-        let inner = Arc::new(Inner {
+    /// No sandbox is started before [`Self::start`].
+    pub fn new(parts: StandbyParts, options: StandbyOptions) -> Self {
+        Self(Arc::new(Inner {
             parts,
             options,
             state: Mutex::default(),
@@ -182,11 +182,14 @@ impl Standbys {
             rounds: AtomicU64::new(0),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
-        });
-        if options.total_max > 0 {
-            inner.tasks.spawn(refill::refill(Arc::clone(&inner)));
+        }))
+    }
+
+    /// Starts refilling, for the languages that were in use when an earlier process ended too.
+    pub fn start(&self) {
+        if self.0.options.total_max > 0 {
+            self.0.tasks.spawn(refill::refill(Arc::clone(&self.0)));
         }
-        Self(inner)
     }
 
     /// Says that a run is under way for as long as the answer lives.

@@ -17,10 +17,9 @@ use tempfile::TempDir;
 const TOKEN: &str = "0123456789abcdef-of-the-compose-tests";
 const PREPARE: &str = "this test needs Docker Compose and the images: run ./test.sh, which prepares both";
 /// What a developer's shell may hold and a compose file reads.
-const READ_BY_COMPOSE: [&str; 12] = [
+const READ_BY_COMPOSE: [&str; 11] = [
     "SANDBOX_ENGINE__RUNNER_UID",
     "SANDBOX_ENGINE__RUNTIME",
-    "KERNEL_LOG",
     "MCP_PUBLISH",
     "PUBLIC_BASE_URL",
     "SANDBOX_ROOT",

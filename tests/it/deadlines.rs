@@ -120,7 +120,8 @@ async fn begin(server: &Process) -> String {
 async fn that_on_the_label() {
     let (engine, now) = (FakeEngine::default(), 1_000_000);
     let (ours, other) = (InstanceId::new(), InstanceId::new());
-    let janitor = Janitor::start(Arc::new(engine.clone()), ours, Arc::new(ManualClock::at(now)));
+    let janitor = Janitor::new(Arc::new(engine.clone()), ours, Arc::new(ManualClock::at(now)));
+    janitor.start();
     let plant = |instance, deadline_unix_s| {
         let id = SandboxId::new();
         engine.plant(Listed { id, instance, created_unix_s: 0, deadline_unix_s, running: true });

@@ -58,7 +58,7 @@ async fn a_child_that_takes_all_memory_is_told_with_the_programs_own_status() {
     World::docker().await.hold(test).await;
 }
 
-/// Needs what a server on the engine's own host has: its control groups, and its kernel's log.
+/// Needs the control groups of the engine's host.
 #[tokio::test]
 async fn a_fork_bomb_is_told_apart() {
     let test = async |world: &World| {

@@ -63,7 +63,7 @@ impl Testing {
         store.remember_languages(&["bash".to_owned()]).expect("written");
         let probe = engine.probe().await.expect("the fake engine");
         let mut app = App::assemble(&config, store, Arc::new(engine.clone()), probe).await.expect("a server");
-        app.test_the_engine();
+        app.test_isolation();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let shutdown = CancellationToken::new();

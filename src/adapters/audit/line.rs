@@ -1,5 +1,5 @@
-//! One run as one line of JSON. Pure. Bounded: a conversation's id, a language and the names of files have their own limits,
-//! and only so many files are named.
+//! One run as one line of JSON. Pure. The length of a line is bounded: ids, languages and the names of files have
+//! limits, and the number of named files has one.
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -13,12 +13,10 @@ use crate::{
     ports::observer::{RunFacts, Stages},
 };
 
-/// Files that a line names.
 const FILES_MAX: usize = 64;
-/// Characters of a file's name that a line holds.
 const PATH_CHARS_MAX: usize = 256;
 
-/// The fields, in the order in which they are written. Their names are a contract: they are added to, not changed.
+/// The fields in the order in which they are written. Operators parse their names: add fields, do not rename them.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     begun: String,
@@ -78,7 +76,7 @@ struct File {
     change: &'static str,
 }
 
-/// The line, with its end.
+/// The line with its line feed.
 pub(super) fn of(run: &RunFacts<'_>) -> String {
     let line = Line {
         begun: rfc3339(run.begun_unix_s),
@@ -101,7 +99,7 @@ pub(super) fn of(run: &RunFacts<'_>) -> String {
         files: run.files.iter().take(FILES_MAX).map(file).collect(),
         files_more: run.files_truncated || run.files.len() > FILES_MAX,
     };
-    // Numbers and texts only, so it cannot fail; an empty line would still be seen.
+    // The struct holds only numbers and strings, so this cannot fail.
     serde_json::to_string(&line).unwrap_or_default() + "\n"
 }
 

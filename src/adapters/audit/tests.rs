@@ -55,7 +55,7 @@ fn folder() -> TempDir {
 }
 
 #[test]
-fn a_line_says_what_happened_and_not_what_was_written_in_the_program() {
+fn a_line_holds_the_outcome_and_not_the_program() {
     let folder = folder();
     let path = folder.path().join("audit.jsonl");
     let audit = Audit::open(&path).expect("a log");
@@ -73,11 +73,11 @@ fn a_line_says_what_happened_and_not_what_was_written_in_the_program() {
     assert_eq!((&second["outcome"], &second["failure"]), (&"failed".into(), &"engine_lost".into()));
     assert!(!fs::read_to_string(&path).expect("the log").contains("the text of a program"));
     assert_eq!(fs::metadata(&path).expect("the log").permissions().mode() & 0o777, 0o600);
-    assert_eq!(audit.figures(), AuditFigures { written: 2, lost: 0, errors: 0 });
+    assert_eq!(audit.counts(), AuditCounts { written: 2, lost: 0, errors: 0 });
 }
 
 #[test]
-fn a_file_that_was_moved_away_is_made_anew_and_one_that_was_there_goes_on() {
+fn a_moved_file_is_created_again_and_an_existing_one_is_appended_to() {
     let folder = folder();
     let (path, kept) = (folder.path().join("audit.jsonl"), folder.path().join("audit.1"));
     for _ in 0..2 {
@@ -94,50 +94,50 @@ fn a_file_that_was_moved_away_is_made_anew_and_one_that_was_there_goes_on() {
 }
 
 #[test]
-fn a_full_disk_is_counted_and_what_waits_is_written_once_there_is_room() {
+fn failed_writes_are_counted_and_tried_again() {
     let folder = folder();
     let path = folder.path().join("audit.jsonl");
     let audit = Audit::open(&path).expect("a log");
-    // A folder in the file's place stands for a disk that takes nothing.
+    // A folder in place of the file makes every write fail.
     fs::remove_file(&path).expect("removed");
     fs::create_dir(&path).expect("a folder");
     report(&audit, Ok(&outcome(Ended::OutOfMemory)));
-    while audit.figures().errors == 0 {
+    while audit.counts().errors == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(audit.figures().written, 0);
+    assert_eq!(audit.counts().written, 0);
     fs::remove_dir(&path).expect("room");
-    while audit.figures().written == 0 {
+    while audit.counts().written == 0 {
         std::thread::yield_now();
     }
     audit.close();
     assert_eq!(lines(&path).len(), 1);
     report(&audit, Ok(&outcome(Ended::OutOfMemory)));
-    assert_eq!(audit.figures().lost, 1, "after the end a line is lost, and counted");
+    assert_eq!(audit.counts().lost, 1, "a line after the end is lost and counted");
 }
 
 #[test]
-fn a_line_that_finds_the_queue_full_is_counted_as_lost() {
+fn a_line_is_counted_as_lost_when_the_queue_is_full() {
     let folder = folder();
     let path = folder.path().join("audit.jsonl");
     let audit = Audit::with_queue(&path, 1).expect("a log");
     fs::remove_file(&path).expect("removed");
     fs::create_dir(&path).expect("a folder");
-    // One is tried, one waits, two find no room.
+    // One is tried, one waits, two are lost.
     report(&audit, Ok(&outcome(Ended::OutOfMemory)));
-    while audit.figures().errors == 0 {
+    while audit.counts().errors == 0 {
         std::thread::yield_now();
     }
     for _ in 0..3 {
         report(&audit, Ok(&outcome(Ended::OutOfMemory)));
     }
-    assert_eq!(audit.figures().lost, 2);
+    assert_eq!(audit.counts().lost, 2);
     audit.close();
-    assert_eq!(audit.figures().lost, 4, "the server stopped and could not write the rest");
+    assert_eq!(audit.counts().lost, 4, "the server stopped and could not write the rest");
 }
 
 #[test]
-fn links_and_pipes_are_not_written_through() {
+fn links_and_devices_are_refused() {
     let folder = folder();
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(folder.path().join("elsewhere"), &link).expect("a link");

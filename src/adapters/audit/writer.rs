@@ -14,14 +14,14 @@ use tracing::{error, info};
 
 use super::Counts;
 
-/// How long to wait before a line that could not be written is tried again.
+/// The pause before a failed write is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// A file that is only ever appended to, under a name that may be moved away.
+/// A file that is only appended to, and whose name may be moved away.
 pub(super) struct AppendFile {
     path: PathBuf,
     file: File,
-    /// A write ended in the middle of a line.
+    /// The last write stopped in the middle of a line.
     torn: bool,
 }
 
@@ -30,7 +30,7 @@ impl AppendFile {
         Ok(Self { path: path.to_owned(), file: open(path)?, torn: false })
     }
 
-    /// Appends one line whole, or says why not. What a failed attempt left is ended as a line of its own.
+    /// Appends a whole line or fails. A line feed ends what a failed attempt left.
     fn append(&mut self, line: &str) -> io::Result<()> {
         self.follow_the_name()?;
         let text = if self.torn { format!("\n{line}") } else { line.to_owned() };
@@ -47,7 +47,7 @@ impl AppendFile {
         }
     }
 
-    /// Somebody moved the file away to keep it: the name gets a new one.
+    /// Opens a new file when the current one was moved away.
     fn follow_the_name(&mut self) -> io::Result<()> {
         let own = self.file.metadata()?;
         let same = std::fs::symlink_metadata(&self.path)
@@ -60,11 +60,11 @@ impl AppendFile {
     }
 }
 
-/// Never through a link, and never a pipe that somebody would have to read.
+/// Refuses a symbolic link, and a pipe, which would block.
 fn open(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK).bits().cast_signed();
     let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no plain file")) }
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
 pub(super) struct Writer {
@@ -82,7 +82,7 @@ impl Writer {
         }
     }
 
-    /// Tries until the line is written, or the server stops. Answers whether it could not be written.
+    /// Tries until the line is written or the server stops. Returns whether it failed.
     fn write(&mut self, line: &str, mut failing: bool) -> bool {
         loop {
             match self.file.append(line) {
@@ -96,7 +96,7 @@ impl Writer {
                 Err(error) => {
                     self.counts.errors.fetch_add(1, Ordering::Relaxed);
                     if !failing {
-                        error!(%error, "the audit log cannot be written; lines wait: free space, or mend its folder");
+                        error!(%error, "the audit log cannot be written; lines wait: free space, or repair its folder");
                     }
                     failing = true;
                 }

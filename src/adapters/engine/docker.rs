@@ -265,6 +265,8 @@ impl Engine for DockerEngine {
 
     async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
         let Signal::Kill = signal;
+        // The control group is gone once the container is.
+        self.0.forks.look(None);
         let options = KillContainerOptionsBuilder::new().signal("KILL").build();
         let name = id.to_string();
         match call::within("kill", self.0.time.kill, self.0.docker.kill_container(&name, Some(options))).await {

@@ -1,4 +1,4 @@
-//! What this process uses, under the names that every Prometheus client has for it. Read from `/proc` when asked.
+//! What this process uses, under the usual names of Prometheus clients. Read from `/proc` for each scrape.
 
 use std::sync::atomic::AtomicU64;
 
@@ -8,7 +8,6 @@ use prometheus_client::{
 };
 use rustix::param::{clock_ticks_per_second, page_size};
 
-/// What the process uses.
 #[derive(Default)]
 pub(super) struct Process {
     resident_bytes: Gauge,
@@ -28,7 +27,7 @@ impl Process {
         all.register("cpu_seconds", "CPU time since the start", self.cpu_seconds.clone());
     }
 
-    /// Reads what can be read; the rest stays as it was.
+    /// Updates the values that can be read.
     pub(super) fn set(&self) {
         if let Ok(folder) = std::fs::read_dir("/proc/self/fd") {
             self.descriptors.set(i64::try_from(folder.count()).unwrap_or(i64::MAX));

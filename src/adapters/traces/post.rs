@@ -1,7 +1,7 @@
 //! One batch to the collector: a POST on a connection of its own, bounded in time and in what is read of the answer.
 //!
 //! ```text
-//! post ── one task for the connection: ends with the exchange, or is aborted when whoever posts gives up
+//! post ── one task for the connection: ends with the exchange, or is aborted when the caller gives up
 //! ```
 
 use std::time::Duration;
@@ -11,23 +11,23 @@ use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message as _;
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
-use super::otlp::Answer;
 use crate::config::Collector;
 
-/// How long a collector may take to answer, connecting included: what exporters take elsewhere (OTLP exporter, `timeout`).
+/// How long a collector may take to answer, connecting included (the default of OTLP exporters, `timeout`).
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How much of an answer is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// Why a batch was not taken. None of these holds what was sent.
+/// Why a batch was not accepted. No variant holds what was sent.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PostError {
     #[error("the collector cannot be connected to")]
     Connect(#[source] std::io::Error),
-    #[error("the collector does not answer as HTTP says")]
+    #[error("the collector does not answer in HTTP")]
     Http(#[from] hyper::Error),
     #[error("the collector answers with status {0}")]
     Status(StatusCode),
@@ -35,7 +35,7 @@ pub(super) enum PostError {
     Timeout,
 }
 
-/// Sends a batch. Answers how many of its spans the collector rejected.
+/// Sends a batch and returns how many of its spans the collector rejected.
 pub(super) async fn post(collector: &Collector, body: Vec<u8>) -> Result<u64, PostError> {
     timeout(ANSWER_MAX, exchange(collector, body)).await.unwrap_or(Err(PostError::Timeout))
 }
@@ -50,13 +50,12 @@ async fn exchange(collector: &Collector, body: Vec<u8>) -> Result<u64, PostError
     if !answer.status().is_success() {
         return Err(PostError::Status(answer.status()));
     }
-    // It took them: an answer that cannot be read changes nothing of that.
+    // The status says that the batch was accepted, so an unreadable body is no failure.
     let Ok(body) = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await else { return Ok(0) };
-    let told = Answer::decode(body.to_bytes()).unwrap_or_default().partial_success;
-    Ok(told.and_then(|partial| u64::try_from(partial.rejected_spans).ok()).unwrap_or(0))
+    let partial = ExportTraceServiceResponse::decode(body.to_bytes()).unwrap_or_default().partial_success;
+    Ok(partial.and_then(|partial| u64::try_from(partial.rejected_spans).ok()).unwrap_or(0))
 }
 
-/// A connection to it.
 pub(super) async fn connect(collector: &Collector) -> std::io::Result<TcpStream> {
     TcpStream::connect((collector.host.as_str(), collector.port)).await
 }

@@ -1,11 +1,17 @@
-//! The task that takes spans from the queue and posts them in batches. What a collector does not take is lost: it is
-//! counted, and told at most once a minute.
+//! The task that takes spans from the queue and posts them in batches. Spans that the collector does not accept are
+//! lost; they are counted, and logged at most once a minute.
 
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
+use opentelemetry_proto::tonic::{
+    collector::trace::v1::ExportTraceServiceRequest,
+    common::v1::InstrumentationScope,
+    resource::v1::Resource,
+    trace::v1::{ResourceSpans, ScopeSpans, Span},
+};
 use prost::Message as _;
 use tokio::{
     sync::mpsc::Receiver,
@@ -13,32 +19,27 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use super::{
-    Counts,
-    otlp::{Request, Resource, ResourceSpans, Scope, ScopeSpans, Span},
-    post::post,
-    spans::text,
-};
+use super::{Counts, post::post, spans::text};
 use crate::{config::Collector, domain::id::InstanceId};
 
 /// Spans of one request to the collector.
 const BATCH_MAX: usize = 512;
-/// How long the first span of a batch waits for company.
+/// How long the first span of a batch waits for more.
 const GATHER: Duration = Duration::from_secs(1);
-/// How often it is told that spans are lost.
-const TELL_EVERY: Duration = Duration::from_mins(1);
+/// How often lost spans are logged.
+const LOG_EVERY: Duration = Duration::from_mins(1);
 
 pub(super) struct Sender {
     collector: Collector,
     instance: InstanceId,
     spans: Receiver<Span>,
     counts: Arc<Counts>,
-    news: News,
+    loss_log: LossLog,
 }
 
 impl Sender {
     pub(super) fn new(collector: Collector, instance: InstanceId, spans: Receiver<Span>, counts: Arc<Counts>) -> Self {
-        Self { collector, instance, spans, counts, news: News::default() }
+        Self { collector, instance, spans, counts, loss_log: LossLog::default() }
     }
 
     /// Sends until the queue is closed and empty.
@@ -72,65 +73,65 @@ impl Sender {
         };
         self.counts.sent.fetch_add(spans - rejected, Ordering::Relaxed);
         let lost = self.counts.lost.fetch_add(rejected, Ordering::Relaxed) + rejected;
-        self.tell(lost, why.as_deref());
+        self.log(lost, why.as_deref());
     }
 
-    fn tell(&mut self, lost: u64, why: Option<&str>) {
-        match self.news.of(lost, why.is_none()) {
-            Some(Word::Lost(spans)) => {
+    fn log(&mut self, lost: u64, why: Option<&str>) {
+        match self.loss_log.next(lost, why.is_none()) {
+            Some(LogLine::Lost(spans)) => {
                 let why = why.unwrap_or("too many waited to be sent");
-                warn!(spans, why, "spans of traces are lost: see to the collector");
+                warn!(spans, why, "spans of traces are lost: check the collector");
             }
-            Some(Word::Mended) => info!("traces are sent again"),
+            Some(LogLine::Recovered) => info!("traces are sent again"),
             None => {}
         }
     }
 
-    fn request(&self, spans: Vec<Span>) -> Request {
+    fn request(&self, spans: Vec<Span>) -> ExportTraceServiceRequest {
         let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-        let resource = Resource {
-            attributes: vec![
-                text("service.name", name),
-                text("service.version", version),
-                text("service.instance.id", self.instance.to_string()),
-            ],
-        };
-        let scope = Scope { name: name.to_owned(), version: version.to_owned() };
-        let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];
-        Request { resource_spans: vec![ResourceSpans { resource: Some(resource), scope_spans }] }
+        let attributes = vec![
+            text("service.name", name),
+            text("service.version", version),
+            text("service.instance.id", self.instance.to_string()),
+        ];
+        let resource = Some(Resource { attributes, ..Resource::default() });
+        let scope = InstrumentationScope { name: name.to_owned(), version: version.to_owned(), ..Default::default() };
+        let scope_spans = vec![ScopeSpans { scope: Some(scope), spans, ..ScopeSpans::default() }];
+        let resource_spans = vec![ResourceSpans { resource, scope_spans, ..ResourceSpans::default() }];
+        ExportTraceServiceRequest { resource_spans }
     }
 }
 
-/// What is worth a line in the log: that spans are lost, at once when it begins and then at most once a minute; and that
-/// none were for a minute.
+/// Decides what is logged about lost spans: a loss at once and then at most once a minute, and the recovery after a
+/// minute without a loss.
 #[derive(Debug, Default)]
-pub(super) struct News {
-    /// How many spans were said to be lost.
-    told: u64,
-    /// When that was last said.
+pub(super) struct LossLog {
+    /// How many lost spans were logged.
+    logged: u64,
+    /// When that was.
     at: Option<Instant>,
 }
 
-/// A line in the log.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    /// So many more.
+pub(super) enum LogLine {
+    /// How many were lost since the last line.
     Lost(u64),
-    Mended,
+    Recovered,
 }
 
-impl News {
-    /// After a batch: how many spans are lost by now, and whether this one was taken whole.
-    pub(super) fn of(&mut self, lost: u64, taken: bool) -> Option<Word> {
-        let a_while_ago = self.at.is_some_and(|at| at.elapsed() >= TELL_EVERY);
-        if lost > self.told && (a_while_ago || self.at.is_none()) {
-            let more = lost - std::mem::replace(&mut self.told, lost);
+impl LossLog {
+    /// After each batch: `lost` counts all spans lost since the start, `accepted` is whether this batch was accepted
+    /// whole.
+    pub(super) fn next(&mut self, lost: u64, accepted: bool) -> Option<LogLine> {
+        let a_while_ago = self.at.is_some_and(|at| at.elapsed() >= LOG_EVERY);
+        if lost > self.logged && (a_while_ago || self.at.is_none()) {
+            let more = lost - std::mem::replace(&mut self.logged, lost);
             self.at = Some(Instant::now());
-            return Some(Word::Lost(more));
+            return Some(LogLine::Lost(more));
         }
-        (taken && a_while_ago).then(|| {
+        (accepted && a_while_ago).then(|| {
             self.at = None;
-            Word::Mended
+            LogLine::Recovered
         })
     }
 }

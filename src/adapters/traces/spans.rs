@@ -1,9 +1,10 @@
-//! Facts as spans. Pure. Attributes are words of ours, ids that the server made, languages and digests of installed images,
-//! and figures: never a conversation, a path, a program, its arguments, its input, its output, or the text of an error.
+//! Facts as spans. Pure. Attributes are fixed words, ids that the server made, languages and digests of installed
+//! images, and figures: never a conversation, a path, a program, its arguments, its input, its output, or the text of
+//! an error.
 //!
 //! ```text
 //! POST /v1/runs ── run ─┬─ queue
-//!                       ├─ start (a fresh sandbox) or take (one that stood by)
+//!                       ├─ start (a new sandbox) or take (a standby)
 //!                       ├─ program
 //!                       ├─ collect
 //!                       └─ engine start, engine signal, engine destroy
@@ -11,7 +12,11 @@
 
 use std::time::Duration;
 
-use super::otlp::{AnyValue, KeyValue, Kind, Span, Status, Value};
+use opentelemetry_proto::tonic::{
+    common::v1::{AnyValue, KeyValue, any_value::Value},
+    trace::v1::{Span, Status, span::SpanKind, status::StatusCode},
+};
+
 use crate::{
     domain::{
         outcome::{Ended, Outcome},
@@ -20,16 +25,13 @@ use crate::{
     ports::observer::{AnswerFacts, CallFacts, RunFacts, Stages},
 };
 
-/// The code of a status that is an error.
-const ERROR: i32 = 2;
-/// The flag of a trace that is recorded.
+/// The flag of a trace that is recorded (W3C Trace Context, "trace-flags").
 const SAMPLED: u32 = 1;
 
-/// A request.
 pub(super) fn of_answer(answer: &AnswerFacts<'_>, end_ns: u64) -> Span {
     let AnswerFacts { request, trace, method, route, status, took, .. } = *answer;
     let name = route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
-    let mut span = span(name, Kind::Server, trace, end_ns, took);
+    let mut span = span(name, SpanKind::Server, trace, end_ns, took);
     span.attributes = vec![
         text("http.request.method", method),
         number("http.response.status_code", status.into()),
@@ -40,9 +42,8 @@ pub(super) fn of_answer(answer: &AnswerFacts<'_>, end_ns: u64) -> Span {
     span
 }
 
-/// A call of the engine.
 pub(super) fn of_call(call: &CallFacts, trace: TraceContext, end_ns: u64) -> Span {
-    let mut span = span(format!("engine {}", call.operation), Kind::Client, trace, end_ns, call.took);
+    let mut span = span(format!("engine {}", call.operation), SpanKind::Client, trace, end_ns, call.took);
     span.attributes =
         vec![text("sandbox.engine.operation", call.operation), text("sandbox.engine.result", call.result)];
     span.attributes.extend(call.sandbox.map(|id| text("sandbox.id", id.to_string())));
@@ -50,9 +51,9 @@ pub(super) fn of_call(call: &CallFacts, trace: TraceContext, end_ns: u64) -> Spa
     span
 }
 
-/// A run and its stages.
+/// The span of the run after those of its stages.
 pub(super) fn of_run(run: &RunFacts<'_>, end_ns: u64) -> Vec<Span> {
-    let mut whole = span("run".to_owned(), Kind::Internal, run.trace, end_ns, run.stages.total);
+    let mut whole = span("run".to_owned(), SpanKind::Internal, run.trace, end_ns, run.stages.total);
     whole.attributes = vec![
         text("sandbox.run", run.run.to_string()),
         text("sandbox.principal", run.principal),
@@ -68,7 +69,7 @@ pub(super) fn of_run(run: &RunFacts<'_>, end_ns: u64) -> Vec<Span> {
             whole.status = Some(error(failure.code.as_str()));
         }
     }
-    let mut spans = stages(&run.stages, run.trace, whole.start_unix_ns);
+    let mut spans = stages(&run.stages, run.trace, whole.start_time_unix_nano);
     spans.push(whole);
     spans
 }
@@ -92,7 +93,7 @@ fn figures(outcome: &Outcome) -> Vec<KeyValue> {
     all
 }
 
-/// Each begins where the one before it ended.
+/// Each stage begins where the previous one ended.
 fn stages(stages: &Stages, run: TraceContext, begun_ns: u64) -> Vec<Span> {
     let began = if stages.stood_by { "take" } else { "start" };
     let all =
@@ -101,45 +102,43 @@ fn stages(stages: &Stages, run: TraceContext, begun_ns: u64) -> Vec<Span> {
     let mut spans = Vec::with_capacity(all.len() + 1);
     for (name, took) in all.into_iter().filter_map(|(name, took)| Some((name, took?))) {
         at_ns = at_ns.saturating_add(ns(took));
-        spans.push(span(name.to_owned(), Kind::Internal, run.child(), at_ns, took));
+        spans.push(span(name.to_owned(), SpanKind::Internal, run.child(), at_ns, took));
     }
     spans
 }
 
-fn span(name: String, kind: Kind, trace: TraceContext, end_ns: u64, took: Duration) -> Span {
+fn span(name: String, kind: SpanKind, trace: TraceContext, end_ns: u64, took: Duration) -> Span {
     Span {
-        trace: trace.trace_id().to_vec(),
-        id: trace.span_id().to_vec(),
-        parent: trace.parent_id().map(|id| id.to_vec()).unwrap_or_default(),
+        trace_id: trace.trace_id().to_vec(),
+        span_id: trace.span_id().to_vec(),
+        parent_span_id: trace.parent_id().map(|id| id.to_vec()).unwrap_or_default(),
         name,
         kind: kind.into(),
-        start_unix_ns: end_ns.saturating_sub(ns(took)),
-        end_unix_ns: end_ns,
-        attributes: Vec::new(),
-        status: None,
+        start_time_unix_nano: end_ns.saturating_sub(ns(took)),
+        end_time_unix_nano: end_ns,
         flags: SAMPLED,
+        ..Span::default()
     }
 }
 
 fn error(message: &str) -> Status {
-    Status { message: message.to_owned(), code: ERROR }
+    Status { message: message.to_owned(), code: StatusCode::Error.into() }
 }
 
-/// An attribute that is a text.
 pub(super) fn text(key: &str, value: impl Into<String>) -> KeyValue {
-    attribute(key, Value::Text(value.into()))
+    attribute(key, Value::StringValue(value.into()))
 }
 
 fn number(key: &str, value: i64) -> KeyValue {
-    attribute(key, Value::Number(value))
+    attribute(key, Value::IntValue(value))
 }
 
 fn flag(key: &str, value: bool) -> KeyValue {
-    attribute(key, Value::Flag(value))
+    attribute(key, Value::BoolValue(value))
 }
 
 fn attribute(key: &str, value: Value) -> KeyValue {
-    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
+    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
 }
 
 fn whole(value: u64) -> i64 {

@@ -1,7 +1,8 @@
-//! The sender against collectors that are slow, full of refusals, or too late. Time is the test's.
+//! The sender against collectors that never answer, reject, or are away.
 
 use std::sync::Arc;
 
+use opentelemetry_proto::tonic::collector::trace::v1::{ExportTracePartialSuccess, ExportTraceServiceResponse};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -9,8 +10,7 @@ use tokio::{
 };
 
 use super::{
-    otlp::{Answer, PartialSuccess},
-    sender::{News, Word},
+    sender::{LogLine, LossLog},
     *,
 };
 use crate::{
@@ -33,7 +33,7 @@ fn traces(port: u16, queue_max: usize) -> Traces {
     Traces::with_queue(collector(port), InstanceId::new(), Arc::new(ManualClock::at(1)), queue_max)
 }
 
-fn tell(traces: &Traces) {
+fn record(traces: &Traces) {
     traces.answered(&AnswerFacts {
         request: RequestId::new(),
         trace: TraceContext::root(),
@@ -52,76 +52,77 @@ async fn listener() -> (TcpListener, u16) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_collector_that_never_answers_is_left_within_a_second_of_the_end() {
+async fn close_takes_at_most_a_second_when_the_collector_never_answers() {
     let (_listener, port) = listener().await;
     let traces = traces(port, 4);
-    tell(&traces);
+    record(&traces);
     // The batch is under way.
     advance(Duration::from_secs(2)).await;
-    tell(&traces);
+    record(&traces);
     let begun = Instant::now();
     traces.close().await;
     assert!(begun.elapsed() <= CLOSE_MAX + Duration::from_millis(10), "{:?}", begun.elapsed());
-    assert_eq!(traces.figures(), TraceFigures { sent: 0, lost: 2 });
-    tell(&traces);
-    assert_eq!(traces.figures().lost, 3, "after the end a span is lost, and counted");
+    assert_eq!(traces.counts(), TraceCounts { sent: 0, lost: 2 });
+    record(&traces);
+    assert_eq!(traces.counts().lost, 3, "a span after the end is lost and counted");
     traces.close().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_span_that_finds_the_queue_full_is_counted_as_lost() {
+async fn a_span_is_counted_as_lost_when_the_queue_is_full() {
     let (_listener, port) = listener().await;
     let traces = traces(port, 2);
     // The task has not run yet: nothing was awaited.
     for _ in 0..5 {
-        tell(&traces);
+        record(&traces);
     }
-    assert_eq!(traces.figures(), TraceFigures { sent: 0, lost: 3 });
+    assert_eq!(traces.counts(), TraceCounts { sent: 0, lost: 3 });
     traces.close().await;
-    assert_eq!(traces.figures(), TraceFigures { sent: 0, lost: 5 });
+    assert_eq!(traces.counts(), TraceCounts { sent: 0, lost: 5 });
 }
 
 #[tokio::test]
-async fn what_a_collector_rejects_is_counted_as_lost() {
+async fn a_span_is_counted_as_lost_when_the_collector_rejects_it() {
     use prost::Message as _;
 
     let (listener, port) = listener().await;
     let traces = traces(port, 9);
     for _ in 0..3 {
-        tell(&traces);
+        record(&traces);
     }
     let answer = async {
         let (mut stream, _) = listener.accept().await.expect("a connection");
         let mut head = vec![0; 4096];
         assert!(stream.read(&mut head).await.expect("a request") > 0);
-        let body = Answer { partial_success: Some(PartialSuccess { rejected_spans: 2 }) }.encode_to_vec();
+        let partial = ExportTracePartialSuccess { rejected_spans: 2, ..Default::default() };
+        let body = ExportTraceServiceResponse { partial_success: Some(partial) }.encode_to_vec();
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
         stream.write_all(&[head.as_bytes(), &body].concat()).await.expect("an answer");
     };
     tokio::join!(answer, traces.close());
-    assert_eq!(traces.figures(), TraceFigures { sent: 1, lost: 2 });
+    assert_eq!(traces.counts(), TraceCounts { sent: 1, lost: 2 });
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_collector_that_is_away_is_told_of_once_a_minute() {
-    let mut news = News::default();
-    assert_eq!(news.of(0, true), None);
-    assert_eq!(news.of(3, false), Some(Word::Lost(3)));
+async fn losses_are_logged_once_a_minute() {
+    let mut log = LossLog::default();
+    assert_eq!(log.next(0, true), None);
+    assert_eq!(log.next(3, false), Some(LogLine::Lost(3)));
     for second in 1..60 {
         advance(Duration::from_secs(1)).await;
-        assert_eq!(news.of(3 + second, false), None);
+        assert_eq!(log.next(3 + second, false), None);
     }
     advance(Duration::from_secs(1)).await;
-    assert_eq!(news.of(70, false), Some(Word::Lost(67)));
-    assert_eq!(news.of(70, true), None, "it may go again");
+    assert_eq!(log.next(70, false), Some(LogLine::Lost(67)));
+    assert_eq!(log.next(70, true), None, "it may fail again");
     advance(Duration::from_mins(1)).await;
-    assert_eq!(news.of(70, true), Some(Word::Mended));
-    assert_eq!(news.of(70, true), None);
-    assert_eq!(news.of(71, false), Some(Word::Lost(1)));
+    assert_eq!(log.next(70, true), Some(LogLine::Recovered));
+    assert_eq!(log.next(70, true), None);
+    assert_eq!(log.next(71, false), Some(LogLine::Lost(1)));
 }
 
 #[tokio::test]
-async fn sandboxes_that_are_gone_are_forgotten() {
+async fn a_sandbox_is_forgotten_when_it_is_destroyed() {
     let (_listener, port) = listener().await;
     let traces = traces(port, 9);
     let (run, sandbox) = (TraceContext::root(), SandboxId::new());

@@ -1,315 +1,193 @@
-//! Which connections wait for their clients, the longest wait first, and how one of them is ended.
+//! Which connections wait for their clients, and how one of them makes room.
 //!
-//! A connection is busy from a request's head until the last byte of its answer, and idle otherwise. One that has to make
-//! room reads first what has come: on a machine that is busy a request can wait in a socket while its connection is still
-//! taken to be idle, and who has asked is answered. Nor is one asked that has only just come, or whose answer was only just
-//! sent: its client is about to speak. One at a time is asked to make room.
+//! A connection is busy from the head of a request until the last byte of its answer, and idle otherwise. When every
+//! place is taken, the connection that has been idle longest is asked to make room. It first reads what has arrived,
+//! because on a busy machine a request can wait in the socket of a connection that still counts as idle. A connection
+//! that was idle for less than [`IDLE_MIN`] is not asked: its client is likely to send a request. One connection is
+//! asked at a time.
 
 use std::{
-    collections::BTreeMap,
-    pin::{Pin, pin},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll},
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
-use axum::body::{Body, Bytes};
-use http_body::{Frame, SizeHint};
+use axum::body::Body;
+use http_body_util::BodyExt as _;
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 
-/// How long a connection takes to read what has come. The runtime asks the system for that before it lets any time pass.
-const LAST_LOOK: Duration = Duration::from_millis(2);
+/// How long a connection reads what has arrived. The runtime polls the sockets before it lets any time pass.
+const LAST_READ: Duration = Duration::from_millis(2);
+/// How long a connection may be idle even when it takes the last place.
+const IDLE_MIN: Duration = Duration::from_millis(500);
 
-/// How long a client may be silent whatever happens.
-const SILENT_MIN: Duration = Duration::from_millis(500);
-
-/// The idle connections, in the order in which they became idle.
+/// All open connections of a listener.
 #[derive(Debug, Default)]
-pub(super) struct Idle {
-    waiting: Mutex<Waiting>,
-    /// RenderedError when somebody became idle, or when the one that was asked has made room or has not.
-    news: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    newest: u64,
-    connections: BTreeMap<u64, (Instant, Arc<Asked>)>,
-    /// Somebody was asked to make room, and what came of it is not known yet.
-    asking: bool,
-}
-
-/// Whether a connection was asked to make room.
-#[derive(Debug, Default)]
-struct Asked {
-    flag: AtomicBool,
-    told: Notify,
-}
-
-/// One connection. Its drop takes it from the list.
-#[derive(Debug)]
-pub(super) struct Connection(Arc<Inner>);
-
-/// The same from beside it, for the task that drives it.
-#[derive(Debug)]
-pub(super) struct Driver(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    idle: Arc<Idle>,
-    asked: Arc<Asked>,
-    state: Mutex<State>,
+pub(super) struct Connections {
+    /// In the order in which they were opened.
+    open: Mutex<Vec<Weak<Connection>>>,
+    /// Notified when a connection became idle, or stays although it was asked to make room.
+    changed: Notify,
 }
 
 #[derive(Debug)]
-enum State {
-    /// With its number in the list.
-    Idle(u64),
-    Busy,
-    Gone,
+pub(super) struct Connection {
+    all: Arc<Connections>,
+    /// `None` while it is busy.
+    idle_since: Mutex<Option<Instant>>,
+    make_room: Notify,
 }
 
-/// While it lives, the connection is not idle.
-#[derive(Debug)]
-pub(super) struct Busy(Arc<Inner>);
+/// While it lives, the connection is busy.
+struct Busy(Arc<Connection>);
 
-/// The body of an answer, which keeps the connection busy until it is sent.
-#[derive(Debug)]
-pub(super) struct Answer {
-    body: Body,
-    _busy: Busy,
-}
-
-impl Idle {
-    /// A new connection, idle.
-    pub(super) fn begin(idle: &Arc<Self>) -> Connection {
-        let asked = Arc::<Asked>::default();
-        let number = idle.add(Arc::clone(&asked));
-        Connection(Arc::new(Inner { idle: Arc::clone(idle), asked, state: Mutex::new(State::Idle(number)) }))
+impl Connections {
+    /// Adds a connection, idle.
+    pub(super) fn open(self: &Arc<Self>) -> Arc<Connection> {
+        let idle_since = Mutex::new(Some(Instant::now()));
+        let connection = Arc::new(Connection { all: Arc::clone(self), idle_since, make_room: Notify::new() });
+        let mut open = locked(&self.open);
+        open.retain(|other| other.strong_count() > 0);
+        open.push(Arc::downgrade(&connection));
+        connection
     }
 
-    /// Asks the one that has waited longest to make room, if any waits and nobody else was asked. Returns when it may be worth
-    /// while to ask again.
-    pub(super) async fn end_oldest(&self) {
+    /// Asks the connection that has been idle longest to make room, if there is one. Returns when the next try makes
+    /// sense.
+    pub(super) async fn make_room(&self) {
+        let mut ready_at = None;
+        if let Some((since, oldest)) = self.longest_idle() {
+            if since.elapsed() >= IDLE_MIN {
+                oldest.make_room.notify_one();
+            } else {
+                ready_at = Some(since + IDLE_MIN);
+            }
+        }
         tokio::select! {
-            () = self.news.notified() => {}
-            () = pause(self.ask_oldest()) => {}
+            () = self.changed.notified() => {}
+            () = sleep_until(ready_at.unwrap_or_else(Instant::now)), if ready_at.is_some() => {}
         }
     }
 
-    /// How long it is until it can be asked, if that is all that is in the way.
-    fn ask_oldest(&self) -> Option<Duration> {
-        let mut waiting = self.waiting();
-        if waiting.asking {
-            return None;
-        }
-        let oldest = waiting.connections.first_entry()?;
-        let until = oldest.get().0 + SILENT_MIN;
-        let now = Instant::now();
-        if now < until {
-            return Some(until.saturating_duration_since(now));
-        }
-        let (_, asked) = oldest.remove();
-        waiting.asking = true;
-        asked.flag.store(true, Ordering::SeqCst);
-        asked.told.notify_one();
-        None
-    }
-
-    fn add(&self, asked: Arc<Asked>) -> u64 {
-        let mut waiting = self.waiting();
-        waiting.newest += 1;
-        let number = waiting.newest;
-        waiting.connections.insert(number, (Instant::now(), asked));
-        drop(waiting);
-        self.news.notify_one();
-        number
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn longest_idle(&self) -> Option<(Instant, Arc<Connection>)> {
+        let open = locked(&self.open);
+        let idle = open.iter().filter_map(|connection| {
+            let connection = connection.upgrade()?;
+            let since = *locked(&connection.idle_since);
+            Some((since?, connection))
+        });
+        idle.min_by_key(|(since, _)| *since)
     }
 }
 
-async fn pause(time: Option<Duration>) {
-    match time {
-        Some(time) => sleep(time).await,
-        None => std::future::pending().await,
-    }
-}
-
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn turn(&self, next: State) {
-        let mut state = self.state();
-        if let State::Idle(number) = *state {
-            self.idle.waiting().connections.remove(&number);
-        }
-        *state = match (&*state, next) {
-            // An answer may outlive its connection.
-            (State::Gone, _) => State::Gone,
-            (_, State::Idle(_)) => State::Idle(self.idle.add(Arc::clone(&self.asked))),
-            (_, next) => next,
-        };
-    }
-
-    /// It has made room, or has not: another can be asked.
-    fn settle(&self) {
-        if self.asked.flag.swap(false, Ordering::SeqCst) {
-            self.idle.waiting().asking = false;
-            self.idle.news.notify_one();
+impl Connection {
+    /// Notes that a request has arrived. The connection is idle again when `answer` was sent.
+    pub(super) fn busy<E>(
+        self: Arc<Self>,
+        answer: impl Future<Output = Result<http::Response<Body>, E>>,
+    ) -> impl Future<Output = Result<http::Response<impl http_body::Body<Data = bytes::Bytes, Error = axum::Error>>, E>>
+    {
+        *locked(&self.idle_since) = None;
+        let busy = Busy(self);
+        async move {
+            // The closure owns `busy` until the body is dropped.
+            let keep = move |error| (error, &busy).0;
+            answer.await.map(|response| response.map(|body| body.map_err(keep)))
         }
     }
 
-    /// It is idle, and not since it was asked.
-    fn is_silent(&self) -> bool {
-        let State::Idle(number) = *self.state() else { return false };
-        !self.idle.waiting().connections.contains_key(&number)
-    }
-}
-
-impl Driver {
-    /// Drives a connection to its end; nothing, when it was silent and had to make room.
+    /// Drives a connection to its end. `None` when it was idle and made room.
     pub(super) async fn drive<T>(&self, connection: impl Future<Output = T>) -> Option<T> {
         let mut connection = pin!(connection);
         loop {
             tokio::select! {
                 biased;
                 end = connection.as_mut() => return Some(end),
-                () = self.0.asked.told.notified() => {}
+                () = self.make_room.notified() => {}
             }
             tokio::select! {
                 biased;
                 end = connection.as_mut() => return Some(end),
-                () = sleep(LAST_LOOK) => {}
+                () = sleep(LAST_READ) => {}
             }
-            if self.0.is_silent() {
+            if locked(&self.idle_since).is_some_and(|since| since.elapsed() >= IDLE_MIN) {
                 return None;
             }
-            self.0.settle();
+            self.all.changed.notify_one();
         }
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.settle();
-    }
-}
-
-impl Connection {
-    /// For the task that drives it.
-    pub(super) fn driver(&self) -> Driver {
-        Driver(Arc::clone(&self.0))
-    }
-
-    /// A request has come.
-    pub(super) fn busy(&self) -> Busy {
-        self.0.turn(State::Busy);
-        Busy(Arc::clone(&self.0))
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.0.turn(State::Gone);
-    }
-}
-
-impl Busy {
-    /// Busy until this body is sent.
-    pub(super) fn until_sent(self, body: Body) -> Answer {
-        Answer { body, _busy: self }
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.turn(State::Idle(0));
+        *locked(&self.0.idle_since) = Some(Instant::now());
+        self.0.all.changed.notify_one();
     }
 }
 
-impl http_body::Body for Answer {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
-
-    use tokio::task::yield_now;
+    use std::{convert::Infallible, future::pending};
 
     use super::*;
 
-    fn asked(connection: &Connection) -> bool {
-        connection.0.asked.flag.load(Ordering::SeqCst)
+    async fn answered(connection: &Arc<Connection>) -> http::Response<impl http_body::Body + use<>> {
+        let answer = async { Ok::<_, Infallible>(http::Response::new(Body::empty())) };
+        let Ok(response) = Arc::clone(connection).busy(answer).await;
+        response
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_one_that_waited_longest_makes_room_and_a_busy_one_never() {
-        let idle = Arc::new(Idle::default());
-        let [one, two, three] = [(); 3].map(|()| Idle::begin(&idle));
-        assert_eq!(idle.ask_oldest(), Some(SILENT_MIN), "they have only just come");
-        sleep(SILENT_MIN).await;
-        let answering = one.busy().until_sent(Body::empty());
-        assert_eq!((idle.ask_oldest(), idle.ask_oldest()), (None, None));
-        assert!(!asked(&one) && asked(&two) && !asked(&three), "one at a time");
-        drop(two.driver());
-        drop(answering);
-        assert_eq!(idle.ask_oldest(), None);
-        assert!(!asked(&one) && asked(&three), "it became idle later");
-        let late = one.busy();
-        drop((one, two, three));
+    async fn the_longest_idle_connection_is_asked_and_a_busy_one_never() {
+        let all = Arc::new(Connections::default());
+        let [one, two, three] = [(); 3].map(|()| all.open());
+        let is_oldest =
+            |expected: &Arc<Connection>| all.longest_idle().is_some_and(|(_, oldest)| Arc::ptr_eq(&oldest, expected));
+        assert!(is_oldest(&one));
+        sleep(IDLE_MIN).await;
+        let response = answered(&one).await;
+        assert!(is_oldest(&two), "the answer of the first is not sent yet");
+        drop(response);
+        assert!(is_oldest(&two), "the first became idle later");
+        drop(two);
+        assert!(is_oldest(&three));
+        drop(three);
+        assert!(is_oldest(&one));
+        let late = answered(&one).await;
+        drop(one);
+        assert!(all.longest_idle().is_none());
         drop(late);
-        assert!(idle.waiting().connections.is_empty(), "what is gone is not idle");
+        assert!(all.longest_idle().is_none(), "a closed connection is not idle");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_has_asked_is_answered_and_who_is_silent_makes_room() {
-        let idle = Arc::new(Idle::default());
-        let [asks, silent] = [(); 2].map(|()| Idle::begin(&idle));
-        let (driver, other) = (asks.driver(), silent.driver());
-        sleep(SILENT_MIN).await;
-        // Its request is read only once it was asked to make room.
+    async fn a_connection_stays_when_its_request_has_arrived_and_ends_when_none_has() {
+        let all = Arc::new(Connections::default());
+        let [asks, silent] = [(); 2].map(|()| all.open());
+        // Its request is read only after it was asked to make room.
         let connection = async {
-            while !asked(&asks) {
-                yield_now().await;
-            }
-            let busy = asks.busy();
-            sleep(SILENT_MIN).await;
-            drop(busy);
+            sleep(IDLE_MIN + LAST_READ / 2).await;
+            let response = answered(&asks).await;
+            sleep(IDLE_MIN).await;
+            drop(response);
         };
         let newcomer = async {
-            while !asked(&silent) {
-                idle.end_oldest().await;
+            loop {
+                all.make_room().await;
             }
         };
-        let (answered, ended, ()) = tokio::join!(driver.drive(connection), other.drive(pending::<()>()), newcomer);
+        let both = async { tokio::join!(asks.drive(connection), silent.drive(pending::<()>())) };
+        let (answered, ended) = tokio::select! {
+            ends = both => ends,
+            () = newcomer => unreachable!("it asks for ever"),
+        };
         assert!(answered.is_some() && ended.is_none());
     }
 }

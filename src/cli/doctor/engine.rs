@@ -1,4 +1,4 @@
-//! The engine: what it is, which runners it has, and whether its sandboxes isolate.
+//! The engine: its versions, its runners, and whether its sandboxes isolate.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::finding::{Findings, Level};
 use crate::{
-    app::{App, StartError},
+    app::{Parts, StartError},
     config::Config,
     ports::{
         engine::{Engine, Probe},
@@ -16,10 +16,11 @@ use crate::{
     services::isolation::{Tested, Trial},
 };
 
-/// How long the self-test may take.
 const TEST_MAX: Duration = Duration::from_mins(1);
+/// How long destroying the sandboxes of the test may take.
+const DRAIN_MAX: Duration = Duration::from_secs(20);
 
-/// Everything that needs the engine.
+/// Every check that needs the engine.
 pub(super) async fn check(
     config: &Config,
     store: Option<Arc<Store>>,
@@ -48,12 +49,12 @@ pub(super) async fn check(
     }
 }
 
-/// Answers whether there is one.
+/// Returns whether there is a runner.
 async fn runners(engine: &dyn Engine, findings: &mut Findings) -> bool {
     let images = match engine.runners().await {
         Ok(images) => images,
         Err(error) => {
-            findings.fail("runners", error, "look at the engine's own log");
+            findings.fail("runners", error, "read the log of the engine");
             return false;
         }
     };
@@ -70,7 +71,7 @@ async fn runners(engine: &dyn Engine, findings: &mut Findings) -> bool {
                 findings.ok("runner", format!("{} ({name}, {protocol})", runner.language));
             }
             Err(why) => {
-                findings.warn("runner", format!("{name}: {why}"), "correct the image's labels and build it again");
+                findings.warn("runner", format!("{name}: {why}"), "correct the labels of the image and build it again");
             }
         }
     }
@@ -80,41 +81,43 @@ async fn runners(engine: &dyn Engine, findings: &mut Findings) -> bool {
     usable
 }
 
-/// Starts what a server starts, without what it would keep running, and asks it.
+/// Runs the isolation test. Of the background tasks only the janitor starts, which destroys the sandboxes of the test.
 async fn isolation(config: &Config, store: Arc<Store>, engine: Arc<dyn Engine>, probe: Probe, findings: &mut Findings) {
-    let mut quiet = config.clone();
-    quiet.standby.total_max = 0;
-    quiet.audit.file.clear();
-    quiet.metrics.http_addr.clear();
-    let mut app = match App::assemble(&quiet, store, Arc::clone(&engine), probe).await {
-        Ok(app) => app,
+    let mut parts = match Parts::unobserved(config, store, Arc::clone(&engine), &probe).await {
+        Ok(parts) => parts,
         Err(error) => {
             let text = format!("{:#}", anyhow::Error::from(error));
             return findings.sentence(Level::Fail, "isolation", &text);
         }
     };
-    app.test_the_engine();
-    match timeout(TEST_MAX, app.isolation.tried()).await {
+    parts.janitor.start();
+    let test = parts.self_test.take().map(|test| test.follow(parts.stop.clone()));
+    match timeout(TEST_MAX, parts.isolation.tried()).await {
         Ok(Tested::Holds { notes, trial }) => {
-            findings.ok("isolation", "a sandbox saw its user, limits and walls as they should be");
+            findings.ok("isolation", "a sandbox has the user, the limits and the walls that it must have");
             for note in notes {
                 findings.sentence(Level::Warn, "isolation", &note);
             }
             runtime(config, engine.as_ref(), &trial, findings).await;
-            assignment(&app, findings).await;
+            assignment(&parts, findings).await;
         }
         Ok(Tested::Broken(why)) => findings.sentence(Level::Fail, "isolation", &why),
         Ok(Tested::Pending { why }) => findings.fail(
             "isolation",
             format!("it could not be tested: {}", why.unwrap_or_default()),
-            "look at the engine's own log, then run this again",
+            "read the log of the engine, then run this again",
         ),
-        Err(_) => findings.fail("isolation", "the test took too long", "look at the engine's own log"),
+        Err(_) => findings.fail("isolation", "the test took too long", "read the log of the engine"),
     }
-    app.stop().await;
+    parts.runs.stop(Duration::ZERO).await;
+    parts.stop.cancel();
+    if let Some(test) = test {
+        drop(test.await);
+    }
+    parts.janitor.drain(DRAIN_MAX).await;
 }
 
-/// Which runtime starts sandboxes, and why.
+/// Reports which runtime starts sandboxes, and why.
 async fn runtime(config: &Config, engine: &dyn Engine, trial: &Trial, findings: &mut Findings) {
     let Ok(Probe { runtime: used, .. }) = engine.probe().await else { return };
     let why = match trial {
@@ -126,14 +129,14 @@ async fn runtime(config: &Config, engine: &dyn Engine, trial: &Trial, findings: 
     findings.ok("runtime", format!("{used}: {why}"));
 }
 
-async fn assignment(app: &App, findings: &mut Findings) {
-    if app.standbys.assignment_holds().await {
-        findings.ok("standby", "a renamed folder stays with its sandbox: new conversations find one that stands by");
+async fn assignment(parts: &Parts, findings: &mut Findings) {
+    if parts.standbys.assignment_holds().await {
+        findings.ok("standby", "a renamed folder stays with its sandbox, so new conversations get a standby");
     } else {
         findings.warn(
             "standby",
-            "a renamed folder does not stay with its sandbox here, so sandboxes stand by for known conversations only",
-            "for quicker first runs, let the engine and SANDBOX_ROOT be on the same Linux machine",
+            "a renamed folder does not stay with its sandbox here, so only known conversations get a standby",
+            "for faster first runs, put the engine and SANDBOX_ROOT on the same Linux machine",
         );
     }
 }

@@ -1,33 +1,29 @@
-//! What a check found, a line each.
+//! What the checks found, a line each.
 
 use std::fmt::Display;
 
 use serde::Serialize;
 
-/// How it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     Ok,
-    /// It works, and could be better.
+    /// It works and could be better.
     Warn,
-    /// Programs cannot be run, or not safely.
+    /// Programs cannot run, or not safely.
     Fail,
 }
 
-/// One line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub level: Level,
-    /// What was looked at, one word.
+    /// What was checked, one word.
     pub check: &'static str,
     pub detail: String,
-    /// The one thing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }
 
-/// All lines so far.
 #[derive(Debug, Default)]
 pub(super) struct Findings(pub Vec<Finding>);
 
@@ -44,7 +40,7 @@ impl Findings {
         self.add(Level::Fail, check, detail, fix);
     }
 
-    /// A sentence of the form «what is wrong: what to do.»
+    /// Adds a sentence of the form "what is wrong: what to do."
     pub(super) fn sentence(&mut self, level: Level, check: &'static str, sentence: &str) {
         let (detail, fix) = sentence.split_once(": ").unwrap_or((sentence, "the server's log says more"));
         self.add(level, check, detail, fix);

@@ -1,4 +1,4 @@
-//! What can be seen without the engine: the root folder and its disk, addresses, the audit log, the collector of traces.
+//! Checks without the engine: the root folder and its disk, addresses, the audit log, the collector of traces.
 
 use std::{path::Path, sync::Arc};
 
@@ -8,16 +8,16 @@ use super::finding::Findings;
 use crate::{
     adapters::{audit::Audit, traces},
     app,
-    config::{BindAddr, Config},
+    config::Config,
     ports::store::{Owner, Store},
 };
 
-/// Below this nothing can be relied on, in bytes.
+/// Free space below which programs fail, in bytes.
 const FREE_BYTES_FAIL: u64 = 100 << 20;
-/// Below this there will soon be trouble, in bytes.
+/// Free space below which the disk will soon be full, in bytes.
 const FREE_BYTES_WARN: u64 = 2 << 30;
 
-/// File systems (statfs(2)) on which conversations do not last or the kernel's checks do not hold.
+/// File systems (statfs(2)) on which conversations do not last, or times and links are unreliable.
 const UNFIT: [(u64, &str, &str); 5] = [
     (0x0102_1994, "tmpfs", "files are gone after a restart"),
     (0x794c_7630, "overlay", "files are gone with the server's container"),
@@ -26,7 +26,7 @@ const UNFIT: [(u64, &str, &str); 5] = [
     (0x6573_5546, "fuse", "times and links of files may not be kept as on a local disk"),
 ];
 
-/// The root folder: usable, on what, how full.
+/// Whether the root folder is usable, on which file system, and how full that is.
 pub(super) fn root(config: &Config, findings: &mut Findings) -> Option<Arc<Store>> {
     let place = config.root.display();
     let owner = Owner { uid: config.engine.runner_uid, gid: config.engine.runner_uid };
@@ -44,7 +44,7 @@ pub(super) fn root(config: &Config, findings: &mut Findings) -> Option<Arc<Store
     Some(Arc::new(store))
 }
 
-/// Conversations can have disks of their own.
+/// Whether conversations can have disks of their own.
 fn own_disks(store: Store, config: &Config, findings: &mut Findings) -> Option<Store> {
     match store.with_own_disks(&app::own_disk(config)) {
         Ok(store) => {
@@ -71,20 +71,20 @@ fn disk(root: &Path, findings: &mut Findings) {
     }
 }
 
-/// How much is free, in bytes.
+/// Judges the free space, in bytes.
 pub(super) fn free(bytes: u64, findings: &mut Findings) {
     let fix = "free space at SANDBOX_ROOT: delete old conversations, or move it to a larger disk";
-    let told = format!("{} MiB are free at SANDBOX_ROOT", bytes >> 20);
+    let text = format!("{} MiB are free at SANDBOX_ROOT", bytes >> 20);
     if bytes < FREE_BYTES_FAIL {
-        findings.fail("disk", told, fix);
+        findings.fail("disk", text, fix);
     } else if bytes < FREE_BYTES_WARN {
-        findings.warn("disk", told, fix);
+        findings.warn("disk", text, fix);
     } else {
-        findings.ok("disk", told);
+        findings.ok("disk", text);
     }
 }
 
-/// Ports that are free.
+/// Whether the addresses are free.
 pub(super) async fn addresses(config: &Config, findings: &mut Findings) {
     let metrics = config.metrics.addr().map(|addr| ("SANDBOX_METRICS__HTTP_ADDR", addr));
     for (name, addr) in [("MCP_HTTP_ADDR", config.http_addr.clone())].into_iter().chain(metrics) {
@@ -93,38 +93,35 @@ pub(super) async fn addresses(config: &Config, findings: &mut Findings) {
             Err(_) => findings.warn(
                 "address",
                 format!("{addr} is in use, by this server or by another program"),
-                format!("if no server of yours runs there, stop what does (`ss -ltnp`) or change {name}"),
+                format!("unless this server uses it, stop what does (`ss -ltnp`) or change {name}"),
             ),
         }
     }
 }
 
-/// Whether links that are handed out can work.
+/// Whether clients can open the links.
 pub(super) fn public_address(config: &Config, findings: &mut Findings) {
-    let uri = &config.public_base_url;
+    let uri = config.public_base_url.uri();
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let here = |host: &str| matches!(host, "localhost" | "127.0.0.1" | "::1");
-    let told = format!("links begin with {}", uri.to_string().trim_end_matches('/'));
-    let all = match &config.http_addr {
-        BindAddr::AllInterfaces { .. } => true,
-        BindAddr::Host { host_port } => !here(host_port.rsplit_once(':').map_or("", |(host, _)| host)),
-    };
+    let links = format!("links begin with {}", config.public_base_url);
+    let all = config.http_addr.host.as_deref().is_none_or(|host| !here(host.trim_matches(['[', ']'])));
     match (here(host), uri.scheme_str()) {
         (true, _) if all => findings.warn(
             "links",
-            format!("{told}, which only this machine can open, while the server listens for others too"),
+            format!("{links}, which only this machine can open, but the server listens on other interfaces too"),
             "set PUBLIC_BASE_URL to the address that clients use, or MCP_HTTP_ADDR to 127.0.0.1",
         ),
         (false, Some("http")) => findings.warn(
             "links",
-            format!("{told}: the token and every file cross the network in the clear"),
-            "put a reverse proxy or a tunnel with https in front, and its address into PUBLIC_BASE_URL",
+            format!("{links}: the token and all files cross the network unencrypted"),
+            "put a reverse proxy or a tunnel with https in front, and set PUBLIC_BASE_URL to its address",
         ),
-        _ => findings.ok("links", told),
+        _ => findings.ok("links", links),
     }
 }
 
-/// The audit log can be appended to.
+/// Whether the audit log can be appended to.
 pub(super) fn audit(config: &Config, findings: &mut Findings) {
     let path = &config.audit.file;
     if path.is_empty() {
@@ -139,12 +136,12 @@ pub(super) fn audit(config: &Config, findings: &mut Findings) {
     }
 }
 
-/// Somebody takes traces.
+/// Whether the collector accepts connections.
 pub(super) async fn traces(config: &Config, findings: &mut Findings) {
     let Ok(Some(collector)) = config.traces.collector() else { return };
     let place = format!("{}:{}", collector.host, collector.port);
     match traces::reach(&collector).await {
-        Ok(()) => findings.ok("traces", format!("{place} takes connections")),
+        Ok(()) => findings.ok("traces", format!("{place} accepts connections")),
         Err(error) => findings.warn(
             "traces",
             format!("{place}: {error}: traces are lost"),

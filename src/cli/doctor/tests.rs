@@ -1,6 +1,6 @@
-//! Each line that can fail does fail, on the fake engine, and says what to do.
+//! Every check that can fail fails on the fake engine, with a fix.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use tempfile::TempDir;
 
@@ -34,16 +34,18 @@ fn store(config: &Config) -> Arc<Store> {
     Arc::new(Store::open(&config.root, owner).expect("a root"))
 }
 
-/// What is said of an engine.
 async fn of_engine(engine: &FakeEngine) -> Findings {
     let root = tempfile::tempdir().expect("a folder");
-    let config = config(&root, &[]);
+    of_engine_with(engine, &config(&root, &[])).await
+}
+
+async fn of_engine_with(engine: &FakeEngine, config: &Config) -> Findings {
     let mut findings = Findings::default();
     let found = match engine.probe().await {
         Ok(probe) => Ok((Arc::new(engine.clone()) as Arc<dyn Engine>, probe)),
         Err(error) => Err(StartError::Engine(error)),
     };
-    check(&config, Some(store(&config)), found, &mut findings).await;
+    check(config, Some(store(config)), found, &mut findings).await;
     assert_eq!(engine.live(), [], "nothing is left behind");
     findings
 }
@@ -63,7 +65,7 @@ fn line<'a>(findings: &'a Findings, check: &str, level: Level) -> &'a str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_is_well_fails_nothing() {
+async fn doctor_fails_no_check_on_a_healthy_engine() {
     let findings = of_engine(&honest()).await;
     assert!(!findings.failed(), "{}", findings.text());
     assert!(line(&findings, "isolation", Level::Ok).contains("walls"));
@@ -73,7 +75,26 @@ async fn an_engine_that_is_well_fails_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_runtime_is_told_and_why() {
+async fn doctor_keeps_expired_conversations_and_the_trash() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = config(&folder, &[("SANDBOX_QUOTA__KEPT_UNUSED_S", "1")]);
+    let conversation = store(&config).create_conversation(&"old".parse().expect("an id")).expect("a conversation");
+    drop(conversation);
+    let marker = config.root.join("old/.mark");
+    std::fs::write(&marker, "").expect("a marker");
+    let marker = std::fs::File::open(&marker).expect("a marker");
+    marker.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1)).expect("a time");
+    let deleted = config.root.join(".trash/deleted/file");
+    std::fs::create_dir_all(deleted.parent().expect("a folder")).expect("a folder");
+    std::fs::write(&deleted, "").expect("a file");
+    let findings = of_engine_with(&honest(), &config).await;
+    assert!(!findings.failed(), "{}", findings.text());
+    assert!(config.root.join("old/files").exists(), "the expired conversation is left");
+    assert!(deleted.exists(), "the trash is left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_reports_the_runtime_and_the_reason() {
     let told = async |behaviour: Option<Offered>| {
         let engine = honest();
         if let Some(behaviour) = behaviour {
@@ -90,7 +111,7 @@ async fn the_runtime_is_told_and_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_is_away_has_no_runner_or_lies_fails() {
+async fn doctor_fails_without_engine_runner_or_isolation() {
     let away = honest();
     away.set_away(true);
     assert!(line(&of_engine(&away).await, "engine", Level::Fail).contains("engine"));
@@ -109,7 +130,7 @@ async fn an_engine_that_is_away_has_no_runner_or_lies_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_could_not_be_tested_fails_and_what_is_odd_warns() {
+async fn doctor_fails_without_a_test_and_warns_of_a_bad_image() {
     let refusing = honest();
     refusing.fail_next_start(StartFault::Unavailable);
     assert!(line(&of_engine(&refusing).await, "isolation", Level::Fail).contains("could not be tested"));
@@ -126,7 +147,7 @@ async fn what_could_not_be_tested_fails_and_what_is_odd_warns() {
 }
 
 #[tokio::test]
-async fn what_the_machine_lacks_is_told() {
+async fn doctor_reports_what_the_machine_lacks() {
     let folder = tempfile::tempdir().expect("a folder");
     let told = async |more: &[(&str, &str)]| {
         let (config, mut findings) = (config(&folder, more), Findings::default());
@@ -153,14 +174,14 @@ async fn what_the_machine_lacks_is_told() {
     assert!(line(&told(&[("MCP_HTTP_ADDR", &taken)]).await, "address", Level::Warn).contains(&taken));
     drop(holder);
     let clear = told(&[("PUBLIC_BASE_URL", "http://sandbox.example.com")]).await;
-    assert!(line(&clear, "links", Level::Warn).contains("in the clear"));
+    assert!(line(&clear, "links", Level::Warn).contains("unencrypted"));
     let nobody = told(&[("MCP_HTTP_ADDR", ":0")]).await;
     assert!(line(&nobody, "links", Level::Warn).contains("only this machine"));
     assert!(line(&told(&[]).await, "links", Level::Ok).contains("localhost"));
 }
 
 #[test]
-fn a_disk_that_fills_up_warns_and_then_fails() {
+fn doctor_warns_and_then_fails_when_the_disk_fills_up() {
     let level = |bytes| {
         let mut findings = Findings::default();
         machine::free(bytes, &mut findings);
@@ -170,7 +191,7 @@ fn a_disk_that_fills_up_warns_and_then_fails() {
 }
 
 #[test]
-fn every_sentence_of_an_error_is_split_into_what_and_fix() {
+fn a_sentence_is_split_into_detail_and_fix() {
     let source = Box::new(io::Error::from(io::ErrorKind::NotConnected));
     let error = StartError::Engine(EngineError::Unavailable { act: "probe", source });
     let mut findings = Findings::default();

@@ -73,8 +73,9 @@ impl FakeServer {
         let probe = engine.probe().await.expect("the fake engine");
         let app = App::assemble(&config, store, Arc::new(engine.clone()), probe).await.expect("a server");
         // The fake engine has no kernel that could tell anything; a test of the self-test has a server of its own.
-        app.isolation.settle(Tested::Holds { notes: Vec::new(), trial: Trial::None });
-        let (janitor, mcp, retention) = (app.janitor.clone(), app.mcp.clone(), Arc::clone(&app.retention));
+        app.parts.isolation.settle(Tested::Holds { notes: Vec::new(), trial: Trial::None });
+        let (janitor, mcp, retention) =
+            (app.parts.janitor.clone(), app.parts.mcp.clone(), Arc::clone(&app.parts.retention));
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
         let http = Client::builder().timeout(Duration::from_mins(1)).build().expect("a client");

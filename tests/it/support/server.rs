@@ -75,10 +75,11 @@ impl Server {
         let config = settings(&root, &pairs);
         let (engine, _) = app::engine(&config).await.unwrap_or_else(|error| panic!("{error}: {PREPARE}"));
         let app = App::build(&config).await.unwrap_or_else(|error| panic!("{error}: {PREPARE}"));
-        let (catalog, janitor, instance) = (Arc::clone(&app.catalog), app.janitor.clone(), app.instance);
-        let standbys = app.standbys.clone();
+        let (catalog, janitor, instance) =
+            (Arc::clone(&app.parts.catalog), app.parts.janitor.clone(), app.parts.instance);
+        let standbys = app.parts.standbys.clone();
         // Tests count sandboxes: that of the self-test is gone before they begin.
-        assert!(matches!(app.isolation.settled().await, Tested::Holds { .. }), "{:?}", app.isolation.now());
+        assert!(matches!(app.parts.isolation.settled().await, Tested::Holds { .. }), "{:?}", app.parts.isolation.now());
         janitor.idle().await;
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));

@@ -1,31 +1,24 @@
 //! Which sandbox was refused another process or thread.
 //!
-//! The engine does not tell. The kernel does, in two places, and by the time anybody asks, the sandbox and its control
-//! group are gone, so reading the counter then is too late. Both sources below keep what they were told, so nothing has
-//! to be polled and nothing can be missed; they are read when a sandbox has ended:
+//! The engine does not report it. The kernel counts it in `pids.events` of the control group of the sandbox, which is
+//! gone when the end of the sandbox is known. So a refusal is remembered from two sources that come before that:
 //!
-//! * a change of the group's `pids.events`, told by inotify. Kernels from 6.10 on no longer tell it for the first
-//!   generation of control groups.
-//! * the kernel's log, which names the group at its first refusal. Reading it needs a right that a server in a
-//!   container does not have by default.
+//! * inotify reports a change of the counter. From Linux 6.10 on it does not for version 1 of control groups.
+//! * [`Forks::look`] reads the counters of version 1. It is called when output arrives (a refused program usually
+//!   prints an error, and a framed runner reports its end) and before a sandbox is killed.
 //!
-//! Where neither can be seen, the answer is "no". Spawns nothing; the descriptors are closed with the engine.
+//! Without access to the control groups the answer is "no". Spawns nothing; the descriptors are closed with the engine.
 
 use std::{
     collections::HashMap,
+    fs,
     mem::MaybeUninit,
     os::fd::OwnedFd,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use rustix::{
-    fs::{Mode, OFlags, SeekFrom, inotify, open, seek},
-    io::{Errno, read},
-};
-
-/// The longest record of the kernel's log, in bytes.
-const RECORD_BYTES_MAX: usize = 8192;
+use rustix::fs::inotify;
 
 /// Both sources, for all sandboxes of an engine.
 #[derive(Debug)]
@@ -37,11 +30,16 @@ pub(super) struct Forks {
 #[derive(Debug)]
 struct State {
     inotify: Option<OwnedFd>,
-    kernel_log: Option<OwnedFd>,
-    /// By the number of the watch: the container.
+    /// The container of each watch.
     watches: HashMap<i32, String>,
-    /// By container: whether it was refused.
-    refused: HashMap<String, bool>,
+    containers: HashMap<String, Watched>,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    refused: bool,
+    /// The counter of a container in version 1.
+    counter: Option<PathBuf>,
 }
 
 /// One sandbox's part. Dropping it ends the watch.
@@ -54,56 +52,93 @@ pub(super) struct Refusals {
 impl Forks {
     pub(super) fn new(cgroup_root: PathBuf) -> Self {
         let inotify = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).ok();
-        let state = State { inotify, kernel_log: kernel_log(), watches: HashMap::new(), refused: HashMap::new() };
+        let state = State { inotify, watches: HashMap::new(), containers: HashMap::new() };
         Self { cgroup_root, state: Mutex::new(state) }
     }
 
-    /// Begins to listen, before the container is started.
+    /// Registers a container before it is started.
     pub(super) fn watch(self: &Arc<Self>, container: &str) -> Refusals {
-        self.state().refused.insert(container.to_owned(), false);
+        self.state().containers.insert(container.to_owned(), Watched::default());
         Refusals { forks: Arc::clone(self), container: container.to_owned() }
+    }
+
+    /// Reads the counters of version 1: of one container, or of all.
+    pub(super) fn look(&self, container: Option<&str>) {
+        let mut state = self.state();
+        match container {
+            Some(name) => state.containers.get_mut(name).into_iter().for_each(Watched::look),
+            None => state.containers.values_mut().for_each(Watched::look),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where engines put the group of a container: both generations, with and without systemd.
-    fn candidates(&self, container: &str) -> [PathBuf; 4] {
+    /// The counters that a container may have, and whether they are of version 1: with and without systemd.
+    fn candidates(&self, container: &str) -> [(PathBuf, bool); 4] {
         let plain = format!("docker/{container}/pids.events");
         let scope = format!("system.slice/docker-{container}.scope/pids.events");
-        let root = &self.cgroup_root;
-        [root.join(&plain), root.join(&scope), root.join("pids").join(&plain), root.join("pids").join(&scope)]
+        let (second, first) = (&self.cgroup_root, self.cgroup_root.join("pids"));
+        [
+            (second.join(&plain), false),
+            (second.join(&scope), false),
+            (first.join(&plain), true),
+            (first.join(&scope), true),
+        ]
+    }
+}
+
+impl Watched {
+    fn look(&mut self) {
+        if self.refused {
+            return;
+        }
+        let text = self.counter.as_ref().and_then(|path| fs::read_to_string(path).ok());
+        let count = text.as_deref().and_then(|text| text.trim().strip_prefix("max "));
+        self.refused = count.is_some_and(|count| count != "0");
     }
 }
 
 impl Refusals {
-    /// Listens to the container's group, which is there once the container has been started.
+    /// Follows the control group of the container, which exists once the container was started.
     pub(super) fn follow_group(&self) {
         let mut state = self.forks.state();
-        let Some(inotify) = &state.inotify else { return };
+        let State { inotify, watches, containers } = &mut *state;
+        let Some(inotify) = inotify else { return };
         // Once is enough, and a fork bomb would otherwise fill the queue.
         let flags = inotify::WatchFlags::MODIFY | inotify::WatchFlags::ONESHOT;
-        let mut paths = self.forks.candidates(&self.container).into_iter();
-        let watch = paths.find_map(|path| inotify::add_watch(inotify, path, flags).ok());
-        if let Some(watch) = watch {
-            state.watches.insert(watch, self.container.clone());
+        let found = self.forks.candidates(&self.container).into_iter().find_map(|(path, first)| {
+            let watch = inotify::add_watch(&*inotify, &path, flags).ok()?;
+            Some((watch, first.then_some(path)))
+        });
+        if let (Some((watch, counter)), Some(watched)) = (found, containers.get_mut(&self.container)) {
+            watches.insert(watch, self.container.clone());
+            watched.counter = counter;
         }
+    }
+
+    /// Reads the counter on each call, for a stream of output.
+    pub(super) fn looker(&self) -> impl Fn() + Send + Sync + use<> {
+        let (forks, container) = (Arc::clone(&self.forks), self.container.clone());
+        move || forks.look(Some(&container))
     }
 
     /// Whether the sandbox was refused a process until now.
     pub(super) fn seen(&self) -> bool {
         let mut state = self.forks.state();
         state.drain_inotify();
-        state.drain_kernel_log();
-        state.refused.get(&self.container).copied().unwrap_or(false)
+        state.containers.get_mut(&self.container).is_some_and(|watched| {
+            watched.look();
+            watched.refused
+        })
     }
 }
 
 impl Drop for Refusals {
     fn drop(&mut self) {
         let mut state = self.forks.state();
-        state.refused.remove(&self.container);
+        state.containers.remove(&self.container);
         let State { inotify, watches, .. } = &mut *state;
         watches.retain(|watch, container| {
             let ours = *container == self.container;
@@ -125,77 +160,19 @@ impl State {
             if !event.events().contains(inotify::ReadFlags::MODIFY) {
                 continue;
             }
-            if let Some(refused) = self.watches.get(&event.wd()).and_then(|name| self.refused.get_mut(name)) {
-                *refused = true;
+            if let Some(watched) = self.watches.get(&event.wd()).and_then(|name| self.containers.get_mut(name)) {
+                watched.refused = true;
             }
         }
     }
-
-    fn drain_kernel_log(&mut self) {
-        let Some(log) = &self.kernel_log else { return };
-        let mut buffer = [0; RECORD_BYTES_MAX];
-        loop {
-            let length = match read(log, &mut buffer) {
-                Ok(0) => return,
-                Ok(length) => length,
-                // Older records were overwritten before they were read, or we were interrupted: go on.
-                Err(Errno::PIPE | Errno::INVAL | Errno::INTR) => continue,
-                Err(_) => return,
-            };
-            if let Some(refused) = refused_group(&buffer[..length]).and_then(|name| self.refused.get_mut(name)) {
-                *refused = true;
-            }
-        }
-    }
-}
-
-/// The kernel's log, from here on.
-fn kernel_log() -> Option<OwnedFd> {
-    let log = open("/dev/kmsg", OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    seek(&log, SeekFrom::End(0)).ok()?;
-    Some(log)
-}
-
-/// The container that a record of the kernel's log names as refused. A record is `priority,number,time,flags;text`.
-fn refused_group(record: &[u8]) -> Option<&str> {
-    let (head, text) = std::str::from_utf8(record).ok()?.split_once(';')?;
-    let priority: u32 = head.split(',').next()?.parse().ok()?;
-    // The facility is above the lowest three bits; anything but zero was written by a program.
-    if priority >> 3 != 0 {
-        return None;
-    }
-    let text = text.lines().next()?;
-    // The path is a continuation of the line: another processor's message can part the two.
-    let path = text.split_once("pids controller in ").map_or(text, |(_, path)| path);
-    let name = path.starts_with('/').then(|| path.rsplit('/').next())??;
-    Some(name.strip_prefix("docker-").and_then(|name| name.strip_suffix(".scope")).unwrap_or(name))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
-    fn the_kernels_log_names_the_container() {
-        let of = |record: &str| refused_group(record.as_bytes()).map(str::to_owned);
-        let told = "6,812,1518928661,-;cgroup: fork rejected by pids controller in /docker/abc\n SUBSYSTEM=x\n";
-        assert_eq!(of(told).as_deref(), Some("abc"));
-        let scope = "6,812,1,-;cgroup: fork rejected by pids controller in /system.slice/docker-abc.scope\n";
-        assert_eq!(of(scope).as_deref(), Some("abc"));
-        assert_eq!(of("6,813,1,+;/docker/abc\n").as_deref(), Some("abc"));
-        assert_eq!(of("6,814,1,-;oom-kill:task_memcg=/docker/abc,task=x\n"), None);
-        assert_eq!(
-            of("14,815,1,-;cgroup: fork rejected by pids controller in /docker/abc\n"),
-            None,
-            "a program's line"
-        );
-        assert_eq!(of("nonsense"), None);
-    }
-
-    #[test]
-    fn a_change_of_the_counter_is_kept_after_the_group_is_gone() {
+    fn a_refusal_is_remembered_after_the_group_is_gone() {
         let root = tempfile::tempdir().expect("a folder");
         let forks = Arc::new(Forks::new(root.path().to_owned()));
         let begin = |name: &str| {
@@ -215,11 +192,30 @@ mod tests {
         assert!(!calm_refusals.seen());
         drop((bomb_refusals, calm_refusals));
         let state = forks.state();
-        assert!(state.refused.is_empty() && state.watches.is_empty());
+        assert!(state.containers.is_empty() && state.watches.is_empty());
     }
 
     #[test]
-    fn a_host_that_shows_nothing_says_no() {
+    fn a_counter_of_version_1_is_read_without_inotify() {
+        let root = tempfile::tempdir().expect("a folder");
+        let group = root.path().join("pids/docker/bomb");
+        fs::create_dir_all(&group).expect("a group");
+        fs::write(group.join("pids.events"), "max 0\n").expect("a counter");
+        let forks = Arc::new(Forks::new(root.path().to_owned()));
+        let refusals = forks.watch("bomb");
+        refusals.follow_group();
+        // No event is reported, as on Linux 6.10 and later.
+        forks.state().inotify = None;
+        refusals.looker()();
+        assert!(!refusals.seen());
+        fs::write(group.join("pids.events"), "max 3\n").expect("a change");
+        forks.look(None);
+        fs::remove_dir_all(group).expect("removed");
+        assert!(refusals.seen());
+    }
+
+    #[test]
+    fn no_refusal_is_seen_without_control_groups() {
         let forks = Arc::new(Forks::new("/nowhere".into()));
         let refusals = forks.watch("abc");
         refusals.follow_group();

@@ -37,6 +37,8 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
     let refusals = engine.forks.watch(&container);
     call::within("start", time.start, docker.start_container(&name, None)).await?;
     refusals.follow_group();
+    let look = refusals.looker();
+    let output = output.inspect(move |_| look());
     let streams_over = CancellationToken::new();
     let ending =
         Ending { docker: docker.clone(), id: spec.id, time: *time, refusals, streams_over: streams_over.clone() };

@@ -1,0 +1,80 @@
+//! Starts what runs in the background, and ends it.
+//!
+//! ```text
+//! Background::start ── janitor (sweep, rounds) · standbys (refill) · discovery (follow) · retention (rounds)
+//!                   ├─ trash: a blocking step until it is empty
+//!                   └─ metrics: an accept loop, where they have an address of their own
+//! Background::test_isolation ── one task, until the isolation is settled
+//! ```
+//!
+//! [`Background::stop`] ends all of them; see there for the order.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{net::TcpListener, task::JoinHandle};
+use tracing::warn;
+
+use super::{StartError, listen, options, parts::Parts};
+use crate::{config::Config, ports::store::Store};
+
+/// How long the janitor may take to destroy the sandboxes that are left at the end.
+const DRAIN_MAX: Duration = Duration::from_secs(20);
+
+pub(super) struct Background {
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Background {
+    /// Deletes what an earlier process left, and starts everything but the isolation test.
+    ///
+    /// # Errors
+    /// When the address of the metrics is taken, or the engine does not list its sandboxes.
+    pub(super) async fn start(config: &Config, parts: &Parts) -> Result<Self, StartError> {
+        let metrics = bind_metrics(config).await?;
+        parts.janitor.start();
+        parts.janitor.reconcile().await?;
+        clear_unassigned(&parts.store).await;
+        parts.files.trash().empty();
+        parts.standbys.start();
+        let stop = || parts.stop.clone();
+        let tasks = vec![Arc::clone(&parts.discovery).follow(stop()), Arc::clone(&parts.retention).start(stop())];
+        if let Some(listener) = metrics {
+            let router = parts.metrics_router.clone();
+            tokio::spawn(listen::serve(listener, router, options::listen(config), stop(), stop()));
+        }
+        Ok(Self { tasks })
+    }
+
+    /// Starts to test whether the engine isolates; `parts.isolation` has the result. A second call does nothing.
+    pub(super) fn test_isolation(&mut self, parts: &mut Parts) {
+        self.tasks.extend(parts.self_test.take().map(|test| test.follow(parts.stop.clone())));
+    }
+
+    /// Ends every run and every task, so that no sandbox is left: runs first, then standbys, then the janitor when
+    /// its list is empty, then the rest.
+    pub(super) async fn stop(self, parts: Parts, grace: Duration) {
+        parts.runs.stop(grace).await;
+        parts.stop.cancel();
+        parts.standbys.stop().await;
+        parts.janitor.drain(DRAIN_MAX).await;
+        for task in self.tasks {
+            drop(task.await);
+        }
+        parts.files.trash().stop();
+        parts.retention.unmount_all().await;
+    }
+}
+
+/// Deletes the unassigned folders of an earlier process.
+async fn clear_unassigned(store: &Arc<Store>) {
+    let store = Arc::clone(store);
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || store.clear_unassigned()).await {
+        warn!(%error, "folders that an earlier process left were not deleted");
+    }
+}
+
+async fn bind_metrics(config: &Config) -> Result<Option<TcpListener>, StartError> {
+    let Some(addr) = config.metrics.addr() else { return Ok(None) };
+    let bound = listen::bind(&addr).await;
+    bound.map(Some).map_err(|source| StartError::Listen { name: "SANDBOX_METRICS__HTTP_ADDR", addr, source })
+}

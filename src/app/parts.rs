@@ -1,0 +1,245 @@
+//! Builds every long-lived part of the server in a straight line. It starts no task, deletes nothing and destroys no
+//! sandbox; [`super::background`] does.
+
+use std::sync::Arc;
+
+use axum::Router;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{StartError, observability::Observability, options};
+use crate::{
+    adapters::engine::{
+        docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
+        observed::Observed,
+    },
+    api::{
+        http::{self, HttpParts, guard::Names},
+        mcp::McpParts,
+    },
+    config::Config,
+    domain::{clock::SystemClock, id::InstanceId},
+    ports::{
+        auth::Tokens,
+        engine::{Engine, Probe},
+        observer::Observer,
+        runner::Catalog,
+        signed_url::UrlSigner,
+        store::{Owner, Store},
+    },
+    services::{
+        admission::Admission,
+        discovery::Discovery,
+        execution::{ExecutionParts, Executions},
+        files::Files,
+        isolation::IsolationState,
+        janitor::Janitor,
+        readiness::Readiness,
+        retention::Retention,
+        runs::Runs,
+        self_test::{SelfTest, SelfTestParts},
+        standby::{StandbyParts, Standbys},
+        stats::StatsSnapshot,
+    },
+};
+
+/// Runtimes whose sandboxes have a kernel of their own, by a part of their names.
+const OWN_KERNELS: [&str; 3] = ["runsc", "gvisor", "kata"];
+
+/// Every part of the server.
+pub struct Parts {
+    pub store: Arc<Store>,
+    pub runs: Runs,
+    pub files: Arc<Files>,
+    pub janitor: Janitor,
+    pub retention: Arc<Retention>,
+    pub standbys: Standbys,
+    pub catalog: Arc<Catalog>,
+    pub discovery: Arc<Discovery>,
+    /// The label of this server's sandboxes.
+    pub instance: InstanceId,
+    pub mcp: McpParts,
+    /// Nothing runs before it was tested that the engine isolates.
+    pub isolation: IsolationState,
+    /// Taken when it starts.
+    pub self_test: Option<SelfTest>,
+    pub router: Router,
+    /// Serves `/metrics` on an address of its own.
+    pub metrics_router: Router,
+    /// Ends the background tasks and open event streams.
+    pub stop: CancellationToken,
+}
+
+/// Connects to the engine that the settings name.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartError> {
+    let set = |text: &String| (!text.is_empty()).then(|| text.clone());
+    let docker = DockerEngine::connect(DockerOptions {
+        host: config.docker_host.clone(),
+        runtime: RuntimeSetting::from(config.engine.runtime.as_str()),
+        host_root: set(&config.engine.host_root).map(Into::into),
+        cgroup_root: config.engine.cgroup_root.clone().into(),
+        ..DockerOptions::new(&config.root)
+    })
+    .await
+    .map_err(|error| match error {
+        ConnectError::Runtime { .. } => StartError::Runtime(error),
+        other => StartError::Connect(other),
+    })?;
+    let engine: Arc<dyn Engine> = Arc::new(docker);
+    let probe = engine.probe().await?;
+    Ok((engine, probe))
+}
+
+/// Opens the root folder.
+///
+/// # Errors
+/// When the folder, or a disk of a conversation's own, cannot be used.
+pub(super) fn store(config: &Config) -> Result<Arc<Store>, StartError> {
+    let owner = Owner { uid: config.engine.runner_uid, gid: config.engine.runner_uid };
+    let store = Store::open(&config.root, owner)?;
+    let store = if config.quota.hard { store.with_own_disks(&options::own_disk(config))? } else { store };
+    Ok(Arc::new(store))
+}
+
+impl Parts {
+    /// Builds the parts for `doctor`, which observes nothing.
+    ///
+    /// # Errors
+    /// When the engine does not list its images.
+    pub async fn unobserved(
+        config: &Config,
+        store: Arc<Store>,
+        engine: Arc<dyn Engine>,
+        probe: &Probe,
+    ) -> Result<Self, StartError> {
+        Self::build(config, store, engine, probe, &Observability::default()).await
+    }
+
+    /// Builds the parts on an engine.
+    ///
+    /// # Errors
+    /// When the engine does not list its images.
+    pub(super) async fn build(
+        config: &Config,
+        store: Arc<Store>,
+        engine: Arc<dyn Engine>,
+        probe: &Probe,
+        observability: &Observability,
+    ) -> Result<Self, StartError> {
+        let instance: InstanceId = store.instance();
+        let observer: Arc<dyn Observer> = Arc::new(observability.observers());
+        let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
+        let (stop, isolation) = (CancellationToken::new(), IsolationState::default());
+        let clock = Arc::new(SystemClock);
+        let catalog = Arc::new(Catalog::default());
+        let discovery = discover(&engine, &catalog).await?;
+        let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
+
+        let signer = Arc::new(signer(config));
+        let files = Arc::new(Files::new(Arc::clone(&store), signer, clock.clone(), options::files(config)));
+        let standbys = Standbys::new(
+            StandbyParts {
+                engine: Arc::clone(&engine),
+                catalog: Arc::clone(&catalog),
+                store: Arc::clone(&store),
+                janitor: janitor.clone(),
+                clock: clock.clone(),
+                instance,
+                uid: config.engine.runner_uid,
+                limits: config.limits.limits(),
+                isolation: isolation.clone(),
+            },
+            options::standby(config),
+        );
+        let executions = Executions::new(
+            ExecutionParts {
+                engine: Arc::clone(&engine),
+                catalog: Arc::clone(&catalog),
+                store: Arc::clone(&store),
+                files: Arc::clone(&files),
+                janitor: janitor.clone(),
+                admission: Admission::new(options::admission(config, probe)),
+                standbys: standbys.clone(),
+                clock: clock.clone(),
+                observer: Arc::clone(&observer),
+                isolation: isolation.clone(),
+            },
+            options::execution(config, instance),
+        );
+        let retention =
+            Retention::new(Arc::clone(&files), executions.clone(), clock.clone(), options::retention(config));
+        let runs = Runs::new(executions.clone(), options::runs(config), clock);
+
+        let stats = StatsSnapshot::new(executions.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
+        let exposition = observability.exposition(stats.clone());
+        let self_test = self_test(config, probe, &engine, &executions, &catalog, &isolation);
+        let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: options::mcp(config) };
+        let bodies = options::bodies(config);
+        let metrics_router = http::metrics::router(exposition.clone());
+        let router = http::router(HttpParts {
+            mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
+            v1: http::v1::router(options::v1(config, bodies.clone(), &runs, &executions, &files)),
+            piston: http::piston::router(options::piston(config, bodies, &runs)),
+            files: http::files::router(Arc::clone(&files)),
+            tokens: Arc::new(Tokens::new(config.api_token.expose())),
+            readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), isolation.clone(), stats)),
+            metrics: exposition,
+            observer,
+            names: Names::new(config.public_base_url.uri(), options::allowed_hosts(config)),
+        });
+        Ok(Self {
+            store,
+            runs,
+            files,
+            janitor,
+            retention: Arc::new(retention),
+            standbys,
+            catalog,
+            discovery,
+            instance,
+            mcp,
+            isolation,
+            self_test: Some(self_test),
+            router,
+            metrics_router,
+            stop,
+        })
+    }
+}
+
+/// Signs links with the first secret of the settings.
+pub fn signer(config: &Config) -> UrlSigner {
+    UrlSigner::new(&config.file_secrets().collect::<Vec<_>>(), &config.public_base_url.to_string())
+}
+
+/// Reads the runners.
+async fn discover(engine: &Arc<dyn Engine>, catalog: &Arc<Catalog>) -> Result<Arc<Discovery>, StartError> {
+    let discovery = Discovery::new(Arc::clone(engine), Arc::clone(catalog));
+    discovery.refresh().await?;
+    if catalog.all().is_empty() {
+        warn!("no image carries the label sandbox.runner=true: build the runners with ./build.sh");
+    }
+    Ok(discovery)
+}
+
+fn self_test(
+    config: &Config,
+    probe: &Probe,
+    engine: &Arc<dyn Engine>,
+    executions: &Executions,
+    catalog: &Arc<Catalog>,
+    isolation: &IsolationState,
+) -> SelfTest {
+    SelfTest::new(SelfTestParts {
+        engine: Arc::clone(engine),
+        executions: executions.clone(),
+        catalog: Arc::clone(catalog),
+        isolation: isolation.clone(),
+        limits: config.limits.limits(),
+        uid: config.engine.runner_uid,
+        own_kernel: OWN_KERNELS.iter().any(|name| probe.runtime.contains(name)),
+    })
+}

@@ -1,0 +1,68 @@
+//! SIGTERM and SIGINT: the first stops the server in order, the second ends the process at once.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// The number of the next signal.
+    async fn next(&mut self) -> i32 {
+        tokio::select! {
+            _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
+            _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
+        }
+    }
+}
+
+/// Cancels `shutdown` at the first signal. Sandboxes that are left after the second are found by their labels at the
+/// next start.
+///
+/// Spawns one task, which lives as long as the process.
+pub(super) fn stop_on_signal(shutdown: CancellationToken) -> io::Result<()> {
+    tokio::spawn(follow(Signals::listen()?, shutdown, |status| std::process::exit(status)));
+    Ok(())
+}
+
+async fn follow(mut signals: Signals, shutdown: CancellationToken, exit: impl FnOnce(i32)) {
+    signals.next().await;
+    shutdown.cancel();
+    let number = signals.next().await;
+    tracing::warn!("a second signal: ending at once; the next start destroys the sandboxes that are left");
+    // As shells report a process that a signal ended.
+    exit(128 + number);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustix::process::{Signal as Number, getpid, kill_process};
+    use tokio::{sync::oneshot, time::timeout};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[tokio::test]
+    async fn the_first_signal_stops_and_the_second_exits() {
+        let shutdown = CancellationToken::new();
+        let (exit, mut exited) = oneshot::channel();
+        let signals = Signals::listen().expect("handlers");
+        tokio::spawn(follow(signals, shutdown.clone(), |status| exit.send(status).expect("a test that waits")));
+        kill_process(getpid(), Number::TERM).expect("a signal");
+        timeout(PATIENCE, shutdown.cancelled()).await.expect("the first signal stops");
+        assert!(exited.try_recv().is_err());
+        kill_process(getpid(), Number::INT).expect("a signal");
+        assert_eq!(timeout(PATIENCE, exited).await.expect("the second signal exits"), Ok(130));
+    }
+}

@@ -1,0 +1,157 @@
+//! The sources, their order, and what is refused.
+
+use super::*;
+use crate::{config::BindAddr, domain::limits::Limits};
+
+fn sources(environment: &[(&str, &str)]) -> Sources {
+    let mut pairs = vec![("MCP_API_TOKEN", "0123456789abcdef"), ("FILE_SECRET", "fedcba9876543210")];
+    pairs.extend(environment);
+    Sources {
+        environment: pairs.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+        ..Sources::default()
+    }
+}
+
+fn refused(environment: &[(&str, &str)]) -> String {
+    load(&sources(environment)).expect_err("refused").0
+}
+
+#[test]
+fn defaults_are_those_of_the_contract() {
+    let config = load(&sources(&[("PATH", "/bin"), ("LANG", "")])).expect("settings");
+    assert_eq!(config.root, PathBuf::from("/var/sandboxes"));
+    assert_eq!(config.http_addr, BindAddr { host: None, port: 8080 });
+    assert_eq!(config.limits.limits(), Limits::default());
+    assert_eq!(
+        (config.limits.cpu_millis, config.limits.memory_bytes, config.limits.wall_ms),
+        (500, 268_435_456, 30_000)
+    );
+    assert_eq!(config.files.url_ttl_s, 86_400);
+    assert_eq!(config.engine.runner_uid, 1000);
+}
+
+#[test]
+fn later_sources_win() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("a.toml");
+    std::fs::write(&file, "SANDBOX_ROOT = \"/srv/a\"\nSANDBOX_LIMITS__CPU_MILLIS = 900\n[limits]\nwall_ms = 1000\nmemory_bytes = 33554432\n")
+        .expect("written");
+    let env_file = folder.path().join("env");
+    std::fs::write(&env_file, "SANDBOX_LIMITS__WALL_MS=2000\nUNRELATED=1\nSANDBOX_FILES__LISTED_MAX=7\n")
+        .expect("written");
+    let mut all = sources(&[("SANDBOX_LIMITS__WALL_MS", "3000"), ("SANDBOX_ADMISSION__SLOTS", "")]);
+    all.file = Some(file);
+    all.env_file = Some(env_file);
+    all.overrides = vec![("SANDBOX_LIMITS__MEMORY_BYTES".to_owned(), "67108864".to_owned())];
+    let config = load(&all).expect("settings");
+    assert_eq!(config.root, PathBuf::from("/srv/a"));
+    assert_eq!((config.limits.wall_ms, config.limits.memory_bytes, config.limits.cpu_millis), (3000, 67_108_864, 900));
+    assert_eq!(config.files.listed_max, 7);
+}
+
+#[test]
+fn unknown_and_wrong_settings_are_named() {
+    for (name, value) in [
+        ("SANDBOX_LIMITS__WALLMS", "1"),
+        ("SANDBOX_LIMIT__WALL_MS", "1"),
+        ("SANDBOX_ROOTS", "/x"),
+        ("SANDBOX_", "1"),
+        ("SANDBOX_LIMITS__WALL_MS", "soon"),
+        ("SANDBOX_LIMITS__WALL_MS", "-1"),
+        ("SANDBOX_LIMITS__WALL_MS", "1.5"),
+        ("SANDBOX_LIMITS__WALL_MS", "0"),
+        ("SANDBOX_ENGINE__RUNNER_UID", "0"),
+        ("SANDBOX_FILES__URL_TTL_S", "604801"),
+        ("SANDBOX_LOG__FORMAT", "xml"),
+        ("SANDBOX_RUNS__ON_DISCONNECT", "leave"),
+        ("SANDBOX_RUNS__WAIT_S_DEFAULT", "3601"),
+        ("SANDBOX_ROOT", "relative"),
+        ("SANDBOX_ROOT", "/"),
+        ("PUBLIC_BASE_URL", "sandbox.test"),
+        ("PUBLIC_BASE_URL", "https://u@sandbox.test"),
+        ("PUBLIC_BASE_URL", "https://sandbox.test?x"),
+        ("MCP_HTTP_ADDR", "8080"),
+        ("SANDBOX_TRACES__OTLP_ENDPOINT", "https://127.0.0.1:4318"),
+        ("SANDBOX_TRACES__OTLP_ENDPOINT", "127.0.0.1:4318"),
+        ("SANDBOX_TRACES__OTLP_HEADERS", "api-key"),
+        ("MCP_API_TOKEN", "short"),
+        ("FILE_SECRET", "fedcba9876543210,short"),
+        ("FILE_SECRET", "0123456789abcdef"),
+    ] {
+        let error = refused(&[(name, value)]);
+        assert!(error.contains(name), "{name}={value}: {error}");
+    }
+    for (text, part) in [
+        ("[limits]\nwallms = 1", "limits.wallms"),
+        ("[limit]\nwall_ms = 1", "limit.wall_ms"),
+        ("root = \"/x\"", "root"),
+        ("PATH = \"/x\"", "PATH"),
+        ("[limits]\nwall_ms = \"x\"", "SANDBOX_LIMITS__WALL_MS"),
+        ("= 1", "TOML"),
+        ("SANDBOX_ROOT = [1]", "SANDBOX_ROOT"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("a.toml");
+        std::fs::write(&file, text).expect("written");
+        let error = load(&Sources { file: Some(file), ..sources(&[]) }).expect_err(text).0;
+        assert!(error.contains(part), "{text}: {error}");
+    }
+    let flag = vec![("PATH".to_owned(), "/x".to_owned())];
+    assert!(load(&Sources { overrides: flag, ..sources(&[]) }).is_err());
+    let absent = Sources { file: Some("/nonexistent/x.toml".into()), ..sources(&[]) };
+    assert!(load(&absent).expect_err("absent").0.contains("/nonexistent/x.toml"));
+}
+
+#[test]
+fn print_shows_every_setting_and_no_secret() {
+    let headers = ("SANDBOX_TRACES__OTLP_HEADERS", "api-key=a-secret-of-the-collector");
+    let config = load(&sources(&[("SANDBOX_LIMITS__WALL_MS", "1234"), headers])).expect("settings");
+    let text = config.print() + format!("{config:?}").as_str();
+    assert!(text.contains("SANDBOX_LIMITS__WALL_MS=1234") && text.contains("MCP_API_TOKEN=(set)"));
+    assert!(text.contains("SANDBOX_TRACES__OTLP_HEADERS=(set)") && !text.contains("a-secret-of"), "{text}");
+    assert!(!text.contains("0123456789abcdef") && !text.contains("fedcba9876543210"), "{text}");
+    for setting in settings().filter(|s| s.key != "TUNNEL_TOKEN") {
+        assert!(text.contains(&format!("{}=", setting.name())), "{}", setting.name());
+    }
+}
+
+#[test]
+fn a_token_may_look_like_a_number_and_secrets_rotate() {
+    let config = load(&sources(&[
+        ("MCP_API_TOKEN", "12345678901234567890"),
+        ("FILE_SECRET", "fedcba9876543210, 0987654321fedcba"),
+    ]))
+    .expect("settings");
+    assert_eq!(config.file_secrets().count(), 2);
+}
+
+#[test]
+fn an_empty_value_means_not_set_for_every_name() {
+    let defaults = load(&sources(&[])).expect("settings").print();
+    let names: Vec<_> = settings().map(|setting| setting.name()).collect();
+    let required = ["MCP_API_TOKEN", "FILE_SECRET"];
+    let empty: Vec<_> =
+        names.iter().filter(|name| !required.contains(&name.as_str())).map(|name| (&**name, "")).collect();
+    assert_eq!(load(&sources(&empty)).expect("settings").print(), defaults);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("a.toml");
+    std::fs::write(&file, "PUBLIC_BASE_URL = \"\"\n[limits]\nwall_ms = \"\"\n").expect("written");
+    assert_eq!(load(&Sources { file: Some(file), ..sources(&[]) }).expect("settings").print(), defaults);
+    for name in required {
+        let mut all = sources(&[]);
+        all.environment.retain(|(set, _)| set != name);
+        all.environment.push((name.to_owned(), String::new()));
+        let error = load(&all).expect_err(name).0;
+        assert!(error.starts_with(name) && error.contains("not set"), "{error}");
+    }
+}
+
+#[test]
+fn an_error_does_not_repeat_the_value() {
+    for (name, value) in
+        [("SANDBOX_LIMITS__WALL_MS", "a-secret-by-mistake"), ("PUBLIC_BASE_URL", "a-secret-by-mistake")]
+    {
+        let error = refused(&[(name, value)]);
+        assert!(!error.contains(value), "{error}");
+    }
+}
