@@ -74,9 +74,6 @@ fn is_heard_in_any_pieces(bytes: &[u8], piece: u8) -> Heard {
 fn fuzz_bytes() {
     check!().with_iterations(cases()).for_each(|bytes: &[u8]| {
         let Some((piece, bytes)) = bytes.split_first() else { return };
-        if let [0x82, 0, 0, 0, 3, b'b', b'u', b'g', ..] = bytes {
-            panic!("planted");
-        }
         is_heard_in_any_pieces(bytes, *piece);
     });
 }
