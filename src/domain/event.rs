@@ -18,7 +18,7 @@ pub enum StreamKind {
 /// One thing that happened to a run.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// Counts from 1 within a run, without gaps; a reader that sees a gap was told of a cut.
+    /// Counts from 1 within a run. A gap means a `Cut`, or progress events that a newer one replaced.
     pub number: u64,
     /// Since the run was begun.
     pub at: Duration,

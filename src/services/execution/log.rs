@@ -153,6 +153,11 @@ impl EventLog {
     }
 
     fn push(&self, kept: &mut Kept, kind: EventKind) {
+        // A progress event replaces one directly before it, so a silent program does not grow the log.
+        if matches!(kind, EventKind::Progress { .. }) {
+            let _replaced =
+                if kept.tail.is_empty() { kept.head.pop_if(is_progress) } else { kept.tail.pop_back_if(is_progress) };
+        }
         kept.next += 1;
         let event = Event { number: kept.next, at: self.begun.elapsed(), kind };
         match &event.kind {
@@ -160,9 +165,8 @@ impl EventLog {
             kind if kind.is_last() => kept.facts.ended_at = Some(event.at),
             _ => {}
         }
-        let cost = cost(&event);
-        let half = self.kept_bytes_max / 2;
-        // Once something stands in the tail, everything goes there: order is by number.
+        let (cost, half) = (cost(&event), self.kept_bytes_max / 2);
+        // Once something is in the tail, everything goes there: order is by number.
         if kept.tail.is_empty() && kept.cut.is_none() && kept.head_bytes + cost <= half {
             kept.head_bytes += cost;
             kept.head.push(event);
@@ -171,15 +175,16 @@ impl EventLog {
         kept.tail_bytes += cost;
         kept.tail.push_back(event);
         while kept.tail_bytes > half {
-            // What is dropped is always older than what is never dropped: files and the end come after all output.
-            let Some(position) = kept.tail.iter().position(may_go) else { break };
-            // The newest output stays, however long it is: it is one frame of the engine's at most.
-            if !kept.tail.iter().skip(position + 1).any(may_go) {
+            // Only output and progress are dropped: files and the end come after all output.
+            let Some(oldest) = kept.tail.iter().position(is_output) else { break };
+            // The newest output stays, however long it is: it is at most one frame of the engine.
+            if !kept.tail.iter().skip(oldest + 1).any(is_output) {
                 break;
             }
-            let Some(dropped) = kept.tail.remove(position) else { break };
-            kept.tail_bytes -= self::cost(&dropped);
-            kept.note_cut(&dropped);
+            for dropped in kept.tail.drain(..=oldest).collect::<Vec<_>>() {
+                kept.tail_bytes -= self::cost(&dropped);
+                kept.note_cut(&dropped);
+            }
         }
     }
 }
@@ -204,16 +209,17 @@ fn index(stream: StreamKind) -> usize {
     }
 }
 
+/// What an event takes of the bytes that are kept for output: only output takes any.
 fn cost(event: &Event) -> usize {
-    match &event.kind {
-        EventKind::Output(_, bytes) => bytes.len() + EVENT_COST_BYTES,
-        EventKind::Progress { .. } => EVENT_COST_BYTES,
-        _ => 0,
-    }
+    if let EventKind::Output(_, bytes) = &event.kind { bytes.len() + EVENT_COST_BYTES } else { 0 }
 }
 
-fn may_go(event: &Event) -> bool {
-    matches!(event.kind, EventKind::Output(..) | EventKind::Progress { .. })
+fn is_output(event: &Event) -> bool {
+    matches!(event.kind, EventKind::Output(..))
+}
+
+fn is_progress(event: &mut Event) -> bool {
+    matches!(event.kind, EventKind::Progress { .. })
 }
 
 /// How much of `bytes` does not end within a UTF-8 sequence. Bytes that are no UTF-8 at all count as whole.
@@ -312,6 +318,25 @@ mod tests {
         log.add(EventKind::Failed(crate::domain::error::Failure::argument("a", "b")));
         log.progress();
         assert_eq!((log.facts().newest, log.facts().ended_at.is_some()), (1012, true));
+    }
+
+    #[test]
+    fn progress_events_displace_no_output() {
+        let log = EventLog::new(1000);
+        log.add(EventKind::Started);
+        for text in ["first", "second", "third"] {
+            log.output(StreamKind::Stdout, &Bytes::from_static(text.as_bytes()));
+            for _ in 0..1000 {
+                log.progress();
+            }
+        }
+        assert_eq!(text(&log, StreamKind::Stdout), b"firstsecondthird");
+        let events = log.since(0);
+        assert!(!events.iter().any(|event| matches!(event.kind, EventKind::Cut { .. })), "{events:?}");
+        assert!(events.len() < 10, "a silent program costs a bounded log: {} events", events.len());
+        log.output(StreamKind::Stdout, &Bytes::from(vec![b'x'; 2000]));
+        log.progress();
+        assert_eq!(text(&log, StreamKind::Stdout).iter().filter(|byte| **byte == b'x').count(), 2000);
     }
 
     proptest! {
