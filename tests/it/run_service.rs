@@ -16,9 +16,9 @@ use mcp_sandbox_server::{
         runs::{FeedItem, Policy, RunHandle, RunState, Runs},
     },
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::fake_server::FakeServer;
+use crate::support::{fake_server::FakeServer, until};
 
 const LONG: Duration = Duration::from_mins(1);
 
@@ -169,13 +169,12 @@ async fn what_is_over_is_remembered_within_bounds_and_what_runs_always() {
         over.push(handle.id());
     }
     let remembered = async || runs.list(&owner(), None, None, 100).runs.len() == 4;
-    crate::support::until("three are remembered, and the one that runs", remembered).await;
+    until("three are remembered, and the one that runs", remembered).await;
     assert_eq!(runs.get(&owner(), over[0]).expect_err("gone").code, Code::RunNotFound);
     assert!(runs.get(&owner(), over[4]).is_ok() && runs.get(&owner(), running.id()).is_ok());
     let large = begin(runs, "large", "flood 200000");
     ended(runs, large.id()).await;
-    crate::support::until("the small ones made room", async || runs.list(&owner(), None, None, 100).runs.len() == 2)
-        .await;
+    until("the small ones made room", async || runs.list(&owner(), None, None, 100).runs.len() == 2).await;
     assert!(runs.get(&owner(), large.id()).is_ok(), "the newest stays, however large");
     assert_eq!(runs.under_way(), 1);
     server.stop().await;
@@ -228,7 +227,7 @@ async fn a_queued_run_tells_its_place_and_can_be_cancelled_there() {
     let server = FakeServer::with(&[("SANDBOX_ADMISSION__SLOTS", "1")]).await;
     let runs = &server.mcp.runs;
     let first = begin(runs, "a", "hang");
-    crate::support::until("it runs", async || first.view().state == RunState::Running).await;
+    until("it runs", async || first.view().state == RunState::Running).await;
     let (second, third) = (begin(runs, "b", "print b"), begin(runs, "c", "print c"));
     assert_eq!(second.view().state, RunState::Queued { position: Some(1) });
     assert_eq!(third.view().state, RunState::Queued { position: Some(2) });
@@ -240,5 +239,30 @@ async fn a_queued_run_tells_its_place_and_can_be_cancelled_there() {
     first.cancel();
     assert_eq!(ended(runs, third.id()).await, Ended::Exited { code: 0 });
     assert_eq!(server.engine.started().len(), 2, "what was cancelled in the line was never started");
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancel_ends_a_run_that_waits_for_a_starting_standby() {
+    let server = FakeServer::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "1"), ("SANDBOX_STANDBY__NAMELESS_MAX", "0")]).await;
+    let runs = &server.mcp.runs;
+    let start = Duration::from_secs(50);
+    let first = begin(runs, "a", "sleep 1s");
+    until("the program runs", async || first.view().state == RunState::Running).await;
+    server.engine.delay_starts(start);
+    first.finished().await.expect("a report");
+    until("its standby is starting", async || server.engine.attempts() == 2).await;
+    let waiting = begin(runs, "a", "print x");
+    until("it waits for the standby", async || waiting.view().state == RunState::Queued { position: None }).await;
+    sleep(Duration::from_secs(1)).await;
+    let cancelled = Instant::now();
+    waiting.cancel();
+    let report = waiting.finished().await.expect("a report");
+    assert_eq!((report.outcome.ended, server.engine.attempts()), (Ended::Cancelled, 2));
+    assert!(cancelled.elapsed() < Duration::from_secs(1), "{:?}", cancelled.elapsed());
+    // The start goes on to its end, and its sandbox is destroyed.
+    let late = server.engine.started()[1];
+    sleep(start).await;
+    until("the late sandbox is gone", async || !server.engine.live().contains(&late)).await;
     server.stop().await;
 }

@@ -110,7 +110,13 @@ impl OneRun {
         let limits = self.limits;
         self.check_capacity().await?;
         let _first = parts.standbys.foreground();
-        let standing = parts.standbys.take(&self.request.conversation, &self.runner, &limits).await;
+        // A standby may still be starting. Dropping the wait drops its lease; the start ends by itself, and then the
+        // janitor destroys the sandbox.
+        let standing = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => return Ok(self.cancelled_early()),
+            standing = parts.standbys.take(&self.request.conversation, &self.runner, &limits) => standing,
+        };
         let stood_by = standing.is_some();
         let (started, lease, mark) = match standing {
             Some(Taken { started, lease, mark }) => {
