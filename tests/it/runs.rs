@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::Server;
+use crate::support::{Server, until};
 
 fn ended(result: &Value) -> &str {
     result["structuredContent"]["outcome"]["ended"].as_str().unwrap_or("(none)")
@@ -155,19 +155,12 @@ async fn a_client_that_goes_away_ends_its_run() {
         "arguments": {"conversationId": "gone", "language": "bash", "code": "touch begun; sleep 1000"}}});
     let request = server.http.post(server.url("/mcp")).bearer_auth(super::support::server::TOKEN).json(&call);
     let begun = server.root.join("gone/files/begun");
-    let watch = async {
-        while !begun.exists() {
-            tokio::task::yield_now().await;
-        }
-    };
     tokio::select! {
         answer = request.send() => panic!("answered: {answer:?}"),
-        () = watch => {}
+        () = until("the program runs", async || begun.exists()) => {}
     }
     // The request is dropped here, and with it the connection.
-    while server.janitor.leased() > 0 {
-        tokio::task::yield_now().await;
-    }
+    until("the run holds no sandbox", async || server.janitor.leased() == 0).await;
     server.janitor.idle().await;
     assert_eq!(server.containers().await, 0);
     server.stop().await;
