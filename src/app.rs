@@ -1,7 +1,7 @@
 //! Builds every long-lived part once, in a straight line, and takes them down in the opposite order.
 //!
 //! ```text
-//! App::build ── janitor (sweep, rounds) · discovery (follow) · retention (rounds) · executions (a task a run)
+//! App::build ── janitor (sweep, rounds) · discovery (follow) · retention (rounds) · runs (a task a run)
 //! App::serve ── one accept loop, a task a connection
 //! App::stop  ── connections end · runs end or are cancelled · the janitor empties its list · discovery and retention end
 //!                · the audit log and traces write and send what waits
@@ -44,13 +44,12 @@ use crate::{
     services::{
         admission::Admission,
         discovery::Discovery,
-        execution::{ExecutionParts, Executions},
         files::Files,
         isolation::IsolationState,
         janitor::Janitor,
         readiness::Readiness,
         retention::Retention,
-        runs::Runs,
+        runs::{Runs, RunsParts},
         self_test::{SelfTest, SelfTestParts},
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
@@ -204,8 +203,8 @@ impl App {
             },
             options::standby(config),
         );
-        let executions = Executions::new(
-            ExecutionParts {
+        let runs = Runs::new(
+            RunsParts {
                 engine: Arc::clone(&engine),
                 catalog: Arc::clone(&catalog),
                 store,
@@ -217,25 +216,23 @@ impl App {
                 observer: Arc::clone(&observer),
                 isolation: isolation.clone(),
             },
-            options::execution(config, instance),
+            options::runs(config, instance),
         );
 
-        let retention =
-            Retention::new(Arc::clone(&files), executions.clone(), clock.clone(), options::retention(config));
+        let retention = Retention::new(Arc::clone(&files), runs.clone(), clock.clone(), options::retention(config));
         let retention = Arc::new(retention);
         let keeping = Arc::clone(&retention).start(stop.clone());
-        let runs = Runs::new(executions.clone(), options::runs(config), clock);
 
-        let stats = StatsSnapshot::new(executions.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
+        let stats = StatsSnapshot::new(runs.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
         let measured = observability.exposition(stats.clone());
-        let self_test = self_test(config, &probe, &engine, &executions, &catalog, &isolation);
+        let self_test = self_test(config, &probe, &engine, &runs, &catalog, &isolation);
         let beside =
             listen_for_metrics(config).await?.map(|listener| (listener, http::metrics::router(measured.clone())));
         let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: options::mcp(config) };
         let bodies = options::bodies(config);
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
-            v1: http::v1::router(options::v1(config, bodies.clone(), &runs, &executions, &files)),
+            v1: http::v1::router(options::v1(config, bodies.clone(), &runs, &files)),
             piston: http::piston::router(options::piston(config, bodies, &runs)),
             files: http::files::router(Arc::clone(&files)),
             tokens: Arc::new(Tokens::new(config.api_token.expose())),
@@ -366,13 +363,13 @@ fn self_test(
     config: &Config,
     probe: &Probe,
     engine: &Arc<dyn Engine>,
-    executions: &Executions,
+    runs: &Runs,
     catalog: &Arc<Catalog>,
     isolation: &IsolationState,
 ) -> SelfTest {
     SelfTest::new(SelfTestParts {
         engine: Arc::clone(engine),
-        executions: executions.clone(),
+        runs: runs.clone(),
         catalog: Arc::clone(catalog),
         isolation: isolation.clone(),
         limits: config.limits.limits(),

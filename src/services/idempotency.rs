@@ -1,7 +1,6 @@
-//! The same request twice begins one run: a client that lost an answer asks again with the same key and finds the run that
-//! it began.
+//! A request that is sent again with its idempotency key leads to the run that it began.
 //!
-//! Bounded by count and age: the oldest keys are forgotten first. Knows no HTTP: a key is a text, a request is a digest.
+//! Bounded by count and age: the oldest keys are dropped first. Knows no HTTP: a key is a text, a request is a digest.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,17 +17,15 @@ use crate::domain::{
     owner::Principal,
 };
 
-/// Keys that are remembered.
 const KEYS_MAX: usize = 1000;
-/// How long.
 const AGE_MAX: Duration = Duration::from_hours(24);
 
-/// What a request is known by.
+/// A digest of a request's body.
 pub type Digest = [u8; 32];
 
 type Name = (Principal, String);
 
-/// The keys that came.
+/// The keys that led to a run.
 #[derive(Default)]
 pub struct Idempotency(Mutex<Known>);
 
@@ -45,7 +42,7 @@ struct Begun {
     at: Instant,
 }
 
-/// What a key led to.
+/// The run of a key.
 pub enum Once {
     /// The run was begun now.
     New(RunHandle),
@@ -57,15 +54,15 @@ impl Idempotency {
     /// Whether this key led to a run.
     pub fn knows(&self, who: &Principal, key: &str) -> bool {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.forget();
+        known.prune();
         known.runs.contains_key(&(who.clone(), key.to_owned()))
     }
 
-    /// Begins a run, unless this request began one before.
+    /// Begins a run, unless the same request began one before.
     ///
     /// # Errors
-    /// [`Code::IdempotencyKeyReused`] when the key came with another request; as `begin` otherwise, and then the key is
-    /// not remembered: nothing was begun.
+    /// [`Code::IdempotencyKeyReused`] when the key came with another request; else those of `begin`, and then the key is not
+    /// kept: nothing was begun.
     pub fn once(
         &self,
         who: &Principal,
@@ -73,12 +70,12 @@ impl Idempotency {
         digest: Digest,
         begin: impl FnOnce() -> Result<RunHandle, Failure>,
     ) -> Result<Once, Failure> {
-        // Held while the run begins, which waits for nothing: two requests at once begin one run.
+        // Locked while the run begins, which never waits: two requests at once begin one run.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.forget();
+        known.prune();
         let name = (who.clone(), key);
         match known.runs.get(&name) {
-            Some(known) if known.digest == digest => return Ok(Once::Again(known.run)),
+            Some(begun) if begun.digest == digest => return Ok(Once::Again(begun.run)),
             Some(_) => {
                 let why = "Idempotency-Key: it came with another request before: choose a new one for each request.";
                 return Err(Failure::new(Code::IdempotencyKeyReused, why).about("Idempotency-Key"));
@@ -93,8 +90,8 @@ impl Idempotency {
 }
 
 impl Known {
-    /// Makes room for one more.
-    fn forget(&mut self) {
+    /// Drops old keys, and makes room for one more.
+    fn prune(&mut self) {
         while let Some(oldest) = self.order.front() {
             let old = self.runs.get(oldest).is_none_or(|begun| begun.at.elapsed() > AGE_MAX);
             if !old && self.order.len() < KEYS_MAX {

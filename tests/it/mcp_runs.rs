@@ -5,10 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use mcp_sandbox_server::{
     domain::owner::{ConversationKey, Principal},
-    services::{
-        execution::RunRequest,
-        runs::{Policy, RunState},
-    },
+    services::runs::{RunRequest, RunState},
 };
 use reqwest::{RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -133,7 +130,7 @@ async fn a_run_is_cancelled_by_its_id_and_only_by_its_owner() {
     let (conversation, language) = ("c".parse().expect("an id"), "python".parse().expect("a language"));
     let request =
         RunRequest::new(ConversationKey::new(Principal::named("other"), conversation), language, "print secret".into());
-    let foreign = server.mcp.runs.create(request, Policy::Detached).expect("a run");
+    let foreign = server.mcp.runs.begin(request).expect("a run");
     foreign.finished().await.expect("a report");
     for run in [foreign.id().to_string(), format!("run-{}", "0".repeat(32))] {
         for tool in ["sandbox.get_run", "sandbox_cancel_run"] {

@@ -12,10 +12,7 @@ use mcp_sandbox_server::{
         outcome::Ended,
         owner::{ConversationKey, Principal},
     },
-    services::{
-        execution::{Report, RunRequest},
-        runs::{Policy, RunHandle, RunState},
-    },
+    services::runs::{Report, RunHandle, RunRequest, RunState},
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -48,7 +45,7 @@ fn begin(server: &FakeServer, n: usize, program: String) -> RunHandle {
     let language = "python".parse().expect("a language");
     let request =
         RunRequest::new(ConversationKey::new(Principal::default(), conversation(n)), language, program.into());
-    server.mcp.runs.create(request, Policy::Detached).expect("there is a place")
+    server.mcp.runs.begin(RunRequest { detach: Some(true), ..request }).expect("there is a place")
 }
 
 /// What the program of run `n` has written, however its run was judged.

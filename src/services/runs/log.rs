@@ -1,47 +1,51 @@
 //! The numbered, bounded log of one run.
 //!
-//! Output is kept up to a number of bytes: its beginning and its end. What falls out between them is counted, and one
-//! `Cut` event stands in its place. A reader asks for everything from a number on; it is never waited for.
+//! Output is kept up to a number of bytes: its beginning and its end. What is dropped between them is counted, and one `Cut`
+//! event stands in its place. A reader pulls one event at a time: the run never waits for it, and it costs a cursor.
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
+use futures_util::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
 use tokio::{sync::watch, time::Instant};
 
 use crate::domain::event::{Event, EventKind, StreamKind};
 
-/// What an event costs beside its bytes: a program that prints single characters is bounded too.
+/// What an output event costs beside its bytes, so that a program that prints single characters is bounded too.
 const EVENT_COST_BYTES: usize = 64;
 
-/// What happened to one run so far.
+/// The events of one run so far.
 #[derive(Debug)]
-pub struct EventLog {
+pub(super) struct EventLog {
     begun: Instant,
     kept_bytes_max: usize,
-    kept: Mutex<Kept>,
+    state: Mutex<State>,
     /// The number of the newest event; readers wait on it.
     newest: watch::Sender<u64>,
 }
 
-/// What the log knows beside its events.
+/// A summary of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LogFacts {
+pub(super) struct LogFacts {
     /// The number of the newest event.
     pub newest: u64,
     /// When the program was handed over, since the run was begun.
     pub started_at: Option<Duration>,
     /// When the last event was added, since the run was begun.
     pub ended_at: Option<Duration>,
-    /// What is kept, in bytes, each event's own cost included.
+    /// Kept output in bytes, with each event's own cost.
     pub kept_bytes: usize,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct State {
     head: Vec<Event>,
     head_bytes: usize,
     /// What was dropped between head and tail: the number of the last dropped event, and the bytes of each stream.
@@ -50,29 +54,28 @@ struct Kept {
     tail_bytes: usize,
     next: u64,
     partial: [BytesMut; 2],
-    /// What was printed to each stream, kept or not.
     printed: [u64; 2],
     facts: LogFacts,
 }
 
 impl EventLog {
     /// An empty log that keeps so many bytes of output.
-    pub fn new(kept_bytes_max: usize) -> Self {
-        Self { begun: Instant::now(), kept_bytes_max, kept: Mutex::default(), newest: watch::Sender::new(0) }
+    pub(super) fn new(kept_bytes_max: usize) -> Self {
+        Self { begun: Instant::now(), kept_bytes_max, state: Mutex::default(), newest: watch::Sender::new(0) }
     }
 
     /// Adds an event that is not output.
-    pub fn add(&self, kind: EventKind) {
-        let mut kept = self.lock();
-        self.push(&mut kept, kind);
-        self.tell(&kept);
+    pub(super) fn add(&self, kind: EventKind) {
+        let mut state = self.lock();
+        self.push(&mut state, kind);
+        self.notify(&state);
     }
 
     /// Adds output. The unfinished end of a UTF-8 sequence waits for the next chunk of its stream.
-    pub fn output(&self, stream: StreamKind, bytes: &Bytes) {
-        let mut kept = self.lock();
-        kept.printed[index(stream)] += bytes.len() as u64;
-        let partial = &mut kept.partial[index(stream)];
+    pub(super) fn output(&self, stream: StreamKind, bytes: &Bytes) {
+        let mut state = self.lock();
+        state.printed[index(stream)] += bytes.len() as u64;
+        let partial = &mut state.partial[index(stream)];
         let whole = if partial.is_empty() {
             let split = whole_len(bytes);
             partial.extend_from_slice(&bytes[split..]);
@@ -83,113 +86,151 @@ impl EventLog {
             partial.split_to(split).freeze()
         };
         if !whole.is_empty() {
-            self.push(&mut kept, EventKind::Output(stream, whole));
-            self.tell(&kept);
+            self.push(&mut state, EventKind::Output(stream, whole));
+            self.notify(&state);
         }
     }
 
-    /// Says that no more output comes: an unfinished sequence is given as it is.
-    pub fn flush(&self) {
-        let mut kept = self.lock();
+    /// No more output comes: an unfinished sequence is added as it is.
+    pub(super) fn flush(&self) {
+        let mut state = self.lock();
         for stream in [StreamKind::Stdout, StreamKind::Stderr] {
-            let rest = kept.partial[index(stream)].split().freeze();
+            let rest = state.partial[index(stream)].split().freeze();
             if !rest.is_empty() {
-                self.push(&mut kept, EventKind::Output(stream, rest));
+                self.push(&mut state, EventKind::Output(stream, rest));
             }
         }
-        self.tell(&kept);
+        self.notify(&state);
     }
 
     /// Every kept event from this number on, in order; a `Cut` stands for those that were dropped.
-    pub fn since(&self, number: u64) -> Vec<Event> {
-        let kept = self.lock();
-        let cut = kept.cut.as_ref().map(|(event, ..)| event);
-        kept.head.iter().chain(cut).chain(&kept.tail).filter(|event| event.number >= number).cloned().collect()
+    pub(super) fn since(&self, number: u64) -> Vec<Event> {
+        let state = self.lock();
+        let cut = state.cut.as_ref().map(|(event, ..)| event);
+        state.head.iter().chain(cut).chain(&state.tail).filter(|event| event.number >= number).cloned().collect()
     }
 
     /// The first kept event from this number on. A `Cut` stands for dropped events up to its own number.
-    ///
-    /// Asking for one at a time is what lets a reader take as long as it likes and hold nothing.
-    pub fn next(&self, number: u64) -> Option<Event> {
-        let kept = self.lock();
-        let of_head = kept.head.partition_point(|event| event.number < number);
-        let cut = || kept.cut.as_ref().map(|(event, ..)| event).filter(|event| event.number >= number);
-        let of_tail = || kept.tail.get(kept.tail.partition_point(|event| event.number < number));
-        kept.head.get(of_head).or_else(cut).or_else(of_tail).cloned()
+    pub(super) fn next(&self, number: u64) -> Option<Event> {
+        let state = self.lock();
+        let of_head = state.head.partition_point(|event| event.number < number);
+        let cut = || state.cut.as_ref().map(|(event, ..)| event).filter(|event| event.number >= number);
+        let of_tail = || state.tail.get(state.tail.partition_point(|event| event.number < number));
+        state.head.get(of_head).or_else(cut).or_else(of_tail).cloned()
     }
 
-    /// Says that the program is still under way; nothing when it has not started or is over.
-    pub fn progress(&self) {
-        let mut kept = self.lock();
-        let LogFacts { started_at: Some(started_at), ended_at: None, .. } = kept.facts else { return };
-        let [stdout_bytes, stderr_bytes] = kept.printed;
+    /// Adds that the program is still under way; nothing when it has not started or is over.
+    pub(super) fn progress(&self) {
+        let mut state = self.lock();
+        let LogFacts { started_at: Some(started_at), ended_at: None, .. } = state.facts else { return };
+        let [stdout_bytes, stderr_bytes] = state.printed;
         let wall = self.begun.elapsed().saturating_sub(started_at);
-        self.push(&mut kept, EventKind::Progress { wall, stdout_bytes, stderr_bytes });
-        self.tell(&kept);
+        self.push(&mut state, EventKind::Progress { wall, stdout_bytes, stderr_bytes });
+        self.notify(&state);
     }
 
-    /// What is known beside the events.
-    pub fn facts(&self) -> LogFacts {
-        let kept = self.lock();
-        LogFacts { newest: kept.next, kept_bytes: kept.head_bytes + kept.tail_bytes, ..kept.facts }
+    /// What was printed to standard output and standard error, kept or not, in bytes.
+    pub(super) fn printed(&self) -> [u64; 2] {
+        self.lock().printed
     }
 
-    /// Since the run was begun.
-    pub fn age(&self) -> Duration {
+    /// The log in short.
+    pub(super) fn facts(&self) -> LogFacts {
+        let state = self.lock();
+        LogFacts { newest: state.next, kept_bytes: state.head_bytes + state.tail_bytes, ..state.facts }
+    }
+
+    /// The time since the run was begun.
+    pub(super) fn age(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// Tells the number of the newest event, now and whenever there is a newer one.
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
+    /// The number of the newest event, now and whenever there is a newer one.
+    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits for the last event.
+    pub(super) async fn ended(&self) {
+        let mut newest = self.subscribe();
+        while self.facts().ended_at.is_none() && newest.changed().await.is_ok() {}
     }
 
-    fn tell(&self, kept: &Kept) {
-        self.newest.send_replace(kept.next);
+    /// Events from this number on; ends after the last one of the run.
+    pub(super) fn stream(log: Arc<Self>, from: u64) -> BoxStream<'static, Event> {
+        stream::unfold((log, from), |(log, from)| async move {
+            let event = log.next_or_later(from).await?;
+            let next = event.number.saturating_add(1);
+            Some((event, (log, next)))
+        })
+        .boxed()
     }
 
-    fn push(&self, kept: &mut Kept, kind: EventKind) {
+    /// The next event from this number on, now or later; nothing when there will be none.
+    async fn next_or_later(&self, from: u64) -> Option<Event> {
+        let mut newest = self.subscribe();
+        loop {
+            newest.mark_unchanged();
+            // In this order, so that an event added before the end is seen.
+            let ended = self.facts().ended_at.is_some();
+            if let Some(event) = self.next(from) {
+                return Some(event);
+            }
+            if ended || newest.changed().await.is_err() {
+                return None;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notify(&self, state: &State) {
+        self.newest.send_replace(state.next);
+    }
+
+    fn push(&self, state: &mut State, kind: EventKind) {
         // A progress event replaces one directly before it, so a silent program does not grow the log.
         if matches!(kind, EventKind::Progress { .. }) {
-            let _replaced =
-                if kept.tail.is_empty() { kept.head.pop_if(is_progress) } else { kept.tail.pop_back_if(is_progress) };
+            let _replaced = if state.tail.is_empty() {
+                state.head.pop_if(is_progress)
+            } else {
+                state.tail.pop_back_if(is_progress)
+            };
         }
-        kept.next += 1;
-        let event = Event { number: kept.next, at: self.begun.elapsed(), kind };
+        state.next += 1;
+        let event = Event { number: state.next, at: self.begun.elapsed(), kind };
         match &event.kind {
-            EventKind::Started => kept.facts.started_at = Some(event.at),
-            kind if kind.is_last() => kept.facts.ended_at = Some(event.at),
+            EventKind::Started => state.facts.started_at = Some(event.at),
+            kind if kind.is_last() => state.facts.ended_at = Some(event.at),
             _ => {}
         }
         let (cost, half) = (cost(&event), self.kept_bytes_max / 2);
         // Once something is in the tail, everything goes there: order is by number.
-        if kept.tail.is_empty() && kept.cut.is_none() && kept.head_bytes + cost <= half {
-            kept.head_bytes += cost;
-            kept.head.push(event);
+        if state.tail.is_empty() && state.cut.is_none() && state.head_bytes + cost <= half {
+            state.head_bytes += cost;
+            state.head.push(event);
             return;
         }
-        kept.tail_bytes += cost;
-        kept.tail.push_back(event);
-        while kept.tail_bytes > half {
+        state.tail_bytes += cost;
+        state.tail.push_back(event);
+        while state.tail_bytes > half {
             // Only output and progress are dropped: files and the end come after all output.
-            let Some(oldest) = kept.tail.iter().position(is_output) else { break };
+            let Some(oldest) = state.tail.iter().position(is_output) else { break };
             // The newest output stays, however long it is: it is at most one frame of the engine.
-            if !kept.tail.iter().skip(oldest + 1).any(is_output) {
+            if !state.tail.iter().skip(oldest + 1).any(is_output) {
                 break;
             }
-            for dropped in kept.tail.drain(..=oldest).collect::<Vec<_>>() {
-                kept.tail_bytes -= self::cost(&dropped);
-                kept.note_cut(&dropped);
+            for dropped in state.tail.drain(..=oldest).collect::<Vec<_>>() {
+                state.tail_bytes -= self::cost(&dropped);
+                state.note_cut(&dropped);
             }
         }
     }
 }
 
-impl Kept {
+impl State {
     fn note_cut(&mut self, dropped: &Event) {
         let (mut stdout, mut stderr) = self.cut.as_ref().map_or((0, 0), |(_, stdout, stderr)| (*stdout, *stderr));
         match &dropped.kind {
@@ -254,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_character_is_never_split() {
+    fn utf8_sequence_is_never_split() {
         let log = EventLog::new(1 << 20);
         for byte in "a€𝄞é".bytes() {
             log.output(StreamKind::Stdout, &Bytes::copy_from_slice(&[byte]));
@@ -271,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_and_the_end_are_kept_and_the_cut_is_counted() {
+    fn full_log_keeps_beginning_and_end_and_counts_the_cut() {
         let log = EventLog::new(2000);
         log.add(EventKind::Started);
         for n in 0..1000_u32 {
@@ -292,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_gets_one_event_at_a_time_and_a_cut_for_what_it_missed() {
+    fn next_returns_a_cut_for_dropped_events() {
         let log = EventLog::new(2000);
         assert!(log.next(0).is_none());
         log.progress();
@@ -341,7 +382,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost_below_the_bound(chunks in proptest::collection::vec(any::<Vec<u8>>(), 0..40)) {
+        fn output_below_the_bound_is_kept_whole(chunks in proptest::collection::vec(any::<Vec<u8>>(), 0..40)) {
             let log = EventLog::new(1 << 24);
             let mut all = Vec::new();
             for chunk in &chunks {
