@@ -82,7 +82,7 @@ pub enum EventKind {
         /// What it printed to standard error so far, in bytes.
         stderr_bytes: u64,
     },
-    /// It created or changed a file. RunnerMessage when the program has ended.
+    /// It created or changed a file. Logged when the program has ended.
     File(Box<FileNote>),
     /// It ended with a verdict.
     Finished(Box<Outcome>),

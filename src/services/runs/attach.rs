@@ -40,14 +40,15 @@ pub(super) enum SandboxEvent {
 
 /// The streams of a sandbox, except its standard input.
 pub(super) struct Attachment {
-    id: SandboxId,
+    pub(super) id: SandboxId,
     output: Option<BoxStream<'static, Result<Output, EngineError>>>,
     exit: Option<BoxFuture<'static, Result<Exit, EngineError>>>,
     /// For a framed runner.
     decoder: Option<Decoder>,
     /// How the sandbox exited, and until when its output is drained.
     exited: Option<(Result<Exit, EngineError>, Instant)>,
-    output_broke: bool,
+    /// The engine lost some of the output.
+    pub(super) output_broke: bool,
 }
 
 /// Attaches to a sandbox; its standard input is the caller's.
@@ -58,10 +59,6 @@ pub(super) fn attach(started: Started) -> (Pin<Box<dyn AsyncWrite + Send>>, Atta
 }
 
 impl Attachment {
-    pub(super) fn id(&self) -> SandboxId {
-        self.id
-    }
-
     pub(super) fn is_framed(&self) -> bool {
         self.decoder.is_some()
     }
@@ -74,11 +71,6 @@ impl Attachment {
     /// The output is at its end, or the engine lost it.
     pub(super) fn output_ended(&self) -> bool {
         self.output.is_none()
-    }
-
-    /// The engine lost some of the output.
-    pub(super) fn output_broke(&self) -> bool {
-        self.output_broke
     }
 
     /// Stops reading.

@@ -191,8 +191,8 @@ impl Execution<'_> {
         // With a part of the output lost, a program that ended well would answer with half of what it printed. And what the
         // engine did to a sandbox while its connection was broken is not what the program did. One that we stopped has
         // nothing more to report.
-        if exit.broke_off || (!self.stopping && (unreported || self.sandbox.output_broke())) {
-            return Err(EngineError::Lost { id: self.sandbox.id() }.into());
+        if exit.broke_off || (!self.stopping && (unreported || self.sandbox.output_broke)) {
+            return Err(EngineError::Lost { id: self.sandbox.id }.into());
         }
         Ok(exit.into())
     }
@@ -202,7 +202,7 @@ impl Execution<'_> {
         if self.exit.is_some() {
             return;
         }
-        let kill = engine.signal(self.sandbox.id(), Signal::Kill);
+        let kill = engine.signal(self.sandbox.id, Signal::Kill);
         let (killed, dead) = tokio::join!(kill, timeout(DEATH_MAX, self.until_exit()));
         if let Err(error) = killed {
             warn!(error = %chain(&error), "a program was not killed; its sandbox is destroyed");
@@ -235,7 +235,7 @@ impl Execution<'_> {
     async fn lost(&mut self, engine: &dyn Engine) -> ExecuteError {
         // Detached first, so that the engine knows that nothing reads any more before it is called.
         self.sandbox.detach();
-        let id = self.sandbox.id();
+        let id = self.sandbox.id;
         if let Err(error) = engine.signal(id, Signal::Kill).await {
             warn!(error = %chain(&error), "a program that was lost was not killed; its sandbox is destroyed");
         }

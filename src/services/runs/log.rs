@@ -48,8 +48,10 @@ pub(super) struct LogFacts {
 struct State {
     head: Vec<Event>,
     head_bytes: usize,
-    /// What was dropped between head and tail: the number of the last dropped event, and the bytes of each stream.
-    cut: Option<(Event, u64, u64)>,
+    /// Stands for what was dropped between head and tail, with the number of the last dropped event.
+    cut: Option<Event>,
+    /// Dropped bytes of each stream.
+    dropped: [u64; 2],
     tail: VecDeque<Event>,
     tail_bytes: usize,
     next: u64,
@@ -66,9 +68,7 @@ impl EventLog {
 
     /// Adds an event that is not output.
     pub(super) fn add(&self, kind: EventKind) {
-        let mut state = self.lock();
-        self.push(&mut state, kind);
-        self.notify(&state);
+        self.push(&mut self.lock(), kind);
     }
 
     /// Adds output. The unfinished end of a UTF-8 sequence waits for the next chunk of its stream.
@@ -87,7 +87,6 @@ impl EventLog {
         };
         if !whole.is_empty() {
             self.push(&mut state, EventKind::Output(stream, whole));
-            self.notify(&state);
         }
     }
 
@@ -100,21 +99,19 @@ impl EventLog {
                 self.push(&mut state, EventKind::Output(stream, rest));
             }
         }
-        self.notify(&state);
     }
 
     /// Every kept event from this number on, in order; a `Cut` stands for those that were dropped.
     pub(super) fn since(&self, number: u64) -> Vec<Event> {
         let state = self.lock();
-        let cut = state.cut.as_ref().map(|(event, ..)| event);
-        state.head.iter().chain(cut).chain(&state.tail).filter(|event| event.number >= number).cloned().collect()
+        state.head.iter().chain(&state.cut).chain(&state.tail).filter(|event| event.number >= number).cloned().collect()
     }
 
     /// The first kept event from this number on. A `Cut` stands for dropped events up to its own number.
     pub(super) fn next(&self, number: u64) -> Option<Event> {
         let state = self.lock();
         let of_head = state.head.partition_point(|event| event.number < number);
-        let cut = || state.cut.as_ref().map(|(event, ..)| event).filter(|event| event.number >= number);
+        let cut = || state.cut.as_ref().filter(|event| event.number >= number);
         let of_tail = || state.tail.get(state.tail.partition_point(|event| event.number < number));
         state.head.get(of_head).or_else(cut).or_else(of_tail).cloned()
     }
@@ -126,7 +123,6 @@ impl EventLog {
         let [stdout_bytes, stderr_bytes] = state.printed;
         let wall = self.begun.elapsed().saturating_sub(started_at);
         self.push(&mut state, EventKind::Progress { wall, stdout_bytes, stderr_bytes });
-        self.notify(&state);
     }
 
     /// What was printed to standard output and standard error, kept or not, in bytes.
@@ -186,18 +182,10 @@ impl EventLog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn notify(&self, state: &State) {
-        self.newest.send_replace(state.next);
-    }
-
     fn push(&self, state: &mut State, kind: EventKind) {
         // A progress event replaces one directly before it, so a silent program does not grow the log.
-        if matches!(kind, EventKind::Progress { .. }) {
-            let _replaced = if state.tail.is_empty() {
-                state.head.pop_if(is_progress)
-            } else {
-                state.tail.pop_back_if(is_progress)
-            };
+        if matches!(kind, EventKind::Progress { .. }) && state.tail.pop_back_if(is_progress).is_none() {
+            state.head.pop_if(|event| state.tail.is_empty() && is_progress(event));
         }
         state.next += 1;
         let event = Event { number: state.next, at: self.begun.elapsed(), kind };
@@ -208,46 +196,48 @@ impl EventLog {
         }
         let (cost, half) = (cost(&event), self.kept_bytes_max / 2);
         // Once something is in the tail, everything goes there: order is by number.
-        if state.tail.is_empty() && state.cut.is_none() && state.head_bytes + cost <= half {
+        if state.tail.is_empty() && state.head_bytes + cost <= half {
             state.head_bytes += cost;
             state.head.push(event);
-            return;
+        } else {
+            state.tail_bytes += cost;
+            state.tail.push_back(event);
+            state.shorten_tail(half);
         }
-        state.tail_bytes += cost;
-        state.tail.push_back(event);
-        while state.tail_bytes > half {
-            // Only output and progress are dropped: files and the end come after all output.
-            let Some(oldest) = state.tail.iter().position(is_output) else { break };
-            // The newest output stays, however long it is: it is at most one frame of the engine.
-            if !state.tail.iter().skip(oldest + 1).any(is_output) {
-                break;
-            }
-            for dropped in state.tail.drain(..=oldest).collect::<Vec<_>>() {
-                state.tail_bytes -= self::cost(&dropped);
-                state.note_cut(&dropped);
-            }
-        }
+        // While the log is locked, so that numbers only grow.
+        self.newest.send_replace(state.next);
     }
 }
 
 impl State {
-    fn note_cut(&mut self, dropped: &Event) {
-        let (mut stdout, mut stderr) = self.cut.as_ref().map_or((0, 0), |(_, stdout, stderr)| (*stdout, *stderr));
-        match &dropped.kind {
-            EventKind::Output(StreamKind::Stdout, bytes) => stdout += bytes.len() as u64,
-            EventKind::Output(StreamKind::Stderr, bytes) => stderr += bytes.len() as u64,
-            _ => {}
+    fn shorten_tail(&mut self, bytes_max: usize) {
+        while self.tail_bytes > bytes_max {
+            // Only output and progress are dropped: files and the end come after all output.
+            let Some(oldest) = self.tail.iter().position(is_output) else { return };
+            // The newest output stays, however long it is: it is at most one frame of the engine.
+            if !self.tail.iter().skip(oldest + 1).any(is_output) {
+                return;
+            }
+            for _ in 0..=oldest {
+                let Some(dropped) = self.tail.pop_front() else { return };
+                self.tail_bytes -= cost(&dropped);
+                self.note_cut(&dropped);
+            }
         }
-        let kind = EventKind::Cut { stdout_bytes: stdout, stderr_bytes: stderr };
-        self.cut = Some((Event { number: dropped.number, at: dropped.at, kind }, stdout, stderr));
+    }
+
+    fn note_cut(&mut self, dropped: &Event) {
+        if let EventKind::Output(stream, bytes) = &dropped.kind {
+            self.dropped[index(*stream)] += bytes.len() as u64;
+        }
+        let [stdout_bytes, stderr_bytes] = self.dropped;
+        let kind = EventKind::Cut { stdout_bytes, stderr_bytes };
+        self.cut = Some(Event { number: dropped.number, at: dropped.at, kind });
     }
 }
 
 fn index(stream: StreamKind) -> usize {
-    match stream {
-        StreamKind::Stdout => 0,
-        StreamKind::Stderr => 1,
-    }
+    usize::from(stream == StreamKind::Stderr)
 }
 
 /// What an event takes of the bytes that are kept for output: only output takes any.
