@@ -104,7 +104,7 @@ impl RunTask {
             permit = self.permit(ticket) => permit?,
             never = self.log_position(place) => match never {},
         };
-        self.stages.queue = self.stage_over();
+        self.stages.queue = Some(self.stage_over());
         let result = self.in_turn().await;
         if self.request.throw_away
             && let Err(failure) = self.service.parts.files.remove(&self.run.conversation).await
@@ -161,7 +161,7 @@ impl RunTask {
                 None => return Ok(self.cancelled()),
             },
         };
-        self.stages.start = self.stage_over();
+        self.stages.start = Some(self.stage_over());
         // Once there is a sandbox, so that a standby can be taken.
         for (path, bytes) in &self.request.files {
             parts.files.write(&conversation, path, bytes.clone()).await?;
@@ -174,22 +174,22 @@ impl RunTask {
         let (log, cancel) = (&self.run.log, &self.run.cancel);
         let outcome = execute::execute(parts.engine.as_ref(), started, program, log, cancel, breach).await;
         let outcome = outcome.map_err(|error| self.failed(&error, error.failure()))?;
-        self.stages.program = self.stage_over();
+        self.stages.program = Some(self.stage_over());
         // The program is dead, so nothing races with the listing; the sandbox itself is destroyed in the background.
         drop(lease);
         if self.request.throw_away {
             return Ok(self.report(outcome, FileList::default()));
         }
         let files = parts.files.changed_since(&conversation, mark).await?;
-        self.stages.collect = self.stage_over();
+        self.stages.collect = Some(self.stage_over());
         parts.standbys.used(&conversation, &self.runner.language);
         Ok(self.report(outcome, files))
     }
 
     /// Ends a stage; how long it took.
-    fn stage_over(&mut self) -> Option<Duration> {
+    fn stage_over(&mut self) -> Duration {
         let now = Instant::now();
-        Some(now - mem::replace(&mut self.stage_begun, now))
+        now - mem::replace(&mut self.stage_begun, now)
     }
 
     /// Whether the conversation and the disk have room for a run and its files. Where that is known, without disk access.
