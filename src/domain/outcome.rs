@@ -22,8 +22,8 @@ pub enum Ended {
     },
     /// The wall clock limit was reached.
     TimedOut,
-    /// The kernel killed the program itself for its memory use. Where it killed only a child, this is the program's own end,
-    /// and [`Outcome::oom_killed`] is set.
+    /// The kernel killed the program itself for its memory use. Where it killed only a child, this is the program's own
+    /// end, and [`Outcome::oom_killed`] is set.
     OutOfMemory,
     /// It printed more than the ceiling.
     OutputLimit,

@@ -1,5 +1,5 @@
-//! Lists and deletes conversations. One is deleted only while no run is under way or waits in it, and none starts in it until
-//! it is gone.
+//! Lists and deletes conversations. One is deleted only while no run is under way or waits in it, and none starts in it
+//! until it is gone.
 
 use std::sync::Arc;
 

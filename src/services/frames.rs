@@ -1,7 +1,7 @@
 //! The frames of runner protocol 1 (`runners/README.md`): what is sent to a sandbox, and what comes out of one.
 //!
-//! What comes out is untrusted: a length is checked before anything is kept, JSON is read into small structs, and a frame
-//! that breaks the rules is an error after which nothing more is read.
+//! What comes out is untrusted: a length is checked before anything is kept, JSON is read into small structs, and a
+//! frame that breaks the rules is an error after which nothing more is read.
 
 use std::time::Duration;
 
@@ -115,8 +115,8 @@ fn put(out: &mut BytesMut, kind: u8, payload: &[u8]) {
     out.put_slice(payload);
 }
 
-/// All frames of one request, in one piece: a small program is one write. With `open`, the input goes on with [`stdin`] and
-/// ends with [`stdin_end`].
+/// All frames of one request, in one piece: a small program is one write. With `open`, the input goes on with [`stdin`]
+/// and ends with [`stdin_end`].
 pub(crate) fn request(
     program: &[u8],
     args: &[String],
@@ -133,7 +133,8 @@ pub(crate) fn request(
     for piece in program.chunks(PAYLOAD_BYTES_MAX) {
         put(&mut out, PROGRAM, piece);
     }
-    // Input that fits goes before GO; the rest follows the program's start, since it is taken only as the program reads.
+    // Input that fits goes before GO; the rest follows the program's start, since it is taken only as the program
+    // reads.
     let (early, late) = stdin.split_at(stdin.len().min(PAYLOAD_BYTES_MAX));
     if !early.is_empty() {
         put(&mut out, STDIN, early);

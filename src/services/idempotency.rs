@@ -52,8 +52,8 @@ impl Idempotency {
     /// Begins a run, unless the same request began one before.
     ///
     /// # Errors
-    /// [`Code::IdempotencyKeyReused`] when the key came with another request; else those of `begin`, and then the key is not
-    /// kept: nothing was begun.
+    /// [`Code::IdempotencyKeyReused`] when the key came with another request; else those of `begin`, and then the key is
+    /// not kept: nothing was begun.
     pub fn once(
         &self,
         who: &Principal,

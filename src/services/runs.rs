@@ -6,9 +6,9 @@
 //! ```
 //!
 //! The caller may go away: the task goes on and cleans up. What that means for the program is decided by
-//! [`RunRequest::detach`]. A program is handed to one sandbox, once; nothing here runs it a second time. Who may see a run
-//! is decided in [`Runs::get`]; a run of another owner and one that never was are the same error. What is kept of finished
-//! runs is bounded by count, bytes and age. Knows no engine by name, no protocol and no settings.
+//! [`RunRequest::detach`]. A program is handed to one sandbox, once; nothing here runs it a second time. Who may see a
+//! run is decided in [`Runs::get`]; a run of another owner and one that never was are the same error. What is kept of
+//! finished runs is bounded by count, bytes and age. Knows no engine by name, no protocol and no settings.
 
 mod attach;
 mod execute;
@@ -255,8 +255,8 @@ impl Runs {
         self.0.registry.under_way()
     }
 
-    /// Admits nothing more, lets runs end within `grace`, then cancels them, detached ones too, and waits until each has
-    /// cleaned up; then ends every feed.
+    /// Admits nothing more, lets runs end within `grace`, then cancels them, detached ones too, and waits until each
+    /// has cleaned up; then ends every feed.
     pub async fn stop(&self, grace: Duration) {
         self.0.stopping.cancel();
         self.0.tasks.close();

@@ -1,6 +1,6 @@
-//! What ends a sandbox: the server's deadline; process 1 once the server is dead (at its closed streams or at its own deadline,
-//! whichever is first); process 1 at its own deadline while the server is frozen; and the deadline on the label when the server
-//! never comes back.
+//! What ends a sandbox: the server's deadline; process 1 once the server is dead (at its closed streams or at its own
+//! deadline, whichever is first); process 1 at its own deadline while the server is frozen; and the deadline on the
+//! label when the server never comes back.
 
 use std::{
     sync::Arc,

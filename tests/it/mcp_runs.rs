@@ -1,4 +1,5 @@
-//! Runs over MCP, detached, fetched again, watched and cancelled; on the fake engine, with clients of every protocol version.
+//! Runs over MCP, detached, fetched again, watched and cancelled; on the fake engine, with clients of every protocol
+//! version.
 
 use std::time::Duration;
 

@@ -169,7 +169,8 @@ async fn disconnect_cancels_the_run() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sandbox_contains_nothing_of_the_host() {
     let server = Server::start().await;
-    let code = "id -u; id -g; env | sort; ls /sys/class/net; touch /x 2>&1; pwd; grep -E '^(CapBnd|NoNewPrivs|Seccomp):' /proc/self/status";
+    let code = "id -u; id -g; env | sort; ls /sys/class/net; touch /x 2>&1; pwd; \
+                grep -E '^(CapBnd|NoNewPrivs|Seccomp):' /proc/self/status";
     let result = server.run("inside", "bash", code).await;
     let text = stdout(&result);
     assert!(text.starts_with("1000\n1000\n"), "{text}");

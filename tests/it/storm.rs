@@ -1,5 +1,5 @@
-//! An engine that resets, stalls, truncates and lies: every run is answered in time and truthfully, no program runs twice,
-//! and afterwards every place, slot, lease and sandbox is free.
+//! An engine that resets, stalls, truncates and lies: every run is answered in time and truthfully, no program runs
+//! twice, and afterwards every place, slot, lease and sandbox is free.
 //!
 //! On the fake engine, in tokio's own time. A failure names its seed: `STORM_SEED=7 cargo test --test it storm::`.
 

@@ -1,7 +1,8 @@
-//! Executes one program in an attached sandbox: hands it over, logs its output, stops it at a limit, decides how it ended.
+//! Executes one program in an attached sandbox: hands it over, logs its output, stops it at a limit, decides how it
+//! ended.
 //!
-//! The program of a plain runner has ended when its sandbox has; a framed runner reports the end, and nothing waits for the
-//! rest.
+//! The program of a plain runner has ended when its sandbox has; a framed runner reports the end, and nothing waits for
+//! the rest.
 
 use std::{pin::Pin, time::Duration};
 
@@ -188,9 +189,9 @@ impl Execution<'_> {
     fn trusted(&self, exit: Exit) -> Result<ExitReport, ExecuteError> {
         // A framed runner reports the exit itself, unless the kernel killed process 1 for the sandbox's memory.
         let unreported = self.sandbox.is_framed() && !exit.oom_killed;
-        // With a part of the output lost, a program that ended well would answer with half of what it printed. And what the
-        // engine did to a sandbox while its connection was broken is not what the program did. One that we stopped has
-        // nothing more to report.
+        // With a part of the output lost, a program that ended well would answer with half of what it printed. And what
+        // the engine did to a sandbox while its connection was broken is not what the program did. One that we stopped
+        // has nothing more to report.
         if exit.broke_off || (!self.stopping && (unreported || self.sandbox.output_broke)) {
             return Err(EngineError::Lost { id: self.sandbox.id }.into());
         }

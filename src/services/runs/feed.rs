@@ -1,8 +1,8 @@
 //! The events of all runs of a caller, as one stream that is pulled.
 //!
-//! Readers receive notices of a few words through a ring of fixed size and fetch the events from the runs' logs: a reader
-//! that stops reading keeps nothing alive. One that the ring overtakes gets a `Missed` item; it goes on with the runs it
-//! knows where it stopped, as far as their logs still hold it.
+//! Readers receive notices of a few words through a ring of fixed size and fetch the events from the runs' logs: a
+//! reader that stops reading keeps nothing alive. One that the ring overtakes gets a `Missed` item; it goes on with the
+//! runs it knows where it stopped, as far as their logs still hold it.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,7 +1,8 @@
 //! The numbered, bounded log of one run.
 //!
-//! Output is kept up to a number of bytes: its beginning and its end. What is dropped between them is counted, and one `Cut`
-//! event stands in its place. A reader pulls one event at a time: the run never waits for it, and it costs a cursor.
+//! Output is kept up to a number of bytes: its beginning and its end. What is dropped between them is counted, and one
+//! `Cut` event stands in its place. A reader pulls one event at a time: the run never waits for it, and it costs a
+//! cursor.
 
 use std::{
     collections::VecDeque,

@@ -1,5 +1,5 @@
-//! One run: followed, stopped, sent input, shown. Owns nothing of its execution: when the last reference is dropped the run
-//! goes on. Only a [`RunHandle`], which its caller holds, stops it by being dropped.
+//! One run: followed, stopped, sent input, shown. Owns nothing of its execution: when the last reference is dropped the
+//! run goes on. Only a [`RunHandle`], which its caller holds, stops it by being dropped.
 
 use std::{
     ops::Deref,
@@ -173,8 +173,8 @@ impl Run {
         self.cancel.cancel();
     }
 
-    /// Events from this number on: those that are kept, then each as it comes; ends after the last. A `Cut` stands for what
-    /// was dropped before it was read, and counts all that the log has dropped so far.
+    /// Events from this number on: those that are kept, then each as it comes; ends after the last. A `Cut` stands for
+    /// what was dropped before it was read, and counts all that the log has dropped so far.
     pub fn events(&self, from: u64) -> BoxStream<'static, Event> {
         EventLog::stream(Arc::clone(&self.log), from)
     }
@@ -187,12 +187,12 @@ impl Run {
     }
 
     /// Sends a piece of standard input, whole or not at all; `last` ends the input. A piece for a program that has not
-    /// started is kept; while the program does not read, this waits, for a bounded time. That it returns does not say that
-    /// the program has read the piece.
+    /// started is kept; while the program does not read, this waits, for a bounded time. That it returns does not say
+    /// that the program has read the piece.
     ///
     /// # Errors
-    /// [`Code::InputClosed`] when the run or its input is over, or it takes none; [`Code::InputFull`] when the program does
-    /// not read; [`Code::TooLarge`] above [`super::INPUT_BYTES_MAX`].
+    /// [`Code::InputClosed`] when the run or its input is over, or it takes none; [`Code::InputFull`] when the program
+    /// does not read; [`Code::TooLarge`] above [`super::INPUT_BYTES_MAX`].
     ///
     /// [`Code::InputClosed`]: crate::domain::error::Code::InputClosed
     /// [`Code::InputFull`]: crate::domain::error::Code::InputFull

@@ -1,7 +1,7 @@
 //! Standard input of a sandbox: a queue between the clients that send it and the one future that writes it.
 //!
-//! Bounded in bytes and in senders. A piece counts until the sandbox has taken it, so a program that never reads makes its
-//! senders wait and then refuses them. Ends with the run: a sender that waits then gets an error.
+//! Bounded in bytes and in senders. A piece counts until the sandbox has taken it, so a program that never reads makes
+//! its senders wait and then refuses them. Ends with the run: a sender that waits then gets an error.
 
 use std::{
     pin::Pin,
@@ -116,8 +116,8 @@ fn full() -> Failure {
 
 type Stdin = Pin<Box<dyn AsyncWrite + Send>>;
 
-/// Writes the request, closes the stream of a plain runner, then writes pieces of input and control frames. A program that
-/// does not read is no error. Never ends: dropping the stream early closes the output on some engines.
+/// Writes the request, closes the stream of a plain runner, then writes pieces of input and control frames. A program
+/// that does not read is no error. Never ends: dropping the stream early closes the output on some engines.
 pub(super) async fn write(
     mut stdin: Stdin,
     request: Bytes,

@@ -1,7 +1,7 @@
 //! One run from its ticket to its last event: its turn, its sandbox, its program, its report.
 //!
-//! Lives in the task that [`Runs::begin`](super::Runs::begin) spawned, and spawns one more: the engine's start, which ends by
-//! itself and is never aborted.
+//! Lives in the task that [`Runs::begin`](super::Runs::begin) spawned, and spawns one more: the engine's start, which
+//! ends by itself and is never aborted.
 
 use std::{convert::Infallible, mem, panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 
@@ -143,8 +143,8 @@ impl RunTask {
         let conversation = self.request.conversation.clone();
         self.check_capacity().await?;
         let _foreground = parts.standbys.foreground();
-        // A standby may still be starting. Dropping the wait drops its lease; the start ends by itself, and then the janitor
-        // destroys the sandbox.
+        // A standby may still be starting. Dropping the wait drops its lease; the start ends by itself, and then the
+        // janitor destroys the sandbox.
         let standby = tokio::select! {
             biased;
             () = self.run.cancel.cancelled() => return Ok(self.cancelled()),
@@ -192,7 +192,8 @@ impl RunTask {
         now - mem::replace(&mut self.stage_begun, now)
     }
 
-    /// Whether the conversation and the disk have room for a run and its files. Where that is known, without disk access.
+    /// Whether the conversation and the disk have room for a run and its files. Where that is known, without disk
+    /// access.
     async fn check_capacity(&self) -> Result<(), Failure> {
         let files = &self.service.parts.files;
         let more = self.request.files.iter().map(|(_, bytes)| Usage::of_file(bytes.len() as u64));
@@ -252,7 +253,8 @@ impl RunTask {
         })
     }
 
-    /// Logs an error that is ours. The self-test's goes into its failure instead: the self-test reports it to the operator.
+    /// Logs an error that is ours. The self-test's goes into its failure instead: the self-test reports it to the
+    /// operator.
     fn failed(&self, error: &dyn std::error::Error, failure: Failure) -> Failure {
         if self.run.conversation.owner.is_self_test() {
             return Failure { message: chain(error), ..failure };
@@ -323,8 +325,8 @@ fn note(file: &FileEntry) -> FileNote {
     }
 }
 
-/// Whether a new position is logged: each of the last ten, and before that each tenth of the way. So a queue of any length
-/// costs a run a bounded log, and all runs that wait in it bounded work.
+/// Whether a new position is logged: each of the last ten, and before that each tenth of the way. So a queue of any
+/// length costs a run a bounded log, and all runs that wait in it bounded work.
 fn is_logged(logged: u32, now: u32) -> bool {
     now < logged && (now <= 10 || logged - now >= logged / 10)
 }
