@@ -5,7 +5,6 @@
 pub mod admission;
 pub mod conversations;
 pub mod discovery;
-pub mod execution;
 pub mod files;
 pub(crate) mod frames;
 pub mod idempotency;

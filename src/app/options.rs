@@ -17,11 +17,10 @@ use crate::{
     services::{
         admission::{self, AdmissionOptions},
         conversations::Conversations,
-        execution::{ExecutionOptions, Executions},
         files::{Files, FilesOptions},
         quota::QuotaOptions,
         retention::RetentionOptions,
-        runs::{Policy, Runs, RunsOptions},
+        runs::{Runs, RunsOptions},
         standby::StandbyOptions,
     },
 };
@@ -49,15 +48,6 @@ pub(super) fn admission(config: &Config, probe: &Probe) -> AdmissionOptions {
     }
 }
 
-pub(super) fn execution(config: &Config, instance: InstanceId) -> ExecutionOptions {
-    ExecutionOptions {
-        instance,
-        uid: config.engine.runner_uid,
-        limits: config.limits.limits(),
-        program_bytes_max: usize::try_from(config.limits.program_bytes_max).unwrap_or(usize::MAX),
-    }
-}
-
 pub(super) fn standby(config: &Config) -> StandbyOptions {
     let standby = &config.standby;
     StandbyOptions {
@@ -70,13 +60,16 @@ pub(super) fn standby(config: &Config) -> StandbyOptions {
     }
 }
 
-pub(super) fn runs(config: &Config) -> RunsOptions {
+pub(super) fn runs(config: &Config, instance: InstanceId) -> RunsOptions {
     RunsOptions {
+        instance,
+        uid: config.engine.runner_uid,
+        limits: config.limits.limits(),
+        program_bytes_max: usize::try_from(config.limits.program_bytes_max).unwrap_or(usize::MAX),
+        detach: config.runs.on_disconnect == "detach",
         kept_runs_max: config.runs.kept_max as usize,
         kept_bytes_max: usize::try_from(config.runs.kept_bytes).unwrap_or(usize::MAX),
         kept_age: Duration::from_secs(config.runs.kept_age_s),
-        policy: if config.runs.on_disconnect == "detach" { Policy::Detached } else { Policy::CancelWhenLeft },
-        ..RunsOptions::default()
     }
 }
 
@@ -131,11 +124,11 @@ pub(super) fn mcp_http(config: &Config, bodies: Bodies, shutdown: CancellationTo
     }
 }
 
-pub(super) fn v1(config: &Config, bodies: Bodies, runs: &Runs, executions: &Executions, files: &Arc<Files>) -> V1Parts {
+pub(super) fn v1(config: &Config, bodies: Bodies, runs: &Runs, files: &Arc<Files>) -> V1Parts {
     V1Parts {
         runs: runs.clone(),
         files: Arc::clone(files),
-        conversations: Conversations::new(Arc::clone(files), executions.clone()),
+        conversations: Conversations::new(Arc::clone(files), runs.clone()),
         keys: Arc::default(),
         limits: config.limits.limits(),
         bodies,

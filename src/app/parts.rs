@@ -30,13 +30,12 @@ use crate::{
     services::{
         admission::Admission,
         discovery::Discovery,
-        execution::{ExecutionParts, Executions},
         files::Files,
         isolation::IsolationState,
         janitor::Janitor,
         readiness::Readiness,
         retention::Retention,
-        runs::Runs,
+        runs::{Runs, RunsParts},
         self_test::{SelfTest, SelfTestParts},
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
@@ -154,8 +153,8 @@ impl Parts {
             },
             options::standby(config),
         );
-        let executions = Executions::new(
-            ExecutionParts {
+        let runs = Runs::new(
+            RunsParts {
                 engine: Arc::clone(&engine),
                 catalog: Arc::clone(&catalog),
                 store: Arc::clone(&store),
@@ -167,21 +166,19 @@ impl Parts {
                 observer: Arc::clone(&observer),
                 isolation: isolation.clone(),
             },
-            options::execution(config, instance),
+            options::runs(config, instance),
         );
-        let retention =
-            Retention::new(Arc::clone(&files), executions.clone(), clock.clone(), options::retention(config));
-        let runs = Runs::new(executions.clone(), options::runs(config), clock);
+        let retention = Retention::new(Arc::clone(&files), runs.clone(), clock, options::retention(config));
 
-        let stats = StatsSnapshot::new(executions.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
+        let stats = StatsSnapshot::new(runs.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
         let exposition = observability.exposition(stats.clone());
-        let self_test = self_test(config, probe, &engine, &executions, &catalog, &isolation);
+        let self_test = self_test(config, probe, &engine, &runs, &catalog, &isolation);
         let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: options::mcp(config) };
         let bodies = options::bodies(config);
         let metrics_router = http::metrics::router(exposition.clone());
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
-            v1: http::v1::router(options::v1(config, bodies.clone(), &runs, &executions, &files)),
+            v1: http::v1::router(options::v1(config, bodies.clone(), &runs, &files)),
             piston: http::piston::router(options::piston(config, bodies, &runs)),
             files: http::files::router(Arc::clone(&files)),
             tokens: Arc::new(Tokens::new(config.api_token.expose())),
@@ -229,13 +226,13 @@ fn self_test(
     config: &Config,
     probe: &Probe,
     engine: &Arc<dyn Engine>,
-    executions: &Executions,
+    runs: &Runs,
     catalog: &Arc<Catalog>,
     isolation: &IsolationState,
 ) -> SelfTest {
     SelfTest::new(SelfTestParts {
         engine: Arc::clone(engine),
-        executions: executions.clone(),
+        runs: runs.clone(),
         catalog: Arc::clone(catalog),
         isolation: isolation.clone(),
         limits: config.limits.limits(),

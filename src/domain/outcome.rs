@@ -1,4 +1,4 @@
-//! How a run ended: one word, its figures, and one sentence for a model.
+//! How a run ended: its word, its figures, and one sentence for a model.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::limits::Limits;
 /// The signal that ends a program whose file is as long as it may become.
 const SIGXFSZ: i32 = 25;
 
-/// How a run ended. The words are the contract's and are the same in every surface, log and metric.
+/// How a run ended. Its words are the same in every API surface, log and metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// The program ended by itself.
@@ -22,8 +22,8 @@ pub enum Ended {
     },
     /// The wall clock limit was reached.
     TimedOut,
-    /// The kernel killed the program itself for its memory use. Where it killed only a child, the program's own end is told
-    /// and [`Outcome::oom_killed`] says the rest.
+    /// The kernel killed the program itself for its memory use. Where it killed only a child, this is the program's own
+    /// end, and [`Outcome::oom_killed`] is set.
     OutOfMemory,
     /// It printed more than the ceiling.
     OutputLimit,
@@ -31,26 +31,26 @@ pub enum Ended {
     DiskLimit(DiskLimit),
     /// It was refused another process or thread, and failed.
     ProcessLimit,
-    /// Somebody asked for it to be stopped.
+    /// A client or the server's stop cancelled it.
     Cancelled,
 }
 
-/// Which limit on the disk it was.
+/// The limit on the disk that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskLimit {
-    /// What the conversation's files may take.
+    /// Bytes of the conversation's files.
     Bytes {
-        /// In bytes.
+        /// The limit in bytes.
         max: u64,
     },
     /// Files, folders and links in the conversation.
     Entries {
-        /// How many.
+        /// The limit.
         max: u64,
     },
-    /// What the server's disk must have left.
+    /// Free bytes on the server's disk.
     Free {
-        /// In bytes.
+        /// The limit in bytes.
         min: u64,
     },
 }
@@ -59,14 +59,17 @@ impl DiskLimit {
     fn sentence(self) -> String {
         match self {
             Self::Bytes { max } => format!(
-                "The program was stopped because the conversation's files took more than {} MiB on disk: delete files that are no longer needed, then write less or smaller ones.",
+                "The program was stopped because the conversation's files took more than {} MiB on disk: delete files \
+                 that are no longer needed, then write less or smaller ones.",
                 mib(max)
             ),
             Self::Entries { max } => format!(
-                "The program was stopped because the conversation held more than {max} files and folders: delete those that are no longer needed, then put many small files into one."
+                "The program was stopped because the conversation held more than {max} files and folders: delete those \
+                 that are no longer needed, then put many small files into one."
             ),
             Self::Free { min } => format!(
-                "The program was stopped because the server's disk had less than {} MiB left: write less; the operator must free space on it.",
+                "The program was stopped because the server's disk had less than {} MiB left: write less; the operator \
+                 must free space on it.",
                 mib(min)
             ),
         }
@@ -86,7 +89,7 @@ impl Ended {
         "cancelled",
     ];
 
-    /// The contract's word.
+    /// The word on the wire.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Exited { .. } => "exited",
@@ -123,7 +126,7 @@ pub struct Figures {
     pub files: u64,
 }
 
-/// A run's verdict with its figures.
+/// How a run ended, with its figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
     /// How it ended.
@@ -183,7 +186,7 @@ impl Outcome {
     }
 }
 
-/// Megabytes with a decimal where it has one.
+/// MiB, with one decimal if it is not zero.
 pub fn mib(bytes: u64) -> String {
     let tenths = bytes.saturating_mul(10) / (1 << 20);
     if tenths.is_multiple_of(10) { (tenths / 10).to_string() } else { format!("{}.{}", tenths / 10, tenths % 10) }
@@ -223,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_ending_has_its_word_and_a_sentence_with_the_limit() {
+    fn every_outcome_has_its_word_and_a_sentence_with_the_limit() {
         let all = [
             (Ended::Exited { code: 3 }, "status 3"),
             (Ended::Signaled { signal: 11 }, "SIGSEGV"),
@@ -242,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_the_disk_is_named_with_its_value() {
+    fn disk_limit_sentence_names_the_limit() {
         let rows = [
             (Ended::DiskLimit(DiskLimit::Entries { max: 50_000 }), "50000 files and folders"),
             (Ended::DiskLimit(DiskLimit::Free { min: 512 << 20 }), "less than 512 MiB left"),

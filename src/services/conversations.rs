@@ -1,11 +1,11 @@
-//! Which conversations there are, and the end of one. A conversation is deleted only while nobody runs or waits in it, and
-//! nothing starts in it until it is gone.
+//! Lists and deletes conversations. One is deleted only while no run is under way or waits in it, and none starts in it
+//! until it is gone.
 
 use std::sync::Arc;
 
 use tracing::{debug, info};
 
-use super::{execution::Executions, files::Files};
+use super::{files::Files, runs::Runs};
 use crate::domain::{
     error::{Code, Failure},
     id::ConversationId,
@@ -17,10 +17,10 @@ pub use crate::ports::store::KnownConversation;
 #[derive(Clone)]
 pub struct Conversations {
     files: Arc<Files>,
-    executions: Executions,
+    runs: Runs,
 }
 
-/// Some conversations.
+/// A page of conversations.
 #[derive(Debug, Clone)]
 pub struct ConversationPage {
     /// In the order of their names.
@@ -31,11 +31,11 @@ pub struct ConversationPage {
 
 impl Conversations {
     /// The service over the files and the runs of all conversations.
-    pub fn new(files: Arc<Files>, executions: Executions) -> Self {
-        Self { files, executions }
+    pub fn new(files: Arc<Files>, runs: Runs) -> Self {
+        Self { files, runs }
     }
 
-    /// The conversations behind `after` in the order of their names.
+    /// The conversations after `after` in the order of their names.
     ///
     /// # Errors
     /// [`Code::Internal`] when the disk fails.
@@ -46,7 +46,7 @@ impl Conversations {
         limit: usize,
     ) -> Result<ConversationPage, Failure> {
         debug!(who = who.name(), "list conversations");
-        // One more than asked for tells whether there is another page.
+        // One more than requested shows whether there is another page.
         let owner = who.clone();
         let known =
             self.files.blocking(move |store| store.conversations(&owner, after.as_ref(), limit.saturating_add(1)));
@@ -60,14 +60,14 @@ impl Conversations {
     /// Deletes a conversation with all its files.
     ///
     /// # Errors
-    /// [`Code::ConversationNotFound`]; [`Code::ConversationBusy`] while a run is going on or waits in it.
+    /// [`Code::ConversationNotFound`]; [`Code::ConversationBusy`] while a run is under way or waits in it.
     pub async fn remove(&self, conversation: &ConversationKey) -> Result<(), Failure> {
-        let Some(turn) = self.executions.lock_if_idle(conversation) else {
+        let Some(lock) = self.runs.lock_if_idle(conversation) else {
             let why = "A run is going on in this conversation: cancel it or wait for its end, then delete.";
             return Err(Failure::new(Code::ConversationBusy, why));
         };
         let removed = self.files.remove(conversation).await;
-        drop(turn);
+        drop(lock);
         if removed? {
             info!(%conversation, "a conversation was deleted");
             return Ok(());

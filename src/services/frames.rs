@@ -1,7 +1,7 @@
 //! The frames of runner protocol 1 (`runners/README.md`): what is sent to a sandbox, and what comes out of one.
 //!
-//! What comes out is untrusted: a length is checked before anything is kept, JSON is read into small structs, and an
-//! answer that breaks the rules ends the conversation with the sandbox.
+//! What comes out is untrusted: a length is checked before anything is kept, JSON is read into small structs, and a
+//! frame that breaks the rules is an error after which nothing more is read.
 
 use std::time::Duration;
 
@@ -24,30 +24,30 @@ const STDERR: u8 = 0x83;
 const EXIT: u8 = 0x84;
 const ERROR: u8 = 0x85;
 
-/// What a sandbox says.
+/// A frame from a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RunnerMessage {
-    /// A program can be taken.
+    /// The runner can take a program.
     Ready {
-        /// Nothing is left to load.
+        /// Everything is loaded.
         warm: bool,
-        /// What the sandbox holds in memory, in bytes, where it knows.
+        /// Memory use of the sandbox in bytes, where it is known.
         memory_bytes: Option<u64>,
     },
     /// Standard output.
     Stdout(Bytes),
     /// Standard error.
     Stderr(Bytes),
-    /// The program is gone, and everything it started.
-    Exit(Ending),
+    /// The program and everything it started have ended.
+    Exit(ExitReport),
     /// The sandbox cannot go on.
     Error(String),
 }
 
-/// How a program ended, as process 1 of its sandbox saw it.
+/// How a program exited, as process 1 of its sandbox reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Ending {
+pub(crate) struct ExitReport {
     /// Its exit status.
     pub status: Option<i32>,
     /// The signal that ended it.
@@ -97,27 +97,15 @@ struct Config<'a> {
     grace_ms: u64,
 }
 
-/// Why a sandbox is not listened to any more.
+/// Why a sandbox is not read any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
-    /// A frame longer than the longest.
-    #[error("a frame of {length} bytes")]
-    TooLong {
-        /// What it claimed.
-        length: usize,
-    },
-    /// A type that only we may send, or nobody.
+    #[error("a frame of {length} bytes is longer than the longest")]
+    TooLong { length: usize },
     #[error("a frame of the unknown type {kind:#04x}")]
-    UnknownType {
-        /// Which.
-        kind: u8,
-    },
-    /// A payload that cannot be read.
+    UnknownType { kind: u8 },
     #[error("a frame of the type {kind:#04x} that cannot be read")]
-    Unreadable {
-        /// Which.
-        kind: u8,
-    },
+    Unreadable { kind: u8 },
 }
 
 fn put(out: &mut BytesMut, kind: u8, payload: &[u8]) {
@@ -127,8 +115,8 @@ fn put(out: &mut BytesMut, kind: u8, payload: &[u8]) {
     out.put_slice(payload);
 }
 
-/// Everything of one request, in one piece: a small program is one write.
-/// Left `open`, the input goes on with [`stdin`] and ends with [`stdin_end`].
+/// All frames of one request, in one piece: a small program is one write. With `open`, the input goes on with [`stdin`]
+/// and ends with [`stdin_end`].
 pub(crate) fn request(
     program: &[u8],
     args: &[String],
@@ -145,59 +133,59 @@ pub(crate) fn request(
     for piece in program.chunks(PAYLOAD_BYTES_MAX) {
         put(&mut out, PROGRAM, piece);
     }
-    // Input that fits goes before GO; the rest follows the program's start, since it is taken only as the program reads.
+    // Input that fits goes before GO; the rest follows the program's start, since it is taken only as the program
+    // reads.
     let (early, late) = stdin.split_at(stdin.len().min(PAYLOAD_BYTES_MAX));
     if !early.is_empty() {
         put(&mut out, STDIN, early);
     }
-    let ends_early = late.is_empty() && !open;
-    if ends_early {
+    if late.is_empty() && !open {
         put(&mut out, STDIN_END, &[]);
     }
     put(&mut out, GO, &[]);
     for piece in late.chunks(PAYLOAD_BYTES_MAX) {
         put(&mut out, STDIN, piece);
     }
-    if !ends_early && !open {
+    if !late.is_empty() && !open {
         put(&mut out, STDIN_END, &[]);
     }
     out.freeze()
 }
 
+fn frame(kind: u8, payload: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(HEAD_BYTES + payload.len());
+    put(&mut out, kind, payload);
+    out.freeze()
+}
+
 /// A piece of the program's standard input, of at most [`PAYLOAD_BYTES_MAX`].
 pub(crate) fn stdin(piece: &[u8]) -> Bytes {
-    let mut out = BytesMut::with_capacity(HEAD_BYTES + piece.len());
-    put(&mut out, STDIN, piece);
-    out.freeze()
+    frame(STDIN, piece)
 }
 
 /// The program's standard input is complete.
 pub(crate) fn stdin_end() -> Bytes {
-    let mut out = BytesMut::with_capacity(HEAD_BYTES);
-    put(&mut out, STDIN_END, &[]);
-    out.freeze()
+    frame(STDIN_END, &[])
 }
 
 /// Asks process 1 to send the program a signal.
 pub(crate) fn signal(number: u8) -> Bytes {
-    let mut out = BytesMut::with_capacity(HEAD_BYTES + 1);
-    put(&mut out, SIGNAL, &[number]);
-    out.freeze()
+    frame(SIGNAL, &[number])
 }
 
-/// Puts frames together from what arrives, in whatever pieces.
+/// Puts frames together from chunks of any size.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     pending: BytesMut,
 }
 
 impl Decoder {
-    /// Takes in what arrived.
+    /// Adds a chunk.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, if one is there. After an error nothing more is to be asked.
+    /// The next whole frame, if one is there. Not to be called again after an error.
     pub(crate) fn next(&mut self) -> Result<Option<RunnerMessage>, FrameError> {
         let Some(head) = self.pending.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
         let [kind, length @ ..] = *head;
@@ -213,11 +201,11 @@ impl Decoder {
         }
         self.pending.advance(HEAD_BYTES);
         let payload = self.pending.split_to(length).freeze();
-        said(kind, payload).map(Some)
+        message(kind, payload).map(Some)
     }
 }
 
-fn said(kind: u8, payload: Bytes) -> Result<RunnerMessage, FrameError> {
+fn message(kind: u8, payload: Bytes) -> Result<RunnerMessage, FrameError> {
     fn read<'a, T: Deserialize<'a>>(kind: u8, payload: &'a [u8]) -> Result<T, FrameError> {
         // An array would be read as a struct, field by field.
         if payload.trim_ascii_start().first() != Some(&b'{') {
@@ -233,14 +221,14 @@ fn said(kind: u8, payload: Bytes) -> Result<RunnerMessage, FrameError> {
             Ok(RunnerMessage::Ready { warm, memory_bytes })
         }
         EXIT => {
-            let ending: Ending = read(kind, &payload)?;
+            let report: ExitReport = read(kind, &payload)?;
             // One of the two, and in its range: a status that no process can have would be passed on as one.
-            let fits = match (ending.status, ending.signal) {
+            let fits = match (report.status, report.signal) {
                 (Some(status), None) => (0..=255).contains(&status),
                 (None, Some(signal)) => (1..=64).contains(&signal),
                 _ => false,
             };
-            if fits { Ok(RunnerMessage::Exit(ending)) } else { Err(FrameError::Unreadable { kind }) }
+            if fits { Ok(RunnerMessage::Exit(report)) } else { Err(FrameError::Unreadable { kind }) }
         }
         ERROR => {
             let ErrorText { message } = read(kind, &payload)?;
@@ -256,26 +244,20 @@ mod fuzz;
 mod tests {
     use super::*;
 
-    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
-        let mut out = BytesMut::new();
-        put(&mut out, kind, payload);
-        out.to_vec()
-    }
-
     fn all(bytes: &[u8], piece: usize) -> Result<Vec<RunnerMessage>, FrameError> {
         let mut decoder = Decoder::default();
         let mut found = Vec::new();
         for piece in bytes.chunks(piece) {
             decoder.push(piece);
-            while let Some(said) = decoder.next()? {
-                found.push(said);
+            while let Some(message) = decoder.next()? {
+                found.push(message);
             }
         }
         Ok(found)
     }
 
     #[test]
-    fn frames_survive_any_splitting() {
+    fn decoder_reads_frames_in_any_chunks() {
         let bytes = [
             frame(READY, br#"{"protocol":1}"#),
             frame(READY, br#"{"protocol":1,"warm":true,"memoryBytes":7,"later":[]}"#),
@@ -288,7 +270,7 @@ mod tests {
         assert_eq!(whole[1], RunnerMessage::Ready { warm: true, memory_bytes: Some(7) });
         assert!(matches!(
             whole[4],
-            RunnerMessage::Exit(Ending { signal: Some(9), oom_kills: 1, killed_by: Some(_), .. })
+            RunnerMessage::Exit(ExitReport { signal: Some(9), oom_kills: 1, killed_by: Some(_), .. })
         ));
         for piece in 1..bytes.len() {
             assert_eq!(all(&bytes, piece).as_ref(), Ok(&whole), "in pieces of {piece}");
@@ -296,13 +278,13 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_held() {
+    fn decoder_refuses_frames_that_break_the_rules() {
         for bad in [
             frame(CONFIG, b"{}"),
             frame(0x00, b""),
             frame(0xff, b""),
-            vec![STDOUT, 0xff, 0xff, 0xff, 0xff],
-            vec![STDOUT, 0, 0x10, 0, 1],
+            Bytes::from_static(&[STDOUT, 0xff, 0xff, 0xff, 0xff]),
+            Bytes::from_static(&[STDOUT, 0, 0x10, 0, 1]),
             frame(EXIT, b"{}"),
             frame(EXIT, br#"{"status":0,"signal":9}"#),
             frame(EXIT, br#"{"status":256}"#),
@@ -318,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_laid_out_as_documented() {
+    fn request_is_laid_out_as_documented() {
         let bytes = request(b"print(1)", &["a".to_owned()], b"", false, Duration::from_secs(1), Duration::from_secs(2));
         let expected = [
             frame(CONFIG, br#"{"args":["a"],"wallMs":1000,"graceMs":2000}"#),
@@ -334,7 +316,7 @@ mod tests {
         for input in [&b""[..], b"early", &long] {
             let open = request(b"x", &[], input, true, Duration::ZERO, Duration::ZERO);
             let closed = request(b"x", &[], input, false, Duration::ZERO, Duration::ZERO);
-            assert_eq!(open.len() + stdin_end().len(), closed.len(), "only the end is not said");
+            assert_eq!(open.len() + stdin_end().len(), closed.len(), "only the end is missing");
         }
         assert_eq!((&stdin(b"ab")[..], &stdin_end()[..]), (&b"\x04\0\0\0\x02ab"[..], &b"\x05\0\0\0\0"[..]));
     }

@@ -1,11 +1,10 @@
-//! The same request twice begins one run: a client that lost an answer asks again with the same key and finds the run that
-//! it began.
+//! A request that is sent again with its idempotency key leads to the run that it began.
 //!
-//! Bounded by count and age: the oldest keys are forgotten first. Knows no HTTP: a key is a text, a request is a digest.
+//! Bounded by count and age: the oldest keys are dropped first. Knows no HTTP: a key is a text, a request is a digest.
 
 use std::{
-    collections::{HashMap, VecDeque},
-    sync::{Mutex, PoisonError},
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -18,34 +17,25 @@ use crate::domain::{
     owner::Principal,
 };
 
-/// Keys that are remembered.
 const KEYS_MAX: usize = 1000;
-/// How long.
 const AGE_MAX: Duration = Duration::from_hours(24);
 
-/// What a request is known by.
+/// A digest of a request's body.
 pub type Digest = [u8; 32];
 
-type Name = (Principal, String);
-
-/// The keys that came.
+/// The keys that led to a run, oldest first. A search looks at all of them, which [`KEYS_MAX`] bounds.
 #[derive(Default)]
-pub struct Idempotency(Mutex<Known>);
+pub struct Idempotency(Mutex<VecDeque<Entry>>);
 
-#[derive(Default)]
-struct Known {
-    runs: HashMap<Name, Begun>,
-    /// Oldest first.
-    order: VecDeque<Name>,
-}
-
-struct Begun {
+struct Entry {
+    who: Principal,
+    key: String,
     digest: Digest,
     run: RunId,
     at: Instant,
 }
 
-/// What a key led to.
+/// The run of a key.
 pub enum Once {
     /// The run was begun now.
     New(RunHandle),
@@ -56,16 +46,14 @@ pub enum Once {
 impl Idempotency {
     /// Whether this key led to a run.
     pub fn knows(&self, who: &Principal, key: &str) -> bool {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.forget();
-        known.runs.contains_key(&(who.clone(), key.to_owned()))
+        find(&self.entries(), who, key).is_some()
     }
 
-    /// Begins a run, unless this request began one before.
+    /// Begins a run, unless the same request began one before.
     ///
     /// # Errors
-    /// [`Code::IdempotencyKeyReused`] when the key came with another request; as `begin` otherwise, and then the key is
-    /// not remembered: nothing was begun.
+    /// [`Code::IdempotencyKeyReused`] when the key came with another request; else those of `begin`, and then the key is
+    /// not kept: nothing was begun.
     pub fn once(
         &self,
         who: &Principal,
@@ -73,11 +61,9 @@ impl Idempotency {
         digest: Digest,
         begin: impl FnOnce() -> Result<RunHandle, Failure>,
     ) -> Result<Once, Failure> {
-        // Held while the run begins, which waits for nothing: two requests at once begin one run.
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.forget();
-        let name = (who.clone(), key);
-        match known.runs.get(&name) {
+        // Locked while the run begins, which never waits: two requests at once begin one run.
+        let mut entries = self.entries();
+        match find(&entries, who, &key) {
             Some(known) if known.digest == digest => return Ok(Once::Again(known.run)),
             Some(_) => {
                 let why = "Idempotency-Key: it came with another request before: choose a new one for each request.";
@@ -86,22 +72,20 @@ impl Idempotency {
             None => {}
         }
         let handle = begin()?;
-        known.order.push_back(name.clone());
-        known.runs.insert(name, Begun { digest, run: handle.id(), at: Instant::now() });
+        if entries.len() >= KEYS_MAX {
+            entries.pop_front();
+        }
+        entries.push_back(Entry { who: who.clone(), key, digest, run: handle.id(), at: Instant::now() });
         Ok(Once::New(handle))
+    }
+
+    fn entries(&self) -> MutexGuard<'_, VecDeque<Entry>> {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while entries.pop_front_if(|oldest| oldest.at.elapsed() > AGE_MAX).is_some() {}
+        entries
     }
 }
 
-impl Known {
-    /// Makes room for one more.
-    fn forget(&mut self) {
-        while let Some(oldest) = self.order.front() {
-            let old = self.runs.get(oldest).is_none_or(|begun| begun.at.elapsed() > AGE_MAX);
-            if !old && self.order.len() < KEYS_MAX {
-                return;
-            }
-            self.runs.remove(oldest);
-            self.order.pop_front();
-        }
-    }
+fn find<'a>(entries: &'a VecDeque<Entry>, who: &Principal, key: &str) -> Option<&'a Entry> {
+    entries.iter().find(|entry| entry.key == key && entry.who == *who)
 }

@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{execution::Executions, files::Files};
+use super::{files::Files, runs::Runs};
 use crate::{
     domain::{
         clock::Clock,
@@ -47,15 +47,15 @@ pub struct RetentionOptions {
 /// The service.
 pub struct Retention {
     files: Arc<Files>,
-    executions: Executions,
+    runs: Runs,
     clock: Arc<dyn Clock>,
     options: RetentionOptions,
 }
 
 impl Retention {
     /// The service over the files and the runs of all conversations.
-    pub fn new(files: Arc<Files>, executions: Executions, clock: Arc<dyn Clock>, options: RetentionOptions) -> Self {
-        Self { files, executions, clock, options }
+    pub fn new(files: Arc<Files>, runs: Runs, clock: Arc<dyn Clock>, options: RetentionOptions) -> Self {
+        Self { files, runs, clock, options }
     }
 
     /// Goes round until `stop`. Where everything is kept for ever there is nothing to do.
@@ -106,7 +106,7 @@ impl Retention {
         self.files.trash().empty();
         let before = self.ago(self.options.in_use);
         for last in uses.iter().take_while(|last| last.unix_s < before) {
-            if let Some(turn) = self.executions.lock_if_idle(&last.key) {
+            if let Some(turn) = self.runs.lock_if_idle(&last.key) {
                 let id = last.key.clone();
                 self.files.blocking(move |store| Ok(store.unmount(&id))).await?;
                 drop(turn);
@@ -154,7 +154,7 @@ impl Retention {
 
     /// Deletes one that was last used before then and is idle.
     async fn expire(&self, id: &ConversationKey, before: i64, why: &'static str) -> Result<bool, Failure> {
-        let Some(turn) = self.executions.lock_if_idle(id) else { return Ok(false) };
+        let Some(turn) = self.runs.lock_if_idle(id) else { return Ok(false) };
         // Asked again now that nothing can begin in it.
         let asked = id.clone();
         let last = self.files.blocking(move |store| Ok(store.last_use(&asked))).await?;

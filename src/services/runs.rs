@@ -1,76 +1,113 @@
-//! Every run there is and every run that is remembered: one model of a run, which every surface shows.
+//! Runs programs. One service owns a run from its admission until it is forgotten.
 //!
 //! ```text
-//! Runs::create ── one follower a run: tells the feed of its events, says now and then that it is under way,
-//!                 files it as finished; ends when the run does
+//! Runs::begin ── one tracked task a run: owns its ticket, permit and lease; tells the feed; ends after the last event
+//!                 └─ the engine's start: ends by itself, is never aborted
 //! ```
 //!
-//! A reader pulls from the run's own log, one event at a time: it is never waited for, and it costs a cursor. Who may see a
-//! run is decided here, on every access; somebody else's run and a run that never was are the same error. What is kept
-//! when a run is over is bounded by count, bytes and age. Knows neither protocols nor settings.
+//! The caller may go away: the task goes on and cleans up. What that means for the program is decided by
+//! [`RunRequest::detach`]. A program is handed to one sandbox, once; nothing here runs it a second time. Who may see a
+//! run is decided in [`Runs::get`]; a run of another owner and one that never was are the same error. What is kept of
+//! finished runs is bounded by count, bytes and age. Knows no engine by name, no protocol and no settings.
 
-mod events;
+mod attach;
+mod execute;
 mod feed;
-mod handle;
+mod log;
+mod output;
 mod registry;
-mod view;
+mod request;
+mod run;
+mod stdin;
+mod task;
+mod verdict;
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use futures_util::stream::BoxStream;
-use tokio::{
-    sync::broadcast,
-    time::{Instant, MissedTickBehavior, interval_at, timeout},
-};
+use tokio::time::timeout;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{Instrument, info_span, warn};
 
+use self::{feed::Feed, registry::Registry, task::RunTask};
 pub use self::{
     feed::FeedItem,
-    handle::{Policy, RunHandle},
-    view::{RunPage, RunState, RunView},
+    output::CapturedOutput,
+    request::RunRequest,
+    run::{Report, Run, RunHandle, RunPage, RunState, RunView},
+    stdin::INPUT_BYTES_MAX,
 };
-use self::{feed::Notice, registry::Registry, view::Entry};
-use super::execution::{Captured, Executions, RunRequest};
+use super::{
+    admission::{Admission, ConversationLock, LoadStats},
+    files::Files,
+    isolation::IsolationState,
+    janitor::Janitor,
+    standby::Standbys,
+};
 use crate::{
     domain::{
         clock::Clock,
         error::{Code, Failure},
-        event::Event,
-        id::{ConversationId, RunId},
-        owner::Principal,
+        event::EventKind,
+        id::{ConversationId, InstanceId, Language, RunId},
+        limits::Limits,
+        owner::{ConversationKey, Principal},
     },
-    ports::runner::Runner,
+    ports::{
+        engine::Engine,
+        observer::Observer,
+        runner::{Catalog, Runner},
+        store::Store,
+    },
 };
 
-/// How often a run says that it is under way.
-const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+/// The least that the server's own test of the engine is given, whatever the limits of programs.
+const SELF_TEST_WALL_MS: u64 = 30_000;
+const SELF_TEST_OUTPUT_BYTES: u64 = 64 << 10;
 
-/// What is kept, and for how long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How programs run, and what is kept of finished runs.
+#[derive(Debug, Clone, Copy)]
 pub struct RunsOptions {
-    /// Runs that are remembered once they are over.
+    /// The instance on the labels of sandboxes.
+    pub instance: InstanceId,
+    /// The user inside a sandbox.
+    pub uid: u32,
+    /// What one run may use.
+    pub limits: Limits,
+    /// The longest program, in bytes.
+    pub program_bytes_max: usize,
+    /// Whether a run goes on when its caller goes away, where the request does not say.
+    pub detach: bool,
+    /// Finished runs that are kept.
     pub kept_runs_max: usize,
-    /// Bytes of those together. The newest is remembered however large it is.
+    /// Bytes of those together. The newest is kept however large it is.
     pub kept_bytes_max: usize,
-    /// How long a run is remembered once it is over.
+    /// How long a finished run is kept.
     pub kept_age: Duration,
-    /// How many notices a reader of the feed may be behind before it is told that it missed some.
-    pub feed_notices_max: usize,
-    /// What becomes of a run whose caller goes away, where nobody said anything of it.
-    pub policy: Policy,
 }
 
-impl Default for RunsOptions {
-    fn default() -> Self {
-        Self {
-            kept_runs_max: 256,
-            kept_bytes_max: 64 << 20,
-            kept_age: Duration::from_hours(1),
-            feed_notices_max: 4096,
-            policy: Policy::default(),
-        }
-    }
+/// The parts a run needs.
+pub struct RunsParts {
+    /// Makes sandboxes.
+    pub engine: Arc<dyn Engine>,
+    /// The runners known now.
+    pub catalog: Arc<Catalog>,
+    /// Conversations on disk.
+    pub store: Arc<Store>,
+    /// Names and links files.
+    pub files: Arc<Files>,
+    /// Destroys sandboxes that no lease covers.
+    pub janitor: Janitor,
+    /// Slots, turns, the queue and the rate.
+    pub admission: Admission,
+    /// Sandboxes that were started ahead of need.
+    pub standbys: Standbys,
+    /// The time of day.
+    pub clock: Arc<dyn Clock>,
+    /// Learns how runs end.
+    pub observer: Arc<dyn Observer>,
+    /// Whether the engine was seen to isolate.
+    pub isolation: IsolationState,
 }
 
 /// The service. A clone is the same service.
@@ -78,164 +115,139 @@ impl Default for RunsOptions {
 pub struct Runs(Arc<Inner>);
 
 struct Inner {
-    executions: Executions,
+    parts: RunsParts,
+    options: RunsOptions,
     registry: Registry,
-    policy: Policy,
-    notices: broadcast::Sender<Notice>,
-    clock: Arc<dyn Clock>,
-    followers: TaskTracker,
-    /// Nothing will happen any more: ends the feeds.
-    over: CancellationToken,
+    feed: Feed,
+    tasks: TaskTracker,
+    stopping: CancellationToken,
+    cancel_all: CancellationToken,
 }
 
 impl Runs {
-    /// The service, with nothing to remember yet.
-    pub fn new(executions: Executions, options: RunsOptions, clock: Arc<dyn Clock>) -> Self {
+    /// The service over its parts.
+    pub fn new(parts: RunsParts, options: RunsOptions) -> Self {
         Self(Arc::new(Inner {
-            executions,
+            parts,
+            options,
             registry: Registry::new(options),
-            policy: options.policy,
-            notices: broadcast::Sender::new(options.feed_notices_max.max(1)),
-            clock,
-            followers: TaskTracker::new(),
-            over: CancellationToken::new(),
+            feed: Feed::default(),
+            tasks: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+            cancel_all: CancellationToken::new(),
         }))
     }
 
-    /// Whether a run would be refused now whatever it is: see [`Executions::check_capacity`].
+    /// Whether any run would be refused now, for callers that ask before they read a request.
     ///
     /// # Errors
-    /// As there.
+    /// A full queue, an exceeded rate, a server that is stopping.
     pub fn check_capacity(&self, who: &Principal) -> Result<(), Failure> {
-        self.0.executions.check_capacity(who)
+        let parts = &self.0.parts;
+        let checked = self.0.check_running().and_then(|()| parts.admission.check_capacity(who));
+        checked.inspect_err(|failure| parts.observer.refused(failure.code))
     }
 
-    /// Begins a run.
+    /// Begins a run. A refused one has touched neither disk nor engine.
     ///
     /// # Errors
-    /// As [`Executions::begin`]: what is refused has touched neither disk nor engine.
-    pub fn create(&self, request: RunRequest, policy: Policy) -> Result<RunHandle, Failure> {
-        let conversation = request.conversation.clone();
-        let run = self.0.executions.begin(request)?;
-        let entry = Arc::new(Entry { conversation, created_unix_s: self.0.clock.unix_s(), run });
-        self.0.registry.add(Arc::clone(&entry));
-        self.0.followers.spawn(follow(Arc::clone(&self.0), Arc::clone(&entry)));
-        Ok(RunHandle { entry, policy })
+    /// A full queue, an exceeded rate, an unknown language, a program that is too long, a server that is stopping.
+    pub fn begin(&self, request: RunRequest) -> Result<RunHandle, Failure> {
+        self.admit(request).inspect_err(|failure| self.0.parts.observer.refused(failure.code))
     }
 
-    /// A run as it is now.
+    fn admit(&self, request: RunRequest) -> Result<RunHandle, Failure> {
+        let inner = &self.0;
+        inner.check_running()?;
+        let runner = inner.runner(&request.language)?;
+        request.check(&runner, inner.options.program_bytes_max)?;
+        let limits = inner.limits(&request);
+        let detached = request.detach.unwrap_or(inner.options.detach);
+        let ticket = inner.parts.admission.enter(&request.conversation)?;
+        let position = ticket.position();
+        let place = position.now().unwrap_or(1);
+        let (stdin, stdin_receiver) = request.stdin_open.then(stdin::open).unzip();
+        let run = Arc::new(Run {
+            id: RunId::new(),
+            conversation: request.conversation.clone(),
+            language: runner.language.clone(),
+            created_unix_s: inner.parts.clock.unix_s(),
+            position,
+            log: Arc::new(log::EventLog::new(usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX))),
+            stdin,
+            cancel: inner.cancel_all.child_token(),
+            result: std::sync::OnceLock::new(),
+        });
+        run.log.add(EventKind::Queued { position: place });
+        let span = info_span!("run", run = %run.id);
+        let task = RunTask::new(Arc::clone(inner), Arc::clone(&run), request, runner, limits, stdin_receiver);
+        // The self-test is no client: its runs are not listed, and none of a client's is forgotten for them.
+        if run.conversation.owner.is_self_test() {
+            inner.tasks.spawn(task.run(ticket, place).instrument(span));
+        } else {
+            inner.registry.add(Arc::clone(&run));
+            let (inner, run) = (Arc::clone(inner), Arc::clone(&run));
+            self.0.tasks.spawn(async move {
+                tokio::join!(task.run(ticket, place).instrument(span), inner.feed.follow(&run));
+                inner.registry.finished(&run);
+            });
+        }
+        Ok(RunHandle { run, detached })
+    }
+
+    /// A run of this caller.
     ///
     /// # Errors
     /// [`Code::RunNotFound`].
-    pub fn get(&self, principal: &Principal, run: RunId) -> Result<RunView, Failure> {
-        self.entry(principal, run).map(|entry| entry.view())
+    pub fn get(&self, who: &Principal, run: RunId) -> Result<Arc<Run>, Failure> {
+        self.0.registry.get(run).filter(|run| run.conversation.owner == *who).ok_or_else(|| {
+            let why = format!("runId: there is no run `{run}`, or it is no longer kept: run the program again.");
+            Failure::new(Code::RunNotFound, why)
+        })
     }
 
     /// Runs of a caller, newest first: of one conversation or of all, older than `after`, at most `limit`.
     pub fn list(
         &self,
-        principal: &Principal,
+        who: &Principal,
         conversation: Option<&ConversationId>,
         after: Option<RunId>,
         limit: usize,
     ) -> RunPage {
-        let fits = |entry: &Entry| {
-            entry.conversation.owner == *principal && conversation.is_none_or(|wanted| *wanted == entry.conversation.id)
+        let matches = |run: &Run| {
+            run.conversation.owner == *who && conversation.is_none_or(|wanted| *wanted == run.conversation.id)
         };
-        // One more than asked for tells whether there is another page.
-        let mut entries = self.0.registry.newest_first(after, limit.saturating_add(1), fits);
-        let more = entries.len() > limit;
-        entries.truncate(limit);
-        let after = entries.last().filter(|_| more).map(|entry| entry.run.id);
-        RunPage { runs: entries.iter().map(|entry| entry.view()).collect(), after }
+        // One more than requested shows whether there is another page.
+        let mut runs = self.0.registry.newest_first(after, limit.saturating_add(1), matches);
+        let more = runs.len() > limit;
+        runs.truncate(limit);
+        let after = runs.last().filter(|_| more).map(|run| run.id);
+        RunPage { runs: runs.iter().map(|run| run.view()).collect(), after }
     }
 
-    /// Asks for a run to be stopped. [`Self::wait`] tells when its program is dead. One that is over stays as it is.
-    ///
-    /// # Errors
-    /// [`Code::RunNotFound`].
-    pub fn cancel(&self, principal: &Principal, run: RunId) -> Result<RunView, Failure> {
-        let entry = self.entry(principal, run)?;
-        entry.run.cancel();
-        Ok(entry.view())
-    }
-
-    /// Sends a running program a piece of its standard input; `last` ends it. See [`Run::send_input`].
-    ///
-    /// # Errors
-    /// [`Code::RunNotFound`], [`Code::InputClosed`], [`Code::InputFull`], [`Code::TooLarge`].
-    pub async fn send_input(&self, principal: &Principal, run: RunId, bytes: Bytes, last: bool) -> Result<(), Failure> {
-        self.entry(principal, run)?.run.send_input(bytes, last).await
-    }
-
-    /// Waits until a run is over, at most so long; answers how it is then.
-    ///
-    /// # Errors
-    /// [`Code::RunNotFound`].
-    pub async fn wait(&self, principal: &Principal, run: RunId, at_most: Duration) -> Result<RunView, Failure> {
-        let entry = self.entry(principal, run)?;
-        let mut run = entry.run.clone();
-        let ended = async {
-            drop(run.finished().await);
-            events::ended(&entry.run.log).await;
-        };
-        drop(timeout(at_most, ended).await);
-        Ok(entry.view())
-    }
-
-    /// The events of a run from this number on: those that are kept, then each as it comes; ends after the last. What fell
-    /// out of the log before it was read stands there as one `Cut`, which counts all that the log has dropped so far.
-    ///
-    /// # Errors
-    /// [`Code::RunNotFound`].
-    pub fn events(&self, principal: &Principal, run: RunId, from: u64) -> Result<BoxStream<'static, Event>, Failure> {
-        self.entry(principal, run).map(|entry| events::stream(Arc::clone(&entry.run.log), from))
-    }
-
-    /// What a run printed after this event, as far as it is kept.
-    ///
-    /// # Errors
-    /// [`Code::RunNotFound`].
-    pub fn output(&self, principal: &Principal, run: RunId, after: u64) -> Result<(Captured, Captured), Failure> {
-        self.entry(principal, run).map(|entry| entry.output(after))
-    }
-
-    /// What a run printed after one event up to another, that included, as far as it is kept.
-    ///
-    /// # Errors
-    /// [`Code::RunNotFound`].
-    pub fn output_until(
-        &self,
-        principal: &Principal,
-        run: RunId,
-        after: u64,
-        last: u64,
-    ) -> Result<(Captured, Captured), Failure> {
-        self.entry(principal, run).map(|entry| entry.output_until(after, last))
-    }
-
-    /// What happens to all runs of a caller from now on; ends when the service does.
-    pub fn feed(&self, principal: &Principal) -> BoxStream<'static, FeedItem> {
-        feed::stream(self.0.notices.subscribe(), principal.clone(), self.0.over.clone())
+    /// The events of all runs of a caller from now on; ends when the service does.
+    pub fn feed(&self, who: &Principal) -> BoxStream<'static, FeedItem> {
+        self.0.feed.subscribe(who.clone())
     }
 
     /// The runners known now, ordered by language.
     pub fn runners(&self) -> Arc<[Runner]> {
-        self.0.executions.runners()
+        self.0.parts.catalog.all()
     }
 
-    /// Sandboxes that stand by for a runner.
+    /// Standbys of a runner.
     pub fn standing_by(&self, runner: &Runner) -> usize {
-        self.0.executions.standing_by(runner)
+        self.0.parts.standbys.standing_by(&runner.image)
     }
 
-    /// What becomes of a run whose caller goes away: what it asked for, else what is usual here.
-    pub fn policy(&self, detach: Option<bool>) -> Policy {
-        match detach {
-            Some(true) => Policy::Detached,
-            Some(false) => Policy::CancelWhenLeft,
-            None => self.0.policy,
-        }
+    /// The conversation's lock, if no run is under way or waits in it: none starts there while the value lives.
+    pub fn lock_if_idle(&self, conversation: &ConversationKey) -> Option<ConversationLock> {
+        self.0.parts.admission.lock_if_idle(conversation)
+    }
+
+    /// Slots and waiting runs.
+    pub fn load(&self) -> LoadStats {
+        self.0.parts.admission.crowd()
     }
 
     /// Runs that are waiting or running.
@@ -243,44 +255,57 @@ impl Runs {
         self.0.registry.under_way()
     }
 
-    /// Admits nothing more, lets runs end for a while, then cancels them, detached ones too; then ends every feed.
+    /// Admits nothing more, lets runs end within `grace`, then cancels them, detached ones too, and waits until each
+    /// has cleaned up; then ends every feed.
     pub async fn stop(&self, grace: Duration) {
-        self.0.executions.stop(grace).await;
-        self.0.followers.close();
-        self.0.followers.wait().await;
-        self.0.over.cancel();
+        self.0.stopping.cancel();
+        self.0.tasks.close();
+        if timeout(grace, self.0.tasks.wait()).await.is_err() {
+            warn!(runs = self.under_way(), "the server stops: running programs are cancelled");
+            self.0.cancel_all.cancel();
+            self.0.tasks.wait().await;
+        }
+        self.0.feed.close();
+    }
+}
+
+impl Inner {
+    fn check_running(&self) -> Result<(), Failure> {
+        if self.stopping.is_cancelled() {
+            return Err(Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment."));
+        }
+        Ok(())
     }
 
-    fn entry(&self, principal: &Principal, run: RunId) -> Result<Arc<Entry>, Failure> {
-        self.0.registry.get(run).filter(|entry| entry.conversation.owner == *principal).ok_or_else(|| {
-            let why = format!("runId: there is no run `{run}`, or it is no longer kept: run the program again.");
-            Failure::new(Code::RunNotFound, why)
+    fn limits(&self, request: &RunRequest) -> Limits {
+        let usual = &self.options.limits;
+        if request.conversation.owner.is_self_test() {
+            // Its sandbox is like any other; only the waiting time and the output are not what is tested.
+            return Limits {
+                wall_ms: usual.wall_ms.max(SELF_TEST_WALL_MS),
+                output_bytes_max: usual.output_bytes_max.max(SELF_TEST_OUTPUT_BYTES),
+                output_kept_bytes: usual.output_kept_bytes.max(SELF_TEST_OUTPUT_BYTES),
+                ..*usual
+            };
+        }
+        request.limits.map_or(*usual, |limits| limits.at_most(usual))
+    }
+
+    fn runner(&self, language: &Language) -> Result<Runner, Failure> {
+        self.parts.catalog.find(language).ok_or_else(|| {
+            let all = self.parts.catalog.all();
+            let known: Vec<_> = all.iter().map(|runner| runner.language.as_str()).collect();
+            let hint = if known.is_empty() {
+                "no runner image is installed; the operator builds them with ./build.sh".to_owned()
+            } else {
+                format!("installed are {}", known.join(", "))
+            };
+            Failure::new(Code::RunnerNotFound, format!("language: there is no runner for `{language}`; {hint}."))
         })
     }
 }
 
-/// Follows a run to its end. Ends by itself: every run ends, and the last event of its log says so.
-async fn follow(inner: Arc<Inner>, entry: Arc<Entry>) {
-    let mut newest = entry.run.log.subscribe();
-    let mut ticks = interval_at(Instant::now() + PROGRESS_EVERY, PROGRESS_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told = 0;
-    loop {
-        newest.mark_unchanged();
-        let facts = entry.run.log.facts();
-        let last = facts.ended_at.is_some();
-        if facts.newest > told {
-            // Without a reader this is an error, and none of ours.
-            drop(inner.notices.send(Notice::new(&entry, told + 1, last)));
-            told = facts.newest;
-        }
-        if last {
-            break;
-        }
-        tokio::select! {
-            changed = newest.changed() => if changed.is_err() { break },
-            _ = ticks.tick() => entry.run.log.progress(),
-        }
-    }
-    inner.registry.finished(&entry);
+/// The server's own failure, as clients see it.
+fn internal() -> Failure {
+    Failure::new(Code::Internal, "The server failed while it ran the program: its log says why.")
 }

@@ -17,8 +17,8 @@ use tracing::{info, warn};
 
 use self::inside::{Expected, Findings};
 use super::{
-    execution::{Executions, RunRequest},
     isolation::{IsolationState, Tested, Trial},
+    runs::{RunRequest, Runs},
 };
 use crate::{
     domain::{
@@ -39,10 +39,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// What a self-test is made of.
 pub struct SelfTestParts {
-    /// Starts the sandboxes of `executions`, by the runtime that is chosen here.
+    /// Starts the sandboxes of `runs`, by the runtime that is chosen here.
     pub engine: Arc<dyn Engine>,
     /// Runs the program, as it runs everybody's.
-    pub executions: Executions,
+    pub runs: Runs,
     /// The runners known now.
     pub catalog: Arc<Catalog>,
     /// Where the answer goes.
@@ -179,9 +179,12 @@ impl SelfTest {
 
     async fn ask(&self, runner: &Runner, program: &str) -> Result<Findings, Failure> {
         let conversation = ConversationKey::new(Principal::self_test(), ConversationId::fresh());
-        let mut request = RunRequest::new(conversation, runner.language.clone(), program.to_owned().into());
-        request.throw_away = true;
-        let report = self.0.executions.run(request).await?;
+        let request = RunRequest {
+            throw_away: true,
+            detach: Some(false),
+            ..RunRequest::new(conversation, runner.language.clone(), program.to_owned().into())
+        };
+        let report = self.0.runs.begin(request)?.finished().await?;
         let code = match report.outcome.ended {
             Ended::Exited { code: 0 } => return Ok(self.judged(&report.stdout.text)),
             Ended::Exited { .. } | Ended::Signaled { .. } => Code::RunnerFailed,

@@ -1,13 +1,12 @@
-//! A sandbox that runs and has no program yet.
+//! A sandbox that runs and has no program yet: what a standby hands over and a run attaches to.
 
 use super::frames::Decoder;
 use crate::ports::{engine::Sandbox, runner::Protocol};
 
-/// A running sandbox and, for a framed runner, what was read of its frames so far.
+/// A running sandbox and, for a framed runner, the decoder of its frames, which may hold a part of one.
 pub(crate) struct Started {
-    /// The sandbox.
     pub sandbox: Sandbox,
-    /// There for a framed runner.
+    /// For a framed runner.
     pub decoder: Option<Decoder>,
 }
 

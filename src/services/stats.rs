@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{execution::Executions, janitor::Janitor, standby::Standbys};
+use super::{janitor::Janitor, runs::Runs, standby::Standbys};
 use crate::ports::{observer::Standing, runner::Catalog};
 
 /// Looks at the services.
 #[derive(Clone)]
 pub struct StatsSnapshot {
-    executions: Executions,
+    runs: Runs,
     janitor: Janitor,
     standbys: Standbys,
     catalog: Arc<Catalog>,
@@ -16,18 +16,18 @@ pub struct StatsSnapshot {
 
 impl StatsSnapshot {
     /// Over these services.
-    pub fn new(executions: Executions, janitor: Janitor, standbys: Standbys, catalog: Arc<Catalog>) -> Self {
-        Self { executions, janitor, standbys, catalog }
+    pub fn new(runs: Runs, janitor: Janitor, standbys: Standbys, catalog: Arc<Catalog>) -> Self {
+        Self { runs, janitor, standbys, catalog }
     }
 
     /// What is the case now. Waits for nobody.
     pub fn now(&self) -> Standing {
-        let crowd = self.executions.crowd();
+        let load = self.runs.load();
         Standing {
-            slots: crowd.slots,
-            slots_taken: crowd.taken,
-            waiting: crowd.waiting,
-            under_way: self.executions.under_way(),
+            slots: load.slots,
+            slots_taken: load.taken,
+            waiting: load.waiting,
+            under_way: self.runs.under_way(),
             leased: self.janitor.leased(),
             unwanted: self.janitor.unwanted(),
             standbys: self.standbys.by_stage(),

@@ -1,6 +1,6 @@
-//! What ends a sandbox: the server's deadline, process 1 once the server is dead (at its closed streams or at its own deadline,
-//! whichever is first), process 1 at its own deadline alone while nothing closes and nobody kills, and the deadline on the label when
-//! its server never comes back.
+//! What ends a sandbox: the server's deadline; process 1 once the server is dead (at its closed streams or at its own
+//! deadline, whichever is first); process 1 at its own deadline while the server is frozen; and the deadline on the
+//! label when the server never comes back.
 
 use std::{
     sync::Arc,
@@ -26,9 +26,9 @@ use crate::support::{
     until,
 };
 
-/// The fake engine ends nothing by itself.
+/// The fake engine never ends a program by itself.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_servers_own() {
+async fn server_deadline_ends_a_program() {
     let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300")]).await;
     let run = server.run("a", "print before\nhang").await;
     let content = &run["structuredContent"];
@@ -36,9 +36,9 @@ async fn the_servers_own() {
     server.stop().await;
 }
 
-/// The server is killed, nobody starts it again, and the program refuses every signal that can be refused.
+/// The server is killed and not restarted, and the program ignores every signal that can be ignored.
 #[tokio::test(flavor = "multi_thread")]
-async fn that_of_process_1() {
+async fn process_1_ends_a_program_whose_server_was_killed() {
     let test = async |world: &World| {
         let wall = Duration::from_secs(4);
         let settings = [("SANDBOX_LIMITS__WALL_MS", "4000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")];
@@ -63,9 +63,9 @@ async fn that_of_process_1() {
     World::docker().await.hold(test).await;
 }
 
-/// The server stands still: its streams stay open, its clock does not go on, and nobody else ends what is not theirs.
+/// The server is frozen: its streams stay open and its deadline does not fire.
 #[tokio::test(flavor = "multi_thread")]
-async fn that_of_process_1_alone() {
+async fn process_1_ends_a_program_whose_server_is_frozen() {
     let test = async |world: &World| {
         let deadline = Duration::from_secs(4 + 2);
         let settings = [("SANDBOX_LIMITS__WALL_MS", "4000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")];
@@ -77,10 +77,10 @@ async fn that_of_process_1_alone() {
         let state = async || {
             let listed = world.engine.list().await.expect("a list");
             let mut ours = listed.iter().filter(|one| one.instance.to_string() == instance);
-            let id = ours.next().expect("nobody has removed it").id.to_string();
+            let id = ours.next().expect("it was not removed").id.to_string();
             docker().await.inspect_container(&id, None).await.expect("a container").state.expect("its state")
         };
-        assert_eq!(state().await.running, Some(true), "it goes on while its server stands still");
+        assert_eq!(state().await.running, Some(true), "it runs while its server is frozen");
         until("it has ended", async || state().await.running == Some(false)).await;
         let took = from.elapsed();
         assert!(server.is_frozen(), "the server had no part in it");
@@ -93,14 +93,14 @@ async fn that_of_process_1_alone() {
             let run = server.http.get(&run).bearer_auth(TOKEN).send().await.expect("an answer");
             run.json::<Value>().await.expect("JSON")["outcome"]["ended"].clone()
         };
-        until("the server tells of it", async || ended().await.is_string()).await;
+        until("the server reports the end", async || ended().await.is_string()).await;
         assert_eq!(ended().await, "timed_out");
         server.stop().await;
     };
     World::docker().await.hold(test).await;
 }
 
-/// Begins a program that refuses every signal it can and never ends; the run's address once it runs.
+/// Begins a program that ignores every signal it can and never ends; the run's URL once it runs.
 async fn begin(server: &Process) -> String {
     let code = "trap '' TERM INT HUP QUIT PIPE USR1 USR2; while :; do sleep 0.1; done";
     let body = json!({"language": "bash", "code": code, "wait": 0});
@@ -117,7 +117,7 @@ async fn begin(server: &Process) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn that_on_the_label() {
+async fn label_deadline_ends_sandboxes_of_a_lost_server() {
     let (engine, now) = (FakeEngine::default(), 1_000_000);
     let (ours, other) = (InstanceId::new(), InstanceId::new());
     let janitor = Janitor::new(Arc::new(engine.clone()), ours, Arc::new(ManualClock::at(now)));

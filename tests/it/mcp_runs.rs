@@ -1,14 +1,12 @@
-//! Runs through MCP that are left and come back to, watched and stopped; on the fake engine, in every era.
+//! Runs over MCP, detached, fetched again, watched and cancelled; on the fake engine, with clients of every protocol
+//! version.
 
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use mcp_sandbox_server::{
     domain::owner::{ConversationKey, Principal},
-    services::{
-        execution::RunRequest,
-        runs::{Policy, RunState},
-    },
+    services::runs::{RunRequest, RunState},
 };
 use reqwest::{RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -35,7 +33,7 @@ fn call(id: u64, arguments: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
 }
 
-/// The same call as clients of the stateless era make it.
+/// The same call from a client of the stateless protocol version.
 fn modern(server: &FakeServer, mut message: Value) -> RequestBuilder {
     message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
     message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
@@ -52,7 +50,7 @@ async fn begun(server: &FakeServer, code: &str) -> Value {
     result
 }
 
-/// How the newest run of a conversation ended, when it has.
+/// The outcome of a conversation's newest run, once it is over.
 fn ended(server: &FakeServer, conversation: &str) -> Option<&'static str> {
     let id = conversation.parse().expect("an id");
     let page = server.mcp.runs.list(&Principal::default(), Some(&id), None, 1);
@@ -70,7 +68,7 @@ async fn running(server: &FakeServer, conversation: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_outlasts_the_wait_is_fetched_whole() {
+async fn run_that_outlasts_the_wait_is_fetched_by_id() {
     let server = FakeServer::start().await;
     let gif = "GIF89a\u{1}\u{1}\u{1}\u{1}end";
     let left = begun(&server, &format!("print first\nsleep 1s\nwrite a.gif {gif}\nstderr oh\nprint last")).await;
@@ -86,10 +84,12 @@ async fn a_run_that_outlasts_the_wait_is_fetched_whole() {
         server.call("sandbox_get_run", json!({"runId": id, "afterEvent": after, "waitSeconds": wait})).await
     };
     // Until the first line is there; then only what comes after it.
-    let mut now = ask(0, 0).await;
-    while now["structuredContent"]["stdout"] == "" {
+    let mut now = Value::Null;
+    until("the first line is printed", async || {
         now = ask(0, 0).await;
-    }
+        now["structuredContent"]["stdout"] != ""
+    })
+    .await;
     assert_eq!((&now["structuredContent"]["state"], &now["isError"]), (&json!("running"), &json!(false)), "{now}");
     assert_eq!(now["structuredContent"]["stdout"], "first\n");
     assert!(text(&now).starts_with("first\n") && text(&now).contains("sandbox_get_run"), "{now}");
@@ -117,7 +117,7 @@ async fn a_run_that_outlasts_the_wait_is_fetched_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_is_cancelled_by_its_id_and_only_by_its_owner() {
+async fn only_its_owner_cancels_a_run_by_id() {
     let server = FakeServer::start().await;
     let left = begun(&server, "print before\nhang").await;
     let id = left["structuredContent"]["runId"].clone();
@@ -133,7 +133,7 @@ async fn a_run_is_cancelled_by_its_id_and_only_by_its_owner() {
     let (conversation, language) = ("c".parse().expect("an id"), "python".parse().expect("a language"));
     let request =
         RunRequest::new(ConversationKey::new(Principal::named("other"), conversation), language, "print secret".into());
-    let foreign = server.mcp.runs.create(request, Policy::Detached).expect("a run");
+    let foreign = server.mcp.runs.begin(request).expect("a run");
     foreign.finished().await.expect("a report");
     for run in [foreign.id().to_string(), format!("run-{}", "0".repeat(32))] {
         for tool in ["sandbox.get_run", "sandbox_cancel_run"] {
@@ -145,7 +145,7 @@ async fn a_run_is_cancelled_by_its_id_and_only_by_its_owner() {
     server.stop().await;
 }
 
-/// Begins a call, waits until its program runs, and goes away.
+/// Begins a call, waits until its program runs, and disconnects.
 async fn begin_and_leave(server: &FakeServer, conversation: &str, request: RequestBuilder) {
     let answer = async { request.send().await.expect("an answer").text().await };
     tokio::select! {
@@ -155,7 +155,7 @@ async fn begin_and_leave(server: &FakeServer, conversation: &str, request: Reque
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn going_away_does_what_the_setting_and_the_argument_say() {
+async fn disconnect_follows_the_setting_and_the_detach_argument() {
     for (setting, detach, verdict) in [
         ("cancel", None, "cancelled"),
         ("cancel", Some(true), "exited"),
@@ -181,7 +181,7 @@ async fn going_away_does_what_the_setting_and_the_argument_say() {
     }
 }
 
-/// Opens a session as clients of the handshake era do; answers its id.
+/// Opens a session as clients with a handshake do; returns its id.
 async fn open_session(server: &FakeServer) -> String {
     let opening = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}});
@@ -199,7 +199,7 @@ fn in_session(server: &FakeServer, session: &str, message: &Value) -> RequestBui
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_clients_word_stops_even_a_run_that_goes_on_without_it() {
+async fn cancelled_notification_stops_a_detached_run() {
     let server = FakeServer::start().await;
     let (session, other) = (open_session(&server).await, open_session(&server).await);
     let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
@@ -218,7 +218,7 @@ async fn a_clients_word_stops_even_a_run_that_goes_on_without_it() {
         until("its sandbox is gone", async || server.engine.live().is_empty()).await;
         drop(stream);
     }
-    // The end of a session is a going away: who detached is not stopped by it.
+    // The end of a session is a disconnect: it does not stop a detached run.
     let message = call(1, &json!({"code": "sleep 500ms\nprint done", "detach": true}));
     let stream = in_session(&server, &session, &message).send().await.expect("a stream");
     running(&server, "c1").await;
@@ -259,7 +259,7 @@ impl Stream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_is_told_as_it_is_printed() {
+async fn output_is_sent_as_progress_while_the_program_runs() {
     let server = FakeServer::start().await;
     let code = "print one\nsleep 300ms\nstderr two\nsleep 300ms\nprint three\nflood 100000\nsleep 300ms";
     let mut message = call(1, &json!({"code": code}));
@@ -286,7 +286,7 @@ async fn output_is_told_as_it_is_printed() {
         assert!(told[2..].iter().any(|text| text.starts_with("[… some output is left out")), "{told:?}");
         assert_eq!(result["structuredContent"]["figures"]["stdoutBytes"], 100_010, "{told:?}");
     }
-    // Who takes one answer gets one, whatever it asked for.
+    // A client that accepts only JSON gets one answer, whatever it requested.
     let plain = server.post(message.to_string()).header("accept", "application/json").send().await.expect("an answer");
     assert_eq!(plain.headers()["content-type"], "application/json");
     assert_eq!(plain.json::<Value>().await.expect("JSON")["result"]["structuredContent"]["stderr"], "two\n");
@@ -298,7 +298,7 @@ fn feed(server: &FakeServer) -> RequestBuilder {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_feed_tells_of_every_run_of_the_token() {
+async fn feed_reports_every_run_of_the_token() {
     let server = FakeServer::start().await;
     let open = server.http.get(format!("http://{}/mcp/events", server.address)).send().await.expect("an answer");
     assert_eq!(open.status(), 401);
@@ -331,7 +331,7 @@ async fn the_feed_tells_of_every_run_of_the_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_that_sleep_cost_the_runs_nothing() {
+async fn readers_that_do_not_read_do_not_slow_runs() {
     let server = FakeServer::start().await;
     // More than the sockets between them hold, several times.
     let code = "flood 12000000";
@@ -358,7 +358,7 @@ async fn readers_that_sleep_cost_the_runs_nothing() {
     drop(never);
 }
 
-/// Numbers that look random and are the same each time (the constants of Numerical Recipes).
+/// Pseudorandom numbers, the same in each run (the constants of Numerical Recipes).
 struct Chance(u32);
 
 impl Chance {
@@ -369,7 +369,7 @@ impl Chance {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_vanish_at_random_moments_leave_nothing() {
+async fn clients_that_disconnect_at_random_leave_nothing() {
     let clients = if std::env::var_os("LONG").is_some() { 1000 } else { 100 };
     let server =
         FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "3000"), ("SANDBOX_ADMISSION__QUEUE_MAX", "2000")]).await;

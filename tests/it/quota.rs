@@ -166,7 +166,7 @@ async fn what_was_used_longest_ago_leaves_first_and_nothing_that_is_in_use() {
     let run: Value = call.json(&hang).send().await.expect("an answer").json().await.expect("JSON");
     let run_id = run["runId"].as_str().expect("an id").parse().expect("an id");
     until("it runs", async || {
-        let view = server.mcp.runs.get(&owner, run_id).expect("a run");
+        let view = server.mcp.runs.get(&owner, run_id).expect("a run").view();
         view.state == mcp_sandbox_server::services::runs::RunState::Running
     })
     .await;
@@ -181,7 +181,7 @@ async fn what_was_used_longest_ago_leaves_first_and_nothing_that_is_in_use() {
     server.used_ago("busy", DAY * 40);
     server.used_ago("new", DAY * 29);
     assert_eq!(server.retention.round().await, Ok(0), "busy runs, new is not old enough");
-    server.mcp.runs.cancel(&owner, run_id).expect("cancelled");
+    server.mcp.runs.get(&owner, run_id).expect("a run").cancel();
     until("its turn is over", async || {
         server.used_ago("busy", DAY * 40);
         server.retention.round().await == Ok(1)

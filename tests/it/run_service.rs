@@ -11,14 +11,11 @@ use mcp_sandbox_server::{
         outcome::Ended,
         owner::{ConversationKey, Principal},
     },
-    services::{
-        execution::RunRequest,
-        runs::{FeedItem, Policy, RunHandle, RunState, Runs},
-    },
+    services::runs::{FeedItem, RunHandle, RunRequest, RunState, Runs},
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::fake_server::FakeServer;
+use crate::support::{fake_server::FakeServer, until};
 
 const LONG: Duration = Duration::from_mins(1);
 
@@ -26,15 +23,14 @@ fn owner() -> Principal {
     Principal::default()
 }
 
-fn begin_as(runs: &Runs, principal: &Principal, conversation: &str, code: &str, policy: Policy) -> RunHandle {
+fn begin_with(runs: &Runs, conversation: &str, code: &str, detach: Option<bool>) -> RunHandle {
     let (conversation, language) = (conversation.parse().expect("an id"), "python".parse().expect("a language"));
-    let request =
-        RunRequest::new(ConversationKey::new(principal.clone(), conversation), language, code.to_owned().into());
-    runs.create(request, policy).expect("a run")
+    let request = RunRequest::new(ConversationKey::new(owner(), conversation), language, code.to_owned().into());
+    runs.begin(RunRequest { detach, ..request }).expect("a run")
 }
 
 fn begin(runs: &Runs, conversation: &str, code: &str) -> RunHandle {
-    begin_as(runs, &owner(), conversation, code, Policy::Detached)
+    begin_with(runs, conversation, code, Some(true))
 }
 
 fn words(events: &[Event]) -> Vec<&'static str> {
@@ -52,16 +48,16 @@ fn words(events: &[Event]) -> Vec<&'static str> {
 }
 
 async fn ended(runs: &Runs, run: RunId) -> Ended {
-    let view = runs.wait(&owner(), run, LONG).await.expect("a run");
+    let view = runs.get(&owner(), run).expect("a run").wait(LONG).await;
     view.result.expect("it is over").expect("a report").outcome.ended
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_come_while_the_program_runs_and_again_from_any_number() {
+async fn events_are_streamed_live_and_again_from_any_number() {
     let server = FakeServer::start().await;
     let runs = &server.mcp.runs;
     let handle = begin(runs, "events", "print first\nsleep 200ms\nstderr oh\nwrite a.txt x");
-    let mut live = runs.events(&owner(), handle.id(), 0).expect("a stream");
+    let mut live = handle.events(0);
     let mut events = Vec::new();
     while let Some(event) = live.next().await {
         if matches!(event.kind, EventKind::Output(..)) && events.len() == 2 {
@@ -71,46 +67,50 @@ async fn events_come_while_the_program_runs_and_again_from_any_number() {
     }
     assert_eq!(words(&events), ["queued", "started", "output", "output", "file", "finished"]);
     assert!(events.iter().zip(1..).all(|(event, number)| event.number == number));
-    let view = runs.get(&owner(), handle.id()).expect("a run");
+    let run = runs.get(&owner(), handle.id()).expect("a run");
+    let view = run.view();
     assert_eq!((view.state, view.newest), (RunState::Finished, 6), "who read of the end finds it");
     for from in 0..9 {
-        let again: Vec<_> = runs.events(&owner(), handle.id(), from).expect("a stream").collect().await;
+        let again: Vec<_> = run.events(from).collect().await;
         let numbers: Vec<_> = again.iter().map(|event| event.number).collect();
         assert_eq!(numbers, (from.max(1)..=6).collect::<Vec<_>>());
     }
-    let (stdout, stderr) = runs.output(&owner(), handle.id(), 3).expect("output");
+    let (stdout, stderr) = run.output(3, u64::MAX);
+    let (early, none) = run.output(0, 3);
+    assert_eq!((early.text.as_str(), none.text.as_str()), ("first\n", ""));
     assert_eq!((stdout.text.as_str(), stderr.text.as_str()), ("", "oh\n"));
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leaving_does_what_the_policy_says() {
+async fn dropped_handle_cancels_a_run_that_is_not_detached() {
     let server = FakeServer::start().await;
     let runs = &server.mcp.runs;
-    let left = begin_as(runs, &owner(), "left", "hang", Policy::CancelWhenLeft);
-    let kept = begin_as(runs, &owner(), "kept", "sleep 100ms\nprint done", Policy::CancelWhenLeft);
+    let left = begin_with(runs, "left", "hang", Some(false));
+    let kept = begin_with(runs, "kept", "sleep 100ms\nprint done", None);
     let (left_id, kept_id) = (left.id(), kept.id());
     kept.detach();
     drop(left);
     assert_eq!(ended(runs, left_id).await, Ended::Cancelled);
     assert_eq!(ended(runs, kept_id).await, Ended::Exited { code: 0 });
     let asked = begin(runs, "asked", "hang");
-    runs.cancel(&owner(), asked.id()).expect("a run");
+    runs.get(&owner(), asked.id()).expect("a run").cancel();
     assert_eq!(ended(runs, asked.id()).await, Ended::Cancelled);
-    runs.cancel(&owner(), kept_id).expect("a run that is over stays as it is");
+    // A run that is over stays as it is.
+    runs.get(&owner(), kept_id).expect("a run").cancel();
     assert_eq!(ended(runs, kept_id).await, Ended::Exited { code: 0 });
     let waited = begin(runs, "waited", "hang");
-    let view = runs.wait(&owner(), waited.id(), Duration::from_millis(20)).await.expect("a run");
+    let view = waited.wait(Duration::from_millis(20)).await;
     assert!(view.result.is_none());
     // The stop of the server cancels the detached run, and its reader comes to an end.
-    let events = runs.events(&owner(), waited.id(), 0).expect("a stream");
+    let events = waited.events(0);
     server.stop().await;
     let events: Vec<_> = events.collect().await;
     assert_eq!(words(&events).last(), Some(&"finished"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_sees_the_runs_of_another() {
+async fn runs_of_another_owner_are_not_found() {
     let server = FakeServer::start().await;
     let runs = &server.mcp.runs;
     let other = Principal::named("other");
@@ -119,11 +119,7 @@ async fn nobody_sees_the_runs_of_another() {
     let mut feed = runs.feed(&other);
     begin(runs, "mine", "print secret").finished().await.expect("a report");
     for run in [handle.id(), RunId::new()] {
-        assert_eq!(runs.get(&other, run).expect_err("foreign").code, Code::RunNotFound);
-        assert_eq!(runs.cancel(&other, run).expect_err("foreign").code, Code::RunNotFound);
-        assert_eq!(runs.wait(&other, run, LONG).await.expect_err("foreign").code, Code::RunNotFound);
-        assert_eq!(runs.output(&other, run, 0).expect_err("foreign").code, Code::RunNotFound);
-        assert!(runs.events(&other, run, 0).is_err());
+        assert_eq!(runs.get(&other, run).err().map(|failure| failure.code), Some(Code::RunNotFound));
     }
     assert!(runs.list(&other, None, None, 10).runs.is_empty());
     assert!(feed.next().now_or_never().is_none(), "the feed is silent");
@@ -158,7 +154,7 @@ async fn runs_are_listed_newest_first_page_by_page() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_over_is_remembered_within_bounds_and_what_runs_always() {
+async fn finished_runs_are_kept_within_bounds() {
     let server = FakeServer::with(&[("SANDBOX_RUNS__KEPT_MAX", "3"), ("SANDBOX_RUNS__KEPT_BYTES", "300000")]).await;
     let runs = &server.mcp.runs;
     let running = begin(runs, "running", "hang");
@@ -168,29 +164,28 @@ async fn what_is_over_is_remembered_within_bounds_and_what_runs_always() {
         ended(runs, handle.id()).await;
         over.push(handle.id());
     }
-    let remembered = async || runs.list(&owner(), None, None, 100).runs.len() == 4;
-    crate::support::until("three are remembered, and the one that runs", remembered).await;
-    assert_eq!(runs.get(&owner(), over[0]).expect_err("gone").code, Code::RunNotFound);
+    let kept = async || runs.list(&owner(), None, None, 100).runs.len() == 4;
+    until("three are kept, and the one that runs", kept).await;
+    assert_eq!(runs.get(&owner(), over[0]).err().map(|failure| failure.code), Some(Code::RunNotFound));
     assert!(runs.get(&owner(), over[4]).is_ok() && runs.get(&owner(), running.id()).is_ok());
     let large = begin(runs, "large", "flood 200000");
     ended(runs, large.id()).await;
-    crate::support::until("the small ones made room", async || runs.list(&owner(), None, None, 100).runs.len() == 2)
-        .await;
+    until("the small ones made room", async || runs.list(&owner(), None, None, 100).runs.len() == 2).await;
     assert!(runs.get(&owner(), large.id()).is_ok(), "the newest stays, however large");
     assert_eq!(runs.under_way(), 1);
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_cost_the_run_nothing_and_one_that_sleeps_is_told_what_it_missed() {
+async fn slow_readers_do_not_slow_the_run_and_get_a_cut() {
     let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "600000")]).await;
     let runs = server.mcp.runs.clone();
     let lines = "print 0123456789\n".repeat(6_000);
     let handle = begin(&runs, "many", &format!("sleep 50ms\n{lines}print end"));
-    let mut sleeper = runs.events(&owner(), handle.id(), 0).expect("a stream");
+    let mut sleeper = handle.events(0);
     let mut silent = runs.feed(&owner());
     let readers = (0..200).map(|_| {
-        let events = runs.events(&owner(), handle.id(), 0).expect("a stream");
+        let events = handle.events(0);
         tokio::spawn(events.collect::<Vec<_>>())
     });
     let readers: Vec<_> = readers.collect();
@@ -224,11 +219,11 @@ async fn readers_cost_the_run_nothing_and_one_that_sleeps_is_told_what_it_missed
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queued_run_tells_its_place_and_can_be_cancelled_there() {
+async fn queued_run_reports_its_position_and_can_be_cancelled() {
     let server = FakeServer::with(&[("SANDBOX_ADMISSION__SLOTS", "1")]).await;
     let runs = &server.mcp.runs;
     let first = begin(runs, "a", "hang");
-    crate::support::until("it runs", async || first.view().state == RunState::Running).await;
+    until("it runs", async || first.view().state == RunState::Running).await;
     let (second, third) = (begin(runs, "b", "print b"), begin(runs, "c", "print c"));
     assert_eq!(second.view().state, RunState::Queued { position: Some(1) });
     assert_eq!(third.view().state, RunState::Queued { position: Some(2) });
@@ -240,5 +235,30 @@ async fn a_queued_run_tells_its_place_and_can_be_cancelled_there() {
     first.cancel();
     assert_eq!(ended(runs, third.id()).await, Ended::Exited { code: 0 });
     assert_eq!(server.engine.started().len(), 2, "what was cancelled in the line was never started");
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancel_ends_a_run_that_waits_for_a_starting_standby() {
+    let server = FakeServer::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "1"), ("SANDBOX_STANDBY__NAMELESS_MAX", "0")]).await;
+    let runs = &server.mcp.runs;
+    let start = Duration::from_secs(50);
+    let first = begin(runs, "a", "sleep 1s");
+    until("the program runs", async || first.view().state == RunState::Running).await;
+    server.engine.delay_starts(start);
+    first.finished().await.expect("a report");
+    until("its standby is starting", async || server.engine.attempts() == 2).await;
+    let waiting = begin(runs, "a", "print x");
+    until("it waits for the standby", async || waiting.view().state == RunState::Queued { position: None }).await;
+    sleep(Duration::from_secs(1)).await;
+    let cancelled = Instant::now();
+    waiting.cancel();
+    let report = waiting.finished().await.expect("a report");
+    assert_eq!((report.outcome.ended, server.engine.attempts()), (Ended::Cancelled, 2));
+    assert!(cancelled.elapsed() < Duration::from_secs(1), "{:?}", cancelled.elapsed());
+    // The start goes on to its end, and its sandbox is destroyed.
+    let late = server.engine.started()[1];
+    sleep(start).await;
+    until("the late sandbox is gone", async || !server.engine.live().contains(&late)).await;
     server.stop().await;
 }

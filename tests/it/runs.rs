@@ -1,8 +1,8 @@
-//! Programs in, output and links out: the main job, on real Docker, through the contract's bare call.
+//! Programs in, output and links out, on real Docker, through the bare call of `tools/call`.
 
 use serde_json::{Value, json};
 
-use crate::support::Server;
+use crate::support::{Server, until};
 
 fn ended(result: &Value) -> &str {
     result["structuredContent"]["outcome"]["ended"].as_str().unwrap_or("(none)")
@@ -13,7 +13,7 @@ fn stdout(result: &Value) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_contracts_call_answers_hello_in_every_language() {
+async fn run_code_answers_hello_in_every_language() {
     let server = Server::start().await;
     for (language, code) in [
         ("python", "print(\"Hello!\")"),
@@ -33,7 +33,7 @@ async fn the_contracts_call_answers_hello_in_every_language() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failing_program_is_a_result_with_the_users_own_lines() {
+async fn failing_program_is_a_result_with_its_own_traceback() {
     let server = Server::start().await;
     let result = server.run("test", "python", "x = 1\n\ndef f():\n    return 1 / 0\n\nf()\n").await;
     assert_eq!(result["isError"], true);
@@ -51,7 +51,7 @@ async fn a_failing_program_is_a_result_with_the_users_own_lines() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_written_file_comes_back_by_a_link_without_a_token() {
+async fn written_file_is_downloaded_by_link_without_token() {
     let server = Server::start().await;
     let code = "import pandas as pd\npd.DataFrame({'a': [1, 2], 'b': ['x', 'ÿ']}).to_csv('out.csv', index=False)";
     let result = server.run("files-1", "python", code).await;
@@ -71,7 +71,7 @@ async fn a_written_file_comes_back_by_a_link_without_a_token() {
     let on_disk = std::fs::read(server.root.join("files-1/files/out.csv")).expect("the file");
     assert_eq!((&bytes[..], on_disk.as_slice()), ("a,b\n1,x\n2,ÿ\n".as_bytes(), "a,b\n1,x\n2,ÿ\n".as_bytes()));
     altered_links_are_refused(&server, url).await;
-    // The next run sees the file, and nothing of it is called changed.
+    // The next run sees the file and reports it as unchanged.
     let result = server.run("files-1", "bash", "cat out.csv | head -1; echo more > second.txt").await;
     assert_eq!(stdout(&result), "a,b\n");
     let files = result["structuredContent"]["files"].as_array().expect("files");
@@ -106,7 +106,7 @@ async fn altered_links_are_refused(server: &Server, url: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_figure_left_open_is_saved_and_shown() {
+async fn open_figure_is_saved_and_shown() {
     let server = Server::start().await;
     let code = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])";
     let result = server.run("chart", "python", code).await;
@@ -121,7 +121,7 @@ async fn a_figure_left_open_is_saved_and_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_limit_has_its_verdict_in_time_and_leaves_nothing() {
+async fn every_limit_ends_the_program_in_time_and_leaves_nothing() {
     let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "5000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
     let limit_and_two = std::time::Duration::from_secs(7);
     for (language, code, expected) in [
@@ -149,34 +149,28 @@ async fn every_limit_has_its_verdict_in_time_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_goes_away_ends_its_run() {
+async fn disconnect_cancels_the_run() {
     let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sandbox.run_code",
         "arguments": {"conversationId": "gone", "language": "bash", "code": "touch begun; sleep 1000"}}});
     let request = server.http.post(server.url("/mcp")).bearer_auth(super::support::server::TOKEN).json(&call);
     let begun = server.root.join("gone/files/begun");
-    let watch = async {
-        while !begun.exists() {
-            tokio::task::yield_now().await;
-        }
-    };
     tokio::select! {
         answer = request.send() => panic!("answered: {answer:?}"),
-        () = watch => {}
+        () = until("the program runs", async || begun.exists()) => {}
     }
     // The request is dropped here, and with it the connection.
-    while server.janitor.leased() > 0 {
-        tokio::task::yield_now().await;
-    }
+    until("the run holds no sandbox", async || server.janitor.leased() == 0).await;
     server.janitor.idle().await;
     assert_eq!(server.containers().await, 0);
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_the_host_is_inside() {
+async fn sandbox_contains_nothing_of_the_host() {
     let server = Server::start().await;
-    let code = "id -u; id -g; env | sort; ls /sys/class/net; touch /x 2>&1; pwd; grep -E '^(CapBnd|NoNewPrivs|Seccomp):' /proc/self/status";
+    let code = "id -u; id -g; env | sort; ls /sys/class/net; touch /x 2>&1; pwd; \
+                grep -E '^(CapBnd|NoNewPrivs|Seccomp):' /proc/self/status";
     let result = server.run("inside", "bash", code).await;
     let text = stdout(&result);
     assert!(text.starts_with("1000\n1000\n"), "{text}");

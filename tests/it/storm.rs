@@ -1,5 +1,5 @@
-//! An engine that resets, stalls, truncates and lies: every run is answered in time and truthfully, no program runs twice,
-//! and when the storm is over every place, slot, lease and sandbox is back.
+//! An engine that resets, stalls, truncates and lies: every run is answered in time and truthfully, no program runs
+//! twice, and afterwards every place, slot, lease and sandbox is free.
 //!
 //! On the fake engine, in tokio's own time. A failure names its seed: `STORM_SEED=7 cargo test --test it storm::`.
 
@@ -12,10 +12,7 @@ use mcp_sandbox_server::{
         outcome::Ended,
         owner::{ConversationKey, Principal},
     },
-    services::{
-        execution::{Report, RunRequest},
-        runs::{Policy, RunHandle, RunState},
-    },
+    services::runs::{Report, RunHandle, RunRequest, RunState},
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -48,17 +45,17 @@ fn begin(server: &FakeServer, n: usize, program: String) -> RunHandle {
     let language = "python".parse().expect("a language");
     let request =
         RunRequest::new(ConversationKey::new(Principal::default(), conversation(n)), language, program.into());
-    server.mcp.runs.create(request, Policy::Detached).expect("there is a place")
+    server.mcp.runs.begin(RunRequest { detach: Some(true), ..request }).expect("there is a place")
 }
 
-/// What the program of run `n` has written, however its run was judged.
+/// What the program of run `n` has written, whatever its outcome.
 fn written(server: &FakeServer, n: usize) -> String {
     let path = server.root.join(conversation(n).as_str()).join("files").join(format!("log-{n}"));
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
 fn check_success(report: &Report, n: usize, written: &str) {
-    assert_eq!(written, "12", "run {n} is told to have ended well");
+    assert_eq!(written, "12", "run {n} is reported as successful");
     assert_eq!((report.stdout.text.as_str(), report.stdout.truncated), ("begin\nend\n", false), "run {n}");
     assert!(report.files.files.iter().any(|file| file.path == format!("log-{n}")), "run {n}: {:?}", report.files);
 }
@@ -97,12 +94,12 @@ async fn every_run_is_answered_truthfully_and_nothing_leaks() {
         *words.entry(*word).or_insert(0) += 1;
     }
     println!("{words:?}, slowest answer {:?}", ends.iter().map(|(_, took)| took).max());
-    // A storm that breaks nothing, or everything, would show nothing.
+    // A storm that breaks nothing, or everything, would prove nothing.
     for word in ["exited", "engine_lost", "engine_unavailable", "engine_failed"] {
         assert!(words.contains_key(word), "seed {seed}: no run ended as {word}");
     }
-    // None of the programs takes so long: it was the engine that did not tell of their ends.
-    assert!(!words.contains_key("timed_out"), "seed {seed}: a program is blamed: {words:?}");
+    // None of the programs takes so long: the engine did not report their ends.
+    assert!(!words.contains_key("timed_out"), "seed {seed}: reported as the program's failure: {words:?}");
     for n in 0..runs {
         let written = written(&server, n);
         assert!(
@@ -114,9 +111,9 @@ async fn every_run_is_answered_truthfully_and_nothing_leaks() {
     server.stop().await;
 }
 
-/// An engine that is away is not asked without end for sandboxes that stand by, and they are back when it is.
+/// An engine that is away gets a bounded number of starts for standbys, and they are refilled when it is back.
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_is_away_is_left_alone() {
+async fn an_engine_that_is_away_gets_few_starts() {
     let server = FakeServer::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "2"), ("SANDBOX_STANDBY__NAMELESS_MAX", "1")]).await;
     let run = async |n: usize| timeout(ANSWER_MAX, begin(&server, n, "print x".to_owned()).finished()).await;
     for n in [0, 1] {
@@ -145,9 +142,9 @@ async fn everything_is_back(server: &FakeServer) {
         all.iter().filter(|run| run.view().state == RunState::Running).count() == SLOTS
     })
     .await;
-    // However they end: a sandbox that was started in the storm and stood by is as bad as it was born.
+    // Whatever their outcome: a standby that was started in the storm keeps its faults.
     drop(timeout(ANSWER_MAX, join_all(all.iter().map(|run| run.finished().boxed()))).await.expect("all are answered"));
-    // What a lie has left is found by the janitor's next round; the rest is somebody's who stands by.
+    // The janitor's next round finds what a false answer has left; the rest is leased by standbys.
     until("nothing unwanted is left", async || {
         server.janitor.idle().await;
         server.engine.live().len() <= server.janitor.leased()

@@ -19,7 +19,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 31] = [
+const NEIGHBOURS: [(&str, &[&str]); 30] = [
     ("adapters::audit", &[]),
     ("adapters::engine", &[]),
     ("adapters::metrics", &[]),
@@ -37,18 +37,17 @@ const NEIGHBOURS: [(&str, &[&str]); 31] = [
     ("services::files", &["janitor", "quota", "trash"]),
     ("services::quota", &["janitor"]),
     ("services::trash", &["janitor"]),
-    ("services::retention", &["execution", "files"]),
+    ("services::retention", &["files", "runs"]),
     ("services::isolation", &[]),
-    ("services::self_test", &["execution", "isolation"]),
+    ("services::self_test", &["isolation", "runs"]),
     ("services::readiness", &["isolation", "stats"]),
     ("services::frames", &[]),
     ("services::started", &["frames"]),
     ("services::standby", &["frames", "janitor", "isolation", "started"]),
-    ("services::execution", &["admission", "files", "frames", "janitor", "isolation", "standby", "started"]),
-    ("services::runs", &["execution"]),
+    ("services::runs", &["admission", "files", "frames", "janitor", "isolation", "standby", "started"]),
     ("services::idempotency", &["runs"]),
-    ("services::conversations", &["execution", "files"]),
-    ("services::stats", &["execution", "janitor", "standby"]),
+    ("services::conversations", &["files", "runs"]),
+    ("services::stats", &["janitor", "runs", "standby"]),
     ("api::schema", &[]),
     ("api::mcp", &["schema"]),
 ];
@@ -75,7 +74,7 @@ const LINES_MAX: usize = 700;
 const LINES_USUAL_MAX: usize = 400;
 
 struct Source {
-    /// Below `src/`, without the ending: `services/execution/log`.
+    /// Below `src/`, without the ending: `services/runs/log`.
     name: String,
     text: String,
 }

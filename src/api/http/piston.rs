@@ -37,10 +37,7 @@ use crate::{
         trace::TraceContext,
     },
     ports::runner::Runner,
-    services::{
-        execution::RunRequest,
-        runs::{Policy, Runs},
-    },
+    services::runs::{RunRequest, Runs},
 };
 
 /// What the surface is made of.
@@ -175,10 +172,11 @@ async fn execute(
         limits: Some(asked.limits),
         files: asked.files,
         throw_away: true,
+        detach: Some(false),
         within: trace.map(|trace| trace.0),
         ..RunRequest::new(ConversationKey::new(who, ConversationId::fresh()), runner.language.clone(), asked.program)
     };
-    let handle = runs.create(request, Policy::CancelWhenLeft)?;
+    let handle = runs.begin(request)?;
     let report = handle.finished().await?;
     let events = handle.events(0).collect().await;
     Ok(Json(Executed::new(&report, events, version(&runner).to_string())))

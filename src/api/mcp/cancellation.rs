@@ -9,8 +9,6 @@ use std::{
 use rmcp::{RoleServer, model::RequestId, service::RequestContext};
 use tokio_util::sync::CancellationToken;
 
-use crate::services::runs::Policy;
-
 /// The calls of one client that are under way. A clone is the same calls.
 #[derive(Clone, Default)]
 pub(super) struct Calls(Arc<Mutex<HashMap<RequestId, CancellationToken>>>);
@@ -54,11 +52,8 @@ impl Calls {
 
 impl Call {
     /// Waits until the run of this call is to be stopped.
-    pub(super) async fn ended(&self, policy: Policy) {
-        match policy {
-            Policy::CancelWhenLeft => self.left.cancelled().await,
-            Policy::Detached => self.told.cancelled().await,
-        }
+    pub(super) async fn ended(&self, detached: bool) {
+        if detached { self.told.cancelled().await } else { self.left.cancelled().await }
     }
 
     /// Waits until nobody waits for this call any more.

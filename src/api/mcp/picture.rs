@@ -9,8 +9,8 @@ use super::McpOptions;
 use crate::{
     ports::store::SafePath,
     services::{
-        execution::Report,
         files::{Change, FileEntry, Files},
+        runs::Report,
     },
 };
 

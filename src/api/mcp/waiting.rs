@@ -20,11 +20,8 @@ use crate::{
         },
         report::RunReport,
     },
-    domain::{error::Failure, id::RunId},
-    services::{
-        execution::RunRequest,
-        runs::{RunState, RunView},
-    },
+    domain::error::Failure,
+    services::runs::{Run, RunRequest, RunState, RunView},
 };
 
 /// How long a program that is being stopped is waited for: longer than an engine takes that works.
@@ -42,19 +39,19 @@ impl McpParts {
         asked: Asked<'_>,
     ) -> Result<CallToolResult, Failure> {
         let RunCode { conversation, language, code, wait, detach } = RunCode::parse(arguments)?;
-        let request = RunRequest { within: caller.trace, ..RunRequest::new(caller.key(conversation), language, code) };
-        let policy = self.runs.policy(detach);
-        let run = self.runs.create(request, policy)?;
+        let request = RunRequest::new(caller.key(conversation), language, code);
+        let run = self.runs.begin(RunRequest { within: caller.trace, detach, ..request })?;
         let view = tokio::select! {
-            view = self.watch(caller, run.id(), 0, wait, asked) => view?,
+            view = self.watch(&run, 0, wait, asked) => view,
             // rmcp does not drop a call that is given up, so it is waited for until the program is dead.
-            () = call.ended(policy) => self.stop(caller, run.id()).await?,
+            () = call.ended(run.is_detached()) => stop(&run).await,
         };
+        let answer = self.answer(caller, &run, &view, 0).await;
         if view.state != RunState::Finished {
-            // Whoever did not wait for the end is told where to find it.
+            // The answer of a call that does not wait for the end says how to come back.
             run.detach();
         }
-        self.answer(caller, &view, 0).await
+        answer
     }
 
     pub(super) async fn get_run(
@@ -65,40 +62,28 @@ impl McpParts {
         asked: Asked<'_>,
     ) -> Result<CallToolResult, Failure> {
         let GetRun { run, after_event, wait } = GetRun::parse(arguments)?;
+        let run = self.runs.get(&caller.principal, run)?;
         let view = tokio::select! {
-            view = self.watch(caller, run, after_event, wait, asked) => view?,
+            view = self.watch(&run, after_event, wait, asked) => view,
             // Who gives up looking does not stop the run.
-            () = call.left() => self.runs.get(&caller.principal, run)?,
+            () = call.left() => run.view(),
         };
-        self.answer(caller, &view, after_event).await
+        self.answer(caller, &run, &view, after_event).await
     }
 
     pub(super) async fn cancel_run(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         let CancelRun { run } = CancelRun::parse(arguments)?;
-        let view = self.stop(caller, run).await?;
-        let mut result = self.answer(caller, &view, 0).await?;
+        let run = self.runs.get(&caller.principal, run)?;
+        let mut result = self.answer(caller, &run, &stop(&run).await, 0).await?;
         // The program did not succeed, but the call did what it was asked for.
         result.is_error = Some(false);
         Ok(result)
     }
 
-    async fn stop(&self, caller: &Caller, run: RunId) -> Result<RunView, Failure> {
-        self.runs.cancel(&caller.principal, run)?;
-        self.runs.wait(&caller.principal, run, STOP_WAIT).await
-    }
-
     /// Waits for the end and tells, meanwhile, what is printed.
-    async fn watch(
-        &self,
-        caller: &Caller,
-        run: RunId,
-        after_event: u64,
-        wait: Option<Duration>,
-        asked: Asked<'_>,
-    ) -> Result<RunView, Failure> {
-        let events = self.runs.events(&caller.principal, run, after_event.saturating_add(1))?;
-        let mut progress = Progress::of(asked, events);
-        let over = self.runs.wait(&caller.principal, run, wait.unwrap_or(self.options.wait_default));
+    async fn watch(&self, run: &Run, after_event: u64, wait: Option<Duration>, asked: Asked<'_>) -> RunView {
+        let mut progress = Progress::of(asked, run.events(after_event.saturating_add(1)));
+        let over = run.wait(wait.unwrap_or(self.options.wait_default));
         let mut over = std::pin::pin!(over);
         loop {
             tokio::select! {
@@ -109,7 +94,13 @@ impl McpParts {
         }
     }
 
-    async fn answer(&self, caller: &Caller, view: &RunView, after_event: u64) -> Result<CallToolResult, Failure> {
+    async fn answer(
+        &self,
+        caller: &Caller,
+        run: &Run,
+        view: &RunView,
+        after_event: u64,
+    ) -> Result<CallToolResult, Failure> {
         match &view.result {
             Some(Ok(report)) => {
                 let pictures = picture::of_run(&self.files, &self.options, report).await;
@@ -117,9 +108,14 @@ impl McpParts {
             }
             Some(Err(failure)) => Err(failure.clone()),
             None => {
-                let output = self.runs.output_until(&caller.principal, view.run, after_event, view.newest)?;
+                let output = run.output(after_event, view.newest);
                 Ok(content::going_on(&RunReport::so_far(view, output), view, caller.underscore))
             }
         }
     }
+}
+
+async fn stop(run: &Run) -> RunView {
+    run.cancel();
+    run.wait(STOP_WAIT).await
 }

@@ -4,10 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{FiguresResult, File, OutcomeResult, RunResult, run::RunEvent};
-use crate::services::{
-    execution::{Captured, Report},
-    runs::{FeedItem, RunState, RunView},
-};
+use crate::services::runs::{CapturedOutput, FeedItem, Report, RunState, RunView};
 
 /// A run: all that came of it, or how far it is.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -81,7 +78,7 @@ impl RunReport {
     }
 
     /// A run that goes on, with some of what it printed so far.
-    pub fn so_far(view: &RunView, (stdout, stderr): (Captured, Captured)) -> Self {
+    pub fn so_far(view: &RunView, (stdout, stderr): (CapturedOutput, CapturedOutput)) -> Self {
         Self {
             run_id: view.run.to_string(),
             conversation_id: view.conversation.id.to_string(),

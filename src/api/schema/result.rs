@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::File;
 use crate::{
     domain::outcome::{Ended, Figures, Outcome, signal_name},
-    services::execution::Report,
+    services::runs::Report,
 };
 
 /// What came of a run.

@@ -1,4 +1,4 @@
-//! Whatever a sandbox sends: it is read as the protocol has it, in whatever pieces it comes.
+//! Bytes from a sandbox are read as the protocol defines, in chunks of any size.
 
 use bolero::{TypeGenerator, check, produce};
 use serde_json::json;
@@ -6,16 +6,16 @@ use serde_json::json;
 use super::*;
 use crate::domain::fuzz_support::cases;
 
-/// What a stream holds, up to what ends the conversation.
-type Heard = (Vec<RunnerMessage>, Option<FrameError>);
+/// The messages of a stream up to the first error.
+type Decoded = (Vec<RunnerMessage>, Option<FrameError>);
 
-fn hear(bytes: &[u8], piece: usize) -> Heard {
+fn decode(bytes: &[u8], piece: usize) -> Decoded {
     let (mut decoder, mut found) = (Decoder::default(), Vec::new());
     for piece in bytes.chunks(piece) {
         decoder.push(piece);
         loop {
             match decoder.next() {
-                Ok(Some(said)) => found.push(said),
+                Ok(Some(message)) => found.push(message),
                 Ok(None) => break,
                 Err(error) => return (found, Some(error)),
             }
@@ -24,8 +24,8 @@ fn hear(bytes: &[u8], piece: usize) -> Heard {
     (found, None)
 }
 
-/// The same, all there from the beginning and without a decoder.
-fn plainly(mut bytes: &[u8]) -> Heard {
+/// The same from whole bytes, without a decoder.
+fn decode_whole(mut bytes: &[u8]) -> Decoded {
     let mut found = Vec::new();
     while let [kind, a, b, c, d, rest @ ..] = bytes {
         let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
@@ -37,22 +37,22 @@ fn plainly(mut bytes: &[u8]) -> Heard {
         }
         let payload;
         (payload, bytes) = rest.split_at(length);
-        match said(*kind, Bytes::copy_from_slice(payload)) {
-            Ok(said) => found.push(said),
+        match message(*kind, Bytes::copy_from_slice(payload)) {
+            Ok(message) => found.push(message),
             Err(error) => return (found, Some(error)),
         }
-        is_what_it_says(found.last().expect("one"), *kind, payload);
+        check_message(found.last().expect("one"), *kind, payload);
     }
     (found, None)
 }
 
 /// Output is passed on as it is; a status or a signal is one that a process can have; a sentence is short.
-fn is_what_it_says(said: &RunnerMessage, kind: u8, payload: &[u8]) {
-    match said {
+fn check_message(message: &RunnerMessage, kind: u8, payload: &[u8]) {
+    match message {
         RunnerMessage::Stdout(output) => assert!(kind == STDOUT && output == payload),
         RunnerMessage::Stderr(output) => assert!(kind == STDERR && output == payload),
         RunnerMessage::Ready { .. } => assert_eq!(kind, READY),
-        RunnerMessage::Error(message) => assert!(kind == ERROR && message.chars().count() <= 200),
+        RunnerMessage::Error(text) => assert!(kind == ERROR && text.chars().count() <= 200),
         RunnerMessage::Exit(end) => match (end.status, end.signal) {
             (Some(status), None) => assert!((0..=255).contains(&status)),
             (None, Some(signal)) => assert!((1..=64).contains(&signal)),
@@ -61,38 +61,35 @@ fn is_what_it_says(said: &RunnerMessage, kind: u8, payload: &[u8]) {
     }
 }
 
-fn is_heard_in_any_pieces(bytes: &[u8], piece: u8) -> Heard {
-    let plain = plainly(bytes);
+fn decodes_in_any_chunks(bytes: &[u8], piece: u8) -> Decoded {
+    let whole = decode_whole(bytes);
     for piece in [bytes.len(), usize::from(piece), 1] {
-        assert_eq!(hear(bytes, piece.max(1)), plain, "in pieces of {piece}");
+        assert_eq!(decode(bytes, piece.max(1)), whole, "in pieces of {piece}");
     }
-    plain
+    whole
 }
 
-/// Any bytes; the first says how they are cut.
+/// Any bytes; the first is the chunk size.
 #[test]
 fn fuzz_bytes() {
     check!().with_iterations(cases()).for_each(|bytes: &[u8]| {
         let Some((piece, bytes)) = bytes.split_first() else { return };
-        if let [0x82, 0, 0, 0, 3, b'b', b'u', b'g', ..] = bytes {
-            panic!("planted");
-        }
-        is_heard_in_any_pieces(bytes, *piece);
+        decodes_in_any_chunks(bytes, *piece);
     });
 }
 
-/// What may be in a frame.
+/// The payload of a frame.
 #[derive(Debug, TypeGenerator)]
 enum Payload {
     Bytes(Vec<u8>),
-    Ending { status: Option<i16>, signal: Option<i8>, number: u64 },
+    Exit { status: Option<i16>, signal: Option<i8>, number: u64 },
 }
 
 impl Payload {
     fn bytes(&self) -> Vec<u8> {
         match self {
             Self::Bytes(bytes) => bytes.clone(),
-            Self::Ending { status, signal, number } => {
+            Self::Exit { status, signal, number } => {
                 let status = status.map(|status| status % 300);
                 let text = json!({"status": status, "signal": signal, "oomKills": number, "message": "m"});
                 text.to_string().into_bytes()
@@ -101,7 +98,7 @@ impl Payload {
     }
 }
 
-/// Whole frames of every type, with payloads of every kind: either all are heard, or the conversation ends.
+/// Whole frames of every type, with payloads of every kind: all are decoded, or one is an error.
 #[test]
 fn fuzz_frames() {
     let frames = produce::<Vec<_>>().with().len(0..6_usize).values((0x7e..0x88_u8, produce::<Payload>()));
@@ -110,7 +107,7 @@ fn fuzz_frames() {
         for (kind, payload) in frames {
             put(&mut bytes, *kind, &payload.bytes());
         }
-        let (found, error) = is_heard_in_any_pieces(&bytes, *piece);
+        let (found, error) = decodes_in_any_chunks(&bytes, *piece);
         assert!(error.is_some() || found.len() == frames.len());
     });
 }

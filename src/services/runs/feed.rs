@@ -1,131 +1,180 @@
-//! What happens to all runs of a caller, as one stream that is pulled.
+//! The events of all runs of a caller, as one stream that is pulled.
 //!
-//! Readers are sent notices of a few words, in a ring of fixed size, and fetch the events from the runs' logs themselves:
-//! a reader that stops reading keeps nothing alive. One that is overtaken by the ring is told so; it goes on with the
-//! runs it knows where it stopped, as far as their logs still have it.
+//! Readers receive notices of a few words through a ring of fixed size and fetch the events from the runs' logs: a
+//! reader that stops reading keeps nothing alive. One that the ring overtakes gets a `Missed` item; it goes on with the
+//! runs it knows where it stopped, as far as their logs still hold it.
 
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, Weak},
+    time::Duration,
 };
 
 use futures_util::{
     StreamExt,
     stream::{self, BoxStream},
 };
-use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::{
+    sync::broadcast::{self, Receiver, error::RecvError},
+    time::{Instant, MissedTickBehavior, interval_at},
+};
 use tokio_util::sync::CancellationToken;
 
-use super::Entry;
+use super::Run;
 use crate::domain::{
     event::Event,
     id::RunId,
     owner::{ConversationKey, Principal},
 };
 
-/// One thing that is told to a reader of the feed.
+/// How often a running program is logged as being under way.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+/// How many notices a reader may be behind before it misses some.
+const NOTICES_MAX: usize = 4096;
+
+/// An item of the feed.
 #[derive(Debug, Clone)]
 pub enum FeedItem {
-    /// Something happened to a run.
+    /// An event of a run.
     Event {
-        /// Which.
+        /// The run.
         run: RunId,
-        /// Whose files are `/data`.
+        /// The conversation whose files are `/data`.
         conversation: ConversationKey,
-        /// What.
+        /// The event.
         event: Event,
     },
-    /// The reader was too slow, and runs may have begun and ended that it will not hear of: a list of runs names them.
+    /// The reader was too slow. Runs may have begun and ended without an item: a list of runs names them.
     Missed {
-        /// How many notices went by.
+        /// How many notices were lost.
         notices: u64,
     },
 }
 
-/// Something is new in a run's log.
+/// A run's log has new events.
 #[derive(Clone)]
-pub(super) struct Notice {
-    run: RunId,
-    entry: Weak<Entry>,
-    /// The first number that was not told of before.
+struct Notice {
+    id: RunId,
+    run: Weak<Run>,
+    /// The number of the first event that no notice covered before.
     from: u64,
     /// No other notice of this run follows.
     last: bool,
 }
 
-impl Notice {
-    pub(super) fn new(entry: &Arc<Entry>, from: u64, last: bool) -> Self {
-        Self { run: entry.run.id, entry: Arc::downgrade(entry), from, last }
+/// Where runs are announced.
+pub(super) struct Feed {
+    notices: broadcast::Sender<Notice>,
+    closed: CancellationToken,
+}
+
+impl Default for Feed {
+    fn default() -> Self {
+        Self { notices: broadcast::Sender::new(NOTICES_MAX), closed: CancellationToken::new() }
+    }
+}
+
+impl Feed {
+    /// Announces a run's events to the last one, and logs now and then that the program is under way.
+    pub(super) async fn follow(&self, run: &Arc<Run>) {
+        let mut newest = run.log.subscribe();
+        let mut ticks = interval_at(Instant::now() + PROGRESS_EVERY, PROGRESS_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut announced = 0;
+        loop {
+            newest.mark_unchanged();
+            let facts = run.log.facts();
+            let last = facts.ended_at.is_some();
+            if facts.newest > announced {
+                // An error means only that there is no reader.
+                drop(self.notices.send(Notice { id: run.id, run: Arc::downgrade(run), from: announced + 1, last }));
+                announced = facts.newest;
+            }
+            if last {
+                return;
+            }
+            tokio::select! {
+                changed = newest.changed() => if changed.is_err() { return },
+                _ = ticks.tick() => run.log.progress(),
+            }
+        }
+    }
+
+    /// The events of this caller's runs from now on.
+    pub(super) fn subscribe(&self, principal: Principal) -> BoxStream<'static, FeedItem> {
+        let reader = Reader {
+            notices: self.notices.subscribe(),
+            principal,
+            closed: self.closed.clone(),
+            pending: VecDeque::new(),
+            cursors: HashMap::new(),
+        };
+        stream::unfold(reader, |mut reader| async move { reader.next().await.map(|item| (item, reader)) }).boxed()
+    }
+
+    /// Ends all streams.
+    pub(super) fn close(&self) {
+        self.closed.cancel();
     }
 }
 
 struct Reader {
     notices: Receiver<Notice>,
     principal: Principal,
-    over: CancellationToken,
-    /// What must be looked at before another notice is taken.
-    waiting: VecDeque<Notice>,
-    /// The next number of each run that is under way.
-    cursors: HashMap<RunId, (u64, Weak<Entry>)>,
-}
-
-pub(super) fn stream(
-    notices: Receiver<Notice>,
-    principal: Principal,
-    over: CancellationToken,
-) -> BoxStream<'static, FeedItem> {
-    let reader = Reader { notices, principal, over, waiting: VecDeque::new(), cursors: HashMap::new() };
-    stream::unfold(reader, |mut reader| async move { reader.next().await.map(|item| (item, reader)) }).boxed()
+    closed: CancellationToken,
+    /// Read to their end before another notice is received.
+    pending: VecDeque<Notice>,
+    /// The number of the next event of each run that is under way.
+    cursors: HashMap<RunId, (u64, Weak<Run>)>,
 }
 
 impl Reader {
     async fn next(&mut self) -> Option<FeedItem> {
         loop {
-            while let Some(notice) = self.waiting.front() {
-                let notice = notice.clone();
-                if let Some(item) = self.look(&notice) {
+            while let Some(notice) = self.pending.front().cloned() {
+                if let Some(item) = self.next_event(&notice) {
                     return Some(item);
                 }
-                self.waiting.pop_front();
+                self.pending.pop_front();
                 if notice.last {
-                    self.cursors.remove(&notice.run);
+                    self.cursors.remove(&notice.id);
                 }
             }
             let notice = tokio::select! {
                 biased;
                 notice = self.notices.recv() => notice,
-                () = self.over.cancelled() => return None,
+                () = self.closed.cancelled() => return None,
             };
             match notice {
-                Ok(notice) => self.waiting.push_back(notice),
+                Ok(notice) => self.pending.push_back(notice),
                 Err(RecvError::Lagged(notices)) => return Some(self.missed(notices)),
                 Err(RecvError::Closed) => return None,
             }
         }
     }
 
-    /// The next event that this notice leads to.
-    fn look(&mut self, notice: &Notice) -> Option<FeedItem> {
-        let Some(entry) = notice.entry.upgrade() else {
-            // It is no longer kept: whatever was not read of it is gone.
-            self.cursors.remove(&notice.run);
+    /// The next event that this notice covers.
+    fn next_event(&mut self, notice: &Notice) -> Option<FeedItem> {
+        let Some(run) = notice.run.upgrade() else {
+            // The run is no longer kept, and its unread events are gone with it.
+            self.cursors.remove(&notice.id);
             return None;
         };
-        if entry.conversation.owner != self.principal {
+        if run.conversation.owner != self.principal {
             return None;
         }
-        let (cursor, _) = self.cursors.entry(notice.run).or_insert_with(|| (notice.from, Weak::clone(&notice.entry)));
-        let event = entry.run.log.next(*cursor)?;
+        let (cursor, _) = self.cursors.entry(notice.id).or_insert_with(|| (notice.from, Weak::clone(&notice.run)));
+        let event = run.log.next(*cursor)?;
         *cursor = event.number + 1;
-        Some(FeedItem::Event { run: notice.run, conversation: entry.conversation.clone(), event })
+        Some(FeedItem::Event { run: notice.id, conversation: run.conversation.clone(), event })
     }
 
-    /// Every run that is known is looked at again: its last notice may be among those that went by.
+    /// Every known run is read again: its last notice may be among the lost ones.
     fn missed(&mut self, notices: u64) -> FeedItem {
-        self.cursors.retain(|_, (_, entry)| entry.strong_count() > 0);
-        for (run, (from, entry)) in &self.cursors {
-            // Not the last, whatever it leads to: the run's own last notice may still come, and finds the cursor here.
-            self.waiting.push_back(Notice { run: *run, entry: Weak::clone(entry), from: *from, last: false });
+        self.cursors.retain(|_, (_, run)| run.strong_count() > 0);
+        for (id, (from, run)) in &self.cursors {
+            // Not `last`: the run's own last notice may still come and then needs the cursor.
+            self.pending.push_back(Notice { id: *id, run: Weak::clone(run), from: *from, last: false });
         }
         FeedItem::Missed { notices }
     }

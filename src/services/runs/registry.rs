@@ -1,4 +1,4 @@
-//! The runs that are known: all that are under way, and a bounded number of those that are over. Oldest endings leave first.
+//! All runs that are under way, and a bounded number of finished ones; those that finished first are dropped first.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Entry, RunsOptions};
+use super::{Run, RunsOptions};
 use crate::domain::id::RunId;
 
 pub(super) struct Registry {
@@ -19,12 +19,13 @@ pub(super) struct Registry {
 #[derive(Default)]
 struct Known {
     /// Ids sort by the time they were made.
-    all: BTreeMap<RunId, Arc<Entry>>,
-    over: VecDeque<Over>,
-    over_bytes: usize,
+    all: BTreeMap<RunId, Arc<Run>>,
+    /// Oldest first.
+    finished: VecDeque<Finished>,
+    finished_bytes: usize,
 }
 
-struct Over {
+struct Finished {
     run: RunId,
     at: Instant,
     bytes: usize,
@@ -35,42 +36,42 @@ impl Registry {
         Self { options, known: Mutex::default() }
     }
 
-    pub(super) fn add(&self, entry: Arc<Entry>) {
-        self.known().all.insert(entry.run.id, entry);
+    pub(super) fn add(&self, run: Arc<Run>) {
+        self.known().all.insert(run.id, run);
     }
 
-    /// Notes that a run is over: from now on it may leave.
-    pub(super) fn finished(&self, entry: &Entry) {
-        let bytes = entry.kept_bytes();
+    /// From now on the run may be dropped.
+    pub(super) fn finished(&self, run: &Run) {
+        let bytes = run.kept_bytes();
         let mut known = self.known();
-        known.over_bytes += bytes;
-        known.over.push_back(Over { run: entry.run.id, at: Instant::now(), bytes });
+        known.finished_bytes += bytes;
+        known.finished.push_back(Finished { run: run.id, at: Instant::now(), bytes });
         known.prune(&self.options);
     }
 
-    pub(super) fn get(&self, run: RunId) -> Option<Arc<Entry>> {
+    pub(super) fn get(&self, run: RunId) -> Option<Arc<Run>> {
         self.known().all.get(&run).cloned()
     }
 
-    /// The newest that fit, older than `after`.
+    /// The newest that match, older than `after`.
     pub(super) fn newest_first(
         &self,
         after: Option<RunId>,
         limit: usize,
-        fits: impl Fn(&Entry) -> bool,
-    ) -> Vec<Arc<Entry>> {
+        matches: impl Fn(&Run) -> bool,
+    ) -> Vec<Arc<Run>> {
         let end = after.map_or(Bound::Unbounded, Bound::Excluded);
         let known = self.known();
         let newest_first = known.all.range((Bound::Unbounded, end)).rev();
-        newest_first.map(|(_, entry)| entry).filter(|entry| fits(entry)).take(limit).cloned().collect()
+        newest_first.map(|(_, run)| run).filter(|run| matches(run)).take(limit).cloned().collect()
     }
 
     pub(super) fn under_way(&self) -> usize {
         let known = self.known();
-        known.all.len() - known.over.len()
+        known.all.len() - known.finished.len()
     }
 
-    /// Age is looked at on every access: what is too old is never shown, and it is bounded while nobody looks.
+    /// Drops on every access what is too old. Between accesses count and bytes still bound it.
     fn known(&self) -> MutexGuard<'_, Known> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.prune(&self.options);
@@ -80,15 +81,15 @@ impl Registry {
 
 impl Known {
     fn prune(&mut self, options: &RunsOptions) {
-        while let Some(oldest) = self.over.front() {
-            let too_many = self.over.len() > options.kept_runs_max
-                || (self.over_bytes > options.kept_bytes_max && self.over.len() > 1);
+        while let Some(oldest) = self.finished.front() {
+            let too_many = self.finished.len() > options.kept_runs_max
+                || (self.finished_bytes > options.kept_bytes_max && self.finished.len() > 1);
             if !too_many && oldest.at.elapsed() <= options.kept_age {
                 return;
             }
-            self.over_bytes -= oldest.bytes;
+            self.finished_bytes -= oldest.bytes;
             self.all.remove(&oldest.run);
-            self.over.pop_front();
+            self.finished.pop_front();
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{
         event::{Event, EventKind},
         outcome::{Ended, signal_name},
     },
-    services::execution::Report,
+    services::runs::Report,
 };
 
 /// What came of it.

@@ -49,11 +49,12 @@ pub(super) async fn watch(State(runs): State<Runs>, call: Call) -> Result<Respon
         Some(number) => number,
         None => query.number("after", u64::MAX)?.unwrap_or(0),
     };
-    let view = runs.get(&call.who, run)?;
+    let run = runs.get(&call.who, run)?;
+    let view = run.view();
     if view.state == RunState::Finished && after >= view.newest {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let events = runs.events(&call.who, run, after.saturating_add(1))?.map(|event| {
+    let events = run.events(after.saturating_add(1)).map(|event| {
         let event = RunEvent::from(&event);
         let data = serde_json::to_string(&event).unwrap_or_default();
         Ok::<_, Infallible>(Event::default().id(event.number.to_string()).event(event.what.word()).data(data))

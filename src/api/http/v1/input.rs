@@ -5,7 +5,7 @@ use axum::{body::Body, extract::State, http::StatusCode};
 use super::call::Call;
 use crate::{
     api::http::{body::Bodies, failure::Refused},
-    services::{execution::INPUT_BYTES_MAX, runs::Runs},
+    services::runs::{INPUT_BYTES_MAX, Runs},
 };
 
 /// Send a running program input.
@@ -30,11 +30,11 @@ pub(super) async fn send(
     body: Body,
 ) -> Result<StatusCode, Refused> {
     let query = call.query(&["eof"])?;
-    let (run, last) = (call.run()?, query.get::<bool>("eof")?.unwrap_or(false));
-    // Nobody's body is read for a run that is not there.
-    runs.get(&call.who, run)?;
+    let last = query.get::<bool>("eof")?.unwrap_or(false);
+    // Looked up first: no body is read for a run that does not exist.
+    let run = runs.get(&call.who, call.run()?)?;
     let limits = bodies.at_most(INPUT_BYTES_MAX);
     let bytes = limits.read(&call.headers, body).await?;
-    runs.send_input(&call.who, run, bytes, last).await?;
+    run.send_input(bytes, last).await?;
     Ok(StatusCode::ACCEPTED)
 }

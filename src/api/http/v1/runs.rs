@@ -29,16 +29,10 @@ use crate::{
             run::{RunList, RunStatus},
         },
     },
-    domain::{
-        error::Failure,
-        id::{ConversationId, RunId},
-        limits::Limits,
-        owner::{ConversationKey, Principal},
-    },
+    domain::{error::Failure, id::ConversationId, limits::Limits, owner::ConversationKey},
     services::{
-        execution::RunRequest,
         idempotency::{Idempotency, Once},
-        runs::{Policy, RunHandle, RunState, RunView, Runs},
+        runs::{Run, RunHandle, RunRequest, RunState, RunView, Runs},
     },
 };
 
@@ -81,20 +75,20 @@ pub(super) async fn create(
     let asked = CreateRun::parse(members, &server)?;
     let wait = asked.wait;
     let leaves = key.is_some() || wait == Some(Duration::ZERO);
-    let policy = if leaves { Policy::Detached } else { runs.policy(asked.detach) };
-    let start = || runs.create(request(&call, asked), policy);
+    let detach = if leaves { Some(true) } else { asked.detach };
+    let start = || runs.begin(RunRequest { detach, ..request(&call, asked) });
     let begun = match key {
         None => Once::New(start()?),
         Some(key) => keys.once(&call.who, key, Sha256::digest(&bytes).into(), start)?,
     };
     let mut response = match begun {
         Once::New(handle) => {
-            let view = waited(&runs, &call.who, handle.id(), wait).await?;
+            let view = waited(&handle, wait).await?;
             outlive(handle, &view);
             answer(&view)
         }
         Once::Again(run) => {
-            let mut response = answer(&waited(&runs, &call.who, run, wait).await?);
+            let mut response = answer(&waited(&*runs.get(&call.who, run)?, wait).await?);
             response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
             response
         }
@@ -122,8 +116,8 @@ fn request(call: &Call, asked: CreateRun) -> RunRequest {
     }
 }
 
-async fn waited(runs: &Runs, who: &Principal, run: RunId, wait: Option<Duration>) -> Result<RunView, Failure> {
-    let view = runs.wait(who, run, wait.unwrap_or(Duration::from_secs(WAIT_S_MAX))).await?;
+async fn waited(run: &Run, wait: Option<Duration>) -> Result<RunView, Failure> {
+    let view = run.wait(wait.unwrap_or(Duration::from_secs(WAIT_S_MAX))).await;
     match &view.result {
         Some(Err(failure)) => Err(failure.clone()),
         _ => Ok(view),
@@ -185,7 +179,7 @@ pub(super) async fn list(State(runs): State<Runs>, call: Call) -> Result<Json<Ru
 pub(super) async fn get(State(runs): State<Runs>, call: Call) -> Result<Json<RunStatus>, Refused> {
     let query = call.query(&["wait"])?;
     let wait = query.number("wait", WAIT_S_MAX)?.unwrap_or(0);
-    let view = runs.wait(&call.who, call.run()?, Duration::from_secs(wait)).await?;
+    let view = runs.get(&call.who, call.run()?)?.wait(Duration::from_secs(wait)).await;
     Ok(Json(RunStatus::whole(&view)))
 }
 
@@ -199,7 +193,7 @@ pub(super) async fn get(State(runs): State<Runs>, call: Call) -> Result<Json<Run
 )]
 pub(super) async fn cancel(State(runs): State<Runs>, call: Call) -> Result<Json<RunStatus>, Refused> {
     call.query(&[])?;
-    let run = call.run()?;
-    runs.cancel(&call.who, run)?;
-    Ok(Json(RunStatus::whole(&runs.wait(&call.who, run, CANCEL_WAIT).await?)))
+    let run = runs.get(&call.who, call.run()?)?;
+    run.cancel();
+    Ok(Json(RunStatus::whole(&run.wait(CANCEL_WAIT).await)))
 }

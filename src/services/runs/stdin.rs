@@ -1,15 +1,17 @@
-//! What a program is sent while it runs: a queue between whoever writes and the one task that feeds the sandbox.
+//! Standard input of a sandbox: a queue between the clients that send it and the one future that writes it.
 //!
-//! Bounded in bytes and in writers. A piece counts until the sandbox has taken it, so a program that never reads makes
-//! its writers wait and then refuses them; nothing grows. Ends with the run: whoever waits then is told.
+//! Bounded in bytes and in senders. A piece counts until the sandbox has taken it, so a program that never reads makes
+//! its senders wait and then refuses them. Ends with the run: a sender that waits then gets an error.
 
 use std::{
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use bytes::Bytes;
 use tokio::{
+    io::{AsyncWrite, AsyncWriteExt},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::timeout,
 };
@@ -21,48 +23,48 @@ use crate::{
 
 /// The largest piece, and all pieces of a run that its sandbox has not taken, in bytes.
 pub const INPUT_BYTES_MAX: usize = frames::PAYLOAD_BYTES_MAX;
-/// Writers of one run that may wait for room.
-const WRITERS_MAX: usize = 8;
+/// Senders of one run that may wait for room.
+const SENDERS_MAX: usize = 8;
 /// How long one waits.
 const ROOM_WAIT: Duration = Duration::from_secs(5);
 
-/// The end where input comes in.
-pub(super) struct Input {
-    /// Gone once the end of the input was given.
+/// The clients' end.
+pub(super) struct StdinSender {
+    /// None once the end of the input was sent.
     queue: Mutex<Option<mpsc::UnboundedSender<Piece>>>,
     room: Arc<Semaphore>,
-    writers: Semaphore,
+    senders: Semaphore,
 }
 
-/// The end where the sandbox is fed. Its drop refuses whatever would still come.
+/// The sandbox's end. Its drop refuses all later pieces.
 pub(super) struct StdinReceiver {
     queue: mpsc::UnboundedReceiver<Piece>,
     room: Arc<Semaphore>,
 }
 
 /// Some input, and the room that it takes until it is dropped.
-pub(super) struct Piece {
-    pub bytes: Bytes,
+struct Piece {
+    bytes: Bytes,
     _room: OwnedSemaphorePermit,
 }
 
-/// An open input of a program.
-pub(super) fn open() -> (Input, StdinReceiver) {
+/// Opens the input of a program.
+pub(super) fn open() -> (StdinSender, StdinReceiver) {
     let (sender, queue) = mpsc::unbounded_channel();
     let room = Arc::new(Semaphore::new(INPUT_BYTES_MAX));
-    let input =
-        Input { queue: Mutex::new(Some(sender)), room: Arc::clone(&room), writers: Semaphore::new(WRITERS_MAX) };
-    (input, StdinReceiver { queue, room })
+    let queue_end = Mutex::new(Some(sender));
+    let sender = StdinSender { queue: queue_end, room: Arc::clone(&room), senders: Semaphore::new(SENDERS_MAX) };
+    (sender, StdinReceiver { queue, room })
 }
 
-impl Input {
-    /// Takes a piece in, all of it or nothing; `last` says that no more comes.
+impl StdinSender {
+    /// Queues a piece, whole or not at all; `last` ends the input.
     pub(super) async fn send(&self, bytes: Bytes, last: bool) -> Result<(), Failure> {
         if bytes.len() > INPUT_BYTES_MAX {
             let why = format!("One piece of input may hold {INPUT_BYTES_MAX} bytes: send it in several.");
             return Err(Failure::new(Code::TooLarge, why));
         }
-        let _writer = self.writers.try_acquire().map_err(|_| full())?;
+        let _sender = self.senders.try_acquire().map_err(|_| full())?;
         let wanted = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let room = match timeout(ROOM_WAIT, Arc::clone(&self.room).acquire_many_owned(wanted)).await {
             Ok(Ok(room)) => room,
@@ -74,7 +76,7 @@ impl Input {
         if sender.is_closed() {
             return Err(over());
         }
-        // An empty piece is nothing to write, but for the end that may come with it.
+        // An empty piece is nothing to write; only the end may come with it.
         if !bytes.is_empty() {
             sender.send(Piece { bytes, _room: room }).map_err(|_| over())?;
         }
@@ -84,17 +86,10 @@ impl Input {
         Ok(())
     }
 
-    /// Whether somebody takes pieces, and the last one has not come.
+    /// Whether pieces are taken, and the last one has not come.
     pub(super) fn is_open(&self) -> bool {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.as_ref().is_some_and(|sender| !sender.is_closed())
-    }
-}
-
-impl StdinReceiver {
-    /// The next piece; nothing once the end of the input was given.
-    pub(super) async fn next(&mut self) -> Option<Piece> {
-        self.queue.recv().await
     }
 }
 
@@ -119,6 +114,51 @@ fn full() -> Failure {
     Failure::new(Code::InputFull, why)
 }
 
+type Stdin = Pin<Box<dyn AsyncWrite + Send>>;
+
+/// Writes the request, closes the stream of a plain runner, then writes pieces of input and control frames. A program
+/// that does not read is no error. Never ends: dropping the stream early closes the output on some engines.
+pub(super) async fn write(
+    mut stdin: Stdin,
+    request: Bytes,
+    close: bool,
+    mut control: mpsc::Receiver<Bytes>,
+    mut input: Option<StdinReceiver>,
+) {
+    let mut written = write_all(&mut stdin, &request).await;
+    if written && close {
+        drop(stdin.shutdown().await);
+    }
+    while written {
+        // A piece gives its room back once it is written, and not before.
+        let (frame, _piece) = tokio::select! {
+            biased;
+            Some(frame) = control.recv() => (frame, None),
+            piece = next_piece(&mut input) => {
+                (piece.as_ref().map_or_else(frames::stdin_end, |piece| frames::stdin(&piece.bytes)), piece)
+            }
+        };
+        written = write_all(&mut stdin, &frame).await;
+    }
+    // Refuses pieces that nothing takes any more.
+    drop(input);
+    std::future::pending::<()>().await;
+}
+
+async fn write_all(stdin: &mut Stdin, bytes: &Bytes) -> bool {
+    stdin.write_all(bytes).await.is_ok() && stdin.flush().await.is_ok()
+}
+
+/// The next piece, or once that there is none; never anything after that.
+async fn next_piece(input: &mut Option<StdinReceiver>) -> Option<Piece> {
+    let Some(receiver) = input else { return std::future::pending().await };
+    let piece = receiver.queue.recv().await;
+    if piece.is_none() {
+        *input = None;
+    }
+    piece
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,35 +168,35 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_taken_is_bounded_and_taking_it_makes_room() {
-        let (input, mut fed) = open();
+    async fn queued_input_is_bounded_until_it_is_taken() {
+        let (input, mut receiver) = open();
         assert_eq!(input.send(bytes(INPUT_BYTES_MAX + 1), false).await.expect_err("too large").code, Code::TooLarge);
         input.send(bytes(INPUT_BYTES_MAX), false).await.expect("it fits");
         assert_eq!(input.send(bytes(1), false).await.expect_err("full").code, Code::InputFull);
         input.send(Bytes::new(), false).await.expect("nothing always fits");
-        drop(fed.next().await);
+        drop(receiver.queue.recv().await);
         assert!(input.is_open());
         input.send(bytes(1), true).await.expect("there is room again");
         assert!(!input.is_open(), "its end was given");
         assert_eq!(input.send(bytes(1), false).await.expect_err("closed").code, Code::InputClosed);
-        assert_eq!(fed.next().await.map(|piece| piece.bytes.len()), Some(1));
-        assert!(fed.next().await.is_none());
+        assert_eq!(receiver.queue.recv().await.map(|piece| piece.bytes.len()), Some(1));
+        assert!(receiver.queue.recv().await.is_none());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn writers_are_bounded_and_learn_of_the_end() {
-        let (input, fed) = open();
+    async fn waiting_senders_are_bounded_and_fail_when_the_run_ends() {
+        let (input, receiver) = open();
         input.send(bytes(INPUT_BYTES_MAX), false).await.expect("it fits");
-        let waiting = futures_util::future::join_all((0..WRITERS_MAX).map(|_| input.send(bytes(1), false)));
+        let waiting = futures_util::future::join_all((0..SENDERS_MAX).map(|_| input.send(bytes(1), false)));
         let refused = async { input.send(bytes(1), false).await.expect_err("too many wait").code };
         let end = async {
             tokio::task::yield_now().await;
-            drop(fed);
-            assert!(!input.is_open(), "nobody takes it");
+            drop(receiver);
+            assert!(!input.is_open(), "nothing takes it");
         };
         let (waited, refused, ()) = tokio::join!(waiting, refused, end);
         assert_eq!(refused, Code::InputFull);
-        assert!(waited.into_iter().all(|told| told.expect_err("over").code == Code::InputClosed));
+        assert!(waited.into_iter().all(|sent| sent.expect_err("over").code == Code::InputClosed));
         assert_eq!(input.send(Bytes::new(), true).await.expect_err("over").code, Code::InputClosed);
     }
 }

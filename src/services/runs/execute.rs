@@ -1,0 +1,245 @@
+//! Executes one program in an attached sandbox: hands it over, logs its output, stops it at a limit, decides how it
+//! ended.
+//!
+//! The program of a plain runner has ended when its sandbox has; a framed runner reports the end, and nothing waits for
+//! the rest.
+
+use std::{pin::Pin, time::Duration};
+
+use bytes::Bytes;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{
+    attach::{Attachment, SandboxEvent, attach},
+    log::EventLog,
+    stdin::{self, StdinReceiver},
+    verdict::ended,
+};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        limits::Limits,
+        outcome::{DiskLimit, Ended, Figures, Outcome},
+    },
+    ports::engine::{Engine, EngineError, Exit, Signal},
+    services::{
+        frames::{self, ExitReport},
+        janitor::chain,
+        started::Started,
+    },
+};
+
+/// How long process 1 may take to end a program on request, before the engine kills the sandbox.
+const POLITE_MAX: Duration = Duration::from_millis(300);
+/// How long a killed sandbox may take to be gone before its end counts as unknown.
+const DEATH_MAX: Duration = Duration::from_secs(5);
+/// How long after our own deadline process 1 ends the program by itself.
+const GRACE: Duration = Duration::from_secs(2);
+const SIGKILL: u8 = 9;
+
+/// A program as it is handed over.
+pub(super) struct Program<'a> {
+    pub code: &'a Bytes,
+    pub args: &'a [String],
+    pub stdin: &'a Bytes,
+    /// Input that follows while the program runs; `None` when `stdin` is all.
+    pub more_stdin: Option<StdinReceiver>,
+    pub limits: &'a Limits,
+}
+
+/// Why it is not known how a program ended that we did not stop.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ExecuteError {
+    #[error("the engine does not report how the sandbox ended")]
+    Engine(#[from] EngineError),
+    #[error("the runner broke its contract: {0}")]
+    Runner(String),
+}
+
+impl ExecuteError {
+    /// The failure as clients see it.
+    pub(super) fn failure(&self) -> Failure {
+        match self {
+            Self::Engine(error) => error.failure(),
+            Self::Runner(_) => Failure::new(
+                Code::RunnerFailed,
+                "The runner image broke its contract, so how the program ended is not known; it was not run again. The \
+                 operator should rebuild the image; the server's log says more.",
+            ),
+        }
+    }
+}
+
+/// Executes one program to its end, or until it breaches a limit on the disk.
+pub(super) async fn execute(
+    engine: &dyn Engine,
+    started: Started,
+    program: Program<'_>,
+    log: &EventLog,
+    cancel: &CancellationToken,
+    breach: impl Future<Output = DiskLimit>,
+) -> Result<Outcome, ExecuteError> {
+    let begun = Instant::now();
+    let Program { code, args, stdin, more_stdin, limits } = program;
+    let (stdin_stream, sandbox) = attach(started);
+    let framed = sandbox.is_framed();
+    let request = if framed {
+        frames::request(code, args, stdin, more_stdin.is_some(), limits.wall(), GRACE)
+    } else {
+        code.clone()
+    };
+    let (control, control_receiver) = mpsc::channel(1);
+    let mut writing = std::pin::pin!(stdin::write(stdin_stream, request, !framed, control_receiver, more_stdin));
+    let mut execution = Execution { sandbox, log, exit: None, stopping: false };
+    let deadline = begun + limits.wall();
+    let stopped = execution.until_end(writing.as_mut(), deadline, limits.output_bytes_max, cancel, breach).await;
+    let unseen = execution.sandbox.output_ended();
+    if stopped.is_some() && execution.exit.is_none() {
+        execution.stopping = true;
+        if framed && control.try_send(frames::signal(SIGKILL)).is_ok() {
+            tokio::select! {
+                () = execution.until_exit() => {}
+                () = writing.as_mut() => {}
+                () = sleep(POLITE_MAX) => {}
+            }
+        }
+        execution.kill(engine).await;
+    }
+    let exit = execution.known_exit(engine, stopped, unseen).await?;
+    let [stdout_bytes, stderr_bytes] = log.printed();
+    Ok(Outcome {
+        ended: ended(stopped, exit),
+        oom_killed: exit.is_some_and(|exit| exit.oom_kills > 0),
+        limits: *limits,
+        figures: Figures {
+            wall: begun.elapsed(),
+            cpu: exit.and_then(|exit| exit.cpu_ms).map(Duration::from_millis),
+            memory_peak_bytes: exit.and_then(|exit| exit.memory_peak_bytes),
+            stdout_bytes,
+            stderr_bytes,
+            files: 0,
+        },
+    })
+}
+
+struct Execution<'a> {
+    sandbox: Attachment,
+    log: &'a EventLog,
+    exit: Option<Result<ExitReport, ExecuteError>>,
+    /// We end the program.
+    stopping: bool,
+}
+
+impl Execution<'_> {
+    /// Returns why the program must be stopped, or nothing when it ended by itself.
+    async fn until_end(
+        &mut self,
+        mut writing: Pin<&mut impl Future<Output = ()>>,
+        deadline: Instant,
+        output_bytes_max: u64,
+        cancel: &CancellationToken,
+        breach: impl Future<Output = DiskLimit>,
+    ) -> Option<Ended> {
+        let (mut deadline, mut breach) = (std::pin::pin!(sleep_until(deadline)), std::pin::pin!(breach));
+        loop {
+            // A program that has exited is not stopped any more, while the rest of its output is read.
+            let alive = !self.sandbox.is_draining();
+            tokio::select! {
+                biased;
+                () = cancel.cancelled(), if alive => return Some(Ended::Cancelled),
+                () = &mut deadline, if alive => return Some(Ended::TimedOut),
+                event = self.sandbox.next() => {
+                    self.record(event);
+                    if self.log.printed().iter().sum::<u64>() > output_bytes_max {
+                        return Some(Ended::OutputLimit);
+                    }
+                    if self.exit.is_some() {
+                        return None;
+                    }
+                }
+                limit = &mut breach, if alive => return Some(Ended::DiskLimit(limit)),
+                () = writing.as_mut() => {}
+            }
+        }
+    }
+
+    /// Reads on until the end is known.
+    async fn until_exit(&mut self) {
+        while self.exit.is_none() {
+            let event = self.sandbox.next().await;
+            self.record(event);
+        }
+    }
+
+    fn record(&mut self, event: SandboxEvent) {
+        self.exit = Some(match event {
+            SandboxEvent::Output(stream, bytes) => return self.log.output(stream, &bytes),
+            SandboxEvent::ProgramExited(report) => Ok(report),
+            SandboxEvent::ContractBroken(why) => Err(ExecuteError::Runner(why)),
+            SandboxEvent::SandboxExited(exit) => exit.map_err(Into::into).and_then(|exit| self.trusted(exit)),
+        });
+    }
+
+    /// The exit of the sandbox as the program's own, where it can be.
+    fn trusted(&self, exit: Exit) -> Result<ExitReport, ExecuteError> {
+        // A framed runner reports the exit itself, unless the kernel killed process 1 for the sandbox's memory.
+        let unreported = self.sandbox.is_framed() && !exit.oom_killed;
+        // With a part of the output lost, a program that ended well would answer with half of what it printed. And what
+        // the engine did to a sandbox while its connection was broken is not what the program did. One that we stopped
+        // has nothing more to report.
+        if exit.broke_off || (!self.stopping && (unreported || self.sandbox.output_broke)) {
+            return Err(EngineError::Lost { id: self.sandbox.id }.into());
+        }
+        Ok(exit.into())
+    }
+
+    /// Has the engine kill the sandbox. Output from before still counts, and only while it is read can the engine kill.
+    async fn kill(&mut self, engine: &dyn Engine) {
+        if self.exit.is_some() {
+            return;
+        }
+        let kill = engine.signal(self.sandbox.id, Signal::Kill);
+        let (killed, dead) = tokio::join!(kill, timeout(DEATH_MAX, self.until_exit()));
+        if let Err(error) = killed {
+            warn!(error = %chain(&error), "a program was not killed; its sandbox is destroyed");
+        }
+        if dead.is_err() {
+            warn!("a killed sandbox does not end; it is destroyed");
+        }
+    }
+
+    /// How the program exited; nothing where we stopped it and its exit is unknown, which its verdict does not need.
+    async fn known_exit(
+        &mut self,
+        engine: &dyn Engine,
+        stopped: Option<Ended>,
+        unseen: bool,
+    ) -> Result<Option<ExitReport>, ExecuteError> {
+        match self.exit.take() {
+            Some(Ok(exit)) => Ok(Some(exit)),
+            // The engine showed nothing of it any more when its time was up: it may have ended long before.
+            _ if stopped == Some(Ended::TimedOut) && unseen => Err(self.lost(engine).await),
+            Some(Err(ExecuteError::Engine(EngineError::Lost { .. }))) | None if stopped.is_none() => {
+                Err(self.lost(engine).await)
+            }
+            Some(Err(error)) if stopped.is_none() => Err(error),
+            Some(Err(_)) | None => Ok(None),
+        }
+    }
+
+    /// Kills a program that may go on unseen: the next one of its conversation would meet it.
+    async fn lost(&mut self, engine: &dyn Engine) -> ExecuteError {
+        // Detached first, so that the engine knows that nothing reads any more before it is called.
+        self.sandbox.detach();
+        let id = self.sandbox.id;
+        if let Err(error) = engine.signal(id, Signal::Kill).await {
+            warn!(error = %chain(&error), "a program that was lost was not killed; its sandbox is destroyed");
+        }
+        EngineError::Lost { id }.into()
+    }
+}

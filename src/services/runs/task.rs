@@ -1,0 +1,351 @@
+//! One run from its ticket to its last event: its turn, its sandbox, its program, its report.
+//!
+//! Lives in the task that [`Runs::begin`](super::Runs::begin) spawned, and spawns one more: the engine's start, which
+//! ends by itself and is never aborted.
+
+use std::{convert::Infallible, mem, panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
+
+use futures_util::FutureExt;
+use tokio::time::Instant;
+use tracing::{error, info};
+
+use super::{
+    Inner, Report, Run, RunRequest,
+    execute::{self, Program},
+    internal,
+    output::CapturedOutput,
+    stdin::StdinReceiver,
+};
+use crate::{
+    domain::{
+        error::Failure,
+        event::{EventKind, FileNote},
+        id::SandboxId,
+        limits::Limits,
+        outcome::{Ended, Figures, Outcome},
+        trace::TraceContext,
+    },
+    ports::{
+        engine::SandboxSpec,
+        observer::{FileFact, RunFacts, Stages},
+        runner::{Protocol, Runner},
+        store::{Mark, StoreError, Usage},
+    },
+    services::{
+        admission::{Permit, Ticket},
+        files::{Change, FileEntry, FileList},
+        janitor::{Lease, chain},
+        standby::Taken,
+        started::Started,
+    },
+};
+
+/// How long after its wall clock limit a sandbox is certainly unwanted, in seconds.
+const DEADLINE_MARGIN_S: i64 = 60;
+
+/// The execution of one run.
+pub(super) struct RunTask {
+    service: Arc<Inner>,
+    run: Arc<Run>,
+    request: RunRequest,
+    runner: Runner,
+    limits: Limits,
+    trace: TraceContext,
+    /// Taken when the program starts, dropped with the run in any case.
+    stdin: Option<StdinReceiver>,
+    begun: Instant,
+    stage_begun: Instant,
+    stages: Stages,
+}
+
+impl RunTask {
+    pub(super) fn new(
+        service: Arc<Inner>,
+        run: Arc<Run>,
+        request: RunRequest,
+        runner: Runner,
+        limits: Limits,
+        stdin: Option<StdinReceiver>,
+    ) -> Self {
+        let trace = TraceContext::of_run(run.id, request.within);
+        let begun = Instant::now();
+        let stages = Stages::default();
+        Self { service, run, request, runner, limits, trace, stdin, begun, stage_begun: begun, stages }
+    }
+
+    /// Executes the run and logs its last event. `place` is the position in the queue that is already logged.
+    pub(super) async fn run(mut self, ticket: Ticket, place: u32) {
+        // A panic drops the lease on its way, and readers of the log still see an end.
+        let result = AssertUnwindSafe(self.execute(ticket, place)).catch_unwind().await;
+        let result = result.unwrap_or_else(|_| Err(internal())).map(Arc::new);
+        let result = self.run.result.get_or_init(|| result);
+        self.observe(result.as_deref());
+        let (conversation, language) = (&self.run.conversation, &self.run.language);
+        let principal = conversation.owner.name();
+        match result {
+            Ok(report) => {
+                let Outcome { ended, figures, .. } = report.outcome;
+                let wall_ms = u64::try_from(figures.wall.as_millis()).unwrap_or(u64::MAX);
+                info!(%principal, %conversation, %language, ended = ended.word(), ?ended, wall_ms, "run ended");
+                self.run.log.add(EventKind::Finished(Box::new(report.outcome)));
+            }
+            Err(failure) => {
+                info!(%principal, %conversation, %language, code = %failure.code, "run failed");
+                self.run.log.add(EventKind::Failed(failure.clone()));
+            }
+        }
+    }
+
+    async fn execute(&mut self, ticket: Ticket, place: u32) -> Result<Report, Failure> {
+        // Kept to the end: the slot and the conversation's turn are given back after the sandbox is posted.
+        let _permit = tokio::select! {
+            biased;
+            () = self.run.cancel.cancelled() => return Ok(self.cancelled()),
+            permit = self.permit(ticket) => permit?,
+            never = self.log_position(place) => match never {},
+        };
+        self.stages.queue = Some(self.stage_over());
+        let result = self.in_turn().await;
+        if self.request.throw_away
+            && let Err(failure) = self.service.parts.files.remove(&self.run.conversation).await
+        {
+            error!(%failure, "the folder of a conversation that was to be deleted is left");
+        }
+        result
+    }
+
+    /// The right to start, once the engine was seen to isolate. A run that waits for that holds no slot.
+    async fn permit(&self, ticket: Ticket) -> Result<Permit, Failure> {
+        if !self.run.conversation.owner.is_self_test() {
+            self.service.parts.isolation.wait().await?;
+        }
+        ticket.turn().await
+    }
+
+    /// Logs how the run moves up in the queue; never ends by itself.
+    async fn log_position(&self, mut logged: u32) -> Infallible {
+        let mut departures = self.run.position.departures();
+        loop {
+            departures.mark_unchanged();
+            if let Some(now) = self.run.position.now().filter(|now| is_logged(logged, *now)) {
+                self.run.log.add(EventKind::Queued { position: now });
+                logged = now;
+            }
+            if departures.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    async fn in_turn(&mut self) -> Result<Report, Failure> {
+        let service = Arc::clone(&self.service);
+        let parts = &service.parts;
+        let conversation = self.request.conversation.clone();
+        self.check_capacity().await?;
+        let _foreground = parts.standbys.foreground();
+        // A standby may still be starting. Dropping the wait drops its lease; the start ends by itself, and then the
+        // janitor destroys the sandbox.
+        let standby = tokio::select! {
+            biased;
+            () = self.run.cancel.cancelled() => return Ok(self.cancelled()),
+            standby = parts.standbys.take(&conversation, &self.runner, &self.limits) => standby,
+        };
+        self.stages.stood_by = standby.is_some();
+        let (started, lease, mark) = match standby {
+            Some(Taken { started, lease, mark }) => {
+                parts.observer.sandbox_held(self.trace, lease.id());
+                (started, lease, mark)
+            }
+            None => match self.start().await? {
+                Some(started) => started,
+                None => return Ok(self.cancelled()),
+            },
+        };
+        self.stages.start = Some(self.stage_over());
+        // Once there is a sandbox, so that a standby can be taken.
+        for (path, bytes) in &self.request.files {
+            parts.files.write(&conversation, path, bytes.clone()).await?;
+        }
+        self.run.log.add(EventKind::Started);
+        let more_stdin = self.stdin.take();
+        let RunRequest { program: code, args, stdin, .. } = &self.request;
+        let program = Program { code, args, stdin, more_stdin, limits: &self.limits };
+        let breach = Arc::clone(parts.files.quota()).breach(conversation.clone());
+        let (log, cancel) = (&self.run.log, &self.run.cancel);
+        let outcome = execute::execute(parts.engine.as_ref(), started, program, log, cancel, breach).await;
+        let outcome = outcome.map_err(|error| self.failed(&error, error.failure()))?;
+        self.stages.program = Some(self.stage_over());
+        // The program is dead, so nothing races with the listing; the sandbox itself is destroyed in the background.
+        drop(lease);
+        if self.request.throw_away {
+            return Ok(self.report(outcome, FileList::default()));
+        }
+        let files = parts.files.changed_since(&conversation, mark).await?;
+        self.stages.collect = Some(self.stage_over());
+        parts.standbys.used(&conversation, &self.runner.language);
+        Ok(self.report(outcome, files))
+    }
+
+    /// Ends a stage; how long it took.
+    fn stage_over(&mut self) -> Duration {
+        let now = Instant::now();
+        now - mem::replace(&mut self.stage_begun, now)
+    }
+
+    /// Whether the conversation and the disk have room for a run and its files. Where that is known, without disk
+    /// access.
+    async fn check_capacity(&self) -> Result<(), Failure> {
+        let files = &self.service.parts.files;
+        let more = self.request.files.iter().map(|(_, bytes)| Usage::of_file(bytes.len() as u64));
+        let more = more.fold(Usage::default(), |all, one| all.plus(&one));
+        if files.quota().fits_surely(&self.request.conversation, &more) {
+            return Ok(());
+        }
+        files.check_capacity(&self.request.conversation, more).await
+    }
+
+    /// A sandbox started for this run, or nothing when the run was cancelled before there was one. A start is never
+    /// aborted: the engine could finish it after the janitor looked for the sandbox and did not find it.
+    async fn start(&self) -> Result<Option<(Started, Arc<Lease>, Mark)>, Failure> {
+        let (data, mark) = self.prepare().await?;
+        let parts = &self.service.parts;
+        let lease = Arc::new(parts.janitor.lease(SandboxId::new()));
+        parts.observer.sandbox_held(self.trace, lease.id());
+        let life_s = i64::try_from(self.limits.wall().as_secs()).unwrap_or(i64::MAX / 2) + DEADLINE_MARGIN_S;
+        let spec = SandboxSpec {
+            id: lease.id(),
+            instance: self.service.options.instance,
+            image: self.runner.image.clone(),
+            data,
+            limits: self.limits,
+            uid: self.service.options.uid,
+            own_init: self.runner.protocol == Protocol::Framed,
+            deadline_unix_s: parts.clock.unix_s() + life_s,
+        };
+        let (engine, leased) = (Arc::clone(&parts.engine), Arc::clone(&lease));
+        let mut starting = self.service.tasks.spawn(async move {
+            let started = engine.start(&spec).await;
+            drop(leased);
+            started
+        });
+        tokio::select! {
+            biased;
+            () = self.run.cancel.cancelled() => Ok(None),
+            started = &mut starting => match started {
+                Ok(Ok(sandbox)) => Ok(Some((Started::new(sandbox, self.runner.protocol), lease, mark))),
+                Ok(Err(error)) => Err(self.failed(&error, error.failure())),
+                Err(_) => Err(internal()),
+            },
+        }
+    }
+
+    /// The conversation's folder, and the moment before the program in the file system's time.
+    async fn prepare(&self) -> Result<(PathBuf, Mark), Failure> {
+        let (store, id) = (Arc::clone(&self.service.parts.store), self.request.conversation.clone());
+        let prepared = tokio::task::spawn_blocking(move || {
+            let conversation = store.create_conversation(&id)?;
+            Ok::<_, StoreError>((conversation.data_dir(), conversation.mark()?))
+        });
+        let prepared = prepared.await.map_err(|_| internal())?;
+        prepared.map_err(|error| {
+            error!(error = %chain(&error), "the conversation's folder was not prepared");
+            error.failure()
+        })
+    }
+
+    /// Logs an error that is ours. The self-test's goes into its failure instead: the self-test reports it to the
+    /// operator.
+    fn failed(&self, error: &dyn std::error::Error, failure: Failure) -> Failure {
+        if self.run.conversation.owner.is_self_test() {
+            return Failure { message: chain(error), ..failure };
+        }
+        error!(error = %chain(error), image = %self.runner.image.0, "the engine or the runner failed a run");
+        failure
+    }
+
+    /// The report of a run that was cancelled before it had a sandbox.
+    fn cancelled(&self) -> Report {
+        let (limits, figures) = (self.limits, Figures::default());
+        self.report(Outcome { ended: Ended::Cancelled, oom_killed: false, limits, figures }, FileList::default())
+    }
+
+    fn report(&self, mut outcome: Outcome, files: FileList) -> Report {
+        outcome.figures.files = files.changed;
+        self.run.log.flush();
+        for file in changed(&files) {
+            self.run.log.add(EventKind::File(Box::new(note(file))));
+        }
+        let (stdout, stderr) = CapturedOutput::of(&self.run.log.since(0));
+        let (conversation, language) = (self.run.conversation.clone(), self.run.language.clone());
+        Report { run: self.run.id, conversation, language, outcome, stdout, stderr, files }
+    }
+
+    fn observe(&self, end: Result<&Report, &Failure>) {
+        let files = end.ok().map(|report| &report.files);
+        self.service.parts.observer.run_over(&RunFacts {
+            run: self.run.id,
+            trace: self.trace,
+            principal: self.run.conversation.owner.name(),
+            conversation: &self.run.conversation,
+            language: &self.run.language,
+            image: &self.runner.image.0,
+            program: &self.request.program,
+            args: self.request.args.len(),
+            stdin_bytes: self.request.stdin.len() as u64,
+            limits: &self.limits,
+            begun_unix_s: self.run.created_unix_s,
+            ended_unix_s: self.service.parts.clock.unix_s(),
+            stages: Stages { total: self.begun.elapsed(), ..self.stages },
+            end: end.map(|report| &report.outcome),
+            files: files.into_iter().flat_map(changed).map(fact).collect(),
+            files_truncated: files.is_some_and(|files| files.truncated),
+        });
+    }
+}
+
+/// The files that the run created or changed.
+fn changed(files: &FileList) -> impl Iterator<Item = &FileEntry> {
+    files.files.iter().filter(|file| file.change != Change::Unchanged)
+}
+
+fn fact(file: &FileEntry) -> FileFact<'_> {
+    FileFact { path: &file.path, size: file.size, change: file.change.word() }
+}
+
+fn note(file: &FileEntry) -> FileNote {
+    FileNote {
+        path: file.path.clone(),
+        path_encoded: file.path_encoded.clone(),
+        size: file.size,
+        media_type: file.media_type.clone(),
+        change: file.change.word(),
+        modified_unix_s: file.modified_unix_s,
+        url: file.url.clone(),
+        url_expires_unix_s: file.url_expires_unix_s,
+    }
+}
+
+/// Whether a new position is logged: each of the last ten, and before that each tenth of the way. So a queue of any
+/// length costs a run a bounded log, and all runs that wait in it bounded work.
+fn is_logged(logged: u32, now: u32) -> bool {
+    now < logged && (now <= 10 || logged - now >= logged / 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_logged;
+
+    #[test]
+    fn positions_in_a_long_queue_are_logged_in_few_events() {
+        let (mut logged, mut events) = (10_000, Vec::new());
+        for now in (1..=10_000).rev() {
+            if is_logged(logged, now) {
+                logged = now;
+                events.push(now);
+            }
+        }
+        assert!(events.len() < 90, "{}", events.len());
+        assert!(events.ends_with(&[10, 9, 8, 7, 6, 5, 4, 3, 2, 1]), "{events:?}");
+        assert!(!is_logged(3, 3) && !is_logged(3, 4));
+    }
+}
