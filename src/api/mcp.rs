@@ -82,7 +82,6 @@ pub struct McpOptions {
 #[derive(Clone)]
 pub struct McpServer {
     parts: Arc<McpParts>,
-    outputs: Arc<describe::Outputs>,
     calls: cancellation::Calls,
     transport: Transport,
 }
@@ -108,9 +107,13 @@ struct Caller {
 }
 
 impl Caller {
-    /// The caller\'s conversation of this id.
     fn key(&self, id: ConversationId) -> ConversationKey {
         ConversationKey::new(self.principal.clone(), id)
+    }
+
+    /// A tool's name in the form that the caller uses.
+    fn tool(&self, tool: ToolName) -> &'static str {
+        if self.underscore { tool.underscored() } else { tool.dotted() }
     }
 }
 
@@ -131,7 +134,7 @@ impl McpServer {
     }
 
     fn new(parts: McpParts, transport: Transport) -> Self {
-        Self { parts: Arc::new(parts), outputs: Arc::default(), calls: cancellation::Calls::default(), transport }
+        Self { parts: Arc::new(parts), calls: cancellation::Calls::default(), transport }
     }
 
     fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
@@ -166,7 +169,7 @@ impl ServerHandler for McpServer {
         let query = context.extensions.get::<Parts>().and_then(|parts| parts.uri.query());
         let underscore = query.is_some_and(|query| query.split('&').any(|pair| pair == "names=underscore"));
         let languages: Vec<_> = self.parts.runs.runners().iter().map(|runner| runner.language.to_string()).collect();
-        let tools = describe::tools(&self.parts.options, &languages, &self.outputs, underscore);
+        let tools = describe::tools(&self.parts.options, &languages, underscore);
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -180,7 +183,7 @@ impl ServerHandler for McpServer {
             return Err(ErrorData::invalid_params(why, None));
         };
         let caller = Caller { underscore: request.name == tool.underscored(), ..self.caller(&context)? };
-        let entered = self.calls.enter(&context);
+        let entered = self.calls.enter(context.id.clone(), context.ct.clone());
         let arguments = request.arguments.unwrap_or_default();
         // A panic in rmcp's task would leave the client without an answer.
         let answer = AssertUnwindSafe(self.parts.call(tool, &caller, arguments, &entered, &context));
@@ -191,12 +194,12 @@ impl ServerHandler for McpServer {
             Err(_) => Failure::new(Code::Internal, "The server failed to answer: its log says why."),
         };
         info!(request = %caller.request, tool = tool.dotted(), code = %failure.code, "a tool call was refused or failed");
-        Ok(content::failure(&failure, caller.request).into())
+        Ok(content::failure(&failure, &caller).into())
     }
 
-    async fn on_cancelled(&self, told: CancelledNotificationParam, _: NotificationContext<RoleServer>) {
-        if let Some(id) = &told.request_id {
-            self.calls.given_up(id);
+    async fn on_cancelled(&self, cancelled: CancelledNotificationParam, _: NotificationContext<RoleServer>) {
+        if let Some(id) = &cancelled.request_id {
+            self.calls.cancel(id);
         }
     }
 

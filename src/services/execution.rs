@@ -50,7 +50,7 @@ use super::{
 use crate::{
     domain::{
         clock::Clock,
-        error::{Code, Failure},
+        error::{Code, Failure, Operation},
         event::EventKind,
         id::{InstanceId, Language, RunId},
         limits::Limits,
@@ -155,14 +155,9 @@ impl Executions {
             return Err(stopping());
         }
         if request.program.len() > inner.options.program_bytes_max {
-            return Err(Failure::argument(
-                "code",
-                format!(
-                    "it is longer than {} bytes: write long data to a file with sandbox.write_file and read it from \
-                     /data",
-                    inner.options.program_bytes_max
-                ),
-            ));
+            let most = inner.options.program_bytes_max;
+            let why = format!("it is longer than {most} bytes: write long data to a file and read it from /data");
+            return Err(Failure::argument("code", why).see(Operation::WriteFile));
         }
         let runner = inner.runner(&request.language)?;
         let limits = inner.limits(&request);

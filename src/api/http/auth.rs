@@ -3,26 +3,21 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension,
     extract::{Request, State},
     http::header,
     middleware::Next,
     response::{IntoResponse, Response},
 };
 
-use super::failure::HttpFailure;
+use super::error::ApiError;
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::RequestId,
-    },
+    domain::error::Code,
     ports::auth::Tokens,
 };
 
-/// Lets a request with the token pass and says who asks; everybody else gets 401.
+/// Passes a request with a valid token on with its principal; any other is 401.
 pub async fn bearer(
     State(tokens): State<Arc<Tokens>>,
-    Extension(id): Extension<RequestId>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -36,9 +31,6 @@ pub async fn bearer(
         request.extensions_mut().insert(principal);
         return next.run(request).await;
     }
-    let failure = Failure::new(
-        Code::Unauthorized,
-        "Send the header `Authorization: Bearer <token>` once, with the server's MCP_API_TOKEN.",
-    );
-    HttpFailure(failure, id).into_response()
+    let why = "Send the header `Authorization: Bearer <token>` once, with the server's MCP_API_TOKEN.";
+    ApiError::new(Code::Unauthorized, why).into_response()
 }

@@ -24,12 +24,9 @@ use axum::{
 use futures_util::stream;
 
 use self::range::{Asked, Part};
-use super::failure::HttpFailure;
+use super::error::ApiError;
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::RequestId,
-    },
+    domain::error::Code,
     ports::store::decode_component,
     services::files::{Content, Download, Files, SignedLink},
 };
@@ -57,13 +54,12 @@ pub fn router(files: Arc<Files>) -> Router {
 }
 
 async fn serve(State(files): State<Arc<Files>>, OriginalUri(uri): OriginalUri, request: Request) -> Response {
-    let id = request.extensions().get::<RequestId>().copied().unwrap_or_else(RequestId::new);
     let mut response = match *request.method() {
         Method::GET | Method::HEAD => match files.open_signed(link(&uri)).await {
             Ok(download) => answer(request.method(), request.headers(), download),
-            Err(failure) => HttpFailure(failure, id).into_response(),
+            Err(failure) => ApiError::from(failure).into_response(),
         },
-        _ => not_allowed(id),
+        _ => not_allowed(),
     };
     for (name, value) in ALWAYS {
         response.headers_mut().insert(name, value);
@@ -71,10 +67,9 @@ async fn serve(State(files): State<Arc<Files>>, OriginalUri(uri): OriginalUri, r
     response
 }
 
-fn not_allowed(id: RequestId) -> Response {
-    let failure =
-        Failure::new(Code::MethodNotAllowed, "Files are downloaded with GET or HEAD and changed through the tools.");
-    let mut response = HttpFailure(failure, id).into_response();
+fn not_allowed() -> Response {
+    let why = "A link downloads its file with GET or HEAD: files are changed through the API.";
+    let mut response = ApiError::new(Code::MethodNotAllowed, why).into_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
 }

@@ -1,8 +1,8 @@
 //! `/v1`: the same operations as the tools, as plain JSON over HTTP. Nothing is decided here: a handler reads its request,
-//! makes one call of a service and maps the answer. What is refused is told as a problem (RFC 9457), see
-//! [`super::failure`].
+//! makes one call of a service and maps the answer. Errors are problems (RFC 9457), see
+//! [`super::error`].
 //!
-//! Whoever mounts the router lets nobody in without a `Principal` among the request's extensions.
+//! The router must be mounted behind a middleware that puts a `Principal` among the request's extensions.
 
 mod archive;
 mod call;

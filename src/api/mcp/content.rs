@@ -11,10 +11,13 @@ use std::{fmt::Write as _, time::Duration};
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
 use serde::Serialize;
 
-use super::describe::{ToolName, size};
+use super::{
+    Caller,
+    describe::{ToolName, size},
+};
 use crate::{
     api::schema::{Deleted, ErrorResult, File, FileListing, FileResult, RunnerList, report::RunReport},
-    domain::{error::Failure, id::RequestId},
+    domain::error::Failure,
     services::runs::{RunState, RunView},
 };
 
@@ -32,9 +35,8 @@ pub(super) fn run(result: &RunReport, pictures: Vec<ContentBlock>) -> CallToolRe
 }
 
 /// A run that goes on: what it printed since, and how to come back.
-pub(super) fn going_on(result: &RunReport, view: &RunView, underscore: bool) -> CallToolResult {
+pub(super) fn going_on(result: &RunReport, view: &RunView, caller: &Caller) -> CallToolResult {
     let mut text = printed(result, "[nothing was printed since]");
-    let name = |tool: ToolName| if underscore { tool.underscored() } else { tool.dotted() };
     let state = match view.state {
         RunState::Queued { position: Some(position) } => format!("The run waits for its turn, as number {position}."),
         RunState::Queued { position: None } => "The run's sandbox is being started.".to_owned(),
@@ -43,10 +45,10 @@ pub(super) fn going_on(result: &RunReport, view: &RunView, underscore: bool) -> 
     let come_back = format!(
         "[{state} It goes on: call {} {{\"runId\": \"{}\", \"afterEvent\": {}, \"waitSeconds\": 45}} to see what comes, or \
          {} {{\"runId\": \"{}\"}} to stop it.]",
-        name(ToolName::GetRun),
+        caller.tool(ToolName::GetRun),
         result.run_id,
         result.newest_event,
-        name(ToolName::CancelRun),
+        caller.tool(ToolName::CancelRun),
         result.run_id,
     );
     section(&mut text, &come_back);
@@ -166,8 +168,10 @@ pub(super) fn deleted(path: &str, deleted: &Deleted) -> CallToolResult {
 }
 
 /// An error of ours, or arguments that break a rule: the sentence for the model, the code for programs.
-pub(super) fn failure(failure: &Failure, request: RequestId) -> CallToolResult {
-    answer(vec![ContentBlock::text(failure.message.clone())], &ErrorResult::new(failure, request), true)
+pub(super) fn failure(failure: &Failure, caller: &Caller) -> CallToolResult {
+    let message = failure.sentence(|operation| caller.tool(operation.into()));
+    let structured = ErrorResult::new(failure.code, message.clone(), caller.request);
+    answer(vec![ContentBlock::text(message)], &structured, true)
 }
 
 fn answer(blocks: Vec<ContentBlock>, structured: &impl Serialize, is_error: bool) -> CallToolResult {

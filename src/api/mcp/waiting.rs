@@ -1,7 +1,7 @@
 //! Runs that are begun, waited for, come back to and stopped.
 //!
 //! A call waits for the end of its run, at most for the time that it asked for; then the run goes on, and the answer says
-//! how to come back. What becomes of a run whose call is given up, the policy says: see [`super::leaving`].
+//! how to come back. What becomes of a run whose call is given up, the policy decides: see [`super::cancellation`].
 
 use std::time::Duration;
 
@@ -14,10 +14,8 @@ use rmcp::{
 use super::{Caller, McpParts, cancellation::Call, content, picture, progress::Progress};
 use crate::{
     api::schema::{
-        arguments::{
-            RunCode,
-            known_run::{CancelRun, GetRun},
-        },
+        arguments::{CancelRun, GetRun, RunCode, Wait},
+        parse::{Source, parse},
         report::RunReport,
     },
     domain::{error::Failure, id::RunId},
@@ -41,12 +39,13 @@ impl McpParts {
         call: &Call,
         asked: Asked<'_>,
     ) -> Result<CallToolResult, Failure> {
-        let RunCode { conversation, language, code, wait, detach } = RunCode::parse(arguments)?;
-        let request = RunRequest { within: caller.trace, ..RunRequest::new(caller.key(conversation), language, code) };
+        let asked_for: RunCode = parse(arguments, Source::Json)?;
+        let RunCode { conversation, language, code, wait_seconds, detach } = asked_for;
+        let request = RunRequest { within: caller.trace, ..RunRequest::new(caller.key(conversation), language, code.0) };
         let policy = self.runs.policy(detach);
         let run = self.runs.create(request, policy)?;
         let view = tokio::select! {
-            view = self.watch(caller, run.id(), 0, wait, asked) => view?,
+            view = self.watch(caller, run.id(), 0, wait_seconds, asked) => view?,
             // rmcp does not drop a call that is given up, so it is waited for until the program is dead.
             () = call.ended(policy) => self.stop(caller, run.id()).await?,
         };
@@ -64,9 +63,10 @@ impl McpParts {
         call: &Call,
         asked: Asked<'_>,
     ) -> Result<CallToolResult, Failure> {
-        let GetRun { run, after_event, wait } = GetRun::parse(arguments)?;
+        let GetRun { run, after_event, wait_seconds } = parse(arguments, Source::Json)?;
+        let after_event = after_event.unwrap_or(0);
         let view = tokio::select! {
-            view = self.watch(caller, run, after_event, wait, asked) => view?,
+            view = self.watch(caller, run, after_event, wait_seconds, asked) => view?,
             // Who gives up looking does not stop the run.
             () = call.left() => self.runs.get(&caller.principal, run)?,
         };
@@ -74,7 +74,7 @@ impl McpParts {
     }
 
     pub(super) async fn cancel_run(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let CancelRun { run } = CancelRun::parse(arguments)?;
+        let CancelRun { run } = parse(arguments, Source::Json)?;
         let view = self.stop(caller, run).await?;
         let mut result = self.answer(caller, &view, 0).await?;
         // The program did not succeed, but the call did what it was asked for.
@@ -93,12 +93,12 @@ impl McpParts {
         caller: &Caller,
         run: RunId,
         after_event: u64,
-        wait: Option<Duration>,
+        wait: Option<Wait>,
         asked: Asked<'_>,
     ) -> Result<RunView, Failure> {
         let events = self.runs.events(&caller.principal, run, after_event.saturating_add(1))?;
         let mut progress = Progress::of(asked, events);
-        let over = self.runs.wait(&caller.principal, run, wait.unwrap_or(self.options.wait_default));
+        let over = self.runs.wait(&caller.principal, run, wait.map_or(self.options.wait_default, |wait| wait.0));
         let mut over = std::pin::pin!(over);
         loop {
             tokio::select! {
@@ -118,7 +118,7 @@ impl McpParts {
             Some(Err(failure)) => Err(failure.clone()),
             None => {
                 let output = self.runs.output_until(&caller.principal, view.run, after_event, view.newest)?;
-                Ok(content::going_on(&RunReport::so_far(view, output), view, caller.underscore))
+                Ok(content::going_on(&RunReport::so_far(view, output), view, caller))
             }
         }
     }

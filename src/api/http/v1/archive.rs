@@ -10,16 +10,16 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::call::Call;
+use super::call::{Call, Query};
 use crate::{
     api::{
         http::{
             body::{Bodies, media_type},
-            failure::Refused,
+            error::ApiError,
         },
-        schema::ImportResult,
+        schema::{ImportResult, arguments::Nothing},
     },
-    domain::error::{Code, Failure},
+    domain::error::Code,
     services::files::Files,
 };
 
@@ -32,8 +32,11 @@ use crate::{
         pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)),
     responses((status = 200, description = "The archive.", content_type = "application/x-tar", body = String)),
 )]
-pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<Response, Refused> {
-    call.query(&[])?;
+pub(super) async fn read(
+    State(files): State<Arc<Files>>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<Response, ApiError> {
     let conversation = call.conversation()?;
     let archive = files.archive(&conversation).await?;
     let headers = [
@@ -58,14 +61,14 @@ pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<
 pub(super) async fn write(
     State(files): State<Arc<Files>>,
     State(limits): State<Bodies>,
+    _: Query<Nothing>,
     call: Call,
     body: Body,
-) -> Result<Json<ImportResult>, Refused> {
-    call.query(&[])?;
+) -> Result<Json<ImportResult>, ApiError> {
     let conversation = call.conversation()?;
     if !matches!(media_type(&call.headers)?.as_str(), "" | "application/x-tar" | "application/octet-stream") {
         let why = "The body is not announced as a plain tar: send the header `Content-Type: application/x-tar`.";
-        return Err(Failure::new(Code::UnsupportedMediaType, why).into());
+        return Err(ApiError::new(Code::UnsupportedMediaType, why));
     }
     let bytes = limits.read(&call.headers, body).await?;
     Ok(Json(ImportResult::from(files.import(&conversation, bytes).await?)))

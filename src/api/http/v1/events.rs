@@ -12,19 +12,30 @@ use axum::{
     },
 };
 use futures_util::StreamExt as _;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
-use super::call::Call;
+use super::call::{Call, Query};
 use crate::{
     api::{
-        http::failure::Refused,
+        http::error::ApiError,
         schema::run::{RunEvent, RunEventMessage},
     },
     domain::error::Failure,
     services::runs::{RunState, Runs},
 };
 
-/// RunnerMessage into a silent stream, so that no proxy takes it for dead.
+/// A comment is sent into a silent stream, so that no proxy closes it.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WatchRun {
+    /// The number of the last event that is known.
+    #[param(minimum = 0)]
+    after: Option<u64>,
+}
 
 /// Watch a run.
 ///
@@ -34,7 +45,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
     get, path = "/v1/runs/{runId}/events", tag = "runs", operation_id = "watchRun",
     params(
         ("runId" = String, Path, description = "Which.", pattern = "^run-[0-9a-f]{32}$"),
-        ("after" = Option<u64>, Query, description = "The number of the last event that is known.", minimum = 0),
+        WatchRun,
         ("Last-Event-ID" = Option<u64>, Header, description = "The same, as browsers send it; it wins.", minimum = 0),
     ),
     responses(
@@ -42,13 +53,13 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
         (status = 204, description = "The run is over and nothing follows."),
     ),
 )]
-pub(super) async fn watch(State(runs): State<Runs>, call: Call) -> Result<Response, Refused> {
-    let query = call.query(&["after"])?;
+pub(super) async fn watch(
+    State(runs): State<Runs>,
+    Query(query): Query<WatchRun>,
+    call: Call,
+) -> Result<Response, ApiError> {
     let run = call.run()?;
-    let after = match last_event_id(&call)? {
-        Some(number) => number,
-        None => query.number("after", u64::MAX)?.unwrap_or(0),
-    };
+    let after = last_event_id(&call)?.or(query.after).unwrap_or(0);
     let view = runs.get(&call.who, run)?;
     if view.state == RunState::Finished && after >= view.newest {
         return Ok(StatusCode::NO_CONTENT.into_response());

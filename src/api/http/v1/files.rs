@@ -10,11 +10,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::call::Call;
+use super::call::{Call, Query};
 use crate::{
     api::{
-        http::{body::Bodies, failure::Refused, files as downloads},
-        schema::{File, FileListing},
+        http::{body::Bodies, error::ApiError, files as downloads},
+        schema::{File, FileListing, arguments::Nothing},
     },
     services::files::{Change, Files},
 };
@@ -28,8 +28,11 @@ use crate::{
         pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)),
     responses((status = 200, description = "The files, ordered by path.", body = FileListing)),
 )]
-pub(super) async fn list(State(files): State<Arc<Files>>, call: Call) -> Result<Json<FileListing>, Refused> {
-    call.query(&[])?;
+pub(super) async fn list(
+    State(files): State<Arc<Files>>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<Json<FileListing>, ApiError> {
     Ok(Json(FileListing::from(&files.list(&call.conversation()?).await?)))
 }
 
@@ -53,8 +56,11 @@ pub(super) async fn list(State(files): State<Arc<Files>>, call: Call) -> Result<
         (status = 416, description = "It has no such part."),
     ),
 )]
-pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<Response, Refused> {
-    call.query(&[])?;
+pub(super) async fn read(
+    State(files): State<Arc<Files>>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<Response, ApiError> {
     let download = files.open(&call.conversation()?, &call.path()?).await?;
     Ok(downloads::present_to(&call.method, &call.headers, download))
 }
@@ -80,10 +86,10 @@ pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<
 pub(super) async fn write(
     State(files): State<Arc<Files>>,
     State(limits): State<Bodies>,
+    _: Query<Nothing>,
     call: Call,
     body: Body,
-) -> Result<Response, Refused> {
-    call.query(&[])?;
+) -> Result<Response, ApiError> {
     let (conversation, path) = (call.conversation()?, call.path()?);
     let bytes = limits.read(&call.headers, body).await?;
     let entry = files.write(&conversation, &path, bytes).await?;
@@ -112,8 +118,11 @@ pub(super) async fn write(
     ),
     responses((status = 204, description = "It is gone.")),
 )]
-pub(super) async fn remove(State(files): State<Arc<Files>>, call: Call) -> Result<StatusCode, Refused> {
-    call.query(&[])?;
+pub(super) async fn remove(
+    State(files): State<Arc<Files>>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<StatusCode, ApiError> {
     files.delete(&call.conversation()?, &call.path()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

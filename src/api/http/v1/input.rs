@@ -1,12 +1,22 @@
 //! What a running program is sent: bytes as they are, a piece a request.
 
 use axum::{body::Body, extract::State, http::StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
-use super::call::Call;
+use super::call::{Call, Query};
 use crate::{
-    api::http::{body::Bodies, failure::Refused},
+    api::http::{body::Bodies, error::ApiError},
     services::{execution::INPUT_BYTES_MAX, runs::Runs},
 };
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct SendInput {
+    /// Nothing comes after this piece.
+    eof: Option<bool>,
+}
 
 /// Send a running program input.
 ///
@@ -18,7 +28,7 @@ use crate::{
     post, path = "/v1/runs/{runId}/stdin", tag = "runs", operation_id = "sendInput",
     params(
         ("runId" = String, Path, description = "Which.", pattern = "^run-[0-9a-f]{32}$"),
-        ("eof" = Option<bool>, Query, description = "Nothing comes after this piece."),
+        SendInput,
     ),
     request_body(content = String, content_type = "application/octet-stream", description = "The bytes; none are fine."),
     responses((status = 202, description = "It is on its way to the program.")),
@@ -26,12 +36,12 @@ use crate::{
 pub(super) async fn send(
     State(runs): State<Runs>,
     State(bodies): State<Bodies>,
+    Query(query): Query<SendInput>,
     call: Call,
     body: Body,
-) -> Result<StatusCode, Refused> {
-    let query = call.query(&["eof"])?;
-    let (run, last) = (call.run()?, query.get::<bool>("eof")?.unwrap_or(false));
-    // Nobody's body is read for a run that is not there.
+) -> Result<StatusCode, ApiError> {
+    let (run, last) = (call.run()?, query.eof.unwrap_or(false));
+    // No body is read for a run that does not exist.
     runs.get(&call.who, run)?;
     let limits = bodies.at_most(INPUT_BYTES_MAX);
     let bytes = limits.read(&call.headers, body).await?;
