@@ -1,4 +1,4 @@
-//! Everything that is served over HTTP, on one page: which path is whose, and what every request passes on its way.
+//! Everything that is served over HTTP, on one page: the routes, and the middleware that every request passes.
 //!
 //! ```text
 //! request ─ id ─ log ─ errors ─ panics ─ body ─ host and origin ─┬─ /            the page, no token
@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod openapi;
 pub mod page;
 pub mod piston;
+mod sse;
 pub mod trace;
 pub mod v1;
 
@@ -32,7 +33,7 @@ use crate::{
     services::readiness::Readiness,
 };
 
-/// What the router is made of.
+/// The parts of the router.
 pub struct HttpParts {
     /// `/mcp`, behind the bearer token.
     pub mcp: Router,
@@ -48,7 +49,7 @@ pub struct HttpParts {
     pub readiness: Arc<Readiness>,
     /// What is measured.
     pub metrics: metrics::Exposition,
-    /// Is told of every answer.
+    /// Is notified of every answer.
     pub observer: Arc<dyn Observer>,
     /// Which names this server answers to.
     pub names: guard::Names,

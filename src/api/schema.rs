@@ -1,5 +1,6 @@
-//! The wire format, shared by every surface: one struct for each request, answer and file, from which its parser, its JSON
-//! Schema and its documents are derived. Names are camel case, and a change of one is a change of the public contract.
+//! The wire format, shared by every surface: one struct for each request, answer and file, from which its parser, its
+//! JSON Schema and its documents are derived. Names are camel case, and a change of one is a change of the public
+//! contract.
 //!
 //! Knows no protocol: neither JSON-RPC nor HTTP nor content blocks.
 

@@ -205,7 +205,10 @@ async fn bad_arguments_are_named() {
         assert_eq!(result["structuredContent"]["error"]["message"], text);
     }
     let result = server.call("sandbox_read_file", json!({"conversationId": "c"})).await;
-    assert!(result["content"][0]["text"].as_str().is_some_and(|text| text.contains("`sandbox_list_files`")), "{result}");
+    assert!(
+        result["content"][0]["text"].as_str().is_some_and(|text| text.contains("`sandbox_list_files`")),
+        "{result}"
+    );
     assert_eq!(server.engine.started(), [], "nothing was started");
     assert!(!server.root.join("c").exists(), "no folder was made");
     server.stop().await;

@@ -10,17 +10,10 @@ use axum::{
 };
 
 use super::error::ApiError;
-use crate::{
-    domain::error::Code,
-    ports::auth::Tokens,
-};
+use crate::{domain::error::Code, ports::auth::Tokens};
 
 /// Passes a request with a valid token on with its principal; any other is 401.
-pub async fn bearer(
-    State(tokens): State<Arc<Tokens>>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+pub async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, next: Next) -> Response {
     let mut headers = request.headers().get_all(header::AUTHORIZATION).iter();
     let principal = match (headers.next(), headers.next()) {
         (Some(one), None) => tokens.authorize(one.as_bytes()),

@@ -1,4 +1,5 @@
-//! Bodies of requests: bounded in bytes and in time, of the announced kind, and drained when an answer does not need them.
+//! Bodies of requests: bounded in bytes and in time, of the announced kind, and drained when an answer does not need
+//! them.
 
 use std::{
     pin::Pin,
@@ -40,8 +41,8 @@ const DRAIN_BYTES_MAX: usize = 16 << 20;
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 const DRAIN_PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// Reads and discards what a handler left of a body before the answer goes out. Otherwise the connection is reset while the
-/// client still writes, and a client that reads only afterwards never sees the answer.
+/// Reads and discards what a handler left of a body before the answer goes out. Otherwise the connection is reset
+/// while the client still writes, and a client that reads only afterwards never sees the answer.
 pub async fn drain_unread(request: Request, next: Next) -> Response {
     if request.body().is_end_stream() {
         return next.run(request).await;
@@ -122,14 +123,6 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Why a body was not read.
-enum Unread {
-    TooLarge,
-    BrokeOff,
-    TooSlow,
-    NoRoom,
-}
-
 impl Bodies {
     /// The largest, in bytes; how long a client may take to send one; and what all that are here at once may take, in
     /// bytes: at least one of the largest.
@@ -159,53 +152,48 @@ impl Bodies {
         let max = self.bytes_max;
         let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         if announced.is_some_and(|length: u64| length > max as u64) {
-            return Err(self.unread(&Unread::TooLarge));
+            return Err(self.too_large());
         }
         let read = timeout(self.read_max, self.collect(Limited::new(body, max))).await;
-        read.unwrap_or(Err(Unread::TooSlow)).map_err(|why| self.unread(&why))
+        read.unwrap_or_else(|_| {
+            let why = format!("The body took longer than {} s: send it faster.", self.read_max.as_secs());
+            Err(Failure::new(Code::BodyTimeout, why))
+        })
     }
 
-    async fn collect(&self, mut body: Limited<Body>) -> Result<Bytes, Unread> {
-        let room = |units| Arc::clone(&self.room).try_acquire_many_owned(units).map_err(|_| Unread::NoRoom);
+    async fn collect(&self, mut body: Limited<Body>) -> Result<Bytes, Failure> {
+        let full = || {
+            let why = "Too much is being sent to the server at once: send it again in a moment.";
+            Failure::new(Code::QueueFull, why)
+        };
+        let room = |units| Arc::clone(&self.room).try_acquire_many_owned(units).map_err(|_| full());
         let (mut held, mut length, mut pieces) = (room(0)?, 0_usize, Vec::new());
         while let Some(frame) = body.frame().await {
-            let frame = frame
-                .map_err(|error| if error.is::<LengthLimitError>() { Unread::TooLarge } else { Unread::BrokeOff })?;
+            let frame = frame.map_err(|error| {
+                let broken = || Failure::new(Code::InvalidRequest, "The body broke off: send it again.");
+                if error.is::<LengthLimitError>() { self.too_large() } else { broken() }
+            })?;
             let Ok(piece) = frame.into_data() else { continue };
             length += piece.len();
             let more = length.div_ceil(UNIT_BYTES).saturating_sub(held.num_permits());
-            held.merge(room(u32::try_from(more).map_err(|_| Unread::NoRoom)?)?);
+            held.merge(room(u32::try_from(more).map_err(|_| full())?)?);
             pieces.push(piece);
         }
         let bytes = if pieces.len() == 1 { pieces.remove(0) } else { pieces.concat().into() };
         Ok(Bytes::from_owner(Held { bytes, _room: held }))
     }
 
-    fn unread(&self, why: &Unread) -> Failure {
+    fn too_large(&self) -> Failure {
         let max = self.bytes_max;
-        match why {
-            Unread::TooLarge => {
-                let why =
-                    format!("The body is larger than {max} bytes: send less, or write the data in several files.");
-                Failure::new(Code::TooLarge, why)
-            }
-            Unread::BrokeOff => Failure::new(Code::InvalidRequest, "The body broke off: send it again."),
-            Unread::TooSlow => {
-                let why = format!("The body took longer than {} s: send it faster.", self.read_max.as_secs());
-                Failure::new(Code::BodyTimeout, why)
-            }
-            Unread::NoRoom => {
-                let why = "Too much is being sent to the server at once: send it again in a moment.";
-                Failure::new(Code::QueueFull, why)
-            }
-        }
+        let why = format!("The body is larger than {max} bytes: send less, or write the data in several files.");
+        Failure::new(Code::TooLarge, why)
     }
 
     /// A body that is one JSON object.
     ///
     /// # Errors
-    /// As [`Self::read`]; [`Code::UnsupportedMediaType`] when it is not announced as JSON, [`Code::InvalidRequest`] when
-    /// it is none, or holds a key twice.
+    /// As [`Self::read`]; [`Code::UnsupportedMediaType`] when it is not announced as JSON, [`Code::InvalidRequest`]
+    /// when it is none, or holds a key twice.
     pub async fn json(&self, headers: &HeaderMap, body: Body) -> Result<(Map<String, Value>, Bytes), Failure> {
         if media_type(headers)? != "application/json" {
             let why = "The body is not announced as JSON: send the header `Content-Type: application/json`.";

@@ -1,6 +1,6 @@
-//! The error of every HTTP surface. It travels in the response's extensions until [`render`], which knows the surface and the
-//! request's id, writes the body: `/v1` problem details (RFC 9457), `/api/v2` a `message`, a JSON-RPC request a JSON-RPC
-//! error, everything else an `error` object.
+//! The error of every HTTP surface. It travels in the response's extensions until [`render`], which knows the surface
+//! and the request's id, writes the body: `/v1` problem details (RFC 9457), `/api/v2` a `message`, a JSON-RPC request
+//! a JSON-RPC error, everything else an `error` object.
 
 use axum::{
     Json,
@@ -109,7 +109,8 @@ impl ApiError {
             Surface::V1 => {
                 let title = status.canonical_reason().unwrap_or("Error");
                 let (kind, param) = ("about:blank", failure.argument);
-                let problem = Problem { kind, title, status: status.as_u16(), detail: message, code, request_id, param };
+                let problem =
+                    Problem { kind, title, status: status.as_u16(), detail: message, code, request_id, param };
                 (status, [(header::CONTENT_TYPE, "application/problem+json")], Json(problem)).into_response()
             }
             Surface::Piston => {
@@ -195,11 +196,9 @@ fn http_status(code: Code) -> StatusCode {
         Code::InvalidArgument | Code::InvalidRequest => StatusCode::BAD_REQUEST,
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
         Code::Forbidden => StatusCode::FORBIDDEN,
-        Code::RunnerNotFound
-        | Code::ConversationNotFound
-        | Code::RunNotFound
-        | Code::FileNotFound
-        | Code::NotFound => StatusCode::NOT_FOUND,
+        Code::RunnerNotFound | Code::ConversationNotFound | Code::RunNotFound | Code::FileNotFound | Code::NotFound => {
+            StatusCode::NOT_FOUND
+        }
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
         Code::NotAFile | Code::ConversationBusy | Code::InputClosed => StatusCode::CONFLICT,

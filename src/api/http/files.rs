@@ -1,8 +1,8 @@
 //! `GET|HEAD /files/{conversationId}/{path}?expires=…&sig=…`: a file by its signed link, without a token.
 //!
-//! Owns the form of the request and of the answer. Whether a link is good and what it opens is the service's to say. The
-//! path is taken raw from the request, split at slashes and each name decoded exactly once: what a router decodes for
-//! its own purposes is not looked at.
+//! Owns the form of the request and of the answer. Whether a link is good and what it opens is the service's to say.
+//! The path is taken raw from the request, split at slashes and each name decoded exactly once: what a router decodes
+//! for its own purposes is not looked at.
 
 #[cfg(test)]
 mod fuzz;
@@ -31,8 +31,8 @@ use crate::{
     services::files::{Content, Download, Files, SignedLink},
 };
 
-/// On every answer, refusals too: nothing a program wrote runs, is guessed at, is kept by a cache, is embedded elsewhere
-/// or tells another site where it came from.
+/// On every answer, refusals too: nothing a program wrote runs, is guessed at, is kept by a cache, is embedded
+/// elsewhere or tells another site where it came from.
 const ALWAYS: [(HeaderName, HeaderValue); 7] = [
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'")),
@@ -94,7 +94,7 @@ fn link(uri: &Uri) -> Option<SignedLink> {
     Some(SignedLink { conversation, components, expires: expires?, signature: signature? })
 }
 
-/// A file for somebody who has the right to it, with the headers that keep browsers from running it.
+/// A file for an authorized client, with the headers that keep browsers from running it.
 pub fn present_to(method: &Method, asked: &HeaderMap, download: Download) -> Response {
     let mut response = answer(method, asked, download);
     for (name, value) in ALWAYS {

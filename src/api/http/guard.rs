@@ -77,7 +77,7 @@ impl Names {
         match one(header::ORIGIN)? {
             Some(origin) if !self.origin_is_ours(origin) => Err(Failure::new(
                 Code::Forbidden,
-                "Pages of that origin may not use this server: the operator sets PUBLIC_BASE_URL to the page's address.",
+                "Pages of that origin may not use this server: set PUBLIC_BASE_URL to the page's address.",
             )),
             _ => Ok(()),
         }

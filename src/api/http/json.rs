@@ -13,8 +13,8 @@ use serde_json::{Map, Number, Value, error::Category};
 const PRIVATE: &str = "$serde_json::private::";
 const RESERVED: &str = "a key that begins with `$serde_json::private::`, which is not accepted";
 
-/// Reads one JSON value of at most `values_max` values (keys count too), without a key twice in one object and without a
-/// key that `serde_json` itself interprets.
+/// Reads one JSON value of at most `values_max` values (keys count too), without a key twice in one object and without
+/// a key that `serde_json` itself interprets.
 ///
 /// # Errors
 /// What is wrong, with its place.

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Sessions exist for clients of the handshake era, whose `notifications/cancelled` only a session can match to its
-//! request. A bare call names no `Accept` that rmcp takes, so the header is repaired. Everything refused here is told as a
-//! JSON-RPC error. Who asks was decided before; hosts and origins were checked before.
+//! request. A bare call names no `Accept` that rmcp takes, so the header is repaired. Errors here are JSON-RPC
+//! errors. The caller, hosts and origins were checked before.
 
 mod envelope;
 mod events;
@@ -90,7 +90,7 @@ struct Mount {
     bodies: Bodies,
 }
 
-/// The route. Whoever mounts it lets nobody in without a `Principal` among the request's extensions.
+/// The route. It must be mounted behind a middleware that puts a `Principal` among the request's extensions.
 pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
     let mut manager = LocalSessionManager::default();
     manager.session_config.keep_alive = Some(options.run_max + SESSION_MARGIN);
@@ -151,11 +151,11 @@ async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
 }
 
 impl Mount {
-    /// Refuses unread what says in its headers that it would begin a run, when no run can begin. Other requests are read
+    /// Refuses unread a request whose headers announce a new run, when none can begin. Other requests are read
     /// first even then: only the body tells what they are, and it may be the cancellation that makes room.
     fn check_capacity(&self, head: &Parts) -> Result<(), ApiError> {
-        let says = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let begins_a_run = says("mcp-method") == "tools/call" && RUN_TOOLS.contains(&says("mcp-name"));
+        let header = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let begins_a_run = header("mcp-method") == "tools/call" && RUN_TOOLS.contains(&header("mcp-name"));
         match head.extensions.get::<Principal>() {
             Some(who) if begins_a_run => self.runs.check_capacity(who).map_err(failed),
             _ => Ok(()),
@@ -195,11 +195,11 @@ fn accepts(headers: &HeaderMap, kind: &str) -> bool {
         .any(|value| value.to_str().is_ok_and(|value| value.to_lowercase().contains(kind)))
 }
 
-/// A gateway may have let the request pass for what the header says. rmcp holds the two against each other only where the
+/// A gateway may have let the request pass because of the header. rmcp compares the two only where the
 /// protocol's revision has the header.
 fn check_method(headers: &HeaderMap, envelope: &Envelope) -> Result<(), ApiError> {
     match headers.get("mcp-method") {
-        Some(told) if told.as_bytes() != envelope.method.as_bytes() => {
+        Some(named) if named.as_bytes() != envelope.method.as_bytes() => {
             let why = "The header `mcp-method` names another method than the body: send the same.";
             Err(refusal(HEADER_MISMATCH, envelope.id.as_ref(), why))
         }

@@ -35,7 +35,7 @@ pub fn document() -> OpenApi {
                 .title("Code Sandbox")
                 .version("1")
                 .description(Some(
-                    "Runs programs in fresh containers without a network. The same operations as the MCP tools at /mcp.",
+                    "Runs programs in fresh containers without network. The same operations as the MCP tools at /mcp.",
                 ))
                 .build(),
         )

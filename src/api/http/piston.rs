@@ -1,8 +1,9 @@
-//! `/api/v2`: Piston's interface, for programs that were written for it. Names, defaults and statuses are Piston's; what
-//! it has and we have not (a compile stage of its own, packages that are installed over HTTP) is told or left out.
+//! `/api/v2`: Piston's interface, for programs that were written for it. Names, defaults and statuses are Piston's;
+//! what it has and we have not (a compile stage of its own, packages that are installed over HTTP) is reported or left
+//! out.
 //!
-//! Each program runs in a conversation of its own, which is thrown away with the run; so nothing of one request is seen by
-//! the next. A request that is broken off cancels its program. The bearer token is the same as everywhere.
+//! Each program runs in a conversation of its own, which is thrown away with the run; so nothing of one request is
+//! seen by the next. A request that is broken off cancels its program. The bearer token is the same as everywhere.
 
 mod answer;
 mod request;
@@ -19,11 +20,7 @@ use serde::Serialize;
 use utoipa::{ToSchema, openapi::OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::{
-    answer::Executed,
-    request::Execute,
-    selector::version,
-};
+use self::{answer::Executed, request::Execute, selector::version};
 use super::{body::Bodies, error::ApiError};
 use crate::{
     api::schema::parse::by_size,
@@ -41,7 +38,7 @@ use crate::{
     },
 };
 
-/// What the surface is made of.
+/// The parts of the surface.
 #[derive(Clone, FromRef)]
 pub struct PistonParts {
     /// Runs programs.
@@ -80,7 +77,7 @@ fn described() -> OpenApiRouter<PistonParts> {
     OpenApiRouter::new().routes(routes!(runtimes)).routes(routes!(execute)).routes(packages)
 }
 
-/// The routes. Whoever mounts them lets nobody in without a `Principal` among the request's extensions.
+/// The routes. They must be mounted behind a middleware that puts a `Principal` among the request's extensions.
 pub fn router(parts: PistonParts) -> Router {
     let (router, _) = described().split_for_parts();
     router.with_state(parts)

@@ -1,4 +1,5 @@
-//! Answers as content blocks. The first block is text that a model reads; `structuredContent` says the same to programs.
+//! Answers as content blocks. The first block is text that a model reads; `structuredContent` says the same to
+//! programs.
 //!
 //! The JSON is not repeated as a text block, though the specification suggests it for clients from before structured
 //! content: the text says everything that matters, and models would pay for the same output twice.
@@ -43,8 +44,8 @@ pub(super) fn going_on(result: &RunReport, view: &RunView, caller: &Caller) -> C
         RunState::Running | RunState::Finished => format!("The program still runs, for {} now.", took(view.wall)),
     };
     let come_back = format!(
-        "[{state} It goes on: call {} {{\"runId\": \"{}\", \"afterEvent\": {}, \"waitSeconds\": 45}} to see what comes, or \
-         {} {{\"runId\": \"{}\"}} to stop it.]",
+        "[{state} It goes on: call {} {{\"runId\": \"{}\", \"afterEvent\": {}, \"waitSeconds\": 45}} to see what comes, \
+         or {} {{\"runId\": \"{}\"}} to stop it.]",
         caller.tool(ToolName::GetRun),
         result.run_id,
         result.newest_event,
@@ -142,7 +143,7 @@ pub(super) fn file(file: &FileResult, picture: Option<ContentBlock>) -> CallTool
         }
         ("utf-8", None) => file.content.clone(),
         _ => format!(
-            "{} is not text ({}, {}): its bytes are in structuredContent as base64; a program can read them from /data.",
+            "{} is not text ({}, {}): its bytes are in structuredContent as base64; a program can read them in /data.",
             file.path,
             file.media_type,
             size(file.size)

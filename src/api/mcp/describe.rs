@@ -65,8 +65,8 @@ macro_rules! tools {
     };
 }
 
-// Name, title, then whether it is read-only, destructive and idempotent. A program may do anything to the conversation's
-// files, deleting them too. The second deletion finds no file, which is an error; nothing more changes.
+// Name, title, then whether it is read-only, destructive and idempotent. A program may do anything to the
+// conversation's files, deleting them too. The second deletion finds no file, which is an error; nothing more changes.
 tools! {
     RunCode "run_code" "Run code" [false true false] RunCode => RunReport;
     GetRun "get_run" "Get a run" [true false true] GetRun => RunReport;
@@ -150,7 +150,8 @@ impl ToolName {
                 }
                 "offset" => {
                     let most = options.read_bytes_max;
-                    let about = format!("One call reads up to {most} bytes; the result's nextOffset says where to go on.");
+                    let about =
+                        format!("One call reads up to {most} bytes; the result's nextOffset says where to go on.");
                     append(property, &about);
                 }
                 "content" => append(property, &format!("At most {} bytes.", options.write_bytes_max)),
@@ -191,8 +192,8 @@ pub fn server(options: &McpOptions) -> ServerConfig {
             "Runs programs in a sandbox without network and keeps their files. run_code takes a conversationId of your \
              choice; files that a program leaves in /data stay there for later calls with the same conversationId, and \
              every new or changed file comes back as a link that a person can open. Each run is a fresh process of at \
-             most {}. One that takes longer than a call waits goes on, and get_run comes back to it. list_runners names \
-             the languages.",
+             most {}. One that takes longer than a call waits goes on, and get_run comes back to it. list_runners \
+             names the languages.",
             seconds(wall_ms)
         ))
 }
@@ -201,16 +202,16 @@ fn run_code(options: &McpOptions) -> String {
     let McpOptions { limits, wait_default, .. } = options;
     format!(
         "Runs a program in a fresh sandbox and returns what it printed, how it ended and the files it made.\n\n\
-         - The working directory is /data. Files there belong to the conversation: they are there again in the next run \
-         with the same conversationId. Nothing else survives a run: no variables, no processes, no installed packages.\n\
+         - The working directory is /data. Files there belong to the conversation: they are there again in the next \
+         run with the same conversationId. Nothing else survives a run: no variables, no processes, no installed packages.\n\
          - There is no network: nothing can be downloaded or installed. list_runners says what is installed.\n\
-         - Limits of one run: {} of time, {} of memory, {} CPU cores, {} processes and threads, {} for one file; output \
-         beyond {} is cut in the middle. A run that reaches a limit is stopped and says which.\n\
+         - Limits of one run: {} of time, {} of memory, {} CPU cores, {} processes and threads, {} for one file; \
+         output beyond {} is cut in the middle. A run that reaches a limit is stopped and says which.\n\
          - A program that takes longer than waitSeconds (default {}) goes on: the result then has its state, its \
          output so far and a runId for get_run and cancel_run.\n\
          - Print what you want to see: only printed text and files come back, not the value of the last line.\n\
-         - To show a chart, save it as a PNG in /data (Python: figures left open are saved by themselves). Small pictures \
-         come back as images, and every new or changed file as a download link.\n\
+         - To show a chart, save it as a PNG in /data (Python: figures left open are saved by themselves). Small \
+         pictures come back as images, and every new or changed file as a download link.\n\
          - The run is marked as an error when the program does not end with status 0; the result says why.",
         seconds(limits.wall_ms),
         size(limits.memory_bytes),

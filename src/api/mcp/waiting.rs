@@ -1,7 +1,8 @@
 //! Runs that are begun, waited for, come back to and stopped.
 //!
-//! A call waits for the end of its run, at most for the time that it asked for; then the run goes on, and the answer says
-//! how to come back. What becomes of a run whose call is given up, the policy decides: see [`super::cancellation`].
+//! A call waits for the end of its run, at most for the time that it asked for; then the run goes on, and the answer
+//! says how to come back. What becomes of a run whose call is given up, the policy decides: see
+//! [`super::cancellation`].
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ use crate::{
 /// How long a program that is being stopped is waited for: longer than an engine takes that works.
 const STOP_WAIT: Duration = Duration::from_secs(15);
 
-/// What came with the call beside its arguments.
+/// The call without its arguments.
 pub(super) type Asked<'a> = &'a RequestContext<RoleServer>;
 
 impl McpParts {
@@ -39,9 +40,9 @@ impl McpParts {
         call: &Call,
         asked: Asked<'_>,
     ) -> Result<CallToolResult, Failure> {
-        let asked_for: RunCode = parse(arguments, Source::Json)?;
-        let RunCode { conversation, language, code, wait_seconds, detach } = asked_for;
-        let request = RunRequest { within: caller.trace, ..RunRequest::new(caller.key(conversation), language, code.0) };
+        let RunCode { conversation, language, code, wait_seconds, detach } = parse(arguments, Source::Json)?;
+        let request =
+            RunRequest { within: caller.trace, ..RunRequest::new(caller.key(conversation), language, code.0) };
         let policy = self.runs.policy(detach);
         let run = self.runs.create(request, policy)?;
         let view = tokio::select! {
@@ -50,7 +51,7 @@ impl McpParts {
             () = call.ended(policy) => self.stop(caller, run.id()).await?,
         };
         if view.state != RunState::Finished {
-            // Whoever did not wait for the end is told where to find it.
+            // The answer says where to find the end.
             run.detach();
         }
         self.answer(caller, &view, 0).await
@@ -67,7 +68,7 @@ impl McpParts {
         let after_event = after_event.unwrap_or(0);
         let view = tokio::select! {
             view = self.watch(caller, run, after_event, wait_seconds, asked) => view?,
-            // Who gives up looking does not stop the run.
+            // Giving up the call does not stop the run.
             () = call.left() => self.runs.get(&caller.principal, run)?,
         };
         self.answer(caller, &view, after_event).await
@@ -77,7 +78,7 @@ impl McpParts {
         let CancelRun { run } = parse(arguments, Source::Json)?;
         let view = self.stop(caller, run).await?;
         let mut result = self.answer(caller, &view, 0).await?;
-        // The program did not succeed, but the call did what it was asked for.
+        // The program did not succeed, but the cancellation did.
         result.is_error = Some(false);
         Ok(result)
     }
@@ -87,7 +88,7 @@ impl McpParts {
         self.runs.wait(&caller.principal, run, STOP_WAIT).await
     }
 
-    /// Waits for the end and tells, meanwhile, what is printed.
+    /// Waits for the end and reports progress meanwhile.
     async fn watch(
         &self,
         caller: &Caller,
@@ -104,7 +105,7 @@ impl McpParts {
             tokio::select! {
                 biased;
                 view = &mut over => return view,
-                () = progress.tell() => {}
+                () = progress.notify() => {}
             }
         }
     }

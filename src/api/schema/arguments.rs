@@ -1,5 +1,5 @@
-//! Arguments of the tools. A struct is an argument list: serde reads it, schemars makes its JSON Schema, and a doc comment
-//! is the description that a model reads. What a schema cannot say is checked by the types of the members.
+//! Arguments of the tools. A struct is an argument list: serde reads it, schemars makes its JSON Schema, and a doc
+//! comment is the description that a model reads. What a schema cannot say is checked by the types of the members.
 
 #[cfg(test)]
 mod fuzz;
@@ -33,16 +33,16 @@ pub struct RunCode {
     #[serde(deserialize_with = "parse::text")]
     #[schemars(with = "String", length(min = 1, max = LANGUAGE_CHARS_MAX))]
     pub language: Language,
-    /// The whole program, as in a file. Each run is a fresh process: define and import what it needs again, and keep data
-    /// in files in /data.
+    /// The whole program, as in a file. Each run is a fresh process: define and import what it needs again, and keep
+    /// data in files in /data.
     #[schemars(length(min = 1))]
     pub code: Program,
-    /// How many seconds to wait for the program's end. One that takes longer goes on: the result then has its state, its
-    /// output so far and its runId for `get_run`. 0 returns at once.
+    /// How many seconds to wait for the program's end. One that takes longer goes on: the result then has its state,
+    /// its output so far and its runId for `get_run`. 0 returns at once.
     #[schemars(range(min = 0, max = WAIT_S_MAX))]
     pub wait_seconds: Option<Wait>,
-    /// true: the run goes on when this call is broken off, and `get_run` fetches it. false: it is then cancelled. Leave it
-    /// out for the server's own choice.
+    /// true: the run goes on when this call is broken off, and `get_run` fetches it. false: it is then cancelled.
+    /// Leave it out for the server's own choice.
     pub detach: Option<bool>,
 }
 
@@ -52,8 +52,8 @@ pub struct GetRun {
     #[serde(rename = "runId", deserialize_with = "parse::text")]
     #[schemars(schema_with = "run_id")]
     pub run: RunId,
-    /// While the program runs, show only what it printed after this event: the newestEvent of the result before. When it
-    /// has ended, the result is whole in any case.
+    /// While the program runs, show only what it printed after this event: the newestEvent of the result before. When
+    /// it has ended, the result is whole in any case.
     #[schemars(range(min = 0), extend("default" = 0))]
     pub after_event: Option<u64>,
     /// How many seconds to wait for the program's end; 0 returns at once.
@@ -221,8 +221,8 @@ fn conversation(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "string", "minLength": 1, "maxLength": CONVERSATION_ID_CHARS_MAX,
         "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        "description": "Names the conversation whose files are /data. Choose one name (letters, digits, . _ -) and give \
-                        the same in every call, so that files are found again; another name sees other files.",
+        "description": "Names the conversation whose files are /data. Choose one name (letters, digits, . _ -) and \
+                        give the same in every call, so that files are found again; another name sees other files.",
     })
 }
 

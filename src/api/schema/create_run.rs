@@ -49,8 +49,8 @@ pub struct CreateRun {
     /// How many seconds to wait for the end; 0 answers at once. By default, the answer waits for the end.
     #[schema(value_type = Option<u64>, nullable = false, minimum = 0, maximum = 3600)]
     pub wait: Option<Wait>,
-    /// Whether the run goes on when this request is broken off; by default, the server's setting decides. It cancels the
-    /// run unless the operator chose otherwise.
+    /// Whether the run goes on when this request is broken off; by default, the server's setting decides. It cancels
+    /// the run unless the operator chose otherwise.
     #[schema(nullable = false)]
     pub detach: Option<bool>,
     /// Less than the server allows; more is lowered to that.

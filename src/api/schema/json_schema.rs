@@ -1,7 +1,7 @@
 //! JSON Schemas of arguments and results, made from the structs by schemars.
 //!
-//! Those of arguments are portable (one type a value, no references, no `null`): clients hand them on to model APIs that
-//! know only a part of the language.
+//! Those of arguments are portable (one type a value, no references, no `null`): clients hand them on to model APIs
+//! that know only a part of the language.
 
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
@@ -49,12 +49,15 @@ pub(super) fn of<T: JsonSchema>(serialized: bool) -> Schema {
     }
 }
 
-/// Removes what tells a client nothing: names of Rust types, formats that no validator knows, and the `null` of a member
-/// that may be absent.
+/// Removes what is of no use to a client: names of Rust types, formats that no validator knows, line ends of the
+/// source, and the `null` of a member that may be absent.
 fn simplify(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
             map.retain(|key, value| !(matches!(key.as_str(), "title" | "format") && value.is_string()));
+            if let Some(Value::String(text)) = map.get_mut("description") {
+                *text = text.replace('\n', " ");
+            }
             if let Some(Value::Array(types)) = map.get_mut("type") {
                 types.retain(|kind| kind != "null");
                 if let [only] = &types[..] {

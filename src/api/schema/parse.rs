@@ -1,7 +1,8 @@
 //! Members of a request into its struct. What is wrong is named by its path, in a sentence that says what to do.
 //!
-//! serde reads the struct and `serde_path_to_error` finds the path; the deserializer below supplies the error type, since
-//! `serde_json`'s own holds a text only. An unknown name is reported before a missing one: it is usually its misspelling.
+//! serde reads the struct and `serde_path_to_error` finds the path; the deserializer below supplies the error type,
+//! since `serde_json`'s own holds a text only. An unknown name is reported before a missing one: it is usually its
+//! misspelling.
 
 use std::{fmt, str::FromStr};
 
@@ -96,9 +97,7 @@ pub(super) fn text<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(rea
 }
 
 /// As [`text`], for a member that may be absent; it needs `default` beside it.
-pub fn optional<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(
-    reader: D,
-) -> Result<Option<T>, D::Error> {
+pub fn optional<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(reader: D) -> Result<Option<T>, D::Error> {
     let text = Option::<String>::deserialize(reader)?;
     text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
 }

@@ -38,7 +38,8 @@ fn of(failure: Failure, code: i64, id: Option<&Value>) -> ApiError {
 
 /// Gives rmcp's plain sentences the form that JSON-RPC clients can read; everything else passes as it is.
 ///
-/// rmcp answers 415 to a body that is no message; the content type was checked before, so the form of the body is wrong.
+/// rmcp answers 415 to a body that is no message; the content type was checked before, so the form of the body is
+/// wrong.
 pub(super) async fn as_json_rpc(response: Response, id: Option<Value>) -> Response {
     let status = response.status();
     let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What Piston's clients send. As there, an unknown member is ignored, and one that is null, 0 or empty counts as absent
-//! where it is optional. The sentences are Piston's.
+//! What Piston's clients send. As there, an unknown member is ignored, and one that is null, 0 or empty counts as
+//! absent where it is optional. The sentences are Piston's.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -81,7 +81,7 @@ struct ExecuteFile {
     encoding: Option<String>,
 }
 
-/// As there, any other word means `utf8` too.
+// As there, any other word means `utf8` too.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[expect(dead_code, reason = "the words that the API's description lists")]
@@ -213,9 +213,7 @@ fn constraint(name: &str, value: &Value, most: Option<u64>) -> Result<Option<u64
         return if none { Ok(None) } else { Err(refuse(name, format!("{name} must be non-negative"))) };
     };
     match most {
-        Some(most) if value > most => {
-            Err(refuse(name, format!("{name} cannot exceed the configured limit of {most}")))
-        }
+        Some(most) if value > most => Err(refuse(name, format!("{name} cannot exceed the configured limit of {most}"))),
         _ => Ok(Some(value).filter(|value| *value > 0)),
     }
 }

@@ -10,7 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::call::{Call, Query};
+use super::call::{Call, InConversation, Query};
 use crate::{
     api::{
         http::{
@@ -28,15 +28,10 @@ use crate::{
 /// Only plain files are in it. It is made while it is sent; a connection that ends early means that it is not whole.
 #[utoipa::path(
     get, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "readArchive",
-    params(("conversationId" = String, Path, description = "Whose.",
-        pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)),
+    params(InConversation),
     responses((status = 200, description = "The archive.", content_type = "application/x-tar", body = String)),
 )]
-pub(super) async fn read(
-    State(files): State<Arc<Files>>,
-    _: Query<Nothing>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, call: Call) -> Result<Response, ApiError> {
     let conversation = call.conversation()?;
     let archive = files.archive(&conversation).await?;
     let headers = [
@@ -49,13 +44,15 @@ pub(super) async fn read(
 
 /// Write the files of a tar archive into a conversation.
 ///
-/// Only plain files and folders are taken: the whole archive is checked before the first file is written. Files that are
-/// there and not in the archive stay.
+/// Only plain files and folders are taken: the whole archive is checked before the first file is written. Files that
+/// are there and not in the archive stay.
 #[utoipa::path(
     put, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "writeArchive",
-    params(("conversationId" = String, Path, description = "Whose.",
-        pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)),
-    request_body(content((String = "application/x-tar"), (String = "application/octet-stream")), description = "A plain, uncompressed tar."),
+    params(InConversation),
+    request_body(
+        content((String = "application/x-tar"), (String = "application/octet-stream")),
+        description = "A plain, uncompressed tar.",
+    ),
     responses((status = 200, description = "What was written.", body = ImportResult)),
 )]
 pub(super) async fn write(

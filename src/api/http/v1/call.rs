@@ -1,5 +1,5 @@
-//! What a request carries beside its body: the caller, the names in its path, its query. Names in the path are decoded by
-//! hand, exactly once: names of files are bytes, which axum's `Path` cannot hold.
+//! What a request carries beside its body: the caller, the names in its path, its query. Names in the path are decoded
+//! by hand, exactly once: names of files are bytes, which axum's `Path` cannot hold.
 
 use std::{fmt, str::FromStr};
 
@@ -10,6 +10,7 @@ use axum::{
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use utoipa::IntoParams;
 
 use crate::{
     api::{
@@ -28,6 +29,26 @@ use crate::{
 /// How many items a page of a list holds by default.
 const PAGE_DEFAULT: usize = 50;
 const PAGE_MAX: u64 = 200;
+
+/// For the API's description: [`Call::conversation`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the name is decoded by hand")]
+pub(super) struct InConversation {
+    /// The conversation.
+    #[param(rename = "conversationId", pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
+    conversation_id: String,
+}
+
+/// For the API's description: [`Call::path`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the path is decoded by hand")]
+pub(super) struct AtPath {
+    /// The path below /data; each name percent-encoded, with plain slashes between names.
+    #[param(pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1)]
+    path: String,
+}
 
 /// A request without its body.
 pub(super) struct Call {

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::call::{Call, Query, page};
+use super::call::{Call, InConversation, Query, page};
 use crate::{
     api::{
         http::error::ApiError,
@@ -48,8 +48,7 @@ pub(super) async fn list(
 /// Refused while a run is going on or waits in it.
 #[utoipa::path(
     delete, path = "/v1/conversations/{conversationId}", tag = "conversations", operation_id = "deleteConversation",
-    params(("conversationId" = String, Path, description = "Which.",
-        pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)),
+    params(InConversation),
     responses((status = 204, description = "It is gone.")),
 )]
 pub(super) async fn remove(

@@ -1,33 +1,26 @@
-//! What happens to a run, as server-sent events: each has its number as id, so that a reader that comes back says where it
-//! was. The stream pulls from the run's log; a reader that is slow or never reads costs the run nothing.
-
-use std::{convert::Infallible, time::Duration};
+//! What happens to a run, as server-sent events: each has its number as id, so that a reader that reconnects can go
+//! on. The stream pulls from the run's log; a reader that is slow or never reads costs the run nothing.
 
 use axum::{
     extract::State,
-    http::{HeaderValue, StatusCode, header},
-    response::{
-        IntoResponse, Response,
-        sse::{Event, KeepAlive, Sse},
-    },
+    http::StatusCode,
+    response::{IntoResponse, Response, sse::Event},
 };
 use futures_util::StreamExt as _;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::json;
 use utoipa::IntoParams;
 
 use super::call::{Call, Query};
 use crate::{
     api::{
-        http::error::ApiError,
+        http::{error::ApiError, sse},
         schema::run::{RunEvent, RunEventMessage},
     },
     domain::error::Failure,
     services::runs::{RunState, Runs},
 };
-
-/// A comment is sent into a silent stream, so that no proxy closes it.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -65,15 +58,11 @@ pub(super) async fn watch(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let events = runs.events(&call.who, run, after.saturating_add(1))?.map(|event| {
-        let event = RunEvent::from(&event);
-        let data = serde_json::to_string(&event).unwrap_or_default();
-        Ok::<_, Infallible>(Event::default().id(event.number.to_string()).event(event.what.word()).data(data))
+        let event = json!(RunEvent::from(&event));
+        let kind = event["kind"].as_str().unwrap_or_default();
+        Event::default().id(event["number"].to_string()).event(kind).data(event.to_string())
     });
-    let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store, no-transform"));
-    // Some proxies collect an answer before they pass it on.
-    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    Ok(sse::answer(events))
 }
 
 fn last_event_id(call: &Call) -> Result<Option<u64>, Failure> {

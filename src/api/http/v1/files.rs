@@ -10,7 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::call::{Call, Query};
+use super::call::{AtPath, Call, InConversation, Query};
 use crate::{
     api::{
         http::{body::Bodies, error::ApiError, files as downloads},
@@ -24,8 +24,7 @@ use crate::{
 /// A conversation that was never used has none.
 #[utoipa::path(
     get, path = "/v1/conversations/{conversationId}/files", tag = "files", operation_id = "listFiles",
-    params(("conversationId" = String, Path, description = "Whose.",
-        pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)),
+    params(InConversation),
     responses((status = 200, description = "The files, ordered by path.", body = FileListing)),
 )]
 pub(super) async fn list(
@@ -41,12 +40,7 @@ pub(super) async fn list(
 /// Its bytes as they are. Ranges and conditions of HTTP are honoured.
 #[utoipa::path(
     get, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "readFile",
-    params(
-        ("conversationId" = String, Path, description = "Whose.",
-            pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128),
-        ("path" = String, Path, description = "The path below /data; each name percent-encoded, with plain slashes \
-            between names.", pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1),
-    ),
+    params(InConversation, AtPath),
     responses(
         (status = 200, description = "The file.", content_type = "*/*", body = String,
             headers(("etag" = String, description = "Names these very bytes."))),
@@ -56,11 +50,7 @@ pub(super) async fn list(
         (status = 416, description = "It has no such part."),
     ),
 )]
-pub(super) async fn read(
-    State(files): State<Arc<Files>>,
-    _: Query<Nothing>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, call: Call) -> Result<Response, ApiError> {
     let download = files.open(&call.conversation()?, &call.path()?).await?;
     Ok(downloads::present_to(&call.method, &call.headers, download))
 }
@@ -70,12 +60,7 @@ pub(super) async fn read(
 /// The body is the whole content. Folders on the way are made; a file that is there is replaced in one step.
 #[utoipa::path(
     put, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "writeFile",
-    params(
-        ("conversationId" = String, Path, description = "Whose.",
-            pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128),
-        ("path" = String, Path, description = "The path below /data; each name percent-encoded, with plain slashes \
-            between names.", pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1),
-    ),
+    params(InConversation, AtPath),
     request_body(content = String, content_type = "application/octet-stream", description = "The whole content, of any \
         kind: the type is told from the name and not from the header."),
     responses(
@@ -110,12 +95,7 @@ pub(super) async fn write(
 /// A link is deleted, not what it points to; a folder with all it holds.
 #[utoipa::path(
     delete, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "deleteFile",
-    params(
-        ("conversationId" = String, Path, description = "Whose.",
-            pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128),
-        ("path" = String, Path, description = "The path below /data; each name percent-encoded, with plain slashes \
-            between names.", pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1),
-    ),
+    params(InConversation, AtPath),
     responses((status = 204, description = "It is gone.")),
 )]
 pub(super) async fn remove(

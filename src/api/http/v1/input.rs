@@ -20,17 +20,17 @@ pub(super) struct SendInput {
 
 /// Send a running program input.
 ///
-/// For a run that was begun with `stdinOpen`. The body is the next piece of the program's standard input, of any kind and at
-/// most 1 MiB; it is taken whole or not at all, and pieces stay in the order in which they were answered. `eof` ends the
-/// input after it. A piece for a program that has not started is kept. While a program does not read, the answer waits up
-/// to five seconds and is then 429.
+/// For a run that was begun with `stdinOpen`. The body is the next piece of the program's standard input, of any kind
+/// and at most 1 MiB; it is taken whole or not at all, and pieces stay in the order in which they were answered. `eof`
+/// ends the input after it. A piece for a program that has not started is kept. While a program does not read, the
+/// answer waits up to five seconds and is then 429.
 #[utoipa::path(
     post, path = "/v1/runs/{runId}/stdin", tag = "runs", operation_id = "sendInput",
     params(
         ("runId" = String, Path, description = "Which.", pattern = "^run-[0-9a-f]{32}$"),
         SendInput,
     ),
-    request_body(content = String, content_type = "application/octet-stream", description = "The bytes; none are fine."),
+    request_body(content = String, content_type = "application/octet-stream", description = "The bytes, or none."),
     responses((status = 202, description = "It is on its way to the program.")),
 )]
 pub(super) async fn send(

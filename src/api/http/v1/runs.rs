@@ -1,7 +1,7 @@
 //! Runs: begun, waited for, listed, cancelled.
 //!
-//! A request that is broken off cancels the run that it began, unless it asked for another: with `detach`, with `wait: 0`,
-//! or with an idempotency key, which says that it will ask again.
+//! A request that is broken off cancels the run that it began, unless it asked for another: with `detach`, with `wait:
+//! 0`, or with an idempotency key, which says that it will ask again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -47,11 +47,11 @@ const KEY_CHARS_MAX: usize = 255;
 
 /// Run a program.
 ///
-/// The answer waits for the end of the program, at most for `wait` seconds: 200 with what came of it, or 202 with the run
-/// that goes on. With the header `Idempotency-Key` the same request begins one run however often it is sent.
+/// The answer waits for the end of the program, at most for `wait` seconds: 200 with what came of it, or 202 with the
+/// run that goes on. With the header `Idempotency-Key` the same request begins one run however often it is sent.
 #[utoipa::path(
     post, path = "/v1/runs", tag = "runs", operation_id = "createRun",
-    params(("Idempotency-Key" = Option<String>, Header, description = "A text of the client's choice, new for each run.",
+    params(("Idempotency-Key" = Option<String>, Header, description = "A text that the client chooses anew for each run.",
         pattern = "^[!-~]+$", min_length = 1, max_length = 255)),
     request_body(content = CreateRun),
     responses(
@@ -105,7 +105,7 @@ pub(super) async fn create(
     Ok(response)
 }
 
-/// Who did not wait for the end has been told where to find it.
+/// A run outlives a request that did not wait for its end: the answer says where to find it.
 fn outlive(handle: RunHandle, view: &RunView) {
     if view.state != RunState::Finished {
         handle.detach();

@@ -101,8 +101,8 @@ fn is_well_described(failure: &Failure, members: &Map<String, Value>) {
     let sent = members.keys().map(|name| shown(name)).chain(inside);
     let mut names = NAMES.map(str::to_owned).into_iter().chain(sent);
     // The path goes on below a list.
-    let named = |name: String| message.strip_prefix(&name).is_some_and(|rest| rest.starts_with([':', '[']));
-    assert!(names.any(named), "{failure:?}");
+    let begins = |name: String| message.strip_prefix(&name).is_some_and(|rest| rest.starts_with([':', '[']));
+    assert!(names.any(begins), "{failure:?}");
     assert!(argument.as_ref().is_none_or(|name| message.starts_with(&format!("{name}: "))), "{failure:?}");
     assert_eq!(argument.is_some(), *code == Code::InvalidArgument, "{failure:?}");
 }
