@@ -97,6 +97,9 @@ pub(super) fn text<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(rea
 }
 
 /// As [`text`], for a member that may be absent; it needs `default` beside it.
+///
+/// # Errors
+/// When the text breaks its rule.
 pub fn optional<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(reader: D) -> Result<Option<T>, D::Error> {
     let text = Option::<String>::deserialize(reader)?;
     text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
