@@ -1,15 +1,15 @@
-//! Everything that is served over HTTP, on one page: which path is whose, and what every request passes on its way.
+//! Everything that is served over HTTP, on one page: the routes, and the middleware that every request passes.
 //!
 //! ```text
-//! request ─ id ─ panic guard ─ log ─ host and origin ─┬─ /            the page, no token
-//!                                                     ├─ /files/…     the signature is the right
-//!                                                     └─ bearer ── /mcp, /mcp/events, /v1/…, /api/v2/…
+//! request ─ id ─ log ─ errors ─ panics ─ body ─ host and origin ─┬─ /            the page, no token
+//!                                                                ├─ /files/…     the signature is the right
+//!                                                                └─ bearer ── /mcp, /mcp/events, /v1/…, /api/v2/…
 //! /healthz /readyz /health: no host check, for probes that address machines by number; /metrics neither, but a bearer
 //! ```
 
 pub mod auth;
 pub mod body;
-pub mod failure;
+pub mod error;
 pub mod files;
 pub mod guard;
 pub mod health;
@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod openapi;
 pub mod page;
 pub mod piston;
+mod sse;
 pub mod trace;
 pub mod v1;
 
@@ -32,7 +33,7 @@ use crate::{
     services::readiness::Readiness,
 };
 
-/// What the router is made of.
+/// The parts of the router.
 pub struct HttpParts {
     /// `/mcp`, behind the bearer token.
     pub mcp: Router,
@@ -48,7 +49,7 @@ pub struct HttpParts {
     pub readiness: Arc<Readiness>,
     /// What is measured.
     pub metrics: metrics::Exposition,
-    /// Is told of every answer.
+    /// Is notified of every answer.
     pub observer: Arc<dyn Observer>,
     /// Which names this server answers to.
     pub names: guard::Names,
@@ -62,20 +63,21 @@ pub fn router(parts: HttpParts) -> Router {
     let authorized = mcp
         .merge(v1)
         .merge(piston)
-        .method_not_allowed_fallback(failure::no_such_method)
+        .method_not_allowed_fallback(error::no_such_method)
         .layer(middleware::from_fn_with_state(tokens, auth::bearer));
     Router::new()
         .merge(page::router())
         .merge(openapi::router())
         .merge(files)
         .merge(authorized)
-        .fallback(any(failure::not_found))
+        .fallback(any(error::not_found))
         .layer(middleware::from_fn_with_state(Arc::new(names), guard::check))
         .merge(health::router(readiness))
         .merge(measured)
         .layer(middleware::from_fn(page::headers))
+        .layer(middleware::from_fn(body::drain_unread))
+        .layer(CatchPanicLayer::custom(error::panicked))
+        .layer(middleware::from_fn(error::render))
         .layer(middleware::from_fn_with_state(observer, trace::log))
-        .layer(CatchPanicLayer::custom(failure::panicked))
-        .layer(middleware::from_fn(failure::in_the_interfaces_form))
         .layer(middleware::from_fn(trace::identify))
 }

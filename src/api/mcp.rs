@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Knows the protocol through rmcp and nothing of how messages travel: HTTP mounts it in `api/http/mcp.rs`, standard
-//! streams in [`stdio`]. Holds no rule: what may run and what a path is, the services and the arguments say.
+//! streams in [`stdio`]. Holds no rule: the services and the arguments do.
 
 mod cancellation;
 mod content;
@@ -45,21 +45,21 @@ use crate::{
     services::{files::Files, runs::Runs},
 };
 
-/// How much of an unknown name is told back, in characters.
+/// How much of an unknown name is repeated in an answer, in characters.
 const NAME_CHARS_MAX: usize = 80;
 
-/// What the surface is made of.
+/// The parts of the surface.
 #[derive(Clone)]
 pub struct McpParts {
     /// Runs programs, and remembers them.
     pub runs: Runs,
     /// Files of conversations.
     pub files: Arc<Files>,
-    /// What is shown and said.
+    /// What is shown.
     pub options: McpOptions,
 }
 
-/// Sizes that this surface keeps to or tells of.
+/// Sizes that bound or describe the tools.
 #[derive(Debug, Clone, Copy)]
 pub struct McpOptions {
     /// The largest picture that is shown in a result, in bytes.
@@ -74,7 +74,7 @@ pub struct McpOptions {
     pub code_bytes_max: u64,
     /// What one run may use, for the descriptions.
     pub limits: Limits,
-    /// How long a call waits for its run where it does not say.
+    /// How long a call waits for its run by default.
     pub wait_default: Duration,
 }
 
@@ -82,35 +82,38 @@ pub struct McpOptions {
 #[derive(Clone)]
 pub struct McpServer {
     parts: Arc<McpParts>,
-    outputs: Arc<describe::Outputs>,
     calls: cancellation::Calls,
     transport: Transport,
 }
 
-/// How requests come in, which decides who asks.
+/// How requests arrive, which decides who the caller is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Transport {
-    /// Somebody was let in by a middleware that says who; without its word nobody is.
+    /// A middleware authenticates each request and adds its principal.
     Http,
-    /// Whoever started the process.
+    /// The caller is the user who started the process.
     Stdio,
 }
 
-/// Who calls, and under which id.
+/// The caller, and the request's id.
 #[derive(Debug)]
 struct Caller {
     principal: Principal,
     request: RequestId,
-    /// Where in a trace it calls.
+    /// Its place in a trace.
     trace: Option<TraceContext>,
-    /// It calls tools by the names without a dot.
+    /// It names tools without a dot.
     underscore: bool,
 }
 
 impl Caller {
-    /// The caller\'s conversation of this id.
     fn key(&self, id: ConversationId) -> ConversationKey {
         ConversationKey::new(self.principal.clone(), id)
+    }
+
+    /// A tool's name in the form that the caller uses.
+    fn tool(&self, tool: ToolName) -> &'static str {
+        if self.underscore { tool.underscored() } else { tool.dotted() }
     }
 }
 
@@ -131,7 +134,7 @@ impl McpServer {
     }
 
     fn new(parts: McpParts, transport: Transport) -> Self {
-        Self { parts: Arc::new(parts), outputs: Arc::default(), calls: cancellation::Calls::default(), transport }
+        Self { parts: Arc::new(parts), calls: cancellation::Calls::default(), transport }
     }
 
     fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
@@ -140,7 +143,7 @@ impl McpServer {
             Transport::Stdio => Some(Principal::default()),
             Transport::Http => head.and_then(|head| head.get::<Principal>()).cloned(),
         };
-        let principal = principal.ok_or_else(|| ErrorData::invalid_request("nobody is known to ask", None))?;
+        let principal = principal.ok_or_else(|| ErrorData::invalid_request("the request has no principal", None))?;
         let request = head.and_then(|head| head.get::<RequestId>()).copied().unwrap_or_else(RequestId::new);
         let trace = head.and_then(|head| head.get::<TraceContext>()).copied();
         Ok(Caller { principal, request, trace, underscore: false })
@@ -166,7 +169,7 @@ impl ServerHandler for McpServer {
         let query = context.extensions.get::<Parts>().and_then(|parts| parts.uri.query());
         let underscore = query.is_some_and(|query| query.split('&').any(|pair| pair == "names=underscore"));
         let languages: Vec<_> = self.parts.runs.runners().iter().map(|runner| runner.language.to_string()).collect();
-        let tools = describe::tools(&self.parts.options, &languages, &self.outputs, underscore);
+        let tools = describe::tools(&self.parts.options, &languages, underscore);
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -180,7 +183,7 @@ impl ServerHandler for McpServer {
             return Err(ErrorData::invalid_params(why, None));
         };
         let caller = Caller { underscore: request.name == tool.underscored(), ..self.caller(&context)? };
-        let entered = self.calls.enter(&context);
+        let entered = self.calls.enter(context.id.clone(), context.ct.clone());
         let arguments = request.arguments.unwrap_or_default();
         // A panic in rmcp's task would leave the client without an answer.
         let answer = AssertUnwindSafe(self.parts.call(tool, &caller, arguments, &entered, &context));
@@ -190,13 +193,13 @@ impl ServerHandler for McpServer {
             Ok(Err(failure)) => failure,
             Err(_) => Failure::new(Code::Internal, "The server failed to answer: its log says why."),
         };
-        info!(request = %caller.request, tool = tool.dotted(), code = %failure.code, "a tool call was refused or failed");
-        Ok(content::failure(&failure, caller.request).into())
+        info!(request = %caller.request, tool = tool.dotted(), code = %failure.code, "a tool call failed");
+        Ok(content::failure(&failure, &caller).into())
     }
 
-    async fn on_cancelled(&self, told: CancelledNotificationParam, _: NotificationContext<RoleServer>) {
-        if let Some(id) = &told.request_id {
-            self.calls.given_up(id);
+    async fn on_cancelled(&self, cancelled: CancelledNotificationParam, _: NotificationContext<RoleServer>) {
+        if let Some(id) = &cancelled.request_id {
+            self.calls.cancel(id);
         }
     }
 

@@ -1,12 +1,14 @@
-//! The shapes that clients see, the same in MCP and in plain HTTP: results here, arguments in [`arguments`], JSON Schemas
-//! of both in [`schema`]; runs on their way in [`run`], and as the tools tell of them in [`report`].
-//! Names are camel case and a change of one is a change of the public contract.
+//! The wire format, shared by every surface: one struct for each request, answer and file, from which its parser, its
+//! JSON Schema and its documents are derived. Names are camel case, and a change of one is a change of the public
+//! contract.
 //!
 //! Knows no protocol: neither JSON-RPC nor HTTP nor content blocks.
 
 pub mod arguments;
+pub mod create_run;
 mod file;
 pub mod json_schema;
+pub mod parse;
 pub mod report;
 mod result;
 pub mod run;
@@ -20,7 +22,7 @@ pub use file::{File, FileListing, FileResult, ImportResult, SkippedResult};
 pub use result::{FiguresResult, OutcomeResult, RunResult};
 
 use crate::{
-    domain::{error::Failure, id::RequestId},
+    domain::{error::Code, id::RequestId},
     ports::runner::Runner,
     services::{
         conversations::{ConversationPage, KnownConversation},
@@ -144,10 +146,8 @@ impl From<&ConversationPage> for ConversationList {
 }
 
 impl ErrorResult {
-    /// The failure of a request.
-    pub fn new(failure: &Failure, request: RequestId) -> Self {
-        let Failure { code, message, .. } = failure;
-        Self { error: ErrorBody { code: code.as_str(), message: message.clone(), request_id: request.to_string() } }
+    pub fn new(code: Code, message: String, request: RequestId) -> Self {
+        Self { error: ErrorBody { code: code.as_str(), message, request_id: request.to_string() } }
     }
 }
 

@@ -73,7 +73,7 @@ pub enum EventKind {
         /// Dropped bytes of standard error.
         stderr_bytes: u64,
     },
-    /// It is still under way: said now and then, so that a silent program is not taken for a lost one.
+    /// It is still running: sent now and then, so that a silent program is not taken for a lost one.
     Progress {
         /// Since the program was handed over.
         wall: Duration,
@@ -82,7 +82,7 @@ pub enum EventKind {
         /// What it printed to standard error so far, in bytes.
         stderr_bytes: u64,
     },
-    /// It created or changed a file. Logged when the program has ended.
+    /// It created or changed a file. Sent when the program has ended.
     File(Box<FileNote>),
     /// It ended with a verdict.
     Finished(Box<Outcome>),

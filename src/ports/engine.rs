@@ -13,7 +13,7 @@ use tokio::io::AsyncWrite;
 
 use super::runner::RunnerImage;
 use crate::domain::{
-    error::{Code, Failure},
+    error::{Code, Failure, Operation},
     event::StreamKind,
     id::{InstanceId, SandboxId},
     limits::Limits,
@@ -261,8 +261,9 @@ impl EngineError {
             ),
             Self::ImageGone { .. } => Failure::new(
                 Code::RunnerNotFound,
-                "The runner image was removed or rebuilt just now: try again, or call sandbox.list_runners.",
-            ),
+                "The runner image was removed or rebuilt just now: try again, or list the languages.",
+            )
+            .see(Operation::ListRunners),
             Self::NoSpace { .. } => Failure::new(
                 Code::NoSpace,
                 "The engine's disk is full: the operator must free space before programs can run.",

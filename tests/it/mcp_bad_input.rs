@@ -196,6 +196,19 @@ async fn bad_arguments_are_named() {
         assert_eq!(error["message"], text);
         assert!(error["requestId"].as_str().is_some_and(|id| id.starts_with("req-")), "{result}");
     }
+    // Errors name tools in the form that the client used.
+    let long = "x".repeat(1_100_000);
+    for (tool, named) in [("sandbox.run_code", "`sandbox.write_file`"), ("sandbox_run_code", "`sandbox_write_file`")] {
+        let result = server.call(tool, run("code", json!(long))).await;
+        let text = result["content"][0]["text"].as_str().expect("a text");
+        assert!(text.contains(named), "{tool}: {text}");
+        assert_eq!(result["structuredContent"]["error"]["message"], text);
+    }
+    let result = server.call("sandbox_read_file", json!({"conversationId": "c"})).await;
+    assert!(
+        result["content"][0]["text"].as_str().is_some_and(|text| text.contains("`sandbox_list_files`")),
+        "{result}"
+    );
     assert_eq!(server.engine.started(), [], "nothing was started");
     assert!(!server.root.join("c").exists(), "no folder was made");
     server.stop().await;
@@ -387,11 +400,11 @@ async fn bad_headers_are_json_rpc_errors() {
     let large = server.post(format!("{{\"a\":\"{}\"}}", "x".repeat(100_000))).send().await.expect("an answer");
     assert_eq!(large.status(), 413);
     assert_eq!(large.json::<Value>().await.expect("JSON")["error"]["data"]["code"], "too_large");
-    let endless = futures_util::stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b' '; 4096]));
-    // The server closes the connection on a body that never ends, so its answer may not be read in full.
-    if let Ok(answer) = server.post(reqwest::Body::wrap_stream(endless)).send().await {
-        assert_eq!(answer.status(), 413);
-    }
+    // Without a length the server finds out while it reads, and answers when it has drained the rest.
+    let long = futures_util::stream::iter((0..2048).map(|_| Ok::<_, std::io::Error>(vec![b' '; 4096])));
+    let large = server.post(reqwest::Body::wrap_stream(long)).send().await.expect("an answer");
+    assert_eq!(large.status(), 413);
+    assert_eq!(large.json::<Value>().await.expect("JSON")["error"]["data"]["code"], "too_large");
     let silent =
         server.post(reqwest::Body::wrap_stream(futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>()));
     assert_eq!(silent.send().await.expect("an answer").status(), 408);

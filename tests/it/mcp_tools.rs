@@ -216,7 +216,7 @@ async fn without_a_principal_nobody_is_served() {
         let response = router.oneshot(request.expect("a request")).await.expect("an answer");
         let bytes = axum::body::to_bytes(response.into_body(), 10_000).await.expect("bytes");
         let text = String::from_utf8_lossy(&bytes);
-        assert!(text.contains("-32600") && text.contains("nobody is known to ask"), "{text}");
+        assert!(text.contains("-32600") && text.contains("the request has no principal"), "{text}");
     }
     server.stop().await;
 }

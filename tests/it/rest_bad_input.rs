@@ -289,3 +289,81 @@ async fn requests_that_are_refused() {
     assert_eq!(runs, r#"{"runs":[]}"#, "nothing ran");
     server.stop().await;
 }
+
+/// Writes 8 MiB before it reads, as simple clients do.
+async fn send_before_reading(server: &FakeServer, head: &str) -> String {
+    const BODY_BYTES: usize = 8 << 20;
+    let mut stream = TcpStream::connect(server.address).await.expect("a connection");
+    let head = format!("{head}Connection: close\r\nContent-Length: {BODY_BYTES}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.expect("the head is sent");
+    stream.write_all(&vec![b' '; BODY_BYTES]).await.expect("the body is sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("the answer comes whole");
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn early_refusals_reach_a_client_that_writes_first() {
+    let server = FakeServer::with(&[("SANDBOX_SERVER__BODY_BYTES_MAX", "100000")]).await;
+    let host = server.address.to_string();
+    let token = format!("Authorization: Bearer {TOKEN}\r\n");
+    let json = "Content-Type: application/json\r\n";
+    let rows = [
+        ("401", format!("POST /v1/runs HTTP/1.1\r\nHost: {host}\r\n{json}"), "unauthorized"),
+        ("403", format!("POST /v1/runs HTTP/1.1\r\nHost: evil.test\r\n{token}{json}"), "forbidden"),
+        ("404", format!("POST /v1/nothing HTTP/1.1\r\nHost: {host}\r\n{token}{json}"), "not_found"),
+        ("413", format!("POST /v1/runs HTTP/1.1\r\nHost: {host}\r\n{token}{json}"), "too_large"),
+        ("413", format!("POST /mcp HTTP/1.1\r\nHost: {host}\r\n{token}{json}"), "too_large"),
+        ("415", format!("POST /v1/runs HTTP/1.1\r\nHost: {host}\r\n{token}"), "unsupported_media_type"),
+    ];
+    for (status, head, code) in rows {
+        let answer = send_before_reading(&server, &head).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{status}: {answer}");
+        assert!(answer.contains(&format!("\"code\":\"{code}\"")), "{status}: {answer}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_name_operations_of_this_surface() {
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__PROGRAM_BYTES_MAX", "10")]).await;
+    let host = server.address.to_string();
+    let sent = Sent { host: &host, authorization: format!("Authorization: Bearer {TOKEN}\r\n") };
+    let file = sent.json(r#"{"language":"python","code":"print 123456789"}"#);
+    let language = sent.json(r#"{"code":"print 1"}"#);
+    let rows = [(file, "PUT /v1/conversations/{conversationId}/files/{path}"), (language, "GET /v1/runners")];
+    for (request, named) in rows {
+        let (_, _, body) = send(&server, request.as_bytes()).await;
+        assert!(body.contains(named) && !body.contains("sandbox"), "{body}");
+    }
+    let piston = r#"{"language":"python","version":"*","files":[{"content":"print 123456789"}]}"#;
+    let piston = sent.request("POST /api/v2/execute", "Content-Type: application/json\r\n", piston);
+    let (status, _, body) = send(&server, piston.as_bytes()).await;
+    assert!(status == 400 && body.contains("`files`") && !body.contains("sandbox"), "{body}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_members_are_named_by_their_path() {
+    let server = FakeServer::start().await;
+    let host = server.address.to_string();
+    let sent = Sent { host: &host, authorization: format!("Authorization: Bearer {TOKEN}\r\n") };
+    let run = |more: &str| sent.json(&format!(r#"{{"language":"python","code":"print 1",{more}}}"#));
+    let rows = [
+        (run(r#""args":["a",7]"#), "args[1]", "give a string"),
+        (run(r#""limits":{"wallMs":"1"}"#), "limits.wallMs", "whole number"),
+        (run(r#""limits":{"wallMs":0}"#), "limits.wallMs", "must be at least 1"),
+        (run(r#""limits":{"wall_ms":1}"#), "limits.wall_ms", "write `wallMs`"),
+        (run(r#""detach":1"#), "detach", "true or false"),
+        (sent.json(r#"{"language":"python"}"#), "code", "it is missing: give it. The whole program."),
+        (sent.request("GET /v1/runs?limit=x", "", ""), "limit", "whole number"),
+        (sent.request("GET /v1/runs?Limit=1", "", ""), "Limit", "write `limit`"),
+    ];
+    for (request, path, part) in rows {
+        let (status, _, body) = send(&server, request.as_bytes()).await;
+        let problem: Value = serde_json::from_str(&body).expect("JSON");
+        assert_eq!((status, &problem["param"]), (422, &path.into()), "{body}");
+        assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains(part)), "{body}");
+    }
+    server.stop().await;
+}

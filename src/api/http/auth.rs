@@ -3,29 +3,17 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension,
     extract::{Request, State},
     http::header,
     middleware::Next,
     response::{IntoResponse, Response},
 };
 
-use super::failure::HttpFailure;
-use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::RequestId,
-    },
-    ports::auth::Tokens,
-};
+use super::error::ApiError;
+use crate::{domain::error::Code, ports::auth::Tokens};
 
-/// Lets a request with the token pass and says who asks; everybody else gets 401.
-pub async fn bearer(
-    State(tokens): State<Arc<Tokens>>,
-    Extension(id): Extension<RequestId>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+/// Passes a request with a valid token on with its principal; any other is 401.
+pub async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, next: Next) -> Response {
     let mut headers = request.headers().get_all(header::AUTHORIZATION).iter();
     let principal = match (headers.next(), headers.next()) {
         (Some(one), None) => tokens.authorize(one.as_bytes()),
@@ -36,9 +24,6 @@ pub async fn bearer(
         request.extensions_mut().insert(principal);
         return next.run(request).await;
     }
-    let failure = Failure::new(
-        Code::Unauthorized,
-        "Send the header `Authorization: Bearer <token>` once, with the server's MCP_API_TOKEN.",
-    );
-    HttpFailure(failure, id).into_response()
+    let why = "Send the header `Authorization: Bearer <token>` once, with the server's MCP_API_TOKEN.";
+    ApiError::new(Code::Unauthorized, why).into_response()
 }

@@ -1,41 +1,108 @@
-//! Bodies of requests: bounded in bytes and in time, announced as what they are, sent once.
+//! Bodies of requests: bounded in bytes and in time, of the announced kind, and drained when an answer does not need
+//! them.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use axum::{
-    body::{Body, Bytes},
+    Error,
+    body::{Body, Bytes, HttpBody},
+    extract::Request,
     http::{HeaderMap, HeaderValue, header},
+    middleware::Next,
+    response::Response,
 };
+use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde_json::{Map, Value, error::Category};
+use serde_json::{Map, Value};
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
     time::timeout,
 };
 
 use super::json;
-use crate::domain::error::{Code, Failure};
+use crate::{
+    api::schema::parse::by_size,
+    domain::error::{Code, Failure},
+};
 
 /// Values in one JSON body, keys and values of objects counted one each.
 const VALUES_MAX: usize = 10_000;
 
-/// What a permit is for.
+/// The bytes that one permit stands for.
 const UNIT_BYTES: usize = 1024;
 
-/// How much of a body that nobody wants is let in, and for how long.
-const DISCARD_BYTES_MAX: usize = 256 << 10;
-const DISCARD_MAX: Duration = Duration::from_millis(200);
+/// How much of an unread body is drained, for how long, and how long the client may pause.
+const DRAIN_BYTES_MAX: usize = 16 << 20;
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+const DRAIN_PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// Lets in what is on its way and throws it away. A connection that is closed while its client still writes takes the answer
-/// with it, so whoever refuses a request unread does this before the answer goes out.
-pub async fn discard(body: Body) {
-    let mut body = Limited::new(body, DISCARD_BYTES_MAX);
-    let rest = async { while matches!(body.frame().await, Some(Ok(_))) {} };
-    // Who sends more or more slowly may be cut off.
-    drop(timeout(DISCARD_MAX, rest).await);
+/// Reads and discards what a handler left of a body before the answer goes out. Otherwise the connection is reset
+/// while the client still writes, and a client that reads only afterwards never sees the answer.
+pub async fn drain_unread(request: Request, next: Next) -> Response {
+    if request.body().is_end_stream() {
+        return next.run(request).await;
+    }
+    let (head, body) = request.into_parts();
+    // Such a client sends nothing before the first read, which asks it to.
+    let waits = head.headers.contains_key(header::EXPECT);
+    let (to, mut unread) = oneshot::channel();
+    let body = Body::new(Returned { body, polled: !waits, to: Some(to) });
+    let response = next.run(Request::from_parts(head, body)).await;
+    if let Ok(body) = unread.try_recv()
+        && body.size_hint().lower() <= DRAIN_BYTES_MAX as u64
+    {
+        let mut body = Limited::new(body, DRAIN_BYTES_MAX);
+        let drain = async { while matches!(timeout(DRAIN_PAUSE_MAX, body.frame()).await, Ok(Some(Ok(_)))) {} };
+        // A client that sends more, or for longer, may be cut off.
+        drop(timeout(DRAIN_MAX, drain).await);
+    }
+    response
 }
 
-/// How bodies are taken in, and the room that they share. A clone has the same room.
+/// A body that gives itself back when it is dropped before its end.
+struct Returned {
+    body: Body,
+    /// Whether the client is sending.
+    polled: bool,
+    to: Option<oneshot::Sender<Body>>,
+}
+
+impl HttpBody for Returned {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        self.polled = true;
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
+            self.to = None;
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Returned {
+    fn drop(&mut self) {
+        if let Some(to) = self.to.take().filter(|_| self.polled && !self.body.is_end_stream()) {
+            drop(to.send(std::mem::take(&mut self.body)));
+        }
+    }
+}
+
+/// How bodies are read, and the memory that they share. A clone shares it too.
 #[derive(Debug, Clone)]
 pub struct Bodies {
     bytes_max: usize,
@@ -44,7 +111,7 @@ pub struct Bodies {
     room: Arc<Semaphore>,
 }
 
-/// A body, and its part of the room until nobody has it any more.
+/// A body, and its part of the memory until the last reference to it is dropped.
 struct Held {
     bytes: Bytes,
     _room: OwnedSemaphorePermit,
@@ -54,14 +121,6 @@ impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
-}
-
-/// Why a body was not read.
-enum Unread {
-    TooLarge,
-    BrokeOff,
-    TooSlow,
-    NoRoom,
 }
 
 impl Bodies {
@@ -83,7 +142,7 @@ impl Bodies {
         Self { bytes_max: self.bytes_max.min(bytes_max), ..self.clone() }
     }
 
-    /// A whole body. It takes room as it comes, so that many who announce much and send nothing keep nobody out.
+    /// A whole body. It takes room as it arrives, so that announcing much and sending nothing blocks no other client.
     ///
     /// # Errors
     /// [`Code::TooLarge`], [`Code::BodyTimeout`], [`Code::UnsupportedMediaType`] for a compressed one,
@@ -93,61 +152,57 @@ impl Bodies {
         let max = self.bytes_max;
         let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         if announced.is_some_and(|length: u64| length > max as u64) {
-            return Err(self.unread(&Unread::TooLarge));
+            return Err(self.too_large());
         }
         let read = timeout(self.read_max, self.collect(Limited::new(body, max))).await;
-        read.unwrap_or(Err(Unread::TooSlow)).map_err(|why| self.unread(&why))
+        read.unwrap_or_else(|_| {
+            let why = format!("The body took longer than {} s: send it faster.", self.read_max.as_secs());
+            Err(Failure::new(Code::BodyTimeout, why))
+        })
     }
 
-    async fn collect(&self, mut body: Limited<Body>) -> Result<Bytes, Unread> {
-        let room = |units| Arc::clone(&self.room).try_acquire_many_owned(units).map_err(|_| Unread::NoRoom);
+    async fn collect(&self, mut body: Limited<Body>) -> Result<Bytes, Failure> {
+        let full = || {
+            let why = "Too much is being sent to the server at once: send it again in a moment.";
+            Failure::new(Code::QueueFull, why)
+        };
+        let room = |units| Arc::clone(&self.room).try_acquire_many_owned(units).map_err(|_| full());
         let (mut held, mut length, mut pieces) = (room(0)?, 0_usize, Vec::new());
         while let Some(frame) = body.frame().await {
-            let frame = frame
-                .map_err(|error| if error.is::<LengthLimitError>() { Unread::TooLarge } else { Unread::BrokeOff })?;
+            let frame = frame.map_err(|error| {
+                let broken = || Failure::new(Code::InvalidRequest, "The body broke off: send it again.");
+                if error.is::<LengthLimitError>() { self.too_large() } else { broken() }
+            })?;
             let Ok(piece) = frame.into_data() else { continue };
             length += piece.len();
             let more = length.div_ceil(UNIT_BYTES).saturating_sub(held.num_permits());
-            held.merge(room(u32::try_from(more).map_err(|_| Unread::NoRoom)?)?);
+            held.merge(room(u32::try_from(more).map_err(|_| full())?)?);
             pieces.push(piece);
         }
         let bytes = if pieces.len() == 1 { pieces.remove(0) } else { pieces.concat().into() };
         Ok(Bytes::from_owner(Held { bytes, _room: held }))
     }
 
-    fn unread(&self, why: &Unread) -> Failure {
+    fn too_large(&self) -> Failure {
         let max = self.bytes_max;
-        match why {
-            Unread::TooLarge => {
-                let why =
-                    format!("The body is larger than {max} bytes: send less, or write the data in several files.");
-                Failure::new(Code::TooLarge, why)
-            }
-            Unread::BrokeOff => Failure::new(Code::InvalidRequest, "The body broke off: send it again."),
-            Unread::TooSlow => {
-                let why = format!("The body took longer than {} s: send it faster.", self.read_max.as_secs());
-                Failure::new(Code::BodyTimeout, why)
-            }
-            Unread::NoRoom => {
-                let why = "Too much is being sent to the server at once: send it again in a moment.";
-                Failure::new(Code::QueueFull, why)
-            }
-        }
+        let why = format!("The body is larger than {max} bytes: send less, or write the data in several files.");
+        Failure::new(Code::TooLarge, why)
     }
 
     /// A body that is one JSON object.
     ///
     /// # Errors
-    /// As [`Self::read`]; [`Code::UnsupportedMediaType`] when it is not announced as JSON, [`Code::InvalidRequest`] when
-    /// it is none, or holds a key twice.
+    /// As [`Self::read`]; [`Code::UnsupportedMediaType`] when it is not announced as JSON, [`Code::InvalidRequest`]
+    /// when it is none, or holds a key twice.
     pub async fn json(&self, headers: &HeaderMap, body: Body) -> Result<(Map<String, Value>, Bytes), Failure> {
         if media_type(headers)? != "application/json" {
             let why = "The body is not announced as JSON: send the header `Content-Type: application/json`.";
             return Err(Failure::new(Code::UnsupportedMediaType, why));
         }
         let bytes = self.read(headers, body).await?;
-        json::check(&bytes, VALUES_MAX).map_err(|error| not_json(&error))?;
-        match serde_json::from_slice(&bytes).map_err(|error| not_json(&error))? {
+        let text = bytes.clone();
+        let value = by_size(bytes.len(), move || json::read(&text, VALUES_MAX)).await;
+        match value.map_err(|error| Failure::new(Code::InvalidRequest, json::complaint(&error)))? {
             Value::Object(members) => Ok((members, bytes)),
             _ => Err(Failure::new(Code::InvalidRequest, "The body is not one JSON object: send an object.")),
         }
@@ -175,16 +230,6 @@ fn plain(headers: &HeaderMap) -> Result<(), Failure> {
     }
     let why = "The body is compressed: send it as it is, without Content-Encoding.";
     Err(Failure::new(Code::UnsupportedMediaType, why))
-}
-
-fn not_json(error: &serde_json::Error) -> Failure {
-    let place = format!("line {}, column {}", error.line(), error.column());
-    let why = match error.classify() {
-        Category::Data => format!("The body holds {} ({place}).", json::reason(error)),
-        Category::Eof => "The body is not JSON: it ends too early.".to_owned(),
-        Category::Syntax | Category::Io => format!("The body is not JSON: see {place}."),
-    };
-    Failure::new(Code::InvalidRequest, why)
 }
 
 #[cfg(test)]

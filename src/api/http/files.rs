@@ -1,8 +1,8 @@
 //! `GET|HEAD /files/{conversationId}/{path}?expires=…&sig=…`: a file by its signed link, without a token.
 //!
-//! Owns the form of the request and of the answer. Whether a link is good and what it opens is the service's to say. The
-//! path is taken raw from the request, split at slashes and each name decoded exactly once: what a router decodes for
-//! its own purposes is not looked at.
+//! Owns the form of the request and of the answer. Whether a link is good and what it opens is the service's to say.
+//! The path is taken raw from the request, split at slashes and each name decoded exactly once: what a router decodes
+//! for its own purposes is not looked at.
 
 #[cfg(test)]
 mod fuzz;
@@ -24,18 +24,15 @@ use axum::{
 use futures_util::stream;
 
 use self::range::{Asked, Part};
-use super::failure::HttpFailure;
+use super::error::ApiError;
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::RequestId,
-    },
+    domain::error::Code,
     ports::store::decode_component,
     services::files::{Content, Download, Files, SignedLink},
 };
 
-/// On every answer, refusals too: nothing a program wrote runs, is guessed at, is kept by a cache, is embedded elsewhere
-/// or tells another site where it came from.
+/// On every answer, refusals too: nothing a program wrote runs, is guessed at, is kept by a cache, is embedded
+/// elsewhere or tells another site where it came from.
 const ALWAYS: [(HeaderName, HeaderValue); 7] = [
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'")),
@@ -57,13 +54,12 @@ pub fn router(files: Arc<Files>) -> Router {
 }
 
 async fn serve(State(files): State<Arc<Files>>, OriginalUri(uri): OriginalUri, request: Request) -> Response {
-    let id = request.extensions().get::<RequestId>().copied().unwrap_or_else(RequestId::new);
     let mut response = match *request.method() {
         Method::GET | Method::HEAD => match files.open_signed(link(&uri)).await {
             Ok(download) => answer(request.method(), request.headers(), download),
-            Err(failure) => HttpFailure(failure, id).into_response(),
+            Err(failure) => ApiError::from(failure).into_response(),
         },
-        _ => not_allowed(id),
+        _ => not_allowed(),
     };
     for (name, value) in ALWAYS {
         response.headers_mut().insert(name, value);
@@ -71,10 +67,9 @@ async fn serve(State(files): State<Arc<Files>>, OriginalUri(uri): OriginalUri, r
     response
 }
 
-fn not_allowed(id: RequestId) -> Response {
-    let failure =
-        Failure::new(Code::MethodNotAllowed, "Files are downloaded with GET or HEAD and changed through the tools.");
-    let mut response = HttpFailure(failure, id).into_response();
+fn not_allowed() -> Response {
+    let why = "A link downloads its file with GET or HEAD: files are changed through the API.";
+    let mut response = ApiError::new(Code::MethodNotAllowed, why).into_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
 }
@@ -99,7 +94,7 @@ fn link(uri: &Uri) -> Option<SignedLink> {
     Some(SignedLink { conversation, components, expires: expires?, signature: signature? })
 }
 
-/// A file for somebody who has the right to it, with the headers that keep browsers from running it.
+/// A file for an authorized client, with the headers that keep browsers from running it.
 pub fn present_to(method: &Method, asked: &HeaderMap, download: Download) -> Response {
     let mut response = answer(method, asked, download);
     for (name, value) in ALWAYS {

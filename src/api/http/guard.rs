@@ -5,18 +5,14 @@
 use std::{collections::HashSet, sync::Arc};
 
 use axum::{
-    Extension,
     extract::{Request, State},
     http::{HeaderMap, Uri, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 
-use super::failure::HttpFailure;
-use crate::domain::{
-    error::{Code, Failure},
-    id::RequestId,
-};
+use super::error::ApiError;
+use crate::domain::error::{Code, Failure};
 
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
@@ -81,7 +77,7 @@ impl Names {
         match one(header::ORIGIN)? {
             Some(origin) if !self.origin_is_ours(origin) => Err(Failure::new(
                 Code::Forbidden,
-                "Pages of that origin may not use this server: the operator sets PUBLIC_BASE_URL to the page's address.",
+                "Pages of that origin may not use this server: set PUBLIC_BASE_URL to the page's address.",
             )),
             _ => Ok(()),
         }
@@ -89,15 +85,10 @@ impl Names {
 }
 
 /// Lets requests pass that are addressed to us and come from no foreign page.
-pub async fn check(
-    State(names): State<Arc<Names>>,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub async fn check(State(names): State<Arc<Names>>, request: Request, next: Next) -> Response {
     match names.check(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(failure) => HttpFailure(failure, id).into_response(),
+        Err(failure) => ApiError::from(failure).into_response(),
     }
 }
 

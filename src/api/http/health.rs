@@ -24,27 +24,20 @@ pub fn router(readiness: Arc<Readiness>) -> Router {
 }
 
 async fn ready(State(readiness): State<Arc<Readiness>>) -> Response {
-    let (status, word, reason) = match readiness.check().await {
-        Ready::Yes => (StatusCode::OK, "ready", "A run can start."),
-        Ready::NoEngine => (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "The container engine does not answer."),
-        Ready::NoRunner => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "unavailable",
-            "No runner image is installed: build them with ./build.sh.",
-        ),
-        Ready::NotTested(why) => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "unavailable",
-            match why {
-                None => "That the engine isolates programs is being tested.",
-                Some(_) => "That the engine isolates programs could not be tested: the server's log says why.",
-            },
-        ),
-        Ready::NoIsolation => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "unavailable",
-            "The engine does not isolate programs: run `mcp-sandbox-server doctor`.",
-        ),
+    let state = readiness.check().await;
+    let reason = match &state {
+        Ready::Yes => "A run can start.",
+        Ready::NoEngine => "The container engine does not answer.",
+        Ready::NoRunner => "No runner image is installed: build them with ./build.sh.",
+        Ready::NotTested(None) => "That the engine isolates programs is being tested.",
+        Ready::NotTested(Some(_)) => {
+            "That the engine isolates programs could not be tested: the server's log says why."
+        }
+        Ready::NoIsolation => "The engine does not isolate programs: run `mcp-sandbox-server doctor`.",
+    };
+    let (status, word) = match state {
+        Ready::Yes => (StatusCode::OK, "ready"),
+        _ => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     };
     let mut standbys = Map::new();
     for (language, stage, count) in readiness.standing_by() {

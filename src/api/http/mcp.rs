@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Sessions exist for clients of the handshake era, whose `notifications/cancelled` only a session can match to its
-//! request. A bare call names no `Accept` that rmcp takes, so the header is repaired. Everything refused here is told as a
-//! JSON-RPC error. Who asks was decided before; hosts and origins were checked before.
+//! request. A bare call names no `Accept` that rmcp takes, so the header is repaired. Errors here are JSON-RPC
+//! errors. The caller, hosts and origins were checked before.
 
 mod envelope;
 mod events;
@@ -32,13 +32,20 @@ use rmcp::transport::streamable_http_server::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{envelope::Envelope, refusal::Refusal};
+use self::{
+    envelope::Envelope,
+    refusal::{HEADER_MISMATCH, INVALID_REQUEST, failed, refusal},
+};
 use crate::{
     api::{
-        http::body::{Bodies, discard},
+        http::{body::Bodies, error::ApiError},
         mcp::{McpParts, McpServer, OneAnswer},
+        schema::parse::by_size,
     },
-    domain::{error::Code, owner::Principal},
+    domain::{
+        error::{Code, Failure},
+        owner::Principal,
+    },
     services::runs::Runs,
 };
 
@@ -83,7 +90,7 @@ struct Mount {
     bodies: Bodies,
 }
 
-/// The route. Whoever mounts it lets nobody in without a `Principal` among the request's extensions.
+/// The route. It must be mounted behind a middleware that puts a `Principal` among the request's extensions.
 pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
     let mut manager = LocalSessionManager::default();
     manager.session_config.keep_alive = Some(options.run_max + SESSION_MARGIN);
@@ -124,40 +131,38 @@ async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     let taken = async {
         check_headers(&head.headers)?;
-        if let Err(full) = mount.check_capacity(&head) {
-            discard(body).await;
-            return Err(full);
-        }
-        let body = mount.bodies.read(&head.headers, body).await.map_err(|failure| Refusal::from(&failure))?;
-        let envelope = Envelope::read(&body)?;
+        mount.check_capacity(&head)?;
+        let body = mount.bodies.read(&head.headers, body).await.map_err(failed)?;
+        let message = body.clone();
+        let envelope = by_size(body.len(), move || Envelope::read(&message)).await?;
         check_method(&head.headers, &envelope)?;
-        Ok::<_, Refusal>((body, envelope))
+        Ok::<_, ApiError>((body, envelope))
     };
     let (body, envelope) = match taken.await {
         Ok(taken) => taken,
-        Err(refusal) => return refusal.of(&head).into_response(),
+        Err(error) => return error.into_response(),
     };
     let service = match mount.choose(&mut head, &envelope).await {
         Ok(service) => service,
-        Err(refusal) => return refusal.of(&head).into_response(),
+        Err(error) => return error.into_response(),
     };
     let response = service.handle(Request::from_parts(head, Body::from(body))).await.map(Body::new);
     refusal::as_json_rpc(response, envelope.id).await
 }
 
 impl Mount {
-    /// Refuses unread what says in its headers that it would begin a run, when no run can begin. Other requests are read
+    /// Refuses unread a request whose headers announce a new run, when none can begin. Other requests are read
     /// first even then: only the body tells what they are, and it may be the cancellation that makes room.
-    fn check_capacity(&self, head: &Parts) -> Result<(), Refusal> {
-        let says = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let begins_a_run = says("mcp-method") == "tools/call" && RUN_TOOLS.contains(&says("mcp-name"));
+    fn check_capacity(&self, head: &Parts) -> Result<(), ApiError> {
+        let header = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let begins_a_run = header("mcp-method") == "tools/call" && RUN_TOOLS.contains(&header("mcp-name"));
         match head.extensions.get::<Principal>() {
-            Some(who) if begins_a_run => self.runs.check_capacity(who).map_err(|failure| Refusal::from(&failure)),
+            Some(who) if begins_a_run => self.runs.check_capacity(who).map_err(failed),
             _ => Ok(()),
         }
     }
 
-    async fn choose(&self, head: &mut Parts, envelope: &Envelope) -> Result<&Service, Refusal> {
+    async fn choose(&self, head: &mut Parts, envelope: &Envelope) -> Result<&Service, ApiError> {
         let in_session = head.headers.contains_key("mcp-session-id");
         let streams = accepts(&head.headers, "text/event-stream");
         head.headers.insert(header::ACCEPT, BOTH_KINDS);
@@ -174,12 +179,12 @@ impl Mount {
         }
     }
 
-    async fn room_for_a_session(&self) -> Result<(), Refusal> {
+    async fn room_for_a_session(&self) -> Result<(), ApiError> {
         if self.manager.sessions.read().await.len() < SESSIONS_MAX {
             return Ok(());
         }
         let why = "Too many sessions are open: close some, or call without a session.";
-        Err(Refusal::request(StatusCode::SERVICE_UNAVAILABLE, Code::QueueFull, why))
+        Err(failed(Failure::new(Code::QueueFull, why)))
     }
 }
 
@@ -190,25 +195,29 @@ fn accepts(headers: &HeaderMap, kind: &str) -> bool {
         .any(|value| value.to_str().is_ok_and(|value| value.to_lowercase().contains(kind)))
 }
 
-/// A gateway may have let the request pass for what the header says. rmcp holds the two against each other only where the
+/// A gateway may have let the request pass because of the header. rmcp compares the two only where the
 /// protocol's revision has the header.
-fn check_method(headers: &HeaderMap, envelope: &Envelope) -> Result<(), Refusal> {
+fn check_method(headers: &HeaderMap, envelope: &Envelope) -> Result<(), ApiError> {
     match headers.get("mcp-method") {
-        Some(told) if told.as_bytes() != envelope.method.as_bytes() => {
+        Some(named) if named.as_bytes() != envelope.method.as_bytes() => {
             let why = "The header `mcp-method` names another method than the body: send the same.";
-            Err(Refusal::mismatch(why).with_id(envelope.id.clone()))
+            Err(refusal(HEADER_MISMATCH, envelope.id.as_ref(), why))
         }
         _ => Ok(()),
     }
 }
 
-fn check_headers(headers: &HeaderMap) -> Result<(), Refusal> {
+fn check_headers(headers: &HeaderMap) -> Result<(), ApiError> {
     for name in ONCE.map(HeaderName::from_static) {
         if headers.get_all(&name).iter().nth(1).is_some() {
-            return Err(Refusal::invalid(format!("The header `{name}` is there twice: send it once.")));
+            let why = format!("The header `{name}` is there twice: send it once.");
+            return Err(refusal(INVALID_REQUEST, None, why));
         }
     }
-    let unsupported = |why| Err(Refusal::request(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidRequest, why));
+    let unsupported = |why| {
+        let error = refusal(INVALID_REQUEST, None, why);
+        Err(ApiError { status: Some(StatusCode::UNSUPPORTED_MEDIA_TYPE), ..error })
+    };
     let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default().trim());
     if !text(header::CONTENT_ENCODING).is_none_or(|encoding| encoding.eq_ignore_ascii_case("identity")) {
         return unsupported("The body is compressed: send it as it is, without Content-Encoding.");
@@ -232,7 +241,7 @@ mod tests {
             for (name, value) in pairs {
                 headers.append(*name, HeaderValue::from_static(value));
             }
-            check_headers(&headers).map_err(|refusal| refusal.status.as_u16())
+            check_headers(&headers).map_err(|error| error.status.map_or(400, |status| status.as_u16()))
         };
         let json = ("content-type", "application/json");
         assert_eq!(check(&[json]), Ok(()));

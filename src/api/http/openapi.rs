@@ -12,7 +12,10 @@ use utoipa::{
     },
 };
 
-use super::{failure::Problem, piston, v1};
+use super::{
+    error::{PistonRefusal, Problem},
+    piston, v1,
+};
 use crate::api::schema::run::RunEvent;
 
 const SCHEME: &str = "token";
@@ -32,7 +35,7 @@ pub fn document() -> OpenApi {
                 .title("Code Sandbox")
                 .version("1")
                 .description(Some(
-                    "Runs programs in fresh containers without a network. The same operations as the MCP tools at /mcp.",
+                    "Runs programs in fresh containers without network. The same operations as the MCP tools at /mcp.",
                 ))
                 .build(),
         )
@@ -42,8 +45,11 @@ pub fn document() -> OpenApi {
     document.merge(v1::document());
     document.merge(piston::document());
     let components = document.components.get_or_insert_default();
-    let mut schemas =
-        vec![(Problem::name().into_owned(), Problem::schema()), (RunEvent::name().into_owned(), RunEvent::schema())];
+    let mut schemas = vec![
+        (Problem::name().into_owned(), Problem::schema()),
+        (PistonRefusal::name().into_owned(), PistonRefusal::schema()),
+        (RunEvent::name().into_owned(), RunEvent::schema()),
+    ];
     Problem::schemas(&mut schemas);
     RunEvent::schemas(&mut schemas);
     components.schemas.extend(schemas);

@@ -28,7 +28,8 @@ const ALWAYS: [(&str, &str); 6] = [
     ("cross-origin-resource-policy", "same-origin"),
 ];
 
-/// `/`, `/docs` and what the pages are made of: one route for each embedded file, so nothing is looked up by what a client typed.
+/// `/`, `/docs` and what the pages are made of: one route for each embedded file, so nothing is looked up by what a
+/// client typed.
 pub fn router() -> Router {
     let mut router = Router::new();
     for file in files(&FILES) {

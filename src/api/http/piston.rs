@@ -1,11 +1,12 @@
-//! `/api/v2`: Piston's interface, for programs that were written for it. Names, defaults and statuses are Piston's; what
-//! it has and we have not (a compile stage of its own, packages that are installed over HTTP) is told or left out.
+//! `/api/v2`: Piston's interface, for programs that were written for it. Names, defaults and statuses are Piston's;
+//! what it has and we have not (a compile stage of its own, packages that are installed over HTTP) is reported or left
+//! out.
 //!
-//! Each program runs in a conversation of its own, which is thrown away with the run; so nothing of one request is seen by
-//! the next. A request that is broken off cancels its program. The bearer token is the same as everywhere.
+//! Each program runs in a conversation of its own, which is thrown away with the run; so nothing of one request is
+//! seen by the next. A request that is broken off cancels its program. The bearer token is the same as everywhere.
 
 mod answer;
-mod asked;
+mod request;
 mod selector;
 
 use axum::{
@@ -19,18 +20,12 @@ use serde::Serialize;
 use utoipa::{ToSchema, openapi::OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::{
-    answer::Executed,
-    asked::{Asked, ExecuteBody},
-    selector::version,
-};
-use super::{
-    body::{Bodies, discard},
-    failure::Refused,
-};
+use self::{answer::Executed, request::Execute, selector::version};
+use super::{body::Bodies, error::ApiError};
 use crate::{
+    api::schema::parse::by_size,
     domain::{
-        error::{Code, Failure},
+        error::Code,
         id::ConversationId,
         limits::Limits,
         owner::{ConversationKey, Principal},
@@ -40,7 +35,7 @@ use crate::{
     services::runs::{RunRequest, Runs},
 };
 
-/// What the surface is made of.
+/// The parts of the surface.
 #[derive(Clone, FromRef)]
 pub struct PistonParts {
     /// Runs programs.
@@ -73,26 +68,13 @@ struct Package {
     installed: bool,
 }
 
-/// Why something was refused.
-#[derive(ToSchema)]
-#[schema(rename_all = "camelCase")]
-#[expect(dead_code, reason = "stands for the refusals in the API's description")]
-struct PistonRefusal {
-    /// What is wrong and what to do.
-    message: String,
-    /// A stable word for programs; not Piston's.
-    code: Option<String>,
-    /// Names the request in the server's log; not Piston's.
-    request_id: Option<String>,
-}
-
 fn described() -> OpenApiRouter<PistonParts> {
     let (schemas, paths, packages) = routes!(packages);
     let packages = (schemas, paths, packages.fallback(no_packages));
     OpenApiRouter::new().routes(routes!(runtimes)).routes(routes!(execute)).routes(packages)
 }
 
-/// The routes. Whoever mounts them lets nobody in without a `Principal` among the request's extensions.
+/// The routes. They must be mounted behind a middleware that puts a `Principal` among the request's extensions.
 pub fn router(parts: PistonParts) -> Router {
     let (router, _) = described().split_for_parts();
     router.with_state(parts)
@@ -100,12 +82,7 @@ pub fn router(parts: PistonParts) -> Router {
 
 /// What the routes are, for the document.
 pub fn document() -> OpenApi {
-    #[derive(utoipa::OpenApi)]
-    #[openapi(components(schemas(PistonRefusal)))]
-    struct Refusals;
-    let mut document = described().into_openapi();
-    document.merge(<Refusals as utoipa::OpenApi>::openapi());
-    document
+    described().into_openapi()
 }
 
 /// List the languages that can be run.
@@ -136,9 +113,9 @@ async fn packages(State(runs): State<Runs>) -> Json<Vec<Package>> {
     Json(runs.runners().iter().map(one).collect())
 }
 
-async fn no_packages() -> Refused {
+async fn no_packages() -> ApiError {
     let why = "Languages are container images here: the operator adds one by building it, not over this interface.";
-    Refused(Failure::new(Code::MethodNotAllowed, why))
+    ApiError::new(Code::MethodNotAllowed, why)
 }
 
 /// Run a program.
@@ -146,7 +123,7 @@ async fn no_packages() -> Refused {
 /// The first file in UTF-8 is the program; the others are in its folder. A program that fails is a result.
 #[utoipa::path(
     post, path = "/api/v2/execute", tag = "piston", operation_id = "pistonExecute",
-    request_body(content = ExecuteBody),
+    request_body(content = Execute),
     responses((status = 200, description = "What came of it.", body = Executed)),
 )]
 async fn execute(
@@ -157,24 +134,28 @@ async fn execute(
     trace: Option<axum::Extension<TraceContext>>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Executed>, Refused> {
-    // What would be refused is refused unread.
-    if let Err(full) = runs.check_capacity(&who) {
-        discard(body).await;
-        return Err(full.into());
-    }
-    let (members, _) = bodies.json(&headers, body).await?;
-    let asked = Asked::parse(members, &limits)?;
+) -> Result<Json<Executed>, ApiError> {
+    // Without capacity the body is not read.
+    runs.check_capacity(&who)?;
+    let (members, bytes) = bodies.json(&headers, body).await?;
+    let mut asked = Execute::parse(members)?;
+    let limits = asked.limits(&limits)?;
+    let (asked, files) = by_size(bytes.len(), move || {
+        let files = asked.take_files();
+        (asked, files)
+    })
+    .await;
+    let (program, files) = files?;
     let runner = asked.runtime(&runs.runners())?;
     let request = RunRequest {
-        args: asked.args,
-        stdin: asked.stdin,
-        limits: Some(asked.limits),
-        files: asked.files,
+        args: asked.args.unwrap_or_default(),
+        stdin: asked.stdin.unwrap_or_default().into(),
+        limits: Some(limits),
+        files,
         throw_away: true,
         detach: Some(false),
         within: trace.map(|trace| trace.0),
-        ..RunRequest::new(ConversationKey::new(who, ConversationId::fresh()), runner.language.clone(), asked.program)
+        ..RunRequest::new(ConversationKey::new(who, ConversationId::fresh()), runner.language.clone(), program)
     };
     let handle = runs.begin(request)?;
     let report = handle.finished().await?;

@@ -1,5 +1,5 @@
-//! A request's id, its place in a trace, and its line in the log. The line holds the path and never the query: signatures are
-//! there. Who watches is told the route and not even the path.
+//! A request's id, its place in a trace, and its line in the log. The line holds the path and never the query:
+//! signatures are there. The observer gets the route and not even the path.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
 
 const PATH_CHARS_MAX: usize = 200;
 
-/// Gives a request its id and tells it to the client. A client's own id is not taken over: it could be anything.
+/// Gives a request its id and returns it in a header. A client's own id is ignored: it could be anything.
 pub async fn identify(mut request: Request, next: Next) -> Response {
     let id = RequestId::new();
     request.extensions_mut().insert(id);
@@ -34,7 +34,7 @@ pub async fn identify(mut request: Request, next: Next) -> Response {
     response
 }
 
-/// Where in a trace the caller says that it is. Twice the header is no header, as the standard has it.
+/// The caller's place in a trace. A repeated header is ignored, as the standard requires.
 fn caller(headers: &HeaderMap) -> Option<TraceContext> {
     let mut values = headers.get_all("traceparent").iter();
     let (Some(one), None) = (values.next(), values.next()) else { return None };

@@ -1,8 +1,7 @@
-//! `/v1`: the same operations as the tools, as plain JSON over HTTP. Nothing is decided here: a handler reads its request,
-//! makes one call of a service and maps the answer. What is refused is told as a problem (RFC 9457), see
-//! [`super::failure`].
+//! `/v1`: the same operations as the tools, as plain JSON over HTTP. Nothing is decided here: a handler reads its
+//! request, makes one call of a service and maps the answer. Errors are problems (RFC 9457), see [`super::error`].
 //!
-//! Whoever mounts the router lets nobody in without a `Principal` among the request's extensions.
+//! The router must be mounted behind a middleware that puts a `Principal` among the request's extensions.
 
 mod archive;
 mod call;
@@ -25,7 +24,7 @@ use crate::{
     services::{conversations::Conversations, files::Files, idempotency::Idempotency, runs::Runs},
 };
 
-/// What the surface is made of.
+/// The parts of the surface.
 #[derive(Clone, FromRef)]
 pub struct V1Parts {
     /// Runs programs.

@@ -1,69 +1,98 @@
-//! Whether a client has given up a call: told so, or went away. rmcp tells the two by one token; only here are they kept
-//! apart, since a run that goes on without its caller is still stopped by the caller's word.
+//! Whether a client has given up a call: by a notification, or by leaving. rmcp tells the two by one token; they are
+//! kept apart here, since a run that goes on without its caller is still stopped by the caller's notification.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
 };
 
-use rmcp::{RoleServer, model::RequestId, service::RequestContext};
+use rmcp::model::RequestId;
 use tokio_util::sync::CancellationToken;
 
-/// The calls of one client that are under way. A clone is the same calls.
+/// The calls of one client that are in flight. A clone is the same calls.
 #[derive(Clone, Default)]
-pub(super) struct Calls(Arc<Mutex<HashMap<RequestId, CancellationToken>>>);
+pub(super) struct Calls(Arc<Registry>);
 
-/// One call; its drop ends the entry.
+#[derive(Default)]
+struct Registry {
+    next: AtomicU64,
+    /// By a number of ours: a client may use one request id for two calls at once.
+    entries: Mutex<Vec<(u64, RequestId, CancellationToken)>>,
+}
+
+/// One call; its drop removes its entry.
 pub(super) struct Call {
     calls: Calls,
-    id: RequestId,
-    told: CancellationToken,
+    number: u64,
+    cancelled: CancellationToken,
     left: CancellationToken,
 }
 
 impl Calls {
-    /// A call has come.
-    pub(super) fn enter(&self, context: &RequestContext<RoleServer>) -> Call {
-        let call = Call {
-            calls: self.clone(),
-            id: context.id.clone(),
-            told: CancellationToken::new(),
-            left: context.ct.clone(),
-        };
-        self.lock().insert(call.id.clone(), call.told.clone());
-        // A word that came before the entry was there has found nothing.
+    /// Registers a call. `left` is rmcp's token of it.
+    pub(super) fn enter(&self, id: RequestId, left: CancellationToken) -> Call {
+        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let call = Call { calls: self.clone(), number, cancelled: CancellationToken::new(), left };
+        self.entries().push((number, id, call.cancelled.clone()));
+        // A notification that came before the entry existed has found nothing.
         if call.left.is_cancelled() {
-            call.told.cancel();
+            call.cancelled.cancel();
         }
         call
     }
 
-    /// The client said that it gives a call up.
-    pub(super) fn given_up(&self, id: &RequestId) {
-        if let Some(told) = self.lock().get(id) {
-            told.cancel();
-        }
+    /// The client gives up every call with this id.
+    pub(super) fn cancel(&self, id: &RequestId) {
+        self.entries().iter().filter(|entry| entry.1 == *id).for_each(|entry| entry.2.cancel());
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, CancellationToken>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn entries(&self) -> MutexGuard<'_, Vec<(u64, RequestId, CancellationToken)>> {
+        self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Call {
     /// Waits until the run of this call is to be stopped.
     pub(super) async fn ended(&self, detached: bool) {
-        if detached { self.told.cancelled().await } else { self.left.cancelled().await }
+        if detached { self.cancelled.cancelled().await } else { self.left().await }
     }
 
-    /// Waits until nobody waits for this call any more.
+    /// Waits until the client no longer waits for this call.
     pub(super) async fn left(&self) {
-        self.left.cancelled().await;
+        tokio::select! {
+            () = self.left.cancelled() => {}
+            () = self.cancelled.cancelled() => {}
+        }
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.calls.lock().remove(&self.id);
+        self.calls.entries().retain(|entry| entry.0 != self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_of_a_call_keeps_the_entry_of_another_with_its_id() {
+        let (calls, id) = (Calls::default(), RequestId::Number(1));
+        let enter = || calls.enter(id.clone(), CancellationToken::new());
+        let (first, second) = (enter(), enter());
+        drop(first);
+        calls.cancel(&id);
+        assert!(second.cancelled.is_cancelled());
+        drop(second);
+        assert!(calls.entries().is_empty());
+    }
+
+    #[test]
+    fn cancel_reaches_every_call_with_the_id_and_no_other() {
+        let calls = Calls::default();
+        let [one, same, other] = [1, 1, 2].map(|id| calls.enter(RequestId::Number(id), CancellationToken::new()));
+        calls.cancel(&RequestId::Number(1));
+        assert_eq!([one, same, other].map(|call| call.cancelled.is_cancelled()), [true, true, false]);
     }
 }

@@ -1,4 +1,5 @@
-//! Answers as content blocks. The first block is text that a model reads; `structuredContent` says the same to programs.
+//! Answers as content blocks. The first block is text that a model reads; `structuredContent` says the same to
+//! programs.
 //!
 //! The JSON is not repeated as a text block, though the specification suggests it for clients from before structured
 //! content: the text says everything that matters, and models would pay for the same output twice.
@@ -11,10 +12,13 @@ use std::{fmt::Write as _, time::Duration};
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
 use serde::Serialize;
 
-use super::describe::{ToolName, size};
+use super::{
+    Caller,
+    describe::{ToolName, size},
+};
 use crate::{
     api::schema::{Deleted, ErrorResult, File, FileListing, FileResult, RunnerList, report::RunReport},
-    domain::{error::Failure, id::RequestId},
+    domain::error::Failure,
     services::runs::{RunState, RunView},
 };
 
@@ -32,21 +36,20 @@ pub(super) fn run(result: &RunReport, pictures: Vec<ContentBlock>) -> CallToolRe
 }
 
 /// A run that goes on: what it printed since, and how to come back.
-pub(super) fn going_on(result: &RunReport, view: &RunView, underscore: bool) -> CallToolResult {
+pub(super) fn going_on(result: &RunReport, view: &RunView, caller: &Caller) -> CallToolResult {
     let mut text = printed(result, "[nothing was printed since]");
-    let name = |tool: ToolName| if underscore { tool.underscored() } else { tool.dotted() };
     let state = match view.state {
         RunState::Queued { position: Some(position) } => format!("The run waits for its turn, as number {position}."),
         RunState::Queued { position: None } => "The run's sandbox is being started.".to_owned(),
         RunState::Running | RunState::Finished => format!("The program still runs, for {} now.", took(view.wall)),
     };
     let come_back = format!(
-        "[{state} It goes on: call {} {{\"runId\": \"{}\", \"afterEvent\": {}, \"waitSeconds\": 45}} to see what comes, or \
-         {} {{\"runId\": \"{}\"}} to stop it.]",
-        name(ToolName::GetRun),
+        "[{state} It goes on: call {} {{\"runId\": \"{}\", \"afterEvent\": {}, \"waitSeconds\": 45}} to see what comes, \
+         or {} {{\"runId\": \"{}\"}} to stop it.]",
+        caller.tool(ToolName::GetRun),
         result.run_id,
         result.newest_event,
-        name(ToolName::CancelRun),
+        caller.tool(ToolName::CancelRun),
         result.run_id,
     );
     section(&mut text, &come_back);
@@ -140,7 +143,7 @@ pub(super) fn file(file: &FileResult, picture: Option<ContentBlock>) -> CallTool
         }
         ("utf-8", None) => file.content.clone(),
         _ => format!(
-            "{} is not text ({}, {}): its bytes are in structuredContent as base64; a program can read them from /data.",
+            "{} is not text ({}, {}): its bytes are in structuredContent as base64; a program can read them in /data.",
             file.path,
             file.media_type,
             size(file.size)
@@ -166,8 +169,10 @@ pub(super) fn deleted(path: &str, deleted: &Deleted) -> CallToolResult {
 }
 
 /// An error of ours, or arguments that break a rule: the sentence for the model, the code for programs.
-pub(super) fn failure(failure: &Failure, request: RequestId) -> CallToolResult {
-    answer(vec![ContentBlock::text(failure.message.clone())], &ErrorResult::new(failure, request), true)
+pub(super) fn failure(failure: &Failure, caller: &Caller) -> CallToolResult {
+    let message = failure.sentence(|operation| caller.tool(operation.into()));
+    let structured = ErrorResult::new(failure.code, message.clone(), caller.request);
+    answer(vec![ContentBlock::text(message)], &structured, true)
 }
 
 fn answer(blocks: Vec<ContentBlock>, structured: &impl Serialize, is_error: bool) -> CallToolResult {

@@ -1,115 +1,97 @@
-//! What the server says of itself and its tools. Written for models: what a tool is for, what it needs, what to expect.
+//! How the server describes itself and its tools. Written for models: what a tool is for, needs and returns.
 //!
 //! The list is in a fixed order and depends on the settings and the runners only, never on who asks.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rmcp::model::{Implementation, JsonObject, ServerCapabilities, ServerConfig, Tool, ToolAnnotations};
+use serde_json::Value;
 
 use super::McpOptions;
 use crate::{
     api::schema::{
-        self,
-        json_schema::{self, InputFacts},
+        Deleted, File, FileListing, FileResult, RunnerList,
+        arguments::{CancelRun, DeleteFile, GetRun, ListFiles, Nothing, ReadFile, RunCode, WriteFile},
+        json_schema::{Schema, input, output},
+        report::RunReport,
     },
-    domain::limits::Limits,
+    domain::{error::Operation, limits::Limits},
 };
 
-/// The tools there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToolName {
-    /// Runs a program.
-    RunCode,
-    /// Comes back to a run.
-    GetRun,
-    /// Stops a run.
-    CancelRun,
-    /// Names the languages.
-    ListRunners,
-    /// Names a conversation's files.
-    ListFiles,
-    /// Reads a file.
-    ReadFile,
-    /// Writes a file.
-    WriteFile,
-    /// Deletes a file.
-    DeleteFile,
+macro_rules! tools {
+    ($($name:ident $word:literal $title:literal [$read_only:literal $destructive:literal $idempotent:literal]
+        $arguments:ty => $result:ty;)*) => {
+        /// The tools, in the order of the list.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum ToolName {
+            $(#[doc = $title] $name,)*
+        }
+
+        impl ToolName {
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The contract's name.
+            pub fn dotted(self) -> &'static str {
+                match self {
+                    $(Self::$name => concat!("sandbox.", $word),)*
+                }
+            }
+
+            /// The name for clients that refuse a dot.
+            pub fn underscored(self) -> &'static str {
+                match self {
+                    $(Self::$name => concat!("sandbox_", $word),)*
+                }
+            }
+
+            /// No tool reaches beyond the conversation: a sandbox has no network.
+            fn annotations(self) -> ToolAnnotations {
+                let (title, read_only, destructive, idempotent) = match self {
+                    $(Self::$name => ($title, $read_only, $destructive, $idempotent),)*
+                };
+                let annotations = ToolAnnotations::with_title(title).read_only(read_only).destructive(destructive);
+                annotations.idempotent(idempotent).open_world(false)
+            }
+
+            fn arguments(self) -> Schema {
+                match self {
+                    $(Self::$name => input::<$arguments>(),)*
+                }
+            }
+        }
+
+        /// In the order of the list.
+        static OUTPUTS: LazyLock<Vec<Arc<JsonObject>>> = LazyLock::new(|| vec![$(Arc::new(output::<$result>()),)*]);
+    };
+}
+
+// Name, title, then whether it is read-only, destructive and idempotent. A program may do anything to the
+// conversation's files, deleting them too. The second deletion finds no file, which is an error; nothing more changes.
+tools! {
+    RunCode "run_code" "Run code" [false true false] RunCode => RunReport;
+    GetRun "get_run" "Get a run" [true false true] GetRun => RunReport;
+    CancelRun "cancel_run" "Cancel a run" [false true true] CancelRun => RunReport;
+    ListRunners "list_runners" "List languages" [true false true] Nothing => RunnerList;
+    ListFiles "list_files" "List files" [true false true] ListFiles => FileListing;
+    ReadFile "read_file" "Read a file" [true false true] ReadFile => FileResult;
+    WriteFile "write_file" "Write a file" [false true true] WriteFile => File;
+    DeleteFile "delete_file" "Delete a file" [false true true] DeleteFile => Deleted;
+}
+
+impl From<Operation> for ToolName {
+    fn from(operation: Operation) -> Self {
+        match operation {
+            Operation::ListRunners => Self::ListRunners,
+            Operation::ListFiles => Self::ListFiles,
+            Operation::WriteFile => Self::WriteFile,
+        }
+    }
 }
 
 impl ToolName {
-    /// All, in the order of the list.
-    pub const ALL: [Self; 8] = [
-        Self::RunCode,
-        Self::GetRun,
-        Self::CancelRun,
-        Self::ListRunners,
-        Self::ListFiles,
-        Self::ReadFile,
-        Self::WriteFile,
-        Self::DeleteFile,
-    ];
-
-    /// The contract's name.
-    pub fn dotted(self) -> &'static str {
-        match self {
-            Self::RunCode => "sandbox.run_code",
-            Self::GetRun => "sandbox.get_run",
-            Self::CancelRun => "sandbox.cancel_run",
-            Self::ListRunners => "sandbox.list_runners",
-            Self::ListFiles => "sandbox.list_files",
-            Self::ReadFile => "sandbox.read_file",
-            Self::WriteFile => "sandbox.write_file",
-            Self::DeleteFile => "sandbox.delete_file",
-        }
-    }
-
-    /// The name for clients that refuse a dot.
-    pub fn underscored(self) -> &'static str {
-        match self {
-            Self::RunCode => "sandbox_run_code",
-            Self::GetRun => "sandbox_get_run",
-            Self::CancelRun => "sandbox_cancel_run",
-            Self::ListRunners => "sandbox_list_runners",
-            Self::ListFiles => "sandbox_list_files",
-            Self::ReadFile => "sandbox_read_file",
-            Self::WriteFile => "sandbox_write_file",
-            Self::DeleteFile => "sandbox_delete_file",
-        }
-    }
-
     /// The tool of either name.
     pub fn find(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|tool| name == tool.dotted() || name == tool.underscored())
-    }
-
-    fn title(self) -> &'static str {
-        match self {
-            Self::RunCode => "Run code",
-            Self::GetRun => "Get a run",
-            Self::CancelRun => "Cancel a run",
-            Self::ListRunners => "List languages",
-            Self::ListFiles => "List files",
-            Self::ReadFile => "Read a file",
-            Self::WriteFile => "Write a file",
-            Self::DeleteFile => "Delete a file",
-        }
-    }
-
-    /// Nothing here reaches beyond the conversation: a sandbox has no network.
-    fn annotations(self) -> ToolAnnotations {
-        let (read_only, destructive, idempotent) = match self {
-            // A program may do anything to the conversation's files, deleting them too.
-            Self::RunCode => (false, true, false),
-            Self::GetRun | Self::ListRunners | Self::ListFiles | Self::ReadFile => (true, false, true),
-            // The second deletion finds no file, which is told as an error; nothing more changes. A run that is over
-            // stays as it is.
-            Self::CancelRun | Self::WriteFile | Self::DeleteFile => (false, true, true),
-        };
-        ToolAnnotations::with_title(self.title())
-            .read_only(read_only)
-            .destructive(destructive)
-            .idempotent(idempotent)
-            .open_world(false)
+        Self::ALL.iter().copied().find(|tool| name == tool.dotted() || name == tool.underscored())
     }
 
     fn description(self, options: &McpOptions) -> String {
@@ -152,58 +134,50 @@ impl ToolName {
         }
     }
 
-    fn input(self, facts: &InputFacts<'_>) -> json_schema::Schema {
-        match self {
-            Self::RunCode => json_schema::run_code(facts),
-            Self::GetRun => json_schema::get_run(facts),
-            Self::CancelRun => json_schema::cancel_run(),
-            Self::ListRunners => json_schema::list_runners(),
-            Self::ListFiles => json_schema::list_files(),
-            Self::ReadFile => json_schema::read_file(facts),
-            Self::WriteFile => json_schema::write_file(facts),
-            Self::DeleteFile => json_schema::delete_file(),
+    /// The schema of the arguments, with what depends on the settings and the runners.
+    fn input(self, options: &McpOptions, languages: &[String]) -> Schema {
+        let mut schema = self.arguments();
+        let properties = schema.get_mut("properties");
+        let Some(properties) = properties.and_then(Value::as_object_mut) else { return schema };
+        for (name, property) in properties {
+            match name.as_str() {
+                "waitSeconds" => property["default"] = options.wait_default.as_secs().into(),
+                "code" => property["maxLength"] = options.code_bytes_max.into(),
+                "language" if languages.is_empty() => append(property, "Call list_runners for the names."),
+                "language" => {
+                    let known = languages.join(", ");
+                    append(property, &format!("Installed now: {known}. list_runners tells more about each."));
+                }
+                "offset" => {
+                    let most = options.read_bytes_max;
+                    let about =
+                        format!("One call reads up to {most} bytes; the result's nextOffset says where to go on.");
+                    append(property, &about);
+                }
+                "content" => append(property, &format!("At most {} bytes.", options.write_bytes_max)),
+                _ => {}
+            }
         }
+        schema
     }
 }
 
-/// The output schemas, made once.
-pub struct Outputs([Arc<JsonObject>; 8]);
-
-impl Default for Outputs {
-    fn default() -> Self {
-        Self(
-            [
-                json_schema::output::<schema::report::RunReport>(),
-                json_schema::output::<schema::report::RunReport>(),
-                json_schema::output::<schema::report::RunReport>(),
-                json_schema::output::<schema::RunnerList>(),
-                json_schema::output::<schema::FileListing>(),
-                json_schema::output::<schema::FileResult>(),
-                json_schema::output::<schema::File>(),
-                json_schema::output::<schema::Deleted>(),
-            ]
-            .map(Arc::new),
-        )
-    }
+fn append(property: &mut Value, sentence: &str) {
+    let before = property["description"].as_str().unwrap_or_default();
+    property["description"] = format!("{before} {sentence}").into();
 }
 
 /// The list of tools.
-pub fn tools(options: &McpOptions, languages: &[String], outputs: &Outputs, underscore: bool) -> Vec<Tool> {
-    let facts = InputFacts {
-        languages,
-        code_bytes_max: options.code_bytes_max,
-        read_bytes_max: options.read_bytes_max,
-        write_bytes_max: options.write_bytes_max,
-        wait_s_default: options.wait_default.as_secs(),
-    };
-    let one = |(tool, output): (ToolName, &Arc<JsonObject>)| {
+pub fn tools(options: &McpOptions, languages: &[String], underscore: bool) -> Vec<Tool> {
+    let one = |(tool, output): (&ToolName, &Arc<JsonObject>)| {
         let name = if underscore { tool.underscored() } else { tool.dotted() };
-        Tool::new(name, tool.description(options), tool.input(&facts))
-            .with_title(tool.title())
+        let annotations = tool.annotations();
+        Tool::new(name, tool.description(options), tool.input(options, languages))
+            .with_title(annotations.title.clone().unwrap_or_default())
             .with_raw_output_schema(Arc::clone(output))
-            .with_annotations(tool.annotations())
+            .with_annotations(annotations)
     };
-    ToolName::ALL.into_iter().zip(&outputs.0).map(one).collect()
+    ToolName::ALL.iter().zip(OUTPUTS.iter()).map(one).collect()
 }
 
 /// Who we are, and how the tools work together.
@@ -218,8 +192,8 @@ pub fn server(options: &McpOptions) -> ServerConfig {
             "Runs programs in a sandbox without network and keeps their files. run_code takes a conversationId of your \
              choice; files that a program leaves in /data stay there for later calls with the same conversationId, and \
              every new or changed file comes back as a link that a person can open. Each run is a fresh process of at \
-             most {}. One that takes longer than a call waits goes on, and get_run comes back to it. list_runners names \
-             the languages.",
+             most {}. One that takes longer than a call waits goes on, and get_run comes back to it. list_runners \
+             names the languages.",
             seconds(wall_ms)
         ))
 }
@@ -228,16 +202,16 @@ fn run_code(options: &McpOptions) -> String {
     let McpOptions { limits, wait_default, .. } = options;
     format!(
         "Runs a program in a fresh sandbox and returns what it printed, how it ended and the files it made.\n\n\
-         - The working directory is /data. Files there belong to the conversation: they are there again in the next run \
-         with the same conversationId. Nothing else survives a run: no variables, no processes, no installed packages.\n\
+         - The working directory is /data. Files there belong to the conversation: they are there again in the next \
+         run with the same conversationId. Nothing else survives a run: no variables, no processes, no installed packages.\n\
          - There is no network: nothing can be downloaded or installed. list_runners says what is installed.\n\
-         - Limits of one run: {} of time, {} of memory, {} CPU cores, {} processes and threads, {} for one file; output \
-         beyond {} is cut in the middle. A run that reaches a limit is stopped and says which.\n\
-         - A program that takes longer than waitSeconds ({} where it is not said) goes on: the result then has its state, its \
+         - Limits of one run: {} of time, {} of memory, {} CPU cores, {} processes and threads, {} for one file; \
+         output beyond {} is cut in the middle. A run that reaches a limit is stopped and says which.\n\
+         - A program that takes longer than waitSeconds (default {}) goes on: the result then has its state, its \
          output so far and a runId for get_run and cancel_run.\n\
          - Print what you want to see: only printed text and files come back, not the value of the last line.\n\
-         - To show a chart, save it as a PNG in /data (Python: figures left open are saved by themselves). Small pictures \
-         come back as images, and every new or changed file as a download link.\n\
+         - To show a chart, save it as a PNG in /data (Python: figures left open are saved by themselves). Small \
+         pictures come back as images, and every new or changed file as a download link.\n\
          - The run is marked as an error when the program does not end with status 0; the result says why.",
         seconds(limits.wall_ms),
         size(limits.memory_bytes),
@@ -287,7 +261,7 @@ mod tests {
 
     #[test]
     fn either_name_finds_its_tool() {
-        for tool in ToolName::ALL {
+        for tool in ToolName::ALL.iter().copied() {
             assert_eq!(ToolName::find(tool.dotted()), Some(tool));
             assert_eq!(ToolName::find(tool.underscored()), Some(tool));
             assert_eq!(tool.dotted().replace('.', "_"), tool.underscored());

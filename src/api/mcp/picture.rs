@@ -1,5 +1,5 @@
-//! Pictures as image blocks. A file's name proves nothing: an image block with other bytes, or one too wide, makes model
-//! APIs refuse the whole conversation, so the bytes are looked at.
+//! Pictures as image blocks. A file's name proves nothing: an image block with other bytes, or one too wide, makes
+//! model APIs refuse the whole conversation, so the bytes are looked at.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rmcp::model::ContentBlock;
@@ -33,7 +33,7 @@ pub(super) async fn of_run(files: &Files, options: &McpOptions, report: &Report)
         let Some(path) = path(file) else { continue };
         match files.read(&report.conversation, &path, 0).await {
             Ok(content) if !content.truncated => blocks.extend(block(&content.bytes)),
-            // Gone or grown since it was listed: its link says more than we can.
+            // Gone or grown since it was listed: its link is in the answer.
             Ok(_) => {}
             Err(failure) => debug!(code = %failure.code, "a picture is not shown"),
         }

@@ -1,8 +1,8 @@
-//! Tells a client that asked for it what its run prints, as it is printed, and that it is still under way where it prints
-//! nothing, so that the client's own time limit starts anew.
+//! Progress notifications, for a client that requests them: what its run prints, and that a silent run is still under
+//! way, so that the client's own time limit starts anew.
 //!
-//! The first line goes out at once; what follows closely goes out together. What is told is read from the run's log when
-//! the client has taken what was told before: a slow client costs the run nothing and hears of the newest.
+//! The first line goes out at once; what follows closely goes out together. Output is read from the run's log when the
+//! client has taken the notification before: a slow client costs the run nothing and gets the newest output.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -18,24 +18,24 @@ use tokio::time::{Instant, sleep_until};
 use super::OneAnswer;
 use crate::domain::event::{Event, EventKind};
 
-/// How long nothing is told of a silent program. Short enough for a client that waits 10 s.
+/// The time between two notifications of a silent program. Short enough for a client that waits 10 s.
 const SILENCE: Duration = Duration::from_secs(5);
 /// The least time between two notifications of one call.
 const GAP: Duration = Duration::from_millis(100);
-/// How much output one notification tells, in bytes: the newest.
-const TOLD_BYTES_MAX: usize = 4096;
+/// How much output one notification holds, in bytes: the newest.
+const OUTPUT_BYTES_MAX: usize = 4096;
 
 /// The progress of one call that waits for a run.
 pub(super) struct Progress {
-    /// Whom to tell, when somebody asked.
+    /// The client, if it requested progress.
     to: Option<(Peer<RoleServer>, ProgressToken)>,
     begun: Instant,
-    told: Option<Instant>,
+    notified: Option<Instant>,
     events: BoxStream<'static, Event>,
     news: News,
 }
 
-/// What was printed since it was last told of.
+/// What was printed since the last notification.
 #[derive(Default)]
 struct News {
     text: String,
@@ -49,23 +49,23 @@ impl Progress {
         let one_answer = context.extensions.get::<Parts>().and_then(|head| head.extensions.get::<OneAnswer>());
         let token = context.meta.get_progress_token().filter(|_| one_answer.is_none());
         let to = token.map(|token| (context.peer.clone(), token));
-        Self { to, begun: Instant::now(), told: None, events, news: News::default() }
+        Self { to, begun: Instant::now(), notified: None, events, news: News::default() }
     }
 
-    /// Waits for something to tell and tells it; never returns when nobody asked. Safe to drop at any time.
-    pub(super) async fn tell(&mut self) {
+    /// Waits until a notification is due and sends it; never returns when none was requested. Cancel safe.
+    pub(super) async fn notify(&mut self) {
         let Some((peer, token)) = self.to.clone() else { return std::future::pending().await };
         self.gather().await;
-        self.told = Some(Instant::now());
+        self.notified = Some(Instant::now());
         let elapsed = self.begun.elapsed();
         let message = self.news.take().unwrap_or_else(|| format!("under way for {} s", elapsed.as_secs()));
-        let told = ProgressNotificationParam::new(token, elapsed.as_secs_f64()).with_message(message);
-        if peer.notify_progress(told).await.is_err() {
+        let param = ProgressNotificationParam::new(token, elapsed.as_secs_f64()).with_message(message);
+        if peer.notify_progress(param).await.is_err() {
             self.to = None;
         }
     }
 
-    /// Reads events until it is time to tell of them.
+    /// Reads events until a notification is due.
     async fn gather(&mut self) {
         loop {
             let due = sleep_until(self.due());
@@ -78,9 +78,9 @@ impl Progress {
     }
 
     fn due(&self) -> Instant {
-        match (self.news.is_empty(), self.told) {
-            (true, told) => told.unwrap_or(self.begun) + SILENCE,
-            (false, Some(told)) => told + GAP,
+        match (self.news.is_empty(), self.notified) {
+            (true, notified) => notified.unwrap_or(self.begun) + SILENCE,
+            (false, Some(notified)) => notified + GAP,
             (false, None) => self.begun,
         }
     }
@@ -98,13 +98,13 @@ impl News {
             _ => {}
         }
         // Seldom, so that a program that prints much is not copied for each piece.
-        if self.text.len() > 2 * TOLD_BYTES_MAX {
+        if self.text.len() > 2 * OUTPUT_BYTES_MAX {
             self.trim();
         }
     }
 
     fn trim(&mut self) {
-        let wanted = self.text.len().saturating_sub(TOLD_BYTES_MAX);
+        let wanted = self.text.len().saturating_sub(OUTPUT_BYTES_MAX);
         let start = (wanted..=self.text.len()).find(|at| self.text.is_char_boundary(*at)).unwrap_or(wanted);
         self.text.drain(..start);
         self.cut |= start > 0;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_told_whole_and_much_by_its_end() {
+    fn news_keeps_little_output_whole_and_the_end_of_much() {
         let mut news = News::default();
         assert_eq!(news.take(), None);
         news.add(&printed("a\n"));
@@ -149,10 +149,10 @@ mod tests {
         assert_eq!(news.take(), None);
         for n in 0..5000 {
             news.add(&printed(&format!("€{n}\n")));
-            assert!(news.text.len() <= 2 * TOLD_BYTES_MAX);
+            assert!(news.text.len() <= 2 * OUTPUT_BYTES_MAX);
         }
-        let told = news.take().expect("something");
-        assert!(told.starts_with("[…") && told.ends_with("€4999\n"), "{told}");
-        assert!((TOLD_BYTES_MAX - 8..TOLD_BYTES_MAX + 80).contains(&told.len()), "{}", told.len());
+        let message = news.take().expect("something");
+        assert!(message.starts_with("[…") && message.ends_with("€4999\n"), "{message}");
+        assert!((OUTPUT_BYTES_MAX - 8..OUTPUT_BYTES_MAX + 80).contains(&message.len()), "{}", message.len());
     }
 }

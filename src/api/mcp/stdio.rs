@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{McpParts, McpServer, Transport};
 
-/// Why serving ended other than by the client's or the operator's wish.
+/// Why serving ended, unless the client or the operator ended it.
 #[derive(Debug, thiserror::Error)]
 pub enum StdioError {
     /// The client began with something else than the protocol's opening.
@@ -26,7 +26,7 @@ pub async fn serve_stdio(parts: McpParts, shutdown: CancellationToken) -> Result
     // Where the streams are pipes they are read without a blocking thread, which would outlive `shutdown`.
     match server.serve_with_ct(stdio_pipes(), shutdown).await {
         Ok(service) => service.waiting().await.map(drop).map_err(StdioError::from),
-        // Nobody said anything.
+        // The client closed its end before it sent anything.
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),
         Err(error) => Err(StdioError::Opening(Box::new(error))),
     }

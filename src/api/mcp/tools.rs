@@ -6,7 +6,8 @@ use super::{Caller, McpParts, cancellation::Call, content, describe::ToolName, p
 use crate::{
     api::schema::{
         Deleted, File, FileListing, FileResult, RunnerList,
-        arguments::{self, DeleteFile, ListFiles, ReadFile, WriteFile},
+        arguments::{DeleteFile, ListFiles, Nothing, ReadFile, WriteFile},
+        parse::{Source, by_size, parse},
     },
     domain::error::Failure,
 };
@@ -37,33 +38,37 @@ impl McpParts {
     }
 
     fn list_runners(&self, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        arguments::parse_list_runners(arguments)?;
+        let Nothing {} = parse(arguments, Source::Json)?;
         Ok(content::runners(&RunnerList::from(&self.runs)))
     }
 
     async fn list_files(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let ListFiles { conversation } = ListFiles::parse(arguments)?;
+        let ListFiles { conversation } = parse(arguments, Source::Json)?;
         let list = self.files.list(&caller.key(conversation)).await?;
         Ok(content::listing(&FileListing::from(&list)))
     }
 
     async fn read_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let ReadFile { conversation, path, offset } = ReadFile::parse(arguments)?;
-        let file = self.files.read(&caller.key(conversation), &path, offset).await?;
+        let asked: ReadFile = parse(arguments, Source::Json)?;
+        let (path, offset) = (asked.path()?, asked.offset.unwrap_or(0));
+        let file = self.files.read(&caller.key(asked.conversation), &path, offset).await?;
         let whole = offset == 0 && !file.truncated && file.bytes.len() as u64 <= self.options.image_bytes_max;
         let picture = if whole { picture::block(&file.bytes) } else { None };
         Ok(content::file(&FileResult::new(&file, offset), picture))
     }
 
     async fn write_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let WriteFile { conversation, path, content } = WriteFile::parse(arguments, self.options.write_bytes_max)?;
+        let file: WriteFile = parse(arguments, Source::Json)?;
+        let bytes_max = self.options.write_bytes_max;
+        let (conversation, path, content) = by_size(file.content.len(), move || file.decode(bytes_max)).await?;
         let entry = self.files.write(&caller.key(conversation), &path, content).await?;
         Ok(content::written(&File::from(&entry)))
     }
 
     async fn delete_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let DeleteFile { conversation, path } = DeleteFile::parse(arguments)?;
-        self.files.delete(&caller.key(conversation), &path).await?;
+        let asked: DeleteFile = parse(arguments, Source::Json)?;
+        let path = asked.path()?;
+        self.files.delete(&caller.key(asked.conversation), &path).await?;
         Ok(content::deleted(&path.display(), &Deleted { deleted: true }))
     }
 }

@@ -1,7 +1,8 @@
 //! Runs that are begun, waited for, come back to and stopped.
 //!
-//! A call waits for the end of its run, at most for the time that it asked for; then the run goes on, and the answer says
-//! how to come back. What becomes of a run whose call is given up, the policy says: see [`super::leaving`].
+//! A call waits for the end of its run, at most for the time that it asked for; then the run goes on, and the answer
+//! says how to come back. What becomes of a run whose call is given up, the policy decides: see
+//! [`super::cancellation`].
 
 use std::time::Duration;
 
@@ -14,10 +15,8 @@ use rmcp::{
 use super::{Caller, McpParts, cancellation::Call, content, picture, progress::Progress};
 use crate::{
     api::schema::{
-        arguments::{
-            RunCode,
-            known_run::{CancelRun, GetRun},
-        },
+        arguments::{CancelRun, GetRun, RunCode, Wait},
+        parse::{Source, parse},
         report::RunReport,
     },
     domain::error::Failure,
@@ -27,7 +26,7 @@ use crate::{
 /// How long a program that is being stopped is waited for: longer than an engine takes that works.
 const STOP_WAIT: Duration = Duration::from_secs(15);
 
-/// What came with the call beside its arguments.
+/// The call without its arguments.
 pub(super) type Asked<'a> = &'a RequestContext<RoleServer>;
 
 impl McpParts {
@@ -38,11 +37,11 @@ impl McpParts {
         call: &Call,
         asked: Asked<'_>,
     ) -> Result<CallToolResult, Failure> {
-        let RunCode { conversation, language, code, wait, detach } = RunCode::parse(arguments)?;
-        let request = RunRequest::new(caller.key(conversation), language, code);
+        let RunCode { conversation, language, code, wait_seconds, detach } = parse(arguments, Source::Json)?;
+        let request = RunRequest::new(caller.key(conversation), language, code.0);
         let run = self.runs.begin(RunRequest { within: caller.trace, detach, ..request })?;
         let view = tokio::select! {
-            view = self.watch(&run, 0, wait, asked) => view,
+            view = self.watch(&run, 0, wait_seconds, asked) => view,
             // rmcp does not drop a call that is given up, so it is waited for until the program is dead.
             () = call.ended(run.is_detached()) => stop(&run).await,
         };
@@ -61,35 +60,36 @@ impl McpParts {
         call: &Call,
         asked: Asked<'_>,
     ) -> Result<CallToolResult, Failure> {
-        let GetRun { run, after_event, wait } = GetRun::parse(arguments)?;
+        let GetRun { run, after_event, wait_seconds } = parse(arguments, Source::Json)?;
+        let after_event = after_event.unwrap_or(0);
         let run = self.runs.get(&caller.principal, run)?;
         let view = tokio::select! {
-            view = self.watch(&run, after_event, wait, asked) => view,
-            // Who gives up looking does not stop the run.
+            view = self.watch(&run, after_event, wait_seconds, asked) => view,
+            // Giving up the call does not stop the run.
             () = call.left() => run.view(),
         };
         self.answer(caller, &run, &view, after_event).await
     }
 
     pub(super) async fn cancel_run(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let CancelRun { run } = CancelRun::parse(arguments)?;
+        let CancelRun { run } = parse(arguments, Source::Json)?;
         let run = self.runs.get(&caller.principal, run)?;
         let mut result = self.answer(caller, &run, &stop(&run).await, 0).await?;
-        // The program did not succeed, but the call did what it was asked for.
+        // The program did not succeed, but the cancellation did.
         result.is_error = Some(false);
         Ok(result)
     }
 
-    /// Waits for the end and tells, meanwhile, what is printed.
-    async fn watch(&self, run: &Run, after_event: u64, wait: Option<Duration>, asked: Asked<'_>) -> RunView {
+    /// Waits for the end and reports progress meanwhile.
+    async fn watch(&self, run: &Run, after_event: u64, wait: Option<Wait>, asked: Asked<'_>) -> RunView {
         let mut progress = Progress::of(asked, run.events(after_event.saturating_add(1)));
-        let over = run.wait(wait.unwrap_or(self.options.wait_default));
+        let over = run.wait(wait.map_or(self.options.wait_default, |wait| wait.0));
         let mut over = std::pin::pin!(over);
         loop {
             tokio::select! {
                 biased;
                 view = &mut over => return view,
-                () = progress.tell() => {}
+                () = progress.notify() => {}
             }
         }
     }
@@ -109,7 +109,7 @@ impl McpParts {
             Some(Err(failure)) => Err(failure.clone()),
             None => {
                 let output = run.output(after_event, view.newest);
-                Ok(content::going_on(&RunReport::so_far(view, output), view, caller.underscore))
+                Ok(content::going_on(&RunReport::so_far(view, output), view, caller))
             }
         }
     }

@@ -1,290 +1,234 @@
-//! What a client sends, parsed on entry. An argument that breaks its rule is named, with what to do about it.
-//!
-//! Read by hand and not by serde: its texts name the type and not the argument. [`super::json_schema`] describes the same
-//! arguments to clients, and a test there holds the two against each other.
+//! Arguments of the tools. A struct is an argument list: serde reads it, schemars makes its JSON Schema, and a doc
+//! comment is the description that a model reads. What a schema cannot say is checked by the types of the members.
 
-pub mod create_run;
 #[cfg(test)]
 mod fuzz;
-pub mod known_run;
 
 use std::time::Duration;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use serde_json::{Map, Value};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
 
+use super::parse;
 use crate::{
     domain::{
-        error::{Code, Failure},
-        id::{ConversationId, Language},
+        error::{Code, Failure, Operation},
+        id::{CONVERSATION_ID_CHARS_MAX, ConversationId, LANGUAGE_CHARS_MAX, Language, RunId},
     },
     ports::store::SafePath,
 };
 
-/// How much of an unknown argument's name is told back, in characters.
-const NAME_CHARS_MAX: usize = 40;
 /// The longest that one call waits, in seconds.
 pub const WAIT_S_MAX: u64 = 3600;
 
-/// Arguments of `run_code`.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunCode {
-    /// Whose files are /data.
+    #[serde(rename = "conversationId", deserialize_with = "parse::text")]
+    #[schemars(schema_with = "conversation")]
     pub conversation: ConversationId,
-    /// A language or an alias of one.
+    /// The language of the program.
+    #[serde(deserialize_with = "parse::text")]
+    #[schemars(with = "String", length(min = 1, max = LANGUAGE_CHARS_MAX))]
     pub language: Language,
-    /// The program's text.
-    pub code: Bytes,
-    /// How long to wait for the end; the server's own time where it is not said.
-    pub wait: Option<Duration>,
-    /// Whether the run goes on when its client goes away, where it is said.
+    /// The whole program, as in a file. Each run is a fresh process: define and import what it needs again, and keep
+    /// data in files in /data.
+    #[schemars(length(min = 1))]
+    pub code: Program,
+    /// How many seconds to wait for the program's end. One that takes longer goes on: the result then has its state,
+    /// its output so far and its runId for `get_run`. 0 returns at once.
+    #[schemars(range(min = 0, max = WAIT_S_MAX))]
+    pub wait_seconds: Option<Wait>,
+    /// true: the run goes on when this call is broken off, and `get_run` fetches it. false: it is then cancelled.
+    /// Leave it out for the server's own choice.
     pub detach: Option<bool>,
 }
 
-/// Arguments of `list_files`.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GetRun {
+    #[serde(rename = "runId", deserialize_with = "parse::text")]
+    #[schemars(schema_with = "run_id")]
+    pub run: RunId,
+    /// While the program runs, show only what it printed after this event: the newestEvent of the result before. When
+    /// it has ended, the result is whole in any case.
+    #[schemars(range(min = 0), extend("default" = 0))]
+    pub after_event: Option<u64>,
+    /// How many seconds to wait for the program's end; 0 returns at once.
+    #[schemars(range(min = 0, max = WAIT_S_MAX))]
+    pub wait_seconds: Option<Wait>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CancelRun {
+    #[serde(rename = "runId", deserialize_with = "parse::text")]
+    #[schemars(schema_with = "run_id")]
+    pub run: RunId,
+}
+
+/// Also the query of a request that takes none.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ListFiles {
-    /// Whose files.
+    #[serde(rename = "conversationId", deserialize_with = "parse::text")]
+    #[schemars(schema_with = "conversation")]
     pub conversation: ConversationId,
 }
 
-/// Arguments of `read_file`.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReadFile {
-    /// Whose file.
+    #[serde(rename = "conversationId", deserialize_with = "parse::text")]
+    #[schemars(schema_with = "conversation")]
     pub conversation: ConversationId,
-    /// Which.
-    pub path: SafePath,
-    /// From which byte on.
-    pub offset: u64,
+    /// Path of the file relative to /data, such as out/report.csv.
+    pub path: Option<String>,
+    /// Instead of path: the pathEncoded of a listed file whose name cannot be written as plain text.
+    pub path_encoded: Option<String>,
+    /// First byte to read.
+    #[schemars(range(min = 0), extend("default" = 0))]
+    pub offset: Option<u64>,
 }
 
-/// Arguments of `write_file`.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct WriteFile {
-    /// Whose file.
+    #[serde(rename = "conversationId", deserialize_with = "parse::text")]
+    #[schemars(schema_with = "conversation")]
     pub conversation: ConversationId,
-    /// Which.
+    /// Path of the file relative to /data, such as input/table.csv. Missing folders are made.
+    #[serde(deserialize_with = "path")]
+    #[schemars(with = "String")]
     pub path: SafePath,
-    /// The whole content.
-    pub content: Bytes,
+    /// The whole content. It replaces the file.
+    pub content: String,
+    /// How content is written: utf-8 for text, base64 for any bytes.
+    #[schemars(extend("default" = "utf-8"))]
+    pub encoding: Option<Encoding>,
 }
 
-/// Arguments of `delete_file`.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DeleteFile {
-    /// Whose file.
+    #[serde(rename = "conversationId", deserialize_with = "parse::text")]
+    #[schemars(schema_with = "conversation")]
     pub conversation: ConversationId,
-    /// Which.
-    pub path: SafePath,
+    /// Path of the file relative to /data, such as out/report.csv.
+    pub path: Option<String>,
+    /// Instead of path: the pathEncoded of a listed file whose name cannot be written as plain text.
+    pub path_encoded: Option<String>,
 }
 
-/// Arguments of `run_code`.
-pub const RUN_CODE: &[&str] = &["conversationId", "language", "code", "waitSeconds", "detach"];
-/// Arguments of `list_runners`.
-pub const LIST_RUNNERS: &[&str] = &[];
-/// Arguments of `list_files`.
-pub const LIST_FILES: &[&str] = &["conversationId"];
-/// Arguments of `read_file`.
-pub const READ_FILE: &[&str] = &["conversationId", "path", "pathEncoded", "offset"];
-/// Arguments of `write_file`.
-pub const WRITE_FILE: &[&str] = &["conversationId", "path", "content", "encoding"];
-/// Arguments of `delete_file`.
-pub const DELETE_FILE: &[&str] = &["conversationId", "path", "pathEncoded"];
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+pub enum Encoding {
+    #[serde(rename = "utf-8")]
+    Utf8,
+    #[serde(rename = "base64")]
+    Base64,
+}
 
-impl RunCode {
-    /// Reads them.
-    ///
-    /// # Errors
-    /// [`Code::InvalidArgument`], naming the argument.
-    pub fn parse(arguments: Map<String, Value>) -> Result<Self, Failure> {
-        let mut arguments = Arguments::new(arguments, RUN_CODE)?;
-        let conversation = arguments.conversation()?;
-        let language = arguments.required("language", "the language to run, such as python; list_runners names all")?;
-        let language = language.parse().map_err(|why| Failure::argument("language", why))?;
-        let code = arguments.required("code", "the program's text")?;
-        if code.is_empty() {
-            return Err(Failure::argument("code", "it is empty: give the program's text"));
-        }
-        let (wait, detach) = (arguments.wait("waitSeconds")?, arguments.flag("detach")?);
-        Ok(Self { conversation, language, code: code.into(), wait, detach })
+/// A program's text, which is not empty.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(inline)]
+pub struct Program(#[schemars(with = "String")] pub Bytes);
+
+/// How long a call waits, at most [`WAIT_S_MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(try_from = "u64")]
+#[schemars(inline)]
+pub struct Wait(#[schemars(with = "u64")] pub Duration);
+
+impl TryFrom<String> for Program {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        if text.is_empty() { Err("it is empty: give the program's text") } else { Ok(Self(text.into())) }
     }
 }
 
-/// Reads the arguments of `list_runners`: there are none.
-///
-/// # Errors
-/// [`Code::InvalidArgument`], naming the argument.
-pub fn parse_list_runners(arguments: Map<String, Value>) -> Result<(), Failure> {
-    Arguments::new(arguments, LIST_RUNNERS).map(drop)
-}
+impl TryFrom<u64> for Wait {
+    type Error = String;
 
-impl ListFiles {
-    /// Reads them.
-    ///
-    /// # Errors
-    /// [`Code::InvalidArgument`], naming the argument.
-    pub fn parse(arguments: Map<String, Value>) -> Result<Self, Failure> {
-        let mut arguments = Arguments::new(arguments, LIST_FILES)?;
-        Ok(Self { conversation: arguments.conversation()? })
+    fn try_from(seconds: u64) -> Result<Self, String> {
+        if seconds > WAIT_S_MAX {
+            return Err(format!("it is more than {WAIT_S_MAX}: wait less and call again"));
+        }
+        Ok(Self(Duration::from_secs(seconds)))
     }
 }
 
 impl ReadFile {
-    /// Reads them.
-    ///
     /// # Errors
     /// [`Code::InvalidArgument`], naming the argument.
-    pub fn parse(arguments: Map<String, Value>) -> Result<Self, Failure> {
-        let mut arguments = Arguments::new(arguments, READ_FILE)?;
-        let conversation = arguments.conversation()?;
-        let path = arguments.path()?;
-        Ok(Self { conversation, path, offset: arguments.whole_number("offset")?.unwrap_or(0) })
-    }
-}
-
-impl WriteFile {
-    /// Reads them.
-    ///
-    /// # Errors
-    /// [`Code::InvalidArgument`], naming the argument; [`Code::TooLarge`] when there are more bytes than the ceiling.
-    pub fn parse(arguments: Map<String, Value>, bytes_max: u64) -> Result<Self, Failure> {
-        let mut arguments = Arguments::new(arguments, WRITE_FILE)?;
-        let conversation = arguments.conversation()?;
-        let path = arguments.required("path", "where to write, such as input/table.csv")?;
-        let path = SafePath::from_text(&path).map_err(|why| Failure::argument("path", why))?;
-        let content = arguments.required("content", "what to write; an empty text makes an empty file")?;
-        let content = match arguments.text("encoding")?.as_deref() {
-            None | Some("utf-8") => content.into_bytes(),
-            Some("base64") => BASE64_STANDARD.decode(content).map_err(|_| {
-                Failure::argument("content", "it is not base64: give standard base64 with padding and no line breaks")
-            })?,
-            Some(_) => {
-                return Err(Failure::argument("encoding", "it is neither `utf-8` nor `base64`: give one of them"));
-            }
-        };
-        if content.len() as u64 > bytes_max {
-            let why =
-                format!("content: it is {} bytes, more than the {bytes_max} of one file: write less", content.len());
-            return Err(Failure::new(Code::TooLarge, why));
-        }
-        Ok(Self { conversation, path, content: content.into() })
+    pub fn path(&self) -> Result<SafePath, Failure> {
+        one_path(self.path.as_deref(), self.path_encoded.as_deref())
     }
 }
 
 impl DeleteFile {
-    /// Reads them.
-    ///
     /// # Errors
     /// [`Code::InvalidArgument`], naming the argument.
-    pub fn parse(arguments: Map<String, Value>) -> Result<Self, Failure> {
-        let mut arguments = Arguments::new(arguments, DELETE_FILE)?;
-        let conversation = arguments.conversation()?;
-        Ok(Self { conversation, path: arguments.path()? })
+    pub fn path(&self) -> Result<SafePath, Failure> {
+        one_path(self.path.as_deref(), self.path_encoded.as_deref())
     }
 }
 
-/// Arguments that are being read.
-struct Arguments(Map<String, Value>);
-
-impl Arguments {
-    /// Refuses names that nobody knows first: a misspelt name is a better hint than a missing one.
-    fn new(arguments: Map<String, Value>, known: &[&str]) -> Result<Self, Failure> {
-        match arguments.keys().find(|name| !known.contains(&name.as_str())) {
-            Some(name) => Err(unknown(name, known)),
-            None => Ok(Self(arguments)),
+impl WriteFile {
+    /// The conversation, the path and the bytes to write. Takes time in proportion to the content.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] for what is not base64; [`Code::TooLarge`] above the limit.
+    pub fn decode(self, bytes_max: u64) -> Result<(ConversationId, SafePath, Bytes), Failure> {
+        let bytes = match self.encoding.unwrap_or(Encoding::Utf8) {
+            Encoding::Utf8 => self.content.into_bytes(),
+            Encoding::Base64 => BASE64_STANDARD.decode(self.content).map_err(|_| {
+                Failure::argument("content", "it is not base64: give standard base64 with padding and no line breaks")
+            })?,
+        };
+        if bytes.len() as u64 > bytes_max {
+            let why = format!("content: it has {} bytes and one file at most {bytes_max}: write less", bytes.len());
+            return Err(Failure::new(Code::TooLarge, why));
         }
-    }
-
-    /// A value; null counts as absent.
-    fn value(&mut self, name: &str) -> Option<Value> {
-        self.0.remove(name).filter(|value| !value.is_null())
-    }
-
-    fn text(&mut self, name: &str) -> Result<Option<String>, Failure> {
-        match self.value(name) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(Failure::argument(name, format!("it is {}: give a string", kind(&other)))),
-        }
-    }
-
-    fn required(&mut self, name: &str, what: &str) -> Result<String, Failure> {
-        self.text(name)?.ok_or_else(|| Failure::argument(name, format!("it is missing: give {what}")))
-    }
-
-    fn whole_number(&mut self, name: &str) -> Result<Option<u64>, Failure> {
-        let refuse = |what: &str| Failure::argument(name, format!("it is {what}: give a whole number from 0 up"));
-        match self.value(name) {
-            None => Ok(None),
-            Some(Value::Number(number)) => {
-                number.as_u64().map(Some).ok_or_else(|| refuse("not a whole number from 0 up"))
-            }
-            Some(other) => Err(refuse(kind(&other))),
-        }
-    }
-
-    fn flag(&mut self, name: &str) -> Result<Option<bool>, Failure> {
-        match self.value(name) {
-            None => Ok(None),
-            Some(Value::Bool(flag)) => Ok(Some(flag)),
-            Some(other) => Err(Failure::argument(name, format!("it is {}: give true or false", kind(&other)))),
-        }
-    }
-
-    fn wait(&mut self, name: &str) -> Result<Option<Duration>, Failure> {
-        match self.whole_number(name)? {
-            Some(wait) if wait > WAIT_S_MAX => {
-                Err(Failure::argument(name, format!("it is more than {WAIT_S_MAX}: wait less and ask again")))
-            }
-            wait => Ok(wait.map(Duration::from_secs)),
-        }
-    }
-
-    fn conversation(&mut self) -> Result<ConversationId, Failure> {
-        let what = "a name of your own choice that is the same in every call that shares files";
-        let text = self.required("conversationId", what)?;
-        text.parse().map_err(|why| Failure::argument("conversationId", why))
-    }
-
-    /// The path, plain or percent-encoded: exactly one of the two.
-    fn path(&mut self) -> Result<SafePath, Failure> {
-        match (self.text("path")?, self.text("pathEncoded")?) {
-            (Some(path), None) => SafePath::from_text(&path).map_err(|why| Failure::argument("path", why)),
-            (None, Some(encoded)) => {
-                SafePath::from_encoded(&encoded).map_err(|why| Failure::argument("pathEncoded", why))
-            }
-            (None, None) => Err(Failure::argument("path", "it is missing: give a path that list_files names")),
-            (Some(_), Some(_)) => {
-                Err(Failure::argument("pathEncoded", "it is there beside `path`: give only one of them"))
-            }
-        }
+        Ok((self.conversation, self.path, bytes.into()))
     }
 }
 
-fn unknown(name: &str, known: &[&str]) -> Failure {
-    let plain = |text: &str| text.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase();
-    let shown: String = name.escape_debug().take(NAME_CHARS_MAX).collect();
-    let near = known.iter().find(|known| {
-        let (name, known) = (plain(name), plain(known));
-        name == known || (name.len() > 2 && (known.starts_with(&name) || name.starts_with(&known)))
-    });
-    let why = match (near, known) {
-        (Some(near), _) => format!("there is no such argument: write `{near}`"),
-        (None, []) => "there is no such argument: this tool takes none".to_owned(),
-        (None, known) => format!("there is no such argument: the arguments are {}", known.join(", ")),
-    };
-    Failure::argument(&shown, why)
+/// The path, plain or percent-encoded: exactly one of the two.
+fn one_path(path: Option<&str>, encoded: Option<&str>) -> Result<SafePath, Failure> {
+    match (path, encoded) {
+        (Some(path), None) => SafePath::from_text(path).map_err(|why| Failure::argument("path", why)),
+        (None, Some(encoded)) => SafePath::from_encoded(encoded).map_err(|why| Failure::argument("pathEncoded", why)),
+        (None, None) => {
+            Err(Failure::argument("path", "it is missing: give the path of a listed file").see(Operation::ListFiles))
+        }
+        (Some(_), Some(_)) => Err(Failure::argument("pathEncoded", "it stands beside `path`: give only one of them")),
+    }
 }
 
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
-    }
+fn path<'de, D: serde::Deserializer<'de>>(reader: D) -> Result<SafePath, D::Error> {
+    SafePath::from_text(&String::deserialize(reader)?).map_err(serde::de::Error::custom)
+}
+
+fn conversation(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string", "minLength": 1, "maxLength": CONVERSATION_ID_CHARS_MAX,
+        "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        "description": "Names the conversation whose files are /data. Choose one name (letters, digits, . _ -) and \
+                        give the same in every call, so that files are found again; another name sees other files.",
+    })
+}
+
+fn run_id(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string", "pattern": "^run-[0-9a-f]{32}$",
+        "description": "The runId of a result of run_code or get_run.",
+    })
 }

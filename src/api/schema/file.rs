@@ -22,7 +22,8 @@ enum ChangeWord {
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct File {
-    /// Its path below /data. Characters that mislead and bytes that are not UTF-8 are escaped; then pathEncoded is there.
+    /// Its path below /data. Characters that mislead and bytes that are not UTF-8 are escaped; then pathEncoded is
+    /// there.
     pub path: String,
     /// The exact path, percent-encoded, when `path` had to escape something: use it to read or delete the file.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,7 +136,8 @@ impl From<&FileList> for FileListing {
 }
 
 impl FileResult {
-    /// A piece that starts at `offset`. Text stays text: a character that the end of the piece cuts is left for the next.
+    /// A piece that starts at `offset`. Text stays text: a character that the end of the piece cuts is left for the
+    /// next.
     pub fn new(content: &FileContent, offset: u64) -> Self {
         let mut bytes = &content.bytes[..];
         if content.truncated {

@@ -1,9 +1,9 @@
-//! A run as the tools answer with it, whether it is over or goes on, and what the feed of all runs tells.
+//! A run as the tools return it, whether it ended or goes on, and the notices of the feed of all runs.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{FiguresResult, File, OutcomeResult, RunResult, run::RunEvent};
+use super::{FiguresResult, File, OutcomeResult, run::RunEvent};
 use crate::services::runs::{CapturedOutput, FeedItem, Report, RunState, RunView};
 
 /// A run: all that came of it, or how far it is.
@@ -47,33 +47,20 @@ pub struct RunReport {
 impl RunReport {
     /// A run that is over.
     pub fn finished(report: &Report, newest_event: u64) -> Self {
-        let RunResult {
-            run_id,
-            conversation_id,
-            language,
-            outcome,
-            stdout,
-            stderr,
-            stdout_truncated,
-            stderr_truncated,
-            figures,
-            files,
-            files_truncated,
-        } = report.into();
         Self {
-            run_id,
-            conversation_id,
-            language,
+            run_id: report.run.to_string(),
+            conversation_id: report.conversation.id.to_string(),
+            language: report.language.to_string(),
             state: RunState::Finished.word(),
             newest_event,
-            outcome: Some(outcome),
-            stdout,
-            stderr,
-            stdout_truncated,
-            stderr_truncated,
-            figures: Some(figures),
-            files,
-            files_truncated,
+            outcome: Some((&report.outcome).into()),
+            stdout: report.stdout.text.clone(),
+            stderr: report.stderr.text.clone(),
+            stdout_truncated: report.stdout.truncated,
+            stderr_truncated: report.stderr.truncated,
+            figures: Some((&report.outcome.figures).into()),
+            files: report.files.files.iter().map(File::from).collect(),
+            files_truncated: report.files.truncated,
         }
     }
 
@@ -97,22 +84,20 @@ impl RunReport {
     }
 }
 
-/// What the feed tells, as the parameters of a notification.
+/// A notice of the feed, as the parameters of a notification.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged, rename_all_fields = "camelCase")]
 pub enum FeedNotice {
     /// Something happened to a run.
     Run {
-        /// Which.
         run_id: String,
         /// The conversation whose files are /data.
         conversation_id: String,
-        /// What.
         event: Box<RunEvent>,
     },
-    /// Something happened that is not told.
+    /// Notices were dropped.
     Missed {
-        /// How many times there was something new, where that is known.
+        /// How many, if that is known.
         #[serde(skip_serializing_if = "Option::is_none")]
         notices: Option<u64>,
     },

@@ -224,23 +224,6 @@ impl From<&Event> for RunEvent {
     }
 }
 
-impl RunEventKind {
-    /// One word for it.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::Queued { .. } => "queued",
-            Self::Started => "started",
-            Self::Stdout(_) => "stdout",
-            Self::Stderr(_) => "stderr",
-            Self::Cut { .. } => "cut",
-            Self::Progress { .. } => "progress",
-            Self::File { .. } => "file",
-            Self::Finished { .. } => "finished",
-            Self::Failed { .. } => "failed",
-        }
-    }
-}
-
 impl From<&EventKind> for RunEventKind {
     fn from(kind: &EventKind) -> Self {
         match kind {

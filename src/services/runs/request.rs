@@ -3,7 +3,13 @@
 use bytes::Bytes;
 
 use crate::{
-    domain::{error::Failure, id::Language, limits::Limits, owner::ConversationKey, trace::TraceContext},
+    domain::{
+        error::{Failure, Operation},
+        id::Language,
+        limits::Limits,
+        owner::ConversationKey,
+        trace::TraceContext,
+    },
     ports::{runner::Runner, store::SafePath},
 };
 
@@ -56,10 +62,9 @@ impl RunRequest {
     pub(super) fn check(&self, runner: &Runner, program_bytes_max: usize) -> Result<(), Failure> {
         if self.program.len() > program_bytes_max {
             let why = format!(
-                "it is longer than {program_bytes_max} bytes: write long data to a file with sandbox.write_file and \
-                 read it from /data"
+                "it is longer than {program_bytes_max} bytes: write long data to a file and read it from /data"
             );
-            return Err(Failure::argument("code", why));
+            return Err(Failure::argument("code", why).see(Operation::WriteFile));
         }
         let framed_only =
             [("args", !self.args.is_empty()), ("stdin", !self.stdin.is_empty()), ("stdinOpen", self.stdin_open)];

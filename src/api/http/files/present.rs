@@ -1,64 +1,49 @@
 //! How a file is presented to a browser: under which type and name, shown or saved.
 //!
-//! Only pictures without scripts and plain text are shown. Everything else is saved, and a type that a browser could run
-//! or lay out as a document is not even named.
+//! Only pictures without scripts and plain text are shown. Everything else is saved, and a type that a browser could
+//! run or lay out as a document is not even named.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::{ports::store::misleads, services::files::OCTET_STREAM};
 
 /// What is shown in the window.
-const SHOWN: [(&str, &str); 5] = [
-    ("image/png", "image/png"),
-    ("image/jpeg", "image/jpeg"),
-    ("image/gif", "image/gif"),
-    ("image/webp", "image/webp"),
-    ("text/plain", "text/plain; charset=utf-8"),
-];
+const SHOWN: [&str; 5] = ["image/png", "image/jpeg", "image/gif", "image/webp", "text/plain; charset=utf-8"];
 
-/// What is saved under its own type, because programs choose what to open it with.
-const SAVED: [(&str, &str); 32] = [
-    ("application/gzip", "application/gzip"),
-    ("application/json", "application/json"),
-    ("application/jsonl", "application/jsonl"),
-    ("application/msword", "application/msword"),
-    ("application/pdf", "application/pdf"),
-    ("application/vnd.apache.arrow.file", "application/vnd.apache.arrow.file"),
-    ("application/vnd.apache.parquet", "application/vnd.apache.parquet"),
-    ("application/vnd.ms-excel", "application/vnd.ms-excel"),
-    ("application/vnd.ms-powerpoint", "application/vnd.ms-powerpoint"),
-    ("application/vnd.oasis.opendocument.spreadsheet", "application/vnd.oasis.opendocument.spreadsheet"),
-    ("application/vnd.oasis.opendocument.text", "application/vnd.oasis.opendocument.text"),
-    (
-        "application/vnd.openxmlformats-officedocument.presentationml.presentation",
-        "application/vnd.openxmlformats-officedocument.presentationml.presentation",
-    ),
-    (
-        "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-        "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-    ),
-    (
-        "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
-        "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
-    ),
-    ("application/x-7z-compressed", "application/x-7z-compressed"),
-    ("application/x-bzip2", "application/x-bzip2"),
-    ("application/x-ipynb+json", "application/x-ipynb+json"),
-    ("application/x-tar", "application/x-tar"),
-    ("application/zip", "application/zip"),
-    ("audio/mpeg", "audio/mpeg"),
-    ("audio/ogg", "audio/ogg"),
-    ("audio/wav", "audio/wav"),
-    ("image/avif", "image/avif"),
-    ("image/bmp", "image/bmp"),
-    ("image/tiff", "image/tiff"),
-    ("text/csv", "text/csv; charset=utf-8"),
-    ("text/markdown", "text/markdown; charset=utf-8"),
-    ("text/tab-separated-values", "text/tab-separated-values; charset=utf-8"),
-    ("text/typescript", "text/typescript; charset=utf-8"),
-    ("text/x-python", "text/x-python; charset=utf-8"),
-    ("video/mp4", "video/mp4"),
-    ("video/webm", "video/webm"),
+/// What is saved under its own type, because programs choose by it what to open the file with.
+const SAVED: [&str; 32] = [
+    "application/gzip",
+    "application/json",
+    "application/jsonl",
+    "application/msword",
+    "application/pdf",
+    "application/vnd.apache.arrow.file",
+    "application/vnd.apache.parquet",
+    "application/vnd.ms-excel",
+    "application/vnd.ms-powerpoint",
+    "application/vnd.oasis.opendocument.spreadsheet",
+    "application/vnd.oasis.opendocument.text",
+    "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    "application/x-7z-compressed",
+    "application/x-bzip2",
+    "application/x-ipynb+json",
+    "application/x-tar",
+    "application/zip",
+    "audio/mpeg",
+    "audio/ogg",
+    "audio/wav",
+    "image/avif",
+    "image/bmp",
+    "image/tiff",
+    "text/csv; charset=utf-8",
+    "text/markdown; charset=utf-8",
+    "text/tab-separated-values; charset=utf-8",
+    "text/typescript; charset=utf-8",
+    "text/x-python; charset=utf-8",
+    "video/mp4",
+    "video/webm",
 ];
 
 /// What no browser has to escape in a parameter of RFC 8187.
@@ -66,8 +51,10 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_'
 
 /// The values of `Content-Type` and `Content-Disposition`. Both are visible ASCII whatever the name is.
 pub(super) fn present(media_type: &str, name: &[u8]) -> (&'static str, String) {
-    let find =
-        |table: &[(&str, &'static str)]| table.iter().find(|(known, _)| *known == media_type).map(|(_, sent)| *sent);
+    let find = |table: &[&'static str]| {
+        let essence = |sent: &str| sent.split(';').next() == Some(media_type);
+        table.iter().copied().find(|sent| essence(sent))
+    };
     let (content_type, way) = match (find(&SHOWN), find(&SAVED)) {
         (Some(shown), _) => (shown, "inline"),
         (None, Some(saved)) => (saved, "attachment"),

@@ -20,7 +20,7 @@ pub(super) enum Asked {
     NotThisOne,
     /// A part beyond the end: 416.
     Nowhere,
-    /// All of it. Also for several parts at once, which nobody has to serve.
+    /// All of it. Also for several parts at once, which a server need not support.
     Whole,
     /// One part.
     Part(Part),

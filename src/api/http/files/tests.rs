@@ -43,7 +43,7 @@ impl Place {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let addr = listener.local_addr().expect("an address");
         // One id for all requests, so that answers can be compared whole.
-        let router = router(Arc::clone(&files)).layer(axum::Extension(RequestId::new()));
+        let router = router(Arc::clone(&files));
         tokio::spawn(async move { axum::serve(listener, router).await });
         let place = Self { root, files, clock, signer, addr };
         place.write("c", "a.txt", b"0123456789").await;

@@ -21,7 +21,9 @@ fn count(value: &Value) -> usize {
 }
 
 fn verdict(body: &[u8], values_max: usize) -> Result<(), String> {
-    check(body, values_max).map_err(|error| reason(&error))
+    let whole = read(body, values_max).map_err(|error| reason(&error));
+    assert_eq!(whole.is_ok(), outline(body, values_max).is_ok());
+    whole.map(drop)
 }
 
 /// Passes with room for so many values, and not with room for one less.
@@ -30,22 +32,26 @@ fn holds_exactly(body: &[u8], values: usize) {
     assert_eq!(verdict(body, values - 1), Err(TOO_MANY.to_owned()));
 }
 
-/// Any bytes. A value that was read twice, or not at all, would make the counts differ.
+/// Any bytes. A value that is counted twice, or not at all, makes the counts differ.
 #[test]
 fn fuzz_bodies() {
     check!().with_iterations(cases()).for_each(|body: &[u8]| {
-        let read = serde_json::from_slice::<Value>(body);
+        let parsed = serde_json::from_slice::<Value>(body);
         match verdict(body, usize::MAX) {
-            Ok(()) => holds_exactly(body, count(read.as_ref().expect("JSON"))),
-            Err(why) => assert!(read.is_err() || [TWICE, RESERVED].contains(&why.as_str()), "{why}"),
+            Ok(()) => {
+                let parsed = parsed.as_ref().expect("JSON");
+                assert_eq!(read(body, usize::MAX).ok().as_ref(), Some(parsed));
+                holds_exactly(body, count(parsed));
+            }
+            Err(why) => assert!(parsed.is_err() || [TWICE, RESERVED].contains(&why.as_str()), "{why}"),
         }
-        if let Ok(value) = read {
+        if let Ok(value) = parsed {
             holds_exactly(value.to_string().as_bytes(), count(&value));
         }
     });
 }
 
-/// What somebody sends who may say a key twice, and in two spellings.
+/// A body that may hold a key twice, and in two spellings.
 #[derive(Debug, TypeGenerator)]
 enum Sent {
     Word(#[generator(0..5_usize)] usize),
@@ -93,12 +99,12 @@ impl Sent {
         }
     }
 
-    fn says_a_key_twice(&self) -> bool {
+    fn repeats_a_key(&self) -> bool {
         match self {
-            Self::List(all) => all.iter().any(Self::says_a_key_twice),
+            Self::List(all) => all.iter().any(Self::repeats_a_key),
             Self::Object(members) => {
                 let mut seen = HashSet::new();
-                members.iter().any(|(key, value)| !seen.insert(key.digit) || value.says_a_key_twice())
+                members.iter().any(|(key, value)| !seen.insert(key.digit) || value.repeats_a_key())
             }
             _ => false,
         }
@@ -109,7 +115,7 @@ impl Sent {
 fn fuzz_trees() {
     check!().with_iterations(cases()).with_type::<Sent>().for_each(|sent| {
         let body = sent.text();
-        if sent.says_a_key_twice() {
+        if sent.repeats_a_key() {
             assert_eq!(verdict(body.as_bytes(), usize::MAX), Err(TWICE.to_owned()));
         } else {
             holds_exactly(body.as_bytes(), sent.values());

@@ -1,100 +1,60 @@
-//! The outside of a JSON-RPC message, checked before anything is made of its inside.
-//!
-//! serde would take a JSON array for a struct and the last of two equal keys; a tree of small values takes many times the
-//! memory of its text. So the text is walked once without keeping anything.
+//! The outside of a JSON-RPC message, checked before rmcp reads its inside.
 
-use serde::{Deserialize, Deserializer};
-use serde_json::{Value, error::Category, value::RawValue};
+use serde_json::{Value, error::Category};
 
-use super::refusal::Refusal;
-use crate::api::http::json::{self, reason};
+use super::refusal::{INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, refusal};
+use crate::api::http::{error::ApiError, json};
 
 /// Values in one message, keys and values of objects counted one each: far above what any call of ours needs.
 const VALUES_MAX: usize = 10_000;
-/// The longest id that is echoed, in bytes of JSON.
-const ID_BYTES_MAX: usize = 130;
+/// The longest id that is echoed, in characters.
+const ID_CHARS_MAX: usize = 128;
 
-/// What is known of a message before it is read.
+/// What is known of a message before rmcp reads it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Envelope {
-    /// What is asked for.
     pub method: String,
-    /// The request's id; nothing for a notification.
+    /// The request's id; `None` for a notification.
     pub id: Option<Value>,
 }
 
-#[derive(Deserialize)]
-struct Members<'a> {
-    #[serde(borrow, default)]
-    jsonrpc: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    id: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    method: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    params: Option<&'a RawValue>,
-}
-
-/// A member that is there, even if it is null.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(deserializer).map(Some)
-}
-
 impl Envelope {
-    /// Reads the outside of a message.
-    pub(super) fn read(body: &[u8]) -> Result<Self, Refusal> {
-        walk(body)?;
-        if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
-            return Err(Refusal::invalid(
-                "The body is not one JSON object: send one message at a time, without a batch.",
-            ));
-        }
-        let members: Members<'_> = serde_json::from_slice(body).map_err(|error| not_json(&error))?;
-        let id = members.id.map(id).transpose()?;
-        let refuse = |why: &str| Err(Refusal::invalid(why).with_id(id.clone()));
-        let text = |raw: Option<&RawValue>| raw.and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
-        if text(members.jsonrpc).as_deref() != Some("2.0") {
-            return refuse("jsonrpc: it must be \"2.0\".");
-        }
-        let Some(method) = text(members.method) else {
-            return refuse(
-                "method: it must be the name of a method, such as \"tools/call\"; answers are not expected here.",
-            );
+    pub(super) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let message = json::outline(body, VALUES_MAX).map_err(|error| {
+            let rpc = if error.classify() == Category::Data { INVALID_REQUEST } else { PARSE_ERROR };
+            refusal(rpc, None, json::complaint(&error))
+        })?;
+        let Value::Object(mut members) = message else {
+            let why = "The body is not one JSON object: send one message at a time, without a batch.";
+            return Err(refusal(INVALID_REQUEST, None, why));
         };
-        if members.params.is_some_and(|params| !params.get().starts_with('{')) {
-            return Err(Refusal::params("params: they must be an object.").with_id(id));
+        let id = members.remove("id");
+        if !id.as_ref().is_none_or(is_echoed) {
+            let why = format!("id: it must be a string of at most {ID_CHARS_MAX} characters or a whole number.");
+            return Err(refusal(INVALID_REQUEST, None, why));
         }
-        Ok(Self { method, id })
-    }
-}
-
-/// An id is echoed exactly, so only forms that survive are taken.
-fn id(raw: &RawValue) -> Result<Value, Refusal> {
-    let refusal = || Refusal::invalid("id: it must be a string of at most 128 characters or a whole number.");
-    let text = raw.get();
-    if text.len() > ID_BYTES_MAX {
-        return Err(refusal());
-    }
-    match serde_json::from_str::<Value>(text) {
-        Ok(Value::String(text)) => Ok(Value::String(text)),
-        Ok(Value::Number(number)) if number.as_i64().is_some_and(|whole| whole.to_string() == text) => {
-            Ok(Value::Number(number))
+        let refuse = |rpc, why| Err(refusal(rpc, id.as_ref(), why));
+        if members.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
+            return refuse(INVALID_REQUEST, "jsonrpc: it must be \"2.0\".");
         }
-        _ => Err(refusal()),
+        let Some(Value::String(method)) = members.remove("method") else {
+            let why = "method: it must be the name of a method, such as \"tools/call\"; answers are not expected here.";
+            return refuse(INVALID_REQUEST, why);
+        };
+        match members.get("params") {
+            None | Some(Value::Null | Value::Object(_)) => Ok(Self { method, id }),
+            Some(_) => refuse(INVALID_PARAMS, "params: they must be an object."),
+        }
     }
 }
 
-fn not_json(error: &serde_json::Error) -> Refusal {
-    let place = format!("line {}, column {}", error.line(), error.column());
-    match error.classify() {
-        Category::Data => Refusal::invalid(format!("The body holds {} ({place}).", reason(error))),
-        Category::Eof => Refusal::not_json("The body is not JSON: it ends too early."),
-        Category::Syntax | Category::Io => Refusal::not_json(format!("The body is not JSON: see {place}.")),
+/// An id is echoed exactly, so only forms that survive are accepted.
+fn is_echoed(id: &Value) -> bool {
+    match id {
+        Value::String(text) => text.chars().count() <= ID_CHARS_MAX,
+        Value::Number(number) => number.is_i64(),
+        _ => false,
     }
-}
-
-fn walk(body: &[u8]) -> Result<(), Refusal> {
-    json::check(body, VALUES_MAX).map_err(|error| not_json(&error))
 }
 
 #[cfg(test)]
@@ -106,7 +66,7 @@ mod tests {
     use crate::domain::fuzz_support::{altered, cases};
 
     fn refused(body: &str) -> i64 {
-        Envelope::read(body.as_bytes()).expect_err(body).rpc()
+        Envelope::read(body.as_bytes()).expect_err(body).rpc.expect("JSON-RPC").code
     }
 
     #[test]
@@ -145,7 +105,7 @@ mod tests {
         ] {
             assert_eq!(refused(body), -32700, "{body:?}");
         }
-        assert_eq!(Envelope::read(b"{\"a\":\"\xff\"}").expect_err("no UTF-8").rpc(), -32700);
+        assert_eq!(Envelope::read(b"{\"a\":\"\xff\"}").expect_err("no UTF-8").rpc.expect("JSON-RPC").code, -32700);
     }
 
     #[test]
@@ -192,8 +152,10 @@ mod tests {
                 assert_eq!(whole.get("id"), id.as_ref());
                 assert!(matches!(whole["params"], Value::Null | Value::Object(_)), "{whole}");
             }
-            Err(refusal) if whole.is_err() => assert!([-32700, -32600].contains(&refusal.rpc()), "{refusal:?}"),
-            Err(refusal) => assert!([-32600, -32602].contains(&refusal.rpc()), "{refusal:?}"),
+            Err(error) => {
+                let possible = if whole.is_err() { [-32700, -32600] } else { [-32600, -32602] };
+                assert!(error.rpc.as_ref().is_some_and(|rpc| possible.contains(&rpc.code)), "{error:?}");
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! What Piston's clients are told of a program.
+//! What Piston's clients get for a program.
 
 use serde::Serialize;
 use utoipa::ToSchema;

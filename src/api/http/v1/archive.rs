@@ -10,16 +10,16 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::call::Call;
+use super::call::{Call, InConversation, Query};
 use crate::{
     api::{
         http::{
             body::{Bodies, media_type},
-            failure::Refused,
+            error::ApiError,
         },
-        schema::ImportResult,
+        schema::{ImportResult, arguments::Nothing},
     },
-    domain::error::{Code, Failure},
+    domain::error::Code,
     services::files::Files,
 };
 
@@ -28,12 +28,10 @@ use crate::{
 /// Only plain files are in it. It is made while it is sent; a connection that ends early means that it is not whole.
 #[utoipa::path(
     get, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "readArchive",
-    params(("conversationId" = String, Path, description = "Whose.",
-        pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)),
+    params(InConversation),
     responses((status = 200, description = "The archive.", content_type = "application/x-tar", body = String)),
 )]
-pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<Response, Refused> {
-    call.query(&[])?;
+pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, call: Call) -> Result<Response, ApiError> {
     let conversation = call.conversation()?;
     let archive = files.archive(&conversation).await?;
     let headers = [
@@ -46,26 +44,28 @@ pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<
 
 /// Write the files of a tar archive into a conversation.
 ///
-/// Only plain files and folders are taken: the whole archive is checked before the first file is written. Files that are
-/// there and not in the archive stay.
+/// Only plain files and folders are taken: the whole archive is checked before the first file is written. Files that
+/// are there and not in the archive stay.
 #[utoipa::path(
     put, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "writeArchive",
-    params(("conversationId" = String, Path, description = "Whose.",
-        pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)),
-    request_body(content((String = "application/x-tar"), (String = "application/octet-stream")), description = "A plain, uncompressed tar."),
+    params(InConversation),
+    request_body(
+        content((String = "application/x-tar"), (String = "application/octet-stream")),
+        description = "A plain, uncompressed tar.",
+    ),
     responses((status = 200, description = "What was written.", body = ImportResult)),
 )]
 pub(super) async fn write(
     State(files): State<Arc<Files>>,
     State(limits): State<Bodies>,
+    _: Query<Nothing>,
     call: Call,
     body: Body,
-) -> Result<Json<ImportResult>, Refused> {
-    call.query(&[])?;
+) -> Result<Json<ImportResult>, ApiError> {
     let conversation = call.conversation()?;
     if !matches!(media_type(&call.headers)?.as_str(), "" | "application/x-tar" | "application/octet-stream") {
         let why = "The body is not announced as a plain tar: send the header `Content-Type: application/x-tar`.";
-        return Err(Failure::new(Code::UnsupportedMediaType, why).into());
+        return Err(ApiError::new(Code::UnsupportedMediaType, why));
     }
     let bytes = limits.read(&call.headers, body).await?;
     Ok(Json(ImportResult::from(files.import(&conversation, bytes).await?)))

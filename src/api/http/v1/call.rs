@@ -1,15 +1,22 @@
-//! What a request says beside its body: who asks, the names in its path, its query. Read by hand: names of files are bytes,
-//! decoded exactly once, and whatever breaks a rule is named.
+//! What a request carries beside its body: the caller, the names in its path, its query. Names in the path are decoded
+//! by hand, exactly once: names of files are bytes, which axum's `Path` cannot hold.
 
-use std::{collections::HashMap, str::FromStr};
+use std::{fmt, str::FromStr};
 
 use axum::{
     extract::{FromRequestParts, OriginalUri},
     http::{HeaderMap, Method, Uri, request::Parts},
 };
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use utoipa::IntoParams;
 
 use crate::{
-    api::http::failure::Refused,
+    api::{
+        http::error::ApiError,
+        schema::parse::{Source, parse},
+    },
     domain::{
         error::{Code, Failure},
         id::RunId,
@@ -19,10 +26,29 @@ use crate::{
     ports::store::{SafePath, decode_component},
 };
 
-/// How many things a page of a list holds, where it is not said.
-pub(super) const PAGE_DEFAULT: usize = 50;
-/// How many at most.
-pub(super) const PAGE_MAX: usize = 200;
+/// How many items a page of a list holds by default.
+const PAGE_DEFAULT: usize = 50;
+const PAGE_MAX: u64 = 200;
+
+/// For the API's description: [`Call::conversation`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the name is decoded by hand")]
+pub(super) struct InConversation {
+    /// The conversation.
+    #[param(rename = "conversationId", pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
+    conversation_id: String,
+}
+
+/// For the API's description: [`Call::path`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the path is decoded by hand")]
+pub(super) struct AtPath {
+    /// The path below /data; each name percent-encoded, with plain slashes between names.
+    #[param(pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1)]
+    path: String,
+}
 
 /// A request without its body.
 pub(super) struct Call {
@@ -33,16 +59,16 @@ pub(super) struct Call {
     uri: Uri,
 }
 
-/// The query's arguments.
-pub(super) struct Query(HashMap<String, String>);
+/// The query. An unknown or repeated argument is refused.
+pub(super) struct Query<T>(pub T);
 
 impl<S: Send + Sync> FromRequestParts<S> for Call {
-    type Rejection = Refused;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         // The middleware in front of every route puts it there.
         let who = parts.extensions.get::<Principal>().cloned();
-        let who = who.ok_or_else(|| Failure::new(Code::Internal, "The server does not know who asks."))?;
+        let who = who.ok_or_else(|| Failure::new(Code::Internal, "The request has no principal."))?;
         let uri = parts.extensions.get::<OriginalUri>().map_or_else(|| parts.uri.clone(), |uri| uri.0.clone());
         let trace = parts.extensions.get::<TraceContext>().copied();
         Ok(Self { who, method: parts.method.clone(), headers: parts.headers.clone(), trace, uri })
@@ -67,62 +93,36 @@ impl Call {
     }
 
     /// A name in the path.
-    pub fn name<T: FromStr<Err: std::fmt::Display>>(&self, place: usize, name: &str) -> Result<T, Failure> {
+    pub fn name<T: FromStr<Err: fmt::Display>>(&self, place: usize, name: &str) -> Result<T, Failure> {
         let encoded = self.uri.path().split('/').nth(place).unwrap_or_default();
         let decoded = decode_component(encoded).map_err(|why| Failure::argument(name, why))?;
         let text = String::from_utf8(decoded).map_err(|_| Failure::argument(name, "it is not UTF-8"))?;
         text.parse().map_err(|why| Failure::argument(name, why))
     }
+}
 
-    /// The query, which may hold these arguments, once each.
-    pub fn query(&self, known: &[&str]) -> Result<Query, Failure> {
-        let mut arguments = HashMap::new();
-        let query = self.uri.query().unwrap_or_default();
-        for (name, value) in
-            query.split('&').filter(|part| !part.is_empty()).map(|part| part.split_once('=').unwrap_or((part, "")))
-        {
-            let Some(name) = known.iter().find(|known| **known == name) else {
-                let shown: String = name.chars().filter(char::is_ascii_graphic).take(40).collect();
-                let why = match known {
-                    [] => "there is no such argument: this operation takes none".to_owned(),
-                    known => format!("there is no such argument: there are {}", known.join(", ")),
-                };
-                return Err(Failure::argument(&shown, why));
-            };
+impl<S: Send + Sync, T: DeserializeOwned + JsonSchema> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let mut arguments = Map::new();
+        for part in parts.uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let text = percent_encoding::percent_decode_str(value).decode_utf8();
             let text = text.map_err(|_| Failure::argument(name, "it is not UTF-8"))?.into_owned();
-            if arguments.insert((*name).to_owned(), text).is_some() {
-                return Err(Failure::argument(name, "it is there twice: give it once"));
+            if arguments.insert(name.to_owned(), Value::String(text)).is_some() {
+                return Err(Failure::argument(name, "it is there twice: give it once").into());
             }
         }
-        Ok(Query(arguments))
+        Ok(Self(parse(arguments, Source::Query)?))
     }
 }
 
-impl Query {
-    /// An argument, parsed.
-    pub fn get<T: FromStr<Err: std::fmt::Display>>(&self, name: &str) -> Result<Option<T>, Failure> {
-        self.0.get(name).map(|text| text.parse().map_err(|why| Failure::argument(name, why))).transpose()
-    }
-
-    /// A whole number from 0 to `max`.
-    pub fn number(&self, name: &str, max: u64) -> Result<Option<u64>, Failure> {
-        let digits = |text: &String| {
-            text.parse().ok().filter(|number| text.bytes().all(|b| b.is_ascii_digit()) && *number <= max)
-        };
-        let Some(text) = self.0.get(name) else { return Ok(None) };
-        digits(text)
-            .map(Some)
-            .ok_or_else(|| Failure::argument(name, format!("it must be a whole number from 0 to {max}")))
-    }
-
-    /// How long a page may be.
-    pub fn limit(&self) -> Result<usize, Failure> {
-        let why = format!("it must be a whole number from 1 to {PAGE_MAX}");
-        match self.0.get("limit").map(|text| text.parse()) {
-            None => Ok(PAGE_DEFAULT),
-            Some(Ok(limit)) if (1..=PAGE_MAX).contains(&limit) => Ok(limit),
-            Some(_) => Err(Failure::argument("limit", why)),
-        }
+/// How long a page may be.
+pub(super) fn page(limit: Option<u64>) -> Result<usize, Failure> {
+    match limit {
+        None => Ok(PAGE_DEFAULT),
+        Some(limit @ 1..=PAGE_MAX) => Ok(usize::try_from(limit).unwrap_or(PAGE_DEFAULT)),
+        Some(_) => Err(Failure::argument("limit", format!("it must be a whole number from 1 to {PAGE_MAX}"))),
     }
 }

@@ -1,30 +1,45 @@
 //! Conversations: which there are, and the end of one.
 
 use axum::{Json, extract::State, http::StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
-use super::call::Call;
+use super::call::{Call, InConversation, Query, page};
 use crate::{
-    api::{http::failure::Refused, schema::ConversationList},
+    api::{
+        http::error::ApiError,
+        schema::{ConversationList, arguments::Nothing, parse},
+    },
+    domain::id::ConversationId,
     services::conversations::Conversations,
 };
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListConversations {
+    /// The `after` of the page before.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
+    after: Option<ConversationId>,
+    /// How many at most; default 50.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 200)]
+    limit: Option<u64>,
+}
 
 /// List the conversations that have files, in the order of their names.
 #[utoipa::path(
     get, path = "/v1/conversations", tag = "conversations", operation_id = "listConversations",
-    params(
-        ("after" = Option<String>, Query, description = "The `after` of the page before.",
-            pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128),
-        ("limit" = Option<u32>, Query, description = "How many at most; 50 where it is not said.",
-            minimum = 1, maximum = 200),
-    ),
+    params(ListConversations),
     responses((status = 200, description = "A page of conversations.", body = ConversationList)),
 )]
 pub(super) async fn list(
     State(conversations): State<Conversations>,
+    Query(query): Query<ListConversations>,
     call: Call,
-) -> Result<Json<ConversationList>, Refused> {
-    let query = call.query(&["after", "limit"])?;
-    let page = conversations.list(&call.who, query.get("after")?, query.limit()?).await?;
+) -> Result<Json<ConversationList>, ApiError> {
+    let page = conversations.list(&call.who, query.after, page(query.limit)?).await?;
     Ok(Json(ConversationList::from(&page)))
 }
 
@@ -33,12 +48,14 @@ pub(super) async fn list(
 /// Refused while a run is going on or waits in it.
 #[utoipa::path(
     delete, path = "/v1/conversations/{conversationId}", tag = "conversations", operation_id = "deleteConversation",
-    params(("conversationId" = String, Path, description = "Which.",
-        pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)),
+    params(InConversation),
     responses((status = 204, description = "It is gone.")),
 )]
-pub(super) async fn remove(State(conversations): State<Conversations>, call: Call) -> Result<StatusCode, Refused> {
-    call.query(&[])?;
+pub(super) async fn remove(
+    State(conversations): State<Conversations>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<StatusCode, ApiError> {
     conversations.remove(&call.conversation()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

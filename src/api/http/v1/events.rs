@@ -1,30 +1,34 @@
-//! What happens to a run, as server-sent events: each has its number as id, so that a reader that comes back says where it
-//! was. The stream pulls from the run's log; a reader that is slow or never reads costs the run nothing.
-
-use std::{convert::Infallible, time::Duration};
+//! What happens to a run, as server-sent events: each has its number as id, so that a reader that reconnects can go
+//! on. The stream pulls from the run's log; a reader that is slow or never reads costs the run nothing.
 
 use axum::{
     extract::State,
-    http::{HeaderValue, StatusCode, header},
-    response::{
-        IntoResponse, Response,
-        sse::{Event, KeepAlive, Sse},
-    },
+    http::StatusCode,
+    response::{IntoResponse, Response, sse::Event},
 };
 use futures_util::StreamExt as _;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use utoipa::IntoParams;
 
-use super::call::Call;
+use super::call::{Call, Query};
 use crate::{
     api::{
-        http::failure::Refused,
+        http::{error::ApiError, sse},
         schema::run::{RunEvent, RunEventMessage},
     },
     domain::error::Failure,
     services::runs::{RunState, Runs},
 };
 
-/// RunnerMessage into a silent stream, so that no proxy takes it for dead.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WatchRun {
+    /// The number of the last event that is known.
+    #[param(minimum = 0)]
+    after: Option<u64>,
+}
 
 /// Watch a run.
 ///
@@ -34,7 +38,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
     get, path = "/v1/runs/{runId}/events", tag = "runs", operation_id = "watchRun",
     params(
         ("runId" = String, Path, description = "Which.", pattern = "^run-[0-9a-f]{32}$"),
-        ("after" = Option<u64>, Query, description = "The number of the last event that is known.", minimum = 0),
+        WatchRun,
         ("Last-Event-ID" = Option<u64>, Header, description = "The same, as browsers send it; it wins.", minimum = 0),
     ),
     responses(
@@ -42,28 +46,24 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
         (status = 204, description = "The run is over and nothing follows."),
     ),
 )]
-pub(super) async fn watch(State(runs): State<Runs>, call: Call) -> Result<Response, Refused> {
-    let query = call.query(&["after"])?;
+pub(super) async fn watch(
+    State(runs): State<Runs>,
+    Query(query): Query<WatchRun>,
+    call: Call,
+) -> Result<Response, ApiError> {
     let run = call.run()?;
-    let after = match last_event_id(&call)? {
-        Some(number) => number,
-        None => query.number("after", u64::MAX)?.unwrap_or(0),
-    };
+    let after = last_event_id(&call)?.or(query.after).unwrap_or(0);
     let run = runs.get(&call.who, run)?;
     let view = run.view();
     if view.state == RunState::Finished && after >= view.newest {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let events = run.events(after.saturating_add(1)).map(|event| {
-        let event = RunEvent::from(&event);
-        let data = serde_json::to_string(&event).unwrap_or_default();
-        Ok::<_, Infallible>(Event::default().id(event.number.to_string()).event(event.what.word()).data(data))
+        let event = json!(RunEvent::from(&event));
+        let kind = event["kind"].as_str().unwrap_or_default();
+        Event::default().id(event["number"].to_string()).event(kind).data(event.to_string())
     });
-    let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store, no-transform"));
-    // Some proxies collect an answer before they pass it on.
-    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    Ok(sse::answer(events))
 }
 
 fn last_event_id(call: &Call) -> Result<Option<u64>, Failure> {

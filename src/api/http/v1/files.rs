@@ -10,11 +10,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::call::Call;
+use super::call::{AtPath, Call, InConversation, Query};
 use crate::{
     api::{
-        http::{body::Bodies, failure::Refused, files as downloads},
-        schema::{File, FileListing},
+        http::{body::Bodies, error::ApiError, files as downloads},
+        schema::{File, FileListing, arguments::Nothing},
     },
     services::files::{Change, Files},
 };
@@ -24,12 +24,14 @@ use crate::{
 /// A conversation that was never used has none.
 #[utoipa::path(
     get, path = "/v1/conversations/{conversationId}/files", tag = "files", operation_id = "listFiles",
-    params(("conversationId" = String, Path, description = "Whose.",
-        pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)),
+    params(InConversation),
     responses((status = 200, description = "The files, ordered by path.", body = FileListing)),
 )]
-pub(super) async fn list(State(files): State<Arc<Files>>, call: Call) -> Result<Json<FileListing>, Refused> {
-    call.query(&[])?;
+pub(super) async fn list(
+    State(files): State<Arc<Files>>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<Json<FileListing>, ApiError> {
     Ok(Json(FileListing::from(&files.list(&call.conversation()?).await?)))
 }
 
@@ -38,12 +40,7 @@ pub(super) async fn list(State(files): State<Arc<Files>>, call: Call) -> Result<
 /// Its bytes as they are. Ranges and conditions of HTTP are honoured.
 #[utoipa::path(
     get, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "readFile",
-    params(
-        ("conversationId" = String, Path, description = "Whose.",
-            pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128),
-        ("path" = String, Path, description = "The path below /data; each name percent-encoded, with plain slashes \
-            between names.", pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1),
-    ),
+    params(InConversation, AtPath),
     responses(
         (status = 200, description = "The file.", content_type = "*/*", body = String,
             headers(("etag" = String, description = "Names these very bytes."))),
@@ -53,8 +50,7 @@ pub(super) async fn list(State(files): State<Arc<Files>>, call: Call) -> Result<
         (status = 416, description = "It has no such part."),
     ),
 )]
-pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<Response, Refused> {
-    call.query(&[])?;
+pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, call: Call) -> Result<Response, ApiError> {
     let download = files.open(&call.conversation()?, &call.path()?).await?;
     Ok(downloads::present_to(&call.method, &call.headers, download))
 }
@@ -64,12 +60,7 @@ pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<
 /// The body is the whole content. Folders on the way are made; a file that is there is replaced in one step.
 #[utoipa::path(
     put, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "writeFile",
-    params(
-        ("conversationId" = String, Path, description = "Whose.",
-            pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128),
-        ("path" = String, Path, description = "The path below /data; each name percent-encoded, with plain slashes \
-            between names.", pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1),
-    ),
+    params(InConversation, AtPath),
     request_body(content = String, content_type = "application/octet-stream", description = "The whole content, of any \
         kind: the type is told from the name and not from the header."),
     responses(
@@ -80,10 +71,10 @@ pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<
 pub(super) async fn write(
     State(files): State<Arc<Files>>,
     State(limits): State<Bodies>,
+    _: Query<Nothing>,
     call: Call,
     body: Body,
-) -> Result<Response, Refused> {
-    call.query(&[])?;
+) -> Result<Response, ApiError> {
     let (conversation, path) = (call.conversation()?, call.path()?);
     let bytes = limits.read(&call.headers, body).await?;
     let entry = files.write(&conversation, &path, bytes).await?;
@@ -104,16 +95,14 @@ pub(super) async fn write(
 /// A link is deleted, not what it points to; a folder with all it holds.
 #[utoipa::path(
     delete, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "deleteFile",
-    params(
-        ("conversationId" = String, Path, description = "Whose.",
-            pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128),
-        ("path" = String, Path, description = "The path below /data; each name percent-encoded, with plain slashes \
-            between names.", pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1),
-    ),
+    params(InConversation, AtPath),
     responses((status = 204, description = "It is gone.")),
 )]
-pub(super) async fn remove(State(files): State<Arc<Files>>, call: Call) -> Result<StatusCode, Refused> {
-    call.query(&[])?;
+pub(super) async fn remove(
+    State(files): State<Arc<Files>>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<StatusCode, ApiError> {
     files.delete(&call.conversation()?, &call.path()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,37 +1,47 @@
 //! What a running program is sent: bytes as they are, a piece a request.
 
 use axum::{body::Body, extract::State, http::StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
-use super::call::Call;
+use super::call::{Call, Query};
 use crate::{
-    api::http::{body::Bodies, failure::Refused},
+    api::http::{body::Bodies, error::ApiError},
     services::runs::{INPUT_BYTES_MAX, Runs},
 };
 
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct SendInput {
+    /// Nothing comes after this piece.
+    eof: Option<bool>,
+}
+
 /// Send a running program input.
 ///
-/// For a run that was begun with `stdinOpen`. The body is the next piece of the program's standard input, of any kind and at
-/// most 1 MiB; it is taken whole or not at all, and pieces stay in the order in which they were answered. `eof` ends the
-/// input after it. A piece for a program that has not started is kept. While a program does not read, the answer waits up
-/// to five seconds and is then 429.
+/// For a run that was begun with `stdinOpen`. The body is the next piece of the program's standard input, of any kind
+/// and at most 1 MiB; it is taken whole or not at all, and pieces stay in the order in which they were answered. `eof`
+/// ends the input after it. A piece for a program that has not started is kept. While a program does not read, the
+/// answer waits up to five seconds and is then 429.
 #[utoipa::path(
     post, path = "/v1/runs/{runId}/stdin", tag = "runs", operation_id = "sendInput",
     params(
         ("runId" = String, Path, description = "Which.", pattern = "^run-[0-9a-f]{32}$"),
-        ("eof" = Option<bool>, Query, description = "Nothing comes after this piece."),
+        SendInput,
     ),
-    request_body(content = String, content_type = "application/octet-stream", description = "The bytes; none are fine."),
+    request_body(content = String, content_type = "application/octet-stream", description = "The bytes, or none."),
     responses((status = 202, description = "It is on its way to the program.")),
 )]
 pub(super) async fn send(
     State(runs): State<Runs>,
     State(bodies): State<Bodies>,
+    Query(query): Query<SendInput>,
     call: Call,
     body: Body,
-) -> Result<StatusCode, Refused> {
-    let query = call.query(&["eof"])?;
-    let last = query.get::<bool>("eof")?.unwrap_or(false);
-    // Looked up first: no body is read for a run that does not exist.
+) -> Result<StatusCode, ApiError> {
+    let last = query.eof.unwrap_or(false);
+    // No body is read for a run that does not exist.
     let run = runs.get(&call.who, call.run()?)?;
     let limits = bodies.at_most(INPUT_BYTES_MAX);
     let bytes = limits.read(&call.headers, body).await?;

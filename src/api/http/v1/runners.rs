@@ -2,9 +2,9 @@
 
 use axum::{Json, extract::State};
 
-use super::call::Call;
+use super::call::Query;
 use crate::{
-    api::{http::failure::Refused, schema::RunnerList},
+    api::schema::{RunnerList, arguments::Nothing},
     services::runs::Runs,
 };
 
@@ -13,7 +13,6 @@ use crate::{
     get, path = "/v1/runners", tag = "runners", operation_id = "listRunners",
     responses((status = 200, description = "The languages, ordered by name.", body = RunnerList)),
 )]
-pub(super) async fn list(State(runs): State<Runs>, call: Call) -> Result<Json<RunnerList>, Refused> {
-    call.query(&[])?;
-    Ok(Json(RunnerList::from(&runs)))
+pub(super) async fn list(State(runs): State<Runs>, _: Query<Nothing>) -> Json<RunnerList> {
+    Json(RunnerList::from(&runs))
 }

@@ -1,7 +1,7 @@
 //! Runs: begun, waited for, listed, cancelled.
 //!
-//! A request that is broken off cancels the run that it began, unless it asked for another: with `detach`, with `wait: 0`,
-//! or with an idempotency key, which says that it will ask again.
+//! A request that is broken off cancels the run that it began, unless it asked for another: with `detach`, with `wait:
+//! 0`, or with an idempotency key, which says that it will ask again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,24 +12,28 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use schemars::JsonSchema;
+use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
+use utoipa::IntoParams;
 
-use super::call::Call;
+use super::call::{Call, Query, page};
 use crate::{
     api::{
-        http::{
-            body::{Bodies, discard},
-            failure::Refused,
-        },
+        http::{body::Bodies, error::ApiError},
         schema::{
-            arguments::{
-                WAIT_S_MAX,
-                create_run::{CreateRun, CreateRunBody},
-            },
+            arguments::{Nothing, WAIT_S_MAX, Wait},
+            create_run::CreateRun,
+            parse::{self, Source, by_size},
             run::{RunList, RunStatus},
         },
     },
-    domain::{error::Failure, id::ConversationId, limits::Limits, owner::ConversationKey},
+    domain::{
+        error::Failure,
+        id::{ConversationId, RunId},
+        limits::Limits,
+        owner::ConversationKey,
+    },
     services::{
         idempotency::{Idempotency, Once},
         runs::{Run, RunHandle, RunRequest, RunState, RunView, Runs},
@@ -42,13 +46,13 @@ const KEY_CHARS_MAX: usize = 255;
 
 /// Run a program.
 ///
-/// The answer waits for the end of the program, at most for `wait` seconds: 200 with what came of it, or 202 with the run
-/// that goes on. With the header `Idempotency-Key` the same request begins one run however often it is sent.
+/// The answer waits for the end of the program, at most for `wait` seconds: 200 with what came of it, or 202 with the
+/// run that goes on. With the header `Idempotency-Key` the same request begins one run however often it is sent.
 #[utoipa::path(
     post, path = "/v1/runs", tag = "runs", operation_id = "createRun",
-    params(("Idempotency-Key" = Option<String>, Header, description = "A text of the client's choice, new for each run.",
+    params(("Idempotency-Key" = Option<String>, Header, description = "A text that the client chooses anew for each run.",
         pattern = "^[!-~]+$", min_length = 1, max_length = 255)),
-    request_body(content = CreateRunBody),
+    request_body(content = CreateRun),
     responses(
         (status = 200, description = "The run is over.", body = RunStatus),
         (status = 202, description = "The run goes on; `Location` says where to ask for it.", body = RunStatus,
@@ -60,26 +64,29 @@ pub(super) async fn create(
     State(keys): State<Arc<Idempotency>>,
     State(bodies): State<Bodies>,
     State(server): State<Limits>,
+    _: Query<Nothing>,
     call: Call,
     body: Body,
-) -> Result<Response, Refused> {
-    call.query(&[])?;
+) -> Result<Response, ApiError> {
     let key = idempotency_key(&call)?;
-    // What would be refused is refused unread; a run that there is already needs no room.
+    // Without capacity the body is not read; a run that exists already needs none.
     let again = key.as_ref().is_some_and(|key| keys.knows(&call.who, key));
-    if let (false, Err(full)) = (again, runs.check_capacity(&call.who)) {
-        discard(body).await;
-        return Err(full.into());
+    if !again {
+        runs.check_capacity(&call.who)?;
     }
     let (members, bytes) = bodies.json(&call.headers, body).await?;
-    let asked = CreateRun::parse(members, &server)?;
-    let wait = asked.wait;
+    let asked: CreateRun = parse::parse(members, Source::Json)?;
+    let limits = asked.checked(&server)?;
+    let wait = asked.wait.map(|wait| wait.0);
     let leaves = key.is_some() || wait == Some(Duration::ZERO);
     let detach = if leaves { Some(true) } else { asked.detach };
-    let start = || runs.begin(RunRequest { detach, ..request(&call, asked) });
+    let start = || runs.begin(RunRequest { detach, ..request(&call, asked, limits) });
     let begun = match key {
         None => Once::New(start()?),
-        Some(key) => keys.once(&call.who, key, Sha256::digest(&bytes).into(), start)?,
+        Some(key) => {
+            let digest = by_size(bytes.len(), move || Sha256::digest(&bytes).into()).await;
+            keys.once(&call.who, key, digest, start)?
+        }
     };
     let mut response = match begun {
         Once::New(handle) => {
@@ -97,22 +104,22 @@ pub(super) async fn create(
     Ok(response)
 }
 
-/// Who did not wait for the end has been told where to find it.
+/// A run outlives a request that did not wait for its end: the answer says where to find it.
 fn outlive(handle: RunHandle, view: &RunView) {
     if view.state != RunState::Finished {
         handle.detach();
     }
 }
 
-fn request(call: &Call, asked: CreateRun) -> RunRequest {
+fn request(call: &Call, asked: CreateRun, limits: Option<Limits>) -> RunRequest {
     let conversation = asked.conversation.unwrap_or_else(ConversationId::fresh);
     RunRequest {
-        args: asked.args,
-        stdin: asked.stdin,
-        stdin_open: asked.stdin_open,
-        limits: asked.limits,
+        args: asked.args.unwrap_or_default(),
+        stdin: asked.stdin.unwrap_or_default().into(),
+        stdin_open: asked.stdin_open.unwrap_or(false),
+        limits,
         within: call.trace,
-        ..RunRequest::new(ConversationKey::new(call.who.clone(), conversation), asked.language, asked.code)
+        ..RunRequest::new(ConversationKey::new(call.who.clone(), conversation), asked.language, asked.code.0)
     }
 }
 
@@ -145,25 +152,47 @@ fn idempotency_key(call: &Call) -> Result<Option<String>, Failure> {
     text.map(|text| Some(text.to_owned())).ok_or_else(|| Failure::argument("Idempotency-Key", why))
 }
 
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ListRuns {
+    /// Only those of this conversation.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
+    conversation_id: Option<ConversationId>,
+    /// The `after` of the page before.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, pattern = "^run-[0-9a-f]{32}$")]
+    after: Option<RunId>,
+    /// How many at most; default 50.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 200)]
+    limit: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WaitForRun {
+    /// How many seconds to wait for the end.
+    #[param(value_type = Option<u64>, minimum = 0, maximum = 3600)]
+    wait: Option<Wait>,
+}
+
 /// List runs, newest first.
 ///
 /// Runs that are over are kept for a while.
 #[utoipa::path(
     get, path = "/v1/runs", tag = "runs", operation_id = "listRuns",
-    params(
-        ("conversationId" = Option<String>, Query, description = "Only those of this conversation.",
-            pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128),
-        ("after" = Option<String>, Query, description = "The `after` of the page before.",
-            pattern = "^run-[0-9a-f]{32}$"),
-        ("limit" = Option<u32>, Query, description = "How many at most; 50 where it is not said.",
-            minimum = 1, maximum = 200),
-    ),
+    params(ListRuns),
     responses((status = 200, description = "A page of runs, without output and files.", body = RunList)),
 )]
-pub(super) async fn list(State(runs): State<Runs>, call: Call) -> Result<Json<RunList>, Refused> {
-    let query = call.query(&["conversationId", "after", "limit"])?;
-    let conversation = query.get::<ConversationId>("conversationId")?;
-    let page = runs.list(&call.who, conversation.as_ref(), query.get("after")?, query.limit()?);
+pub(super) async fn list(
+    State(runs): State<Runs>,
+    Query(query): Query<ListRuns>,
+    call: Call,
+) -> Result<Json<RunList>, ApiError> {
+    let page = runs.list(&call.who, query.conversation_id.as_ref(), query.after, page(query.limit)?);
     Ok(Json(RunList::from(&page)))
 }
 
@@ -172,14 +201,17 @@ pub(super) async fn list(State(runs): State<Runs>, call: Call) -> Result<Json<Ru
     get, path = "/v1/runs/{runId}", tag = "runs", operation_id = "getRun",
     params(
         ("runId" = String, Path, description = "Which.", pattern = "^run-[0-9a-f]{32}$"),
-        ("wait" = Option<u64>, Query, description = "How many seconds to wait for the end.", minimum = 0, maximum = 3600),
+        WaitForRun,
     ),
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
-pub(super) async fn get(State(runs): State<Runs>, call: Call) -> Result<Json<RunStatus>, Refused> {
-    let query = call.query(&["wait"])?;
-    let wait = query.number("wait", WAIT_S_MAX)?.unwrap_or(0);
-    let view = runs.get(&call.who, call.run()?)?.wait(Duration::from_secs(wait)).await;
+pub(super) async fn get(
+    State(runs): State<Runs>,
+    Query(query): Query<WaitForRun>,
+    call: Call,
+) -> Result<Json<RunStatus>, ApiError> {
+    let wait = query.wait.map_or(Duration::ZERO, |wait| wait.0);
+    let view = runs.get(&call.who, call.run()?)?.wait(wait).await;
     Ok(Json(RunStatus::whole(&view)))
 }
 
@@ -191,8 +223,11 @@ pub(super) async fn get(State(runs): State<Runs>, call: Call) -> Result<Json<Run
     params(("runId" = String, Path, description = "Which.", pattern = "^run-[0-9a-f]{32}$")),
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
-pub(super) async fn cancel(State(runs): State<Runs>, call: Call) -> Result<Json<RunStatus>, Refused> {
-    call.query(&[])?;
+pub(super) async fn cancel(
+    State(runs): State<Runs>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<Json<RunStatus>, ApiError> {
     let run = runs.get(&call.who, call.run()?)?;
     run.cancel();
     Ok(Json(RunStatus::whole(&run.wait(CANCEL_WAIT).await)))

@@ -1,14 +1,19 @@
-//! Arguments of every kind, right and wrong: whatever is taken keeps the rules, and whatever is refused says why.
+//! Arguments of every kind, right and wrong: accepted ones keep the rules, and a refusal says why.
 
 use bolero::{TypeGenerator, check, produce};
 use serde_json::{Map, Value};
 
 use super::{
-    create_run::CreateRun,
-    known_run::{CancelRun, GetRun},
+    super::{
+        create_run::CreateRun,
+        parse::{Source, parse},
+    },
     *,
 };
 use crate::domain::{fuzz_support::cases, limits::Limits};
+
+/// How much of an unknown name is repeated in an answer, in characters.
+const NAME_CHARS_MAX: usize = 40;
 
 const BYTES_MAX: u64 = 30;
 const NAMES: [&str; 18] = [
@@ -34,7 +39,7 @@ const NAMES: [&str; 18] = [
 const WORDS: [&str; 8] =
     ["python", "base64", "utf-8", "", "aGk=", "a/../b", "%2e%2e/x", "run-01a1fe518e79729fa1f3ea1e9fc9dc95"];
 
-/// A value as a client, or somebody who tries things, would send it.
+/// A value as a client or an attacker would send it.
 #[derive(Debug, TypeGenerator)]
 enum Sent {
     Null,
@@ -85,8 +90,8 @@ fn is_beneath(path: &SafePath) -> bool {
     path.components().all(|name| !matches!(name, b"" | b"." | b"..") && !name.contains(&0) && !name.contains(&b'/'))
 }
 
-/// A refusal names the argument, known or sent, in a sentence that misleads nobody, of a length that somebody reads.
-fn is_well_told(failure: &Failure, members: &Map<String, Value>) {
+/// A refusal names the argument, known or sent, in a short sentence without control characters.
+fn is_well_described(failure: &Failure, members: &Map<String, Value>) {
     let Failure { code, message, argument, .. } = failure;
     assert!(matches!(code, Code::InvalidArgument | Code::TooLarge), "{failure:?}");
     assert!(message.chars().count() < 500 && !message.chars().any(char::is_control), "{failure:?}");
@@ -95,28 +100,36 @@ fn is_well_told(failure: &Failure, members: &Map<String, Value>) {
     let inside = limits.into_iter().flat_map(Map::keys).map(|name| format!("limits.{}", shown(name)));
     let sent = members.keys().map(|name| shown(name)).chain(inside);
     let mut names = NAMES.map(str::to_owned).into_iter().chain(sent);
-    assert!(names.any(|name| message.starts_with(&format!("{name}: "))), "{failure:?}");
+    // The path goes on below a list.
+    let begins = |name: String| message.strip_prefix(&name).is_some_and(|rest| rest.starts_with([':', '[']));
+    assert!(names.any(begins), "{failure:?}");
     assert!(argument.as_ref().is_none_or(|name| message.starts_with(&format!("{name}: "))), "{failure:?}");
     assert_eq!(argument.is_some(), *code == Code::InvalidArgument, "{failure:?}");
 }
 
-fn are_taken_or_refused(members: &Map<String, Value>) {
+fn are_accepted_or_refused(members: &Map<String, Value>) {
     let sent = || members.clone();
-    let run = RunCode::parse(sent()).map(|run| assert!(!run.code.is_empty()));
-    let read = ReadFile::parse(sent()).map(|read| assert!(is_beneath(&read.path)));
-    let deleted = DeleteFile::parse(sent()).map(|deleted| assert!(is_beneath(&deleted.path)));
-    let written = WriteFile::parse(sent(), BYTES_MAX)
-        .map(|written| assert!(is_beneath(&written.path) && written.content.len() as u64 <= BYTES_MAX));
-    let most = Limits::default();
-    let created = CreateRun::parse(sent(), &most).map(|run| {
-        assert!(!run.code.is_empty() && run.args.iter().all(|text| !text.contains('\0')));
-        assert!(run.limits.is_none_or(|own| own.wall_ms <= most.wall_ms && own.memory_bytes <= most.memory_bytes));
+    let run = parse::<RunCode>(sent(), Source::Json).map(|run| assert!(!run.code.0.is_empty()));
+    let read = parse(sent(), Source::Json).and_then(|read: ReadFile| read.path());
+    let deleted = parse(sent(), Source::Json).and_then(|deleted: DeleteFile| deleted.path());
+    let written = parse(sent(), Source::Json).and_then(|written: WriteFile| written.decode(BYTES_MAX));
+    let written = written.map(|(_, path, content)| {
+        assert!(content.len() as u64 <= BYTES_MAX);
+        path
     });
-    let listed = [ListFiles::parse(sent()).map(drop), parse_list_runners(sent())];
-    let known = [GetRun::parse(sent()).map(drop), CancelRun::parse(sent()).map(drop)];
-    let all = [run, read, deleted, written, created].into_iter().chain(listed).chain(known);
+    let paths = [read, deleted, written].map(|path| path.map(|path| assert!(is_beneath(&path))));
+    let most = Limits::default();
+    let created = parse(sent(), Source::Json).and_then(|run: CreateRun| {
+        let limits = run.checked(&most)?;
+        assert!(!run.code.0.is_empty() && run.args.iter().flatten().all(|text| !text.contains('\0')));
+        assert!(limits.is_none_or(|own| own.wall_ms <= most.wall_ms && own.memory_bytes <= most.memory_bytes));
+        Ok(())
+    });
+    let listed = [parse::<ListFiles>(sent(), Source::Json).map(drop), parse::<Nothing>(sent(), Source::Json).map(drop)];
+    let known = [parse::<GetRun>(sent(), Source::Json).map(drop), parse::<CancelRun>(sent(), Source::Json).map(drop)];
+    let all = [run, created].into_iter().chain(paths).chain(listed).chain(known);
     for failure in all.filter_map(Result::err) {
-        is_well_told(&failure, members);
+        is_well_described(&failure, members);
     }
 }
 
@@ -127,7 +140,7 @@ fn fuzz_arguments() {
         .with_iterations(cases())
         .with_generator(members)
         .with_max_depth(4)
-        .for_each(|members| are_taken_or_refused(&object(members)));
+        .for_each(|members| are_accepted_or_refused(&object(members)));
 }
 
 /// Any bytes that are a JSON object.
@@ -135,7 +148,7 @@ fn fuzz_arguments() {
 fn fuzz_argument_texts() {
     check!().with_iterations(cases()).for_each(|bytes: &[u8]| {
         if let Ok(members) = serde_json::from_slice(bytes) {
-            are_taken_or_refused(&members);
+            are_accepted_or_refused(&members);
         }
     });
 }

@@ -2,7 +2,8 @@
 
 use super::{CANARY, Place};
 
-/// Ways to say "up" or "elsewhere", each with a signature that is good for the file `a.txt` and none that is good for it.
+/// Ways to say "up" or "elsewhere", each with a signature that is good for the file `a.txt` and none that is good for
+/// it.
 fn traversals() -> Vec<Vec<u8>> {
     let ups: [&[u8]; 24] = [
         b"..",

@@ -1,0 +1,233 @@
+//! The error of every HTTP surface. It travels in the response's extensions until [`render`], which knows the surface
+//! and the request's id, writes the body: `/v1` problem details (RFC 9457), `/api/v2` a `message`, a JSON-RPC request
+//! a JSON-RPC error, everything else an `error` object.
+
+use axum::{
+    Json,
+    extract::Request,
+    http::{HeaderValue, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use crate::{
+    api::schema::ErrorResult,
+    domain::{
+        error::{Code, Failure, Operation},
+        id::RequestId,
+    },
+};
+
+/// How long a refused client should wait when nothing better is known, in seconds.
+const RETRY_AFTER_S: u64 = 2;
+
+/// A request that fails.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApiError {
+    pub failure: Failure,
+    /// Instead of the status that the code has on the surface.
+    pub status: Option<StatusCode>,
+    /// Makes it a JSON-RPC error.
+    pub rpc: Option<RpcError>,
+}
+
+/// What a JSON-RPC error has beside the failure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RpcError {
+    pub code: i64,
+    /// Of the request, so that the client finds what was refused. Boxed, since errors travel in results.
+    pub id: Option<Box<Value>>,
+}
+
+/// A problem (RFC 9457).
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Problem {
+    /// What kind of problem: `about:blank`, since `code` says it.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// The status in words.
+    pub title: &'static str,
+    /// The HTTP status.
+    pub status: u16,
+    /// One sentence that says what to do.
+    pub detail: String,
+    /// A stable word for programs.
+    pub code: &'static str,
+    /// Names the request in the server's log.
+    pub request_id: String,
+    /// The argument that breaks its rule, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub param: Option<String>,
+}
+
+/// Why a request to `/api/v2` is refused.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PistonRefusal {
+    /// What is wrong and what to do.
+    pub message: String,
+    /// A stable word for programs; not Piston's.
+    pub code: Option<String>,
+    /// Names the request in the server's log; not Piston's.
+    pub request_id: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Surface {
+    V1,
+    Piston,
+    Other,
+}
+
+impl From<Failure> for ApiError {
+    fn from(failure: Failure) -> Self {
+        Self { failure, status: None, rpc: None }
+    }
+}
+
+impl ApiError {
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Failure::new(code, message).into()
+    }
+
+    fn into_answer(self, surface: Surface, request: RequestId) -> Response {
+        let Self { failure, status, rpc } = self;
+        let status = status.unwrap_or_else(|| surface.status(failure.code));
+        let (code, message) = (failure.code.as_str(), failure.sentence(|operation| surface.name(operation)));
+        let request_id = request.to_string();
+        if let Some(RpcError { code: rpc, id }) = rpc {
+            let data = json!({"code": code, "requestId": request_id});
+            let error = json!({"code": rpc, "message": message, "data": data});
+            return (status, Json(json!({"jsonrpc": "2.0", "id": id, "error": error}))).into_response();
+        }
+        match surface {
+            Surface::V1 => {
+                let title = status.canonical_reason().unwrap_or("Error");
+                let (kind, param) = ("about:blank", failure.argument);
+                let problem =
+                    Problem { kind, title, status: status.as_u16(), detail: message, code, request_id, param };
+                (status, [(header::CONTENT_TYPE, "application/problem+json")], Json(problem)).into_response()
+            }
+            Surface::Piston => {
+                let (code, request_id) = (Some(code.to_owned()), Some(request_id));
+                (status, Json(PistonRefusal { message, code, request_id })).into_response()
+            }
+            Surface::Other => (status, Json(ErrorResult::new(failure.code, message, request))).into_response(),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = self.status.unwrap_or_else(|| http_status(self.failure.code)).into_response();
+        if self.failure.code == Code::Unauthorized {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// Writes the bodies of errors, wherever on the way they arose.
+pub async fn render(request: Request, next: Next) -> Response {
+    let surface = Surface::of(request.uri().path());
+    let id = request.extensions().get::<RequestId>().copied().unwrap_or_else(RequestId::new);
+    let mut response = next.run(request).await;
+    let Some(error) = response.extensions_mut().remove::<ApiError>() else { return response };
+    let retry_after_s = error.failure.retry_after_s.unwrap_or(RETRY_AFTER_S);
+    let mut answer = error.into_answer(surface, id);
+    keep_headers(response.headers(), &mut answer);
+    answer.headers_mut().entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if matches!(answer.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
+        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(retry_after_s));
+    }
+    answer
+}
+
+/// Keeps what a status needs, such as `Allow`, but not what described the old body.
+pub(super) fn keep_headers(old: &header::HeaderMap, answer: &mut Response) {
+    for (name, value) in old {
+        if !matches!(*name, header::CONTENT_TYPE | header::CONTENT_LENGTH) {
+            answer.headers_mut().insert(name, value.clone());
+        }
+    }
+}
+
+impl Surface {
+    fn of(path: &str) -> Self {
+        let below = |root| path.strip_prefix(root).is_some_and(|rest: &str| rest.is_empty() || rest.starts_with('/'));
+        match path {
+            _ if below("/v1") => Self::V1,
+            _ if below("/api") => Self::Piston,
+            _ => Self::Other,
+        }
+    }
+
+    fn status(self, code: Code) -> StatusCode {
+        match (self, code) {
+            // Well formed, but not possible (RFC 9110, 15.5.21). The runner is named in the body.
+            (Self::V1, Code::InvalidArgument | Code::RunnerNotFound) => StatusCode::UNPROCESSABLE_ENTITY,
+            (Self::Piston, Code::RunnerNotFound) => StatusCode::BAD_REQUEST,
+            // The queue is full of this client's own runs.
+            (Self::V1 | Self::Piston, Code::QueueFull) => StatusCode::TOO_MANY_REQUESTS,
+            (_, code) => http_status(code),
+        }
+    }
+
+    fn name(self, operation: Operation) -> &'static str {
+        match (self, operation) {
+            (Self::Piston, Operation::ListRunners) => "GET /api/v2/runtimes",
+            (Self::Piston, Operation::WriteFile) => "files",
+            (_, Operation::ListRunners) => "GET /v1/runners",
+            (_, Operation::ListFiles) => "GET /v1/conversations/{conversationId}/files",
+            (_, Operation::WriteFile) => "PUT /v1/conversations/{conversationId}/files/{path}",
+        }
+    }
+}
+
+/// The status that means the same as a code (RFC 9110).
+fn http_status(code: Code) -> StatusCode {
+    match code {
+        Code::InvalidArgument | Code::InvalidRequest => StatusCode::BAD_REQUEST,
+        Code::Unauthorized => StatusCode::UNAUTHORIZED,
+        Code::Forbidden => StatusCode::FORBIDDEN,
+        Code::RunnerNotFound | Code::ConversationNotFound | Code::RunNotFound | Code::FileNotFound | Code::NotFound => {
+            StatusCode::NOT_FOUND
+        }
+        Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        Code::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+        Code::NotAFile | Code::ConversationBusy | Code::InputClosed => StatusCode::CONFLICT,
+        Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        Code::IdempotencyKeyReused | Code::BadArchive => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::RateLimited | Code::InputFull => StatusCode::TOO_MANY_REQUESTS,
+        Code::QueueFull | Code::QueueTimeout | Code::ShuttingDown | Code::EngineUnavailable => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        Code::EngineFailed | Code::RunnerFailed | Code::EngineLost => StatusCode::BAD_GATEWAY,
+        Code::NoSpace | Code::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
+        Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// For paths without a route.
+pub async fn not_found() -> ApiError {
+    let why = "Nothing is served at this path: the tools are at /mcp, the page is at /, the API is described at /docs.";
+    ApiError::new(Code::NotFound, why)
+}
+
+/// For methods that a path does not have.
+pub async fn no_such_method() -> ApiError {
+    let why = "This path does not take that method: the header `Allow` names those it takes.";
+    ApiError::new(Code::MethodNotAllowed, why)
+}
+
+/// For a handler that panicked: the hook logged the panic, the client learns nothing of it.
+pub fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    ApiError::new(Code::Internal, "The server failed to answer: its log says why.").into_response()
+}

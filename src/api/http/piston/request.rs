@@ -1,0 +1,219 @@
+//! What Piston's clients send. As there, an unknown member is ignored, and one that is null, 0 or empty counts as
+//! absent where it is optional. The sentences are Piston's.
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::selector::{takes, version};
+use crate::{
+    api::schema::{
+        create_run::{ARGS_MAX, MEMORY_BYTES_MIN},
+        parse::{self, Source, Wrong},
+    },
+    domain::{
+        error::{Code, Failure},
+        id::Language,
+        limits::Limits,
+    },
+    ports::{runner::Runner, store::SafePath},
+};
+
+const FILES_MAX: usize = 200;
+/// How much of a sent text is repeated in an answer, in characters.
+const SHOWN_CHARS_MAX: usize = 64;
+
+/// What to run.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = PistonExecute)]
+pub(super) struct Execute {
+    /// A language or an alias of one.
+    #[schema(min_length = 1)]
+    language: String,
+    /// Which version, as npm selects them: `3.13.5`, `3.x`, `^3.10`, `*`.
+    #[schema(min_length = 1)]
+    version: String,
+    /// The program and what it needs: at most 200.
+    #[schema(min_items = 1, max_items = 200)]
+    files: Vec<ExecuteFile>,
+    /// What the program reads.
+    pub stdin: Option<String>,
+    /// Arguments of the program.
+    #[schema(max_items = 256)]
+    pub args: Option<Vec<String>>,
+    /// Wall clock of the program, in milliseconds; default: the server's limit.
+    #[serde(default)]
+    #[schema(value_type = Option<u64>)]
+    run_timeout: Value,
+    /// Accepted; there is no compile stage of its own.
+    #[serde(default)]
+    #[schema(value_type = Option<u64>)]
+    compile_timeout: Value,
+    /// Accepted.
+    #[serde(default)]
+    #[schema(value_type = Option<u64>)]
+    run_cpu_time: Value,
+    /// Accepted; there is no compile stage of its own.
+    #[serde(default)]
+    #[schema(value_type = Option<u64>)]
+    compile_cpu_time: Value,
+    /// Memory in bytes; -1, or nothing, for the server's limit.
+    #[serde(default)]
+    #[schema(value_type = Option<i64>)]
+    run_memory_limit: Value,
+    /// Accepted; there is no compile stage of its own.
+    #[serde(default)]
+    #[schema(value_type = Option<i64>)]
+    compile_memory_limit: Value,
+}
+
+/// A file.
+#[derive(Debug, Deserialize, ToSchema)]
+struct ExecuteFile {
+    /// Its path; `file0.code` and so on by default.
+    name: Option<String>,
+    /// What it holds.
+    content: String,
+    /// How that is written; default `utf8`.
+    #[schema(value_type = Option<Encoding>)]
+    encoding: Option<String>,
+}
+
+// As there, any other word means `utf8` too.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[expect(dead_code, reason = "the words that the API's description lists")]
+enum Encoding {
+    Utf8,
+    Base64,
+    Hex,
+}
+
+/// A program and the files beside it.
+type ProgramFiles = (Bytes, Vec<(SafePath, Bytes)>);
+
+fn refuse(argument: &str, message: impl Into<String>) -> Failure {
+    Failure::new(Code::InvalidArgument, message).about(argument)
+}
+
+impl Execute {
+    /// # Errors
+    /// [`Code::InvalidArgument`], naming the member.
+    pub(super) fn parse(members: Map<String, Value>) -> Result<Self, Failure> {
+        let asked: Self = parse::read(members, Source::Lenient).map_err(|(path, wrong)| {
+            let message = match wrong {
+                Wrong::Type { expected, optional: true, .. } => format!("If specified, {path} must be {expected}"),
+                Wrong::Type { expected, .. } => format!("{path} is required as {expected}"),
+                Wrong::Missing { name: "files" } => format!("{path} is required as an array"),
+                Wrong::Missing { .. } => format!("{path} is required as a string"),
+                Wrong::Rule { why } => format!("{path}: {why}"),
+                Wrong::Unknown { .. } => format!("{path} is unknown"),
+            };
+            refuse(path.split(['[', '.']).next().unwrap_or_default(), message)
+        })?;
+        for (name, text) in [("language", &asked.language), ("version", &asked.version)] {
+            if text.is_empty() {
+                return Err(refuse(name, format!("{name} is required as a string")));
+            }
+        }
+        if asked.files.len() > FILES_MAX {
+            return Err(refuse("files", format!("files cannot exceed the configured limit of {FILES_MAX}")));
+        }
+        let args = asked.args.as_deref().unwrap_or_default();
+        if args.len() > ARGS_MAX || args.iter().any(|text| text.contains('\0')) {
+            let why = format!("If specified, args must be an array of at most {ARGS_MAX} strings without zero bytes");
+            return Err(refuse("args", why));
+        }
+        Ok(asked)
+    }
+
+    /// The runtime that is meant.
+    ///
+    /// # Errors
+    /// [`Code::RunnerNotFound`].
+    pub(super) fn runtime(&self, runners: &[Runner]) -> Result<Runner, Failure> {
+        let language = self.language.parse::<Language>().ok();
+        let named = |runner: &&Runner| language.as_ref() == Some(&runner.language);
+        let known_as = |runner: &&Runner| language.as_ref().is_some_and(|language| runner.aliases.contains(language));
+        let found = runners.iter().find(named).or_else(|| runners.iter().find(known_as));
+        let found = found.filter(|runner| takes(self.version.trim(), &version(runner)) == Some(true));
+        found.cloned().ok_or_else(|| {
+            let shown = |text: &str| text.escape_debug().take(SHOWN_CHARS_MAX).collect::<String>();
+            let (language, selector) = (shown(&self.language), shown(&self.version));
+            Failure::new(Code::RunnerNotFound, format!("{language}-{selector} runtime is unknown"))
+        })
+    }
+
+    /// The program, which is the first file in UTF-8, and the other files. Takes time in proportion to their size.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`], naming the member.
+    pub(super) fn take_files(&mut self) -> Result<ProgramFiles, Failure> {
+        let (mut program, mut others) = (None, Vec::new());
+        for (index, file) in std::mem::take(&mut self.files).into_iter().enumerate() {
+            let ExecuteFile { name, content, encoding } = file;
+            let name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("file{index}.code"));
+            let path = SafePath::from_text(&name);
+            let path = path.map_err(|why| refuse("files", format!("files[{index}].name: {why}")))?;
+            let bytes = match encoding.as_deref() {
+                Some("base64") => BASE64_STANDARD.decode(content.trim()).ok(),
+                Some("hex") => hex(content.trim()),
+                _ if program.is_none() => {
+                    program = Some(Bytes::from(content));
+                    continue;
+                }
+                _ => Some(content.into_bytes()),
+            };
+            let wrong = || refuse("files", format!("files[{index}].content is not what its encoding says"));
+            others.push((path, bytes.ok_or_else(wrong)?.into()));
+        }
+        Ok((program.ok_or_else(|| refuse("files", "files must include at least one utf8 encoded file"))?, others))
+    }
+
+    /// # Errors
+    /// [`Code::InvalidArgument`], naming the member.
+    pub(super) fn limits(&self, server: &Limits) -> Result<Limits, Failure> {
+        // There is no compile stage, so its limits bound nothing and none is too high.
+        constraint("compile_timeout", &self.compile_timeout, None)?;
+        constraint("compile_cpu_time", &self.compile_cpu_time, None)?;
+        constraint("compile_memory_limit", &self.compile_memory_limit, None)?;
+        constraint("run_cpu_time", &self.run_cpu_time, None)?;
+        let wall_ms = constraint("run_timeout", &self.run_timeout, Some(server.wall_ms))?.unwrap_or(server.wall_ms);
+        let memory = constraint("run_memory_limit", &self.run_memory_limit, Some(server.memory_bytes))?;
+        // A sandbox does not start in less.
+        let raised = |asked: u64| asked.max(MEMORY_BYTES_MIN).min(server.memory_bytes);
+        Ok(Limits { memory_bytes: memory.map_or(server.memory_bytes, raised), wall_ms, ..*server })
+    }
+}
+
+fn hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    if !digits.len().is_multiple_of(2) || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    let pairs = digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
+    pairs.collect()
+}
+
+/// A limit of the request's own, if there is one.
+fn constraint(name: &str, value: &Value, most: Option<u64>) -> Result<Option<u64>, Failure> {
+    let number = match value {
+        Value::Null | Value::Bool(false) => return Ok(None),
+        Value::String(text) if text.is_empty() => return Ok(None),
+        Value::Number(number) => number,
+        _ => return Err(refuse(name, format!("If specified, {name} must be a number"))),
+    };
+    // JavaScript has no whole numbers: 3000.0 and 3000.5 are accepted too.
+    let whole = number.to_string().split('.').next().and_then(|digits| digits.parse().ok());
+    let Some(value): Option<u64> = whole else {
+        // -1 is Piston's way to write that the request has no limit of its own.
+        let none = number.as_i64() == Some(-1) && name.ends_with("memory_limit");
+        return if none { Ok(None) } else { Err(refuse(name, format!("{name} must be non-negative"))) };
+    };
+    match most {
+        Some(most) if value > most => Err(refuse(name, format!("{name} cannot exceed the configured limit of {most}"))),
+        _ => Ok(Some(value).filter(|value| *value > 0)),
+    }
+}

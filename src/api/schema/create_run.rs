@@ -1,0 +1,114 @@
+//! The body that begins a run over HTTP.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::{
+    arguments::{Program, Wait},
+    parse,
+};
+use crate::domain::{
+    error::Failure,
+    id::{ConversationId, Language},
+    limits::Limits,
+};
+
+/// The least memory that a sandbox starts in, in bytes.
+pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
+/// How many arguments a program takes.
+pub const ARGS_MAX: usize = 256;
+
+/// What to run.
+#[derive(Debug, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CreateRun {
+    /// The conversation whose files are /data; a fresh one if none is named.
+    #[serde(rename = "conversationId", default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1,
+        max_length = 128)]
+    pub conversation: Option<ConversationId>,
+    /// A language or an alias of one, such as python.
+    #[serde(deserialize_with = "parse::text")]
+    #[schemars(with = "String")]
+    #[schema(value_type = String, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1, max_length = 32)]
+    pub language: Language,
+    /// The whole program.
+    #[schema(value_type = String, min_length = 1)]
+    pub code: Program,
+    /// Arguments of the program, for runners that take them.
+    #[schema(nullable = false, max_items = 256)]
+    pub args: Option<Vec<String>>,
+    /// What the program reads from its standard input, for runners that take it.
+    #[schema(nullable = false)]
+    pub stdin: Option<String>,
+    /// Its standard input stays open after `stdin`: more is sent with `sendInput`, which also ends it.
+    #[schema(nullable = false)]
+    pub stdin_open: Option<bool>,
+    /// How many seconds to wait for the end; 0 answers at once. By default, the answer waits for the end.
+    #[schema(value_type = Option<u64>, nullable = false, minimum = 0, maximum = 3600)]
+    pub wait: Option<Wait>,
+    /// Whether the run goes on when this request is broken off; by default, the server's setting decides. It cancels
+    /// the run unless the operator chose otherwise.
+    #[schema(nullable = false)]
+    pub detach: Option<bool>,
+    /// Less than the server allows; more is lowered to that.
+    #[schema(nullable = false)]
+    pub limits: Option<RunLimits>,
+}
+
+/// What a run may use.
+#[derive(Debug, Default, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunLimits {
+    /// Wall clock, in milliseconds.
+    #[schema(nullable = false, minimum = 1)]
+    pub wall_ms: Option<u64>,
+    /// Memory, in bytes.
+    #[schema(nullable = false, minimum = 16_777_216)]
+    pub memory_bytes: Option<u64>,
+    /// CPU time per second, in thousandths of a core.
+    #[schema(value_type = Option<u32>, nullable = false, minimum = 10)]
+    pub cpu_millis: Option<u64>,
+    /// Processes and threads together.
+    #[schema(value_type = Option<u32>, nullable = false, minimum = 4)]
+    pub processes_max: Option<u64>,
+    /// Output of both streams together, in bytes.
+    #[schema(nullable = false, minimum = 1)]
+    pub output_bytes_max: Option<u64>,
+}
+
+impl CreateRun {
+    /// What the types of the members do not check: the arguments, and the limits, of which `server` is the upper bound.
+    ///
+    /// # Errors
+    /// [`crate::domain::error::Code::InvalidArgument`], naming the argument.
+    pub fn checked(&self, server: &Limits) -> Result<Option<Limits>, Failure> {
+        let args = self.args.as_deref().unwrap_or_default();
+        if args.len() > ARGS_MAX || args.iter().any(|text| text.contains('\0')) {
+            return Err(Failure::argument("args", format!("give at most {ARGS_MAX} strings without zero bytes")));
+        }
+        self.limits.as_ref().map(|limits| limits.within(server)).transpose()
+    }
+}
+
+impl RunLimits {
+    fn within(&self, server: &Limits) -> Result<Limits, Failure> {
+        let one = |name: &str, asked: Option<u64>, min: u64, most: u64| match asked {
+            Some(value) if value < min => {
+                Err(Failure::argument(&format!("limits.{name}"), format!("it must be at least {min}")))
+            }
+            asked => Ok(asked.unwrap_or(most).min(most)),
+        };
+        let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        Ok(Limits {
+            wall_ms: one("wallMs", self.wall_ms, 1, server.wall_ms)?,
+            memory_bytes: one("memoryBytes", self.memory_bytes, MEMORY_BYTES_MIN, server.memory_bytes)?,
+            cpu_millis: small(one("cpuMillis", self.cpu_millis, 10, server.cpu_millis.into())?),
+            processes_max: small(one("processesMax", self.processes_max, 4, server.processes_max.into())?),
+            output_bytes_max: one("outputBytesMax", self.output_bytes_max, 1, server.output_bytes_max)?,
+            ..*server
+        })
+    }
+}

@@ -1,0 +1,281 @@
+//! Members of a request into its struct. What is wrong is named by its path, in a sentence that says what to do.
+//!
+//! serde reads the struct and `serde_path_to_error` finds the path; the deserializer below supplies the error type,
+//! since `serde_json`'s own holds a text only. An unknown name is reported before a missing one: it is usually its
+//! misspelling.
+
+use std::{fmt, str::FromStr};
+
+use schemars::JsonSchema;
+use serde::{
+    Deserialize, Deserializer,
+    de::{
+        DeserializeOwned, Error, IntoDeserializer, Visitor,
+        value::{MapDeserializer, SeqDeserializer},
+    },
+    forward_to_deserialize_any,
+};
+use serde_json::{Map, Value};
+
+use super::json_schema;
+use crate::domain::error::{Failure, Operation};
+
+/// How much of an unknown name is repeated in an answer, in characters.
+const NAME_CHARS_MAX: usize = 40;
+
+/// Above this size, in bytes, work that is proportional to a body leaves the async threads.
+const INLINE_BYTES_MAX: usize = 64 << 10;
+
+/// Where members come from, which decides what is accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Arguments or a body. Unknown members are refused.
+    Json,
+    /// A query: as [`Source::Json`], but every value is a text.
+    Query,
+    /// A body whose unknown members are ignored.
+    Lenient,
+}
+
+/// What is wrong with a member, or within it.
+#[derive(Debug)]
+pub enum Wrong {
+    Unknown { name: String, known: &'static [&'static str] },
+    Missing { name: &'static str },
+    Type { found: &'static str, expected: &'static str, optional: bool },
+    Rule { why: String },
+}
+
+/// Arguments of an operation.
+///
+/// # Errors
+/// [`crate::domain::error::Code::InvalidArgument`], naming the argument.
+pub fn parse<T: DeserializeOwned + JsonSchema>(members: Map<String, Value>, source: Source) -> Result<T, Failure> {
+    read(members, source).map_err(|(path, wrong)| match wrong {
+        Wrong::Unknown { name, known } => Failure::argument(&path, unknown(&name, known)),
+        Wrong::Missing { name } => missing::<T>(name),
+        Wrong::Type { found, expected, .. } => Failure::argument(&path, format!("it is {found}: give {expected}")),
+        Wrong::Rule { why } => Failure::argument(&path, why),
+    })
+}
+
+/// As [`parse`], with the path of what is wrong, for surfaces with sentences of their own.
+///
+/// # Errors
+/// The path and what is wrong there.
+pub fn read<T: DeserializeOwned>(members: Map<String, Value>, source: Source) -> Result<T, (String, Wrong)> {
+    let members = Json { value: Value::Object(members), source, optional: false };
+    serde_path_to_error::deserialize(members).map_err(|error| {
+        let path = Some(error.path().to_string()).filter(|path| path != ".").unwrap_or_default();
+        let wrong = error.into_inner();
+        let name = match &wrong {
+            Wrong::Unknown { name, .. } => name.escape_debug().take(NAME_CHARS_MAX).collect(),
+            Wrong::Missing { name } => (*name).to_owned(),
+            Wrong::Type { .. } | Wrong::Rule { .. } => return (path, wrong),
+        };
+        (if path.is_empty() { name } else { format!("{path}.{name}") }, wrong)
+    })
+}
+
+/// Runs work that takes time in proportion to `bytes`: on a blocking thread when they are many.
+///
+/// # Panics
+/// When `work` does.
+pub async fn by_size<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+    if bytes <= INLINE_BYTES_MAX {
+        return work();
+    }
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// For `deserialize_with`: a text with a rule of its own.
+pub(super) fn text<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(reader: D) -> Result<T, D::Error> {
+    String::deserialize(reader)?.parse().map_err(D::Error::custom)
+}
+
+/// As [`text`], for a member that may be absent; it needs `default` beside it.
+///
+/// # Errors
+/// When the text breaks its rule.
+pub fn optional<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(reader: D) -> Result<Option<T>, D::Error> {
+    let text = Option::<String>::deserialize(reader)?;
+    text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
+}
+
+fn missing<T: JsonSchema>(name: &str) -> Failure {
+    let schema = json_schema::of::<T>(false);
+    let about = schema["properties"][name]["description"].as_str().unwrap_or_default();
+    let about = about.split_once(". ").map_or(about.trim_end_matches('.'), |(first, _)| first);
+    let failure = Failure::argument(name, format!("it is missing: give it. {about}."));
+    match name {
+        "language" => failure.see(Operation::ListRunners),
+        _ => failure,
+    }
+}
+
+fn unknown(name: &str, known: &[&str]) -> String {
+    let plain = |text: &str| text.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase();
+    let near = known.iter().find(|known| {
+        let (name, known) = (plain(name), plain(known));
+        name == known || (name.len() > 2 && (known.starts_with(&name) || name.starts_with(&known)))
+    });
+    match (near, known) {
+        (Some(near), _) => format!("there is no such argument: write `{near}`"),
+        (None, []) => "there is no such argument: this operation takes none".to_owned(),
+        (None, known) => format!("there is no such argument: the arguments are {}", known.join(", ")),
+    }
+}
+
+/// A value with typed errors. Null counts as absent.
+struct Json {
+    value: Value,
+    source: Source,
+    optional: bool,
+}
+
+impl Json {
+    fn wrong(&self, expected: &'static str) -> Wrong {
+        let found = match &self.value {
+            Value::Null => "null",
+            Value::Bool(_) => "a boolean",
+            Value::Number(_) => "a number",
+            Value::String(_) => "a string",
+            Value::Array(_) => "an array",
+            Value::Object(_) => "an object",
+        };
+        Wrong::Type { found, expected, optional: self.optional }
+    }
+
+    /// A text of a query as the value that it stands for.
+    fn parsed<T: FromStr>(&self) -> Option<T> {
+        self.value.as_str().filter(|_| self.source == Source::Query).and_then(|text| text.parse().ok())
+    }
+}
+
+impl IntoDeserializer<'_, Wrong> for Json {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+impl<'de> Deserializer<'de> for Json {
+    type Error = Wrong;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        let source = self.source;
+        let inside = move |value| Json { value, source, optional: false };
+        match self.value {
+            Value::Null => visitor.visit_unit(),
+            Value::Bool(flag) => visitor.visit_bool(flag),
+            Value::Number(number) => number.deserialize_any(visitor).map_err(Wrong::custom),
+            Value::String(text) => visitor.visit_string(text),
+            Value::Array(all) => visitor.visit_seq(SeqDeserializer::new(all.into_iter().map(inside))),
+            Value::Object(members) => {
+                let members = members.into_iter().map(|(name, value)| (name, inside(value)));
+                visitor.visit_map(MapDeserializer::new(members))
+            }
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        match self.value {
+            Value::Null => visitor.visit_none(),
+            _ => visitor.visit_some(Self { optional: true, ..self }),
+        }
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        let flag = self.value.as_bool().or_else(|| self.parsed());
+        visitor.visit_bool(flag.ok_or_else(|| self.wrong("true or false"))?)
+    }
+
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        // `u64::from_str` takes a plus sign too.
+        let digits = self.value.as_str().is_none_or(|text| text.bytes().all(|b| b.is_ascii_digit()));
+        let number = self.value.as_u64().or_else(|| self.parsed().filter(|_| digits));
+        visitor.visit_u64(number.ok_or_else(|| self.wrong("a whole number from 0 up"))?)
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        match self.value {
+            Value::String(text) => visitor.visit_string(text),
+            _ => Err(self.wrong("a string")),
+        }
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        if self.value.is_array() { self.deserialize_any(visitor) } else { Err(self.wrong("an array")) }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        known: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Wrong> {
+        let Value::Object(mut members) = self.value else { return Err(self.wrong("an object")) };
+        let stranger = members.keys().find(|name| !known.contains(&name.as_str()));
+        if let Some(name) = stranger.filter(|_| self.source != Source::Lenient) {
+            return Err(Wrong::Unknown { name: name.clone(), known });
+        }
+        members.retain(|_, value| !value.is_null());
+        Self { value: Value::Object(members), ..self }.deserialize_any(visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Wrong> {
+        match self.value {
+            Value::String(text) => visitor.visit_enum(text.into_deserializer()),
+            _ => Err(self.wrong("a string")),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 f64 char str bytes byte_buf unit unit_struct newtype_struct tuple
+        tuple_struct map identifier ignored_any
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+impl Error for Wrong {
+    fn custom<T: fmt::Display>(why: T) -> Self {
+        Self::Rule { why: why.to_string() }
+    }
+
+    fn missing_field(name: &'static str) -> Self {
+        Self::Missing { name }
+    }
+
+    fn unknown_variant(_: &str, known: &'static [&'static str]) -> Self {
+        let known: Vec<_> = known.iter().map(|known| format!("`{known}`")).collect();
+        Self::Rule { why: format!("it is neither {}: give one of them", known.join(" nor ")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn large_work_leaves_the_async_thread() {
+        let here = std::thread::current().id();
+        assert_eq!(by_size(INLINE_BYTES_MAX, || std::thread::current().id()).await, here);
+        assert_ne!(by_size(INLINE_BYTES_MAX + 1, || std::thread::current().id()).await, here);
+    }
+}
