@@ -23,9 +23,12 @@ pub use self::error::StartError;
 use self::observability::Observability;
 pub(crate) use self::options::own_disk;
 use crate::{
-    adapters::engine::{
-        docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
-        observed::Observed,
+    adapters::{
+        engine::{
+            docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
+            observed::Observed,
+        },
+        storage::{Owner, Store, StoreError},
     },
     api::{
         http::{self, HttpParts, guard::Names},
@@ -34,12 +37,9 @@ use crate::{
     config::{BindAddr, Config},
     domain::{clock::SystemClock, id::InstanceId},
     ports::{
-        auth::Tokens,
         engine::{Engine, Probe},
         observer::Observer,
         runner::Catalog,
-        signed_url::UrlSigner,
-        store::{Owner, Store, StoreError},
     },
     services::{
         admission::Admission,
@@ -48,12 +48,14 @@ use crate::{
         files::Files,
         isolation::IsolationState,
         janitor::Janitor,
+        links::UrlSigner,
         readiness::Readiness,
         retention::Retention,
         runs::Runs,
         self_test::{SelfTest, SelfTestParts},
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
+        tokens::Tokens,
     },
 };
 

@@ -21,8 +21,10 @@ use crate::{
         clock::{Clock as _, SystemClock},
         id::ConversationId,
         owner::{ConversationKey, Principal},
+        path::SafePath,
     },
-    ports::{runner::Runner, signed_url::UrlSigner, store::SafePath},
+    ports::runner::Runner,
+    services::links::UrlSigner,
 };
 
 /// A self-hosted code sandbox for AI assistants: runs programs in fresh containers, over MCP.

@@ -1,9 +1,9 @@
 //! Why the server does not start.
 
 use crate::{
-    adapters::engine::docker::ConnectError,
+    adapters::{engine::docker::ConnectError, storage::StoreError},
     config::BindAddr,
-    ports::{engine::EngineError, store::StoreError},
+    ports::engine::EngineError,
 };
 
 /// Why the server does not start: one sentence that says what to do.

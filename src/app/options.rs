@@ -7,13 +7,14 @@ use tracing::info;
 
 use super::listen::Limits;
 use crate::{
+    adapters::storage::Usage,
     api::{
         http::{body::Bodies, mcp::McpHttpOptions, piston::PistonParts, v1::V1Parts},
         mcp::McpOptions,
     },
     config::Config,
     domain::id::InstanceId,
-    ports::{engine::Probe, store::Usage},
+    ports::engine::Probe,
     services::{
         admission::{self, AdmissionOptions},
         conversations::Conversations,

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use tracing::{debug, info};
 
 use super::{execution::Executions, files::Files};
+pub use crate::adapters::storage::KnownConversation;
 use crate::domain::{
     error::{Code, Failure},
     id::ConversationId,
     owner::{ConversationKey, Principal},
 };
-pub use crate::ports::store::KnownConversation;
 
 /// The service.
 #[derive(Clone)]

@@ -48,6 +48,7 @@ use super::{
     standby::Standbys,
 };
 use crate::{
+    adapters::storage::Store,
     domain::{
         clock::Clock,
         error::{Code, Failure},
@@ -61,7 +62,6 @@ use crate::{
         engine::Engine,
         observer::Observer,
         runner::{Catalog, Runner},
-        store::Store,
     },
 };
 

@@ -25,17 +25,16 @@ use super::{
     quota::{Quota, QuotaOptions},
     trash::Trash,
 };
-pub use crate::ports::store::Change;
+pub use crate::adapters::storage::Change;
 use crate::{
+    adapters::storage::{Conversation, Deleted, Entry, ListBounds, Mark, Store, StoreError, Usage},
     domain::{
         clock::Clock,
         error::{Code, Failure},
         owner::ConversationKey,
+        path::SafePath,
     },
-    ports::{
-        signed_url::{URL_TTL_S_MAX, UrlSigner},
-        store::{Conversation, Deleted, Entry, ListBounds, Mark, SafePath, Store, StoreError, Usage},
-    },
+    services::links::{URL_TTL_S_MAX, UrlSigner},
 };
 
 /// Steps on disk at the same time: enough to keep a disk busy, few enough to leave threads and descriptors to others.

@@ -16,12 +16,12 @@ use tracing::warn;
 
 use super::janitor::chain;
 use crate::{
+    adapters::storage::{Store, StoreError, Usage},
     domain::{
         error::{Code, Failure},
         outcome::{DiskLimit, mib},
         owner::ConversationKey,
     },
-    ports::store::{Store, StoreError, Usage},
 };
 
 /// How long a program runs before its files are looked at, and the shortest pause between two looks.

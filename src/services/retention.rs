@@ -21,12 +21,12 @@ use tracing::{debug, info, warn};
 
 use super::{execution::Executions, files::Files};
 use crate::{
+    adapters::storage::{LastUse, Store},
     domain::{
         clock::Clock,
         error::{Code, Failure},
         owner::ConversationKey,
     },
-    ports::store::{LastUse, Store},
 };
 
 const ROUND: Duration = Duration::from_mins(1);

@@ -46,6 +46,7 @@ use super::{
     started::Started,
 };
 use crate::{
+    adapters::storage::{Mark, Store},
     domain::{
         clock::Clock,
         id::{InstanceId, Language, SandboxId},
@@ -55,7 +56,6 @@ use crate::{
     ports::{
         engine::{Engine, ImageId, SandboxSpec},
         runner::{Catalog, Protocol, Runner},
-        store::{Mark, Store},
     },
 };
 

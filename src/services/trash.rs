@@ -15,7 +15,7 @@ use std::sync::{
 use tracing::warn;
 
 use super::janitor::chain;
-use crate::ports::store::Store;
+use crate::adapters::storage::Store;
 
 /// The one who empties it. A clone is the same one.
 #[derive(Debug, Clone)]

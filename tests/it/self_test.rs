@@ -5,15 +5,15 @@ mod runtimes;
 use std::{sync::Arc, time::Duration};
 
 use mcp_sandbox_server::{
-    adapters::engine::{
-        docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
-        fake::FakeEngine,
+    adapters::{
+        engine::{
+            docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
+            fake::FakeEngine,
+        },
+        storage::{Owner, Store},
     },
     app::{App, StartError},
-    ports::{
-        engine::Engine,
-        store::{Owner, Store},
-    },
+    ports::engine::Engine,
 };
 use reqwest::Client;
 use serde_json::{Value, json};

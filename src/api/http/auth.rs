@@ -16,7 +16,7 @@ use crate::{
         error::{Code, Failure},
         id::RequestId,
     },
-    ports::auth::Tokens,
+    services::tokens::Tokens,
 };
 
 /// Lets a request with the token pass and says who asks; everybody else gets 401.

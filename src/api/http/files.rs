@@ -29,8 +29,8 @@ use crate::{
     domain::{
         error::{Code, Failure},
         id::RequestId,
+        path::decode_component,
     },
-    ports::store::decode_component,
     services::files::{Content, Download, Files, SignedLink},
 };
 

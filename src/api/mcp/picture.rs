@@ -7,7 +7,7 @@ use tracing::debug;
 
 use super::McpOptions;
 use crate::{
-    ports::store::SafePath,
+    domain::path::SafePath,
     services::{
         execution::Report,
         files::{Change, FileEntry, Files},

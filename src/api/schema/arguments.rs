@@ -14,12 +14,10 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::{ConversationId, Language},
-    },
-    ports::store::SafePath,
+use crate::domain::{
+    error::{Code, Failure},
+    id::{ConversationId, Language},
+    path::SafePath,
 };
 
 /// How much of an unknown argument's name is told back, in characters.

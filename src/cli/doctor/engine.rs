@@ -6,12 +6,12 @@ use tokio::time::timeout;
 
 use super::finding::{Findings, Level};
 use crate::{
+    adapters::storage::Store,
     app::{App, StartError},
     config::Config,
     ports::{
         engine::{Engine, Probe},
         runner::{Protocol, Runner},
-        store::Store,
     },
     services::isolation::{Tested, Trial},
 };

@@ -6,10 +6,13 @@ use rustix::fs::{Mode, OFlags, fstatfs, open, statvfs};
 
 use super::finding::Findings;
 use crate::{
-    adapters::{audit::Audit, traces},
+    adapters::{
+        audit::Audit,
+        storage::{Owner, Store},
+        traces,
+    },
     app,
     config::{BindAddr, Config},
-    ports::store::{Owner, Store},
 };
 
 /// Below this nothing can be relied on, in bytes.

@@ -10,13 +10,15 @@ use super::{
     machine,
 };
 use crate::{
-    adapters::engine::fake::{FakeEngine, Offered, StartFault},
+    adapters::{
+        engine::fake::{FakeEngine, Offered, StartFault},
+        storage::{Owner, Store},
+    },
     app::StartError,
     config::{self, Config, Sources},
     ports::{
         engine::{Engine, EngineError, ImageId},
         runner::RunnerImage,
-        store::{Owner, Store},
     },
     services::self_test::inside::HONEST,
 };

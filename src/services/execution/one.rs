@@ -23,6 +23,7 @@ use super::{
     verdict,
 };
 use crate::{
+    adapters::storage::{Mark, StoreError, Usage},
     domain::{
         error::Failure,
         event::EventKind,
@@ -34,7 +35,6 @@ use crate::{
     ports::{
         engine::{EngineError, SandboxSpec},
         runner::{Protocol, Runner},
-        store::{Mark, StoreError, Usage},
     },
     services::{
         admission::{Permit, Position, Ticket},

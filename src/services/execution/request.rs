@@ -2,10 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::{
-    domain::{id::Language, limits::Limits, owner::ConversationKey, trace::TraceContext},
-    ports::store::SafePath,
-};
+use crate::domain::{id::Language, limits::Limits, owner::ConversationKey, path::SafePath, trace::TraceContext};
 
 /// What is asked for.
 #[derive(Debug, Clone)]

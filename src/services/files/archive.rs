@@ -22,11 +22,12 @@ use tracing::debug;
 
 use super::{Download, Files, space, written};
 use crate::{
+    adapters::storage::{Conversation, ListBounds, StoreError, Usage},
     domain::{
         error::{Code, Failure},
         owner::ConversationKey,
+        path::SafePath,
     },
-    ports::store::{Conversation, ListBounds, SafePath, StoreError, Usage},
 };
 
 /// Files and folders in one archive.

@@ -7,14 +7,13 @@ use tracing::{debug, info};
 
 use super::{Files, media::media_type};
 use crate::{
+    adapters::storage::{OpenFile, StoreError},
     domain::{
         error::{Code, Failure},
         owner::ConversationKey,
+        path::SafePath,
     },
-    ports::{
-        signed_url::Rejected,
-        store::{OpenFile, SafePath, StoreError},
-    },
+    services::links::Rejected,
 };
 
 /// Read from disk in one step, in bytes.

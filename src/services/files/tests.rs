@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::domain::owner::ConversationKey;
-use crate::{domain::clock::ManualClock, ports::store::Owner};
+use crate::{adapters::storage::Owner, domain::clock::ManualClock};
 
 const NOW: i64 = 1_800_000_000;
 

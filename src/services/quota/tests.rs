@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::domain::owner::ConversationKey;
-use crate::ports::store::{Owner, SafePath};
+use crate::{adapters::storage::Owner, domain::path::SafePath};
 
 const ROOM: QuotaOptions = QuotaOptions { bytes_max: 1 << 20, entries_max: 10, free_bytes_min: 0 };
 

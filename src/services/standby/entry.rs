@@ -5,11 +5,9 @@ use std::sync::Arc;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
+    adapters::storage::{FolderId, UnassignedFolder},
     domain::{id::Language, owner::ConversationKey},
-    ports::{
-        engine::ImageId,
-        store::{FolderId, UnassignedFolder},
-    },
+    ports::engine::ImageId,
     services::{janitor::Lease, started::Started},
 };
 

@@ -6,13 +6,13 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use mcp_sandbox_server::{
-    adapters::engine::fake::FakeEngine,
+    adapters::{
+        engine::fake::FakeEngine,
+        storage::{Owner, Store, Usage},
+    },
     api::mcp::McpParts,
     app::{App, StartError},
-    ports::{
-        engine::Engine,
-        store::{Owner, Store, Usage},
-    },
+    ports::engine::Engine,
     services::{
         isolation::{Tested, Trial},
         janitor::Janitor,

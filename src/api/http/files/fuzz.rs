@@ -5,8 +5,11 @@ use secrecy::SecretString;
 
 use super::*;
 use crate::{
-    domain::fuzz_support::{altered, cases},
-    ports::{signed_url::UrlSigner, store::SafePath},
+    domain::{
+        fuzz_support::{altered, cases},
+        path::SafePath,
+    },
+    services::links::UrlSigner,
 };
 
 const EXPIRES: i64 = 1_800_000_000;

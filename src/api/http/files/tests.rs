@@ -13,12 +13,9 @@ use tokio::{
 
 use super::*;
 use crate::{
-    domain::{clock::ManualClock, owner::ConversationKey},
-    ports::{
-        signed_url::UrlSigner,
-        store::{Owner, SafePath, Store},
-    },
-    services::files::FilesOptions,
+    adapters::storage::{Owner, Store},
+    domain::{clock::ManualClock, owner::ConversationKey, path::SafePath},
+    services::{files::FilesOptions, links::UrlSigner},
 };
 
 const NOW: i64 = 1_800_000_000;
@@ -306,7 +303,7 @@ async fn hostile_names_are_listed_linked_served_and_deleted() {
     let list = place.files.list(&id("c")).await.expect("a list");
     assert_eq!(list.files.len(), names.len() + 1);
     for entry in list.files.iter().filter(|entry| entry.path != "a.txt") {
-        assert!(!entry.path.chars().any(crate::ports::store::misleads), "{}", entry.path);
+        assert!(!entry.path.chars().any(crate::domain::path::misleads), "{}", entry.path);
         let path = match &entry.path_encoded {
             Some(encoded) => SafePath::from_encoded(encoded),
             None => SafePath::from_text(&entry.path),

@@ -14,9 +14,9 @@ use crate::{
         error::{Code, Failure},
         id::RunId,
         owner::{ConversationKey, Principal},
+        path::{SafePath, decode_component},
         trace::TraceContext,
     },
-    ports::store::{SafePath, decode_component},
 };
 
 /// How many things a page of a list holds, where it is not said.

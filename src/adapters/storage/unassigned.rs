@@ -145,7 +145,7 @@ impl Drop for UnassignedFolder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::store::Owner;
+    use crate::adapters::storage::Owner;
 
     fn store(root: &Path) -> Arc<Store> {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());

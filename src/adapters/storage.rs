@@ -21,7 +21,6 @@ mod delete;
 mod error;
 mod list;
 mod own_disk;
-mod path;
 mod read;
 mod root;
 mod unassigned;
@@ -43,11 +42,12 @@ use rustix::{
     io::Errno,
 };
 
+use crate::domain::path::SafePath;
+
 pub use self::{
     all::{KnownConversation, LastUse},
     delete::Deleted,
     error::StoreError,
-    path::{COMPONENT_BYTES_MAX, COMPONENTS_MAX, PATH_BYTES_MAX, PathError, SafePath, decode_component, misleads},
     root::{RootError, Store},
     unassigned::UnassignedFolder,
     usage::Usage,

@@ -370,7 +370,7 @@ fn as_somebody(test: &str) {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("rights");
     let binary = folder.path().join("tests");
     fs::copy(std::env::current_exe().expect("the tests"), &binary).expect("a copy");
-    let name = format!("ports::store::tests::{test}");
+    let name = format!("adapters::storage::tests::{test}");
     let mut command = std::process::Command::new(binary);
     command.args(["--exact", &name, "--nocapture"]).env("TMPDIR", folder.path()).current_dir(folder.path());
     let output = command.uid(NOBODY).gid(NOBODY).output().expect("it runs");

@@ -8,9 +8,10 @@ use rustix::{
 };
 
 use super::{
-    Change, Conversation, Entry, ListBounds, Listing, Mark, PATH_BYTES_MAX, SafePath, SkipKind, Skipped, StoreError,
-    open_beneath, path::show, usage::Tally,
+    Change, Conversation, Entry, ListBounds, Listing, Mark, SafePath, SkipKind, Skipped, StoreError, open_beneath,
+    usage::Tally,
 };
+use crate::domain::path::{PATH_BYTES_MAX, show};
 
 /// Names looked at in one listing: a fraction of a second of work.
 const VISITS_MAX: usize = 100_000;

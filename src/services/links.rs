@@ -11,8 +11,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use sha2::Sha256;
 use subtle::{Choice, ConstantTimeEq as _};
 
-use super::store::SafePath;
-use crate::domain::owner::ConversationKey;
+use crate::domain::{owner::ConversationKey, path::SafePath};
 
 /// The longest life of a link, in seconds: seven days.
 pub const URL_TTL_S_MAX: i64 = 7 * 24 * 60 * 60;
