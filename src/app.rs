@@ -28,7 +28,7 @@ use crate::{
             docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
             observed::Observed,
         },
-        storage::{Owner, Store, StoreError},
+        storage::{DiskStorage, Owner},
     },
     api::{
         http::{self, HttpParts, guard::Names},
@@ -40,6 +40,7 @@ use crate::{
         engine::{Engine, Probe},
         observer::Observer,
         runner::Catalog,
+        storage::Storage,
     },
     services::{
         admission::Admission,
@@ -122,16 +123,11 @@ pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartEr
     Ok((engine, probe))
 }
 
-/// Takes away what an earlier process left. What takes long is deleted later, behind the back of the start.
-async fn leftovers(store: &Arc<Store>) {
-    let report = |result: Result<(), StoreError>| {
-        if let Err(error) = result {
-            warn!(%error, "what an earlier process left was not deleted");
-        }
-    };
-    let unassigned = Arc::clone(store);
-    if let Ok(cleared) = tokio::task::spawn_blocking(move || unassigned.clear_unassigned()).await {
-        report(cleared);
+/// Removes what an earlier process left. What takes long is deleted in the background.
+async fn leftovers(store: &Arc<dyn Storage>) {
+    let store = Arc::clone(store);
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || store.recover()).await {
+        warn!(%error, "what an earlier process left was not deleted");
     }
 }
 
@@ -142,7 +138,7 @@ impl App {
     /// When the root folder or the engine cannot be used.
     pub async fn build(config: &Config) -> Result<Self, StartError> {
         let owner = Owner { uid: config.engine.runner_uid, gid: config.engine.runner_uid };
-        let mut store = Store::open(&config.root, owner)?;
+        let mut store = DiskStorage::at(&config.root, owner)?;
         if config.quota.hard {
             store = store.with_own_disks(&own_disk(config))?;
         }
@@ -166,7 +162,7 @@ impl App {
     /// When the engine does not list its sandboxes or images.
     pub async fn assemble(
         config: &Config,
-        store: Arc<Store>,
+        store: Arc<dyn Storage>,
         engine: Arc<dyn Engine>,
         probe: Probe,
     ) -> Result<Self, StartError> {
@@ -191,7 +187,6 @@ impl App {
         let base_url = config.public_base_url.to_string();
         let signer = Arc::new(UrlSigner::new(&secrets, base_url.trim_end_matches('/')));
         let files = Arc::new(Files::new(Arc::clone(&store), signer, clock.clone(), options::files(config)));
-        files.trash().empty();
         let standbys = Standbys::start(
             StandbyParts {
                 engine: Arc::clone(&engine),
@@ -315,8 +310,7 @@ impl App {
         self.janitor.drain(DRAIN_MAX).await;
         drop(self.discovery.await);
         drop(self.keeping.await);
-        self.files.trash().stop();
-        self.retention.unmount_all().await;
+        self.files.close().await;
         if let Some(tests) = self.tests {
             drop(tests.await);
         }

@@ -14,4 +14,5 @@ pub mod owner;
 pub mod path;
 #[cfg(test)]
 pub(crate) mod test_scale;
+pub mod text;
 pub mod trace;

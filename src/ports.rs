@@ -6,3 +6,4 @@
 pub mod engine;
 pub mod observer;
 pub mod runner;
+pub mod storage;

@@ -21,4 +21,3 @@ pub mod standby;
 pub(crate) mod started;
 pub mod stats;
 pub mod tokens;
-pub mod trash;

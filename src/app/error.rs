@@ -1,7 +1,7 @@
 //! Why the server does not start.
 
 use crate::{
-    adapters::{engine::docker::ConnectError, storage::StoreError},
+    adapters::{engine::docker::ConnectError, storage::RootError},
     config::BindAddr,
     ports::engine::EngineError,
 };
@@ -11,7 +11,7 @@ use crate::{
 pub enum StartError {
     /// The root folder cannot be used.
     #[error("SANDBOX_ROOT cannot be used: {0}")]
-    Root(#[from] StoreError),
+    Root(#[from] RootError),
     /// The engine cannot be used.
     #[error(
         "the container engine cannot be used: start it (`systemctl start docker`), or point DOCKER_HOST at it and make \

@@ -7,14 +7,13 @@ use tracing::info;
 
 use super::listen::Limits;
 use crate::{
-    adapters::storage::Usage,
     api::{
         http::{body::Bodies, mcp::McpHttpOptions, piston::PistonParts, v1::V1Parts},
         mcp::McpOptions,
     },
     config::Config,
     domain::id::InstanceId,
-    ports::engine::Probe,
+    ports::{engine::Probe, storage::Usage},
     services::{
         admission::{self, AdmissionOptions},
         conversations::Conversations,

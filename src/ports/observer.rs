@@ -4,12 +4,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::domain::owner::ConversationKey;
 use crate::domain::{
     error::{Code, Failure},
     id::{Language, RequestId, RunId, SandboxId},
     limits::Limits,
     outcome::Outcome,
+    owner::ConversationKey,
+    path::SafePath,
     trace::TraceContext,
 };
 
@@ -103,8 +104,7 @@ pub struct RunFacts<'a> {
 /// A file that a run created or changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileFact<'a> {
-    /// Where, below `/data`, for people.
-    pub path: &'a str,
+    pub path: &'a SafePath,
     /// How long, in bytes.
     pub size: u64,
     /// `created` or `changed`.

@@ -48,7 +48,6 @@ use super::{
     standby::Standbys,
 };
 use crate::{
-    adapters::storage::Store,
     domain::{
         clock::Clock,
         error::{Code, Failure},
@@ -62,6 +61,7 @@ use crate::{
         engine::Engine,
         observer::Observer,
         runner::{Catalog, Runner},
+        storage::Storage,
     },
 };
 
@@ -89,7 +89,7 @@ pub struct ExecutionParts {
     /// The runners known now.
     pub catalog: Arc<Catalog>,
     /// Conversations on disk.
-    pub store: Arc<Store>,
+    pub store: Arc<dyn Storage>,
     /// Names and links files.
     pub files: Arc<Files>,
     /// Ends what nobody holds.

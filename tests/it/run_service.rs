@@ -113,7 +113,7 @@ async fn leaving_does_what_the_policy_says() {
 async fn nobody_sees_the_runs_of_another() {
     let server = FakeServer::start().await;
     let runs = &server.mcp.runs;
-    let other = Principal::named("other");
+    let other = "other".parse::<Principal>().expect("a principal");
     let handle = begin(runs, "mine", "print secret");
     handle.finished().await.expect("a report");
     let mut feed = runs.feed(&other);

@@ -1,90 +1,64 @@
-//! Folders that are mounted before it is known whose they are.
+//! Folders that are mounted before it is known whose they are, and the languages that they are made for.
 //!
 //! A bind mount follows the folder and not its name, so a folder that is renamed to be a conversation's stays `/data` of
-//! the sandbox that has it (tried on Docker 20.10 with ext4; [`Store::create_unassigned`] promises nothing more than the
-//! rename).
+//! the sandbox that has it (tried on Docker 20.10 with ext4; this module promises nothing more than the rename).
 
-use std::{path::Path, path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use rustix::{
-    fs::{AtFlags, Dir, Mode, OFlags},
+    fs::{Dir, Mode, OFlags},
     io::Errno,
 };
+use tracing::debug;
 
-use super::{Conversation, Store, StoreError, fresh_name};
-use crate::domain::id::Language;
-use crate::domain::owner::ConversationKey;
+use super::{ConversationFolder, DiskStorage, StorageError, UnassignedFolder, failed, fresh_name, root::discard};
+use crate::domain::{id::Language, owner::ConversationKey};
 
 /// Where the languages in use are written down.
 const LANGUAGES: &str = ".languages";
 
-/// A folder that belongs to no conversation. Dropping it takes the empty folder away.
 #[derive(Debug)]
-pub struct UnassignedFolder {
-    store: Arc<Store>,
+pub(super) struct Unassigned {
+    storage: Arc<DiskStorage>,
     name: String,
     data_dir: PathBuf,
     assigned: bool,
 }
 
-impl Store {
-    /// A new, empty folder.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSpace`] on a full disk, [`StoreError::Io`] otherwise.
-    pub fn create_unassigned(self: &Arc<Self>) -> Result<UnassignedFolder, StoreError> {
-        let name = fresh_name();
-        // From here on it is taken away where it is not made.
-        let mut folder = UnassignedFolder { store: Arc::clone(self), name, data_dir: PathBuf::new(), assigned: false };
-        folder.data_dir = self.try_create_unassigned(&folder.name).map_err(|errno| StoreError::new("create", errno))?;
-        Ok(folder)
-    }
-
-    fn try_create_unassigned(&self, name: &str) -> Result<PathBuf, Errno> {
-        if let Some(disks) = &self.own_disks {
-            self.make_with_disk(disks, name)?;
+impl DiskStorage {
+    pub(super) fn try_create_unassigned(self: Arc<Self>) -> Result<Unassigned, Errno> {
+        // From here on it is removed where it cannot be made whole.
+        let mut made = Unassigned { storage: self, name: fresh_name(), data_dir: PathBuf::new(), assigned: false };
+        let Unassigned { storage, name, .. } = &made;
+        if let Some(disks) = &storage.own_disks {
+            storage.make_with_disk(disks, name)?;
         }
-        Ok(self.make(&self.unassigned, name, &self.unassigned_path().join(name))?.data_dir)
+        let folder = storage.make(&storage.unassigned, name, &storage.unassigned_path().join(name))?;
+        made.data_dir = folder.data_dir;
+        Ok(made)
     }
 
-    /// Takes away what an earlier process with this identity left: at once nothing is there any more, and
-    /// [`Store::empty_trash`] deletes it. To be called before the first folder is made.
-    ///
-    /// # Errors
-    /// [`StoreError`] with the first folder that could not be taken away.
-    pub fn clear_unassigned(&self) -> Result<(), StoreError> {
-        self.try_clear_unassigned().map_err(|errno| StoreError::new("delete", errno))
-    }
-
-    fn try_clear_unassigned(&self) -> Result<(), Errno> {
-        for entry in Dir::read_from(&self.unassigned)? {
+    /// At once nothing is there any more; what was there is deleted in the background.
+    pub(super) fn clear_unassigned(&self) -> Result<(), Errno> {
+        for entry in Dir::read_from(&*self.unassigned)? {
             let entry = entry?;
             let name = entry.file_name();
-            if name.to_bytes() == b"." || name.to_bytes() == b".." {
-                continue;
+            if name.to_bytes() != b"." && name.to_bytes() != b".." {
+                rustix::fs::renameat(&*self.unassigned, name, &*self.trash, fresh_name())?;
             }
-            rustix::fs::renameat(&self.unassigned, name, &self.trash, fresh_name())?;
         }
+        self.background.empty(&self.trash);
         Ok(())
     }
-}
 
-impl Store {
-    /// Writes down which languages are in use, for the next start.
-    ///
-    /// # Errors
-    /// [`StoreError`] when it cannot be written.
-    pub fn remember_languages(&self, languages: &[String]) -> Result<(), StoreError> {
+    pub(super) fn try_remember(&self, languages: &[String]) -> Result<(), Errno> {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.root, LANGUAGES, flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|errno| StoreError::new("write", errno))?;
+        let file = rustix::fs::openat(&self.root, LANGUAGES, flags, Mode::RUSR | Mode::WUSR)?;
         // Torn by a crash it holds fewer names, or one that is none: neither does harm.
-        let text = languages.join("\n");
-        rustix::io::write(&file, text.as_bytes()).map(drop).map_err(|errno| StoreError::new("write", errno))
+        rustix::io::write(&file, languages.join("\n").as_bytes()).map(drop)
     }
 
-    /// The languages that were in use; none where that is not known.
-    pub fn recall_languages(&self) -> Vec<Language> {
+    pub(super) fn recall(&self) -> Vec<Language> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let mut text = [0; 4096];
         let read = rustix::fs::openat(&self.root, LANGUAGES, flags, Mode::empty())
@@ -95,91 +69,96 @@ impl Store {
     }
 }
 
-impl UnassignedFolder {
-    /// Whether it is a conversation's by now.
-    pub fn is_assigned(&self) -> bool {
+impl UnassignedFolder for Unassigned {
+    fn is_assigned(&self) -> bool {
         self.assigned
     }
 
-    /// The folder that becomes `/data`.
-    pub fn data_dir(&self) -> &Path {
-        &self.data_dir
+    fn data_dir(&self) -> PathBuf {
+        self.data_dir.clone()
     }
 
-    /// Makes the folder a conversation's. `None`, and the folder stays unassigned, when the conversation has one already.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`] when the system refuses.
-    pub fn assign(&mut self, id: &ConversationKey) -> Result<Option<Conversation>, StoreError> {
-        let store = &self.store;
-        self.assigned = store.name(&self.name, id).map_err(|errno| StoreError::new("assign", errno))?;
+    fn assign(&mut self, key: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError> {
+        self.assigned = self.storage.name(&self.name, key).map_err(failed("assign"))?;
         if !self.assigned {
             return Ok(None);
         }
-        let conversation = store.enter(id);
-        conversation.map(Some).map_err(|errno| StoreError::new("assign", errno))
+        Ok(Some(Box::new(self.storage.enter(key).map_err(failed("assign"))?)))
     }
 }
 
-impl Drop for UnassignedFolder {
+impl Drop for Unassigned {
     fn drop(&mut self) {
         if self.assigned {
             return;
         }
-        if self.store.own_disks.is_some() {
-            return self.store.discard(&self.name);
-        }
-        // Two quick calls on a folder that nothing was written to. What a program did write, the next start takes away.
-        if let Ok(dir) = super::root::own_folder(&self.store.unassigned, &self.name) {
-            let emptied = rustix::fs::unlinkat(&dir, "files", AtFlags::REMOVEDIR);
-            if emptied
-                .and_then(|()| rustix::fs::unlinkat(&self.store.unassigned, &self.name, AtFlags::REMOVEDIR))
-                .is_err()
-            {
-                tracing::debug!("an unassigned folder is left to the next start");
+        let DiskStorage { unassigned, trash, background, .. } = &*self.storage;
+        let (unassigned, trash, own) = (Arc::clone(unassigned), Arc::clone(trash), background.clone());
+        let name = std::mem::take(&mut self.name);
+        background.post(move || {
+            if let Err(errno) = discard(&unassigned, &trash, &name, &own) {
+                debug!(%errno, "an unassigned folder is left to the next start");
             }
-        }
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapters::storage::Owner;
+    use crate::{adapters::storage::Owner, ports::storage::Storage as _};
 
-    fn store(root: &Path) -> Arc<Store> {
+    fn storage(root: &std::path::Path) -> Arc<DiskStorage> {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        Arc::new(Store::open(root, Owner { uid, gid }).expect("a store"))
+        Arc::new(DiskStorage::at(root, Owner { uid, gid }).expect("a root"))
     }
 
     #[test]
-    fn a_folder_is_adopted_once_and_never_over_another() {
+    fn assign_moves_a_folder_once_and_never_over_another() {
         let root = tempfile::tempdir().expect("a folder");
-        let store = store(root.path());
-        let id: ConversationKey = "new".parse().expect("an id");
-        let mut folder = store.create_unassigned().expect("a folder");
+        let storage = storage(root.path());
+        let key: ConversationKey = "new".parse().expect("a key");
+        let mut folder = Arc::clone(&storage).create_unassigned().expect("a folder");
         std::fs::write(folder.data_dir().join("x"), "1").expect("written");
-        let assigned = folder.assign(&id).expect("renamed").expect("nobody was there");
+        let assigned = folder.assign(&key).expect("renamed").expect("the conversation is new");
         assert_eq!(std::fs::read_to_string(assigned.data_dir().join("x")).expect("the file"), "1");
         drop(folder);
-        let mut other = store.create_unassigned().expect("a folder");
-        assert!(other.assign(&id).expect("answered").is_none());
+        let mut other = Arc::clone(&storage).create_unassigned().expect("a folder");
+        assert!(other.assign(&key).expect("answered").is_none());
         assert_eq!(std::fs::read_to_string(root.path().join("new/files/x")).expect("the file"), "1");
-        let unassigned = other.data_dir().to_owned();
+        let unassigned = other.data_dir();
+        std::fs::write(unassigned.join("x"), "1").expect("written");
         drop(other);
+        storage.drain();
         assert!(!unassigned.exists() && root.path().join("new/files/x").exists());
+        assert_eq!(std::fs::read_dir(root.path().join(".trash")).expect("a folder").count(), 0);
+    }
+
+    /// What is in the way of the removal must not be in the way of the thread that drops the folder.
+    #[test]
+    fn drop_posts_the_removal_and_does_not_wait() {
+        let root = tempfile::tempdir().expect("a folder");
+        let storage = storage(root.path());
+        let folder = Arc::clone(&storage).create_unassigned().expect("a folder");
+        let left = folder.data_dir();
+        let (go_on, blocked) = std::sync::mpsc::channel::<()>();
+        storage.background.post(move || blocked.recv().unwrap_or_default());
+        drop(folder);
+        assert!(left.exists(), "the removal waits for its turn");
+        drop(go_on);
+        storage.drain();
+        assert!(!left.exists());
     }
 
     #[test]
-    fn what_an_earlier_process_left_is_cleared() {
+    fn recover_removes_what_an_earlier_process_left() {
         let root = tempfile::tempdir().expect("a folder");
-        let store = store(root.path());
-        let folder = store.create_unassigned().expect("a folder");
-        let left = folder.data_dir().to_owned();
-        std::fs::write(left.join("x"), "1").expect("written");
-        drop(folder);
-        assert!(left.exists(), "a folder with files in it is not taken away by a drop");
-        store.clear_unassigned().expect("cleared");
-        assert!(!left.exists());
+        let storage = storage(root.path());
+        let left = Arc::clone(&storage).create_unassigned().expect("a folder");
+        std::fs::write(left.data_dir().join("x"), "1").expect("written");
+        let data_dir = left.data_dir();
+        std::mem::forget(left);
+        storage.recover().expect("cleared");
+        assert!(!data_dir.exists());
     }
 }

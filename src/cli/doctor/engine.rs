@@ -6,12 +6,12 @@ use tokio::time::timeout;
 
 use super::finding::{Findings, Level};
 use crate::{
-    adapters::storage::Store,
     app::{App, StartError},
     config::Config,
     ports::{
         engine::{Engine, Probe},
         runner::{Protocol, Runner},
+        storage::Storage,
     },
     services::isolation::{Tested, Trial},
 };
@@ -22,7 +22,7 @@ const TEST_MAX: Duration = Duration::from_mins(1);
 /// Everything that needs the engine.
 pub(super) async fn check(
     config: &Config,
-    store: Option<Arc<Store>>,
+    store: Option<Arc<dyn Storage>>,
     found: Result<(Arc<dyn Engine>, Probe), StartError>,
     findings: &mut Findings,
 ) {
@@ -81,7 +81,13 @@ async fn runners(engine: &dyn Engine, findings: &mut Findings) -> bool {
 }
 
 /// Starts what a server starts, without what it would keep running, and asks it.
-async fn isolation(config: &Config, store: Arc<Store>, engine: Arc<dyn Engine>, probe: Probe, findings: &mut Findings) {
+async fn isolation(
+    config: &Config,
+    store: Arc<dyn Storage>,
+    engine: Arc<dyn Engine>,
+    probe: Probe,
+    findings: &mut Findings,
+) {
     let mut quiet = config.clone();
     quiet.standby.total_max = 0;
     quiet.audit.file.clear();

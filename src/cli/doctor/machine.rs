@@ -8,11 +8,12 @@ use super::finding::Findings;
 use crate::{
     adapters::{
         audit::Audit,
-        storage::{Owner, Store},
+        storage::{DiskStorage, Owner},
         traces,
     },
     app,
     config::{BindAddr, Config},
+    ports::storage::Storage,
 };
 
 /// Below this nothing can be relied on, in bytes.
@@ -30,10 +31,10 @@ const UNFIT: [(u64, &str, &str); 5] = [
 ];
 
 /// The root folder: usable, on what, how full.
-pub(super) fn root(config: &Config, findings: &mut Findings) -> Option<Arc<Store>> {
+pub(super) fn root(config: &Config, findings: &mut Findings) -> Option<Arc<dyn Storage>> {
     let place = config.root.display();
     let owner = Owner { uid: config.engine.runner_uid, gid: config.engine.runner_uid };
-    let store = match Store::open(&config.root, owner) {
+    let store = match DiskStorage::at(&config.root, owner) {
         Ok(store) => store,
         Err(error) => {
             let fix = format!("make {place} a folder that the server's user owns, or set SANDBOX_ROOT to one");
@@ -48,7 +49,7 @@ pub(super) fn root(config: &Config, findings: &mut Findings) -> Option<Arc<Store
 }
 
 /// Conversations can have disks of their own.
-fn own_disks(store: Store, config: &Config, findings: &mut Findings) -> Option<Store> {
+fn own_disks(store: DiskStorage, config: &Config, findings: &mut Findings) -> Option<DiskStorage> {
     match store.with_own_disks(&app::own_disk(config)) {
         Ok(store) => {
             findings.ok("quota", "a disk for a conversation was made, mounted and unmounted");

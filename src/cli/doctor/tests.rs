@@ -12,13 +12,14 @@ use super::{
 use crate::{
     adapters::{
         engine::fake::{FakeEngine, Offered, StartFault},
-        storage::{Owner, Store},
+        storage::{DiskStorage, Owner},
     },
     app::StartError,
     config::{self, Config, Sources},
     ports::{
         engine::{Engine, EngineError, ImageId},
         runner::RunnerImage,
+        storage::Storage,
     },
     services::self_test::inside::HONEST,
 };
@@ -31,9 +32,9 @@ fn config(root: &TempDir, more: &[(&str, &str)]) -> Config {
     config::load(&Sources { environment: pairs.collect(), ..Sources::default() }).expect("settings")
 }
 
-fn store(config: &Config) -> Arc<Store> {
+fn store(config: &Config) -> Arc<dyn Storage> {
     let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
-    Arc::new(Store::open(&config.root, owner).expect("a root"))
+    Arc::new(DiskStorage::at(&config.root, owner).expect("a root"))
 }
 
 /// What is said of an engine.

@@ -23,7 +23,6 @@ use super::{
     verdict,
 };
 use crate::{
-    adapters::storage::{Mark, StoreError, Usage},
     domain::{
         error::Failure,
         event::EventKind,
@@ -35,6 +34,7 @@ use crate::{
     ports::{
         engine::{EngineError, SandboxSpec},
         runner::{Protocol, Runner},
+        storage::{Mark, StorageError, Usage},
     },
     services::{
         admission::{Permit, Position, Ticket},
@@ -214,8 +214,8 @@ impl OneRun {
     async fn prepare(&self) -> Result<(PathBuf, Mark), Failure> {
         let (store, id) = (Arc::clone(&self.inner.parts.store), self.request.conversation.clone());
         let prepared = tokio::task::spawn_blocking(move || {
-            let conversation = store.create_conversation(&id)?;
-            Ok::<_, StoreError>((conversation.data_dir(), conversation.mark()?))
+            let conversation = store.create(&id)?;
+            Ok::<_, StorageError>((conversation.data_dir(), conversation.mark()?))
         });
         match prepared.await {
             Ok(Ok(prepared)) => Ok(prepared),
@@ -273,7 +273,7 @@ impl OneRun {
         match result {
             Ok(report) => {
                 let Outcome { ended, figures, .. } = report.outcome;
-                let wall_ms = u64::try_from(figures.wall.as_millis()).unwrap_or(u64::MAX);
+                let wall_ms = crate::domain::text::ms(figures.wall);
                 info!(%principal, %conversation, %language, ended = ended.word(), ?ended, wall_ms, "run ended");
                 self.log.add(EventKind::Finished(Box::new(report.outcome)));
             }

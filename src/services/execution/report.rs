@@ -33,10 +33,10 @@ pub struct Report {
 /// A file that the run made or changed, as its event tells of it.
 pub(super) fn note(file: &FileEntry) -> FileNote {
     FileNote {
-        path: file.path.clone(),
-        path_encoded: file.path_encoded.clone(),
+        path: file.path.display(),
+        path_encoded: file.path_encoded(),
         size: file.size,
-        media_type: file.media_type.clone(),
+        media_type: file.media_type().to_owned(),
         change: file.change.word(),
         modified_unix_s: file.modified_unix_s,
         url: file.url.clone(),

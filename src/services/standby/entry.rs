@@ -5,9 +5,11 @@ use std::sync::Arc;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
-    adapters::storage::{FolderId, UnassignedFolder},
     domain::{id::Language, owner::ConversationKey},
-    ports::engine::ImageId,
+    ports::{
+        engine::ImageId,
+        storage::{FolderId, UnassignedFolder},
+    },
     services::{janitor::Lease, started::Started},
 };
 
@@ -36,7 +38,7 @@ impl Stage {
 /// For whom it stands by.
 pub(super) enum For {
     /// For a conversation that does not exist yet.
-    Nobody(UnassignedFolder),
+    Nobody(Box<dyn UnassignedFolder>),
     /// For this one.
     Known {
         /// Which.
