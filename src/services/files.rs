@@ -147,7 +147,11 @@ impl Files {
 
     /// Ends the background work of the storage, which the next start goes on with.
     pub async fn close(&self) {
-        drop(self.blocking(|store| Ok(store.close())).await);
+        let closed = self.blocking(|store| {
+            store.close();
+            Ok(())
+        });
+        drop(closed.await);
     }
 
     /// Lists a conversation's files. One that has none has an empty list, whether it was ever used or not.
@@ -305,14 +309,14 @@ impl Files {
         &self,
         step: impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let internal = |_| Failure::new(Code::Internal, "The server could not use its files: its log says why.");
-        let Ok(permit) = Arc::clone(&self.steps).acquire_owned().await else { return Err(internal(())) };
+        let internal = || Failure::new(Code::Internal, "The server could not use its files: its log says why.");
+        let Ok(permit) = Arc::clone(&self.steps).acquire_owned().await else { return Err(internal()) };
         let store = Arc::clone(&self.store);
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             step(store.as_ref())
         });
-        done.await.unwrap_or_else(|_| Err(internal(())))
+        done.await.unwrap_or_else(|_| Err(internal()))
     }
 
     fn url_expires_unix_s(&self) -> i64 {
