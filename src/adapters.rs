@@ -3,4 +3,5 @@
 pub mod audit;
 pub mod engine;
 pub mod metrics;
+pub mod storage;
 pub mod traces;

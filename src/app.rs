@@ -29,7 +29,7 @@ use crate::{
     config::Config,
     ports::{
         engine::{Engine, Probe},
-        store::Store,
+        storage::Storage,
     },
 };
 
@@ -61,7 +61,7 @@ impl App {
     /// When the engine does not list its sandboxes or images, or a file or an address cannot be used.
     pub async fn assemble(
         config: &Config,
-        store: Arc<Store>,
+        store: Arc<dyn Storage>,
         engine: Arc<dyn Engine>,
         probe: Probe,
     ) -> Result<Self, StartError> {

@@ -21,8 +21,9 @@ use crate::{
         clock::{Clock as _, SystemClock},
         id::ConversationId,
         owner::{ConversationKey, Principal},
+        path::SafePath,
     },
-    ports::{runner::Runner, store::SafePath},
+    ports::runner::Runner,
 };
 
 /// A self-hosted code sandbox for AI assistants: runs programs in fresh containers, over MCP.

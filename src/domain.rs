@@ -11,6 +11,8 @@ pub mod id;
 pub mod limits;
 pub mod outcome;
 pub mod owner;
+pub mod path;
 #[cfg(test)]
 pub(crate) mod test_scale;
+pub mod text;
 pub mod trace;

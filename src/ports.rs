@@ -3,9 +3,7 @@
 //!
 //! Ports name no vendor: no Docker, no HTTP, no settings.
 
-pub mod auth;
 pub mod engine;
 pub mod observer;
 pub mod runner;
-pub mod signed_url;
-pub mod store;
+pub mod storage;

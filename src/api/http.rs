@@ -29,8 +29,8 @@ use axum::{Router, middleware, routing::any};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
-    ports::{auth::Tokens, observer::Observer},
-    services::readiness::Readiness,
+    ports::observer::Observer,
+    services::{readiness::Readiness, tokens::Tokens},
 };
 
 /// The parts of the router.

@@ -15,17 +15,16 @@ pub mod run;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::ToSchema;
 
 pub use file::{File, FileListing, FileResult, ImportResult, SkippedResult};
 pub use result::{FiguresResult, OutcomeResult, RunResult};
 
 use crate::{
-    domain::{error::Code, id::RequestId},
+    domain::{error::Code, id::RequestId, text::rfc3339},
     ports::runner::Runner,
     services::{
-        conversations::{ConversationPage, KnownConversation},
+        conversations::{ConversationPage, LastUse},
         runs::Runs,
     },
 };
@@ -134,9 +133,9 @@ impl From<&Runs> for RunnerList {
 
 impl From<&ConversationPage> for ConversationList {
     fn from(page: &ConversationPage) -> Self {
-        let one = |known: &KnownConversation| ConversationResult {
+        let one = |known: &LastUse| ConversationResult {
             conversation_id: known.key.id.to_string(),
-            used_at: rfc3339(known.used_unix_s),
+            used_at: rfc3339(known.unix_s),
         };
         Self {
             conversations: page.conversations.iter().map(one).collect(),
@@ -148,25 +147,5 @@ impl From<&ConversationPage> for ConversationList {
 impl ErrorResult {
     pub fn new(code: Code, message: String, request: RequestId) -> Self {
         Self { error: ErrorBody { code: code.as_str(), message, request_id: request.to_string() } }
-    }
-}
-
-fn rfc3339(unix_s: i64) -> String {
-    let moment = OffsetDateTime::from_unix_timestamp(unix_s).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    moment.format(&Rfc3339).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moments_are_rfc_3339() {
-        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
-        assert_eq!(rfc3339(1_795_253_483), "2026-11-21T09:31:23Z");
-        assert_eq!(rfc3339(-1), "1969-12-31T23:59:59Z");
-        for extreme in [i64::MAX, i64::MIN, 253_402_300_800] {
-            assert!(!rfc3339(extreme).is_empty());
-        }
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! Background::start ── janitor (sweep, rounds) · standbys (refill) · discovery (follow) · retention (rounds)
-//!                   ├─ trash: a blocking step until it is empty
 //!                   └─ metrics: an accept loop, where they have an address of their own
 //! Background::test_isolation ── one task, until the isolation is settled
 //! ```
@@ -15,7 +14,7 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use tracing::warn;
 
 use super::{StartError, listen, options, parts::Parts};
-use crate::{config::Config, ports::store::Store};
+use crate::{config::Config, ports::storage::Storage};
 
 /// How long the janitor may take to destroy the sandboxes that are left at the end.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
@@ -33,8 +32,7 @@ impl Background {
         let metrics = bind_metrics(config).await?;
         parts.janitor.start();
         parts.janitor.reconcile().await?;
-        clear_unassigned(&parts.store).await;
-        parts.files.trash().empty();
+        recover(&parts.store).await;
         parts.standbys.start();
         let stop = || parts.stop.clone();
         let tasks = vec![Arc::clone(&parts.discovery).follow(stop()), Arc::clone(&parts.retention).start(stop())];
@@ -60,15 +58,14 @@ impl Background {
         for task in self.tasks {
             drop(task.await);
         }
-        parts.files.trash().stop();
-        parts.retention.unmount_all().await;
+        parts.files.close().await;
     }
 }
 
-/// Deletes the unassigned folders of an earlier process.
-async fn clear_unassigned(store: &Arc<Store>) {
+/// Removes what an earlier process left; what takes long is deleted in the background.
+async fn recover(store: &Arc<dyn Storage>) {
     let store = Arc::clone(store);
-    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || store.clear_unassigned()).await {
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || store.recover()).await {
         warn!(%error, "folders that an earlier process left were not deleted");
     }
 }

@@ -1,16 +1,16 @@
 //! Why the server does not start.
 
 use crate::{
-    adapters::engine::docker::ConnectError,
+    adapters::{engine::docker::ConnectError, storage::RootError},
     config::BindAddr,
-    ports::{engine::EngineError, store::StoreError},
+    ports::engine::EngineError,
 };
 
 /// Why the server does not start: one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("SANDBOX_ROOT cannot be used: {0}")]
-    Root(#[from] StoreError),
+    Root(#[from] RootError),
     #[error(
         "the container engine cannot be used: start it (`systemctl start docker`), or point DOCKER_HOST at it and make \
          sure that this user may use its socket"

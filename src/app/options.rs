@@ -13,7 +13,7 @@ use crate::{
     },
     config::Config,
     domain::id::InstanceId,
-    ports::{engine::Probe, store::Usage},
+    ports::{engine::Probe, storage::Usage},
     services::{
         admission::{self, AdmissionOptions},
         conversations::Conversations,

@@ -13,6 +13,7 @@ use crate::{
         docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
         observed::Observed,
     },
+    adapters::storage::{DiskStorage, Owner},
     api::{
         http::{self, HttpParts, guard::Names},
         mcp::McpParts,
@@ -20,12 +21,10 @@ use crate::{
     config::Config,
     domain::{clock::SystemClock, id::InstanceId},
     ports::{
-        auth::Tokens,
         engine::{Engine, Probe},
         observer::Observer,
         runner::Catalog,
-        signed_url::UrlSigner,
-        store::{Owner, Store},
+        storage::Storage,
     },
     services::{
         admission::Admission,
@@ -33,12 +32,14 @@ use crate::{
         files::Files,
         isolation::IsolationState,
         janitor::Janitor,
+        links::UrlSigner,
         readiness::Readiness,
         retention::Retention,
         runs::{Runs, RunsParts},
         self_test::{SelfTest, SelfTestParts},
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
+        tokens::Tokens,
     },
 };
 
@@ -47,7 +48,7 @@ const OWN_KERNELS: [&str; 3] = ["runsc", "gvisor", "kata"];
 
 /// Every part of the server.
 pub struct Parts {
-    pub store: Arc<Store>,
+    pub store: Arc<dyn Storage>,
     pub runs: Runs,
     pub files: Arc<Files>,
     pub janitor: Janitor,
@@ -96,9 +97,9 @@ pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartEr
 ///
 /// # Errors
 /// When the folder, or a disk of a conversation's own, cannot be used.
-pub(super) fn store(config: &Config) -> Result<Arc<Store>, StartError> {
+pub(super) fn store(config: &Config) -> Result<Arc<dyn Storage>, StartError> {
     let owner = Owner { uid: config.engine.runner_uid, gid: config.engine.runner_uid };
-    let store = Store::open(&config.root, owner)?;
+    let store = DiskStorage::at(&config.root, owner)?;
     let store = if config.quota.hard { store.with_own_disks(&options::own_disk(config))? } else { store };
     Ok(Arc::new(store))
 }
@@ -110,7 +111,7 @@ impl Parts {
     /// When the engine does not list its images.
     pub async fn unobserved(
         config: &Config,
-        store: Arc<Store>,
+        store: Arc<dyn Storage>,
         engine: Arc<dyn Engine>,
         probe: &Probe,
     ) -> Result<Self, StartError> {
@@ -123,7 +124,7 @@ impl Parts {
     /// When the engine does not list its images.
     pub(super) async fn build(
         config: &Config,
-        store: Arc<Store>,
+        store: Arc<dyn Storage>,
         engine: Arc<dyn Engine>,
         probe: &Probe,
         observability: &Observability,

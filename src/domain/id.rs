@@ -33,6 +33,9 @@ pub enum IdError {
         /// The alphabet, for people.
         allowed: &'static str,
     },
+    /// A name that the server uses itself.
+    #[error("it is reserved: give another one")]
+    Reserved,
 }
 
 /// The owner of files across runs: 1 to 128 characters of `A-Z a-z 0-9 . _ -`, the first a letter or digit.
@@ -99,7 +102,7 @@ impl fmt::Display for Language {
     }
 }
 
-fn check(text: &str, max: usize, allowed: &'static str, fits: impl Fn(u8) -> bool) -> Result<(), IdError> {
+pub(super) fn check(text: &str, max: usize, allowed: &'static str, fits: impl Fn(u8) -> bool) -> Result<(), IdError> {
     let bytes = text.as_bytes();
     let first = *bytes.first().ok_or(IdError::Empty { max })?;
     // The alphabets are ASCII, so a text that passes has as many characters as bytes.

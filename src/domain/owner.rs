@@ -1,8 +1,11 @@
-//! Who asks and who owns: the principal of a request, and the key of a conversation.
+//! The principal of a request, who owns conversations, and the key of a conversation.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use super::id::{ConversationId, IdError};
+use super::id::{ConversationId, IdError, check};
+
+/// The longest name of an owner, in characters.
+pub const OWNER_CHARS_MAX: usize = 64;
 
 /// The owner of the configured `MCP_API_TOKEN`. Its folders lie at the top of the root.
 const DEFAULT: &str = "default";
@@ -10,26 +13,22 @@ const DEFAULT: &str = "default";
 /// The server itself, when it tests the engine's isolation.
 const SELF_TEST: &str = "self-test";
 
-/// Who asks, and whose conversations are meant. Cheap to clone.
+/// An owner of conversations: 1 to 64 characters of `A-Z a-z 0-9 . _ -`, the first a letter or digit, so that the name is
+/// one plain folder name. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Principal(Arc<str>);
 
 impl Default for Principal {
     /// The holder of the configured token, and the user who started a process in `stdio` mode.
     fn default() -> Self {
-        Self::named(DEFAULT)
+        Self(DEFAULT.into())
     }
 }
 
 impl Principal {
-    /// A principal by its name.
-    pub fn named(name: &str) -> Self {
-        Self(name.into())
-    }
-
     /// The server itself, when it tests the engine's isolation.
     pub fn self_test() -> Self {
-        Self::named(SELF_TEST)
+        Self(SELF_TEST.into())
     }
 
     /// Whether this is the owner of the configured token.
@@ -45,6 +44,18 @@ impl Principal {
     /// Its name, for logs and folder names.
     pub fn name(&self) -> &str {
         &self.0
+    }
+}
+
+impl FromStr for Principal {
+    type Err = IdError;
+
+    /// The server's own name is refused: no token may stand for the server.
+    fn from_str(name: &str) -> Result<Self, IdError> {
+        check(name, OWNER_CHARS_MAX, "A-Z a-z 0-9 . _ -", |b| {
+            b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')
+        })?;
+        if name == SELF_TEST { Err(IdError::Reserved) } else { Ok(Self(name.into())) }
     }
 }
 
@@ -77,11 +88,40 @@ impl fmt::Display for ConversationKey {
 impl FromStr for ConversationKey {
     type Err = IdError;
 
-    /// Reads what [`Display`](fmt::Display) writes. Where it came from vouches for the owner's name: a signature does.
+    /// Reads what [`Display`](fmt::Display) writes; the default owner has no other form.
     fn from_str(text: &str) -> Result<Self, IdError> {
         match text.strip_prefix('@').and_then(|rest| rest.split_once('/')) {
-            Some((owner, id)) => Ok(Self::new(Principal::named(owner), id.parse()?)),
+            Some((DEFAULT, _)) => Err(IdError::Reserved),
+            Some((owner, id)) => Ok(Self::new(owner.parse()?, id.parse()?)),
             None => Ok(Self::new(Principal::default(), text.parse()?)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owner_names_are_plain_folder_names() {
+        for good in ["a", "default", "A.b_c-d", "0", &"x".repeat(64)] {
+            assert_eq!(good.parse::<Principal>().map(|owner| owner.name().to_owned()), Ok(good.to_owned()));
+        }
+        let long = "x".repeat(65);
+        for bad in ["", ".", "..", "@a", "-a", "a/b", "a\0", "a b", "\u{e4}", "self-test", &long] {
+            assert!(bad.parse::<Principal>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn keys_have_one_form_each() {
+        for text in ["c", "@other/c"] {
+            assert_eq!(text.parse::<ConversationKey>().map(|key| key.to_string()), Ok(text.to_owned()));
+        }
+        for bad in
+            ["@default/c", "@self-test/c", "@/c", "@other", "@other/", "@other/../c", "@../c", "other/c", "@a/@b/c"]
+        {
+            assert!(bad.parse::<ConversationKey>().is_err(), "{bad:?}");
         }
     }
 }

@@ -4,12 +4,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::domain::owner::ConversationKey;
 use crate::domain::{
     error::{Code, Failure},
     id::{Language, RequestId, RunId, SandboxId},
     limits::Limits,
     outcome::Outcome,
+    owner::ConversationKey,
+    path::SafePath,
     trace::TraceContext,
 };
 
@@ -88,8 +89,7 @@ pub struct RunFacts<'a> {
 /// A file that a run created or changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileFact<'a> {
-    /// Below `/data`, for display.
-    pub path: &'a str,
+    pub path: &'a SafePath,
     pub size: u64,
     /// `created` or `changed`.
     pub change: &'static str,

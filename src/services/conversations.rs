@@ -11,7 +11,7 @@ use crate::domain::{
     id::ConversationId,
     owner::{ConversationKey, Principal},
 };
-pub use crate::ports::store::KnownConversation;
+pub use crate::ports::storage::LastUse;
 
 /// The service.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub struct Conversations {
 #[derive(Debug, Clone)]
 pub struct ConversationPage {
     /// In the order of their names.
-    pub conversations: Vec<KnownConversation>,
+    pub conversations: Vec<LastUse>,
     /// Where the next page begins, when there is more.
     pub after: Option<ConversationId>,
 }
@@ -49,7 +49,7 @@ impl Conversations {
         // One more than requested shows whether there is another page.
         let owner = who.clone();
         let known =
-            self.files.blocking(move |store| store.conversations(&owner, after.as_ref(), limit.saturating_add(1)));
+            self.files.blocking(move |store| Ok(store.list(&owner, after.as_ref(), limit.saturating_add(1))?));
         let mut conversations = known.await?;
         let more = conversations.len() > limit;
         conversations.truncate(limit);

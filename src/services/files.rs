@@ -1,8 +1,7 @@
 //! What clients do with a conversation's files: list, read, write, delete, and download by link.
 //!
-//! Owns the ceilings on one answer and how long a link lives. Knows no HTTP and no settings. The store's work is
-//! blocking, so it runs on blocking threads, a bounded number at a time; a caller that goes away leaves its step to end
-//! by itself.
+//! Owns the ceilings on one answer and the lifetime of a link. Knows no HTTP and no settings. Storage blocks, so its steps
+//! run on blocking threads, a bounded number at a time; a step of a caller that goes away ends by itself.
 
 mod archive;
 mod media;
@@ -19,23 +18,21 @@ use tracing::{debug, error};
 pub use self::{
     archive::{ARCHIVE_ENTRIES_MAX, Archive, Imported},
     media::{OCTET_STREAM, media_type},
-    signed::{Content, Download, SignedLink},
+    signed::{Content, Download},
 };
 use super::{
+    links::{URL_TTL_S_MAX, UrlSigner},
     quota::{Quota, QuotaOptions},
-    trash::Trash,
 };
-pub use crate::ports::store::Change;
+pub use crate::ports::storage::Change;
 use crate::{
     domain::{
         clock::Clock,
         error::{Code, Failure},
         owner::ConversationKey,
+        path::SafePath,
     },
-    ports::{
-        signed_url::{URL_TTL_S_MAX, UrlSigner},
-        store::{Conversation, Deleted, Entry, ListBounds, Mark, SafePath, Store, StoreError, Usage},
-    },
+    ports::storage::{ConversationFolder, Entry, ListBounds, Listing, Mark, Skipped, Storage, StorageError, Usage},
 };
 
 /// Steps on disk at the same time: enough to keep a disk busy, few enough to leave threads and descriptors to others.
@@ -74,59 +71,48 @@ impl Default for FilesOptions {
     }
 }
 
-/// A file as clients see it.
+/// A file with a link that downloads it without a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
-    /// Where, below `/data`, for people: see [`SafePath::display`].
-    pub path: String,
-    /// Where, percent-encoded; only when `path` had to be escaped and so does not lead back to the file.
-    pub path_encoded: Option<String>,
-    /// How long, in bytes.
+    pub path: SafePath,
     pub size: u64,
-    /// What its name claims it to be.
-    pub media_type: String,
-    /// What became of it in this run; [`Change::Unchanged`] in a plain listing.
+    /// [`Change::Unchanged`] in a plain listing.
     pub change: Change,
-    /// When its bytes were last changed, in seconds since the Unix epoch, as the file itself says.
     pub modified_unix_s: i64,
-    /// A link that downloads it without a token.
     pub url: String,
-    /// Until when the link is good, in seconds since the Unix epoch.
     pub url_expires_unix_s: i64,
 }
 
-/// Something in a conversation's folder that is no plain file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Skipped {
-    /// Where, for people.
-    pub path: String,
-    /// One word: `link`, `pipe`, `socket`, `device`, `unreadable`, `too_deep`.
-    pub kind: &'static str,
+impl FileEntry {
+    /// The path, percent-encoded, when its form for people does not lead back to the file.
+    pub fn path_encoded(&self) -> Option<String> {
+        self.path.needs_encoding().then(|| self.path.to_encoded())
+    }
+
+    /// What its name claims it to be.
+    pub fn media_type(&self) -> &'static str {
+        media_type(self.path.name())
+    }
 }
 
-/// A conversation's files.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FileList {
     /// Created and changed files first, each group in the order of paths.
     pub files: Vec<FileEntry>,
-    /// Created and changed files, those too that one answer does not hold.
+    /// Created and changed files, including those that one answer does not hold.
     pub changed: u64,
     /// There are more than one answer holds.
     pub truncated: bool,
-    /// What is there and is no plain file.
     pub skipped: Vec<Skipped>,
 }
 
 /// A part of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileContent {
-    /// Where, for people.
-    pub path: String,
-    /// How long the whole file is, in bytes.
+    pub path: SafePath,
+    /// Of the whole file.
     pub size: u64,
-    /// What its name claims it to be.
-    pub media_type: String,
-    /// The bytes from the offset that was asked for.
+    /// From the offset in the request on.
     pub bytes: Bytes,
     /// The file goes on after these bytes.
     pub truncated: bool,
@@ -134,13 +120,12 @@ pub struct FileContent {
 
 /// The files of all conversations, as clients may use them.
 pub struct Files {
-    store: Arc<Store>,
+    store: Arc<dyn Storage>,
     signer: Arc<UrlSigner>,
     clock: Arc<dyn Clock>,
     options: FilesOptions,
     steps: Arc<Semaphore>,
     quota: Arc<Quota>,
-    trash: Trash,
 }
 
 impl std::fmt::Debug for Files {
@@ -151,20 +136,22 @@ impl std::fmt::Debug for Files {
 
 impl Files {
     /// The service over a store.
-    pub fn new(store: Arc<Store>, signer: Arc<UrlSigner>, clock: Arc<dyn Clock>, options: FilesOptions) -> Self {
+    pub fn new(store: Arc<dyn Storage>, signer: Arc<UrlSigner>, clock: Arc<dyn Clock>, options: FilesOptions) -> Self {
         let quota = Arc::new(Quota::new(Arc::clone(&store), options.quota));
-        let trash = Trash::new(Arc::clone(&store));
-        Self { store, signer, clock, options, steps: Arc::new(Semaphore::new(STEPS_MAX)), quota, trash }
+        Self { store, signer, clock, options, steps: Arc::new(Semaphore::new(STEPS_MAX)), quota }
     }
 
-    /// What conversations may take on disk.
     pub(super) fn quota(&self) -> &Arc<Quota> {
         &self.quota
     }
 
-    /// Deletes what takes long.
-    pub fn trash(&self) -> &Trash {
-        &self.trash
+    /// Ends the background work of the storage, which the next start goes on with.
+    pub async fn close(&self) {
+        let closed = self.blocking(|store| {
+            store.close();
+            Ok(())
+        });
+        drop(closed.await);
     }
 
     /// Lists a conversation's files. One that has none has an empty list, whether it was ever used or not.
@@ -187,19 +174,14 @@ impl Files {
     async fn listing(&self, conversation: &ConversationKey, since: Option<Mark>) -> Result<FileList, Failure> {
         let bounds = ListBounds { entries_max: self.options.entries_max, depth_max: self.options.depth_max };
         let id = conversation.clone();
-        let listed = self.blocking(move |store| match store.open_conversation(&id)? {
-            Some(there) => there.list(bounds, since).map(Some),
-            None => Ok(None),
-        });
+        let listed =
+            self.blocking(move |store| Ok(store.open(&id)?.map(|there| there.list(bounds, since)).transpose()?));
         let Some(listing) = listed.await? else { return Ok(FileList::default()) };
-        self.quota.measured(conversation, listing.usage);
+        let Listing { entries, changed, truncated, skipped, usage } = listing;
+        self.quota.measured(conversation, usage);
         let expires = self.url_expires_unix_s();
-        Ok(FileList {
-            files: listing.entries.into_iter().map(|entry| self.entry(conversation, entry, expires)).collect(),
-            changed: listing.changed,
-            truncated: listing.truncated,
-            skipped: listing.skipped.into_iter().map(|s| Skipped { path: s.path, kind: s.kind.as_str() }).collect(),
-        })
+        let files = entries.into_iter().map(|entry| self.entry(conversation, entry, expires)).collect();
+        Ok(FileList { files, changed, truncated, skipped })
     }
 
     /// Reads a part of a file: from `offset` (in bytes) as much as one answer holds. An offset at or behind the end gives
@@ -215,10 +197,9 @@ impl Files {
     ) -> Result<FileContent, Failure> {
         debug!(%conversation, "read a file");
         let bytes_max = self.options.read_bytes_max;
-        let (shown, media_type) = (path.display(), media_type(path.name()).to_owned());
-        let path = path.clone();
+        let wanted_path = path.clone();
         let read = self.existing(conversation, move |there| {
-            let opened = there.read(&path)?;
+            let opened = there.read(&wanted_path)?;
             let wanted = opened.size.saturating_sub(offset).min(bytes_max);
             let mut bytes = vec![0; usize::try_from(wanted).unwrap_or(0)];
             let mut filled = 0;
@@ -229,7 +210,7 @@ impl Files {
                     Ok(0) => break,
                     Ok(read) => filled += read,
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                    Err(source) => return Err(StoreError::Io { act: "read", source }),
+                    Err(source) => return Err(StorageError::Io { act: "read", source }),
                 }
             }
             bytes.truncate(filled);
@@ -237,7 +218,7 @@ impl Files {
         });
         let (size, bytes) = read.await?;
         let truncated = offset.saturating_add(bytes.len() as u64) < size;
-        Ok(FileContent { path: shown, size, media_type, bytes, truncated })
+        Ok(FileContent { path: path.clone(), size, bytes, truncated })
     }
 
     /// Writes a whole file, in one step for whoever reads it. The conversation and folders on the way are made.
@@ -258,9 +239,9 @@ impl Files {
                 format!("The file is longer than {bytes_max} bytes: write a shorter one, or let a program make it.");
             return Err(Failure::new(Code::TooLarge, sentence));
         }
-        self.check_capacity(conversation, space(path, Some(bytes.len()))).await?;
-        let (id, path) = (conversation.clone(), path.clone());
-        let entry = self.blocking(move |store| written(store, &id, |there| there.write(&path, &bytes))).await?;
+        let more = space(path, Some(bytes.len()));
+        let path = path.clone();
+        let entry = self.writing(conversation, more, move |there| there.write(&path, &bytes)).await?;
         Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
     }
 
@@ -269,19 +250,33 @@ impl Files {
     /// # Errors
     /// [`Code::QuotaExceeded`], [`Code::NoSpace`]; nothing was touched.
     pub(super) async fn check_capacity(&self, conversation: &ConversationKey, more: Usage) -> Result<(), Failure> {
-        let (id, quota) = (conversation.clone(), Arc::clone(&self.quota));
-        self.blocking(move |_| Ok(quota.reserve(&id, &more))).await?
+        let writer = self.quota.writer(conversation).await;
+        self.blocking(move |_| writer.reserve(&more)).await
     }
 
-    /// Deletes a conversation with all its files. `false` when there was none. Whoever calls holds its turn.
+    /// Writes to a conversation, once there is room for `more`. Other writes to the conversation wait until it is done, so
+    /// that none is measured while another is under way.
+    async fn writing<T: Send + 'static>(
+        &self,
+        conversation: &ConversationKey,
+        more: Usage,
+        write: impl Fn(&dyn ConversationFolder) -> Result<T, StorageError> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let id = conversation.clone();
+        let writer = self.quota.writer(conversation).await;
+        let step = move |store: &dyn Storage| {
+            writer.reserve(&more)?;
+            Ok(written(store, &id, write)?)
+        };
+        self.blocking(step).await
+    }
+
+    /// Deletes a conversation with all its files. `false` when there was none. The caller holds its lock.
     pub(super) async fn remove(&self, conversation: &ConversationKey) -> Result<bool, Failure> {
         let id = conversation.clone();
-        let removed = self.blocking(move |store| store.remove_conversation(&id)).await?;
+        let removed = self.blocking(move |store| Ok(store.remove(&id)?)).await?;
         self.quota.measured(conversation, None);
-        if removed == Some(Deleted::Begun) {
-            self.trash.empty();
-        }
-        Ok(removed.is_some())
+        Ok(removed)
     }
 
     /// Deletes a file, a link (not what it points to) or a folder with all it holds.
@@ -291,48 +286,37 @@ impl Files {
     pub async fn delete(&self, conversation: &ConversationKey, path: &SafePath) -> Result<(), Failure> {
         debug!(%conversation, "delete a file");
         let path = path.clone();
-        if self.existing(conversation, move |there| there.delete(&path)).await? == Deleted::Begun {
-            self.trash.empty();
-        }
-        Ok(())
+        self.existing(conversation, move |there| there.delete(&path)).await
     }
 
     /// A step on a conversation that must be there.
     async fn existing<T: Send + 'static>(
         &self,
         conversation: &ConversationKey,
-        step: impl FnOnce(Conversation) -> Result<T, StoreError> + Send + 'static,
+        step: impl FnOnce(&dyn ConversationFolder) -> Result<T, StorageError> + Send + 'static,
     ) -> Result<T, Failure> {
         let id = conversation.clone();
-        let done = self.blocking(move |store| store.open_conversation(&id)?.map(step).transpose());
+        let done = self.blocking(move |store| Ok(store.open(&id)?.map(|there| step(there.as_ref())).transpose()?));
         done.await?.ok_or_else(|| {
             let sentence = "This conversation has no files yet: run a program or write a file in it first.";
             Failure::new(Code::ConversationNotFound, sentence)
         })
     }
 
-    /// A step on the store, off the async threads. Its turn is held until it has ended, also when nobody waits for it.
+    /// A step on the storage, off the async threads. It counts against [`STEPS_MAX`] until it has ended, also when its
+    /// caller went away.
     pub(super) async fn blocking<T: Send + 'static>(
         &self,
-        step: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+        step: impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let internal = || Failure::new(Code::Internal, "The server could not use its files: its log says why.");
-        let turn = Arc::clone(&self.steps).acquire_owned().await.map_err(|_| internal())?;
+        let Ok(permit) = Arc::clone(&self.steps).acquire_owned().await else { return Err(internal()) };
         let store = Arc::clone(&self.store);
         let done = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            step(&store)
+            let _permit = permit;
+            step(store.as_ref())
         });
-        match done.await {
-            Ok(result) => result.map_err(|error| {
-                let failure = error.failure();
-                if failure.code == Code::Internal {
-                    error!(error = super::janitor::chain(&error), "a step on the files failed");
-                }
-                failure
-            }),
-            Err(_) => Err(internal()),
-        }
+        done.await.unwrap_or_else(|_| Err(internal()))
     }
 
     fn url_expires_unix_s(&self) -> i64 {
@@ -342,36 +326,39 @@ impl Files {
 
     fn entry(&self, conversation: &ConversationKey, entry: Entry, url_expires_unix_s: i64) -> FileEntry {
         let Entry { path, size, modified_unix_s, change } = entry;
-        FileEntry {
-            url: self.signer.mint(conversation, &path, url_expires_unix_s),
-            path_encoded: path.needs_encoding().then(|| path.to_encoded()),
-            media_type: media_type(path.name()).to_owned(),
-            path: path.display(),
-            size,
-            change,
-            modified_unix_s,
-            url_expires_unix_s,
+        let url = self.signer.mint(conversation, &path, url_expires_unix_s);
+        FileEntry { path, size, change, modified_unix_s, url, url_expires_unix_s }
+    }
+}
+
+/// Logs what a client must not read: the error's cause.
+impl From<StorageError> for Failure {
+    fn from(error: StorageError) -> Self {
+        let failure = error.failure();
+        if failure.code == Code::Internal {
+            error!(error = super::janitor::chain(&error), "a step on the files failed");
         }
+        failure
     }
 }
 
 /// Writes to a conversation, made where there is none, and counts as a use of it. One that is deleted meanwhile is made
-/// again: what was told to be written is there.
+/// again.
 fn written<T>(
-    store: &Store,
+    store: &dyn Storage,
     id: &ConversationKey,
-    write: impl Fn(&Conversation) -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
-    /// Somebody who keeps deleting it wins after this many.
+    write: impl Fn(&dyn ConversationFolder) -> Result<T, StorageError>,
+) -> Result<T, StorageError> {
+    /// A client that deletes the conversation this many times loses the file.
     const TRIES: usize = 4;
 
     let mut tries = TRIES;
     loop {
-        let there = store.create_conversation(id)?;
+        let there = store.create(id)?;
         there.mark()?;
-        let done = write(&there)?;
+        let done = write(there.as_ref())?;
         tries -= 1;
-        let still = store.open_conversation(id)?.map(|now| now.identity()).transpose()?;
+        let still = store.open(id)?.map(|now| now.identity()).transpose()?;
         if tries == 0 || still == Some(there.identity()?) {
             return Ok(done);
         }

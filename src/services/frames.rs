@@ -8,6 +8,8 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
+use crate::domain::text;
+
 /// Longest payload of a frame, in bytes.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 const HEAD_BYTES: usize = 5;
@@ -125,8 +127,7 @@ pub(crate) fn request(
     wall: Duration,
     grace: Duration,
 ) -> Bytes {
-    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let config = Config { args, wall_ms: ms(wall), grace_ms: ms(grace) };
+    let config = Config { args, wall_ms: text::ms(wall), grace_ms: text::ms(grace) };
     let config = serde_json::to_vec(&config).unwrap_or_default();
     let mut out = BytesMut::with_capacity(config.len() + program.len() + stdin.len() + 64);
     put(&mut out, CONFIG, &config);

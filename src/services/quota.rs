@@ -1,8 +1,8 @@
-//! What a conversation may take on disk, and what the disk must have left: asked before a run and before each write, and
-//! looked at while a run goes on.
+//! What a conversation may take on disk, and what the disk must have left: checked before a run and before each write, and
+//! measured while a run goes on.
 //!
 //! What a conversation takes is remembered: from the listing after each run, plus what was written since. So a run pays
-//! nothing for it, and nobody is refused before it was measured again. A look at a running program costs at most what a
+//! nothing for it, and a refusal is always preceded by a measurement. A look at a running program costs at most what a
 //! folder of the allowed size costs, and the pause after it grows with that.
 
 use std::{
@@ -11,17 +11,17 @@ use std::{
     time::Duration,
 };
 
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::janitor::chain;
 use crate::{
     domain::{
         error::{Code, Failure},
         outcome::{DiskLimit, mib},
         owner::ConversationKey,
     },
-    ports::store::{Store, StoreError, Usage},
+    ports::storage::{Storage, StorageError, Usage},
 };
 
 /// How long a program runs before its files are looked at, and the shortest pause between two looks.
@@ -53,10 +53,21 @@ impl Default for QuotaOptions {
 /// The quotas of all conversations.
 #[derive(Debug)]
 pub struct Quota {
-    store: Arc<Store>,
+    store: Arc<dyn Storage>,
     options: QuotaOptions,
-    /// What conversations take: measured once, plus what was written since. Nobody is refused for it.
+    /// What conversations take: measured once, plus what was written since. No refusal relies on it.
     known: Mutex<HashMap<ConversationKey, Usage>>,
+    /// One writer at a time for each conversation. An entry is removed by the next writer of any conversation.
+    writing: Mutex<HashMap<ConversationKey, Arc<AsyncMutex<()>>>>,
+}
+
+/// The right to write to a conversation: while it lives, no other client's write is measured or done there. So what one
+/// reservation allowed is on disk before the next one measures.
+#[derive(Debug)]
+pub(super) struct Writer {
+    quota: Arc<Quota>,
+    conversation: ConversationKey,
+    _turn: OwnedMutexGuard<()>,
 }
 
 /// What one look at a running program's files saw.
@@ -67,9 +78,19 @@ struct Look {
 }
 
 impl Quota {
-    /// Nothing is known of any conversation yet.
-    pub fn new(store: Arc<Store>, options: QuotaOptions) -> Self {
-        Self { store, options, known: Mutex::default() }
+    pub fn new(store: Arc<dyn Storage>, options: QuotaOptions) -> Self {
+        Self { store, options, known: Mutex::default(), writing: Mutex::default() }
+    }
+
+    /// Waits for other writers to this conversation.
+    pub(super) async fn writer(self: &Arc<Self>, conversation: &ConversationKey) -> Writer {
+        let lock = {
+            let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            writing.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(writing.entry(conversation.clone()).or_default())
+        };
+        let (quota, conversation) = (Arc::clone(self), conversation.clone());
+        Writer { quota, conversation, _turn: lock.lock_owned().await }
     }
 
     fn ceiling(&self) -> Usage {
@@ -80,8 +101,7 @@ impl Quota {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for so much more where it is known that there is some. Takes no step on disk: what the disk has left is
-    /// answered by the kernel from its memory.
+    /// Reserves so much more where it is known to fit. Does not touch the disk: what it has left the kernel knows.
     pub(super) fn fits_surely(&self, id: &ConversationKey, more: &Usage) -> bool {
         self.disk_has_room(more).is_ok() && self.reserve_known(id, more)
     }
@@ -97,30 +117,9 @@ impl Quota {
         fits
     }
 
-    /// Makes room for so much more, or refuses. Measures where it is not known that it fits. Blocks.
-    ///
-    /// # Errors
-    /// [`Code::QuotaExceeded`], [`Code::NoSpace`] when the disk itself has too little left.
-    pub(super) fn reserve(&self, id: &ConversationKey, more: &Usage) -> Result<(), Failure> {
-        self.disk_has_room(more)?;
-        if self.reserve_known(id, more) {
-            return Ok(());
-        }
-        let there = self.measure(id).map_err(|error| {
-            warn!(%id, error = %chain(&error), "a conversation's files were not measured");
-            error.failure()
-        })?;
-        let after = there.plus(more);
-        if !after.fits(&self.ceiling()) {
-            return Err(self.refusal(&there, &after));
-        }
-        self.known().insert(id.clone(), after);
-        Ok(())
-    }
-
     /// Whether the disk has room for so much more, and what it must have left besides.
     fn disk_has_room(&self, more: &Usage) -> Result<(), Failure> {
-        let free = self.store.free().map_err(|error| error.failure())?;
+        let free = self.store.free()?;
         let min = self.options.free_bytes_min;
         if free.bytes >= more.bytes.saturating_add(min) && free.entries >= FREE_ENTRIES_MIN {
             return Ok(());
@@ -133,8 +132,8 @@ impl Quota {
         ))
     }
 
-    fn measure(&self, id: &ConversationKey) -> Result<Usage, StoreError> {
-        self.store.open_conversation(id)?.map_or(Ok(Usage::default()), |there| there.usage(&self.ceiling()))
+    fn measure(&self, id: &ConversationKey) -> Result<Usage, StorageError> {
+        self.store.open(id)?.map_or(Ok(Usage::default()), |there| there.usage(&self.ceiling()))
     }
 
     fn refusal(&self, there: &Usage, after: &Usage) -> Failure {
@@ -166,11 +165,11 @@ impl Quota {
     }
 
     /// What a conversation takes; measured where it is not known. Blocks.
-    pub(super) fn usage(&self, id: &ConversationKey) -> Result<Usage, StoreError> {
+    pub(super) fn usage(&self, id: &ConversationKey) -> Result<Usage, StorageError> {
         if let Some(usage) = self.known().get(id) {
             return Ok(*usage);
         }
-        // Nobody mounts a disk only to know how much is on it.
+        // A disk is not mounted only to know how much is on it.
         if let Some(bytes) = self.store.resting_bytes(id) {
             return Ok(Usage { bytes, entries: 0 });
         }
@@ -198,7 +197,7 @@ impl Quota {
         }
     }
 
-    fn look(&self, id: &ConversationKey) -> Result<Look, StoreError> {
+    fn look(&self, id: &ConversationKey) -> Result<Look, StorageError> {
         let look = Look { usage: self.measure(id)?, free: self.store.free()? };
         self.measured(id, Some(look.usage));
         Ok(look)
@@ -218,6 +217,27 @@ impl Quota {
         let grew = |before: &Look| now.usage.bytes > before.usage.bytes || now.usage.entries > before.usage.entries;
         let to_blame = before.is_some_and(|before| full(before) || grew(before));
         (full(now) && to_blame).then_some(DiskLimit::Free { min: free_bytes_min })
+    }
+}
+
+impl Writer {
+    /// Reserves so much more, or refuses. Measures where it is not known to fit. Blocks.
+    ///
+    /// # Errors
+    /// [`Code::QuotaExceeded`], [`Code::NoSpace`] when the disk itself has too little left.
+    pub(super) fn reserve(&self, more: &Usage) -> Result<(), Failure> {
+        let Self { quota, conversation, .. } = self;
+        quota.disk_has_room(more)?;
+        if quota.reserve_known(conversation, more) {
+            return Ok(());
+        }
+        let there = quota.measure(conversation)?;
+        let after = there.plus(more);
+        if !after.fits(&quota.ceiling()) {
+            return Err(quota.refusal(&there, &after));
+        }
+        quota.known().insert(conversation.clone(), after);
+        Ok(())
     }
 }
 

@@ -1,5 +1,5 @@
-//! How long conversations are kept: those that nobody uses leave by age, and the ones used longest ago leave while all
-//! together take too much. One that is in use never leaves.
+//! How long conversations are kept: unused ones are deleted by age, and the least recently used ones while all together
+//! take too much. One that is in use is never deleted.
 //!
 //! ```text
 //! Retention::start ── one task: a round at once, then one a minute; ended by `stop`
@@ -7,8 +7,8 @@
 //!
 //! Where conversations have disks of their own, those that were not used lately are unmounted.
 //!
-//! In use is one in which a run goes on, waits or began lately: another process on the same root shows itself only by that. A
-//! sandbox that merely stands by for a conversation does not use it; it notices that its folder went.
+//! A conversation is in use while a run goes on, waits or began lately in it: another process on the same root is seen only
+//! by that. A standby does not use its conversation; it notices that the folder went.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::{files::Files, runs::Runs};
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
         error::{Code, Failure},
         owner::ConversationKey,
     },
-    ports::store::{LastUse, Store},
+    ports::storage::LastUse,
 };
 
 const ROUND: Duration = Duration::from_mins(1);
@@ -34,13 +34,13 @@ const ROUND: Duration = Duration::from_mins(1);
 /// What is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetentionOptions {
-    /// How long one is kept that nobody uses; for ever, where there is no answer.
+    /// How long an unused conversation is kept; `None`: for ever.
     pub unused_max: Option<Duration>,
-    /// What all of them may take on disk, in bytes; as much as they like, where there is no answer.
+    /// What all of them may take on disk; `None`: no limit.
     pub total_bytes_max: Option<u64>,
-    /// How long one counts as in use after a run began in it or something was written to it: longer than any run.
+    /// How long one counts as in use after a run began in it or a client wrote to it: longer than any run.
     pub in_use: Duration,
-    /// Conversations may have disks of their own, which rest while nobody uses them.
+    /// Conversations may have disks of their own, which are unmounted while unused.
     pub own_disks: bool,
 }
 
@@ -69,18 +69,18 @@ impl Retention {
             rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
             while stop.run_until_cancelled(rounds.tick()).await.is_some() {
                 if let Some(Err(failure)) = stop.run_until_cancelled(self.round()).await {
-                    warn!(%failure, "old conversations were not looked for");
+                    warn!(%failure, "a round of retention failed");
                 }
             }
         })
     }
 
-    /// Deletes what has to leave now; the number of conversations that left.
+    /// One round; the number of conversations that were deleted.
     ///
     /// # Errors
     /// [`Code::Internal`] when the disk fails.
     pub async fn round(&self) -> Result<usize, Failure> {
-        let mut uses = self.files.blocking(Store::last_uses).await?;
+        let mut uses = self.files.blocking(|store| Ok(store.last_uses()?)).await?;
         self.files.quota().keep(&uses.iter().map(|last| &last.key).collect());
         uses.sort();
         let mut left = 0;
@@ -88,7 +88,7 @@ impl Retention {
             let before = self.ago(unused_max.max(self.options.in_use));
             let old = uses.partition_point(|last| last.unix_s < before);
             for last in uses.drain(..old) {
-                left += usize::from(self.expire(&last.key, before, "nobody used it for long").await?);
+                left += usize::from(self.expire(&last.key, before, "it was not used for long").await?);
             }
         }
         if let Some(bytes_max) = self.options.total_bytes_max {
@@ -102,8 +102,6 @@ impl Retention {
 
     /// Unmounts the disks of conversations that were not used lately.
     async fn rest(&self, uses: &[LastUse]) -> Result<(), Failure> {
-        // What was mounted with something in its trash is held by that.
-        self.files.trash().empty();
         let before = self.ago(self.options.in_use);
         for last in uses.iter().take_while(|last| last.unix_s < before) {
             if let Some(turn) = self.runs.lock_if_idle(&last.key) {
@@ -113,14 +111,6 @@ impl Retention {
             }
         }
         Ok(())
-    }
-
-    /// Unmounts all disks of conversations, at the end.
-    pub async fn unmount_all(&self) {
-        if self.options.own_disks {
-            let unmounted = self.files.blocking(|store| Ok(store.unmount_all())).await;
-            debug!(?unmounted, "disks of conversations");
-        }
     }
 
     /// Deletes the ones used longest ago until the rest takes no more than the ceiling.
@@ -149,7 +139,7 @@ impl Retention {
 
     async fn bytes(&self, id: &ConversationKey) -> Result<u64, Failure> {
         let (id, quota) = (id.clone(), Arc::clone(self.files.quota()));
-        self.files.blocking(move |_| quota.usage(&id)).await.map(|usage| usage.bytes)
+        self.files.blocking(move |_| Ok(quota.usage(&id)?)).await.map(|usage| usage.bytes)
     }
 
     /// Deletes one that was last used before then and is idle.
@@ -170,7 +160,7 @@ impl Retention {
                 }
                 Ok(removed)
             }
-            // Something of it resists; the others must not stay for it.
+            // Something of it cannot be deleted; the others must not stay for it.
             Err(failure) if failure.code != Code::Internal => Ok(false),
             Err(failure) => Err(failure),
         }

@@ -57,7 +57,7 @@ use crate::{
         engine::Engine,
         observer::Observer,
         runner::{Catalog, Runner},
-        store::Store,
+        storage::Storage,
     },
 };
 
@@ -93,7 +93,7 @@ pub struct RunsParts {
     /// The runners known now.
     pub catalog: Arc<Catalog>,
     /// Conversations on disk.
-    pub store: Arc<Store>,
+    pub store: Arc<dyn Storage>,
     /// Names and links files.
     pub files: Arc<Files>,
     /// Destroys sandboxes that no lease covers.

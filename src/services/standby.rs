@@ -55,7 +55,7 @@ use crate::{
     ports::{
         engine::{Engine, ImageId, SandboxSpec},
         runner::{Catalog, Protocol, Runner},
-        store::{Mark, Store},
+        storage::{Mark, Storage},
     },
 };
 
@@ -86,7 +86,7 @@ pub struct StandbyParts {
     /// The runners known now.
     pub catalog: Arc<Catalog>,
     /// Conversations on disk.
-    pub store: Arc<Store>,
+    pub store: Arc<dyn Storage>,
     /// Ends what nobody holds.
     pub janitor: Janitor,
     /// The time of day.
@@ -314,7 +314,7 @@ impl Inner {
     async fn still_its_folder(&self, entry: Entry, id: &ConversationKey) -> Option<(Entry, Mark)> {
         let (store, id) = (Arc::clone(&self.parts.store), id.clone());
         let asked = tokio::task::spawn_blocking(move || {
-            let conversation = store.open_conversation(&id).ok()??;
+            let conversation = store.open(&id).ok()??;
             Some((conversation.identity().ok()?, conversation.mark().ok()?))
         });
         let (folder, mark) = asked.await.ok()??;

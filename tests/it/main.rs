@@ -25,6 +25,7 @@ mod mcp_runs;
 mod mcp_tools;
 mod operations;
 mod own_disk;
+mod owners;
 mod page;
 mod page_input;
 mod page_runs;

@@ -131,8 +131,11 @@ async fn only_its_owner_cancels_a_run_by_id() {
     let fetched = server.call("sandbox.get_run", json!({"runId": id})).await;
     assert_eq!((&fetched["structuredContent"], &fetched["isError"]), (report, &json!(true)));
     let (conversation, language) = ("c".parse().expect("an id"), "python".parse().expect("a language"));
-    let request =
-        RunRequest::new(ConversationKey::new(Principal::named("other"), conversation), language, "print secret".into());
+    let request = RunRequest::new(
+        ConversationKey::new("other".parse().expect("a principal"), conversation),
+        language,
+        "print secret".into(),
+    );
     let foreign = server.mcp.runs.begin(request).expect("a run");
     foreign.finished().await.expect("a report");
     for run in [foreign.id().to_string(), format!("run-{}", "0".repeat(32))] {

@@ -113,7 +113,7 @@ async fn dropped_handle_cancels_a_run_that_is_not_detached() {
 async fn runs_of_another_owner_are_not_found() {
     let server = FakeServer::start().await;
     let runs = &server.mcp.runs;
-    let other = Principal::named("other");
+    let other = "other".parse::<Principal>().expect("a principal");
     let handle = begin(runs, "mine", "print secret");
     handle.finished().await.expect("a report");
     let mut feed = runs.feed(&other);

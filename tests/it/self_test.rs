@@ -5,15 +5,15 @@ mod runtimes;
 use std::{sync::Arc, time::Duration};
 
 use mcp_sandbox_server::{
-    adapters::engine::{
-        docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
-        fake::FakeEngine,
+    adapters::{
+        engine::{
+            docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
+            fake::FakeEngine,
+        },
+        storage::{DiskStorage, Owner},
     },
     app::{App, StartError},
-    ports::{
-        engine::Engine,
-        store::{Owner, Store},
-    },
+    ports::{engine::Engine, storage::Storage as _},
 };
 use reqwest::Client;
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ impl Testing {
         let root = folder.path().join("root");
         let config = settings(&root, &[("SANDBOX_STANDBY__TOTAL_MAX", standbys)]);
         let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
-        let store = Arc::new(Store::open(&root, owner).expect("a root"));
+        let store = Arc::new(DiskStorage::at(&root, owner).expect("a root"));
         store.remember_languages(&["bash".to_owned()]).expect("written");
         let probe = engine.probe().await.expect("the fake engine");
         let mut app = App::assemble(&config, store, Arc::new(engine.clone()), probe).await.expect("a server");

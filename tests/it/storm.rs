@@ -57,7 +57,11 @@ fn written(server: &FakeServer, n: usize) -> String {
 fn check_success(report: &Report, n: usize, written: &str) {
     assert_eq!(written, "12", "run {n} is reported as successful");
     assert_eq!((report.stdout.text.as_str(), report.stdout.truncated), ("begin\nend\n", false), "run {n}");
-    assert!(report.files.files.iter().any(|file| file.path == format!("log-{n}")), "run {n}: {:?}", report.files);
+    assert!(
+        report.files.files.iter().any(|file| file.path.display() == format!("log-{n}")),
+        "run {n}: {:?}",
+        report.files
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,12 +3,12 @@
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::{
     domain::{
         limits::Limits,
         outcome::{Ended, Outcome},
+        text::{hex, ms, rfc3339},
     },
     ports::observer::{RunFacts, Stages},
 };
@@ -142,19 +142,5 @@ fn figures(stages: &Stages, outcome: Option<&Outcome>) -> Figures {
 }
 
 fn file(fact: &crate::ports::observer::FileFact<'_>) -> File {
-    File { path: fact.path.chars().take(PATH_CHARS_MAX).collect(), size: fact.size, change: fact.change }
-}
-
-fn ms(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn rfc3339(unix_s: i64) -> String {
-    OffsetDateTime::from_unix_timestamp(unix_s).ok().and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_default()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+    File { path: fact.path.display().chars().take(PATH_CHARS_MAX).collect(), size: fact.size, change: fact.change }
 }

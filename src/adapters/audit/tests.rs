@@ -12,6 +12,7 @@ use crate::{
         id::RunId,
         limits::Limits,
         outcome::{Ended, Figures, Outcome},
+        path::SafePath,
         trace::TraceContext,
     },
     ports::observer::{FileFact, Stages},
@@ -24,6 +25,7 @@ fn outcome(ended: Ended) -> Outcome {
 }
 
 fn report(audit: &Audit, end: Result<&Outcome, &Failure>) {
+    let path = SafePath::from_text("a\nb").expect("a path");
     let (conversation, language) = ("c".parse().expect("an id"), "python".parse().expect("a language"));
     audit.run_over(&RunFacts {
         run: RunId::new(),
@@ -40,7 +42,7 @@ fn report(audit: &Audit, end: Result<&Outcome, &Failure>) {
         ended_unix_s: 61,
         stages: Stages { total: Duration::from_secs(61), ..Stages::default() },
         end,
-        files: vec![FileFact { path: "a\nb", size: 3, change: "created" }; 65],
+        files: vec![FileFact { path: &path, size: 3, change: "created" }; 65],
         files_truncated: false,
     });
 }
@@ -68,7 +70,7 @@ fn a_line_holds_the_outcome_and_not_the_program() {
     assert_eq!((&first["begun"], &first["ended"]), (&"1970-01-01T00:00:00Z".into(), &"1970-01-01T00:01:01Z".into()));
     // sha256sum of the text above.
     assert_eq!(first["program_sha256"], "f8b39d24290dd284a55d5b0f7027060c73efcd03579cc7dba009071391929644");
-    assert_eq!((&first["files"][0]["path"], &first["files_more"]), (&"a\nb".into(), &true.into()));
+    assert_eq!((&first["files"][0]["path"], &first["files_more"]), (&"a\\u{a}b".into(), &true.into()));
     assert_eq!(first["files"].as_array().map(Vec::len), Some(64));
     assert_eq!((&second["outcome"], &second["failure"]), (&"failed".into(), &"engine_lost".into()));
     assert!(!fs::read_to_string(&path).expect("the log").contains("the text of a program"));

@@ -20,6 +20,7 @@ use opentelemetry_proto::tonic::{
 use crate::{
     domain::{
         outcome::{Ended, Outcome},
+        text::ms,
         trace::TraceContext,
     },
     ports::observer::{AnswerFacts, CallFacts, RunFacts, Stages},
@@ -77,13 +78,13 @@ pub(super) fn of_run(run: &RunFacts<'_>, end_ns: u64) -> Vec<Span> {
 fn figures(outcome: &Outcome) -> Vec<KeyValue> {
     let known = &outcome.figures;
     let mut all = vec![
-        number("sandbox.wall_ms", ms(known.wall)),
+        number("sandbox.wall_ms", whole(ms(known.wall))),
         number("sandbox.stdout_bytes", whole(known.stdout_bytes)),
         number("sandbox.stderr_bytes", whole(known.stderr_bytes)),
         number("sandbox.files", whole(known.files)),
         flag("sandbox.oom_killed", outcome.oom_killed),
     ];
-    all.extend(known.cpu.map(|cpu| number("sandbox.cpu_ms", ms(cpu))));
+    all.extend(known.cpu.map(|cpu| number("sandbox.cpu_ms", whole(ms(cpu)))));
     all.extend(known.memory_peak_bytes.map(|bytes| number("sandbox.memory_peak_bytes", whole(bytes))));
     match outcome.ended {
         Ended::Exited { code } => all.push(number("sandbox.exit_code", code.into())),
@@ -143,10 +144,6 @@ fn attribute(key: &str, value: Value) -> KeyValue {
 
 fn whole(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-fn ms(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 fn ns(duration: Duration) -> u64 {

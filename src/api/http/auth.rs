@@ -10,7 +10,7 @@ use axum::{
 };
 
 use super::error::ApiError;
-use crate::{domain::error::Code, ports::auth::Tokens};
+use crate::{domain::error::Code, services::tokens::Tokens};
 
 /// Passes a request with a valid token on with its principal; any other is 401.
 pub async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, next: Next) -> Response {

@@ -1,4 +1,5 @@
-//! `GET|HEAD /files/{conversationId}/{path}?expires=…&sig=…`: a file by its signed link, without a token.
+//! `GET|HEAD /files/{conversationId}/{path}?expires=…&sig=…`, or `/files/@{owner}/{conversationId}/{path}?…` for an owner
+//! other than `default`: a file by its signed link, without a token.
 //!
 //! Owns the form of the request and of the answer. Whether a link is good and what it opens is the service's to say.
 //! The path is taken raw from the request, split at slashes and each name decoded exactly once: what a router decodes
@@ -26,9 +27,11 @@ use futures_util::stream;
 use self::range::{Asked, Part};
 use super::error::ApiError;
 use crate::{
-    domain::error::Code,
-    ports::store::decode_component,
-    services::files::{Content, Download, Files, SignedLink},
+    domain::{error::Code, path::decode_component},
+    services::{
+        files::{Content, Download, Files},
+        links::SignedLink,
+    },
 };
 
 /// On every answer, refusals too: nothing a program wrote runs, is guessed at, is kept by a cache, is embedded
@@ -77,7 +80,8 @@ fn not_allowed() -> Response {
 /// Takes a link apart; `None` when it has not the form of one.
 fn link(uri: &Uri) -> Option<SignedLink> {
     let mut names = uri.path().strip_prefix("/files/")?.split('/').map(|name| decode_component(name).ok());
-    let conversation = names.next()??;
+    let first = names.next()??;
+    let conversation = if first.starts_with(b"@") { [first, names.next()??].join(&b'/') } else { first };
     let components = names.collect::<Option<Vec<_>>>()?;
     let (mut expires, mut signature) = (None, None);
     for parameter in uri.query()?.split('&') {

@@ -6,12 +6,9 @@ use rmcp::model::ContentBlock;
 use tracing::debug;
 
 use super::McpOptions;
-use crate::{
-    ports::store::SafePath,
-    services::{
-        files::{Change, FileEntry, Files},
-        runs::Report,
-    },
+use crate::services::{
+    files::{Change, FileEntry, Files},
+    runs::Report,
 };
 
 /// The longest side that model APIs take, in pixels.
@@ -22,7 +19,7 @@ const KINDS: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 pub(super) async fn of_run(files: &Files, options: &McpOptions, report: &Report) -> Vec<ContentBlock> {
     let small = |file: &&FileEntry| {
         !matches!(file.change, Change::Unchanged)
-            && KINDS.contains(&file.media_type.as_str())
+            && KINDS.contains(&file.media_type())
             && file.size <= options.image_bytes_max
     };
     let mut blocks = Vec::new();
@@ -30,8 +27,7 @@ pub(super) async fn of_run(files: &Files, options: &McpOptions, report: &Report)
         if blocks.len() == options.images_max {
             break;
         }
-        let Some(path) = path(file) else { continue };
-        match files.read(&report.conversation, &path, 0).await {
+        match files.read(&report.conversation, &file.path, 0).await {
             Ok(content) if !content.truncated => blocks.extend(block(&content.bytes)),
             // Gone or grown since it was listed: its link is in the answer.
             Ok(_) => {}
@@ -39,13 +35,6 @@ pub(super) async fn of_run(files: &Files, options: &McpOptions, report: &Report)
         }
     }
     blocks
-}
-
-fn path(file: &FileEntry) -> Option<SafePath> {
-    match &file.path_encoded {
-        Some(encoded) => SafePath::from_encoded(encoded).ok(),
-        None => SafePath::from_text(&file.path).ok(),
-    }
 }
 
 /// An image block, if the bytes are a picture that models can look at.

@@ -12,12 +12,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 use super::parse;
-use crate::{
-    domain::{
-        error::{Code, Failure, Operation},
-        id::{CONVERSATION_ID_CHARS_MAX, ConversationId, LANGUAGE_CHARS_MAX, Language, RunId},
-    },
-    ports::store::SafePath,
+use crate::domain::{
+    error::{Code, Failure, Operation},
+    id::{CONVERSATION_ID_CHARS_MAX, ConversationId, LANGUAGE_CHARS_MAX, Language, RunId},
+    path::SafePath,
 };
 
 /// The longest that one call waits, in seconds.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::rfc3339;
-use crate::services::files::{FileContent, FileEntry, FileList, Imported};
+use crate::services::files::{FileContent, FileEntry, FileList, Imported, media_type};
 
 /// What a run did to a file.
 #[derive(ToSchema)]
@@ -103,10 +103,10 @@ pub struct ImportResult {
 impl From<&FileEntry> for File {
     fn from(entry: &FileEntry) -> Self {
         Self {
-            path: entry.path.clone(),
-            path_encoded: entry.path_encoded.clone(),
+            path: entry.path.display(),
+            path_encoded: entry.path_encoded(),
             size: entry.size,
-            media_type: entry.media_type.clone(),
+            media_type: entry.media_type().to_owned(),
             change: entry.change.word(),
             modified_at: rfc3339(entry.modified_unix_s),
             url: entry.url.clone(),
@@ -126,7 +126,7 @@ impl From<&FileList> for FileListing {
         let skipped = list
             .skipped
             .iter()
-            .map(|skipped| SkippedResult { path: skipped.path.clone(), kind: skipped.kind.to_owned() });
+            .map(|skipped| SkippedResult { path: skipped.path.clone(), kind: skipped.kind.as_str().to_owned() });
         Self {
             files: list.files.iter().map(File::from).collect(),
             truncated: list.truncated,
@@ -150,9 +150,9 @@ impl FileResult {
             ("base64", BASE64_STANDARD.encode(bytes))
         };
         Self {
-            path: content.path.clone(),
+            path: content.path.display(),
             size: content.size,
-            media_type: content.media_type.clone(),
+            media_type: media_type(content.path.name()).to_owned(),
             encoding,
             content: text,
             truncated: content.truncated,

@@ -5,6 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::File;
+use crate::domain::text::ms;
 use crate::{
     domain::outcome::{Ended, Figures, Outcome, signal_name},
     services::runs::Report,
@@ -143,7 +144,6 @@ impl From<&Outcome> for OutcomeResult {
 
 impl From<&Figures> for FiguresResult {
     fn from(figures: &Figures) -> Self {
-        let ms = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Self {
             wall_ms: ms(figures.wall),
             cpu_ms: figures.cpu.map(ms),

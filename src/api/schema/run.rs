@@ -1,12 +1,11 @@
 //! A run as clients see it while it goes on and when it is over, and what happens to it.
 
-use std::time::Duration;
-
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{FiguresResult, File, OutcomeResult, RunResult, rfc3339};
+use crate::domain::text::ms;
 use crate::{
     domain::{
         error::Failure,
@@ -266,8 +265,4 @@ impl From<&FileNote> for File {
             url_expires_at: rfc3339(note.url_expires_unix_s),
         }
     }
-}
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -11,7 +11,7 @@ use crate::{
     ports::{
         engine::{Engine, Probe},
         runner::{Protocol, Runner},
-        store::Store,
+        storage::Storage,
     },
     services::isolation::{Tested, Trial},
 };
@@ -23,7 +23,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(20);
 /// Every check that needs the engine.
 pub(super) async fn check(
     config: &Config,
-    store: Option<Arc<Store>>,
+    store: Option<Arc<dyn Storage>>,
     found: Result<(Arc<dyn Engine>, Probe), StartError>,
     findings: &mut Findings,
 ) {
@@ -82,7 +82,13 @@ async fn runners(engine: &dyn Engine, findings: &mut Findings) -> bool {
 }
 
 /// Runs the isolation test. Of the background tasks only the janitor starts, which destroys the sandboxes of the test.
-async fn isolation(config: &Config, store: Arc<Store>, engine: Arc<dyn Engine>, probe: Probe, findings: &mut Findings) {
+async fn isolation(
+    config: &Config,
+    store: Arc<dyn Storage>,
+    engine: Arc<dyn Engine>,
+    probe: Probe,
+    findings: &mut Findings,
+) {
     let mut parts = match Parts::unobserved(config, store, Arc::clone(&engine), &probe).await {
         Ok(parts) => parts,
         Err(error) => {

@@ -6,10 +6,14 @@ use rustix::fs::{Mode, OFlags, fstatfs, open, statvfs};
 
 use super::finding::Findings;
 use crate::{
-    adapters::{audit::Audit, traces},
+    adapters::{
+        audit::Audit,
+        storage::{DiskStorage, Owner},
+        traces,
+    },
     app,
     config::Config,
-    ports::store::{Owner, Store},
+    ports::storage::Storage,
 };
 
 /// Free space below which programs fail, in bytes.
@@ -27,10 +31,10 @@ const UNFIT: [(u64, &str, &str); 5] = [
 ];
 
 /// Whether the root folder is usable, on which file system, and how full that is.
-pub(super) fn root(config: &Config, findings: &mut Findings) -> Option<Arc<Store>> {
+pub(super) fn root(config: &Config, findings: &mut Findings) -> Option<Arc<dyn Storage>> {
     let place = config.root.display();
     let owner = Owner { uid: config.engine.runner_uid, gid: config.engine.runner_uid };
-    let store = match Store::open(&config.root, owner) {
+    let store = match DiskStorage::at(&config.root, owner) {
         Ok(store) => store,
         Err(error) => {
             let fix = format!("make {place} a folder that the server's user owns, or set SANDBOX_ROOT to one");
@@ -45,7 +49,7 @@ pub(super) fn root(config: &Config, findings: &mut Findings) -> Option<Arc<Store
 }
 
 /// Whether conversations can have disks of their own.
-fn own_disks(store: Store, config: &Config, findings: &mut Findings) -> Option<Store> {
+fn own_disks(store: DiskStorage, config: &Config, findings: &mut Findings) -> Option<DiskStorage> {
     match store.with_own_disks(&app::own_disk(config)) {
         Ok(store) => {
             findings.ok("quota", "a disk for a conversation was made, mounted and unmounted");

@@ -10,13 +10,16 @@ use super::{
     machine,
 };
 use crate::{
-    adapters::engine::fake::{FakeEngine, Offered, StartFault},
+    adapters::{
+        engine::fake::{FakeEngine, Offered, StartFault},
+        storage::{DiskStorage, Owner},
+    },
     app::StartError,
     config::{self, Config, Sources},
     ports::{
         engine::{Engine, EngineError, ImageId},
         runner::RunnerImage,
-        store::{Owner, Store},
+        storage::Storage,
     },
     services::self_test::inside::HONEST,
 };
@@ -29,9 +32,9 @@ fn config(root: &TempDir, more: &[(&str, &str)]) -> Config {
     config::load(&Sources { environment: pairs.collect(), ..Sources::default() }).expect("settings")
 }
 
-fn store(config: &Config) -> Arc<Store> {
+fn store(config: &Config) -> Arc<dyn Storage> {
     let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
-    Arc::new(Store::open(&config.root, owner).expect("a root"))
+    Arc::new(DiskStorage::at(&config.root, owner).expect("a root"))
 }
 
 async fn of_engine(engine: &FakeEngine) -> Findings {
@@ -78,7 +81,7 @@ async fn doctor_fails_no_check_on_a_healthy_engine() {
 async fn doctor_keeps_expired_conversations_and_the_trash() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = config(&folder, &[("SANDBOX_QUOTA__KEPT_UNUSED_S", "1")]);
-    let conversation = store(&config).create_conversation(&"old".parse().expect("an id")).expect("a conversation");
+    let conversation = store(&config).create(&"old".parse().expect("an id")).expect("a conversation");
     drop(conversation);
     let marker = config.root.join("old/.mark");
     std::fs::write(&marker, "").expect("a marker");

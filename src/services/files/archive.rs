@@ -20,13 +20,14 @@ use futures_util::{
 use tar::EntryType;
 use tracing::debug;
 
-use super::{Download, Files, space, written};
+use super::{Download, Files, space};
 use crate::{
     domain::{
         error::{Code, Failure},
         owner::ConversationKey,
+        path::SafePath,
     },
-    ports::store::{Conversation, ListBounds, SafePath, StoreError, Usage},
+    ports::storage::{ConversationFolder, ListBounds, StorageError, Usage},
 };
 
 /// Files and folders in one archive.
@@ -97,17 +98,12 @@ impl Files {
         let file_bytes_max = self.options.write_bytes_max;
         let checked = tokio::task::spawn_blocking(move || check(&archive, file_bytes_max));
         let items = checked.await.map_err(|_| bad("The archive cannot be read."))??;
-        self.check_capacity(
-            conversation,
-            items.iter().map(Item::space).fold(Usage::default(), |all, one| all.plus(&one)),
-        )
-        .await?;
-        let id = conversation.clone();
-        self.blocking(move |store| written(store, &id, |there| write(there, &items))).await
+        let more = items.iter().map(Item::space).fold(Usage::default(), |all, one| all.plus(&one));
+        self.writing(conversation, more, move |there| write(there, &items)).await
     }
 }
 
-fn write(conversation: &Conversation, items: &[Item]) -> Result<Imported, StoreError> {
+fn write(conversation: &dyn ConversationFolder, items: &[Item]) -> Result<Imported, StorageError> {
     let mut imported = Imported { files: 0, bytes: 0 };
     for item in items {
         match item {

@@ -10,28 +10,14 @@ use crate::{
     domain::{
         error::{Code, Failure},
         owner::ConversationKey,
+        path::SafePath,
     },
-    ports::{
-        signed_url::Rejected,
-        store::{OpenFile, SafePath, StoreError},
-    },
+    ports::storage::{OpenFile, StorageError},
+    services::links::{Rejected, SignedLink},
 };
 
 /// Read from disk in one step, in bytes.
 const CHUNK_BYTES: u64 = 128 << 10;
-
-/// A link as it was sent: every name decoded exactly once, nothing else about it is checked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SignedLink {
-    /// Whose file it claims to be.
-    pub conversation: Vec<u8>,
-    /// The names of its path.
-    pub components: Vec<Vec<u8>>,
-    /// Until when.
-    pub expires: String,
-    /// The signature.
-    pub signature: String,
-}
 
 impl Files {
     /// Opens the file that a link leads to.
@@ -40,19 +26,20 @@ impl Files {
     /// [`Code::Forbidden`], always with the same sentence and before the disk is touched, for a link that is not good (or
     /// is none: `None`); [`Code::FileNotFound`] when a good link leads to nothing or to no plain file.
     pub async fn open_signed(&self, link: Option<SignedLink>) -> Result<Download, Failure> {
-        let (conversation, path) = self.verify(link).map_err(|rejected| {
+        let good = link.ok_or(Rejected::Malformed).and_then(|link| self.signer.verify(&link, self.clock.unix_s()));
+        let (conversation, path) = good.map_err(|rejected| {
             info!(%rejected, "a link was refused");
             Failure::new(Code::Forbidden, "This link is not valid or no longer valid: ask for a new one.")
         })?;
         let name = path.name().to_vec();
         let opened = self.blocking(move |store| {
-            store.open_conversation(&conversation)?.map_or(Err(StoreError::NotFound), |c| c.read(&path))
+            let read = store.open(&conversation)?.ok_or(StorageError::NotFound)?.read(&path);
+            Ok(read.map_err(|error| match error {
+                StorageError::NotAFile | StorageError::Denied { .. } => StorageError::NotFound,
+                other => other,
+            })?)
         });
-        let missing = |failure: Failure| match failure.code {
-            Code::NotAFile | Code::Forbidden => StoreError::NotFound.failure(),
-            _ => failure,
-        };
-        Ok(Download::new(name, opened.await.map_err(missing)?))
+        Ok(Download::new(name, opened.await?))
     }
 
     /// Opens a whole file, however long it is.
@@ -64,16 +51,6 @@ impl Files {
         let (path, name) = (path.clone(), path.name().to_vec());
         let opened = self.existing(conversation, move |there| there.read(&path)).await?;
         Ok(Download::new(name, opened))
-    }
-
-    fn verify(&self, link: Option<SignedLink>) -> Result<(ConversationKey, SafePath), Rejected> {
-        let link = link.ok_or(Rejected::Malformed)?;
-        let now = self.clock.unix_s();
-        self.signer.verify(&link.conversation, &link.components, &link.expires, &link.signature, now)?;
-        // What was signed was well formed, so these cannot fail; were they to, the link is refused.
-        let conversation = std::str::from_utf8(&link.conversation).ok().and_then(|id| id.parse().ok());
-        let path = SafePath::from_components(&link.components).ok();
-        conversation.zip(path).ok_or(Rejected::Malformed)
     }
 }
 

@@ -1,14 +1,17 @@
 //! The ceilings and the ways to be refused. Names, links and downloads are tested where they are served.
 
 use super::*;
-use crate::domain::owner::ConversationKey;
-use crate::{domain::clock::ManualClock, ports::store::Owner};
+use crate::{
+    adapters::storage::{DiskStorage, Owner},
+    domain::clock::ManualClock,
+    services::links::SignedLink,
+};
 
 const NOW: i64 = 1_800_000_000;
 
 fn files(options: FilesOptions) -> (tempfile::TempDir, Arc<ManualClock>, Files) {
     let root = tempfile::tempdir().expect("a folder");
-    let store = Arc::new(Store::open(&root.path().join("root"), Owner { uid: 1000, gid: 1000 }).expect("a store"));
+    let store = Arc::new(DiskStorage::at(&root.path().join("root"), Owner { uid: 1000, gid: 1000 }).expect("a store"));
     let clock = Arc::new(ManualClock::at(NOW));
     let files = Files::new(store, Arc::new(UrlSigner::new(&[], "http://x")), clock.clone(), options);
     (root, clock, files)
@@ -33,8 +36,8 @@ async fn what_is_not_there_and_what_is_too_much() {
     assert!(!root.path().join("root/c").exists());
 
     let entry = files.write(&id, &path("d/a.png"), Bytes::from_static(b"0123456789")).await.expect("written");
-    let told = (entry.path.as_str(), entry.size, entry.media_type.as_str(), entry.change, entry.path_encoded);
-    assert_eq!(told, ("d/a.png", 10, "image/png", Change::Created, None));
+    let told = (entry.path.display(), entry.size, entry.media_type(), entry.change, entry.path_encoded());
+    assert_eq!(told, ("d/a.png".to_owned(), 10, "image/png", Change::Created, None));
     for (offset, bytes, truncated) in
         [(0, "0123", true), (4, "4567", true), (8, "89", false), (10, "", false), (u64::MAX, "", false)]
     {
@@ -70,4 +73,34 @@ async fn links_live_as_long_as_they_say_and_never_longer_than_a_week() {
         assert_eq!(refused, files.open_signed(None).await.map(|_| ()));
         assert_eq!(refused.map_err(|failure| failure.code), Err(Code::Forbidden));
     }
+}
+
+/// Each of them is measured before any of them is written, unless one waits for the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_first_writes_keep_to_the_quota() {
+    let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 100, free_bytes_min: 0 };
+    for _ in 0..8 {
+        let (_root, _, files) = files(FilesOptions { quota, ..FilesOptions::default() });
+        let id = "c".parse::<ConversationKey>().expect("an id");
+        let bytes = Bytes::from(vec![1; 300 << 10]);
+        let paths: Vec<_> = (0..12).map(|number| path(&number.to_string())).collect();
+        let writes = paths.iter().map(|path| files.write(&id, path, bytes.clone()));
+        let written = futures_util::future::join_all(writes).await;
+        assert_eq!(written.iter().filter(|result| result.is_ok()).count(), 3, "{written:?}");
+        assert_eq!(files.list(&id).await.expect("a list").files.len(), 3);
+    }
+}
+
+#[tokio::test]
+async fn a_writer_blocks_its_own_conversation_only() {
+    let (_root, _, files) = files(FilesOptions::default());
+    let files = Arc::new(files);
+    let [one, two] = ["one", "two"].map(|id| id.parse::<ConversationKey>().expect("an id"));
+    let writer = files.quota().writer(&one).await;
+    let waiting = Arc::clone(&files);
+    let waits = tokio::spawn(async move { waiting.write(&one, &path("f"), Bytes::new()).await });
+    files.write(&two, &path("f"), Bytes::new()).await.expect("written");
+    assert!(!waits.is_finished(), "the same conversation waits");
+    drop(writer);
+    waits.await.expect("it ended").expect("written");
 }

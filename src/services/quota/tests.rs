@@ -1,16 +1,19 @@
 //! The rules of quotas, on a real folder.
 
 use super::*;
-use crate::domain::owner::ConversationKey;
-use crate::ports::store::{Owner, SafePath};
+use crate::{
+    adapters::storage::{DiskStorage, Owner},
+    domain::path::SafePath,
+};
 
 const ROOM: QuotaOptions = QuotaOptions { bytes_max: 1 << 20, entries_max: 10, free_bytes_min: 0 };
 
-fn quota(options: QuotaOptions) -> (tempfile::TempDir, Arc<Store>, Quota) {
+fn quota(options: QuotaOptions) -> (tempfile::TempDir, Arc<dyn Storage>, Arc<Quota>) {
     let root = tempfile::tempdir().expect("a folder");
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let store = Arc::new(Store::open(&root.path().join("root"), Owner { uid, gid }).expect("a store"));
-    (root, Arc::clone(&store), Quota::new(store, options))
+    let store: Arc<dyn Storage> =
+        Arc::new(DiskStorage::at(&root.path().join("root"), Owner { uid, gid }).expect("a store"));
+    (root, Arc::clone(&store), Arc::new(Quota::new(store, options)))
 }
 
 fn id() -> ConversationKey {
@@ -21,38 +24,38 @@ fn usage(bytes: u64, entries: u64) -> Usage {
     Usage { bytes, entries }
 }
 
-#[test]
-fn nobody_is_refused_before_it_was_measured_again() {
+#[tokio::test]
+async fn reserve_measures_before_it_refuses() {
     let (_root, store, quota) = quota(ROOM);
     let path = |name: &str| SafePath::from_text(name).expect("a path");
     assert!(!quota.fits_surely(&id(), &Usage::default()), "nothing is known yet");
-    quota.reserve(&id(), &usage(700 << 10, 1)).expect("room");
+    quota.writer(&id()).await.reserve(&usage(700 << 10, 1)).expect("room");
     assert!(quota.fits_surely(&id(), &usage(300 << 10, 1)));
     // So much was promised that no more would fit, and nothing of it was written.
     assert!(!quota.fits_surely(&id(), &usage(300 << 10, 1)));
-    quota.reserve(&id(), &usage(300 << 10, 1)).expect("it was measured");
-    let there = store.create_conversation(&id()).expect("a conversation");
+    quota.writer(&id()).await.reserve(&usage(300 << 10, 1)).expect("it was measured");
+    let there = store.create(&id()).expect("a conversation");
     there.write(&path("big"), &vec![1; 900 << 10]).expect("written");
     // As after a run: what it wrote is not known before its files were listed.
     quota.measured(&id(), None);
-    let refused = quota.reserve(&id(), &usage(300 << 10, 1)).expect_err("too much");
+    let refused = quota.writer(&id()).await.reserve(&usage(300 << 10, 1)).expect_err("too much");
     assert_eq!(refused.code, Code::QuotaExceeded);
     assert!(refused.message.contains("1 MiB"), "{refused}");
     for name in 0..8 {
         there.write(&path(&name.to_string()), b"").expect("written");
     }
-    let refused = quota.reserve(&id(), &usage(0, 2)).expect_err("too many");
+    let refused = quota.writer(&id()).await.reserve(&usage(0, 2)).expect_err("too many");
     assert!(refused.code == Code::QuotaExceeded && refused.message.contains("9 files"), "{refused}");
-    quota.reserve(&id(), &usage(0, 1)).expect("one more");
-    store.remove_conversation(&id()).expect("removed");
+    quota.writer(&id()).await.reserve(&usage(0, 1)).expect("one more");
+    store.remove(&id()).expect("removed");
     quota.keep(&HashSet::from([&"other".parse().expect("an id")]));
     assert_eq!(quota.usage(&id()).expect("measured"), Usage::default());
 }
 
-#[test]
-fn a_disk_that_is_nearly_full_takes_nothing() {
+#[tokio::test]
+async fn reserve_refuses_on_a_disk_that_is_nearly_full() {
     let (root, _, quota) = quota(QuotaOptions { free_bytes_min: 1 << 50, ..ROOM });
-    let refused = quota.reserve(&id(), &Usage::default()).expect_err("no room");
+    let refused = quota.writer(&id()).await.reserve(&Usage::default()).expect_err("no room");
     assert_eq!(refused.code, Code::NoSpace);
     quota.measured(&id(), Some(Usage::default()));
     assert!(!quota.fits_surely(&id(), &Usage::default()), "what is known of the conversation does not help");
@@ -86,8 +89,8 @@ fn looks_are_judged() {
 #[tokio::test(start_paused = true)]
 async fn a_program_is_looked_at_until_it_breaks_a_limit() {
     let (_root, store, quota) = quota(ROOM);
-    let there = store.create_conversation(&id()).expect("a conversation");
-    let mut breach = std::pin::pin!(Arc::new(quota).breach(id()));
+    let there = store.create(&id()).expect("a conversation");
+    let mut breach = std::pin::pin!(quota.breach(id()));
     let early = tokio::time::timeout(LOOK_EVERY * 3, &mut breach).await;
     assert!(early.is_err(), "an empty folder breaks none");
     let path = SafePath::from_text("big").expect("a path");

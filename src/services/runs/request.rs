@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::{
+    domain::path::SafePath,
     domain::{
         error::{Failure, Operation},
         id::Language,
@@ -10,7 +11,7 @@ use crate::{
         owner::ConversationKey,
         trace::TraceContext,
     },
-    ports::{runner::Runner, store::SafePath},
+    ports::runner::Runner,
 };
 
 /// A program and how to run it. Only a framed runner takes arguments and input.

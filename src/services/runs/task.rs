@@ -29,7 +29,7 @@ use crate::{
         engine::SandboxSpec,
         observer::{FileFact, RunFacts, Stages},
         runner::{Protocol, Runner},
-        store::{Mark, StoreError, Usage},
+        storage::{Mark, StorageError, Usage},
     },
     services::{
         admission::{Permit, Ticket},
@@ -243,8 +243,8 @@ impl RunTask {
     async fn prepare(&self) -> Result<(PathBuf, Mark), Failure> {
         let (store, id) = (Arc::clone(&self.service.parts.store), self.request.conversation.clone());
         let prepared = tokio::task::spawn_blocking(move || {
-            let conversation = store.create_conversation(&id)?;
-            Ok::<_, StoreError>((conversation.data_dir(), conversation.mark()?))
+            let conversation = store.create(&id)?;
+            Ok::<_, StorageError>((conversation.data_dir(), conversation.mark()?))
         });
         let prepared = prepared.await.map_err(|_| internal())?;
         prepared.map_err(|error| {
@@ -314,10 +314,10 @@ fn fact(file: &FileEntry) -> FileFact<'_> {
 
 fn note(file: &FileEntry) -> FileNote {
     FileNote {
-        path: file.path.clone(),
-        path_encoded: file.path_encoded.clone(),
+        path: file.path.display(),
+        path_encoded: file.path_encoded(),
         size: file.size,
-        media_type: file.media_type.clone(),
+        media_type: file.media_type().to_owned(),
         change: file.change.word(),
         modified_unix_s: file.modified_unix_s,
         url: file.url.clone(),

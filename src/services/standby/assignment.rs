@@ -69,7 +69,7 @@ async fn attempt(inner: &Arc<Inner>) -> Option<bool> {
     let store = Arc::clone(&inner.parts.store);
     let mut folder = tokio::task::spawn_blocking(move || store.create_unassigned()).await.ok()?.ok()?;
     let lease = inner.parts.janitor.lease(SandboxId::new());
-    let spec = inner.spec(lease.id(), &runner, folder.data_dir().to_owned());
+    let spec = inner.spec(lease.id(), &runner, folder.data_dir());
     let sandbox = inner.parts.engine.start(&spec).await.ok()?;
     let id = format!("assignment-{}", lease.id()).parse().ok()?;
     let id = ConversationKey::new(Principal::self_test(), id);
@@ -79,7 +79,7 @@ async fn attempt(inner: &Arc<Inner>) -> Option<bool> {
     let held = assigned.data_dir().join("x").exists();
     let store = Arc::clone(&inner.parts.store);
     drop(lease);
-    drop(tokio::task::spawn_blocking(move || store.remove_conversation(&named)).await);
+    drop(tokio::task::spawn_blocking(move || store.remove(&named)).await);
     (held || ended).then_some(held)
 }
 

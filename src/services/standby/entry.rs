@@ -8,7 +8,7 @@ use crate::{
     domain::{id::Language, owner::ConversationKey},
     ports::{
         engine::ImageId,
-        store::{FolderId, UnassignedFolder},
+        storage::{FolderId, UnassignedFolder},
     },
     services::{janitor::Lease, started::Started},
 };
@@ -38,7 +38,7 @@ impl Stage {
 /// For whom it stands by.
 pub(super) enum For {
     /// For a conversation that does not exist yet.
-    Nobody(UnassignedFolder),
+    Nobody(Box<dyn UnassignedFolder>),
     /// For this one.
     Known {
         /// Which.

@@ -188,12 +188,12 @@ impl Inner {
         };
         let made = tokio::task::spawn_blocking(move || {
             if let Some(conversation) = known {
-                let there = store.open_conversation(&conversation).ok()??;
+                let there = store.open(&conversation).ok()??;
                 let folder = there.identity().ok()?;
                 return Some((there.data_dir(), For::Known { conversation, folder }));
             }
             let folder = store.create_unassigned().ok()?;
-            Some((folder.data_dir().to_owned(), For::Nobody(folder)))
+            Some((folder.data_dir(), For::Nobody(folder)))
         });
         let Ok(Some((data, whose))) = made.await else {
             // A conversation that was deleted does not come back.

@@ -6,13 +6,13 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use mcp_sandbox_server::{
-    adapters::engine::fake::FakeEngine,
+    adapters::{
+        engine::fake::FakeEngine,
+        storage::{DiskStorage, Owner},
+    },
     api::mcp::McpParts,
     app::{App, StartError},
-    ports::{
-        engine::Engine,
-        store::{Owner, Store, Usage},
-    },
+    ports::{engine::Engine, storage::Usage},
     services::{
         isolation::{Tested, Trial},
         janitor::Janitor,
@@ -64,7 +64,7 @@ impl FakeServer {
         engine.add_runner("python");
         engine.add_runner("bash");
         let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
-        let mut store = Store::open(&root, owner).expect("a root");
+        let mut store = DiskStorage::at(&root, owner).expect("a root");
         if config.quota.hard {
             let most = Usage { bytes: config.quota.bytes_max, entries: config.quota.entries_max.into() };
             store = store.with_own_disks(&most).expect("disks: run these tests as root");

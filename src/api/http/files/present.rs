@@ -5,7 +5,7 @@
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::{ports::store::misleads, services::files::OCTET_STREAM};
+use crate::{domain::path::misleads, services::files::OCTET_STREAM};
 
 /// What is shown in the window.
 const SHOWN: [&str; 5] = ["image/png", "image/jpeg", "image/gif", "image/webp", "text/plain; charset=utf-8"];

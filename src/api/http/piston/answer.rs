@@ -3,6 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::domain::text::ms;
 use crate::{
     domain::{
         event::{Event, EventKind},
@@ -53,7 +54,6 @@ impl Executed {
     pub(super) fn new(report: &Report, events: Vec<Event>, version: String) -> Self {
         let outcome = &report.outcome;
         let figures = &outcome.figures;
-        let ms = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let stopped = || (None, Some("SIGKILL".to_owned()));
         let ((code, signal), status) = match outcome.ended {
             Ended::Exited { code: 0 } => ((Some(0), None), None),

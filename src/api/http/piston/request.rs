@@ -17,8 +17,9 @@ use crate::{
         error::{Code, Failure},
         id::Language,
         limits::Limits,
+        path::SafePath,
     },
-    ports::{runner::Runner, store::SafePath},
+    ports::runner::Runner,
 };
 
 const FILES_MAX: usize = 200;

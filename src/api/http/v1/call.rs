@@ -21,9 +21,9 @@ use crate::{
         error::{Code, Failure},
         id::RunId,
         owner::{ConversationKey, Principal},
+        path::{SafePath, decode_component},
         trace::TraceContext,
     },
-    ports::store::{SafePath, decode_component},
 };
 
 /// How many items a page of a list holds by default.

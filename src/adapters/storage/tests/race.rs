@@ -1,6 +1,9 @@
 //! The store against a program that swaps names while it works.
 
-use std::{cell::Cell, sync::atomic::Ordering};
+use std::{
+    cell::Cell,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use rustix::fs::RenameFlags;
 
@@ -138,6 +141,7 @@ fn deleting_while_a_program_adds_ends_when_it_ends() {
         place.conversation.delete(&path("busy")).expect("deleted");
     });
     assert_eq!(fs::read_dir(&data).expect("a folder").count(), 0);
-    place.store.empty_trash(&AtomicBool::new(false)).expect("emptied");
+    place.storage.recover().expect("recovered");
+    place.storage.drain();
     assert_eq!(fs::read_dir(place.root.path().join("root/.trash")).expect("a folder").count(), 0);
 }

@@ -8,42 +8,24 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Change, Conversation, Entry, SafePath, StoreError, fresh_name, open_beneath};
+use super::{Folder, fresh_name, open_beneath};
+use crate::{
+    domain::path::SafePath,
+    ports::storage::{Change, Entry},
+};
 
 /// A program that keeps removing the folders we make wins after this many.
 const TRIES: usize = 16;
 
-impl Conversation {
-    /// Writes a file in one step: readers see the old bytes or the new, never a part. Folders on the way are made. A link,
-    /// pipe or socket with that name is replaced, not followed.
-    ///
-    /// # Errors
-    /// [`StoreError::FolderInTheWay`], [`StoreError::FolderBlocked`], [`StoreError::NoSpace`], [`StoreError::Denied`].
-    pub fn write(&self, path: &SafePath, bytes: &[u8]) -> Result<Entry, StoreError> {
-        let fail = |errno| match errno {
-            Errno::ISDIR => StoreError::FolderInTheWay,
-            Errno::LOOP | Errno::XDEV => StoreError::FolderBlocked,
-            errno => StoreError::new("write", errno),
-        };
-        let whole = Incoming::file(self, bytes).map_err(fail)?;
+impl Folder {
+    pub(super) fn try_write(&self, path: &SafePath, bytes: &[u8]) -> Result<Entry, Errno> {
+        let whole = Incoming::file(self, bytes)?;
         let (folder, name) = path.split_last();
-        let change = self.place(&whole, folder, name).map_err(fail)?;
-        let stat = rustix::fs::statx(&whole.handle, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map_err(fail)?;
+        let change = self.place(&whole, folder, name)?;
+        let stat = rustix::fs::statx(&whole.handle, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
         whole.moved();
         let modified_unix_s = stat.stx_mtime.tv_sec;
         Ok(Entry { path: path.clone(), size: stat.stx_size, modified_unix_s, change })
-    }
-
-    /// Makes a folder and those above it, where they are missing.
-    ///
-    /// # Errors
-    /// [`StoreError::FolderBlocked`] when something else has its path or that of a folder above it, and as
-    /// [`Conversation::write`].
-    pub fn make_folders(&self, path: &SafePath) -> Result<(), StoreError> {
-        self.folder(path.as_bytes()).map(drop).map_err(|errno| match errno {
-            Errno::LOOP | Errno::XDEV | Errno::NOTDIR => StoreError::FolderBlocked,
-            errno => StoreError::new("write", errno),
-        })
     }
 
     fn place(&self, whole: &Incoming<'_>, folder: &[u8], name: &[u8]) -> Result<Change, Errno> {
@@ -61,7 +43,7 @@ impl Conversation {
     }
 
     /// A handle of a folder, made with those above it where it is missing.
-    fn folder(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+    pub(super) fn folder(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let mut tries = TRIES;
         let handle = |path: &[u8]| open_beneath(&self.files, path, OFlags::PATH | OFlags::DIRECTORY);
         'again: loop {
@@ -89,7 +71,7 @@ impl Conversation {
         let made = Incoming::folder(self)?;
         match rustix::fs::renameat(&self.incoming, &made.name, parent, name) {
             Ok(()) => made.moved(),
-            // Somebody was faster: theirs will do, if it is a folder.
+            // Another caller or the program was faster: theirs will do, if it is a folder.
             Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {}
             Err(errno) => return Err(errno),
         }
@@ -99,7 +81,7 @@ impl Conversation {
 
 /// Something of ours that is not in place yet; gone when dropped before [`Incoming::moved`].
 struct Incoming<'a> {
-    conversation: &'a Conversation,
+    conversation: &'a Folder,
     name: String,
     handle: OwnedFd,
     moved: bool,
@@ -107,7 +89,7 @@ struct Incoming<'a> {
 }
 
 impl<'a> Incoming<'a> {
-    fn file(conversation: &'a Conversation, bytes: &[u8]) -> Result<Self, Errno> {
+    fn file(conversation: &'a Folder, bytes: &[u8]) -> Result<Self, Errno> {
         let name = fresh_name();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let handle = rustix::fs::openat(&conversation.incoming, &name, flags, Mode::RUSR | Mode::WUSR)?;
@@ -119,7 +101,7 @@ impl<'a> Incoming<'a> {
         Ok(this)
     }
 
-    fn folder(conversation: &'a Conversation) -> Result<Self, Errno> {
+    fn folder(conversation: &'a Folder) -> Result<Self, Errno> {
         let name = fresh_name();
         rustix::fs::mkdirat(&conversation.incoming, &name, Mode::RWXU)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -31,8 +31,12 @@ fn verify(
     sig: &str,
     now: i64,
 ) -> Result<(), Rejected> {
-    let names: Vec<_> = path.split('/').map(|name| name.as_bytes().to_vec()).collect();
-    signer.verify(conversation.as_bytes(), &names, expires, sig, now)
+    let components = path.split('/').map(|name| name.as_bytes().to_vec()).collect();
+    let (expires, signature) = (expires.to_owned(), sig.to_owned());
+    let link = SignedLink { conversation: conversation.as_bytes().to_vec(), components, expires, signature };
+    let (key, opened) = signer.verify(&link, now)?;
+    assert_eq!((key.to_string().as_str(), opened.as_bytes()), (conversation, path.as_bytes()));
+    Ok(())
 }
 
 #[test]
@@ -46,11 +50,30 @@ fn a_link_has_its_form_and_verifies() {
     assert!(!format!("{signer:?}").contains("one"));
 }
 
-/// Computed once by another implementation: a change of the form would end every link that is out there.
+/// Computed once by another implementation: a change of the form would end every link that was handed out.
 #[test]
-fn the_form_does_not_change() {
-    let sig = signature(&mint(&signer(&["0123456789abcdef"]), "conv-1", "out/report.csv", EXPIRES));
-    assert_eq!(sig, "Vini0ngy_RIMsNVGLG57bNlvmBdnn2mIa_Tgx8k0D_8");
+fn the_form_and_the_signed_text_do_not_change() {
+    for (key, signature) in [
+        ("conv-1", "Vini0ngy_RIMsNVGLG57bNlvmBdnn2mIa_Tgx8k0D_8"),
+        ("@other/conv-1", "Dg5lji0msSHPL0dB74FOthrsjT0bVGSjAdMeBUggxBE"),
+    ] {
+        let url = mint(&signer(&["0123456789abcdef"]), key, "out/report.csv", EXPIRES);
+        let form = format!("https://x.example/files/{key}/out/report.csv?expires={EXPIRES}&sig={signature}");
+        assert_eq!(url, form);
+    }
+}
+
+#[test]
+fn a_link_is_good_for_its_owner_only() {
+    let signer = signer(&["one"]);
+    let exp = EXPIRES.to_string();
+    for key in ["c", "@other/c", "@third/c"] {
+        let sig = signature(&mint(&signer, key, "f", EXPIRES));
+        for sent in ["c", "@other/c", "@third/c"] {
+            let expected = if sent == key { Ok(()) } else { Err(Signature) };
+            assert_eq!(verify(&signer, sent, "f", &exp, &sig, NOW), expected, "{key} as {sent}");
+        }
+    }
 }
 
 #[test]
@@ -179,8 +202,9 @@ fn fields_do_not_run_into_each_other() {
 fn a_slash_inside_a_name_is_no_separator() {
     let signer = signer(&["one"]);
     let sig = signature(&mint(&signer, "c", "a/b", EXPIRES));
-    let joined = [b"a/b".to_vec()];
-    assert_eq!(signer.verify(b"c", &joined, &EXPIRES.to_string(), &sig, NOW), Err(Rejected::Malformed));
+    let components = vec![b"a/b".to_vec()];
+    let link = SignedLink { conversation: b"c".to_vec(), components, expires: EXPIRES.to_string(), signature: sig };
+    assert_eq!(signer.verify(&link, NOW), Err(Rejected::Malformed));
 }
 
 #[test]
@@ -234,10 +258,10 @@ fn no_altered_or_random_signature_is_accepted() {
             random += 1;
         }
         let [conversation, path, expires, sig] = sent;
-        let names: Vec<_> = path.split(|&b| b == b'/').map(<[u8]>::to_vec).collect();
-        let [expires, sig] = [expires, sig].map(|text| String::from_utf8_lossy(&text).into_owned());
-        let result = signer.verify(&conversation, &names, &expires, &sig, NOW);
-        assert!(result.is_err(), "{conversation:?} {path:?} {expires} {sig}");
+        let components = path.split(|&b| b == b'/').map(<[u8]>::to_vec).collect();
+        let [expires, signature] = [expires, sig].map(|text| String::from_utf8_lossy(&text).into_owned());
+        let link = SignedLink { conversation, components, expires, signature };
+        assert!(signer.verify(&link, NOW).is_err(), "{link:?}");
     }
     println!("{altered} altered links and {random} random signatures, none was accepted");
 }

@@ -10,7 +10,7 @@ use std::{
         unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
-    sync::{PoisonError, atomic::AtomicBool},
+    sync::Arc,
 };
 
 use rustix::{
@@ -18,115 +18,49 @@ use rustix::{
     io::Errno,
 };
 
-use super::{
-    Conversation, Deleted, Handover, Owner, StoreError, Unfinished,
-    delete::{self, Effort},
-    fresh_name,
-    own_disk::OwnDisks,
+use super::{Background, Folder, Handover, Owner, RootError, delete::purge_or_post, fresh_name, own_disk::OwnDisks};
+use crate::domain::{
+    id::InstanceId,
+    owner::{ConversationKey, Principal},
 };
-use crate::domain::id::InstanceId;
-use crate::domain::owner::{ConversationKey, Principal};
 
 /// Processes that may share one root.
-const SERVERS_MAX: usize = 16;
-
-/// Why the root folder cannot be used. Each sentence says what the operator should do.
-#[derive(Debug, thiserror::Error)]
-pub enum RootError {
-    /// It cannot be made or opened.
-    #[error("{root:?} cannot be opened: create it, or name a folder that the server's user may enter")]
-    Open {
-        /// The folder.
-        root: PathBuf,
-        /// The system's error.
-        #[source]
-        source: io::Error,
-    },
-    /// Nothing can be made in it.
-    #[error("{root:?} cannot be written: give it to the server's user with chown, or choose another folder")]
-    Unwritable {
-        /// The folder.
-        root: PathBuf,
-        /// The system's error.
-        #[source]
-        source: io::Error,
-    },
-    /// Any user of the machine could plant things in it.
-    #[error("{root:?} can be written by every user of this machine: run chmod o-w on it")]
-    OpenToAll {
-        /// The folder.
-        root: PathBuf,
-    },
-    /// Too many servers have it.
-    #[error("{root:?} is in use by {SERVERS_MAX} servers already: stop one, or choose another folder")]
-    InUse {
-        /// The folder.
-        root: PathBuf,
-    },
-    /// The file that says which server this is does not.
-    #[error("{file:?} does not hold an instance id: delete it if no sandbox of this server is left")]
-    Damaged {
-        /// The file.
-        file: PathBuf,
-    },
-    /// No file system can be made and mounted for a conversation.
-    #[error(
-        "no disk can be made for a conversation: run the server as root on the engine's host with e2fsprogs installed, or \
-             unset SANDBOX_QUOTA__HARD"
-    )]
-    OwnDisks {
-        /// What the system says.
-        #[source]
-        source: io::Error,
-    },
-    /// The kernel or a filter in front of it has no `openat2`, and there is no safe way to do without.
-    #[error(
-        "this system refuses openat2, without which planted links cannot be told: use Linux 5.6 or newer and, in a \
-             container, an engine whose seccomp profile knows the call"
-    )]
-    NoOpenat2 {
-        /// The system's error.
-        #[source]
-        source: io::Error,
-    },
-}
+pub(super) const SERVERS_MAX: usize = 16;
 
 /// The files of all conversations.
-pub struct Store {
+pub struct DiskStorage {
     pub(super) root: OwnedFd,
-    incoming: OwnedFd,
-    pub(super) trash: OwnedFd,
+    incoming: Arc<OwnedFd>,
+    pub(super) trash: Arc<OwnedFd>,
     /// `{root}/.nameless/{instance}`: folders of sandboxes that belong to no conversation yet.
-    pub(super) unassigned: OwnedFd,
+    pub(super) unassigned: Arc<OwnedFd>,
     pub(super) path: PathBuf,
     pub(super) instance: InstanceId,
     pub(super) handover: Handover,
     /// What new conversations get, where they get a disk of their own.
     pub(super) own_disks: Option<OwnDisks>,
-    /// Trash of such disks that somebody has to empty.
-    pub(super) unfinished: Unfinished,
-    /// Held for its lock.
+    pub(super) background: Background,
+    /// Holds the lock.
     _lock: std::fs::File,
 }
 
-impl fmt::Debug for Store {
+impl fmt::Debug for DiskStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("path", &self.path).field("instance", &self.instance).finish_non_exhaustive()
+        f.debug_struct("DiskStorage")
+            .field("path", &self.path)
+            .field("instance", &self.instance)
+            .finish_non_exhaustive()
     }
 }
 
-impl Store {
+impl DiskStorage {
     /// Opens the root folder, makes it (0700) when there is none, and claims an identity in it for as long as this value
     /// lives. Several processes may share a root (one serves HTTP, another a client's standard streams): each has an
     /// identity, and so sandboxes, of its own. `owner` is the user that programs run as.
     ///
     /// # Errors
-    /// [`StoreError::Root`] when the folder or the system is unfit.
-    pub fn open(root: &Path, owner: Owner) -> Result<Self, StoreError> {
-        Ok(Self::try_open(root, owner)?)
-    }
-
-    fn try_open(root: &Path, owner: Owner) -> Result<Self, RootError> {
+    /// When the folder or the system is unfit.
+    pub fn at(root: &Path, owner: Owner) -> Result<Self, RootError> {
         let unopened = |source: io::Error| RootError::Open { root: root.to_owned(), source };
         let unwritable = |source: io::Error| RootError::Unwritable { root: root.to_owned(), source };
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(unopened)?;
@@ -154,62 +88,31 @@ impl Store {
             0 => Handover::Chown(owner),
             _ => Handover::Open,
         };
-        let unfinished = Unfinished::default();
+        let background = Background::start().map_err(unopened)?;
         Ok(Self {
             root: handle,
-            incoming,
-            trash,
-            unassigned,
+            incoming: Arc::new(incoming),
+            trash: Arc::new(trash),
+            unassigned: Arc::new(unassigned),
             path,
             instance,
             handover,
             own_disks: None,
-            unfinished,
+            background,
             _lock: lock,
         })
     }
 
-    /// Which server this is: made once, kept in the root folder.
-    pub fn instance(&self) -> InstanceId {
-        self.instance
-    }
-
-    /// The root folder, absolute.
-    pub fn root(&self) -> &Path {
-        &self.path
-    }
-
-    /// The conversation's folder, or `None` when it has none.
-    ///
-    /// # Errors
-    /// [`StoreError`] when it is there and cannot be opened.
-    pub fn open_conversation(&self, id: &ConversationKey) -> Result<Option<Conversation>, StoreError> {
-        match self.enter(id) {
-            Ok(conversation) => Ok(Some(conversation)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(StoreError::new("open", errno)),
-        }
-    }
-
-    /// The conversation's folder, made when it has none. Any number of callers may do so at once.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSpace`] on a full disk, and when something that is not ours stands in its place.
-    pub fn create_conversation(&self, id: &ConversationKey) -> Result<Conversation, StoreError> {
-        self.try_create(id).map_err(|errno| StoreError::new("create", errno))
-    }
-
-    fn try_create(&self, id: &ConversationKey) -> Result<Conversation, Errno> {
+    pub(super) fn try_create(&self, id: &ConversationKey) -> Result<Folder, Errno> {
         self.make_owner_folder(id)?;
         if let Some(disks) = &self.own_disks
             && rustix::fs::statat(&self.root, folder(id), AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
         {
-            // Whole before anybody sees it. Where somebody was faster, theirs will do.
+            // Whole before it gets its name. Where another caller was faster, theirs will do.
             let name = fresh_name();
             let made = self.make_with_disk(disks, &name).and_then(|()| self.name(&name, id));
             if made != Ok(true) {
-                rustix::fs::renameat(&self.unassigned, &name, &self.trash, &name)?;
-                self.purge_now(&name);
+                discard(&self.unassigned, &self.trash, &name, &self.background)?;
                 made?;
             }
         }
@@ -227,7 +130,7 @@ impl Store {
     /// Makes an unassigned folder a conversation's; `false` when it has one.
     pub(super) fn name(&self, unassigned: &str, id: &ConversationKey) -> Result<bool, Errno> {
         self.make_owner_folder(id)?;
-        match rustix::fs::renameat_with(&self.unassigned, unassigned, &self.root, folder(id), RenameFlags::NOREPLACE) {
+        match rustix::fs::renameat_with(&*self.unassigned, unassigned, &self.root, folder(id), RenameFlags::NOREPLACE) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST | Errno::NOTEMPTY) => Ok(false),
             Err(errno) => Err(errno),
@@ -235,7 +138,7 @@ impl Store {
     }
 
     /// A conversation's folder with this name in `parent`, made where there is none. `path` is that of the folder.
-    pub(super) fn make(&self, parent: &OwnedFd, name: &str, path: &Path) -> Result<Conversation, Errno> {
+    pub(super) fn make(&self, parent: &OwnedFd, name: &str, path: &Path) -> Result<Folder, Errno> {
         let dir = own_folder(parent, name)?;
         match rustix::fs::mkdirat(&dir, "files", Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -255,11 +158,11 @@ impl Store {
         Ok(conversation)
     }
 
-    pub(super) fn enter(&self, id: &ConversationKey) -> Result<Conversation, Errno> {
+    pub(super) fn enter(&self, id: &ConversationKey) -> Result<Folder, Errno> {
         self.enter_in(&self.root, &folder(id), &self.path.join(folder(id)))
     }
 
-    pub(super) fn enter_in(&self, parent: &OwnedFd, name: &str, path: &Path) -> Result<Conversation, Errno> {
+    pub(super) fn enter_in(&self, parent: &OwnedFd, name: &str, path: &Path) -> Result<Folder, Errno> {
         let dir = open_own(parent, name)?;
         let files = match open_own(&dir, "files") {
             // The program owns the folder and may have closed it to itself, which is to us when we are the same user.
@@ -272,59 +175,28 @@ impl Store {
             Err(Errno::NOTDIR | Errno::LOOP) => return self.enter_disk(dir, path),
             other => other?,
         };
-        let (incoming, trash) = (rustix::io::dup(&self.incoming)?, rustix::io::dup(&self.trash)?);
-        let (data_dir, handover) = (path.join("files"), self.handover);
-        Ok(Conversation { dir, files, incoming, trash, data_dir, handover, own_disk: None })
+        Ok(Folder {
+            dir,
+            files,
+            incoming: Arc::clone(&self.incoming),
+            trash: Arc::clone(&self.trash),
+            data_dir: path.join("files"),
+            handover: self.handover,
+            on_own_disk: false,
+            background: self.background.clone(),
+        })
     }
 
-    /// The folder that folders without a conversation are in.
     pub(super) fn unassigned_path(&self) -> PathBuf {
         self.path.join(".nameless").join(self.instance.to_string())
     }
 
-    /// Takes apart what is in the trash, as far as somebody would wait for it.
-    pub(super) fn purge_now(&self, name: &str) {
-        if let Err(errno) = delete::purge(&self.trash, name.as_bytes(), &mut Effort::at_once()) {
-            tracing::debug!(%errno, "a folder in the trash is left to the next start");
-        }
-    }
-
-    /// Deletes a conversation and all its files: at once nothing has its name any more. `None` when there was none. A
-    /// sandbox that still has the folder mounted keeps an empty one.
-    ///
-    /// # Errors
-    /// [`StoreError`] when something is left that [`Store::empty_trash`] should try again.
-    pub fn remove_conversation(&self, id: &ConversationKey) -> Result<Option<Deleted>, StoreError> {
+    pub(super) fn try_remove(&self, key: &ConversationKey) -> Result<bool, Errno> {
         let name = fresh_name();
-        match rustix::fs::renameat(&self.root, folder(id), &self.trash, &name) {
-            Ok(()) => delete::purge(&self.trash, name.as_bytes(), &mut Effort::at_once())
-                .map(Some)
-                .map_err(|errno| StoreError::new("delete", errno)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(StoreError::new("delete", errno)),
-        }
-    }
-
-    /// Deletes what was begun to be deleted, by this process or an earlier one, until `stop`. May take minutes where a
-    /// program left millions of files; safe at any time.
-    ///
-    /// # Errors
-    /// [`StoreError`] with the last thing that could not be deleted, after all the others were.
-    pub fn empty_trash(&self, stop: &AtomicBool) -> Result<Deleted, StoreError> {
-        self.try_empty_trash(stop).map_err(|errno| StoreError::new("delete", errno))
-    }
-
-    fn try_empty_trash(&self, stop: &AtomicBool) -> Result<Deleted, Errno> {
-        let mut result = delete::empty(&self.trash, stop);
-        loop {
-            // One at a time, so that none is forgotten by an end in between.
-            let next = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let Some(trash) = next else { return result };
-            match delete::empty(&trash, stop) {
-                Ok(Deleted::Wholly) => {}
-                Ok(Deleted::Begun) => return Ok(Deleted::Begun),
-                Err(errno) => result = Err(errno),
-            }
+        match rustix::fs::renameat(&self.root, folder(key), &*self.trash, &name) {
+            Ok(()) => purge_or_post(&self.trash, &name, &self.background).map(|()| true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(errno),
         }
     }
 }
@@ -347,12 +219,12 @@ pub(super) fn folder(key: &ConversationKey) -> String {
 struct Claim {
     lock: std::fs::File,
     instance: InstanceId,
-    /// Nobody else was here.
+    /// No other process holds an identity of lower number.
     first: bool,
 }
 
 /// Claims the first identity that no running process holds. A process that died left its identity free and its
-/// sandboxes labelled with it, so whoever comes next takes over both.
+/// sandboxes labelled with it: the next one takes over both.
 fn claim(root: &Path, path: &Path) -> Result<Claim, RootError> {
     for number in 1..=SERVERS_MAX {
         let name = if number == 1 { ".instance".to_owned() } else { format!(".instance-{number}") };
@@ -404,7 +276,7 @@ pub(super) fn own_folder(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno>
     }
 }
 
-/// Throws away what a killed process was writing: files and empty folders.
+/// Removes what a killed process was writing: files and empty folders.
 pub(super) fn clear_incoming(incoming: &OwnedFd) -> Result<(), Errno> {
     for entry in Dir::read_from(incoming)? {
         let entry = entry?;
@@ -418,4 +290,15 @@ pub(super) fn clear_incoming(incoming: &OwnedFd) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Takes away a folder that no conversation has, with what is in it and its disk.
+pub(super) fn discard(
+    unassigned: &OwnedFd,
+    trash: &Arc<OwnedFd>,
+    name: &str,
+    background: &Background,
+) -> Result<(), Errno> {
+    rustix::fs::renameat(unassigned, name, &**trash, name)?;
+    purge_or_post(trash, name, background)
 }

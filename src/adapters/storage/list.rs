@@ -7,9 +7,10 @@ use rustix::{
     io::Errno,
 };
 
-use super::{
-    Change, Conversation, Entry, ListBounds, Listing, Mark, PATH_BYTES_MAX, SafePath, SkipKind, Skipped, StoreError,
-    open_beneath, path::show, usage::Tally,
+use super::{Folder, mark, open_beneath, usage::Tally};
+use crate::{
+    domain::path::{PATH_BYTES_MAX, SafePath, show},
+    ports::storage::{Change, Entry, ListBounds, Listing, Mark, SkipKind, Skipped},
 };
 
 /// Names looked at in one listing: a fraction of a second of work.
@@ -17,18 +18,14 @@ const VISITS_MAX: usize = 100_000;
 /// Folders remembered in one listing: a few megabytes.
 const FOLDERS_MAX: usize = 20_000;
 
-impl Conversation {
-    /// Lists plain files; with a mark, tells which were created or changed since. What a program changes meanwhile may be
-    /// listed or not; links are never followed and nothing is opened but folders.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`] when the system is out of descriptors or memory, or the disk fails.
-    pub fn list(&self, bounds: ListBounds, since: Option<Mark>) -> Result<Listing, StoreError> {
+impl Folder {
+    /// What a program changes meanwhile may be listed or not; nothing is opened but folders.
+    pub(super) fn try_list(&self, bounds: ListBounds, since: Option<Mark>) -> Result<Listing, Errno> {
         let mut walk = Walk {
             bounds,
             since,
             visits: 0,
-            folders: vec![Folder { parent: 0, name: Vec::new(), level: 1 }],
+            folders: vec![Unvisited { parent: 0, name: Vec::new(), level: 1 }],
             found: BTreeMap::new(),
             listing: Listing::default(),
             tally: Tally::default(),
@@ -36,20 +33,20 @@ impl Conversation {
         };
         let mut next = 0;
         while next < walk.folders.len() && walk.visits < VISITS_MAX {
-            walk.folder(self, next).map_err(|errno| StoreError::new("list", errno))?;
+            walk.folder(self, next)?;
             next += 1;
         }
         let ended_early = next < walk.folders.len();
         walk.listing.truncated |= ended_early;
-        let told = self.disk_usage().map_err(|errno| StoreError::new("list", errno))?;
-        walk.listing.usage = told.or_else(|| (!ended_early && !walk.unseen).then(|| walk.tally.usage()));
+        let on_disk = self.disk_usage()?;
+        walk.listing.usage = on_disk.or_else(|| (!ended_early && !walk.unseen).then(|| walk.tally.usage()));
         walk.listing.entries = walk.found.into_values().collect();
         Ok(walk.listing)
     }
 }
 
 /// A folder to visit. Its path is spelled out only when its turn comes.
-struct Folder {
+struct Unvisited {
     parent: usize,
     name: Vec<u8>,
     level: usize,
@@ -60,7 +57,7 @@ struct Walk {
     since: Option<Mark>,
     visits: usize,
     /// The first is the top and its own parent.
-    folders: Vec<Folder>,
+    folders: Vec<Unvisited>,
     /// The first files in the order of the answer: changed before unchanged.
     found: BTreeMap<(bool, SafePath), Entry>,
     listing: Listing,
@@ -70,7 +67,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn folder(&mut self, conversation: &Conversation, index: usize) -> Result<(), Errno> {
+    fn folder(&mut self, conversation: &Folder, index: usize) -> Result<(), Errno> {
         let path = self.path(index);
         let handle = match open_beneath(&conversation.files, &path, OFlags::RDONLY | OFlags::DIRECTORY) {
             Ok(handle) => handle,
@@ -138,8 +135,8 @@ impl Walk {
     fn change(&self, stat: &Statx) -> Change {
         let has_birth = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
         match self.since {
-            Some(mark) if has_birth && Mark::from(stat.stx_btime) >= mark => Change::Created,
-            Some(mark) if Mark::from(stat.stx_ctime) >= mark => Change::Changed,
+            Some(since) if has_birth && mark(stat.stx_btime) >= since => Change::Created,
+            Some(since) if mark(stat.stx_ctime) >= since => Change::Changed,
             _ => Change::Unchanged,
         }
     }
@@ -153,7 +150,7 @@ impl Walk {
             self.unseen = true;
             self.listing.truncated = true;
         } else {
-            self.folders.push(Folder { parent, name: name.to_vec(), level });
+            self.folders.push(Unvisited { parent, name: name.to_vec(), level });
         }
     }
 

@@ -1,7 +1,7 @@
-//! Signed links: whoever holds one may read that one file until it expires, and needs no token.
+//! Signed links: the holder of one may read that one file until it expires, without a token.
 //!
-//! Owns the form of a link and the text that is signed. Knows nothing of disks or HTTP: whether the file is there is
-//! asked only after the signature was found good. A link names a path, not a version of the file.
+//! Owns the form of a link and the text that is signed. Knows nothing of disks or HTTP. A link names a path, not a version
+//! of the file. Its path is `/files/{id}/{path}`, or `/files/@{owner}/{id}/{path}` for an owner other than `default`.
 
 use std::fmt;
 
@@ -11,8 +11,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use sha2::Sha256;
 use subtle::{Choice, ConstantTimeEq as _};
 
-use super::store::SafePath;
-use crate::domain::owner::ConversationKey;
+use crate::domain::{owner::ConversationKey, path::SafePath};
 
 /// The longest life of a link, in seconds: seven days.
 pub const URL_TTL_S_MAX: i64 = 7 * 24 * 60 * 60;
@@ -22,7 +21,7 @@ const SIGNATURE_CHARS: usize = 43;
 const KEY_LABEL: &[u8] = b"mcp-sandbox/key/file-url/v1";
 const TEXT_LABEL: &[u8] = b"mcp-sandbox/file-url/v1\0";
 
-/// Why a link is refused. For the log: whoever sent it is told none of this.
+/// Why a link is refused. For the log only: the sender learns none of this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     /// Not the form of a link that was ever handed out.
@@ -37,6 +36,16 @@ pub enum Rejected {
     /// Good for longer than any link may be.
     #[error("the link expires too far ahead")]
     TooFarAhead,
+}
+
+/// A link as it was sent: every name decoded exactly once, nothing else about it is checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SignedLink {
+    /// The key of a conversation: `id`, or `@owner/id` for an owner other than `default`.
+    pub conversation: Vec<u8>,
+    pub components: Vec<Vec<u8>>,
+    pub expires: String,
+    pub signature: String,
 }
 
 /// Mints and verifies links. Holds keys derived from the secrets, which are good for nothing else.
@@ -78,19 +87,13 @@ impl UrlSigner {
         )
     }
 
-    /// Whether this is a link that was minted here and is still good. The names are decoded bytes. Every key is tried
-    /// whatever the first ones say, and the comparison takes the same time wherever two signatures differ.
+    /// What a link leads to, if it was minted here and is still good. Every key is tried whatever the first ones say, and
+    /// the comparison takes the same time wherever two signatures differ.
     ///
     /// # Errors
     /// [`Rejected`], for the log: form first, then signature, then time.
-    pub fn verify(
-        &self,
-        conversation: &[u8],
-        components: &[Vec<u8>],
-        expires: &str,
-        signature: &str,
-        now_unix_s: i64,
-    ) -> Result<(), Rejected> {
+    pub fn verify(&self, link: &SignedLink, now_unix_s: i64) -> Result<(ConversationKey, SafePath), Rejected> {
+        let SignedLink { conversation, components, expires, signature } = link;
         let expires = parse_expires(expires).ok_or(Rejected::Malformed)?;
         let signature = parse_signature(signature).ok_or(Rejected::Malformed)?;
         let path = SafePath::from_components(components).map_err(|_| Rejected::Malformed)?;
@@ -101,10 +104,13 @@ impl UrlSigner {
             return Err(Rejected::Signature);
         }
         match expires.checked_sub(now_unix_s) {
-            Some(left_s) if left_s <= 0 => Err(Rejected::Expired),
-            Some(left_s) if left_s <= URL_TTL_S_MAX => Ok(()),
-            _ => Err(Rejected::TooFarAhead),
+            Some(left_s) if left_s <= 0 => return Err(Rejected::Expired),
+            Some(left_s) if left_s <= URL_TTL_S_MAX => {}
+            _ => return Err(Rejected::TooFarAhead),
         }
+        // A signed text was well formed, so this does not fail.
+        let conversation = std::str::from_utf8(conversation).ok().and_then(|key| key.parse().ok());
+        conversation.map(|key| (key, path)).ok_or(Rejected::Malformed)
     }
 }
 

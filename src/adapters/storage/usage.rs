@@ -11,7 +11,8 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Conversation, Store, StoreError, open_beneath};
+use super::{DiskStorage, Folder, open_beneath};
+use crate::ports::storage::Usage;
 
 /// Folders on the way down that are held open.
 const HELD_MAX: usize = 32;
@@ -19,33 +20,6 @@ const HELD_MAX: usize = 32;
 const PIECE_BYTES_MAX: usize = 3500;
 /// What `st_blocks` counts in, in bytes, whatever the file system's blocks are.
 const BLOCK_BYTES: u64 = 512;
-
-/// What files take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
-    /// Space on disk, in bytes.
-    pub bytes: u64,
-    /// Names: files, folders, links and whatever else has one.
-    pub entries: u64,
-}
-
-impl Usage {
-    /// Whether it is within both ceilings.
-    pub fn fits(&self, ceiling: &Self) -> bool {
-        self.bytes <= ceiling.bytes && self.entries <= ceiling.entries
-    }
-
-    /// Both together.
-    #[must_use]
-    pub fn plus(&self, more: &Self) -> Self {
-        Self { bytes: self.bytes.saturating_add(more.bytes), entries: self.entries.saturating_add(more.entries) }
-    }
-
-    /// What a new file of this length takes on a disk with blocks of four kilobytes, and its name.
-    pub fn of_file(size: u64) -> Self {
-        Self { bytes: size.checked_next_multiple_of(4096).unwrap_or(u64::MAX), entries: 1 }
-    }
-}
 
 /// What is seen of a folder, name by name. A file with several names takes its space once.
 #[derive(Debug, Default)]
@@ -68,29 +42,18 @@ impl Tally {
     }
 }
 
-impl Conversation {
-    /// What the files take, counted until it is more than a ceiling: an answer that does not fit says that much or more is
-    /// there. What a program changes meanwhile may be counted or not. A file without a name is not seen, nor is what is
-    /// in a folder that this process may not read.
-    ///
-    /// On a disk of its own the disk is asked, which sees both; there a file with several names is one entry.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`] when the system is out of descriptors or memory, or the disk fails.
-    pub fn usage(&self, ceiling: &Usage) -> Result<Usage, StoreError> {
+impl Folder {
+    /// What a program changes meanwhile may be counted or not. A file without a name is not seen, nor is what is in a folder
+    /// that this process may not read. A disk of its own knows both; there a file with several names is one entry.
+    pub(super) fn try_usage(&self, ceiling: &Usage) -> Result<Usage, Errno> {
         let walk = Walk { top: &self.files, tally: Tally::default(), levels: Vec::new() };
-        let usage = self.disk_usage().and_then(|usage| usage.map_or_else(|| walk.run(ceiling), Ok));
-        usage.map_err(|errno| StoreError::new("measure", errno))
+        self.disk_usage()?.map_or_else(|| walk.run(ceiling), Ok)
     }
 }
 
-impl Store {
-    /// What the root's file system has left for us; as many entries as can be said where it keeps no count of them.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`] when the disk does not say.
-    pub fn free(&self) -> Result<Usage, StoreError> {
-        let stat = rustix::fs::fstatvfs(&self.root).map_err(|errno| StoreError::new("measure", errno))?;
+impl DiskStorage {
+    pub(super) fn try_free(&self) -> Result<Usage, Errno> {
+        let stat = rustix::fs::fstatvfs(&self.root)?;
         let entries = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
         Ok(Usage { bytes: stat.f_bavail.saturating_mul(stat.f_frsize), entries })
     }
@@ -99,7 +62,7 @@ impl Store {
 /// A folder on the way down.
 struct Level {
     name: Vec<u8>,
-    /// Let go when the way goes far below it.
+    /// Closed when the walk goes far below it.
     handle: Option<OwnedFd>,
     /// Folders in it that were not visited yet.
     ahead: Vec<Vec<u8>>,

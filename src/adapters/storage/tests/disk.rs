@@ -72,8 +72,8 @@ fn a_deep_tree_with_forks_is_measured_with_few_descriptors() {
     let (usage, most) = while_counting(&place, || measure(&place, &EVERYTHING));
     assert_eq!(usage.entries, levels * 2);
     assert!(most <= place.descriptors() + 40, "{most} descriptors");
-    assert_eq!(place.conversation.delete(&path("d")).expect("deleted"), Deleted::Begun);
-    place.store.empty_trash(&AtomicBool::new(false)).expect("emptied");
+    place.conversation.delete(&path("d")).expect("deleted");
+    place.storage.drain();
 }
 
 #[test]
@@ -123,19 +123,13 @@ fn delete_wide(entries: u32) {
 fn delete(place: &Place, name: &str, left: &[&str]) {
     let (before, trash) = (place.descriptors(), place.root.path().join("root/.trash"));
     let began = Instant::now();
-    let (deleted, most) = while_counting(place, || place.conversation.delete(&path(name)).expect("deleted"));
+    let ((), most) = while_counting(place, || place.conversation.delete(&path(name)).expect("deleted"));
     let at_once = began.elapsed();
-    assert_eq!(deleted, Deleted::Begun);
     assert!(most <= before + 8, "{before} descriptors, then {most}");
     let there: Vec<_> =
         fs::read_dir(place.data()).expect("a folder").map(|e| e.expect("an entry").file_name()).collect();
     assert_eq!(there, left);
-    // RenderedError to stop it does not begin; told to go on it ends.
-    assert_eq!(place.store.empty_trash(&AtomicBool::new(true)).expect("stopped"), Deleted::Begun);
-    assert_eq!(fs::read_dir(&trash).expect("a folder").count(), 1);
-    let go_on = AtomicBool::new(false);
-    let (deleted, most) = while_counting(place, || place.store.empty_trash(&go_on).expect("emptied"));
-    assert_eq!(deleted, Deleted::Wholly);
+    let ((), most) = while_counting(place, || place.storage.drain());
     assert!(most <= before + 8, "{before} descriptors, then {most}");
     assert_eq!(place.descriptors(), before);
     assert_eq!(fs::read_dir(&trash).expect("a folder").count(), 0);

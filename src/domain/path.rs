@@ -122,7 +122,7 @@ impl SafePath {
     }
 
     /// The folder that holds it, as bytes (empty for the top), and its name.
-    pub(super) fn split_last(&self) -> (&[u8], &[u8]) {
+    pub(crate) fn split_last(&self) -> (&[u8], &[u8]) {
         match self.0.iter().rposition(|&b| b == b'/') {
             Some(at) => (&self.0[..at], &self.0[at + 1..]),
             None => (&[], &self.0),
@@ -188,7 +188,7 @@ pub fn decode_component(text: &str) -> Result<Vec<u8>, PathError> {
 }
 
 /// A path or a name for people: see [`SafePath::display`].
-pub(super) fn show(bytes: &[u8]) -> String {
+pub(crate) fn show(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {

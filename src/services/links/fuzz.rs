@@ -51,7 +51,9 @@ fn fuzz_links() {
             Signed::Whole(bytes) => URL_SAFE_NO_PAD.encode(bytes),
             Signed::Text(text) => text.clone(),
         };
-        let result = signer.verify(&sent.conversation, &sent.names, &expires, &signature, sent.now);
+        let link =
+            SignedLink { conversation: sent.conversation.clone(), components: sent.names.clone(), expires, signature };
+        let result = signer.verify(&link, sent.now);
         assert!(matches!(result, Err(Signature | Malformed)), "{result:?}");
     });
 }
@@ -87,9 +89,10 @@ fn fuzz_altered_links() {
             Used::Before(seconds) => EXPIRES - seconds,
             Used::Whenever(now) => now,
         };
-        let names: Vec<_> = sent[1].split(|&byte| byte == b'/').map(<[u8]>::to_vec).collect();
-        let [_, _, expires, signature] = sent.each_ref().map(|field| String::from_utf8_lossy(field));
-        let result = both.verify(&sent[0], &names, &expires, &signature, now);
+        let components = sent[1].split(|&byte| byte == b'/').map(<[u8]>::to_vec).collect();
+        let [_, _, expires, signature] = sent.each_ref().map(|field| String::from_utf8_lossy(field).into_owned());
+        let link = SignedLink { conversation: sent[0].clone(), components, expires, signature };
+        let result = both.verify(&link, now).map(drop);
         let is_whole = good.iter().zip(&sent).all(|(good, sent)| good.as_bytes() == sent);
         match i128::from(EXPIRES) - i128::from(now) {
             _ if !is_whole => assert!(matches!(result, Err(Signature | Malformed)), "{result:?}"),

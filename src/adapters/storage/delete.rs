@@ -3,14 +3,13 @@
 //! Taking apart never recurses. What a folder holds is moved up into the folder that is being deleted until that holds
 //! nothing, so a tree of any depth takes a handful of descriptors and no stack.
 //!
-//! Whoever asks for a deletion waits for a bounded part of that work. What is left then has no name any more, and
-//! [`super::Store::empty_trash`] goes on behind everybody's back.
+//! A caller waits for a bounded part of that work. What is left has no name any more and is deleted in the background.
 
 use std::{
     ffi::CStr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -20,17 +19,19 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Conversation, SafePath, StoreError, fresh_name, open_beneath, own_disk};
+use super::{Background, Folder, fresh_name, open_beneath, own_disk};
+use crate::domain::path::SafePath;
 
-/// Steps that whoever asks for a deletion waits for: a fraction of a second.
+/// Steps that a caller waits for: a fraction of a second.
 const STEPS_AT_ONCE: u64 = 2000;
+/// Steps in the background that other jobs wait for: a few seconds.
+const STEPS_OF_A_SLICE: u64 = 50_000;
 
 /// How far a deletion has come. Either way nothing has that name any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deleted {
-    /// All of it is gone.
+pub(super) enum Deleted {
     Wholly,
-    /// The rest lies in the trash, for [`super::Store::empty_trash`].
+    /// The rest lies in the trash.
     Begun,
 }
 
@@ -41,14 +42,12 @@ pub(super) struct Effort<'a> {
 }
 
 impl<'a> Effort<'a> {
-    /// As much as somebody waits for.
     pub(super) fn at_once() -> Self {
         Self { steps: STEPS_AT_ONCE, stop: None }
     }
 
-    /// All of it, until `stop`.
-    pub(super) fn until(stop: &'a AtomicBool) -> Self {
-        Self { steps: u64::MAX, stop: Some(stop) }
+    pub(super) fn slice(stop: &'a AtomicBool) -> Self {
+        Self { steps: STEPS_OF_A_SLICE, stop: Some(stop) }
     }
 
     fn step(&mut self) -> Result<(), Errno> {
@@ -57,25 +56,13 @@ impl<'a> Effort<'a> {
     }
 }
 
-impl Conversation {
-    /// Deletes whatever has that path: a file, a link (never what it points to), a pipe, a socket, or a folder with all it
-    /// holds, which has no name any more from the first moment on.
-    ///
-    /// # Errors
-    /// [`StoreError::NotFound`]; [`StoreError::Denied`] when the program took the right away and we are not root.
-    pub fn delete(&self, path: &SafePath) -> Result<Deleted, StoreError> {
-        self.try_delete(path).map_err(|errno| match errno {
-            Errno::NOTDIR | Errno::LOOP => StoreError::NotFound,
-            errno => StoreError::new("delete", errno),
-        })
-    }
-
-    fn try_delete(&self, path: &SafePath) -> Result<Deleted, Errno> {
+impl Folder {
+    pub(super) fn try_delete(&self, path: &SafePath) -> Result<(), Errno> {
         let (folder, name) = path.split_last();
         let parent = open_beneath(&self.files, folder, OFlags::PATH | OFlags::DIRECTORY)?;
         match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
             Err(Errno::ISDIR) => {}
-            other => return other.map(|()| Deleted::Wholly),
+            other => return other,
         }
         let trash_name = fresh_name();
         match rustix::fs::renameat(&parent, name, &self.trash, &trash_name) {
@@ -86,17 +73,12 @@ impl Conversation {
             }
             other => other?,
         }
-        let deleted = purge(&self.trash, trash_name.as_bytes(), &mut Effort::at_once())?;
-        if let (Deleted::Begun, Some(unfinished)) = (deleted, &self.own_disk) {
-            let trash = rustix::io::dup(&self.trash)?;
-            unfinished.lock().unwrap_or_else(PoisonError::into_inner).push(trash);
-        }
-        Ok(deleted)
+        purge_or_post(&self.trash, &trash_name, &self.background)
     }
 }
 
-/// Takes apart all that is in the trash, until `stop`; the last error, after all the others were tried.
-pub(super) fn empty(trash: &OwnedFd, stop: &AtomicBool) -> Result<Deleted, Errno> {
+/// Takes apart what is in the trash; the last error, after all the others were tried.
+pub(super) fn empty(trash: &OwnedFd, effort: &mut Effort<'_>) -> Result<Deleted, Errno> {
     let mut result = Ok(Deleted::Wholly);
     for entry in Dir::read_from(trash)? {
         let entry = entry?;
@@ -104,7 +86,7 @@ pub(super) fn empty(trash: &OwnedFd, stop: &AtomicBool) -> Result<Deleted, Errno
         if name.starts_with(b".") {
             continue;
         }
-        match purge(trash, name, &mut Effort::until(stop)) {
+        match purge(trash, name, effort) {
             Ok(Deleted::Wholly) => {}
             Ok(Deleted::Begun) => return Ok(Deleted::Begun),
             Err(errno) => result = Err(errno),
@@ -113,11 +95,19 @@ pub(super) fn empty(trash: &OwnedFd, stop: &AtomicBool) -> Result<Deleted, Errno
     result
 }
 
+/// Takes a folder in the trash apart as far as a caller waits for it, and posts the rest.
+pub(super) fn purge_or_post(trash: &Arc<OwnedFd>, name: &str, background: &Background) -> Result<(), Errno> {
+    if purge(trash, name.as_bytes(), &mut Effort::at_once())? == Deleted::Begun {
+        background.empty(trash);
+    }
+    Ok(())
+}
+
 /// Takes a folder (or file) in the trash apart. Also right while a program that was left behind in the folder still adds
-/// to it, and while somebody else takes the same folder apart.
-pub(super) fn purge(trash: &OwnedFd, name: &[u8], effort: &mut Effort<'_>) -> Result<Deleted, Errno> {
+/// to it, and while another process takes the same folder apart.
+fn purge(trash: &OwnedFd, name: &[u8], effort: &mut Effort<'_>) -> Result<Deleted, Errno> {
     match try_purge(trash, name, effort) {
-        // Somebody else had the last of it.
+        // Another process removed the last of it.
         Ok(()) | Err(Errno::NOENT) => Ok(Deleted::Wholly),
         Err(Errno::CANCELED) => Ok(Deleted::Begun),
         Err(errno) => Err(errno),

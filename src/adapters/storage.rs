@@ -1,0 +1,284 @@
+//! Conversations as folders of this machine: the only code that opens, lists, writes and deletes them.
+//!
+//! Programs own what is in a conversation's `files` folder and may change it at any moment, so nothing here follows a
+//! name twice: every file is reached from a directory handle by `openat2`, beneath it, through no link and no mount,
+//! and what was opened is what was checked. Nothing here blocks on what a program planted (pipes, sockets, devices),
+//! and no tree is deep or wide enough to use up memory or descriptors.
+//!
+//! ```text
+//! {root}/.instance          which server this is; locked while it runs
+//! {root}/.incoming/         files being written, moved into place when whole; emptied at start
+//! {root}/.trash/            folders being deleted, moved here first
+//! {root}/.nameless/         folders of sandboxes that belong to no conversation yet, a folder for each server
+//! {root}/{id}/              a conversation; 0700, ours, so that no other user reaches what is below
+//! {root}/@{owner}/{id}/     a conversation of an owner other than `default`
+//! {root}/{id}/.mark         touched to learn the file system's own time
+//! {root}/{id}/files/        `/data` of its programs; theirs. Or a link to it, on a disk of its own (`own_disk`)
+//! ```
+//!
+//! `background` is the one thread; it ends with the last handle on the storage.
+
+mod background;
+mod command;
+mod conversations;
+mod delete;
+mod error;
+mod list;
+mod own_disk;
+mod read;
+mod root;
+mod unassigned;
+mod usage;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use rustix::{
+    fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, StatxTimestamp, Timespec, Timestamps},
+    io::Errno,
+};
+
+use self::{background::Background, error::failed};
+pub use self::{error::RootError, root::DiskStorage};
+use crate::{
+    domain::{
+        id::{ConversationId, InstanceId, Language},
+        owner::{ConversationKey, Principal},
+        path::SafePath,
+    },
+    ports::storage::{
+        ConversationFolder, Entry, FolderId, LastUse, ListBounds, Listing, Mark, OpenFile, Storage, StorageError,
+        UnassignedFolder, Usage,
+    },
+};
+
+/// The user and group that programs run as, and that their files belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// One conversation's folder, held open.
+#[derive(Debug)]
+struct Folder {
+    /// `{root}/{id}`: ours.
+    dir: OwnedFd,
+    /// `{root}/{id}/files`: theirs.
+    files: OwnedFd,
+    incoming: Arc<OwnedFd>,
+    trash: Arc<OwnedFd>,
+    data_dir: PathBuf,
+    handover: Handover,
+    on_own_disk: bool,
+    background: Background,
+}
+
+/// How files we make become the program's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Handover {
+    /// We are root: they are given to the owner.
+    Chown(Owner),
+    /// We are the owner.
+    Same,
+    /// We are another user: they are open to all, inside a folder that is closed to all.
+    Open,
+}
+
+impl Handover {
+    fn apply(self, handle: impl AsFd, mode: u32) -> Result<(), Errno> {
+        let mode = if self == Self::Open { mode | (mode >> 3 & 0o070) | (mode >> 6) } else { mode };
+        // The umask was applied when the file was made; this overrides it.
+        rustix::fs::fchmod(&handle, Mode::from_raw_mode(mode))?;
+        if let Self::Chown(Owner { uid, gid }) = self {
+            rustix::fs::fchown(handle, Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)))?;
+        }
+        Ok(())
+    }
+}
+
+impl Storage for DiskStorage {
+    fn instance(&self) -> InstanceId {
+        self.instance
+    }
+
+    fn open(&self, key: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError> {
+        match self.enter(key) {
+            Ok(folder) => Ok(Some(Box::new(folder))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(failed("open")(errno)),
+        }
+    }
+
+    fn create(&self, key: &ConversationKey) -> Result<Box<dyn ConversationFolder>, StorageError> {
+        Ok(Box::new(self.try_create(key).map_err(failed("create"))?))
+    }
+
+    fn remove(&self, key: &ConversationKey) -> Result<bool, StorageError> {
+        self.try_remove(key).map_err(failed("delete"))
+    }
+
+    fn list(
+        &self,
+        owner: &Principal,
+        after: Option<&ConversationId>,
+        limit: usize,
+    ) -> Result<Vec<LastUse>, StorageError> {
+        self.try_list(owner, after, limit).map_err(failed("list"))
+    }
+
+    fn last_uses(&self) -> Result<Vec<LastUse>, StorageError> {
+        self.try_last_uses().map_err(failed("list"))
+    }
+
+    fn last_use(&self, key: &ConversationKey) -> Option<LastUse> {
+        self.marked(key).map(|unix_s| LastUse { unix_s, key: key.clone() })
+    }
+
+    fn free(&self) -> Result<Usage, StorageError> {
+        self.try_free().map_err(failed("measure"))
+    }
+
+    fn create_unassigned(self: Arc<Self>) -> Result<Box<dyn UnassignedFolder>, StorageError> {
+        Ok(Box::new(self.try_create_unassigned().map_err(failed("create"))?))
+    }
+
+    fn remember_languages(&self, languages: &[String]) -> Result<(), StorageError> {
+        self.try_remember(languages).map_err(failed("write"))
+    }
+
+    fn recall_languages(&self) -> Vec<Language> {
+        self.recall()
+    }
+
+    fn recover(&self) -> Result<(), StorageError> {
+        self.background.empty(&self.trash);
+        self.clear_unassigned().map_err(failed("delete"))
+    }
+
+    fn resting_bytes(&self, key: &ConversationKey) -> Option<u64> {
+        self.unmounted_bytes(key)
+    }
+
+    fn unmount(&self, key: &ConversationKey) -> bool {
+        self.unmount_disk(key)
+    }
+
+    fn drain(&self) {
+        self.background.drain();
+    }
+
+    fn close(&self) {
+        self.background.stop();
+        self.background.drain();
+        self.unmount_all();
+    }
+}
+
+impl ConversationFolder for Folder {
+    fn data_dir(&self) -> PathBuf {
+        self.data_dir.clone()
+    }
+
+    fn identity(&self) -> Result<FolderId, StorageError> {
+        let stat = rustix::fs::fstat(&self.files).map_err(failed("open"))?;
+        Ok(FolderId { device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    fn mark(&self) -> Result<Mark, StorageError> {
+        self.try_mark().map_err(failed("mark"))
+    }
+
+    fn list(&self, bounds: ListBounds, since: Option<Mark>) -> Result<Listing, StorageError> {
+        self.try_list(bounds, since).map_err(failed("list"))
+    }
+
+    fn usage(&self, ceiling: &Usage) -> Result<Usage, StorageError> {
+        self.try_usage(ceiling).map_err(failed("measure"))
+    }
+
+    fn read(&self, path: &SafePath) -> Result<OpenFile, StorageError> {
+        self.try_read(path).map_err(|errno| match errno {
+            Errno::NOTDIR => StorageError::NotFound,
+            errno => failed("open")(errno),
+        })
+    }
+
+    fn write(&self, path: &SafePath, bytes: &[u8]) -> Result<Entry, StorageError> {
+        self.try_write(path, bytes).map_err(|errno| match errno {
+            Errno::ISDIR => StorageError::FolderInTheWay,
+            Errno::LOOP | Errno::XDEV => StorageError::FolderBlocked,
+            errno => failed("write")(errno),
+        })
+    }
+
+    fn make_folders(&self, path: &SafePath) -> Result<(), StorageError> {
+        self.folder(path.as_bytes()).map(drop).map_err(|errno| match errno {
+            Errno::LOOP | Errno::XDEV | Errno::NOTDIR => StorageError::FolderBlocked,
+            errno => failed("write")(errno),
+        })
+    }
+
+    fn delete(&self, path: &SafePath) -> Result<(), StorageError> {
+        self.try_delete(path).map_err(|errno| match errno {
+            Errno::NOTDIR | Errno::LOOP => StorageError::NotFound,
+            errno => failed("delete")(errno),
+        })
+    }
+}
+
+impl Folder {
+    fn try_mark(&self) -> Result<Mark, Errno> {
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let marker = rustix::fs::openat(&self.dir, ".mark", flags, Mode::RUSR | Mode::WUSR)?;
+        let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let touch = || {
+            rustix::fs::futimens(&marker, &Timestamps { last_access: now, last_modification: now })?;
+            rustix::fs::statx(&marker, "", AtFlags::EMPTY_PATH, StatxFlags::CTIME)
+        };
+        // A time that was read is followed by an exact one (multigrain timestamps, Linux 6.13), so the second touch lies
+        // after everything that happened before the call, even within one tick.
+        touch()?;
+        Ok(mark(touch()?.stx_ctime))
+    }
+}
+
+fn mark(stamp: StatxTimestamp) -> Mark {
+    Mark { unix_s: stamp.tv_sec, ns: stamp.tv_nsec }
+}
+
+/// Opens what is beneath a folder: through no link, into no other mount, without waiting. An empty path is the folder
+/// itself.
+fn open_beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    const NEVER_OUT: ResolveFlags = ResolveFlags::BENEATH
+        .union(ResolveFlags::NO_SYMLINKS)
+        .union(ResolveFlags::NO_MAGICLINKS)
+        .union(ResolveFlags::NO_XDEV);
+    /// The kernel asks to try again when names were moved during the resolution.
+    const TRIES: usize = 32;
+
+    let path = if path.is_empty() { b"." } else { path };
+    // A handle that only names things opens nothing that could wait, and `O_PATH` refuses these flags.
+    let never_wait = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY | OFlags::NONBLOCK };
+    let flags = flags | never_wait | OFlags::CLOEXEC;
+    let mut result = Err(Errno::AGAIN);
+    for _ in 0..TRIES {
+        result = rustix::fs::openat2(&folder, path, flags, Mode::empty(), NEVER_OUT);
+        if !matches!(result, Err(Errno::AGAIN | Errno::INTR)) {
+            break;
+        }
+    }
+    result
+}
+
+/// A name of our own that nothing else has.
+fn fresh_name() -> String {
+    uuid::Uuid::now_v7().simple().to_string()
+}

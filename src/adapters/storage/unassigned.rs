@@ -1,0 +1,164 @@
+//! Folders that are mounted before it is known whose they are, and the languages that they are made for.
+//!
+//! A bind mount follows the folder and not its name, so a folder that is renamed to be a conversation's stays `/data` of
+//! the sandbox that has it (tried on Docker 20.10 with ext4; this module promises nothing more than the rename).
+
+use std::{path::PathBuf, sync::Arc};
+
+use rustix::{
+    fs::{Dir, Mode, OFlags},
+    io::Errno,
+};
+use tracing::debug;
+
+use super::{ConversationFolder, DiskStorage, StorageError, UnassignedFolder, failed, fresh_name, root::discard};
+use crate::domain::{id::Language, owner::ConversationKey};
+
+/// Where the languages in use are written down.
+const LANGUAGES: &str = ".languages";
+
+#[derive(Debug)]
+pub(super) struct Unassigned {
+    storage: Arc<DiskStorage>,
+    name: String,
+    data_dir: PathBuf,
+    assigned: bool,
+}
+
+impl DiskStorage {
+    pub(super) fn try_create_unassigned(self: Arc<Self>) -> Result<Unassigned, Errno> {
+        // From here on it is removed where it cannot be made whole.
+        let mut made = Unassigned { storage: self, name: fresh_name(), data_dir: PathBuf::new(), assigned: false };
+        let Unassigned { storage, name, .. } = &made;
+        if let Some(disks) = &storage.own_disks {
+            storage.make_with_disk(disks, name)?;
+        }
+        let folder = storage.make(&storage.unassigned, name, &storage.unassigned_path().join(name))?;
+        made.data_dir = folder.data_dir;
+        Ok(made)
+    }
+
+    /// At once nothing is there any more; what was there is deleted in the background.
+    pub(super) fn clear_unassigned(&self) -> Result<(), Errno> {
+        for entry in Dir::read_from(&*self.unassigned)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name.to_bytes() != b"." && name.to_bytes() != b".." {
+                rustix::fs::renameat(&*self.unassigned, name, &*self.trash, fresh_name())?;
+            }
+        }
+        self.background.empty(&self.trash);
+        Ok(())
+    }
+
+    pub(super) fn try_remember(&self, languages: &[String]) -> Result<(), Errno> {
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.root, LANGUAGES, flags, Mode::RUSR | Mode::WUSR)?;
+        // Torn by a crash it holds fewer names, or one that is none: neither does harm.
+        rustix::io::write(&file, languages.join("\n").as_bytes()).map(drop)
+    }
+
+    pub(super) fn recall(&self) -> Vec<Language> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut text = [0; 4096];
+        let read = rustix::fs::openat(&self.root, LANGUAGES, flags, Mode::empty())
+            .and_then(|file| rustix::io::read(&file, &mut text))
+            .unwrap_or(0);
+        let text = String::from_utf8_lossy(&text[..read]).into_owned();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+}
+
+impl UnassignedFolder for Unassigned {
+    fn is_assigned(&self) -> bool {
+        self.assigned
+    }
+
+    fn data_dir(&self) -> PathBuf {
+        self.data_dir.clone()
+    }
+
+    fn assign(&mut self, key: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError> {
+        self.assigned = self.storage.name(&self.name, key).map_err(failed("assign"))?;
+        if !self.assigned {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(self.storage.enter(key).map_err(failed("assign"))?)))
+    }
+}
+
+impl Drop for Unassigned {
+    fn drop(&mut self) {
+        if self.assigned {
+            return;
+        }
+        let DiskStorage { unassigned, trash, background, .. } = &*self.storage;
+        let (unassigned, trash, own) = (Arc::clone(unassigned), Arc::clone(trash), background.clone());
+        let name = std::mem::take(&mut self.name);
+        background.post(move || {
+            if let Err(errno) = discard(&unassigned, &trash, &name, &own) {
+                debug!(%errno, "an unassigned folder is left to the next start");
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{adapters::storage::Owner, ports::storage::Storage as _};
+
+    fn storage(root: &std::path::Path) -> Arc<DiskStorage> {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Arc::new(DiskStorage::at(root, Owner { uid, gid }).expect("a root"))
+    }
+
+    #[test]
+    fn assign_moves_a_folder_once_and_never_over_another() {
+        let root = tempfile::tempdir().expect("a folder");
+        let storage = storage(root.path());
+        let key: ConversationKey = "new".parse().expect("a key");
+        let mut folder = Arc::clone(&storage).create_unassigned().expect("a folder");
+        std::fs::write(folder.data_dir().join("x"), "1").expect("written");
+        let assigned = folder.assign(&key).expect("renamed").expect("the conversation is new");
+        assert_eq!(std::fs::read_to_string(assigned.data_dir().join("x")).expect("the file"), "1");
+        drop(folder);
+        let mut other = Arc::clone(&storage).create_unassigned().expect("a folder");
+        assert!(other.assign(&key).expect("answered").is_none());
+        assert_eq!(std::fs::read_to_string(root.path().join("new/files/x")).expect("the file"), "1");
+        let unassigned = other.data_dir();
+        std::fs::write(unassigned.join("x"), "1").expect("written");
+        drop(other);
+        storage.drain();
+        assert!(!unassigned.exists() && root.path().join("new/files/x").exists());
+        assert_eq!(std::fs::read_dir(root.path().join(".trash")).expect("a folder").count(), 0);
+    }
+
+    /// What is in the way of the removal must not be in the way of the thread that drops the folder.
+    #[test]
+    fn drop_posts_the_removal_and_does_not_wait() {
+        let root = tempfile::tempdir().expect("a folder");
+        let storage = storage(root.path());
+        let folder = Arc::clone(&storage).create_unassigned().expect("a folder");
+        let left = folder.data_dir();
+        let (go_on, blocked) = std::sync::mpsc::channel::<()>();
+        storage.background.post(move || blocked.recv().unwrap_or_default());
+        drop(folder);
+        assert!(left.exists(), "the removal waits for its turn");
+        drop(go_on);
+        storage.drain();
+        assert!(!left.exists());
+    }
+
+    #[test]
+    fn recover_removes_what_an_earlier_process_left() {
+        let root = tempfile::tempdir().expect("a folder");
+        let storage = storage(root.path());
+        let left = Arc::clone(&storage).create_unassigned().expect("a folder");
+        std::fs::write(left.data_dir().join("x"), "1").expect("written");
+        let data_dir = left.data_dir();
+        std::mem::forget(left);
+        storage.recover().expect("cleared");
+        assert!(!data_dir.exists());
+    }
+}

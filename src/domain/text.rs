@@ -1,0 +1,42 @@
+//! Times and bytes as the numbers and texts that logs and clients read.
+
+use std::time::Duration;
+
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+/// Whole milliseconds.
+pub fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The epoch for a time that the form cannot hold.
+pub fn rfc3339(unix_s: i64) -> String {
+    let moment = OffsetDateTime::from_unix_timestamp(unix_s).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    moment.format(&Rfc3339).unwrap_or_default()
+}
+
+/// Lower case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_rfc_3339() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(1_795_253_483), "2026-11-21T09:31:23Z");
+        assert_eq!(rfc3339(-1), "1969-12-31T23:59:59Z");
+        for extreme in [i64::MAX, i64::MIN, 253_402_300_800] {
+            assert!(!rfc3339(extreme).is_empty());
+        }
+    }
+
+    #[test]
+    fn bytes_are_pairs_of_digits() {
+        assert_eq!(hex(b"\x00\x0f\xa0\xff"), "000fa0ff");
+    }
+}
