@@ -23,10 +23,7 @@ pub use self::error::StartError;
 use self::observability::Observability;
 pub(crate) use self::options::own_disk;
 use crate::{
-    adapters::engine::{
-        docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
-        observed::Observed,
-    },
+    adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
     api::{
         http::{self, HttpParts, guard::Names},
         mcp::McpParts,
@@ -46,12 +43,11 @@ use crate::{
         discovery::Discovery,
         execution::{ExecutionParts, Executions},
         files::Files,
-        isolation::IsolationState,
+        isolation_check::{IsolationCheck, IsolationState},
         janitor::Janitor,
         readiness::Readiness,
         retention::Retention,
         runs::Runs,
-        self_test::{SelfTest, SelfTestParts},
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
     },
@@ -59,9 +55,6 @@ use crate::{
 
 /// How long the janitor may take to empty its list at the end.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
-
-/// Runtimes whose sandboxes have a kernel of their own, by what their names hold.
-const OWN_KERNELS: [&str; 3] = ["runsc", "gvisor", "kata"];
 
 /// Every part of the server.
 pub struct App {
@@ -85,7 +78,7 @@ pub struct App {
     pub mcp: McpParts,
     /// Whether the engine was seen to isolate. Nothing runs before.
     pub isolation: IsolationState,
-    self_test: Option<SelfTest>,
+    check: Option<IsolationCheck>,
     router: Router,
     beside: Option<(TcpListener, Router)>,
     observability: Observability,
@@ -97,25 +90,24 @@ pub struct App {
     listen: listen::Limits,
 }
 
-/// The Docker engine that the settings name, and what it is.
+/// The engine that the settings name, and what it is.
 ///
 /// # Errors
 /// When it does not answer.
 pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartError> {
     let set = |text: &String| (!text.is_empty()).then(|| text.clone());
-    let docker = DockerEngine::connect(DockerOptions {
+    let engine = engine::connect(EngineOptions {
         host: config.docker_host.clone(),
-        runtime: RuntimeSetting::from(config.engine.runtime.as_str()),
+        runtime: config.engine.runtime.as_str().into(),
         host_root: set(&config.engine.host_root).map(Into::into),
         cgroup_root: config.engine.cgroup_root.clone().into(),
-        ..DockerOptions::new(&config.root)
+        ..EngineOptions::new(&config.root)
     })
     .await
     .map_err(|error| match error {
         ConnectError::Runtime { .. } => StartError::Runtime(error),
         other => StartError::Connect(other),
     })?;
-    let engine: Arc<dyn Engine> = Arc::new(docker);
     let probe = engine.probe().await?;
     Ok((engine, probe))
 }
@@ -153,8 +145,8 @@ impl App {
 
     /// Begins to test whether the engine isolates. What it finds is in `isolation`.
     pub fn test_the_engine(&mut self) {
-        if let Some(test) = self.self_test.take() {
-            self.tests = Some(test.follow(self.stop.clone()));
+        if let Some(check) = self.check.take() {
+            self.tests = Some(check.start(self.stop.clone()));
         }
     }
 
@@ -228,7 +220,14 @@ impl App {
 
         let stats = StatsSnapshot::new(executions.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
         let measured = observability.exposition(stats.clone());
-        let self_test = self_test(config, &probe, &engine, &executions, &catalog, &isolation);
+        let check = IsolationCheck {
+            engine: Arc::clone(&engine),
+            programs: Arc::new(executions.clone()),
+            catalog: Arc::clone(&catalog),
+            state: isolation.clone(),
+            limits: config.limits.limits(),
+            uid: config.engine.runner_uid,
+        };
         let beside =
             listen_for_metrics(config).await?.map(|listener| (listener, http::metrics::router(measured.clone())));
         let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: options::mcp(config) };
@@ -255,7 +254,7 @@ impl App {
             instance,
             mcp,
             isolation,
-            self_test: Some(self_test),
+            check: Some(check),
             tests: None,
             router,
             beside,
@@ -279,7 +278,7 @@ impl App {
             tokio::spawn(listen::serve(listener, self.router.clone(), self.listen, shutdown.clone(), stopping.clone()));
         let broken = tokio::select! {
             () = shutdown.cancelled() => None,
-            why = self.isolation.broken() => Some(why),
+            why = self.isolation.violated() => Some(why),
         };
         shutdown.cancel();
         info!("stopping: running programs may end, nothing new starts");
@@ -360,23 +359,4 @@ async fn discover(
         warn!("no image carries the label sandbox.runner=true: build the runners with ./build.sh");
     }
     Ok(discovery.follow(stop))
-}
-
-fn self_test(
-    config: &Config,
-    probe: &Probe,
-    engine: &Arc<dyn Engine>,
-    executions: &Executions,
-    catalog: &Arc<Catalog>,
-    isolation: &IsolationState,
-) -> SelfTest {
-    SelfTest::new(SelfTestParts {
-        engine: Arc::clone(engine),
-        executions: executions.clone(),
-        catalog: Arc::clone(catalog),
-        isolation: isolation.clone(),
-        limits: config.limits.limits(),
-        uid: config.engine.runner_uid,
-        own_kernel: OWN_KERNELS.iter().any(|name| probe.runtime.contains(name)),
-    })
 }

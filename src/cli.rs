@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    adapters::engine::docker::{RuntimeSetting, proxy::ProxyOptions},
+    adapters::engine::proxy::ProxyOptions,
     api::{http::openapi, mcp},
     app::{self, App, StartError},
     config::{self, Config, Overrides, Sources, telemetry},
@@ -140,7 +140,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Openapi => return print(&openapi::text()),
         Command::Config { command: ConfigCommand::Table } => return print(&config::table()),
         Command::EngineProxy { listen, engine, root, runner_uid, runtime } => {
-            let runtime = RuntimeSetting::from(runtime.as_str());
+            let runtime = runtime.as_str().into();
             let (engine, root) = (engine.clone(), root.clone());
             return engine_proxy::run(listen, ProxyOptions { engine, root, uid: *runner_uid, runtime });
         }
@@ -220,7 +220,7 @@ async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
     let isolation = app.isolation.clone();
     let served = tokio::select! {
         served = mcp::serve_stdio(app.mcp.clone(), shutdown) => served,
-        why = isolation.broken() => {
+        why = isolation.violated() => {
             app.stop().await;
             return Err(StartError::Isolation(why).into());
         }

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    adapters::engine::docker::proxy::{Proxy, ProxyOptions},
+    adapters::engine::proxy::{Proxy, ProxyOptions},
     config::telemetry,
 };
 

@@ -13,6 +13,7 @@ mod collect;
 mod drive;
 mod handle;
 mod input;
+mod isolation_program;
 mod log;
 mod one;
 mod record;
@@ -43,7 +44,7 @@ use self::{handle::internal, one::OneRun, record::Stopwatch};
 use super::{
     admission::{Admission, ConversationLock, LoadStats},
     files::Files,
-    isolation::IsolationState,
+    isolation_check::IsolationState,
     janitor::Janitor,
     standby::Standbys,
 };

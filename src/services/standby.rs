@@ -41,7 +41,7 @@ use self::{
     entry::{Entry, For, Stage},
 };
 use super::{
-    isolation::IsolationState,
+    isolation_check::IsolationState,
     janitor::{Janitor, Lease},
     started::Started,
 };
@@ -53,7 +53,7 @@ use crate::{
         owner::ConversationKey,
     },
     ports::{
-        engine::{Engine, ImageId, SandboxSpec},
+        engine::{Engine, ImageId, SandboxSpec, Volume},
         runner::{Catalog, Protocol, Runner},
         store::{Mark, Store},
     },
@@ -368,7 +368,7 @@ impl Inner {
             id,
             instance: self.parts.instance,
             image: runner.image.clone(),
-            data,
+            data: Volume::HostFolder(data),
             limits: self.parts.limits,
             uid: self.parts.uid,
             own_init: runner.protocol == Protocol::Framed,

@@ -19,7 +19,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 26] = [
+const NEIGHBOURS: [(&str, &[&str]); 25] = [
     ("ports::engine", &["runner"]),
     ("ports::runner", &["engine"]),
     ("ports::auth", &[]),
@@ -33,13 +33,12 @@ const NEIGHBOURS: [(&str, &[&str]); 26] = [
     ("services::quota", &["janitor"]),
     ("services::trash", &["janitor"]),
     ("services::retention", &["execution", "files"]),
-    ("services::isolation", &[]),
-    ("services::self_test", &["execution", "isolation"]),
-    ("services::readiness", &["isolation", "stats"]),
+    ("services::isolation_check", &[]),
+    ("services::readiness", &["isolation_check", "stats"]),
     ("services::frames", &[]),
     ("services::started", &["frames"]),
-    ("services::standby", &["frames", "janitor", "isolation", "started"]),
-    ("services::execution", &["admission", "files", "frames", "janitor", "isolation", "standby", "started"]),
+    ("services::standby", &["frames", "janitor", "isolation_check", "started"]),
+    ("services::execution", &["admission", "files", "frames", "janitor", "isolation_check", "standby", "started"]),
     ("services::runs", &["execution"]),
     ("services::idempotency", &["runs"]),
     ("services::conversations", &["execution", "files"]),

@@ -8,8 +8,8 @@
 //! call      one call with its time limit, error mapping      ending   how a sandbox ended
 //! images    runner images and their changes                  forks    which sandbox was refused a process
 //! about     what the engine is, with warnings                mounts   our paths as the engine sees them
-//! runtime   which OCI runtime starts them                   podman   what it takes otherwise
-//! proxy     a socket that can do what is done here and no more
+//! runtime   which OCI runtime starts them                   podman   how Podman differs
+//! isolation what a sandbox must show from inside            proxy    a socket that allows only these calls
 //! ```
 //!
 //! No task is spawned here or in the children, the proxy's apart: everything runs in the caller's future and ends when that is dropped.
@@ -24,6 +24,7 @@ mod convert;
 mod ending;
 mod forks;
 mod images;
+mod isolation;
 mod mounts;
 mod podman;
 pub mod proxy;
@@ -44,9 +45,9 @@ use tokio::time::{Instant, sleep_until};
 pub use self::runtime::RuntimeSetting;
 
 use crate::{
-    domain::id::SandboxId,
+    domain::{id::SandboxId, limits::Limits},
     ports::{
-        engine::{Engine, EngineError, Listed, Probe, Sandbox, SandboxSpec, Signal},
+        engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec, Signal},
         runner::RunnerImage,
     },
 };
@@ -196,9 +197,8 @@ pub struct DockerEngine(Arc<Inner>);
 struct Inner {
     docker: Docker,
     profile: convert::Profile,
-    setting: RuntimeSetting,
-    /// What starts sandboxes now; the profile's runtime says nothing here.
-    choice: runtime::Choice,
+    /// Overrides the profile's runtime.
+    runtime: runtime::Selection,
     mounts: mounts::HostPaths,
     forks: Arc<forks::Forks>,
     time: TimeLimits,
@@ -228,8 +228,8 @@ impl DockerEngine {
             podman: podman::is_it(&version).then(|| podman::Podman::prepare(&root, &mounts)).transpose()?,
         };
         let forks = Arc::new(forks::Forks::new(options.cgroup_root));
-        let (setting, choice) = (options.runtime.clone(), runtime::Choice::new(options.runtime.usual()));
-        Ok(Self(Arc::new(Inner { docker, profile, setting, choice, mounts, forks, time: options.time })))
+        let runtime = runtime::Selection::new(options.runtime, &info);
+        Ok(Self(Arc::new(Inner { docker, profile, runtime, mounts, forks, time: options.time })))
     }
 }
 
@@ -239,16 +239,20 @@ impl Engine for DockerEngine {
         let Inner { docker, time, .. } = &*self.0;
         let version = call::within("probe", time.ping, docker.version()).await?;
         let info = call::within("probe", time.inspect, docker.info()).await?;
-        Ok(about::probe(&version, &info, &docker.client_version(), self.0.choice.now().name.as_deref()))
+        Ok(about::probe(&version, &info, &docker.client_version(), self.0.runtime.setting(), &self.0.runtime.now()))
     }
 
-    async fn quicker(&self) -> Result<Option<String>, EngineError> {
+    async fn candidates(&self) -> Result<Vec<String>, EngineError> {
         let info = call::within("probe", self.0.time.inspect, self.0.docker.info()).await?;
-        Ok(self.0.setting.quicker(&info))
+        Ok(self.0.runtime.setting().candidate(&info).into_iter().collect())
     }
 
-    fn choose(&self, runtime: Option<&str>) {
-        self.0.choice.set(runtime.map(str::to_owned).or_else(|| self.0.setting.usual()));
+    fn select(&self, candidate: Option<&str>) {
+        self.0.runtime.set(candidate);
+    }
+
+    fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
+        isolation::expectations(&self.0.runtime.now(), limits, uid)
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {

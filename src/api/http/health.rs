@@ -24,7 +24,8 @@ pub fn router(readiness: Arc<Readiness>) -> Router {
 }
 
 async fn ready(State(readiness): State<Arc<Readiness>>) -> Response {
-    let (status, word, reason) = match readiness.check().await {
+    let ready = readiness.check().await;
+    let (status, word, reason) = match &ready {
         Ready::Yes => (StatusCode::OK, "ready", "A run can start."),
         Ready::NoEngine => (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "The container engine does not answer."),
         Ready::NoRunner => (
@@ -40,6 +41,7 @@ async fn ready(State(readiness): State<Arc<Readiness>>) -> Response {
                 Some(_) => "That the engine isolates programs could not be tested: the server's log says why.",
             },
         ),
+        Ready::NoIsolationProgram(why) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable", why.as_str()),
         Ready::NoIsolation => (
             StatusCode::SERVICE_UNAVAILABLE,
             "unavailable",

@@ -13,7 +13,7 @@ use crate::{
         runner::{Protocol, Runner},
         store::Store,
     },
-    services::isolation::{Tested, Trial},
+    services::isolation_check::{Isolation, Rejection},
 };
 
 /// How long the self-test may take.
@@ -95,16 +95,16 @@ async fn isolation(config: &Config, store: Arc<Store>, engine: Arc<dyn Engine>, 
     };
     app.test_the_engine();
     match timeout(TEST_MAX, app.isolation.tried()).await {
-        Ok(Tested::Holds { notes, trial }) => {
+        Ok(Isolation::Verified { notes, rejected }) => {
             findings.ok("isolation", "a sandbox saw its user, limits and walls as they should be");
             for note in notes {
                 findings.sentence(Level::Warn, "isolation", &note);
             }
-            runtime(config, engine.as_ref(), &trial, findings).await;
+            runtime(engine.as_ref(), &rejected, findings).await;
             assignment(&app, findings).await;
         }
-        Ok(Tested::Broken(why)) => findings.sentence(Level::Fail, "isolation", &why),
-        Ok(Tested::Pending { why }) => findings.fail(
+        Ok(Isolation::Violated(why) | Isolation::NoProgram(why)) => findings.sentence(Level::Fail, "isolation", &why),
+        Ok(Isolation::Pending { why }) => findings.fail(
             "isolation",
             format!("it could not be tested: {}", why.unwrap_or_default()),
             "look at the engine's own log, then run this again",
@@ -115,15 +115,13 @@ async fn isolation(config: &Config, store: Arc<Store>, engine: Arc<dyn Engine>, 
 }
 
 /// Which runtime starts sandboxes, and why.
-async fn runtime(config: &Config, engine: &dyn Engine, trial: &Trial, findings: &mut Findings) {
-    let Ok(Probe { runtime: used, .. }) = engine.probe().await else { return };
-    let why = match trial {
-        Trial::Passed { .. } => "the engine has it, it starts sandboxes sooner, and it passed the self-test".to_owned(),
-        Trial::Failed { runtime, why } => format!("the engine has {runtime} too, which did not pass ({why})"),
-        Trial::None if config.engine.runtime.is_empty() => "the engine's own; it has no crun to try".to_owned(),
-        Trial::None => "as SANDBOX_ENGINE__RUNTIME says".to_owned(),
-    };
-    findings.ok("runtime", format!("{used}: {why}"));
+async fn runtime(engine: &dyn Engine, rejected: &[Rejection], findings: &mut Findings) {
+    let Ok(Probe { runtime, runtime_reason, .. }) = engine.probe().await else { return };
+    let rejected = rejected.iter().map(|Rejection { candidate, why }| {
+        format!("the engine has {candidate} too, which did not pass the isolation check ({why})")
+    });
+    let reason = rejected.reduce(|all, one| format!("{all}; {one}")).unwrap_or(runtime_reason);
+    findings.ok("runtime", format!("{runtime}: {reason}"));
 }
 
 async fn assignment(app: &App, findings: &mut Findings) {

@@ -32,7 +32,7 @@ use crate::{
         trace::TraceContext,
     },
     ports::{
-        engine::{EngineError, SandboxSpec},
+        engine::{EngineError, SandboxSpec, Volume},
         runner::{Protocol, Runner},
         store::{Mark, StoreError, Usage},
     },
@@ -153,7 +153,7 @@ impl OneRun {
             id: lease.id(),
             instance: self.inner.options.instance,
             image: self.runner.image.clone(),
-            data,
+            data: Volume::HostFolder(data),
             limits: self.limits,
             uid: self.inner.options.uid,
             own_init: self.runner.protocol == Protocol::Framed,

@@ -43,7 +43,7 @@ enum Wanted {
 pub(super) async fn refill(inner: Arc<Inner>) {
     inner.recall().await;
     // Until then nothing is run for anybody, and the self-test may start sandboxes in another way than they will be in the end.
-    if inner.stop.run_until_cancelled(inner.parts.isolation.holds()).await.is_none() {
+    if inner.stop.run_until_cancelled(inner.parts.isolation.verified()).await.is_none() {
         return;
     }
     let mut rounds = interval(ROUND);

@@ -10,7 +10,7 @@ use mcp_sandbox_server::{
     config::{self, Config, Sources, telemetry},
     domain::id::InstanceId,
     ports::{engine::Engine, runner::Catalog},
-    services::{isolation::Tested, janitor::Janitor, standby::Standbys},
+    services::{isolation_check::Isolation, janitor::Janitor, standby::Standbys},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -78,7 +78,7 @@ impl Server {
         let (catalog, janitor, instance) = (Arc::clone(&app.catalog), app.janitor.clone(), app.instance);
         let standbys = app.standbys.clone();
         // Tests count sandboxes: that of the self-test is gone before they begin.
-        assert!(matches!(app.isolation.settled().await, Tested::Holds { .. }), "{:?}", app.isolation.now());
+        assert!(matches!(app.isolation.settled().await, Isolation::Verified { .. }), "{:?}", app.isolation.now());
         janitor.idle().await;
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));

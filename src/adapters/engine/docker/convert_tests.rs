@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{domain::id::InstanceId, ports::runner};
+use crate::{
+    domain::id::InstanceId,
+    ports::{engine::Volume, runner},
+};
 
 fn profile() -> Profile {
     Profile { runtime: None, own_seccomp: false, cgroup_v1: true, podman: None }
@@ -14,7 +17,7 @@ fn spec() -> SandboxSpec {
         id: "sandbox-0190c6a000007000800000000000000a".parse().expect("an id"),
         instance: "instance-0190c6a000007000800000000000000b".parse().expect("an id"),
         image: ImageId("sha256:5d0d".to_owned()),
-        data: "/var/sandboxes/c/files".into(),
+        data: Volume::HostFolder("/var/sandboxes/c/files".into()),
         limits: Limits::default(),
         uid: 1000,
         own_init: false,

@@ -47,7 +47,7 @@ use super::{RuntimeSetting, about, call, convert::Profile};
 use crate::{
     domain::id::SandboxId,
     ports::{
-        engine::{EngineError, ImageId},
+        engine::{EngineError, ImageId, Volume},
         runner::LABEL_RUNNER,
     },
 };
@@ -253,19 +253,21 @@ impl Inner {
     async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<Vec<u8>, Denied> {
         let form = self.form.get_or_try_init(|| self.look()).await.map_err(|error| Denied::engine(&error))?;
         let (spec, made) = profile::vet(form, id, self.uid, body)?;
-        self.root.check(&spec.data)?;
+        let Volume::HostFolder(folder) = spec.data;
+        self.root.check(&folder)?;
         if !self.known().runners.contains(&spec.image) {
             self.check_image(&spec.image).await?;
         }
-        self.known().folders.insert(id, spec.data);
+        self.known().folders.insert(id, folder);
         Ok(made)
     }
 
     async fn look(&self) -> Result<Form, EngineError> {
         let info = call::within("ping", LOOK_MAX, self.docker.info()).await?;
         let cgroup_v1 = about::is_cgroup_v1(&info);
-        let profile = Profile { runtime: self.runtime.usual(), own_seccomp: true, cgroup_v1, podman: None };
-        Ok(Form { profile, quicker: self.runtime.quicker(&info) })
+        let profile =
+            Profile { runtime: self.runtime.standard().map(str::to_owned), own_seccomp: true, cgroup_v1, podman: None };
+        Ok(Form { profile, candidate: self.runtime.candidate(&info) })
     }
 
     async fn check_image(&self, image: &ImageId) -> Result<(), Denied> {

@@ -24,15 +24,15 @@ use super::{
 };
 use crate::{
     domain::{event::StreamKind, id::SandboxId},
-    ports::engine::{EngineError, Output, Sandbox, SandboxSpec},
+    ports::engine::{EngineError, Output, Sandbox, SandboxSpec, Volume},
 };
 
 pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
     let (docker, time) = (&engine.docker, &engine.time);
     let name = spec.id.to_string();
-    let runtime = engine.choice.now();
+    let runtime = engine.runtime.now();
     let container = create(engine, spec, &name, runtime.name.clone()).await?;
-    runtime.holds(engine, &name).await?;
+    runtime.ensure_applied(engine, &name).await?;
     let AttachContainerResults { output, input } = attach(docker, &name, time.start).await?;
     let refusals = engine.forks.watch(&container);
     call::within("start", time.start, docker.start_container(&name, None)).await?;
@@ -55,7 +55,8 @@ async fn create(
     name: &str,
     runtime: Option<String>,
 ) -> Result<String, EngineError> {
-    let source = engine.mounts.to_host(&spec.data).ok_or_else(|| {
+    let Volume::HostFolder(folder) = &spec.data;
+    let source = engine.mounts.to_host(folder).ok_or_else(|| {
         let why = io::Error::new(io::ErrorKind::InvalidInput, "the data folder is not below the root");
         EngineError::Refused { act: "create", source: Box::new(why) }
     })?;

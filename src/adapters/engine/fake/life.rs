@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     domain::{event::StreamKind, id::SandboxId},
-    ports::engine::{EngineError, Exit, Output, Sandbox, SandboxSpec},
+    ports::engine::{EngineError, Exit, Output, Sandbox, SandboxSpec, Volume},
 };
 
 /// What the pipes of a sandbox hold.
@@ -60,7 +60,8 @@ impl Life {
         let (ended, exit) = watch::channel(None);
         let kill = CancellationToken::new();
         let life = Self { kill: kill.clone(), exit: exit.clone(), output: output.downgrade() };
-        let stage = Stage { data: spec.data.clone(), output: Some(output), breaks: quirks.breaks, answers };
+        let Volume::HostFolder(data) = spec.data.clone();
+        let stage = Stage { data, output: Some(output), breaks: quirks.breaks, answers };
         tokio::spawn(play(input, stage, kill, ended));
         let sandbox = Sandbox {
             id: spec.id,

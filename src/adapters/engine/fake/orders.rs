@@ -49,6 +49,16 @@ impl FakeEngine {
         self.state().sandboxes.insert(listed.id, Record { listed, life: None });
     }
 
+    /// From now on this sandbox cannot be destroyed, or it can be again.
+    pub fn set_indestructible(&self, id: SandboxId, on: bool) {
+        let sandboxes = &mut self.state().faults.indestructible;
+        if on {
+            sandboxes.insert(id)
+        } else {
+            sandboxes.remove(&id)
+        };
+    }
+
     /// From now on nothing answers, or everything does again. What runs goes on.
     pub fn set_away(&self, away: bool) {
         self.state().faults.away = away;

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     domain::{id::SandboxId, limits::Limits},
-    ports::engine::{ImageId, SandboxSpec},
+    ports::engine::{ImageId, SandboxSpec, Volume},
 };
 
 const IMAGE_CHARS: usize = "sha256:".len() + 64;
@@ -22,14 +22,14 @@ pub(super) struct Form {
     /// What is the same for all.
     pub profile: Profile,
     /// A runtime that the server may try, and use, in place of the profile's.
-    pub quicker: Option<String>,
+    pub candidate: Option<String>,
 }
 
 impl Form {
-    /// The profile of a container that asks for a runtime: the one that was set, or the quicker one, and no other.
+    /// The profile of a container that asks for a runtime: the one that was set, or the candidate one, and no other.
     fn profile(&self, runtime: &Value) -> Profile {
-        let quicker = self.quicker.clone().filter(|name| runtime == name.as_str());
-        Profile { runtime: quicker.or_else(|| self.profile.runtime.clone()), ..self.profile.clone() }
+        let candidate = self.candidate.clone().filter(|name| runtime == name.as_str());
+        Profile { runtime: candidate.or_else(|| self.profile.runtime.clone()), ..self.profile.clone() }
     }
 }
 
@@ -37,8 +37,9 @@ impl Form {
 pub(super) fn vet(form: &Form, id: SandboxId, uid: u32, body: &[u8]) -> Result<(SandboxSpec, Vec<u8>), Denied> {
     let asked: Value = serde_json::from_slice(body).map_err(|_| Denied::new("the body is no JSON"))?;
     let spec = read(&asked, id, uid).ok_or_else(|| Denied::new("the container is not of our form"))?;
+    let Volume::HostFolder(folder) = &spec.data;
     let profile = form.profile(&asked["HostConfig"]["Runtime"]);
-    let ours = convert::create_body(&profile, &spec, &spec.data);
+    let ours = convert::create_body(&profile, &spec, folder);
     let ours = serde_json::to_value(ours).map_err(|_| Denied::new("the container cannot be made"))?;
     if ours != asked {
         return Err(Denied::new(format!("the container is not ours: {}", difference(&ours, &asked))));
@@ -60,7 +61,7 @@ fn read(asked: &Value, id: SandboxId, uid: u32) -> Option<SandboxSpec> {
         id,
         instance: asked["Labels"]["sandbox.instance"].as_str()?.parse().ok()?,
         image: ImageId(image.to_owned()),
-        data: PathBuf::from(host["Mounts"][0]["Source"].as_str()?),
+        data: Volume::HostFolder(PathBuf::from(host["Mounts"][0]["Source"].as_str()?)),
         limits: Limits {
             cpu_millis: u32::try_from(some(&host["NanoCpus"])? / 1_000_000).ok()?,
             memory_bytes: some(&host["Memory"])?,
@@ -100,10 +101,14 @@ fn difference(ours: &Value, asked: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde_json::json;
 
     use super::*;
     use crate::domain::id::InstanceId;
+
+    const FOLDER: &str = "/var/sandboxes/c/files";
 
     fn profile() -> Profile {
         Profile { runtime: None, own_seccomp: true, cgroup_v1: true, podman: None }
@@ -114,7 +119,7 @@ mod tests {
             id: SandboxId::new(),
             instance: InstanceId::new(),
             image: ImageId(format!("sha256:{}", "5d".repeat(32))),
-            data: "/var/sandboxes/c/files".into(),
+            data: Volume::HostFolder(FOLDER.into()),
             limits: Limits { memory_bytes: 64 << 20, cpu_millis: 1500, tmp_bytes: 1 << 20, ..Limits::default() },
             uid: 1000,
             own_init: true,
@@ -123,11 +128,11 @@ mod tests {
     }
 
     fn ours(spec: &SandboxSpec) -> Value {
-        serde_json::to_value(convert::create_body(&profile(), spec, &spec.data)).expect("JSON")
+        serde_json::to_value(convert::create_body(&profile(), spec, Path::new(FOLDER))).expect("JSON")
     }
 
     fn vetted(spec: &SandboxSpec, body: &str) -> Result<Vec<u8>, Denied> {
-        vet(&Form { profile: profile(), quicker: None }, spec.id, 1000, body.as_bytes()).map(|(_, body)| body)
+        vet(&Form { profile: profile(), candidate: None }, spec.id, 1000, body.as_bytes()).map(|(_, body)| body)
     }
 
     #[test]
@@ -184,18 +189,18 @@ mod tests {
         let made = |form: &Form, runtime: Option<&str>| {
             let asking = Profile { runtime: runtime.map(str::to_owned), ..profile() };
             let spec = spec();
-            let body = serde_json::to_value(convert::create_body(&asking, &spec, &spec.data)).expect("JSON");
+            let body = serde_json::to_value(convert::create_body(&asking, &spec, Path::new(FOLDER))).expect("JSON");
             let (_, made) = vet(form, spec.id, 1000, body.to_string().as_bytes()).ok()?;
             Some(serde_json::from_slice::<Value>(&made).expect("JSON")["HostConfig"]["Runtime"].clone())
         };
         let set = |name: &str| Profile { runtime: Some(name.to_owned()), ..profile() };
-        let automatic = Form { profile: profile(), quicker: Some("crun".to_owned()) };
+        let automatic = Form { profile: profile(), candidate: Some("crun".to_owned()) };
         assert_eq!(made(&automatic, None), Some(Value::Null));
         assert_eq!(made(&automatic, Some("crun")), Some(json!("crun")));
         assert_eq!(made(&automatic, Some("io.containerd.anything")), None);
-        let without = Form { profile: profile(), quicker: None };
+        let without = Form { profile: profile(), candidate: None };
         assert_eq!((made(&without, Some("crun")), made(&without, None)), (None, Some(Value::Null)));
-        let gvisor = Form { profile: set("runsc"), quicker: None };
+        let gvisor = Form { profile: set("runsc"), candidate: None };
         assert_eq!(made(&gvisor, Some("runsc")), Some(json!("runsc")));
         assert_eq!((made(&gvisor, Some("crun")), made(&gvisor, None)), (None, None));
     }
