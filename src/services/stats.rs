@@ -30,7 +30,7 @@ impl StatsSnapshot {
             under_way: self.executions.under_way(),
             leased: self.janitor.leased(),
             unwanted: self.janitor.unwanted(),
-            standbys: self.standbys.by_stage(),
+            standbys: self.standbys.by_phase(),
             standbys_taken: self.standbys.taken(),
             languages: self.catalog.all().len(),
         }

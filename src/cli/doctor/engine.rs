@@ -125,7 +125,7 @@ async fn runtime(engine: &dyn Engine, rejected: &[Rejection], findings: &mut Fin
 }
 
 async fn assignment(app: &App, findings: &mut Findings) {
-    if app.standbys.assignment_holds().await {
+    if app.standbys.assignment_is_supported().await {
         findings.ok("standby", "a renamed folder stays with its sandbox: new conversations find one that stands by");
     } else {
         findings.warn(

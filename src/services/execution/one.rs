@@ -40,7 +40,7 @@ use crate::{
         admission::{Permit, Position, Ticket},
         files::{Change, FileList},
         janitor::{Lease, chain},
-        standby::Taken,
+        standby::ClaimedStandby,
         started::Started,
     },
 };
@@ -113,7 +113,7 @@ impl OneRun {
         let standing = parts.standbys.take(&self.request.conversation, &self.runner, &limits).await;
         let stood_by = standing.is_some();
         let (started, lease, mark) = match standing {
-            Some(Taken { started, lease, mark }) => {
+            Some(ClaimedStandby { started, lease, mark }) => {
                 parts.observer.sandbox_held(self.trace, lease.id());
                 (started, lease, mark)
             }
