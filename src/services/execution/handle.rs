@@ -18,7 +18,7 @@ use crate::{
         error::{Code, Failure},
         id::{Language, RunId},
     },
-    services::admission::Position,
+    services::admission::QueuePosition,
 };
 
 /// A run that was begun. Dropping it changes nothing for the run; a clone is the same run.
@@ -29,7 +29,7 @@ pub struct Run {
     /// The language's own name.
     pub language: Language,
     /// Where it is in the line, while it waits.
-    pub position: Position,
+    pub position: QueuePosition,
     /// What happens to it.
     pub log: Arc<EventLog>,
     /// Where its program is sent input, if that was left open.

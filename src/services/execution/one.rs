@@ -37,7 +37,7 @@ use crate::{
         store::{Mark, StoreError, Usage},
     },
     services::{
-        admission::{Permit, Position, Ticket},
+        admission::{Permit, QueuePosition, Ticket},
         files::{Change, FileList},
         janitor::{Lease, chain},
         standby::ClaimedStandby,
@@ -91,7 +91,7 @@ impl OneRun {
     }
 
     /// Tells how the run moves up in the line, and never ends by itself.
-    async fn tell_place(&self, position: &Position, mut told: u32) {
+    async fn tell_place(&self, position: &QueuePosition, mut told: u32) {
         let mut departures = position.departures();
         loop {
             departures.mark_unchanged();
