@@ -220,14 +220,7 @@ impl App {
 
         let stats = StatsSnapshot::new(executions.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
         let measured = observability.exposition(stats.clone());
-        let check = IsolationCheck {
-            engine: Arc::clone(&engine),
-            programs: Arc::new(executions.clone()),
-            catalog: Arc::clone(&catalog),
-            state: isolation.clone(),
-            limits: config.limits.limits(),
-            uid: config.engine.runner_uid,
-        };
+        let check = isolation_check(config, &engine, &executions, &catalog, &isolation);
         let beside =
             listen_for_metrics(config).await?.map(|listener| (listener, http::metrics::router(measured.clone())));
         let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: options::mcp(config) };
@@ -359,4 +352,21 @@ async fn discover(
         warn!("no image carries the label sandbox.runner=true: build the runners with ./build.sh");
     }
     Ok(discovery.follow(stop))
+}
+
+fn isolation_check(
+    config: &Config,
+    engine: &Arc<dyn Engine>,
+    executions: &Executions,
+    catalog: &Arc<Catalog>,
+    state: &IsolationState,
+) -> IsolationCheck {
+    IsolationCheck {
+        engine: Arc::clone(engine),
+        programs: Arc::new(executions.clone()),
+        catalog: Arc::clone(catalog),
+        state: state.clone(),
+        limits: config.limits.limits(),
+        uid: config.engine.runner_uid,
+    }
 }

@@ -69,8 +69,8 @@ pub trait Engine: Send + Sync + 'static {
     /// When the engine does not answer or refuses.
     async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError>;
 
-    /// Ends and removes the sandbox. Idempotent: not found is fine. Legal while `start` still runs; the caller then calls
-    /// it again once `start` has returned.
+    /// Ends and removes the sandbox. Idempotent: not found is fine. Legal while `start` still runs; the caller then
+    /// calls it again once `start` has returned.
     ///
     /// # Errors
     /// When the engine does not answer or refuses; the sandbox may or may not exist then, call again.

@@ -1,12 +1,12 @@
 //! Admission of runs: slots, one run at a time in a conversation, a bounded queue in front of both, and a rate.
 //!
-//! A [`Ticket`] is a place (running or waiting), a [`Permit`] is the right to start. Both are returned by being dropped.
-//! Nothing here knows what a run does.
+//! A [`Ticket`] is a place (running or waiting), a [`Permit`] is the right to start. Both are returned by being
+//! dropped. Nothing here knows what a run does.
 //!
-//! **Fair between conversations.** A run first waits for the lock of its conversation and only then for a slot, and slots
-//! are assigned in order of request. So at most one run of each conversation waits for a slot, its next one queues behind
-//! all others, and conversations alternate however many runs each has. A conversation has a maximum of places, so none
-//! can fill the queue alone.
+//! **Fair between conversations.** A run first waits for the lock of its conversation and only then for a slot, and
+//! slots are assigned in order of request. So at most one run of each conversation waits for a slot, its next one
+//! queues behind all others, and conversations alternate however many runs each has. A conversation has a maximum of
+//! places, so none can fill the queue alone.
 
 mod conversations;
 mod queue;
@@ -47,8 +47,8 @@ pub struct AdmissionOptions {
     pub rate_burst: u32,
 }
 
-/// The default number of slots: two for each core, since programs wait as well as compute, and no more than fit in three
-/// quarters of the memory when each uses its limit.
+/// The default number of slots: two for each core, since programs wait as well as compute, and no more than fit in
+/// three quarters of the memory when each uses its limit.
 pub fn slots_for(cpus: u32, memory_bytes: u64, run_memory_bytes: u64) -> usize {
     let by_memory = memory_bytes / 4 * 3 / run_memory_bytes.max(1);
     (cpus as usize * 2).min(usize::try_from(by_memory).unwrap_or(usize::MAX)).max(1)
@@ -110,8 +110,8 @@ impl Admission {
         }
     }
 
-    /// Whether any run would be refused now, to be called before a body is read. Takes no place, since a slow sender would
-    /// hold it meanwhile. [`Self::enter`] decides.
+    /// Whether any run would be refused now, to be called before a body is read. Takes no place, since a slow sender
+    /// would hold it meanwhile. [`Self::enter`] decides.
     ///
     /// # Errors
     /// [`Code::QueueFull`], [`Code::RateLimited`].

@@ -141,8 +141,8 @@ impl IsolationCheck {
         }
     }
 
-    /// Inspects a sandbox of one runner after another until there are findings. A candidate has one chance: only a runner
-    /// that breaks is followed by the next.
+    /// Inspects a sandbox of one runner after another until there are findings. A candidate has one chance: only a
+    /// runner that breaks is followed by the next.
     async fn inspect(&self, known: &[(&Runner, String)], is_candidate: bool) -> Result<Findings, Inconclusive> {
         let mut inconclusive = Inconclusive { why: String::new(), permanent: true };
         for (runner, program) in known {

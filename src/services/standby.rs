@@ -1,16 +1,16 @@
 //! Sandboxes that were started ahead of need.
 //!
-//! A standby is a sandbox whose runner waits for a program. It serves one and is destroyed, like every other. Some are for
-//! a conversation that ran lately; others are unassigned: their folder becomes the conversation's when the first program
-//! of a new conversation arrives.
+//! A standby is a sandbox whose runner waits for a program. It serves one and is destroyed, like every other. Some are
+//! for a conversation that ran lately; others are unassigned: their folder becomes the conversation's when the first
+//! program of a new conversation arrives.
 //!
 //! ```text
 //! Standbys::start ── refill: one task; retires standbys and starts new ones, once isolation is verified; ended by `stop`
 //!                 └─ watch: one task for each standby; owns its streams until it is taken, retired or dead
 //! ```
 //!
-//! Standbys are only an optimisation: without one the caller starts a sandbox. It waits only for one that is starting, and
-//! never sees an error of this module, which knows nothing of programs.
+//! Standbys are only an optimisation: without one the caller starts a sandbox. It waits only for one that is starting,
+//! and never sees an error of this module, which knows nothing of programs.
 
 mod assignment;
 mod capacity;

@@ -1,11 +1,11 @@
-//! What is the case now, in numbers: gathered when somebody asks, never on the way of a run.
+//! The numbers of this moment: gathered on request, never on the path of a run.
 
 use std::sync::Arc;
 
 use super::{execution::Executions, janitor::Janitor, standby::Standbys};
 use crate::ports::{observer::Standing, runner::Catalog};
 
-/// Looks at the services.
+/// Reads the services.
 #[derive(Clone)]
 pub struct StatsSnapshot {
     executions: Executions,
@@ -15,18 +15,17 @@ pub struct StatsSnapshot {
 }
 
 impl StatsSnapshot {
-    /// Over these services.
     pub fn new(executions: Executions, janitor: Janitor, standbys: Standbys, catalog: Arc<Catalog>) -> Self {
         Self { executions, janitor, standbys, catalog }
     }
 
-    /// What is the case now. Waits for nobody.
+    /// The numbers now. Does not wait.
     pub fn now(&self) -> Standing {
-        let crowd = self.executions.crowd();
+        let load = self.executions.crowd();
         Standing {
-            slots: crowd.slots,
-            slots_taken: crowd.taken,
-            waiting: crowd.waiting,
+            slots: load.slots,
+            slots_taken: load.taken,
+            waiting: load.waiting,
             under_way: self.executions.under_way(),
             leased: self.janitor.leased(),
             unwanted: self.janitor.unwanted(),

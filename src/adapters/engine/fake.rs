@@ -1,8 +1,7 @@
 //! An engine for tests: no container, no process, and no time but tokio's, which a test can pause.
 //!
-//! A program says itself what it does (see [`script`]), so a test of a service reads like a story. The engine fails on
-//! command, and it takes notes where a caller does what a real engine would punish: [`FakeEngine::violations`]. It
-//! knows nothing of the services that it is used to test.
+//! A program is a script of steps (see [`script`]). The engine fails on command, and records the calls that would block
+//! or fail a real engine: [`FakeEngine::violations`]. It knows nothing of the services that it is used to test.
 //!
 //! ```text
 //! start ── one task for each sandbox: reads the program, plays it
@@ -86,7 +85,7 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How often one was to be started, done or not.
+    /// Calls of `start`.
     attempts: usize,
     sandboxes: BTreeMap<SandboxId, Record>,
     /// Every id that was ever started, in order.
@@ -94,7 +93,7 @@ struct State {
     /// Images that can be started and are not runners.
     images: HashSet<ImageId>,
     violations: Vec<String>,
-    /// What programs that hold a text print instead of being played.
+    /// What programs that contain a text print instead of being played.
     answers: Vec<(String, String)>,
     candidates: Candidates,
     faults: Faults,

@@ -1,4 +1,5 @@
-//! What each conversation has in the gate: how many of its runs were admitted, and the lock that lets one run at a time.
+//! What each conversation has in the gate: how many of its runs were admitted, and the lock that lets one run at a
+//! time.
 
 use std::{
     collections::HashMap,

@@ -1,5 +1,5 @@
-//! Compares what a program saw of itself with what the engine says it enforces. Pure. The report is untrusted text from a
-//! sandbox; an engine that does not isolate would have to forge every line of it.
+//! Compares what a program saw of itself with what the engine says it enforces. Pure. The report is untrusted text from
+//! a sandbox; an engine that does not isolate would have to forge every line of it.
 
 use crate::ports::engine::{Expectation, Fact, Severity};
 

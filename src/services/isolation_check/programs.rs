@@ -1,6 +1,6 @@
-//! Programs that print what the kernel reports about them, in the languages of the usual runners. Each prints the same: a
-//! line `== name` before each file, `== writable` with `yes` when `/data` takes a file, and `== groups` with `open` when a
-//! folder can be created below `/sys/fs/cgroup`. Pure.
+//! Programs that print what the kernel reports about them, in the languages of the usual runners. Each prints the same:
+//! a line `== name` before each file, `== writable` with `yes` when `/data` takes a file, and `== groups` with `open`
+//! when a folder can be created below `/sys/fs/cgroup`. Pure.
 
 use crate::domain::id::Language;
 

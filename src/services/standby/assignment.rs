@@ -1,5 +1,5 @@
-//! Whether a folder that is renamed stays the `/data` of its sandbox. Probed once with a real sandbox: a bind mount on this
-//! machine follows the folder; an engine in a virtual machine or elsewhere may not.
+//! Whether a folder that is renamed stays the `/data` of its sandbox. Probed once with a real sandbox: a bind mount on
+//! this machine follows the folder; an engine in a virtual machine or elsewhere may not.
 
 use std::{sync::Arc, time::Duration};
 

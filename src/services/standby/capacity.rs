@@ -1,5 +1,5 @@
-//! The budget of standbys: how much is reserved for conversations that do not exist yet, whether one more fits, and which
-//! one leaves first. Starts and ends nothing.
+//! The budget of standbys: how much is reserved for conversations that do not exist yet, whether one more fits, and
+//! which one leaves first. Starts and ends nothing.
 
 use tokio::time::Instant;
 
@@ -54,8 +54,8 @@ impl Inner {
             && needed.minus(1, pool.used_bytes(evicted)).is_within(budget)
     }
 
-    /// The standby to evict next while the budget is exceeded: for a conversation the one whose last run is longest ago;
-    /// when those are within their budget, the oldest unassigned one.
+    /// The standby to evict next while the budget is exceeded: for a conversation the one whose last run is longest
+    /// ago; when those are within their budget, the oldest unassigned one.
     pub(super) fn next_evicted(&self, pool: &Pool) -> Option<usize> {
         if !for_conversations(pool).is_within(self.budget_for_conversations(pool)) {
             return least_recent(pool);

@@ -1,5 +1,5 @@
-//! Which OCI runtime starts sandboxes: the setting, the faster candidate that the engine may have, and whether the engine
-//! applies the runtime that a container names. The isolation check decides whether a candidate passes.
+//! Which OCI runtime starts sandboxes: the setting, the faster candidate that the engine may have, and whether the
+//! engine applies the runtime that a container names. The isolation check decides whether a candidate passes.
 
 use std::{
     collections::HashMap,

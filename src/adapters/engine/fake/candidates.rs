@@ -1,5 +1,5 @@
-//! Candidates of the fake engine: one that it may offer beside its standard configuration, and the one that started each
-//! sandbox.
+//! Candidates of the fake engine: one that it may offer beside its standard configuration, and the one that started
+//! each sandbox.
 
 use super::FakeEngine;
 use crate::{

@@ -1,4 +1,4 @@
-//! What a test orders the fake engine to do, and what it asks it afterwards.
+//! The commands and queries of a test.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl FakeEngine {
         id
     }
 
-    /// Replaces all runners; who follows the changes is told.
+    /// Replaces all runners, which is a change.
     pub fn set_runners(&self, runners: Vec<RunnerImage>) {
         self.0.runners.send_replace(runners);
     }
@@ -99,12 +99,12 @@ impl FakeEngine {
         self.state().started.clone()
     }
 
-    /// How often one was to be started, done or not.
+    /// Calls of `start`, successful or not.
     pub fn attempts(&self) -> usize {
         self.state().attempts
     }
 
-    /// What a caller did that it must not do.
+    /// Calls that a caller must not make.
     pub fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
     }

@@ -1,5 +1,5 @@
-//! Whether a container to be is one of ours: what may differ from one sandbox to the next is read out of it, the container is
-//! made anew from that by the adapter's own function, and the two have to be equal. Pure.
+//! Whether a requested container is one of ours: the parts that differ between sandboxes are parsed into a spec, the
+//! adapter's own function builds a container from that, and the two have to be equal. Pure.
 
 use std::path::PathBuf;
 
@@ -16,24 +16,24 @@ use crate::{
 
 const IMAGE_CHARS: usize = "sha256:".len() + 64;
 
-/// What containers may be on an engine.
+/// What containers must look like on an engine.
 #[derive(Debug)]
 pub(super) struct Form {
-    /// What is the same for all.
+    /// The same for all.
     pub profile: Profile,
-    /// A runtime that the server may try, and use, in place of the profile's.
+    /// A runtime that the server may use instead of the profile's.
     pub candidate: Option<String>,
 }
 
 impl Form {
-    /// The profile of a container that asks for a runtime: the one that was set, or the candidate one, and no other.
+    /// The profile of a container that names a runtime: the one that is set, or the candidate.
     fn profile(&self, runtime: &Value) -> Profile {
         let candidate = self.candidate.clone().filter(|name| runtime == name.as_str());
         Profile { runtime: candidate.or_else(|| self.profile.runtime.clone()), ..self.profile.clone() }
     }
 }
 
-/// What is asked for, and the body to send: never the one that came, in which a key could stand twice.
+/// The spec, and the body to send: never the received one, in which a key could occur twice.
 pub(super) fn vet(form: &Form, id: SandboxId, uid: u32, body: &[u8]) -> Result<(SandboxSpec, Vec<u8>), Denied> {
     let asked: Value = serde_json::from_slice(body).map_err(|_| Denied::new("the body is no JSON"))?;
     let spec = read(&asked, id, uid).ok_or_else(|| Denied::new("the container is not of our form"))?;
@@ -47,7 +47,7 @@ pub(super) fn vet(form: &Form, id: SandboxId, uid: u32, body: &[u8]) -> Result<(
     Ok((spec, ours.to_string().into_bytes()))
 }
 
-/// What may differ.
+/// Parses the parts that may differ.
 fn read(asked: &Value, id: SandboxId, uid: u32) -> Option<SandboxSpec> {
     let host = &asked["HostConfig"];
     let some = |value: &Value| value.as_u64().filter(|number| *number > 0);
@@ -69,7 +69,7 @@ fn read(asked: &Value, id: SandboxId, uid: u32) -> Option<SandboxSpec> {
             open_files_max: u32::try_from(ulimit("nofile")?).ok()?,
             file_bytes_max: ulimit("fsize")?,
             tmp_bytes: tmp.parse().ok().filter(|bytes| *bytes > 0)?,
-            // The others are the server's own affair.
+            // The server enforces the others.
             ..Limits::default()
         },
         uid,
@@ -83,7 +83,7 @@ fn is_id(image: &str) -> bool {
     image.len() == IMAGE_CHARS && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The first place where two values differ, for the log.
+/// The path of the first difference, for the log.
 fn difference(ours: &Value, asked: &Value) -> String {
     match (ours, asked) {
         (Value::Object(ours), Value::Object(asked)) => {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_adapter_makes_passes_whatever_its_limits() {
+    fn vet_accepts_a_container_of_the_adapter_with_any_limits() {
         for own_init in [true, false] {
             let spec = SandboxSpec { own_init, ..spec() };
             let made = vetted(&spec, &ours(&spec).to_string()).expect("ours");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_is_asked_for_is_refused() {
+    fn vet_refuses_every_other_field_or_value() {
         let changes: [(&str, Value); 24] = [
             ("/HostConfig/Privileged", json!(true)),
             ("/HostConfig/privileged", json!(true)),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_is_the_one_that_was_set_or_the_one_on_trial() {
+    fn vet_accepts_the_set_runtime_or_the_candidate() {
         let made = |form: &Form, runtime: Option<&str>| {
             let asking = Profile { runtime: runtime.map(str::to_owned), ..profile() };
             let spec = spec();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_stands_twice_and_a_large_body_change_nothing() {
+    fn vet_sends_its_own_body_for_repeated_keys_and_refuses_extra_ones() {
         let spec = spec();
         let body = ours(&spec).to_string();
         let twice = body.replacen('{', r#"{"HostConfig":{"Privileged":true,"Binds":["/:/h"]},"#, 1);
