@@ -92,7 +92,7 @@ impl App {
             tokio::spawn(listen::serve(listener, router, self.listen, shutdown.clone(), stopping.clone()));
         let broken = tokio::select! {
             () = shutdown.cancelled() => None,
-            why = self.parts.isolation.broken() => Some(why),
+            why = self.parts.isolation.violated() => Some(why),
         };
         shutdown.cancel();
         info!("stopping: running programs may end, nothing new starts; a second signal ends the server at once");

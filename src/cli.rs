@@ -200,7 +200,7 @@ async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
     let isolation = app.parts.isolation.clone();
     let served = tokio::select! {
         served = mcp::serve_stdio(app.parts.mcp.clone(), shutdown) => served,
-        why = isolation.broken() => {
+        why = isolation.violated() => {
             app.stop().await;
             return Err(StartError::Isolation(why).into());
         }

@@ -11,7 +11,7 @@ use mcp_sandbox_server::{
     config::Config,
     domain::id::{InstanceId, SandboxId},
     ports::{
-        engine::{Engine, SandboxSpec},
+        engine::{Engine, SandboxSpec, Volume},
         runner::{Protocol, Runner},
     },
 };
@@ -35,7 +35,7 @@ impl Bare<'_> {
             id: SandboxId::new(),
             instance: InstanceId::new(),
             image: runner.image.clone(),
-            data: self.data.to_owned(),
+            data: Volume::HostFolder(self.data.to_owned()),
             limits: self.config.limits.limits(),
             uid: self.config.engine.runner_uid,
             own_init: runner.protocol == Protocol::Framed,

@@ -45,7 +45,7 @@ impl Background {
 
     /// Starts to test whether the engine isolates; `parts.isolation` has the result. A second call does nothing.
     pub(super) fn test_isolation(&mut self, parts: &mut Parts) {
-        self.tasks.extend(parts.self_test.take().map(|test| test.follow(parts.stop.clone())));
+        self.tasks.extend(parts.check.take().map(|check| check.start(parts.stop.clone())));
     }
 
     /// Ends every run and every task, so that no sandbox is left: runs first, then standbys, then the janitor when

@@ -9,10 +9,7 @@ use tracing::warn;
 
 use super::{StartError, observability::Observability, options};
 use crate::{
-    adapters::engine::{
-        docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
-        observed::Observed,
-    },
+    adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
     adapters::storage::{DiskStorage, Owner},
     api::{
         http::{self, HttpParts, guard::Names},
@@ -30,21 +27,17 @@ use crate::{
         admission::Admission,
         discovery::Discovery,
         files::Files,
-        isolation::IsolationState,
+        isolation_check::{IsolationCheck, IsolationState},
         janitor::Janitor,
         links::UrlSigner,
         readiness::Readiness,
         retention::Retention,
         runs::{Runs, RunsParts},
-        self_test::{SelfTest, SelfTestParts},
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
         tokens::Tokens,
     },
 };
-
-/// Runtimes whose sandboxes have a kernel of their own, by a part of their names.
-const OWN_KERNELS: [&str; 3] = ["runsc", "gvisor", "kata"];
 
 /// Every part of the server.
 pub struct Parts {
@@ -62,7 +55,7 @@ pub struct Parts {
     /// Nothing runs before it was tested that the engine isolates.
     pub isolation: IsolationState,
     /// Taken when it starts.
-    pub self_test: Option<SelfTest>,
+    pub check: Option<IsolationCheck>,
     pub router: Router,
     /// Serves `/metrics` on an address of its own.
     pub metrics_router: Router,
@@ -76,19 +69,18 @@ pub struct Parts {
 /// When it does not answer.
 pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartError> {
     let set = |text: &String| (!text.is_empty()).then(|| text.clone());
-    let docker = DockerEngine::connect(DockerOptions {
+    let engine = engine::connect(EngineOptions {
         host: config.docker_host.clone(),
-        runtime: RuntimeSetting::from(config.engine.runtime.as_str()),
+        runtime: config.engine.runtime.as_str().into(),
         host_root: set(&config.engine.host_root).map(Into::into),
         cgroup_root: config.engine.cgroup_root.clone().into(),
-        ..DockerOptions::new(&config.root)
+        ..EngineOptions::new(&config.root)
     })
     .await
     .map_err(|error| match error {
         ConnectError::Runtime { .. } => StartError::Runtime(error),
         other => StartError::Connect(other),
     })?;
-    let engine: Arc<dyn Engine> = Arc::new(docker);
     let probe = engine.probe().await?;
     Ok((engine, probe))
 }
@@ -173,7 +165,7 @@ impl Parts {
 
         let stats = StatsSnapshot::new(runs.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
         let exposition = observability.exposition(stats.clone());
-        let self_test = self_test(config, probe, &engine, &runs, &catalog, &isolation);
+        let check = isolation_check(config, &engine, &runs, &catalog, &isolation);
         let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: options::mcp(config) };
         let bodies = options::bodies(config);
         let metrics_router = http::metrics::router(exposition.clone());
@@ -200,7 +192,7 @@ impl Parts {
             instance,
             mcp,
             isolation,
-            self_test: Some(self_test),
+            check: Some(check),
             router,
             metrics_router,
             stop,
@@ -223,21 +215,19 @@ async fn discover(engine: &Arc<dyn Engine>, catalog: &Arc<Catalog>) -> Result<Ar
     Ok(discovery)
 }
 
-fn self_test(
+fn isolation_check(
     config: &Config,
-    probe: &Probe,
     engine: &Arc<dyn Engine>,
     runs: &Runs,
     catalog: &Arc<Catalog>,
-    isolation: &IsolationState,
-) -> SelfTest {
-    SelfTest::new(SelfTestParts {
+    state: &IsolationState,
+) -> IsolationCheck {
+    IsolationCheck {
         engine: Arc::clone(engine),
-        runs: runs.clone(),
+        programs: Arc::new(runs.clone()),
         catalog: Arc::clone(catalog),
-        isolation: isolation.clone(),
+        state: state.clone(),
         limits: config.limits.limits(),
         uid: config.engine.runner_uid,
-        own_kernel: OWN_KERNELS.iter().any(|name| probe.runtime.contains(name)),
-    })
+    }
 }

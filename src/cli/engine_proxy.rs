@@ -7,10 +7,7 @@ use clap::Args;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    adapters::engine::docker::{
-        RuntimeSetting,
-        proxy::{Proxy, ProxyOptions},
-    },
+    adapters::engine::proxy::{Proxy, ProxyOptions},
     config::telemetry,
 };
 
@@ -36,7 +33,7 @@ pub struct ProxyArgs {
 /// Serves until a signal.
 pub fn run(args: ProxyArgs) -> anyhow::Result<ExitCode> {
     let ProxyArgs { listen, engine, root, runner_uid: uid, runtime } = args;
-    let runtime = RuntimeSetting::from(runtime.as_str());
+    let runtime = runtime.as_str().into();
     telemetry::init("info", false)?;
     tokio::runtime::Runtime::new().context("no runtime")?.block_on(async {
         let proxy = Proxy::new(ProxyOptions { engine, root, uid, runtime })?;

@@ -1,8 +1,8 @@
-//! The engine port: who makes sandboxes and tells how they ended.
+//! The engine port: what makes sandboxes and reports how they ended.
 //!
-//! Everything that goes into or comes out of a sandbox goes by its standard streams or by `/data`. That holds for
-//! Docker, for a pod that one attaches to, for a process tree; so it is the whole port. The doc comment of each verb
-//! is its contract, and one suite (`tests/it/engine_contract.rs`) holds every engine to it.
+//! All data of a sandbox travels through its standard streams and its `/data` folder. Docker, Kubernetes and a plain
+//! process tree can all offer that, so the port needs nothing else. The doc comment of each verb is its contract;
+//! `tests/it/engine_contract.rs` runs one suite against every engine.
 
 use std::{path::PathBuf, pin::Pin, time::Duration};
 
@@ -19,26 +19,31 @@ use crate::domain::{
     limits::Limits,
 };
 
-/// Makes, watches and destroys sandboxes. Every method may be called concurrently, and every method has its own time
-/// limit inside: none waits for ever on the engine.
+/// Makes, watches and destroys sandboxes. Every method may be called concurrently and has its own time limit.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
-    /// Can I work here, and with what isolation? No side effects.
+    /// Can this engine work here, and with what isolation? No side effects.
     ///
     /// # Errors
     /// [`EngineError::Unavailable`] when nothing answers.
     async fn probe(&self) -> Result<Probe, EngineError>;
 
-    /// A runtime that this engine has and that starts sandboxes sooner than what starts them now, where the choice is
-    /// ours: it is worth a trial. No side effects.
+    /// Names of configurations that could start sandboxes faster than the standard one, best first; usually none. Each
+    /// is used only after the isolation check has passed with it. No side effects.
     ///
     /// # Errors
     /// When the engine does not answer or refuses.
-    async fn quicker(&self) -> Result<Option<String>, EngineError>;
+    async fn candidates(&self) -> Result<Vec<String>, EngineError> {
+        Ok(Vec::new())
+    }
 
-    /// Sandboxes whose start begins from now on are started by this runtime; where none is named, by what started them before any
-    /// was. [`Probe::runtime`] tells of it. One that the engine does not use, whatever the reason, makes `start` fail.
-    fn choose(&self, runtime: Option<&str>);
+    /// Sandboxes whose start begins from now on use this candidate; with `None` the standard configuration. `start`
+    /// fails when the engine does not apply the candidate.
+    fn select(&self, _candidate: Option<&str>) {}
+
+    /// What a sandbox with these limits must show when it is inspected from inside, in the configuration that is
+    /// selected now. Where an expectation is missing, nothing is checked, so an engine lists all that it enforces.
+    fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation>;
 
     /// Every image that carries the runner label, as it is now. The order is stable while nothing changes.
     ///
@@ -46,29 +51,29 @@ pub trait Engine: Send + Sync + 'static {
     /// When the engine does not answer or refuses.
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError>;
 
-    /// One item each time the images may have changed. The stream reconnects by itself with growing pauses and never
-    /// ends; after a reconnection it yields an item, since changes may have been missed.
+    /// Yields once on subscribe, then each time the images may have changed. The stream reconnects with growing pauses
+    /// and never ends; after a reconnection it yields an item, since changes may have been missed.
     fn changes(&self) -> BoxStream<'static, ()>;
 
-    /// A running sandbox with its streams attached, its runner waiting for a program. It carries its labels before it
-    /// exists, so whatever goes wrong, `list` shows it and `destroy` ends it: on an error the caller still calls
-    /// `destroy` for the id. Dropping the future half way is allowed under the same rule.
+    /// A running sandbox with its streams attached, its runner waiting for a program. The engine stores the labels
+    /// together with the sandbox, so `list` shows it and `destroy` ends it whatever goes wrong: on an error the caller
+    /// still calls `destroy` for the id. Dropping the future is allowed under the same rule.
     ///
     /// # Errors
-    /// [`EngineError::ImageGone`] when the image is not there any more; others when the engine fails.
+    /// [`EngineError::ImageGone`] when the image does not exist any more; others when the engine fails.
     async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError>;
 
-    /// Sends a signal to the program inside. A sandbox that has ended or never was is not an error.
+    /// Sends a signal to the program inside. A sandbox that has ended or never existed is not an error.
     ///
     /// # Errors
     /// When the engine does not answer or refuses.
     async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError>;
 
-    /// Ends and removes the sandbox. Idempotent: not found is fine. Legal while `start` still runs; it may then have to
-    /// be called again once `start` has returned.
+    /// Ends and removes the sandbox. Idempotent: not found is fine. Legal while `start` still runs; the caller then
+    /// calls it again once `start` has returned.
     ///
     /// # Errors
-    /// When the engine does not answer or refuses; nothing is known then, call again.
+    /// When the engine does not answer or refuses; the sandbox may or may not exist then, call again.
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError>;
 
     /// Everything that carries our label, dead or alive, of every instance.
@@ -87,29 +92,94 @@ pub struct Probe {
     pub api_version: String,
     /// What runs the sandboxes, such as `runc 1.1.5`.
     pub runtime: String,
+    /// Why it is that runtime, for people.
+    pub runtime_reason: String,
     /// The engine's operating system and architecture, such as `linux/amd64`.
     pub platform: String,
-    /// Cores the engine's host has.
+    /// Cores of the engine's host.
     pub cpus: u32,
-    /// Memory the engine's host has, in bytes.
+    /// Memory of the engine's host.
     pub memory_bytes: u64,
-    /// What else it is made of, a line each, for people.
+    /// Which volumes a sandbox can have.
+    pub volumes: Vec<VolumeKind>,
+    /// What else the engine consists of, one line each, for people.
     pub details: Vec<String>,
-    /// What an operator should know and change, a sentence each; empty when all is well.
+    /// What an operator should change, one sentence each; empty when all is well.
     pub warnings: Vec<String>,
+}
+
+/// One property that a sandbox must show from inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expectation {
+    /// The property.
+    pub fact: Fact,
+    /// A sentence that says what is wrong and what to do when the property does not hold.
+    pub otherwise: String,
+    /// What follows when it does not hold.
+    pub severity: Severity,
+    /// The warning when the property cannot be observed. `None`: a property that cannot be observed does not hold.
+    pub unobserved: Option<String>,
+}
+
+/// A property that a program can read back from the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fact {
+    /// All four user ids of a process are this one.
+    User(u32),
+    /// Every capability set is empty.
+    NoCapabilities,
+    /// `no_new_privs` is set.
+    NoNewPrivileges,
+    /// A seccomp filter is active.
+    SystemCallFilter,
+    /// The loopback is the only network interface.
+    LoopbackOnly,
+    /// `/` is mounted read-only.
+    ReadOnlyRoot,
+    /// `/data` takes a file.
+    WritableData,
+    /// No folder can be created below `/sys/fs/cgroup`.
+    ReadOnlyControlGroups,
+    /// The limit on memory, in bytes.
+    MemoryLimit(u64),
+    /// The limit on processes.
+    ProcessLimit(u32),
+}
+
+/// What follows when an expectation does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// No program is run.
+    Required,
+    /// The operator is warned.
+    Recommended,
+}
+
+/// What a sandbox has as `/data`. A claim with a sub-path and a volume whose files travel as frames are to follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Volume {
+    /// A folder of this host, as this process sees it. It exists.
+    HostFolder(PathBuf),
+}
+
+/// The kinds of [`Volume`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VolumeKind {
+    /// [`Volume::HostFolder`].
+    HostFolder,
 }
 
 /// What a sandbox is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxSpec {
-    /// Its name, chosen by us.
+    /// Its name, chosen by us before it exists.
     pub id: SandboxId,
-    /// Whose it is.
+    /// The server that owns it.
     pub instance: InstanceId,
-    /// The image, pinned.
+    /// The image, pinned by its content.
     pub image: ImageId,
-    /// The folder that is `/data` inside, as this process sees it. It exists.
-    pub data: PathBuf,
+    /// What is `/data` inside.
+    pub data: Volume,
     /// What the sandbox may use.
     pub limits: Limits,
     /// The user and group inside.
@@ -117,7 +187,7 @@ pub struct SandboxSpec {
     /// Process 1 is the image's own; otherwise the engine puts an init in front of the image's program, which reaps
     /// zombies and gives the program the usual behaviour under signals.
     pub own_init: bool,
-    /// When it is too old to be alive, in seconds since the Unix epoch; a label for whoever cleans up.
+    /// When it is abandoned, in seconds since the Unix epoch: a label for the janitor of any server.
     pub deadline_unix_s: i64,
 }
 
@@ -125,12 +195,10 @@ pub struct SandboxSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ImageId(pub String);
 
-/// What a sandbox printed. Never empty.
+/// A piece of a sandbox's output. Never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// On which stream.
     pub stream: StreamKind,
-    /// What.
     pub bytes: Bytes,
 }
 
@@ -143,22 +211,21 @@ pub struct Exit {
     pub oom_killed: bool,
     /// A process in it was refused another process or thread. False too where the engine cannot tell.
     pub process_limit_hit: bool,
-    /// The engine broke off in between: what was printed meanwhile may be lost, and it may be the engine that ended it.
+    /// The connection to the engine broke in between: output may be lost, and the engine may have ended the sandbox.
     pub broke_off: bool,
 }
 
-/// A running sandbox. Dropping it closes the streams and leaves the sandbox itself alone: whoever started it destroys
-/// it.
+/// A running sandbox. Dropping it closes the streams and does not destroy the sandbox: the caller of `start` does.
 pub struct Sandbox {
     /// Its name.
     pub id: SandboxId,
     /// Its standard input. `shutdown` closes it for the program and leaves the output open.
     pub stdin: Pin<Box<dyn AsyncWrite + Send>>,
-    /// What it prints. Whoever holds it keeps reading (and throws away what is too much): a reader that stops can block
-    /// the engine. The end of the stream is not the end of the program: ask `exit`.
+    /// Its output. The holder keeps reading and discards what is too much, since a reader that stops can block the
+    /// engine. The end of the stream is not the end of the program: await `exit`.
     pub output: BoxStream<'static, Result<Output, EngineError>>,
-    /// Resolves when the sandbox has ended, whoever ended it. [`EngineError::Lost`] when the engine cannot say, or when it
-    /// broke off and `output` with it: then the sandbox may go on, and nobody can see it any more.
+    /// Resolves when the sandbox has ended. [`EngineError::Lost`] when the engine cannot tell how it ended, or when the
+    /// connection broke and `output` with it: the sandbox may then still run.
     pub exit: BoxFuture<'static, Result<Exit, EngineError>>,
 }
 
@@ -168,10 +235,10 @@ impl std::fmt::Debug for Sandbox {
     }
 }
 
-/// What can be sent to a program.
+/// A signal for a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// Ends everything in the sandbox at once; cannot be refused.
+    /// Ends everything in the sandbox at once; cannot be handled.
     Kill,
 }
 
@@ -180,63 +247,45 @@ pub enum Signal {
 pub struct Listed {
     /// Its name.
     pub id: SandboxId,
-    /// Whose it is.
+    /// The server that owns it.
     pub instance: InstanceId,
-    /// When it was made, in seconds since the Unix epoch.
+    /// When it was created, in seconds since the Unix epoch.
     pub created_unix_s: i64,
-    /// When it is too old to be alive, in seconds since the Unix epoch.
+    /// When it is abandoned, in seconds since the Unix epoch.
     pub deadline_unix_s: i64,
     /// Whether it runs now.
     pub running: bool,
 }
 
-/// Why the engine did not do it.
+/// Why a call of the engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// Nothing answers where the engine should be.
+    /// Nothing answers at the engine's address.
     #[error("the engine cannot be reached for `{act}`")]
     Unavailable {
-        /// The verb that was tried.
         act: &'static str,
-        /// The vendor's error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The engine did not answer in time.
     #[error("the engine did not answer `{act}` within {limit:?}")]
-    Timeout {
-        /// The verb that was tried.
-        act: &'static str,
-        /// How long was waited.
-        limit: Duration,
-    },
-    /// The image is not there any more.
+    Timeout { act: &'static str, limit: Duration },
+    /// The image does not exist any more.
     #[error("the image {image:?} is gone")]
-    ImageGone {
-        /// Which.
-        image: ImageId,
-    },
+    ImageGone { image: ImageId },
     /// The engine's disk is full.
     #[error("the engine has no space left for `{act}`")]
-    NoSpace {
-        /// The verb that was tried.
-        act: &'static str,
-    },
+    NoSpace { act: &'static str },
     /// The engine answered with a failure.
     #[error("the engine refused `{act}`")]
     Refused {
-        /// The verb that was tried.
         act: &'static str,
-        /// The vendor's error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The sandbox was running and the engine can no longer say what became of it.
+    /// The sandbox was running and the engine can no longer tell how it ended.
     #[error("the engine lost the sandbox {id}")]
-    Lost {
-        /// Which.
-        id: SandboxId,
-    },
+    Lost { id: SandboxId },
 }
 
 impl EngineError {
@@ -252,7 +301,7 @@ impl EngineError {
         }
     }
 
-    /// What a client is told: no vendor text, no host path.
+    /// The failure for a client: no vendor text, no host path.
     pub fn failure(&self) -> Failure {
         match self {
             Self::Unavailable { .. } | Self::Timeout { .. } => Failure::new(

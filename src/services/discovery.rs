@@ -1,4 +1,4 @@
-//! Keeps the catalog true: reads the runners at the start and whenever the engine says that images changed.
+//! Keeps the catalog up to date: lists the runners at the start and whenever the engine reports a change.
 //!
 //! ```text
 //! Discovery::start ── follow: one task; ended by `stop`
@@ -24,17 +24,16 @@ use crate::ports::{
 pub struct Discovery {
     catalog: Arc<Catalog>,
     engine: Arc<dyn Engine>,
-    /// Images that were complained of already, so that each is named once.
+    /// Images that were logged already, so that each is logged once.
     refused: Mutex<HashSet<String>>,
 }
 
 impl Discovery {
-    /// A discovery that has read nothing yet.
     pub fn new(engine: Arc<dyn Engine>, catalog: Arc<Catalog>) -> Arc<Self> {
         Arc::new(Self { catalog, engine, refused: Mutex::default() })
     }
 
-    /// Reads the runners now.
+    /// Lists the runners now.
     ///
     /// # Errors
     /// When the engine does not list its images; the catalog stays as it was.
@@ -69,7 +68,7 @@ impl Discovery {
                     () = stop.cancelled() => return,
                 }
                 if let Err(error) = self.refresh().await {
-                    warn!(error = %chain(&error), "the runners were not read; the known ones stay");
+                    warn!(error = %chain(&error), "the runners were not listed; the known ones stay");
                 }
             }
         })

@@ -1,24 +1,25 @@
-//! Holds the world against the leases: whatever carries our label and is leased by nobody is destroyed.
+//! Destroys labelled sandboxes that no lease covers.
 //!
 //! ```text
-//! Janitor::start ── sweep: receives posted ids, one `destroy` task each (bounded), retried until done
-//!                └─ rounds: every 30 s lists the engine's sandboxes and posts the unwanted ones
-//! Janitor::drain ends both, after the posted ids are gone or the time is up.
+//! Janitor::start ── receive: one task for each released id, which destroys the sandbox and retries until it is done;
+//!                │           at most four calls of the engine at once
+//!                └─ rounds: every 30 s lists the engine's sandboxes and releases those without a lease
+//! Janitor::drain ends both, when every released sandbox is gone or the time is up.
 //! ```
 //!
-//! The labels are the truth: after a crash the first round destroys what the dead process left, from the labels alone. A
-//! sandbox of another server is none of ours, unless it is long past the deadline on its label: then its server is gone.
-//! The janitor knows nothing of programs, conversations or files.
+//! The labels are the truth: after a crash the first round destroys what the dead process left. A sandbox of another
+//! server is left alone until it is long past the deadline on its label, since its server must be gone then. The
+//! janitor knows nothing of programs, conversations or files.
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use tokio::{
     sync::{Semaphore, mpsc, watch},
-    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
@@ -31,18 +32,18 @@ use crate::{
     ports::engine::{Engine, EngineError, Listed},
 };
 
-/// Destructions at once: they take the engine's time from the runs.
+/// Calls of `destroy` at once: they compete with the runs for the engine.
 const DESTROY_AT_ONCE: usize = 4;
-/// How long past its deadline a sandbox of another server is taken to be abandoned, in seconds: clocks may differ.
+/// How long past its deadline a sandbox of another server counts as abandoned, in seconds: clocks may differ.
 const ABANDONED_S: i64 = 600;
 const ROUND: Duration = Duration::from_secs(30);
-/// How long a sandbox is left alone once nobody holds it. One whose program has ended ends by itself meanwhile, and the engine
-/// need not start a process to kill it; and the answer goes out before the work on it begins.
-const LEAVES_WITHIN: Duration = Duration::from_millis(100);
+/// How long a released sandbox is left alone. Most exit by themselves in that time, which saves the engine the process
+/// that kills them, and the answer to the client is sent before that work begins.
+const EXIT_GRACE: Duration = Duration::from_millis(100);
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// Destroys sandboxes that nobody holds.
+/// The service. A clone is the same janitor.
 #[derive(Clone)]
 pub struct Janitor(Arc<Inner>);
 
@@ -50,30 +51,30 @@ struct Inner {
     engine: Arc<dyn Engine>,
     instance: InstanceId,
     clock: Arc<dyn Clock>,
-    post: mpsc::UnboundedSender<(SandboxId, Instant)>,
-    /// Taken by the sweep when it starts.
-    posted: Mutex<Option<mpsc::UnboundedReceiver<(SandboxId, Instant)>>>,
-    known: Mutex<Known>,
-    /// How many posted ids are not gone yet.
+    registry: Mutex<Registry>,
+    /// Taken by the receiver when it starts.
+    released: Mutex<Option<mpsc::UnboundedReceiver<SandboxId>>>,
+    /// How many released sandboxes are left.
     unwanted: watch::Sender<usize>,
+    destroy_permits: Semaphore,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
-#[derive(Default)]
-struct Known {
+struct Registry {
     leased: HashSet<SandboxId>,
-    posted: HashSet<SandboxId>,
+    released: HashSet<SandboxId>,
+    to_destroy: mpsc::UnboundedSender<SandboxId>,
 }
 
-/// The once-only right to a sandbox. Dropping it posts the id: nobody waits, nothing blocks, nothing is forgotten.
+/// The once-only right to a sandbox. Dropping it releases the sandbox to the janitor without blocking.
 pub struct Lease {
     id: SandboxId,
     janitor: Arc<Inner>,
 }
 
 impl Lease {
-    /// Whose right this is.
+    /// The sandbox.
     pub fn id(&self) -> SandboxId {
         self.id
     }
@@ -81,124 +82,121 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // In one step: a sandbox that is nobody's any more is unwanted at the same moment.
-        let mut known = self.janitor.known();
-        known.leased.remove(&self.id);
-        self.janitor.post(&mut known, self.id);
+        // Under one lock, so that no observer sees the sandbox neither leased nor released.
+        let mut registry = self.janitor.registry();
+        registry.leased.remove(&self.id);
+        self.janitor.release(&mut registry, self.id);
     }
 }
 
 impl Inner {
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn post(&self, known: &mut Known, id: SandboxId) {
-        if known.posted.insert(id) {
+    fn release(&self, registry: &mut Registry, id: SandboxId) {
+        if registry.released.insert(id) {
             self.unwanted.send_modify(|count| *count += 1);
-            if self.post.send((id, Instant::now() + LEAVES_WITHIN)).is_err() {
-                debug!(sandbox = %id, "posted after the end: the next start finds it by its label");
+            if registry.to_destroy.send(id).is_err() {
+                debug!(sandbox = %id, "released after the end: the next start finds it by its label");
             }
         }
     }
 
+    /// Holds a permit only during each call, so that sandboxes that cannot be removed do not keep others waiting.
     async fn destroy(&self, id: SandboxId) {
-        let mut pause = RETRY_MIN;
-        loop {
-            match self.engine.destroy(id).await {
-                Ok(()) => break,
-                Err(error) => {
-                    warn!(sandbox = %id, error = %chain(&error), "a sandbox was not destroyed; it is tried again");
+        let mut pause = EXIT_GRACE;
+        let mut next_pause = RETRY_MIN;
+        while self.stop.run_until_cancelled(sleep(pause)).await.is_some() {
+            let Some(Ok(permit)) = self.stop.run_until_cancelled(self.destroy_permits.acquire()).await else { break };
+            let result = self.engine.destroy(id).await;
+            drop(permit);
+            match result {
+                Ok(()) => {
+                    debug!(sandbox = %id, "destroyed");
+                    break;
                 }
+                Err(error) => warn!(sandbox = %id, error = %chain(&error), "a sandbox was not destroyed; retrying"),
             }
-            tokio::select! {
-                () = sleep(pause) => pause = (pause * 2).min(RETRY_MAX),
-                () = self.stop.cancelled() => break,
-            }
+            pause = next_pause;
+            next_pause = (next_pause * 2).min(RETRY_MAX);
         }
-        let mut known = self.known();
-        known.posted.remove(&id);
+        self.registry().released.remove(&id);
         self.unwanted.send_modify(|count| *count -= 1);
-        drop(known);
-        debug!(sandbox = %id, "destroyed");
     }
 }
 
 impl Janitor {
     /// A janitor that destroys nothing before [`Self::start`].
     pub fn new(engine: Arc<dyn Engine>, instance: InstanceId, clock: Arc<dyn Clock>) -> Self {
-        let (post, posted) = mpsc::unbounded_channel();
+        let (to_destroy, released) = mpsc::unbounded_channel();
+        let registry = Registry { leased: HashSet::new(), released: HashSet::new(), to_destroy };
         Self(Arc::new(Inner {
             engine,
             instance,
             clock,
-            post,
-            posted: Mutex::new(Some(posted)),
-            known: Mutex::default(),
+            registry: Mutex::new(registry),
+            released: Mutex::new(Some(released)),
             unwanted: watch::Sender::new(0),
+            destroy_permits: Semaphore::new(DESTROY_AT_ONCE),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         }))
     }
 
-    /// Starts the sweep and the rounds. A second call does nothing.
+    /// Starts to destroy what is released, and the rounds. A second call does nothing.
     pub fn start(&self) {
-        let Some(posted) = self.0.posted.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        self.0.tasks.spawn(sweep(Arc::clone(&self.0), posted));
+        let Some(released) = self.0.released.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        self.0.tasks.spawn(receive(Arc::clone(&self.0), released));
         self.0.tasks.spawn(rounds(self.clone()));
     }
 
-    /// A lease for a sandbox that is about to be started: taken before it exists, so that no round mistakes it.
+    /// A lease for a sandbox that is about to be started: taken before it exists, so that no round destroys it.
     pub fn lease(&self, id: SandboxId) -> Lease {
-        self.0.known().leased.insert(id);
+        self.0.registry().leased.insert(id);
         Lease { id, janitor: Arc::clone(&self.0) }
     }
 
-    /// One round: what carries our instance's label and is leased by nobody is posted. Answers how many.
+    /// One round: releases the sandboxes of this instance that have no lease, and abandoned ones. Returns how many.
     ///
     /// # Errors
     /// When the engine does not list.
     pub async fn reconcile(&self) -> Result<usize, EngineError> {
         let listed = self.0.engine.list().await?;
-        let unwanted: Vec<_> = {
-            let mut known = self.0.known();
-            let abandoned_s = self.0.clock.unix_s() - ABANDONED_S;
-            let ours = |sandbox: &&Listed| sandbox.instance == self.0.instance || sandbox.deadline_unix_s < abandoned_s;
-            let unwanted: Vec<_> = listed
-                .iter()
-                .filter(ours)
-                .map(|sandbox| sandbox.id)
-                .filter(|id| !known.leased.contains(id) && !known.posted.contains(id))
-                .collect();
-            for &id in &unwanted {
-                self.0.post(&mut known, id);
+        let abandoned_s = self.0.clock.unix_s() - ABANDONED_S;
+        let mut registry = self.0.registry();
+        let mut count = 0;
+        for Listed { id, instance, deadline_unix_s, .. } in listed {
+            let ours = instance == self.0.instance || deadline_unix_s < abandoned_s;
+            if ours && !registry.leased.contains(&id) && !registry.released.contains(&id) {
+                self.0.release(&mut registry, id);
+                count += 1;
             }
-            unwanted
-        };
-        if !unwanted.is_empty() {
-            info!(count = unwanted.len(), "sandboxes that nobody holds are destroyed");
         }
-        Ok(unwanted.len())
+        if count > 0 {
+            info!(count, "sandboxes without a lease are destroyed");
+        }
+        Ok(count)
     }
 
     /// Sandboxes that are leased now.
     pub fn leased(&self) -> usize {
-        self.0.known().leased.len()
+        self.0.registry().leased.len()
     }
 
-    /// Sandboxes that nobody wants and that are not gone yet.
+    /// Released sandboxes that are not gone yet.
     pub fn unwanted(&self) -> usize {
         *self.0.unwanted.borrow()
     }
 
-    /// Returns when every posted sandbox is gone.
+    /// Returns when every released sandbox is gone.
     pub async fn idle(&self) {
         let mut unwanted = self.0.unwanted.subscribe();
         // The sender lives in `self`, so this cannot fail.
         drop(unwanted.wait_for(|count| *count == 0).await);
     }
 
-    /// Waits until every posted sandbox is gone, at most so long, then ends the janitor's tasks.
+    /// Waits at most `wait_max` until every released sandbox is gone, then ends the janitor's tasks.
     pub async fn drain(&self, wait_max: Duration) {
         if timeout(wait_max, self.idle()).await.is_err() {
             warn!("sandboxes are left: the next start destroys them");
@@ -209,21 +207,10 @@ impl Janitor {
     }
 }
 
-async fn sweep(inner: Arc<Inner>, mut posted: mpsc::UnboundedReceiver<(SandboxId, Instant)>) {
-    let at_once = Arc::new(Semaphore::new(DESTROY_AT_ONCE));
-    loop {
-        let id = tokio::select! {
-            id = posted.recv() => id,
-            () = inner.stop.cancelled() => None,
-        };
-        let Some((id, begins)) = id else { return };
-        sleep_until(begins).await;
-        let Ok(turn) = Arc::clone(&at_once).acquire_owned().await else { return };
+async fn receive(inner: Arc<Inner>, mut released: mpsc::UnboundedReceiver<SandboxId>) {
+    while let Some(Some(id)) = inner.stop.run_until_cancelled(released.recv()).await {
         let task = Arc::clone(&inner);
-        inner.tasks.spawn(async move {
-            task.destroy(id).await;
-            drop(turn);
-        });
+        inner.tasks.spawn(async move { task.destroy(id).await });
     }
 }
 
@@ -231,11 +218,7 @@ async fn rounds(janitor: Janitor) {
     let mut ticks = interval(ROUND);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
-    loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            () = janitor.0.stop.cancelled() => return,
-        }
+    while janitor.0.stop.run_until_cancelled(ticks.tick()).await.is_some() {
         if let Err(error) = janitor.reconcile().await {
             warn!(error = %chain(&error), "the engine did not list its sandboxes");
         }

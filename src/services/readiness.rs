@@ -1,12 +1,12 @@
-//! Whether a run can start: the engine answers and there is something to run. It asks at most once a second, however
-//! often it is asked itself.
+//! Whether a run can start: the engine answers, it isolates, and there is a runner. It probes the engine at most once a
+//! second, however often it is called.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::Mutex, time::Instant};
 
 use super::{
-    isolation::{IsolationState, Tested},
+    isolation_check::{Isolation, IsolationState},
     stats::StatsSnapshot,
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What is known about starting a run now.
+/// Whether a run can start now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ready {
     /// A run can start.
@@ -25,8 +25,10 @@ pub enum Ready {
     NoEngine,
     /// No image carries the runner label.
     NoRunner,
-    /// The engine was not seen to isolate yet; why, where something is known.
+    /// The isolation check has not ended; why the last attempt was inconclusive, once there was one.
     NotTested(Option<String>),
+    /// The isolation check has no program for the installed languages: one sentence that says what to install.
+    NoIsolationProgram(String),
     /// The engine does not isolate.
     NoIsolation,
 }
@@ -41,7 +43,6 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Nothing was asked yet.
     pub fn new(
         engine: Arc<dyn Engine>,
         catalog: Arc<Catalog>,
@@ -51,14 +52,12 @@ impl Readiness {
         Self { engine, catalog, isolation, stats, engine_answers: Mutex::new(None) }
     }
 
-    /// What stands by now: language, how far, how many.
     pub fn standing_by(&self) -> Vec<(Language, &'static str, usize)> {
         self.stats.now().standbys
     }
 
-    /// Can a run start?
     pub async fn check(&self) -> Ready {
-        // Held while the engine is asked: a crowd of askers asks it once.
+        // Held across the probe, so that concurrent callers share one.
         let mut known = self.engine_answers.lock().await;
         let answers = match *known {
             Some((at, answers)) if at.elapsed() < FRESH => answers,
@@ -72,9 +71,10 @@ impl Readiness {
             (false, _) => Ready::NoEngine,
             (true, true) => Ready::NoRunner,
             (true, false) => match self.isolation.now() {
-                Tested::Holds { .. } => Ready::Yes,
-                Tested::Pending { why } => Ready::NotTested(why),
-                Tested::Broken(_) => Ready::NoIsolation,
+                Isolation::Verified { .. } => Ready::Yes,
+                Isolation::Pending { why } => Ready::NotTested(why),
+                Isolation::NoProgram(why) => Ready::NoIsolationProgram(why),
+                Isolation::Violated(_) => Ready::NoIsolation,
             },
         }
     }

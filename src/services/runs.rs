@@ -13,6 +13,7 @@
 mod attach;
 mod execute;
 mod feed;
+mod isolation_program;
 mod log;
 mod output;
 mod registry;
@@ -40,7 +41,7 @@ pub use self::{
 use super::{
     admission::{Admission, ConversationLock, LoadStats},
     files::Files,
-    isolation::IsolationState,
+    isolation_check::IsolationState,
     janitor::Janitor,
     standby::Standbys,
 };

@@ -1,26 +1,25 @@
 //! Sandboxes that were started ahead of need.
 //!
-//! A standby is a sandbox whose runner waits for a program. It serves one and is destroyed, like every other. Some stand
-//! by for a conversation that exists and was active lately; others for nobody yet: those have an unassigned folder, which
-//! becomes the conversation's when the first program of a new conversation arrives.
+//! A standby is a sandbox whose runner waits for a program. It serves one and is destroyed, like every other. Some are
+//! for a conversation that ran lately; others are unassigned: their folder becomes the conversation's when the first
+//! program of a new conversation arrives.
 //!
 //! ```text
-//! Standbys::start ── refill: one task; once the engine was seen to isolate it retires, and starts one standby after the
-//!                 │  other; ended by `stop`
-//!                 └─ watch: a task a standby; owns its streams until it is taken, retired, or dead
+//! Standbys::start ── refill: one task; retires standbys and starts new ones, once isolation is verified; ended by `stop`
+//!                 └─ watch: one task for each standby; owns its streams until it is taken, retired or dead
 //! ```
 //!
-//! Standbys are only an optimisation: where there is none, the caller starts a sandbox; it never waits for one that was not
-//! under way, and never learns of an error here. This room knows nothing of programs.
+//! Standbys are only an optimisation: without one the caller starts a sandbox. It waits only for one that is starting,
+//! and never sees an error of this module, which knows nothing of programs.
 
 mod assignment;
 mod capacity;
-mod entry;
+mod pool;
 mod refill;
 mod watch;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -37,11 +36,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 use self::{
-    assignment::Assignment,
-    entry::{Entry, For, Stage},
+    assignment::AssignmentProbe,
+    pool::{Assignee, Phase, Pool, Standby},
 };
 use super::{
-    isolation::IsolationState,
+    isolation_check::IsolationState,
     janitor::{Janitor, Lease},
     started::Started,
 };
@@ -53,7 +52,7 @@ use crate::{
         owner::ConversationKey,
     },
     ports::{
-        engine::{Engine, ImageId, SandboxSpec},
+        engine::{Engine, ImageId, SandboxSpec, Volume},
         runner::{Catalog, Protocol, Runner},
         storage::{Mark, Storage},
     },
@@ -62,54 +61,47 @@ use crate::{
 /// How long after its whole life a sandbox is certainly unwanted.
 const ABANDONED_AFTER: Duration = Duration::from_mins(1);
 
-/// How many stand by, and for how long.
+/// How many standbys there are, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StandbyOptions {
     /// All of them together; 0 turns standbys off.
     pub total_max: usize,
     /// What all of them together may hold in memory, in bytes.
     pub memory_bytes_max: u64,
-    /// For each language in use: how many stand by for conversations that do not exist yet.
+    /// Unassigned ones for each language in use.
     pub nameless_max: usize,
-    /// How long one stands by for a conversation that is not active any more.
+    /// How long one stays after the last run of its conversation.
     pub idle_max: Duration,
-    /// How long a language counts as in use.
+    /// How long a language counts as in use after its last run.
     pub used_max: Duration,
     /// How old a standby may become.
     pub age_max: Duration,
 }
 
-/// What standbys are made of.
 pub struct StandbyParts {
-    /// Makes sandboxes.
     pub engine: Arc<dyn Engine>,
-    /// The runners known now.
     pub catalog: Arc<Catalog>,
-    /// Conversations on disk.
     pub store: Arc<dyn Storage>,
-    /// Ends what nobody holds.
     pub janitor: Janitor,
-    /// The time of day.
     pub clock: Arc<dyn Clock>,
-    /// Whose sandboxes these are.
+    /// The owner of the sandboxes.
     pub instance: InstanceId,
     /// The user inside.
     pub uid: u32,
-    /// What a sandbox may use.
     pub limits: Limits,
-    /// Whether the engine was seen to isolate, and by what it starts sandboxes.
+    /// No standby starts before isolation is verified.
     pub isolation: IsolationState,
 }
 
-/// The service.
+/// The service. A clone is the same.
 #[derive(Clone)]
 pub struct Standbys(Arc<Inner>);
 
 struct Inner {
     parts: StandbyParts,
     options: StandbyOptions,
-    state: Mutex<State>,
-    assignment: Assignment,
+    pool: Mutex<Pool>,
+    assignment: AssignmentProbe,
     wake: Notify,
     foreground: AtomicUsize,
     taken: AtomicU64,
@@ -118,51 +110,22 @@ struct Inner {
     tasks: TaskTracker,
 }
 
-#[derive(Default)]
-struct State {
-    entries: Vec<Entry>,
-    /// When a language was last asked for.
-    used: HashMap<Language, Instant>,
-    /// The last runs of conversations that may come back, oldest first.
-    active: Vec<Active>,
-    /// When the last run ended.
-    quiet_since: Option<Instant>,
-    /// The most that one of an image's standbys was seen to hold, in bytes.
-    memory: HashMap<ImageId, u64>,
-    /// Until when none of an image is started: one of them failed or died.
-    resting: HashMap<ImageId, Instant>,
-}
-
-impl State {
-    fn rests(&self, image: &ImageId) -> bool {
-        self.resting.get(image).is_some_and(|until| Instant::now() < *until)
-    }
-}
-
-struct Active {
-    conversation: ConversationKey,
-    language: Language,
-    runs: u32,
-    at: Instant,
-}
-
-/// A standby in the hands of a run.
-pub(super) struct Taken {
-    /// The sandbox.
+/// A standby that was taken by a run.
+pub(super) struct ClaimedStandby {
     pub started: Started,
-    /// The right to it.
+    /// The right to the sandbox.
     pub lease: Arc<Lease>,
     /// The moment before the program, in the file system's time.
     pub mark: Mark,
 }
 
-/// While one of these lives, a run is under way and comes first.
-pub(super) struct Foreground(Arc<Inner>);
+/// While one of these lives, a run is in progress and comes first.
+pub(super) struct ForegroundGuard(Arc<Inner>);
 
-impl Drop for Foreground {
+impl Drop for ForegroundGuard {
     fn drop(&mut self) {
         if self.0.foreground.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.0.state().quiet_since = Some(Instant::now());
+            self.0.pool().quiet_since = Some(Instant::now());
         }
         self.0.wake.notify_one();
     }
@@ -174,8 +137,8 @@ impl Standbys {
         Self(Arc::new(Inner {
             parts,
             options,
-            state: Mutex::default(),
-            assignment: Assignment::default(),
+            pool: Mutex::default(),
+            assignment: AssignmentProbe::default(),
             wake: Notify::new(),
             foreground: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
@@ -192,51 +155,42 @@ impl Standbys {
         }
     }
 
-    /// Says that a run is under way for as long as the answer lives.
-    pub(super) fn foreground(&self) -> Foreground {
+    /// Marks a run as in progress until the guard is dropped.
+    pub(super) fn foreground(&self) -> ForegroundGuard {
         self.0.foreground.fetch_add(1, Ordering::SeqCst);
-        Foreground(Arc::clone(&self.0))
+        ForegroundGuard(Arc::clone(&self.0))
     }
 
-    /// A standby for this conversation, if there is one, or one is under way.
-    pub(super) async fn take(&self, id: &ConversationKey, runner: &Runner, limits: &Limits) -> Option<Taken> {
-        // What a sandbox may use was fixed when it was made; the rest of the limits are ours to keep.
+    /// A standby for this conversation, if one is ready or starting.
+    pub(super) async fn take(&self, id: &ConversationKey, runner: &Runner, limits: &Limits) -> Option<ClaimedStandby> {
+        // The engine fixed these limits when it created the sandbox; the server enforces the others.
         let Limits { wall_ms, output_bytes_max, output_kept_bytes, .. } = *limits;
         if self.0.options.total_max == 0
             || *limits != (Limits { wall_ms, output_bytes_max, output_kept_bytes, ..self.0.parts.limits })
         {
             return None;
         }
-        let (entry, mark) = match self.0.known(id, &runner.image) {
-            Some(entry) => self.0.still_its_folder(entry, id).await?,
-            None => self.0.assigned(id, &runner.image).await?,
+        // One of another image is stale, or of another language.
+        let own = self.0.pool().take_best(|standby| standby.image == runner.image && standby.is_for(id), |_| ());
+        let (standby, mark) = match own {
+            Some(standby) => self.0.verify_folder(standby, id).await?,
+            None => self.0.assign(id, &runner.image).await?,
         };
-        let Entry { lease, hand, .. } = entry;
-        let (give, given) = oneshot::channel();
-        hand.send(give).ok()?;
-        let started = given.await.ok()?;
+        let Standby { lease, handover, .. } = standby;
+        let (reply, replied) = oneshot::channel();
+        handover.send(reply).ok()?;
+        let started = replied.await.ok()?;
         self.0.taken.fetch_add(1, Ordering::Relaxed);
         debug!(sandbox = %lease.id(), "a standby was taken");
-        Some(Taken { started, lease, mark })
+        Some(ClaimedStandby { started, lease, mark })
     }
 
-    /// Notes that a run of this conversation is over: its next one may follow.
+    /// Notes that a run of this conversation has ended: its next one may follow.
     pub(super) fn used(&self, id: &ConversationKey, language: &Language) {
         if self.0.options.total_max == 0 {
             return;
         }
-        let newly = {
-            let mut state = self.0.state();
-            let runs = state.active.iter().find(|active| active.conversation == *id).map_or(0, |active| active.runs);
-            state.active.retain(|active| active.conversation != *id);
-            let (conversation, language) = (id.clone(), language.clone());
-            state.active.push(Active { conversation, language: language.clone(), runs: runs + 1, at: Instant::now() });
-            if state.active.len() > self.0.options.total_max * 4 {
-                state.active.remove(0);
-            }
-            state.used.insert(language, Instant::now()).is_none()
-        };
-        if newly {
+        if self.0.pool().record_run(id, language, self.0.options.total_max * 4) {
             self.0.remember();
         }
         self.0.wake.notify_one();
@@ -244,134 +198,115 @@ impl Standbys {
 
     /// How many of an image's sandboxes wait for a program now.
     pub fn standing_by(&self, image: &ImageId) -> usize {
-        let ready = |entry: &&Entry| entry.image == *image && entry.stage != Stage::Starting;
-        self.0.state().entries.iter().filter(ready).count()
+        let ready = |standby: &&Standby| standby.image == *image && standby.phase != Phase::Starting;
+        self.0.pool().standbys.iter().filter(ready).count()
     }
 
     /// How many have not loaded everything they load.
     pub fn loading(&self) -> usize {
-        self.0.state().entries.iter().filter(|entry| entry.stage != Stage::Warm).count()
+        self.0.pool().standbys.iter().filter(|standby| standby.phase != Phase::Warm).count()
     }
 
-    /// Whether a renamed folder stays with its sandbox here. Tries it the first time, with a sandbox.
-    pub async fn assignment_holds(&self) -> bool {
-        self.0.assignment.holds(&self.0).await
+    /// Whether a renamed folder stays with its sandbox here. Probed with a sandbox the first time.
+    pub async fn assignment_is_supported(&self) -> bool {
+        self.0.assignment.is_supported(&self.0).await
     }
 
-    /// How many there are of each language and stage, in that order.
-    pub fn by_stage(&self) -> Vec<(Language, &'static str, usize)> {
+    /// How many there are of each language and phase, in that order.
+    pub fn by_phase(&self) -> Vec<(Language, &'static str, usize)> {
         let mut counts = BTreeMap::new();
-        for entry in &self.0.state().entries {
-            *counts.entry((entry.language.clone(), entry.stage)).or_insert(0) += 1;
+        for standby in &self.0.pool().standbys {
+            *counts.entry((standby.language.clone(), standby.phase)).or_insert(0) += 1;
         }
-        counts.into_iter().map(|((language, stage), count)| (language, stage.word(), count)).collect()
+        counts.into_iter().map(|((language, phase), count)| (language, phase.label(), count)).collect()
     }
 
-    /// How many served a program so far.
+    /// How many have served a program.
     pub fn taken(&self) -> u64 {
         self.0.taken.load(Ordering::Relaxed)
     }
 
-    /// How often idle and old ones were looked for so far.
+    /// How many rounds have retired idle and old ones.
     pub fn rounds(&self) -> u64 {
         self.0.rounds.load(Ordering::Relaxed)
     }
 
-    /// Whether this sandbox stands by.
+    /// Whether this sandbox is a standby.
     pub fn holds(&self, id: SandboxId) -> bool {
-        self.0.state().entries.iter().any(|entry| entry.lease.id() == id)
+        self.0.pool().standbys.iter().any(|standby| standby.id() == id)
     }
 
-    /// Ends the tasks and gives every standby to the janitor.
+    /// Ends the tasks and releases every standby to the janitor.
     pub async fn stop(&self) {
         self.0.stop.cancel();
         self.0.tasks.close();
-        // Taken out first: an entry's drop ends its watcher.
-        let entries = std::mem::take(&mut self.0.state().entries);
-        drop(entries);
+        // Dropping a standby ends its watcher; the lease is not dropped under the lock.
+        let standbys = std::mem::take(&mut self.0.pool().standbys);
+        drop(standbys);
         self.0.tasks.wait().await;
-        // What was begun meanwhile.
-        let entries = std::mem::take(&mut self.0.state().entries);
-        drop(entries);
+        // Those that were begun meanwhile.
+        let standbys = std::mem::take(&mut self.0.pool().standbys);
+        drop(standbys);
     }
 }
 
 impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The one that stands by for this conversation. One of another image is stale, or of another language.
-    fn known(&self, id: &ConversationKey, image: &ImageId) -> Option<Entry> {
-        let mut state = self.state();
-        let found = state.entries.iter().position(|entry| {
-            entry.image == *image && matches!(&entry.whose, For::Known { conversation, .. } if conversation == id)
-        })?;
-        Some(state.entries.swap_remove(found))
-    }
-
-    /// A conversation may have been deleted and made anew: a sandbox that has the old folder is of no use.
-    async fn still_its_folder(&self, entry: Entry, id: &ConversationKey) -> Option<(Entry, Mark)> {
+    /// A conversation may have been deleted and created again; a sandbox with the old folder is of no use then.
+    async fn verify_folder(&self, standby: Standby, id: &ConversationKey) -> Option<(Standby, Mark)> {
         let (store, id) = (Arc::clone(&self.parts.store), id.clone());
-        let asked = tokio::task::spawn_blocking(move || {
+        let opened = tokio::task::spawn_blocking(move || {
             let conversation = store.open(&id).ok()??;
             Some((conversation.identity().ok()?, conversation.mark().ok()?))
         });
-        let (folder, mark) = asked.await.ok()??;
-        matches!(&entry.whose, For::Known { folder: own, .. } if *own == folder).then_some((entry, mark))
+        let (current, mark) = opened.await.ok()??;
+        matches!(&standby.assignee, Assignee::Conversation { folder, .. } if *folder == current)
+            .then_some((standby, mark))
     }
 
-    /// One that stands by for nobody, if the conversation is new.
-    async fn assigned(&self, id: &ConversationKey, image: &ImageId) -> Option<(Entry, Mark)> {
-        let mut entry = {
-            let mut state = self.state();
-            let ready = |at: &usize| state.entries[*at].stage;
-            let unassigned = (0..state.entries.len())
-                .filter(|&at| state.entries[at].image == *image && matches!(state.entries[at].whose, For::Nobody(_)));
-            let best = unassigned.max_by_key(ready)?;
-            state.entries.swap_remove(best)
-        };
+    /// An unassigned one, if the conversation is new.
+    async fn assign(&self, id: &ConversationKey, image: &ImageId) -> Option<(Standby, Mark)> {
+        let mut standby = self
+            .pool()
+            .take_best(|standby| standby.image == *image && standby.is_unassigned(), |standby| standby.phase)?;
         let id = id.clone();
         let assigning = tokio::task::spawn_blocking(move || {
-            let For::Nobody(folder) = &mut entry.whose else { return (entry, None) };
+            let Assignee::Unassigned(folder) = &mut standby.assignee else { return (standby, None) };
             let mark = folder.assign(&id).ok().flatten().and_then(|conversation| conversation.mark().ok());
-            (entry, mark)
+            (standby, mark)
         });
-        let (entry, mark) = assigning.await.ok()?;
+        let (standby, mark) = assigning.await.ok()?;
         let Some(mark) = mark else {
-            // The conversation is not new: the standby waits on, unless its folder has just become a conversation's.
-            if !entry.is_assigned() {
-                self.state().entries.push(entry);
+            // The conversation exists. The standby stays, unless its folder has just become a conversation's.
+            if matches!(&standby.assignee, Assignee::Unassigned(folder) if !folder.is_assigned()) {
+                self.pool().standbys.push(standby);
             }
             return None;
         };
-        Some((entry, mark))
+        Some((standby, mark))
     }
 
-    /// Writes down which languages are in use, for the next start.
+    /// Stores which languages are in use, for the next start.
     fn remember(self: &Arc<Self>) {
-        let languages: Vec<String> = self.state().used.keys().map(Language::to_string).collect();
+        let languages: Vec<String> = self.pool().languages.keys().map(Language::to_string).collect();
         let store = Arc::clone(&self.parts.store);
         self.tasks.spawn_blocking(move || {
             if let Err(error) = store.remember_languages(&languages) {
-                debug!(%error, "the languages in use were not written down");
+                debug!(%error, "the languages in use were not stored");
             }
         });
     }
 
-    fn is_stale(&self, entry: &Entry) -> bool {
-        let all = self.parts.catalog.all();
-        !all.iter().any(|runner| runner.image == entry.image)
-    }
-
-    /// What a standby is started with.
     fn spec(&self, id: SandboxId, runner: &Runner, data: PathBuf) -> SandboxSpec {
         let life_s = (self.options.age_max + self.parts.limits.wall() + ABANDONED_AFTER).as_secs();
         SandboxSpec {
             id,
             instance: self.parts.instance,
             image: runner.image.clone(),
-            data,
+            data: Volume::HostFolder(data),
             limits: self.parts.limits,
             uid: self.parts.uid,
             own_init: runner.protocol == Protocol::Framed,

@@ -1,11 +1,11 @@
-//! What is the case now, in numbers: gathered when somebody asks, never on the way of a run.
+//! The numbers of this moment: gathered on request, never on the path of a run.
 
 use std::sync::Arc;
 
 use super::{janitor::Janitor, runs::Runs, standby::Standbys};
 use crate::ports::{observer::Standing, runner::Catalog};
 
-/// Looks at the services.
+/// Reads the services.
 #[derive(Clone)]
 pub struct StatsSnapshot {
     runs: Runs,
@@ -15,12 +15,11 @@ pub struct StatsSnapshot {
 }
 
 impl StatsSnapshot {
-    /// Over these services.
     pub fn new(runs: Runs, janitor: Janitor, standbys: Standbys, catalog: Arc<Catalog>) -> Self {
         Self { runs, janitor, standbys, catalog }
     }
 
-    /// What is the case now. Waits for nobody.
+    /// The numbers now. Does not wait.
     pub fn now(&self) -> Standing {
         let load = self.runs.load();
         Standing {
@@ -30,7 +29,7 @@ impl StatsSnapshot {
             under_way: self.runs.under_way(),
             leased: self.janitor.leased(),
             unwanted: self.janitor.unwanted(),
-            standbys: self.standbys.by_stage(),
+            standbys: self.standbys.by_phase(),
             standbys_taken: self.standbys.taken(),
             languages: self.catalog.all().len(),
         }

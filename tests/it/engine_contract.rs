@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use mcp_sandbox_server::{
     domain::id::SandboxId,
-    ports::engine::{EngineError, Exit, ImageId, SandboxSpec, Signal},
+    ports::engine::{EngineError, Exit, ImageId, SandboxSpec, Signal, Volume},
 };
 use tokio::{io::AsyncWriteExt, time::timeout};
 
@@ -169,7 +169,8 @@ async fn data_is_the_folder_it_was_given(world: &World) {
     let spec = world.spec();
     let seen = world.run_in(&spec, &world.programs.write("out.txt", "kept")).await;
     assert_eq!(seen.exit.status, 0, "{}", seen.stderr);
-    assert_eq!(std::fs::read_to_string(spec.data.join("out.txt")).expect("written"), "kept");
+    let Volume::HostFolder(folder) = &spec.data;
+    assert_eq!(std::fs::read_to_string(folder.join("out.txt")).expect("written"), "kept");
 }
 
 async fn an_image_that_is_gone_is_told(world: &World) {

@@ -14,7 +14,7 @@ use mcp_sandbox_server::{
         proxy::{Proxy, ProxyOptions},
     },
     domain::id::SandboxId,
-    ports::engine::{Engine, EngineError, ImageId, SandboxSpec},
+    ports::engine::{Engine, EngineError, ImageId, SandboxSpec, Volume},
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -118,9 +118,9 @@ async fn a_sandbox_has_a_real_folder_below_the_root_an_image_that_is_a_runners_a
         let unmarked =
             docker().await.inspect_image("sandbox-base:bookworm").await.expect("an image").id.expect("an id");
         let wrong = [
-            SandboxSpec { data: link.clone(), ..world.spec() },
-            SandboxSpec { data: link.join("etc"), ..world.spec() },
-            SandboxSpec { data: world.root.path().join("nowhere"), ..world.spec() },
+            SandboxSpec { data: Volume::HostFolder(link.clone()), ..world.spec() },
+            SandboxSpec { data: Volume::HostFolder(link.join("etc")), ..world.spec() },
+            SandboxSpec { data: Volume::HostFolder(world.root.path().join("nowhere")), ..world.spec() },
             SandboxSpec { image: ImageId(unmarked), ..world.spec() },
             SandboxSpec { uid: 0, ..world.spec() },
         ];

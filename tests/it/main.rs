@@ -18,6 +18,7 @@ mod engine_killed;
 mod engine_proxy;
 mod gate;
 mod hostile;
+mod janitor;
 mod load;
 mod mcp_bad_input;
 mod mcp_clients;

@@ -98,7 +98,7 @@ fn saying(inside: &str) -> FakeEngine {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_on_an_engine_that_does_not_isolate_ends_and_runs_nothing() {
     for (truth, lie, named) in [
-        ("    lo: 0", "    lo: 0\n  eth0: 0", "programs see a network: the engine must honour `NetworkMode: none`"),
+        ("    lo: 0", "    lo: 0\n  eth0: 0", "programs see a network"),
         ("268435456", "9223372036854771712", "the limit on memory does not hold"),
     ] {
         let engine = saying(&INSIDE.replace(truth, lie));
@@ -121,6 +121,24 @@ async fn a_server_without_runners_tests_when_the_first_comes_and_runs_wait_for_i
     until("the runner is known", async || server.run("python").await["outcome"]["ended"] == "exited").await;
     let (status, body) = server.ready().await;
     assert_eq!((status, body["status"].as_str()), (200, Some("ready")), "{body}");
+    server.shutdown.cancel();
+    server.ended().await.expect("it served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_with_unknown_languages_only_is_not_ready_and_runs_nothing() {
+    let engine = saying(INSIDE);
+    engine.add_runner("cobol");
+    let server = Testing::start(engine).await;
+    until("the first attempt", async || server.ready().await.1["reason"].to_string().contains("Bash")).await;
+    let (status, body) = server.ready().await;
+    assert_eq!((status, body["status"].as_str()), (503, Some("unavailable")), "{body}");
+    let refused = server.run("cobol").await;
+    assert!(refused["detail"].as_str().is_some_and(|why| why.contains("install the Bash runner")), "{refused}");
+    assert_eq!(server.engine.started().len(), 0, "nothing was started");
+    server.engine.add_runner("bash");
+    until("the check passes", async || server.ready().await.0 == 200).await;
+    assert_eq!(server.run("cobol").await["outcome"]["ended"], "exited");
     server.shutdown.cancel();
     server.ended().await.expect("it served");
 }

@@ -19,7 +19,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 29] = [
+const NEIGHBOURS: [(&str, &[&str]); 28] = [
     ("adapters::audit", &[]),
     ("adapters::engine", &[]),
     ("adapters::metrics", &[]),
@@ -37,13 +37,12 @@ const NEIGHBOURS: [(&str, &[&str]); 29] = [
     ("services::quota", &[]),
     ("services::tokens", &[]),
     ("services::retention", &["files", "runs"]),
-    ("services::isolation", &[]),
-    ("services::self_test", &["isolation", "runs"]),
-    ("services::readiness", &["isolation", "stats"]),
+    ("services::isolation_check", &[]),
+    ("services::readiness", &["isolation_check", "stats"]),
     ("services::frames", &[]),
     ("services::started", &["frames"]),
-    ("services::standby", &["frames", "janitor", "isolation", "started"]),
-    ("services::runs", &["admission", "files", "frames", "janitor", "isolation", "standby", "started"]),
+    ("services::standby", &["frames", "janitor", "isolation_check", "started"]),
+    ("services::runs", &["admission", "files", "frames", "janitor", "isolation_check", "standby", "started"]),
     ("services::idempotency", &["runs"]),
     ("services::conversations", &["files", "runs"]),
     ("services::stats", &["janitor", "runs", "standby"]),

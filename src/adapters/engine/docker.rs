@@ -1,22 +1,22 @@
 //! The Docker engine: sandboxes as containers, over the engine's HTTP interface (API 1.41 and later).
 //!
 //! This file owns the vocabulary (options, time limits, the engine value) and the verbs that are one call. It must not
-//! know who runs what and why: no catalog, no conversation, no policy. The mechanics are in the children:
+//! know the catalog, conversations or policies. The mechanics are in the children:
 //!
 //! ```text
 //! convert   port values → vendor structs and back, pure     start    create, attach, start
 //! call      one call with its time limit, error mapping      ending   how a sandbox ended
 //! images    runner images and their changes                  forks    which sandbox was refused a process
 //! about     what the engine is, with warnings                mounts   our paths as the engine sees them
-//! runtime   which OCI runtime starts them                   podman   what it takes otherwise
-//! proxy     a socket that can do what is done here and no more
+//! runtime   which OCI runtime starts them                   podman   how Podman differs
+//! isolation what a sandbox must show from inside            proxy    a socket that allows only these calls
 //! ```
 //!
-//! No task is spawned here or in the children, the proxy's apart: everything runs in the caller's future and ends when that is dropped.
-//! The vendor's client drives each connection in a task of its own, which ends with the connection.
+//! No task is spawned here or in the children, the proxy's apart: everything runs in the caller's future and ends when
+//! that is dropped. The vendor's client drives each connection in a task of its own, which ends with the connection.
 //!
-//! **Who drains.** The engine hangs on `kill`, `inspect` and `remove` of a container whose attached reader has stopped
-//! reading. So whoever holds a [`Sandbox`] reads its output until the end or drops the whole value before it kills.
+//! **Reading the output.** The engine blocks on `kill`, `inspect` and `remove` of a container whose attached reader has
+//! stopped reading. So the holder of a [`Sandbox`] reads its output to the end, or drops the value before it kills.
 
 mod about;
 mod call;
@@ -24,6 +24,7 @@ mod convert;
 mod ending;
 mod forks;
 mod images;
+mod isolation;
 mod mounts;
 mod podman;
 pub mod proxy;
@@ -44,34 +45,34 @@ use tokio::time::{Instant, sleep_until};
 pub use self::runtime::RuntimeSetting;
 
 use crate::{
-    domain::id::SandboxId,
+    domain::{id::SandboxId, limits::Limits},
     ports::{
-        engine::{Engine, EngineError, Listed, Probe, Sandbox, SandboxSpec, Signal},
+        engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec, Signal},
         runner::RunnerImage,
     },
 };
 
-/// The interval between two looks at a container that is being removed by someone else.
+/// The interval between two tries while the engine removes a container for another caller.
 const REMOVAL_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where an engine listens unless told otherwise.
+/// The default address.
 const HOST_DEFAULT: &str = "unix:///var/run/docker.sock";
 
-/// How to reach the engine and what to ask of it.
+/// The engine's address and settings.
 #[derive(Debug, Clone)]
 pub struct DockerOptions {
-    /// Where it listens: `unix://…`, `tcp://…` or `http://…`. `None`: the platform's default socket.
+    /// Its address: `unix://…`, `tcp://…` or `http://…`. `None`: the platform's default socket.
     pub host: Option<String>,
     /// The OCI runtime.
     pub runtime: RuntimeSetting,
-    /// The folder that all data folders are in, as this process sees it.
+    /// The parent of all data folders, as this process sees it.
     pub root: PathBuf,
     /// The same folder as the engine's host sees it. `None`: the same path, or, when this process runs in a container
     /// of that engine, what that container's own mounts say.
     pub host_root: Option<PathBuf>,
     /// Which system calls a program may make.
     pub seccomp: Seccomp,
-    /// Where the engine's control groups are mounted, if they can be seen at all.
+    /// The mount point of the engine's control groups, if this process can see them.
     pub cgroup_root: PathBuf,
     /// How long each kind of call may take.
     pub time: TimeLimits,
@@ -105,28 +106,28 @@ pub enum Seccomp {
 /// How long each kind of call may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeLimits {
-    /// Asking who is there.
+    /// Ping and version.
     pub ping: Duration,
     /// Listing containers or images.
     pub list: Duration,
-    /// Looking at one container.
+    /// Inspecting one container.
     pub inspect: Duration,
-    /// Making a container.
+    /// Creating a container.
     pub create: Duration,
     /// Attaching to it and starting it, each.
     pub start: Duration,
     /// Sending a signal.
     pub kill: Duration,
-    /// Removing a container, the wait for somebody else's removal included.
+    /// Removing a container, including the wait for a concurrent removal.
     pub remove: Duration,
-    /// How long to look for a sandbox after the engine broke off, before it counts as lost.
+    /// How long to search for a sandbox after the connection broke, before it counts as lost.
     pub lost: Duration,
 }
 
 impl Default for TimeLimits {
     fn default() -> Self {
         Self {
-            // Podman asks its parts for their versions each time.
+            // Podman queries the versions of its components each time.
             ping: Duration::from_secs(5),
             list: Duration::from_secs(5),
             inspect: Duration::from_secs(5),
@@ -142,21 +143,17 @@ impl Default for TimeLimits {
 /// Why the engine cannot be used at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The address is not one that can be spoken to, or nothing is there.
+    /// The address is invalid, or nothing listens there.
     #[error("cannot use the engine at {host}")]
     Host {
-        /// The address as given.
         host: String,
-        /// The vendor's error.
         #[source]
         source: Box<bollard::errors::Error>,
     },
-    /// The engine did not answer the first questions.
+    /// The engine did not answer the first calls.
     #[error("the engine at {host} does not answer properly")]
     Engine {
-        /// The address as given.
         host: String,
-        /// What went wrong.
         #[source]
         source: EngineError,
     },
@@ -165,27 +162,17 @@ pub enum ConnectError {
         "the engine has no runtime `{runtime}` (it has {known}): register it with the engine (`runtimes` in \
          /etc/docker/daemon.json), or change SANDBOX_ENGINE__RUNTIME"
     )]
-    Runtime {
-        /// The setting.
-        runtime: String,
-        /// Those it has.
-        known: String,
-    },
-    /// The list of system calls cannot be laid where Podman reads it.
+    Runtime { runtime: String, known: String },
+    /// The seccomp profile cannot be written where Podman reads it.
     #[error("{path} cannot be written, and Podman reads there which system calls a program may make")]
     SeccompFile {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
     /// This process runs in a container and its root is on none of that container's mounts.
     #[error("{root} is inside this container only: mount a folder of the host there, or set the host's path")]
-    RootNotMounted {
-        /// The root as this process sees it.
-        root: PathBuf,
-    },
+    RootNotMounted { root: PathBuf },
 }
 
 /// Docker, or what speaks its interface. Cheap to clone; every clone is the same engine.
@@ -196,19 +183,18 @@ pub struct DockerEngine(Arc<Inner>);
 struct Inner {
     docker: Docker,
     profile: convert::Profile,
-    setting: RuntimeSetting,
-    /// What starts sandboxes now; the profile's runtime says nothing here.
-    choice: runtime::Choice,
+    /// Overrides the profile's runtime.
+    runtime: runtime::Selection,
     mounts: mounts::HostPaths,
     forks: Arc<forks::Forks>,
     time: TimeLimits,
 }
 
 impl DockerEngine {
-    /// Reaches the engine, agrees on a version of its interface and finds out how it sees our files.
+    /// Connects, negotiates the API version and finds the host's path of our root.
     ///
     /// # Errors
-    /// When nothing usable answers, or our folder cannot be shown to the engine.
+    /// When nothing usable answers, or the engine's host cannot see our root.
     pub async fn connect(options: DockerOptions) -> Result<Self, ConnectError> {
         let host = options.host.clone().unwrap_or_else(|| HOST_DEFAULT.to_owned());
         let docker = Docker::connect_with_host(&host)
@@ -228,8 +214,8 @@ impl DockerEngine {
             podman: podman::is_it(&version).then(|| podman::Podman::prepare(&root, &mounts)).transpose()?,
         };
         let forks = Arc::new(forks::Forks::new(options.cgroup_root));
-        let (setting, choice) = (options.runtime.clone(), runtime::Choice::new(options.runtime.usual()));
-        Ok(Self(Arc::new(Inner { docker, profile, setting, choice, mounts, forks, time: options.time })))
+        let runtime = runtime::Selection::new(options.runtime, &info);
+        Ok(Self(Arc::new(Inner { docker, profile, runtime, mounts, forks, time: options.time })))
     }
 }
 
@@ -239,16 +225,20 @@ impl Engine for DockerEngine {
         let Inner { docker, time, .. } = &*self.0;
         let version = call::within("probe", time.ping, docker.version()).await?;
         let info = call::within("probe", time.inspect, docker.info()).await?;
-        Ok(about::probe(&version, &info, &docker.client_version(), self.0.choice.now().name.as_deref()))
+        Ok(about::probe(&version, &info, &docker.client_version(), self.0.runtime.setting(), &self.0.runtime.now()))
     }
 
-    async fn quicker(&self) -> Result<Option<String>, EngineError> {
+    async fn candidates(&self) -> Result<Vec<String>, EngineError> {
         let info = call::within("probe", self.0.time.inspect, self.0.docker.info()).await?;
-        Ok(self.0.setting.quicker(&info))
+        Ok(self.0.runtime.setting().candidate(&info).into_iter().collect())
     }
 
-    fn choose(&self, runtime: Option<&str>) {
-        self.0.choice.set(runtime.map(str::to_owned).or_else(|| self.0.setting.usual()));
+    fn select(&self, candidate: Option<&str>) {
+        self.0.runtime.set(candidate);
+    }
+
+    fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
+        isolation::expectations(&self.0.runtime.now(), limits, uid)
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
@@ -272,7 +262,7 @@ impl Engine for DockerEngine {
         match call::within("kill", self.0.time.kill, self.0.docker.kill_container(&name, Some(options))).await {
             // Not there, or not running any more.
             Err(error) if call::status(&error).is_some_and(|status| matches!(status, 404 | 409)) => Ok(()),
-            // Podman says 500 of one that is not running any more.
+            // Podman answers 500 for one that is not running any more.
             Err(error) if call::status(&error) == Some(500) => {
                 let listed = self.0.containers(convert::id_filter(id)).await?;
                 let runs = listed.iter().filter_map(convert::listed).any(|listed| listed.running);
@@ -293,8 +283,8 @@ impl Engine for DockerEngine {
                 Err(error) if matches!(call::status(&error), Some(404 | 409)) => error,
                 other => return other,
             };
-            // Not found: yet while it is being made, the engine lists it before it finds it. A conflict: somebody else
-            // removes it just now, and it is not gone before this call says so.
+            // Not found: while a container is being created, the engine lists it before it finds it. A conflict: a
+            // concurrent removal, which has not ended before this call reports it.
             if call::status(&refusal) == Some(404) {
                 let listed = self.0.containers(convert::id_filter(id)).await?;
                 if !listed.iter().any(|container| convert::listed(container).is_some()) {
@@ -316,7 +306,7 @@ impl Engine for DockerEngine {
 }
 
 impl Inner {
-    /// Every container, dead or alive, that carries a label.
+    /// Every container, dead or alive, with a label.
     async fn containers(&self, label: String) -> Result<Vec<ContainerSummary>, EngineError> {
         let filters = HashMap::from([("label", vec![label])]);
         let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
@@ -325,7 +315,7 @@ impl Inner {
             let listed = self.docker.list_containers(Some(options.clone()));
             let listed = call::within("list", until.saturating_duration_since(Instant::now()), listed).await;
             let next = Instant::now() + REMOVAL_PAUSE;
-            // While a container ends, Podman lists it in a state of its own, which the vendor's client cannot read.
+            // While a container ends, Podman lists it in a state that the vendor's client cannot parse.
             if !listed.as_ref().is_err_and(call::is_unreadable) || next >= until {
                 return listed;
             }

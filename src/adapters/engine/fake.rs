@@ -1,17 +1,16 @@
 //! An engine for tests: no container, no process, and no time but tokio's, which a test can pause.
 //!
-//! A program says itself what it does (see [`script`]), so a test of a service reads like a story. The engine fails on
-//! command, and it takes notes where a caller does what a real engine would punish: [`FakeEngine::violations`]. It
-//! knows nothing of the services that it is used to test.
+//! A program is a script of steps (see [`script`]). The engine fails on command, and records the calls that would block
+//! or fail a real engine: [`FakeEngine::violations`]. It knows nothing of the services that it is used to test.
 //!
 //! ```text
 //! start ── one task for each sandbox: reads the program, plays it
 //!            ends by itself when the program does; killed by signal, destroy, or the drop of the engine
 //! ```
 
+mod candidates;
 mod life;
 mod orders;
-mod runtimes;
 mod script;
 mod storm;
 
@@ -30,19 +29,22 @@ use futures_util::{
 use tokio::{sync::watch, time::sleep};
 use tokio_stream::wrappers::WatchStream;
 
-pub use self::runtimes::Offered;
+pub use self::candidates::Offered;
 use self::{
+    candidates::Candidates,
     life::{Life, Quirks},
-    runtimes::Runtimes,
     storm::{Gust, STALL, Storm},
 };
 use crate::{
     domain::{
         clock::{Clock, SystemClock},
         id::SandboxId,
+        limits::Limits,
     },
     ports::{
-        engine::{Engine, EngineError, ImageId, Listed, Probe, Sandbox, SandboxSpec, Signal},
+        engine::{
+            Engine, EngineError, Expectation, ImageId, Listed, Probe, Sandbox, SandboxSpec, Signal, Volume, VolumeKind,
+        },
         runner::RunnerImage,
     },
 };
@@ -83,7 +85,7 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How often one was to be started, done or not.
+    /// Calls of `start`.
     attempts: usize,
     sandboxes: BTreeMap<SandboxId, Record>,
     /// Every id that was ever started, in order.
@@ -91,9 +93,9 @@ struct State {
     /// Images that can be started and are not runners.
     images: HashSet<ImageId>,
     violations: Vec<String>,
-    /// What programs that hold a text print instead of being played.
+    /// What programs that contain a text print instead of being played.
     answers: Vec<(String, String)>,
-    runtimes: Runtimes,
+    candidates: Candidates,
     faults: Faults,
 }
 
@@ -105,7 +107,15 @@ struct Faults {
     streams_to_break: u32,
     exits_to_lose: u32,
     destroys_to_fail: u32,
+    /// Sandboxes that cannot be destroyed.
+    indestructible: HashSet<SandboxId>,
     storm: Option<Storm>,
+}
+
+impl Faults {
+    fn fails_destroy(&mut self, id: SandboxId) -> bool {
+        self.indestructible.contains(&id) || take_one(&mut self.destroys_to_fail)
+    }
 }
 
 #[derive(Debug)]
@@ -160,10 +170,11 @@ impl FakeEngine {
             return Err(refused("create", "the name is taken"));
         }
         state.started.push(spec.id);
-        if state.runtimes.refuses() {
-            return Err(refused("create", "the runtime does not work here"));
+        if state.candidates.refuses() {
+            return Err(refused("create", "the candidate does not work here"));
         }
-        if !spec.data.is_dir() {
+        let Volume::HostFolder(folder) = &spec.data;
+        if !folder.is_dir() {
             state.violations.push(format!("{} was started without its data folder", spec.id));
             return Err(refused("create", "the data folder is not there"));
         }
@@ -184,7 +195,7 @@ impl FakeEngine {
     /// Brings the record to life, unless it was destroyed meanwhile.
     fn run(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
         let mut state = self.state();
-        let State { sandboxes, faults, answers, runtimes, .. } = &mut *state;
+        let State { sandboxes, faults, answers, candidates, .. } = &mut *state;
         let record = sandboxes.get_mut(&spec.id).ok_or_else(|| refused("start", "it was destroyed"))?;
         let mut quirks = Quirks {
             breaks: take_one(&mut faults.streams_to_break),
@@ -194,7 +205,7 @@ impl FakeEngine {
         if let Some(storm) = &mut faults.storm {
             quirks = Quirks { breaks: storm.one_in(8), lost: storm.one_in(10), silent: storm.one_in(25) };
         }
-        let (life, sandbox) = Life::begin(spec, quirks, runtimes.answers(answers));
+        let (life, sandbox) = Life::begin(spec, quirks, candidates.answers(answers));
         record.life = Some(life);
         Ok(sandbox)
     }
@@ -220,22 +231,28 @@ impl Engine for FakeEngine {
         Ok(Probe {
             engine: "Fake 1".to_owned(),
             api_version: "1".to_owned(),
-            runtime: self.state().runtimes.name().to_owned(),
+            runtime: self.state().candidates.selected().unwrap_or("none").to_owned(),
+            runtime_reason: "on command".to_owned(),
             platform: "test/test".to_owned(),
             cpus: 2,
             memory_bytes: 4 << 30,
+            volumes: vec![VolumeKind::HostFolder],
             details: Vec::new(),
             warnings: Vec::new(),
         })
     }
 
-    async fn quicker(&self) -> Result<Option<String>, EngineError> {
+    async fn candidates(&self) -> Result<Vec<String>, EngineError> {
         self.answers("probe").await?;
-        Ok(self.state().runtimes.quicker())
+        Ok(self.state().candidates.names())
     }
 
-    fn choose(&self, runtime: Option<&str>) {
-        self.state().runtimes.choose(runtime);
+    fn select(&self, candidate: Option<&str>) {
+        self.state().candidates.select(candidate);
+    }
+
+    fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
+        self.state().candidates.isolation_expectations(limits, uid)
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
@@ -280,7 +297,7 @@ impl Engine for FakeEngine {
         if !self.answers("remove").await? {
             return Ok(());
         }
-        if take_one(&mut self.state().faults.destroys_to_fail) {
+        if self.state().faults.fails_destroy(id) {
             return Err(unavailable("remove"));
         }
         self.kill("remove", id).await?;

@@ -1,4 +1,4 @@
-//! An engine whose calls are told to an observer: which, about which sandbox, with what result, how long. It changes nothing else.
+//! A decorator that reports each call of an engine to an observer: operation, sandbox, result, duration.
 
 use std::{future::Future, sync::Arc};
 
@@ -7,9 +7,9 @@ use futures_util::stream::BoxStream;
 use tokio::time::Instant;
 
 use crate::{
-    domain::id::SandboxId,
+    domain::{id::SandboxId, limits::Limits},
     ports::{
-        engine::{Engine, EngineError, Listed, Probe, Sandbox, SandboxSpec, Signal},
+        engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec, Signal},
         observer::{CallFacts, Observer},
         runner::RunnerImage,
     },
@@ -22,12 +22,12 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// The same engine, told of.
+    /// The same engine, with its calls reported to `observer`.
     pub fn new(engine: Arc<dyn Engine>, observer: Arc<dyn Observer>) -> Self {
         Self { engine, observer }
     }
 
-    async fn told<T>(
+    async fn observe<T>(
         &self,
         operation: &'static str,
         sandbox: Option<SandboxId>,
@@ -44,19 +44,23 @@ impl Observed {
 #[async_trait]
 impl Engine for Observed {
     async fn probe(&self) -> Result<Probe, EngineError> {
-        self.told("probe", None, self.engine.probe()).await
+        self.observe("probe", None, self.engine.probe()).await
     }
 
-    async fn quicker(&self) -> Result<Option<String>, EngineError> {
-        self.told("probe", None, self.engine.quicker()).await
+    async fn candidates(&self) -> Result<Vec<String>, EngineError> {
+        self.observe("probe", None, self.engine.candidates()).await
     }
 
-    fn choose(&self, runtime: Option<&str>) {
-        self.engine.choose(runtime);
+    fn select(&self, candidate: Option<&str>) {
+        self.engine.select(candidate);
+    }
+
+    fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
+        self.engine.isolation_expectations(limits, uid)
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
-        self.told("runners", None, self.engine.runners()).await
+        self.observe("runners", None, self.engine.runners()).await
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {
@@ -64,18 +68,18 @@ impl Engine for Observed {
     }
 
     async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
-        self.told("start", Some(spec.id), self.engine.start(spec)).await
+        self.observe("start", Some(spec.id), self.engine.start(spec)).await
     }
 
     async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
-        self.told("signal", Some(id), self.engine.signal(id, signal)).await
+        self.observe("signal", Some(id), self.engine.signal(id, signal)).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
-        self.told("destroy", Some(id), self.engine.destroy(id)).await
+        self.observe("destroy", Some(id), self.engine.destroy(id)).await
     }
 
     async fn list(&self) -> Result<Vec<Listed>, EngineError> {
-        self.told("list", None, self.engine.list()).await
+        self.observe("list", None, self.engine.list()).await
     }
 }

@@ -29,13 +29,12 @@ async fn ready(State(readiness): State<Arc<Readiness>>) -> Response {
         Ready::Yes => "A run can start.",
         Ready::NoEngine => "The container engine does not answer.",
         Ready::NoRunner => "No runner image is installed: build them with ./build.sh.",
-        Ready::NotTested(None) => "That the engine isolates programs is being tested.",
-        Ready::NotTested(Some(_)) => {
-            "That the engine isolates programs could not be tested: the server's log says why."
-        }
+        Ready::NotTested(None) => "The isolation check has not ended yet.",
+        Ready::NotTested(Some(_)) => "The isolation check could not be made: the server's log says why.",
+        Ready::NoIsolationProgram(why) => why,
         Ready::NoIsolation => "The engine does not isolate programs: run `mcp-sandbox-server doctor`.",
     };
-    let (status, word) = match state {
+    let (status, word) = match &state {
         Ready::Yes => (StatusCode::OK, "ready"),
         _ => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     };

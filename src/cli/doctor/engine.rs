@@ -13,7 +13,7 @@ use crate::{
         runner::{Protocol, Runner},
         storage::Storage,
     },
-    services::isolation::{Tested, Trial},
+    services::isolation_check::{Isolation, Rejection},
 };
 
 const TEST_MAX: Duration = Duration::from_mins(1);
@@ -97,18 +97,18 @@ async fn isolation(
         }
     };
     parts.janitor.start();
-    let test = parts.self_test.take().map(|test| test.follow(parts.stop.clone()));
+    let check = parts.check.take().map(|check| check.start(parts.stop.clone()));
     match timeout(TEST_MAX, parts.isolation.tried()).await {
-        Ok(Tested::Holds { notes, trial }) => {
+        Ok(Isolation::Verified { notes, rejected }) => {
             findings.ok("isolation", "a sandbox has the user, the limits and the walls that it must have");
             for note in notes {
                 findings.sentence(Level::Warn, "isolation", &note);
             }
-            runtime(config, engine.as_ref(), &trial, findings).await;
+            runtime(engine.as_ref(), &rejected, findings).await;
             assignment(&parts, findings).await;
         }
-        Ok(Tested::Broken(why)) => findings.sentence(Level::Fail, "isolation", &why),
-        Ok(Tested::Pending { why }) => findings.fail(
+        Ok(Isolation::Violated(why) | Isolation::NoProgram(why)) => findings.sentence(Level::Fail, "isolation", &why),
+        Ok(Isolation::Pending { why }) => findings.fail(
             "isolation",
             format!("it could not be tested: {}", why.unwrap_or_default()),
             "read the log of the engine, then run this again",
@@ -117,26 +117,24 @@ async fn isolation(
     }
     parts.runs.stop(Duration::ZERO).await;
     parts.stop.cancel();
-    if let Some(test) = test {
-        drop(test.await);
+    if let Some(check) = check {
+        drop(check.await);
     }
     parts.janitor.drain(DRAIN_MAX).await;
 }
 
 /// Reports which runtime starts sandboxes, and why.
-async fn runtime(config: &Config, engine: &dyn Engine, trial: &Trial, findings: &mut Findings) {
-    let Ok(Probe { runtime: used, .. }) = engine.probe().await else { return };
-    let why = match trial {
-        Trial::Passed { .. } => "the engine has it, it starts sandboxes sooner, and it passed the self-test".to_owned(),
-        Trial::Failed { runtime, why } => format!("the engine has {runtime} too, which did not pass ({why})"),
-        Trial::None if config.engine.runtime.is_empty() => "the engine's own; it has no crun to try".to_owned(),
-        Trial::None => "as SANDBOX_ENGINE__RUNTIME says".to_owned(),
-    };
-    findings.ok("runtime", format!("{used}: {why}"));
+async fn runtime(engine: &dyn Engine, rejected: &[Rejection], findings: &mut Findings) {
+    let Ok(Probe { runtime, runtime_reason, .. }) = engine.probe().await else { return };
+    let rejected = rejected.iter().map(|Rejection { candidate, why }| {
+        format!("the engine has {candidate} too, which did not pass the isolation check ({why})")
+    });
+    let reason = rejected.reduce(|all, one| format!("{all}; {one}")).unwrap_or(runtime_reason);
+    findings.ok("runtime", format!("{runtime}: {reason}"));
 }
 
 async fn assignment(parts: &Parts, findings: &mut Findings) {
-    if parts.standbys.assignment_holds().await {
+    if parts.standbys.assignment_is_supported().await {
         findings.ok("standby", "a renamed folder stays with its sandbox, so new conversations get a standby");
     } else {
         findings.warn(

@@ -21,7 +21,7 @@ use crate::{
         runner::RunnerImage,
         storage::Storage,
     },
-    services::self_test::inside::HONEST,
+    services::isolation_check::inspection::HONEST,
 };
 
 fn config(root: &TempDir, more: &[(&str, &str)]) -> Config {
@@ -107,8 +107,8 @@ async fn doctor_reports_the_runtime_and_the_reason() {
         assert!(!findings.failed(), "{}", findings.text());
         line(&findings, "runtime", Level::Ok).to_owned()
     };
-    assert_eq!(told(None).await, "none: the engine's own; it has no crun to try");
-    assert!(told(Some(Offered::Sound)).await.starts_with("crun: the engine has it"));
+    assert_eq!(told(None).await, "none: on command");
+    assert!(told(Some(Offered::Sound)).await.starts_with("crun: "));
     let refused = told(Some(Offered::Refusing)).await;
     assert!(refused.starts_with("none: ") && refused.contains("does not work here"), "{refused}");
 }

@@ -1,4 +1,4 @@
-//! How fast one token may begin runs: the generic cell rate algorithm of `governor`, a bucket for each principal.
+//! The rate at which one principal may begin runs: the generic cell rate algorithm of `governor`.
 
 use std::{
     collections::HashMap,
@@ -19,17 +19,17 @@ use crate::domain::{
     owner::Principal,
 };
 
-/// The rates of all principals. There are as many of those as there are tokens.
+/// The rates of all principals, which are bounded by the number of tokens.
 #[derive(Debug)]
 pub(super) struct Rate<C: Clock = DefaultClock> {
     limiter: RateLimiter<Principal, HashMapStateStore<Principal>, C, NoOpMiddleware<C::Instant>>,
     clock: C,
-    /// Until when a principal has been refused: nothing can let it in earlier.
+    /// Until when a principal is refused.
     refused: Mutex<HashMap<Principal, C::Instant>>,
 }
 
 impl Rate {
-    /// A rate, or none.
+    /// `None` for no limit.
     pub(super) fn new(a_minute: u32, burst: u32) -> Option<Self> {
         Self::at(DefaultClock::default(), a_minute, burst)
     }
@@ -52,13 +52,13 @@ impl<C: Clock + Clone> Rate<C> {
         })
     }
 
-    /// Whether it is known that the next one will be refused. Counts nothing.
+    /// Whether the next run is known to be refused. Counts nothing.
     pub(super) fn check_capacity(&self, who: &Principal) -> Result<(), Failure> {
         let until = self.refused.lock().unwrap_or_else(PoisonError::into_inner).get(who).copied();
         until.and_then(|until| self.refusal(until)).map_or(Ok(()), Err)
     }
 
-    /// The refusal until then; nothing once it has come.
+    /// The refusal until then; `None` once it has passed.
     fn refusal(&self, until: C::Instant) -> Option<Failure> {
         let left: Duration = until.duration_since(self.clock.now()).into();
         (!left.is_zero()).then(|| refusal(left))
@@ -66,7 +66,7 @@ impl<C: Clock + Clone> Rate<C> {
 }
 
 fn refusal(left: Duration) -> Failure {
-    // In whole seconds, rounded up: who comes back then is let in.
+    // Rounded up to whole seconds, so that a client that waits so long is admitted.
     let wait_s = left.as_secs() + u64::from(left.subsec_nanos() > 0);
     let why = format!("This token begins programs faster than it may: try again in {wait_s} s.");
     Failure::new(Code::RateLimited, why).retry_after(wait_s)
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_that_is_told_is_the_time_it_takes() {
+    fn retry_after_is_the_time_until_the_next_run_is_admitted() {
         let clock = FakeRelativeClock::default();
         let rate = Rate::at(clock.clone(), 12, 3).expect("a rate");
         let who = Principal::default();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_no_rate() {
+    fn zero_is_no_limit() {
         assert!(Rate::new(0, 5).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! The gate by itself, in tokio's own time.
+//! Admission by itself, in tokio's own time.
 
 use futures_util::FutureExt;
 
@@ -22,7 +22,7 @@ fn enter(gate: &Admission, conversation: &str) -> Result<Ticket, Failure> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_house_refuses_at_once_and_a_place_comes_back() {
+async fn enter_refuses_when_full_and_admits_when_a_place_is_free() {
     let gate = gate(1, 1);
     let running = enter(&gate, "a").expect("a place").turn().await.expect("a slot");
     assert!(gate.check_capacity(&who()).is_ok());
@@ -43,7 +43,7 @@ async fn a_full_house_refuses_at_once_and_a_place_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversation_takes_turns_and_blocks_nobody_else() {
+async fn turn_waits_for_the_same_conversation_only() {
     let gate = gate(2, 8);
     let first = enter(&gate, "a").expect("a place").turn().await.expect("a slot");
     let mut second = enter(&gate, "a").expect("a place").turn().boxed();
@@ -51,26 +51,26 @@ async fn a_conversation_takes_turns_and_blocks_nobody_else() {
     let other = enter(&gate, "b").expect("a place").turn().now_or_never();
     assert!(matches!(other, Some(Ok(_))), "another conversation has the second slot");
     drop((first, other));
-    assert!(second.await.is_ok());
-    assert!(gate.turns.is_empty(), "no entry is left");
+    drop(second.await.expect("a slot"));
+    assert_eq!(gate.conversations.len(), 0, "no entry is left");
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_ends() {
+async fn turn_fails_after_the_longest_wait() {
     let gate = gate(1, 8);
     let held = enter(&gate, "a").expect("a place").turn().await.expect("a slot");
     let late = enter(&gate, "a").expect("a place").turn().await;
     assert_eq!(late.expect_err("late").code, Code::QueueTimeout);
     drop(held);
-    assert!(gate.turns.is_empty());
+    assert_eq!(gate.conversations.len(), 0);
 }
 
-/// The one with a hundred runs came first, and the others still get every other slot.
+/// The conversation with a hundred runs came first, and each other one still gets its turn.
 #[tokio::test(start_paused = true)]
-async fn conversations_go_round_robin_however_many_runs_each_has() {
+async fn slots_alternate_between_conversations() {
     let gate = Admission::new(AdmissionOptions { conversation_max: 100, ..options(1, 200) });
     let mut held = Some(enter(&gate, "z").expect("a place").turn().await.expect("a slot"));
-    let order = Arc::new(Mutex::new(Vec::new()));
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
     let (told, mut next) = tokio::sync::mpsc::unbounded_channel();
     let begin = |name: &'static str| {
         let (ticket, order, told) = (enter(&gate, name).expect("a place"), Arc::clone(&order), told.clone());
@@ -95,7 +95,7 @@ async fn conversations_go_round_robin_however_many_runs_each_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversation_cannot_fill_the_house() {
+async fn enter_refuses_a_conversation_at_its_maximum() {
     let gate = Admission::new(AdmissionOptions { conversation_max: 2, ..options(1, 8) });
     let (one, two) = (enter(&gate, "a").expect("a place"), enter(&gate, "a").expect("a place"));
     let refused = enter(&gate, "a").expect_err("its share is used");
@@ -107,11 +107,11 @@ async fn a_conversation_cannot_fill_the_house() {
     let permit = two.turn().await.expect("a slot");
     assert!(enter(&gate, "a").is_err(), "one that runs counts");
     drop((permit, again));
-    assert_eq!((gate.free_places(), gate.shares.0.lock().expect("the map").len()), (9, 0));
+    assert_eq!((gate.free_places(), gate.conversations.len()), (9, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_for_its_rate_leaves_no_place_taken() {
+async fn enter_takes_no_place_when_refused_for_its_rate() {
     let gate = Admission::new(AdmissionOptions { rate_a_minute: 6, rate_burst: 2, ..options(1, 8) });
     let held = (enter(&gate, "a").expect("one"), enter(&gate, "b").expect("two"));
     let refused = enter(&gate, "c").expect_err("too fast");
@@ -124,11 +124,28 @@ async fn what_is_refused_for_its_rate_leaves_no_place_taken() {
         "another token has a rate of its own"
     );
     drop(held);
-    assert_eq!((gate.free_places(), gate.shares.0.lock().expect("the map").len()), (9, 0));
+    assert_eq!((gate.free_places(), gate.conversations.len()), (9, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_if_idle_is_refused_while_a_run_holds_or_awaits_the_lock() {
+    let gate = gate(1, 8);
+    let key: ConversationKey = "a".parse().expect("an id");
+    let lock = gate.lock_if_idle(&key).expect("idle");
+    assert!(gate.lock_if_idle(&key).is_none());
+    let mut run = enter(&gate, "a").expect("a place").turn().boxed();
+    assert!((&mut run).now_or_never().is_none(), "it waits for the lock");
+    drop(lock);
+    assert!(gate.lock_if_idle(&key).is_none(), "the run awaits it");
+    let permit = run.await.expect("a slot");
+    assert!(gate.lock_if_idle(&key).is_none());
+    drop(permit);
+    drop(gate.lock_if_idle(&key).expect("idle again"));
+    assert_eq!(gate.conversations.len(), 0);
 }
 
 #[test]
-fn slots_are_what_cores_and_memory_carry() {
+fn slots_for_respects_cores_and_memory() {
     let (gib, run) = (1 << 30, 256 << 20);
     for (cpus, memory, slots) in
         [(2, 24 * gib, 4), (16, 24 * gib, 32), (16, 2 * gib, 6), (4, gib, 3), (1, 1, 1), (0, 0, 1)]

@@ -26,7 +26,7 @@ use crate::{
         outcome::Outcome,
         owner::ConversationKey,
     },
-    services::{admission::Position, files::FileList},
+    services::{admission::QueuePosition, files::FileList},
 };
 
 /// A run that was begun.
@@ -35,7 +35,7 @@ pub struct Run {
     pub(super) conversation: ConversationKey,
     pub(super) language: Language,
     pub(super) created_unix_s: i64,
-    pub(super) position: Position,
+    pub(super) position: QueuePosition,
     pub(super) log: Arc<EventLog>,
     /// Open only if the request said so.
     pub(super) stdin: Option<StdinSender>,

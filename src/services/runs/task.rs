@@ -26,7 +26,7 @@ use crate::{
         trace::TraceContext,
     },
     ports::{
-        engine::SandboxSpec,
+        engine::{SandboxSpec, Volume},
         observer::{FileFact, RunFacts, Stages},
         runner::{Protocol, Runner},
         storage::{Mark, StorageError, Usage},
@@ -35,7 +35,7 @@ use crate::{
         admission::{Permit, Ticket},
         files::{Change, FileEntry, FileList},
         janitor::{Lease, chain},
-        standby::Taken,
+        standby::ClaimedStandby,
         started::Started,
     },
 };
@@ -152,7 +152,7 @@ impl RunTask {
         };
         self.stages.stood_by = standby.is_some();
         let (started, lease, mark) = match standby {
-            Some(Taken { started, lease, mark }) => {
+            Some(ClaimedStandby { started, lease, mark }) => {
                 parts.observer.sandbox_held(self.trace, lease.id());
                 (started, lease, mark)
             }
@@ -216,7 +216,7 @@ impl RunTask {
             id: lease.id(),
             instance: self.service.options.instance,
             image: self.runner.image.clone(),
-            data,
+            data: Volume::HostFolder(data),
             limits: self.limits,
             uid: self.service.options.uid,
             own_init: self.runner.protocol == Protocol::Framed,

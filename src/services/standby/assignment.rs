@@ -1,5 +1,5 @@
-//! Whether a folder that is renamed stays a sandbox's `/data`. It is tried once, with a real sandbox: it holds where the
-//! engine is on this machine, and not where it keeps files in a virtual machine or elsewhere.
+//! Whether a folder that is renamed stays the `/data` of its sandbox. Probed once with a real sandbox: a bind mount on
+//! this machine follows the folder; an engine in a virtual machine or elsewhere may not.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
 
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// Programs that make the file `x` in `/data`, in languages that are usual here.
+/// Programs that create the file `x` in `/data`, in the languages of the usual runners.
 const PROGRAMS: [(&str, &str); 4] = [
     ("bash", ": > x\n"),
     ("python", "open('x', 'w').close()\n"),
@@ -31,21 +31,21 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("typescript", "import fs from 'node:fs'; fs.writeFileSync('x', '')\n"),
 ];
 
-/// The answer, once it was asked for.
+/// The result, once it was needed.
 #[derive(Debug, Default)]
-pub(super) struct Assignment(OnceCell<bool>);
+pub(super) struct AssignmentProbe(OnceCell<bool>);
 
-impl Assignment {
-    /// Whether it was tried and does not hold.
-    pub(super) fn is_known_to_fail(&self) -> bool {
+impl AssignmentProbe {
+    /// Whether it was probed and does not work.
+    pub(super) fn is_unsupported(&self) -> bool {
         self.0.get() == Some(&false)
     }
 
-    /// Tries it when it is asked, until it could be tried once.
-    pub(super) async fn holds(&self, inner: &Arc<Inner>) -> bool {
-        let tried = self.0.get_or_try_init(|| async {
-            let held = timeout(WAIT_MAX, attempt(inner)).await.unwrap_or(Some(false)).ok_or(())?;
-            if held {
+    /// Probes on each call until there is a result.
+    pub(super) async fn is_supported(&self, inner: &Arc<Inner>) -> bool {
+        let probed = self.0.get_or_try_init(|| async {
+            let supported = timeout(WAIT_MAX, probe(inner)).await.unwrap_or(Some(false)).ok_or(())?;
+            if supported {
                 info!("a renamed folder stays with its sandbox: sandboxes stand by for new conversations too");
             } else {
                 warn!(
@@ -53,14 +53,14 @@ impl Assignment {
                      exist"
                 );
             }
-            Ok::<_, ()>(held)
+            Ok::<_, ()>(supported)
         });
-        *tried.await.unwrap_or(&false)
+        *probed.await.unwrap_or(&false)
     }
 }
 
-/// `None` where the engine failed it: that says nothing of folders.
-async fn attempt(inner: &Arc<Inner>) -> Option<bool> {
+/// `None` when the engine failed, which says nothing about folders.
+async fn probe(inner: &Arc<Inner>) -> Option<bool> {
     let all = inner.parts.catalog.all();
     let found = PROGRAMS.iter().find_map(|(language, program)| {
         all.iter().find(|runner| runner.language.as_str() == *language).map(|runner| (runner.clone(), *program))
@@ -76,14 +76,14 @@ async fn attempt(inner: &Arc<Inner>) -> Option<bool> {
     let named = id.clone();
     let assigned = tokio::task::spawn_blocking(move || folder.assign(&id).ok().flatten()).await.ok()??;
     let ended = finish(Started::new(sandbox, runner.protocol), program, &inner.parts.limits).await;
-    let held = assigned.data_dir().join("x").exists();
+    let followed = assigned.data_dir().join("x").exists();
     let store = Arc::clone(&inner.parts.store);
     drop(lease);
     drop(tokio::task::spawn_blocking(move || store.remove(&named)).await);
-    (held || ended).then_some(held)
+    (followed || ended).then_some(followed)
 }
 
-/// Runs a program of ours; whether its end was seen, whatever that is.
+/// Runs the program; whether it ended, with any status.
 async fn finish(started: Started, program: &str, limits: &Limits) -> bool {
     let Started { mut sandbox, mut decoder } = started;
     let request = match decoder {
@@ -98,8 +98,8 @@ async fn finish(started: Started, program: &str, limits: &Limits) -> bool {
     while let Some(Ok(output)) = sandbox.output.next().await {
         let Some(decoder) = &mut decoder else { continue };
         decoder.push(&output.bytes);
-        while let Ok(Some(said)) = decoder.next() {
-            if matches!(said, RunnerMessage::Exit(_) | RunnerMessage::Error(_)) {
+        while let Ok(Some(message)) = decoder.next() {
+            if matches!(message, RunnerMessage::Exit(_) | RunnerMessage::Error(_)) {
                 return true;
             }
         }

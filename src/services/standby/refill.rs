@@ -1,6 +1,6 @@
-//! Decides which standby is wanted next and which is not wanted any more. Runs come first: while one is under way, only
-//! a conversation that keeps coming back gets a new standby, and one that was used once waits for a pause, since it may
-//! never be used again.
+//! Chooses the next standby to start and the ones to retire. Runs come first: while one is in progress, only a
+//! conversation with several runs gets a new standby. One with a single run waits for a pause, since it may never run
+//! again.
 
 use std::{
     cmp::Reverse,
@@ -14,36 +14,37 @@ use tokio::{
 };
 use tracing::debug;
 
-use super::{Active, Entry, For, Inner, Stage, State, watch};
+use super::{
+    Inner,
+    pool::{Assignee, Phase, RecentConversation, Standby},
+    watch,
+};
 use crate::{
     domain::{id::SandboxId, owner::ConversationKey},
-    ports::{engine::ImageId, runner::Runner},
+    ports::runner::Runner,
 };
 
-/// Standbys that the engine works on at once.
+/// Standbys that the engine starts at once.
 const STARTING_MAX: usize = 2;
-/// How often idle and old ones are looked for.
+/// How often idle and old standbys are retired.
 const ROUND: Duration = Duration::from_secs(5);
-/// How long none of an image is started after one failed or died: an engine that is away, or an image that is broken, is not
-/// asked without end.
-const REST: Duration = ROUND;
-/// How long nothing has to run before a conversation that was used once gets a standby. Whoever begins one conversation
-/// after the other would otherwise wait for two sandboxes each time.
+/// How long no run may be in progress before a conversation with a single run gets a standby. A client that begins one
+/// conversation after the other would otherwise wait for two sandboxes each time.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Runs after which a conversation counts as one that comes back.
-const RUNS_OF_A_REGULAR: u32 = 2;
+/// Runs after which a conversation counts as a regular one.
+const REGULAR_RUNS_MIN: u32 = 2;
 
-/// What is to be started.
-enum Wanted {
-    Known(ConversationKey, Runner),
-    UnassignedFolder(Runner),
+/// The standby to start next: for a conversation, or unassigned.
+struct Demand {
+    conversation: Option<ConversationKey>,
+    runner: Runner,
 }
 
-/// Lives until the service stops.
+/// Runs until the service stops.
 pub(super) async fn refill(inner: Arc<Inner>) {
     inner.recall().await;
-    // Until then nothing is run for anybody, and the self-test may start sandboxes in another way than they will be in the end.
-    if inner.stop.run_until_cancelled(inner.parts.isolation.holds()).await.is_none() {
+    // No program runs before then, and the check may select another configuration of the engine.
+    if inner.stop.run_until_cancelled(inner.parts.isolation.verified()).await.is_none() {
         return;
     }
     let mut rounds = interval(ROUND);
@@ -58,8 +59,8 @@ pub(super) async fn refill(inner: Arc<Inner>) {
             }
         }
         inner.retire();
-        while let Some(wanted) = inner.wanted().await {
-            if inner.stop.is_cancelled() || !inner.begin(wanted).await {
+        while let Some(demand) = inner.demand().await {
+            if inner.stop.is_cancelled() || !inner.begin(demand).await {
                 break;
             }
         }
@@ -67,164 +68,134 @@ pub(super) async fn refill(inner: Arc<Inner>) {
 }
 
 impl Inner {
-    /// Languages that were in use before this process are in use.
+    /// Languages that were in use when the last process ended are in use.
     async fn recall(self: &Arc<Self>) {
         let store = Arc::clone(&self.parts.store);
         let recalled = tokio::task::spawn_blocking(move || store.recall_languages()).await.unwrap_or_default();
-        let mut state = self.state();
+        let mut pool = self.pool();
         for language in recalled {
-            state.used.entry(language).or_insert_with(Instant::now);
+            pool.languages.entry(language).or_insert_with(Instant::now);
         }
     }
 
-    /// Drops what is idle, old, stale, or too much.
+    /// Drops what is idle, old, of a removed image, or over the budget.
     fn retire(&self) {
-        let mut retired = Vec::new();
-        let mut state = self.state();
-        let (idle_max, used_max, age_max) = (self.options.idle_max, self.options.used_max, self.options.age_max);
-        state.active.retain(|active| active.at.elapsed() < idle_max);
-        state.used.retain(|_, at| at.elapsed() < used_max);
-        state.resting.retain(|_, until| Instant::now() < *until);
-        let mut at = 0;
-        while at < state.entries.len() {
-            let entry = &state.entries[at];
-            let unwanted = match &entry.whose {
-                For::Nobody(_) => !state.used.contains_key(&entry.language),
-                For::Known { conversation, .. } => {
-                    !state.active.iter().any(|a| a.conversation == *conversation && a.language == entry.language)
+        let mut pool = self.pool();
+        pool.expire(self.options.idle_max, self.options.used_max);
+        let images: Vec<_> = self.parts.catalog.all().iter().map(|runner| runner.image.clone()).collect();
+        let kept = |standby: &Standby| {
+            let wanted = match &standby.assignee {
+                Assignee::Unassigned(_) => pool.languages.contains_key(&standby.language),
+                Assignee::Conversation { key, .. } => {
+                    pool.recent.iter().any(|recent| recent.key == *key && recent.language == standby.language)
                 }
             };
-            if unwanted || entry.since.elapsed() > age_max || self.is_stale(entry) {
-                retired.push(state.entries.swap_remove(at));
-            } else {
-                at += 1;
-            }
+            wanted && standby.since.elapsed() <= self.options.age_max && images.contains(&standby.image)
+        };
+        let unwanted: Vec<_> = (0..pool.standbys.len()).rev().filter(|&at| !kept(&pool.standbys[at])).collect();
+        let mut retired: Vec<_> = unwanted.into_iter().map(|at| pool.standbys.swap_remove(at)).collect();
+        while let Some(evicted) = self.next_evicted(&pool) {
+            retired.push(pool.standbys.swap_remove(evicted));
         }
-        while let Some(next) = self.too_much(&state) {
-            retired.push(state.entries.swap_remove(next));
-        }
-        drop(state);
+        drop(pool);
         if !retired.is_empty() {
             debug!(count = retired.len(), "standbys are retired");
         }
     }
 
-    /// Returns when the pause begins that a conversation which was used once waits for; never, where none is coming.
+    /// Returns when no run has been in progress for [`PAUSE`]; never, when that was so already.
     async fn pause(&self) {
-        let begins = self.state().quiet_since.map(|since| since + PAUSE);
+        let begins = self.pool().quiet_since.map(|since| since + PAUSE);
         match begins.filter(|begins| Instant::now() < *begins) {
             Some(begins) => sleep_until(begins).await,
             None => std::future::pending().await,
         }
     }
 
-    /// The next one to start, if there is room for it and it would disturb nobody.
-    async fn wanted(self: &Arc<Self>) -> Option<Wanted> {
-        if let Some(known) = self.wanted_known(RUNS_OF_A_REGULAR) {
-            return Some(known);
+    /// The next standby to start, if the budget and the runs in progress allow one.
+    async fn demand(self: &Arc<Self>) -> Option<Demand> {
+        if let Some(regular) = self.conversation_demand(REGULAR_RUNS_MIN) {
+            return Some(regular);
         }
         if self.foreground.load(Ordering::SeqCst) > 0 {
             return None;
         }
-        // Asked only when the answer matters, once.
-        if let Some(unassigned) = self.wanted_unassigned()
-            && self.assignment.holds(self).await
+        // Support is probed once, with a sandbox, so only when the answer matters.
+        if let Some(unassigned) = self.unassigned_demand()
+            && self.assignment.is_supported(self).await
         {
             return Some(unassigned);
         }
-        let paused = self.state().quiet_since.is_none_or(|since| since.elapsed() >= PAUSE);
-        if paused { self.wanted_known(1) } else { None }
+        let paused = self.pool().quiet_since.is_none_or(|since| since.elapsed() >= PAUSE);
+        if paused { self.conversation_demand(1) } else { None }
     }
 
-    fn wanted_known(&self, runs_min: u32) -> Option<Wanted> {
-        let state = self.state();
-        if state.entries.iter().filter(|entry| entry.stage == Stage::Starting).count() >= STARTING_MAX {
+    fn conversation_demand(&self, runs_min: u32) -> Option<Demand> {
+        let pool = self.pool();
+        if pool.standbys.iter().filter(|standby| standby.phase == Phase::Starting).count() >= STARTING_MAX {
             return None;
         }
-        // Newest first; as many as there are places, so that none is started only to be the next to leave.
-        let candidates = state.active.iter().rev().filter(|active| active.runs >= runs_min);
-        for Active { conversation, language, at, .. } in candidates.take(self.options.total_max) {
-            let Some(runner) = self.parts.catalog.find(language) else { continue };
-            let mine = |entry: &Entry| {
-                entry.image == runner.image
-                    && matches!(&entry.whose, For::Known { conversation: own, .. } if own == conversation)
-            };
-            if !state.entries.iter().any(mine)
-                && !state.rests(&runner.image)
-                && self.fits_known(&state, &runner.image, *at)
-            {
-                return Some(Wanted::Known(conversation.clone(), runner));
-            }
-        }
-        None
-    }
-
-    fn wanted_unassigned(&self) -> Option<Wanted> {
-        let state = self.state();
-        if state.entries.iter().any(|entry| entry.stage == Stage::Starting) {
-            return None;
-        }
-        let have = |image: &ImageId| {
-            let nobodys = state.entries.iter().filter(|entry| matches!(entry.whose, For::Nobody(_)));
-            nobodys.filter(|entry| entry.image == *image).count()
-        };
-        let candidates = state.used.iter().filter_map(|(language, at)| {
+        // Newest first, and no more than can stand by, so that none is started only to be evicted next.
+        let candidates = pool.recent.iter().rev().filter(|recent| recent.runs >= runs_min);
+        candidates.take(self.options.total_max).find_map(|RecentConversation { key, language, at, .. }| {
             let runner = self.parts.catalog.find(language)?;
-            let have = have(&runner.image);
-            let wanted = have < self.options.nameless_max && !state.rests(&runner.image);
-            (wanted && self.fits(&state, &runner.image)).then_some((have, *at, runner))
+            let exists = pool.standbys.iter().any(|standby| standby.image == runner.image && standby.is_for(key));
+            let wanted =
+                !exists && !pool.is_backing_off(&runner.image) && self.fits_conversation(&pool, &runner.image, *at);
+            wanted.then(|| Demand { conversation: Some(key.clone()), runner })
+        })
+    }
+
+    fn unassigned_demand(&self) -> Option<Demand> {
+        let pool = self.pool();
+        if pool.standbys.iter().any(|standby| standby.phase == Phase::Starting) {
+            return None;
+        }
+        let candidates = pool.languages.iter().filter_map(|(language, at)| {
+            let runner = self.parts.catalog.find(language)?;
+            let mine = |standby: &&Standby| standby.is_unassigned() && standby.image == runner.image;
+            let count = pool.standbys.iter().filter(mine).count();
+            let wanted = count < self.options.nameless_max && !pool.is_backing_off(&runner.image);
+            (wanted && self.fits(&pool, &runner.image)).then_some((count, *at, runner))
         });
-        // Every language has its first one before any has its second; of those the one that was used last.
-        let next = candidates.min_by_key(|(have, at, _)| (*have, Reverse(*at)));
-        next.map(|(.., runner)| Wanted::UnassignedFolder(runner))
+        // Every language gets its first before any gets its second; among equals the one that was used last.
+        let (.., runner) = candidates.min_by_key(|(count, at, _)| (*count, Reverse(*at)))?;
+        Some(Demand { conversation: None, runner })
     }
 
     /// Begins to start one. False when it cannot be done now.
-    async fn begin(self: &Arc<Self>, wanted: Wanted) -> bool {
-        let store = Arc::clone(&self.parts.store);
-        let known = match &wanted {
-            Wanted::Known(conversation, _) => Some(conversation.clone()),
-            Wanted::UnassignedFolder(_) => None,
-        };
+    async fn begin(self: &Arc<Self>, Demand { conversation, runner }: Demand) -> bool {
+        let (store, wanted) = (Arc::clone(&self.parts.store), conversation.clone());
         let made = tokio::task::spawn_blocking(move || {
-            if let Some(conversation) = known {
-                let there = store.open(&conversation).ok()??;
-                let folder = there.identity().ok()?;
-                return Some((there.data_dir(), For::Known { conversation, folder }));
+            if let Some(key) = wanted {
+                let conversation = store.open(&key).ok()??;
+                let folder = conversation.identity().ok()?;
+                return Some((conversation.data_dir(), Assignee::Conversation { key, folder }));
             }
             let folder = store.create_unassigned().ok()?;
-            Some((folder.data_dir(), For::Nobody(folder)))
+            Some((folder.data_dir(), Assignee::Unassigned(folder)))
         });
-        let Ok(Some((data, whose))) = made.await else {
-            // A conversation that was deleted does not come back.
-            if let Wanted::Known(conversation, _) = &wanted {
-                self.state().active.retain(|active| active.conversation != *conversation);
-            }
+        let Ok(Some((data, assignee))) = made.await else {
+            // A deleted conversation gets no standby again.
+            self.pool().recent.retain(|recent| Some(&recent.key) != conversation.as_ref());
             return false;
         };
-        let (Wanted::Known(_, runner) | Wanted::UnassignedFolder(runner)) = wanted;
         let lease = Arc::new(self.parts.janitor.lease(SandboxId::new()));
         let spec = self.spec(lease.id(), &runner, data);
-        let (hand, asked) = oneshot::channel();
-        let entry = Entry {
+        let (handover, requested) = oneshot::channel();
+        let standby = Standby {
             lease: Arc::clone(&lease),
             image: runner.image.clone(),
             language: runner.language.clone(),
-            whose,
-            stage: Stage::Starting,
+            assignee,
+            phase: Phase::Starting,
             since: Instant::now(),
             memory_bytes: None,
-            hand,
+            handover,
         };
-        self.state().entries.push(entry);
-        self.tasks.spawn(watch::watch(Arc::clone(self), lease, spec, runner.protocol, asked));
+        self.pool().standbys.push(standby);
+        self.tasks.spawn(watch::watch(Arc::clone(self), lease, spec, runner.protocol, requested));
         self.retire();
         true
-    }
-}
-
-impl State {
-    pub(super) fn rest(&mut self, image: ImageId) {
-        self.resting.insert(image, Instant::now() + REST);
     }
 }

@@ -1,4 +1,4 @@
-//! One task a standby: starts it, listens until it is warm, notices when it dies, hands it over.
+//! One task for each standby: starts it, follows it until it is warm, hands it over, or removes it when it dies.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
-use super::{Inner, Stage};
+use super::{Inner, pool::Phase};
 use crate::{
     domain::{event::StreamKind, id::SandboxId},
     ports::{
@@ -20,16 +20,16 @@ use crate::{
     },
 };
 
-/// Lives until the standby is taken, retired or dead.
+/// Runs until the standby is taken, retired or dead.
 pub(super) async fn watch(
     inner: Arc<Inner>,
     lease: Arc<Lease>,
     spec: SandboxSpec,
     protocol: Protocol,
-    mut hand: oneshot::Receiver<oneshot::Sender<Started>>,
+    mut handover: oneshot::Receiver<oneshot::Sender<Started>>,
 ) {
     let id = spec.id;
-    // Never broken off half way: the janitor could look for the sandbox before it is there.
+    // Never cancelled: the janitor could look for the sandbox before the engine lists it.
     let started = inner.parts.engine.start(&spec).await;
     drop(lease);
     let sandbox = match started {
@@ -40,31 +40,31 @@ pub(super) async fn watch(
         }
     };
     let mut started = Started::new(sandbox, protocol);
-    // A plain runner does not say how far it is: it has nothing more to load that we know of.
-    inner.reached(id, if protocol == Protocol::Plain { Stage::Warm } else { Stage::Ready }, None);
+    // A plain runner does not report its phase.
+    inner.reached(id, if protocol == Protocol::Plain { Phase::Warm } else { Phase::Ready }, None);
     loop {
         tokio::select! {
             biased;
-            asked = &mut hand => {
-                if let Ok(give) = asked {
-                    // Whoever asked may be gone; its lease is dropped with it.
-                    drop(give.send(started));
+            requested = &mut handover => {
+                if let Ok(reply) = requested {
+                    // A requester that was cancelled has dropped its lease.
+                    drop(reply.send(started));
                 }
                 return;
             }
-            // One that was begun while the service stopped would wait for ever to be taken.
+            // No one takes a standby that was begun while the service stopped.
             () = inner.stop.cancelled() => return,
             chunk = started.sandbox.output.next() => {
-                let said = match chunk {
-                    Some(Ok(Output { stream: StreamKind::Stdout, bytes })) => listen(&mut started, &bytes),
+                let reports = match chunk {
+                    Some(Ok(Output { stream: StreamKind::Stdout, bytes })) => read_reports(&mut started, &bytes),
                     _ => None,
                 };
-                let Some(ready) = said else {
-                    debug!(sandbox = %id, "a standby broke its contract or died");
+                let Some(reports) = reports else {
+                    debug!(sandbox = %id, "a standby violated the protocol or died");
                     return inner.forget(id);
                 };
-                for (warm, memory_bytes) in ready {
-                    inner.reached(id, if warm { Stage::Warm } else { Stage::Ready }, memory_bytes);
+                for (phase, memory_bytes) in reports {
+                    inner.reached(id, phase, memory_bytes);
                 }
             }
             _ = &mut started.sandbox.exit => {
@@ -75,45 +75,29 @@ pub(super) async fn watch(
     }
 }
 
-/// What a standby says of itself. `None` when it says anything else: it has no program that could speak.
-fn listen(started: &mut Started, bytes: &[u8]) -> Option<Vec<(bool, Option<u64>)>> {
+/// The phases that a standby reports. `None` for any other message: it runs no program yet.
+fn read_reports(started: &mut Started, bytes: &[u8]) -> Option<Vec<(Phase, Option<u64>)>> {
     let decoder = started.decoder.as_mut()?;
     decoder.push(bytes);
-    let mut ready = Vec::new();
-    while let Some(said) = decoder.next().ok()? {
-        match said {
-            RunnerMessage::Ready { warm, memory_bytes } => ready.push((warm, memory_bytes)),
-            _ => return None,
-        }
+    let mut reports = Vec::new();
+    while let Some(message) = decoder.next().ok()? {
+        let RunnerMessage::Ready { warm, memory_bytes } = message else { return None };
+        reports.push((if warm { Phase::Warm } else { Phase::Ready }, memory_bytes));
     }
-    Some(ready)
+    Some(reports)
 }
 
 impl Inner {
-    /// Takes a dead standby out of the list; its lease is dropped with it. The next of its image waits for a while.
+    /// Removes a dead standby; its lease is dropped with it.
     fn forget(&self, id: SandboxId) {
-        let mut state = self.state();
-        let found = state.entries.iter().position(|entry| entry.lease.id() == id);
-        let dead = found.map(|at| state.entries.swap_remove(at));
-        if let Some(dead) = &dead {
-            state.rest(dead.image.clone());
-        }
-        drop(state);
+        // In two steps: the lease is not dropped under the lock.
+        let dead = self.pool().remove_dead(id);
         drop(dead);
         self.wake.notify_one();
     }
 
-    fn reached(&self, id: SandboxId, reached: Stage, memory_bytes: Option<u64>) {
-        let mut state = self.state();
-        let Some(entry) = state.entries.iter_mut().find(|entry| entry.lease.id() == id) else { return };
-        entry.stage = reached;
-        if let Some(bytes) = memory_bytes {
-            entry.memory_bytes = Some(bytes);
-            let image = entry.image.clone();
-            let most = state.memory.entry(image).or_default();
-            *most = bytes.max(*most);
-        }
-        drop(state);
+    fn reached(&self, id: SandboxId, phase: Phase, memory_bytes: Option<u64>) {
+        self.pool().record_phase(id, phase, memory_bytes);
         self.wake.notify_one();
     }
 }

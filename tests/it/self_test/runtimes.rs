@@ -109,14 +109,14 @@ async fn behind_the_proxy_it_is_chosen_too() {
 async fn after_a_trial_the_usual_one_starts_sandboxes() {
     let engine = claiming_crun();
     let test = async |world: &World| {
-        assert_eq!(world.engine.quicker().await.expect("an answer").as_deref(), Some("crun"));
+        assert_eq!(world.engine.candidates().await.expect("an answer"), ["crun"]);
         let usual = world.engine.probe().await.expect("probed").runtime;
-        world.engine.choose(Some("crun"));
+        world.engine.select(Some("crun"));
         assert_eq!(world.engine.probe().await.expect("probed").runtime, "crun");
         let spec = world.spec();
         drop(world.engine.start(&spec).await.expect_err("there is none"));
         world.engine.destroy(spec.id).await.expect("destroyed");
-        world.engine.choose(None);
+        world.engine.select(None);
         assert_eq!(world.engine.probe().await.expect("probed").runtime, usual);
         assert_eq!(world.run(&world.programs.exit(3)).await.exit.status, 3);
     };

@@ -26,7 +26,7 @@ use mcp_sandbox_server::{
         id::{InstanceId, SandboxId},
         limits::Limits,
     },
-    ports::engine::{Engine, Exit, ImageId, Listed, Sandbox, SandboxSpec},
+    ports::engine::{Engine, Exit, ImageId, Listed, Sandbox, SandboxSpec, Volume},
 };
 use tempfile::TempDir;
 use tokio::{io::AsyncWriteExt, sync::OnceCell};
@@ -179,7 +179,7 @@ impl World {
             id,
             instance: self.instance,
             image: self.image.clone(),
-            data,
+            data: Volume::HostFolder(data),
             limits: Limits { cpu_millis: 2000, ..Limits::default() },
             uid: 1000,
             own_init: false,

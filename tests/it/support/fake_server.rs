@@ -13,11 +13,7 @@ use mcp_sandbox_server::{
     api::mcp::McpParts,
     app::{App, StartError},
     ports::{engine::Engine, storage::Usage},
-    services::{
-        isolation::{Tested, Trial},
-        janitor::Janitor,
-        retention::Retention,
-    },
+    services::{isolation_check::Isolation, janitor::Janitor, retention::Retention},
 };
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -73,7 +69,7 @@ impl FakeServer {
         let probe = engine.probe().await.expect("the fake engine");
         let app = App::assemble(&config, store, Arc::new(engine.clone()), probe).await.expect("a server");
         // The fake engine has no kernel that could tell anything; a test of the self-test has a server of its own.
-        app.parts.isolation.settle(Tested::Holds { notes: Vec::new(), trial: Trial::None });
+        app.parts.isolation.set(Isolation::Verified { notes: Vec::new(), rejected: Vec::new() });
         let (janitor, mcp, retention) =
             (app.parts.janitor.clone(), app.parts.mcp.clone(), Arc::clone(&app.parts.retention));
         let shutdown = CancellationToken::new();

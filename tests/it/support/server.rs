@@ -10,7 +10,7 @@ use mcp_sandbox_server::{
     config::{self, Config, Sources, telemetry},
     domain::id::InstanceId,
     ports::{engine::Engine, runner::Catalog},
-    services::{isolation::Tested, janitor::Janitor, standby::Standbys},
+    services::{isolation_check::Isolation, janitor::Janitor, standby::Standbys},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -79,7 +79,8 @@ impl Server {
             (Arc::clone(&app.parts.catalog), app.parts.janitor.clone(), app.parts.instance);
         let standbys = app.parts.standbys.clone();
         // Tests count sandboxes: that of the self-test is gone before they begin.
-        assert!(matches!(app.parts.isolation.settled().await, Tested::Holds { .. }), "{:?}", app.parts.isolation.now());
+        let isolation = &app.parts.isolation;
+        assert!(matches!(isolation.settled().await, Isolation::Verified { .. }), "{:?}", isolation.now());
         janitor.idle().await;
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));

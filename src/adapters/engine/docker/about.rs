@@ -5,8 +5,11 @@ use bollard::{
     models::{SystemInfo, SystemInfoCgroupDriverEnum, SystemInfoCgroupVersionEnum, SystemVersion},
 };
 
-use super::podman;
-use crate::ports::engine::Probe;
+use super::{
+    podman,
+    runtime::{Runtime, RuntimeSetting},
+};
+use crate::ports::engine::{Probe, VolumeKind};
 
 /// The oldest runc that does not let a container write to the host through masked paths (CVE-2025-31133 and its kin).
 const RUNC_MIN: (u32, u32, u32) = (1, 2, 8);
@@ -19,22 +22,29 @@ pub(super) fn probe(
     version: &SystemVersion,
     info: &SystemInfo,
     spoken: &ClientVersion,
-    runtime: Option<&str>,
+    setting: &RuntimeSetting,
+    runtime: &Runtime,
 ) -> Probe {
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
     let default = info.default_runtime.as_deref().unwrap_or("unknown");
-    let name = runtime.unwrap_or(default);
+    let name = runtime.name.as_deref().unwrap_or(default);
     let component = component_version(version, name);
     Probe {
         engine: format!("{} {}", if podman::is_it(version) { "Podman" } else { "Docker" }, text(&version.version)),
         api_version: spoken.to_string(),
         runtime: component.map_or_else(|| name.to_owned(), |version| format!("{name} {version}")),
+        runtime_reason: setting.reason(runtime),
         platform: format!("{}/{}", text(&version.os), text(&version.arch)),
         cpus: info.ncpu.and_then(|n| u32::try_from(n).ok()).unwrap_or(1),
         memory_bytes: info.mem_total.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
+        volumes: vec![VolumeKind::HostFolder],
         details: details(version, info),
-        // Podman names its default by a path, and knows it so.
-        warnings: warnings(info, if runtime.is_none() && podman::is_it(version) { "unknown" } else { name }, component),
+        // Podman names its default by a path, which is not in its list of runtimes.
+        warnings: warnings(
+            info,
+            if runtime.name.is_none() && podman::is_it(version) { "unknown" } else { name },
+            component,
+        ),
     }
 }
 
@@ -159,9 +169,13 @@ mod tests {
         ClientVersion { major_version: 1, minor_version: 41 }
     }
 
+    fn probe_of(version: &SystemVersion, info: &SystemInfo) -> Probe {
+        probe(version, info, &spoken(), &RuntimeSetting::Automatic, &Runtime::new(None, "runc", false))
+    }
+
     #[test]
-    fn a_sound_engine_has_no_warnings() {
-        let probe = probe(&with_runc("1.2.8"), &good(), &spoken(), None);
+    fn probe_of_a_sound_engine_has_no_warnings() {
+        let probe = probe_of(&with_runc("1.2.8"), &good());
         assert_eq!(probe.engine, "Docker 20.10.24");
         assert_eq!((probe.api_version.as_str(), probe.runtime.as_str()), ("1.41", "runc 1.2.8"));
         assert_eq!((probe.platform.as_str(), probe.cpus, probe.memory_bytes), ("linux/amd64", 2, 1 << 30));
@@ -169,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn each_lack_is_told() {
+    fn each_missing_feature_causes_a_warning() {
         let cases: [(SystemInfo, &str); 7] = [
             (SystemInfo { swap_limit: Some(false), ..good() }, "swap"),
             (SystemInfo { memory_limit: Some(false), ..good() }, "memory"),
@@ -180,14 +194,14 @@ mod tests {
             (SystemInfo { runtimes: Some([].into()), ..good() }, "OCI runtime"),
         ];
         for (info, word) in cases {
-            let warnings = probe(&with_runc("1.3.3"), &info, &spoken(), None).warnings;
+            let warnings = probe_of(&with_runc("1.3.3"), &info).warnings;
             assert!(warnings.len() == 1 && warnings[0].contains(word), "{word}: {warnings:?}");
         }
-        assert!(probe(&with_runc("1.1.5+ds1"), &good(), &spoken(), None).warnings[0].contains("runc"));
+        assert!(probe_of(&with_runc("1.1.5+ds1"), &good()).warnings[0].contains("runc"));
     }
 
     #[test]
-    fn podman_is_called_so() {
+    fn podman_is_named_by_its_component() {
         let part = |name: &str, version: &str| SystemVersionComponents {
             name: name.to_owned(),
             version: version.to_owned(),
@@ -196,7 +210,7 @@ mod tests {
         let components = vec![part("Podman Engine", "4.3.1"), part("Conmon", "conmon version 2.1.6\ncommit: x")];
         let version = SystemVersion { components: Some(components), ..with_runc("1.2.8") };
         let info = SystemInfo { runtimes: Some([].into()), ..good() };
-        let probe = probe(&version, &info, &spoken(), None);
+        let probe = probe_of(&version, &info);
         assert_eq!(
             (probe.engine.as_str(), probe.details[0].as_str()),
             ("Podman 20.10.24", "Conmon conmon version 2.1.6")

@@ -1,5 +1,5 @@
-//! One call of the engine: its time limit and what its failure means. Decides on types and status codes, never on the
-//! text of a message.
+//! One call of the engine: its time limit and the mapping of its errors. Decides on types and status codes, never on
+//! the text of a message.
 
 use std::{future::Future, time::Duration};
 
@@ -15,7 +15,7 @@ pub(super) async fn within<T>(
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, EngineError> {
     match timeout(limit, call).await {
-        Ok(answer) => answer.map_err(|error| meaning(act, limit, error)),
+        Ok(answer) => answer.map_err(|error| map_error(act, limit, error)),
         Err(_) => Err(EngineError::Timeout { act, limit }),
     }
 }
@@ -29,13 +29,13 @@ pub(super) fn status(error: &EngineError) -> Option<u16> {
     }
 }
 
-/// Whether there was an answer in words that the client does not know.
+/// Whether the client could not parse the answer.
 pub(super) fn is_unreadable(error: &EngineError) -> bool {
     let EngineError::Refused { source, .. } = error else { return false };
     matches!(source.downcast_ref::<Error>(), Some(Error::JsonDataError { .. }))
 }
 
-pub(super) fn meaning(act: &'static str, limit: Duration, error: Error) -> EngineError {
+pub(super) fn map_error(act: &'static str, limit: Duration, error: Error) -> EngineError {
     match error {
         Error::RequestTimeoutError => EngineError::Timeout { act, limit },
         Error::HyperLegacyError { .. }
@@ -55,11 +55,11 @@ mod tests {
 
     fn answered(status_code: u16) -> EngineError {
         let error = Error::DockerResponseServerError { status_code, message: "no such container".to_owned() };
-        meaning("kill", Duration::from_secs(1), error)
+        map_error("kill", Duration::from_secs(1), error)
     }
 
     #[test]
-    fn a_refusal_keeps_its_status() {
+    fn refused_keeps_the_status_code() {
         assert!(matches!(answered(404), EngineError::Refused { act: "kill", .. }));
         assert!(matches!(answered(500), EngineError::Refused { .. }));
         assert!(matches!(answered(503), EngineError::Unavailable { .. }));
@@ -67,15 +67,15 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_connection_is_not_a_refusal() {
+    fn a_broken_connection_is_unavailable() {
         let broken = Error::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
-        let meant = meaning("list", Duration::from_secs(1), broken);
-        assert!(matches!(meant, EngineError::Unavailable { act: "list", .. }));
-        assert_eq!(status(&meant), None);
+        let mapped = map_error("list", Duration::from_secs(1), broken);
+        assert!(matches!(mapped, EngineError::Unavailable { act: "list", .. }));
+        assert_eq!(status(&mapped), None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_hangs_is_given_up() {
+    async fn within_times_out_when_the_call_hangs() {
         let limit = Duration::from_secs(5);
         let hung = within::<()>("kill", limit, std::future::pending()).await;
         assert!(matches!(hung, Err(EngineError::Timeout { act: "kill", limit: l }) if l == limit));

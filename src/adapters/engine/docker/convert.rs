@@ -1,6 +1,6 @@
-//! Port values to the vendor's structs and back. Pure: nothing here asks the engine, the clock or the file system.
+//! Port values to the vendor's structs and back. Pure.
 //!
-//! The container's profile is here and nowhere else, and a test holds it against a literal.
+//! The container's profile is defined here only, and a test compares it with a literal.
 
 use std::{collections::HashMap, path::Path};
 
@@ -19,8 +19,8 @@ use crate::{
     },
 };
 
-/// Marks our containers. None of these four may be the name of a runner label: an engine lists a container with its
-/// image's labels among its own.
+/// Marks our containers. None of these four may be the name of a runner label, since an engine lists a container with
+/// its image's labels.
 const LABEL_MANAGED: &str = "sandbox.managed";
 const LABEL_ID: &str = "sandbox.id";
 const LABEL_INSTANCE: &str = "sandbox.instance";
@@ -41,7 +41,7 @@ const SHM_BYTES: i64 = 16 << 20;
 /// Files and folders in `/tmp`.
 const TMP_INODES: u32 = 4096;
 
-/// Kernel tables, hardware and other tenants' traces; the engine's own list is replaced by this one, so it is repeated.
+/// Kernel tables, hardware and traces of other tenants. This list replaces the engine's own, so it repeats it.
 const MASKED: [&str; 15] = [
     "/proc/acpi",
     "/proc/asound",
@@ -61,20 +61,20 @@ const MASKED: [&str; 15] = [
 ];
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// What is the same for every sandbox of one engine.
+/// The settings that are the same for every sandbox of one engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Profile {
     /// The OCI runtime, or the engine's default.
     pub runtime: Option<String>,
-    /// Our own list of system calls instead of the engine's.
+    /// Our own seccomp profile instead of the engine's.
     pub own_seccomp: bool,
-    /// The first generation of control groups, which knows swappiness.
+    /// Control groups v1, which have swappiness.
     pub cgroup_v1: bool,
-    /// The engine is Podman, which takes some things otherwise.
+    /// The engine is Podman.
     pub podman: Option<Podman>,
 }
 
-/// Our own list of system calls.
+/// Our own seccomp profile.
 pub(super) fn seccomp() -> &'static str {
     SECCOMP.trim()
 }
@@ -154,7 +154,7 @@ fn tmpfs(profile: &Profile, limits: &Limits) -> String {
     format!("rw,nosuid,nodev,noexec,size={},{names}mode=1777", limits.tmp_bytes)
 }
 
-/// Never `nproc`: the kernel counts that one per user over all containers.
+/// Never `nproc`: the kernel counts it per user over all containers.
 fn ulimits(limits: &Limits) -> Vec<ResourcesUlimits> {
     [
         ("nofile", i64::from(limits.open_files_max)),
@@ -178,7 +178,7 @@ fn security(profile: &Profile) -> Vec<String> {
     options
 }
 
-/// Libraries start a thread for each core of the host unless told otherwise, and then share a fraction of one.
+/// Without these, libraries start a thread for each core of the host and share a fraction of one.
 fn environment(limits: &Limits) -> Vec<String> {
     let threads = limits.cpu_millis.div_ceil(1000).max(1);
     let mut env = vec!["HOME=/tmp".to_owned(), "LANG=C.UTF-8".to_owned()];
@@ -199,12 +199,12 @@ fn labels(spec: &SandboxSpec) -> HashMap<String, String> {
     .into()
 }
 
-/// A container as a sandbox of ours; `None`, with a line in the log, when it only looks like one. The name has to agree
-/// as well: an image that was committed from a sandbox passes all its labels on.
+/// A container as a sandbox of ours; `None`, with a log line, when it only looks like one. The name has to match as
+/// well, since an image that was committed from a sandbox passes on all its labels.
 pub(super) fn listed(container: &ContainerSummary) -> Option<Listed> {
     let parsed = parse_listed(container);
     if parsed.is_none() {
-        tracing::debug!(container = ?container.id, "carries our label and is not ours");
+        tracing::debug!(container = ?container.id, "has our label and is not ours");
     }
     parsed
 }
@@ -222,8 +222,8 @@ fn parse_listed(container: &ContainerSummary) -> Option<Listed> {
     })
 }
 
-/// An image as a runner; `None` when nobody named it. A rebuilt image leaves its predecessor behind without a name,
-/// and with all its labels.
+/// An image as a runner; `None` without a tag. A rebuilt image leaves its predecessor without a tag and with all
+/// labels.
 pub(super) fn runner_image(image: ImageSummary) -> Option<RunnerImage> {
     let reference = image.repo_tags.into_iter().filter(|tag| !tag.starts_with("<none>")).min()?;
     Some(RunnerImage {

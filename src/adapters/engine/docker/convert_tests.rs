@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{domain::id::InstanceId, ports::runner};
+use crate::{
+    domain::id::InstanceId,
+    ports::{engine::Volume, runner},
+};
 
 fn profile() -> Profile {
     Profile { runtime: None, own_seccomp: false, cgroup_v1: true, podman: None }
@@ -14,7 +17,7 @@ fn spec() -> SandboxSpec {
         id: "sandbox-0190c6a000007000800000000000000a".parse().expect("an id"),
         instance: "instance-0190c6a000007000800000000000000b".parse().expect("an id"),
         image: ImageId("sha256:5d0d".to_owned()),
-        data: "/var/sandboxes/c/files".into(),
+        data: Volume::HostFolder("/var/sandboxes/c/files".into()),
         limits: Limits::default(),
         uid: 1000,
         own_init: false,
@@ -27,7 +30,7 @@ fn body(profile: &Profile, spec: &SandboxSpec) -> Value {
 }
 
 #[test]
-fn the_profile_is_this() {
+fn create_body_matches_the_literal() {
     let expected = json!({
         "Image": "sha256:5d0d",
         "Hostname": "sandbox",
@@ -89,7 +92,7 @@ fn the_profile_is_this() {
 }
 
 #[test]
-fn podman_is_told_the_same_in_its_own_words() {
+fn create_body_for_podman_differs_in_three_fields_only() {
     let own = Profile { own_seccomp: true, ..profile() };
     let podman = Profile { podman: Some(Podman { seccomp: "/host/.seccomp.json".to_owned() }), ..own.clone() };
     let (docker, mut podman) = (body(&own, &spec()), body(&podman, &spec()));
@@ -103,7 +106,7 @@ fn podman_is_told_the_same_in_its_own_words() {
 }
 
 #[test]
-fn the_engine_decides_what_the_profile_leaves_to_it() {
+fn create_body_applies_the_profile() {
     let other = Profile { runtime: Some("runsc".to_owned()), own_seccomp: true, cgroup_v1: false, podman: None };
     let host = &body(&other, &spec())["HostConfig"];
     assert_eq!(host["Runtime"], "runsc");
@@ -122,7 +125,7 @@ fn the_engine_decides_what_the_profile_leaves_to_it() {
 }
 
 #[test]
-fn two_specs_differ_in_labels_and_limits_only() {
+fn create_body_of_two_specs_differs_in_labels_and_limits_only() {
     let mut other = spec();
     (other.id, other.instance, other.deadline_unix_s) = (SandboxId::new(), InstanceId::new(), 1);
     other.limits = Limits { cpu_millis: 1500, memory_bytes: 1 << 30, processes_max: 7, ..Limits::default() };
@@ -140,7 +143,7 @@ fn two_specs_differ_in_labels_and_limits_only() {
 }
 
 #[test]
-fn our_labels_are_no_runner_labels() {
+fn our_labels_differ_from_runner_labels() {
     let runner = [
         runner::LABEL_RUNNER,
         runner::LABEL_LANGUAGE,
@@ -165,7 +168,7 @@ fn summary(name: &str) -> ContainerSummary {
 }
 
 #[test]
-fn a_container_is_listed_by_its_name_and_labels() {
+fn listed_requires_matching_name_and_labels() {
     let SandboxSpec { id, instance, deadline_unix_s, .. } = spec();
     let expected = Listed { id, instance, created_unix_s: 7, deadline_unix_s, running: true };
     assert_eq!(listed(&summary(&format!("/{id}"))), Some(expected));
@@ -176,7 +179,7 @@ fn a_container_is_listed_by_its_name_and_labels() {
 }
 
 #[test]
-fn an_image_without_a_name_is_no_runner() {
+fn runner_image_requires_a_tag() {
     let image = |tags: &[&str]| ImageSummary {
         id: "sha256:1".to_owned(),
         repo_tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),

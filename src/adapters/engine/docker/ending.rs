@@ -1,7 +1,7 @@
-//! How a sandbox ended: the engine's word, or, when the engine broke off, what it says when it is back.
+//! How a sandbox ended: by `wait`, or, when that connection breaks, by `inspect` once the engine answers again.
 //!
-//! The end of a stream is never taken for the end of a program. But when the wait broke off and the streams are at their end
-//! too, the engine was away: nobody can see that sandbox any more. Spawns nothing.
+//! The end of a stream is never treated as the end of a program. When both the wait and the streams have ended, the
+//! engine was away and the sandbox cannot be observed any more. Spawns nothing.
 
 use std::time::Duration;
 
@@ -30,11 +30,11 @@ pub(super) struct Ending {
     pub id: SandboxId,
     pub time: TimeLimits,
     pub refusals: Refusals,
-    /// Cancelled when nothing more comes out of it.
+    /// Cancelled at the end of its output.
     pub streams_over: CancellationToken,
 }
 
-/// What a look at the container says.
+/// The state of the container.
 #[derive(Debug, PartialEq, Eq)]
 enum Look {
     Running,
@@ -43,13 +43,13 @@ enum Look {
         oom_killed: bool,
     },
     Gone,
-    /// Nobody answers where the engine was.
+    /// Nothing answers at the engine's address.
     Away,
     /// The engine does not answer in time, or not sensibly.
     Unknown,
 }
 
-/// Waits for the end. The container was started before, so `not-running` cannot mean "not yet".
+/// Waits for the end. The container has been started, so `not-running` cannot mean "not yet".
 pub(super) async fn ended(ending: Ending) -> Result<Exit, EngineError> {
     let mut broke_off = false;
     loop {
@@ -67,11 +67,11 @@ pub(super) async fn ended(ending: Ending) -> Result<Exit, EngineError> {
             (Look::Away | Look::Unknown, None) => ending.search().await,
             (look, _) => look,
         };
-        // An engine that is told to end takes nobody's calls any more and ends its containers: what it tells then may be its doing.
+        // An engine that shuts down refuses calls and ends its containers, so the exit may be its doing.
         broke_off |= look == Look::Away;
         let (status, oom_killed) = match (look, waited) {
             (Look::Ended { oom_killed, status }, waited) => (waited.unwrap_or(status), oom_killed),
-            // It was removed, or the engine went away or got stuck, after it had told us.
+            // Removed, or the engine became unavailable, after it had reported the status.
             (_, Some(status)) => (status, false),
             (Look::Running, None) => {
                 sleep(PAUSE_FIRST).await;
@@ -84,7 +84,7 @@ pub(super) async fn ended(ending: Ending) -> Result<Exit, EngineError> {
 }
 
 impl Ending {
-    /// The engine's word, unless it broke off. A status above zero comes as an error from the vendor's client.
+    /// The status, unless the connection broke. The vendor's client returns a status above zero as an error.
     async fn wait(&self) -> Option<i32> {
         let options = WaitContainerOptionsBuilder::new().condition("not-running").build();
         let answers = self.docker.wait_container(&self.id.to_string(), Some(options));
@@ -92,7 +92,7 @@ impl Ending {
             Ok(Some(ContainerWaitResponse { status_code, error: None })) => status(status_code),
             Err(Error::DockerContainerWaitError { code, error }) if error.is_empty() => status(code),
             other => {
-                tracing::debug!(sandbox = %self.id, ?other, "the wait broke off");
+                tracing::debug!(sandbox = %self.id, ?other, "the wait was interrupted");
                 None
             }
         }
@@ -108,7 +108,7 @@ impl Ending {
         }
     }
 
-    /// Looks again and again, with growing pauses, until the engine answers or the time is up.
+    /// Inspects with growing pauses until the engine answers or the time is up.
     async fn search(&self) -> Look {
         let until = Instant::now() + self.time.lost;
         let mut pause = PAUSE_FIRST;
@@ -131,7 +131,7 @@ fn read(state: &ContainerState) -> Look {
     }
 }
 
-/// An exit status; other numbers are the engine's way to say that it does not know.
+/// An exit status; the engine uses other numbers for an unknown one.
 fn status(code: i64) -> Option<i32> {
     u8::try_from(code).ok().map(i32::from)
 }
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_is_read_by_its_fields() {
+    fn read_decides_by_the_fields_of_the_state() {
         let state = |running, exit_code, oom_killed| ContainerState {
             running: Some(running),
             exit_code: Some(exit_code),

@@ -1,4 +1,4 @@
-//! Runner images, and the stream that says when to look again. Spawns nothing; the stream reconnects inside its own
+//! Runner images, and the stream that reports changes. Spawns nothing; the stream reconnects inside its own
 //! polling and ends when it is dropped.
 
 use std::{collections::HashMap, pin::Pin, time::Duration};
@@ -21,12 +21,12 @@ use crate::ports::{
     runner::{LABEL_RUNNER, RunnerImage},
 };
 
-/// One build or removal causes several events; they are told as one.
+/// One build or removal causes several events, which become one item.
 const SETTLE: Duration = Duration::from_millis(100);
 const PAUSE_FIRST: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// What may add, remove or rename an image, in Docker's words and in Podman's. Engines ignore those that they do not know.
+/// Events that may add, remove or rename an image, by Docker's and Podman's names. Engines ignore unknown ones.
 pub(super) const ACTIONS: [&str; 10] =
     ["build", "create", "delete", "import", "load", "loadfromarchive", "pull", "remove", "tag", "untag"];
 
@@ -41,15 +41,14 @@ pub(super) async fn runners(docker: &Docker, limit: Duration) -> Result<Vec<Runn
 
 type Events = Pin<Box<dyn Stream<Item = Result<EventMessage, Error>> + Send>>;
 
-/// Between two items: what is open, and how long to pause before opening it again.
+/// The state between two items.
 struct Following {
     docker: Docker,
     events: Option<Events>,
     pause: Duration,
 }
 
-/// One item for each connection that was opened, since changes may have been missed before it, and one for each group
-/// of events.
+/// One item for each opened connection, since changes may have been missed before it, and one for each group of events.
 pub(super) fn changes(docker: Docker) -> BoxStream<'static, ()> {
     let start = Following { docker, events: None, pause: Duration::ZERO };
     stream::unfold(start, |mut following| async move {
@@ -66,7 +65,7 @@ impl Following {
                 sleep(self.pause).await;
                 self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
                 let mut events = open(&self.docker);
-                // The client opens a connection when it is polled, and says so only when it fails.
+                // The client connects when it is polled, and reports only a failure.
                 if settle(&mut events).await {
                     self.events = Some(events);
                     return;
@@ -85,7 +84,7 @@ impl Following {
     }
 }
 
-/// Swallows what comes within a short time; false when the connection ended.
+/// Discards the events of a short time; false when the connection ended.
 async fn settle(events: &mut Events) -> bool {
     let until = Instant::now() + SETTLE;
     loop {

@@ -1,7 +1,7 @@
 //! Our paths as the engine's host sees them.
 //!
 //! The engine mounts folders of its own host. When this process runs in a container itself, what it calls
-//! `/var/sandboxes` has another name there; that container's own mounts tell it.
+//! `/var/sandboxes` has another path there, which is found in that container's own mounts.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,7 +12,7 @@ use bollard::{Docker, models::MountPoint};
 
 use super::{ConnectError, call};
 
-/// ConversationLocks a path of ours into one of the engine's host.
+/// Translates our paths into those of the engine's host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HostPaths {
     root: PathBuf,
@@ -20,7 +20,7 @@ pub(super) struct HostPaths {
 }
 
 impl HostPaths {
-    /// Takes what was set, or asks the engine about our own container.
+    /// Uses the setting, or else the mounts of our own container.
     pub(super) async fn find(
         docker: &Docker,
         root: PathBuf,
@@ -46,19 +46,19 @@ impl HostPaths {
     }
 }
 
-/// The mounts of the container that this process runs in; `None` when it runs in none that this engine knows.
+/// The mounts of the container that this process runs in; `None` when this engine knows no such container.
 async fn own_mounts(docker: &Docker, limit: Duration) -> Option<Vec<MountPoint>> {
     let id = own_container()?;
     match call::within("inspect", limit, docker.inspect_container(&id, None)).await {
         Ok(container) => Some(container.mounts.unwrap_or_default()),
         Err(error) => {
-            tracing::debug!(%error, "no container of this engine; paths are taken as they are");
+            tracing::debug!(%error, "no container of this engine; paths are used as they are");
             None
         }
     }
 }
 
-/// The name of the container that this process seems to run in.
+/// The name of the container that this process appears to run in.
 fn own_container() -> Option<String> {
     let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     container_of(&mountinfo).or_else(|| {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closest_mount_names_the_host_path() {
+    fn on_host_uses_the_closest_mount() {
         let mounts = [mount("/srv", "/var"), mount("/data/boxes", "/var/sandboxes"), mount("/x", "/var/sandboxesque")];
         let host = |path: &str| on_host(Path::new(path), &mounts);
         assert_eq!(host("/var/sandboxes"), Some("/data/boxes".into()));
@@ -123,12 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_without_a_path_does_not_count() {
+    fn on_host_ignores_a_volume_without_a_path() {
         assert_eq!(on_host(Path::new("/v"), &[mount("name", "/v")]), None);
     }
 
     #[test]
-    fn only_our_own_container_is_found_in_the_mount_table() {
+    fn container_of_finds_only_our_own_container() {
         let id = "a".repeat(64);
         let ours =
             format!("700 600 8:1 /var/lib/docker/containers/{id}/hostname /etc/hostname rw - ext4 /dev/sda1 rw\n");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_below_the_root_are_moved_and_others_refused() {
+    fn to_host_translates_only_paths_below_the_root() {
         let paths = HostPaths { root: "/var/sandboxes".into(), host_root: "/data/boxes".into() };
         assert_eq!(paths.to_host(Path::new("/var/sandboxes/a/files")), Some("/data/boxes/a/files".into()));
         assert_eq!(paths.to_host(Path::new("/etc")), None);

@@ -1,8 +1,8 @@
-//! What Podman takes otherwise than Docker, whose interface it speaks. What it does not do at all is in `docs/operations.md`.
+//! How Podman differs from Docker, whose interface it speaks. What it does not support is in `docs/operations.md`.
 //!
-//! It opens the list of system calls as a file of its own host (until its pull request 29726), where Docker takes the list itself.
-//! So the list is written beside the data folders, where only the server writes. It has no limit on the names in a file system
-//! in memory.
+//! It reads the seccomp profile from a file of its host (until its pull request 29726), where Docker takes the text. So
+//! the profile is written beside the data folders, where only the server writes. It has no limit on the inodes of a
+//! tmpfs.
 
 use std::{fs, path::Path};
 
@@ -11,15 +11,15 @@ use uuid::Uuid;
 
 use super::{ConnectError, convert, mounts::HostPaths};
 
-/// The list, in the root. Conversations' names do not begin with a dot.
+/// The profile, in the root. Names of conversations do not begin with a dot.
 const FILE: &str = ".seccomp.json";
-/// How Podman names itself among its parts.
+/// The name of Podman among its components.
 pub(super) const COMPONENT: &str = "Podman Engine";
 
-/// How a container is described to it.
+/// The differences of its containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Podman {
-    /// The list of system calls, by its path on the engine's host.
+    /// The path of the seccomp profile on the engine's host.
     pub seccomp: String,
 }
 
@@ -28,11 +28,11 @@ pub(super) fn is_it(version: &SystemVersion) -> bool {
 }
 
 impl Podman {
-    /// Writes the list anew: it is this version's, whatever an earlier one left.
+    /// Overwrites the profile of any earlier version.
     pub(super) fn prepare(root: &Path, mounts: &HostPaths) -> Result<Self, ConnectError> {
         let path = root.join(FILE);
         let failed = |source| ConnectError::SeccompFile { path: path.clone(), source };
-        // In one step: another server of the same root may be starting a sandbox just now.
+        // Atomically, since another server of the same root may be starting a sandbox.
         let whole = root.join(format!("{FILE}.{}", Uuid::now_v7().simple()));
         fs::write(&whole, convert::seccomp()).and_then(|()| fs::rename(&whole, &path)).map_err(failed)?;
         let seen = mounts.to_host(&path).unwrap_or_else(|| path.clone());

@@ -1,9 +1,9 @@
-//! A socket in front of the engine's that can do what this adapter does and nothing else: so a server that was taken over
-//! has sandboxes and not the machine.
+//! A socket in front of the engine's that passes on only the calls of this adapter, so that a compromised server
+//! controls sandboxes and not the host.
 //!
-//! A request is parsed into one of the calls of [`rules`], and a new request is made of that; nothing a client wrote is passed
-//! on but the bytes of an attached stream. A container is made only if it is exactly what [`super::convert`] would make, for a
-//! folder below the root, of an image that is marked as a runner's.
+//! A request is parsed into one of the calls of [`rules`], and a new request is made of that; of a client's bytes only
+//! those of an attached stream are passed on. A container is created only if it is exactly what [`super::convert`]
+//! would make, for a folder below the root, of an image with the runner label.
 //!
 //! ```text
 //! serve ── one task a connection ── one task for each attached stream, until one of its ends closes
@@ -39,7 +39,7 @@ use tracing::{debug, warn};
 
 use self::{
     folder::Root,
-    forward::Answer,
+    forward::Body,
     profile::Form,
     rules::{Call, Denied},
 };
@@ -47,19 +47,19 @@ use super::{RuntimeSetting, about, call, convert::Profile};
 use crate::{
     domain::id::SandboxId,
     ports::{
-        engine::{EngineError, ImageId},
+        engine::{EngineError, ImageId, Volume},
         runner::LABEL_RUNNER,
     },
 };
 
 /// Connections at once. The server has two for each sandbox.
 const CONNECTIONS_MAX: usize = 4096;
-/// The largest body: one of ours is a tenth of it.
+/// The largest body; ours are a tenth of it.
 const BODY_BYTES_MAX: usize = 256 << 10;
-/// How long the engine may take to say what it or an image is.
+/// How long the engine may take to describe itself or an image.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
-/// What the socket lets through.
+/// What the proxy allows.
 #[derive(Debug, Clone)]
 pub struct ProxyOptions {
     /// The engine's own socket: `unix://…`.
@@ -68,7 +68,7 @@ pub struct ProxyOptions {
     pub root: PathBuf,
     /// The user and group inside sandboxes.
     pub uid: u32,
-    /// The OCI runtime; the server's setting has to be the same.
+    /// The same as the server's setting.
     pub runtime: RuntimeSetting,
 }
 
@@ -77,16 +77,11 @@ pub struct ProxyOptions {
 pub enum ProxyError {
     /// The engine's address is no socket of this machine.
     #[error("{host} is not the path of a socket: write unix:///var/run/docker.sock or such")]
-    Host {
-        /// The address as given.
-        host: String,
-    },
+    Host { host: String },
     /// The root cannot be opened.
     #[error("{root:?} cannot be opened: create it, or name the server's SANDBOX_ROOT")]
     Root {
-        /// The folder.
         root: PathBuf,
-        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -95,7 +90,6 @@ pub enum ProxyError {
     Listen {
         /// The socket.
         path: PathBuf,
-        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -111,21 +105,21 @@ struct Inner {
     root: Root,
     uid: u32,
     runtime: RuntimeSetting,
-    /// What containers may be on this engine, once it has said what it is.
+    /// What containers must look like on this engine, once it was asked.
     form: OnceCell<Form>,
     known: Mutex<Known>,
 }
 
 #[derive(Default)]
 struct Known {
-    /// Images that are marked as runners'. An image's name is its content, so it stays what it was.
+    /// Images with the runner label. An image id names its content, so the label cannot change.
     runners: HashSet<ImageId>,
-    /// The folders of sandboxes that were made here.
+    /// The folders of the sandboxes that were created here.
     folders: HashMap<SandboxId, PathBuf>,
 }
 
 impl Proxy {
-    /// A proxy in front of an engine. Says nothing to it yet.
+    /// A proxy in front of an engine, which is not called yet.
     ///
     /// # Errors
     /// When the engine's address is no socket, or the root cannot be opened.
@@ -147,7 +141,7 @@ impl Proxy {
         })))
     }
 
-    /// The socket, for its owner and group. One that a dead process left is replaced.
+    /// Creates the socket, for its owner and group. One that a dead process left is replaced.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -162,7 +156,7 @@ impl Proxy {
         Ok(listener)
     }
 
-    /// Lets through what is allowed, until `shutdown`.
+    /// Passes allowed calls on, until `shutdown`.
     pub async fn serve(self, listener: UnixListener, shutdown: CancellationToken) {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let mut connections = JoinSet::new();
@@ -204,18 +198,18 @@ impl Proxy {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         match self.pass(request).await {
             Ok(answer) => answer,
             Err(denied) => {
-                // Only a server that was taken over, or another version of it, asks for such a thing.
+                // Only a compromised server, or another version of it, makes such a request.
                 warn!(why = %denied.why, "a request was not passed on");
                 forward::refusal(denied.status, &denied.why)
             }
         }
     }
 
-    async fn pass(&self, request: Request<Incoming>) -> Result<Response<Answer>, Denied> {
+    async fn pass(&self, request: Request<Incoming>) -> Result<Response<Body>, Denied> {
         let asked = rules::parse(request.method(), request.uri())?;
         let inner = &self.0;
         match &asked.call {
@@ -223,23 +217,23 @@ impl Proxy {
                 let body = http_body_util::Limited::new(request.into_body(), BODY_BYTES_MAX);
                 let body = body.collect().await.map_err(|_| Denied::new("the body is too large or broke off"))?;
                 let made = inner.vetted(*id, &body.to_bytes()).await?;
-                forward::send(&inner.socket, &asked, made.into()).await
+                forward::send(&inner.socket, &asked, forward::body(made)).await
             }
             Call::Start(id) => {
                 let folder = inner.known().folders.get(id).cloned();
-                let folder = folder.ok_or_else(|| Denied::new("the sandbox was not made here"))?;
+                let folder = folder.ok_or_else(|| Denied::new("the sandbox was not created here"))?;
                 inner.root.check(&folder)?;
-                forward::send(&inner.socket, &asked, Answer::empty()).await
+                forward::send(&inner.socket, &asked, forward::body(Vec::new())).await
             }
             Call::Attach(_) => forward::attach(&inner.socket, &asked, request).await,
             Call::Remove(id) => {
-                let answer = forward::send(&inner.socket, &asked, Answer::empty()).await?;
+                let answer = forward::send(&inner.socket, &asked, forward::body(Vec::new())).await?;
                 if answer.status().is_success() || answer.status() == StatusCode::NOT_FOUND {
                     inner.known().folders.remove(id);
                 }
                 Ok(answer)
             }
-            _ => forward::send(&inner.socket, &asked, Answer::empty()).await,
+            _ => forward::send(&inner.socket, &asked, forward::body(Vec::new())).await,
         }
     }
 }
@@ -249,35 +243,37 @@ impl Inner {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The body of a container to be, made anew from what was asked for, if that is all it asks for.
+    /// The body of a container, built from the requested one when the two are equal.
     async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<Vec<u8>, Denied> {
         let form = self.form.get_or_try_init(|| self.look()).await.map_err(|error| Denied::engine(&error))?;
         let (spec, made) = profile::vet(form, id, self.uid, body)?;
-        self.root.check(&spec.data)?;
+        let Volume::HostFolder(folder) = spec.data;
+        self.root.check(&folder)?;
         if !self.known().runners.contains(&spec.image) {
             self.check_image(&spec.image).await?;
         }
-        self.known().folders.insert(id, spec.data);
+        self.known().folders.insert(id, folder);
         Ok(made)
     }
 
     async fn look(&self) -> Result<Form, EngineError> {
         let info = call::within("ping", LOOK_MAX, self.docker.info()).await?;
         let cgroup_v1 = about::is_cgroup_v1(&info);
-        let profile = Profile { runtime: self.runtime.usual(), own_seccomp: true, cgroup_v1, podman: None };
-        Ok(Form { profile, quicker: self.runtime.quicker(&info) })
+        let profile =
+            Profile { runtime: self.runtime.standard().map(str::to_owned), own_seccomp: true, cgroup_v1, podman: None };
+        Ok(Form { profile, candidate: self.runtime.candidate(&info) })
     }
 
     async fn check_image(&self, image: &ImageId) -> Result<(), Denied> {
         let found = call::within("inspect", LOOK_MAX, self.docker.inspect_image(&image.0)).await;
         let found = found.map_err(|error| match call::status(&error) {
-            // The adapter's caller is told that the image is gone.
+            // The adapter reports it as an image that is gone.
             Some(404) => Denied { status: StatusCode::NOT_FOUND, why: "there is no such image".to_owned() },
             _ => Denied::engine(&error),
         })?;
         let labels = found.config.and_then(|config| config.labels).unwrap_or_default();
         if found.id.as_deref() != Some(&image.0) || !labels.contains_key(LABEL_RUNNER) {
-            return Err(Denied::new("the image is not marked as a runner's"));
+            return Err(Denied::new("the image does not have the runner label"));
         }
         self.known().runners.insert(image.clone());
         Ok(())

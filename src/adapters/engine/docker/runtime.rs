@@ -1,5 +1,5 @@
-//! Which OCI runtime starts sandboxes: what the setting says, which one is worth a trial, and whether the engine does as it is
-//! told. Whether a trial passes is decided elsewhere; nothing here runs a program.
+//! Which OCI runtime starts sandboxes: the setting, the faster candidate that the engine may have, and whether the
+//! engine applies the runtime that a container names. The isolation check decides whether a candidate passes.
 
 use std::{
     collections::HashMap,
@@ -7,31 +7,30 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use bollard::{
-    models::{Runtime, SystemInfo},
-    query_parameters::InspectContainerOptions,
-};
+use bollard::{models::SystemInfo, query_parameters::InspectContainerOptions};
 use tokio::sync::OnceCell;
 
 use super::{ConnectError, Inner, call};
 use crate::ports::engine::EngineError;
 
-/// What starts a container in about four fifths of the time.
-const QUICK: &str = "crun";
-/// What it may stand in for. Whoever made anything else their engine's default (gVisor, Kata) wants its walls.
-const USUAL: &str = "runc";
-/// The word of the setting for whatever the engine's default is.
+/// It starts a container in about four fifths of the time that runc takes.
+const CANDIDATE: &str = "crun";
+/// The only default that a candidate may replace. Another default (gVisor, Kata) was chosen for its isolation.
+const REPLACEABLE: &str = "runc";
+/// The value of the setting that selects the engine's default.
 const DEFAULT: &str = "default";
+/// Runtimes whose sandboxes have a kernel of their own, by a part of their names.
+const OWN_KERNELS: [&str; 3] = ["runsc", "gvisor", "kata"];
 
 /// The setting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum RuntimeSetting {
-    /// The engine's default, or what is quicker than it and passes a trial.
+    /// The engine's default, or a faster candidate that passes the isolation check.
     #[default]
     Automatic,
-    /// The engine's default, whatever else there is.
+    /// The engine's default.
     Default,
-    /// This one and no other.
+    /// This one.
     Named(String),
 }
 
@@ -46,23 +45,23 @@ impl From<&str> for RuntimeSetting {
 }
 
 impl RuntimeSetting {
-    /// What containers are made with unless another is chosen; `None`: the engine's default.
-    pub(super) fn usual(&self) -> Option<String> {
+    /// The name that containers are created with unless a candidate is selected; `None`: the engine's default.
+    pub(super) fn standard(&self) -> Option<&str> {
         match self {
-            Self::Named(name) => Some(name.clone()),
+            Self::Named(name) => Some(name),
             Self::Automatic | Self::Default => None,
         }
     }
 
-    /// What is worth a trial on this engine.
-    pub(super) fn quicker(&self, info: &SystemInfo) -> Option<String> {
-        let has = |known: &HashMap<String, Runtime>| known.contains_key(QUICK);
-        let offered = info.default_runtime.as_deref() == Some(USUAL) && info.runtimes.as_ref().is_some_and(has);
-        (*self == Self::Automatic && offered).then(|| QUICK.to_owned())
+    /// The candidate that this engine offers.
+    pub(super) fn candidate(&self, info: &SystemInfo) -> Option<String> {
+        let has = |known: &HashMap<String, _>| known.contains_key(CANDIDATE);
+        let offered = info.default_runtime.as_deref() == Some(REPLACEABLE) && info.runtimes.as_ref().is_some_and(has);
+        (*self == Self::Automatic && offered).then(|| CANDIDATE.to_owned())
     }
 
     /// # Errors
-    /// When the engine says what it has, and the one that is named is not among it.
+    /// When the engine lists its runtimes and the named one is not among them.
     pub(super) fn check(&self, info: &SystemInfo) -> Result<(), ConnectError> {
         let (Self::Named(runtime), Some(known)) = (self, &info.runtimes) else { return Ok(()) };
         if known.contains_key(runtime) {
@@ -72,61 +71,97 @@ impl RuntimeSetting {
         known.sort();
         Err(ConnectError::Runtime { runtime: runtime.clone(), known: known.join(", ") })
     }
+
+    /// Why a runtime is used, for people.
+    pub(super) fn reason(&self, selected: &Runtime) -> String {
+        match self {
+            _ if selected.is_candidate => {
+                "the engine has it, it starts sandboxes sooner, and it passed the isolation check".to_owned()
+            }
+            Self::Automatic => format!("the engine's default, without {CANDIDATE} beside it"),
+            Self::Default | Self::Named(_) => "as SANDBOX_ENGINE__RUNTIME says".to_owned(),
+        }
+    }
 }
 
-/// What starts sandboxes now.
-#[derive(Debug, Default)]
-pub(super) struct Choice(Mutex<Arc<Chosen>>);
+/// The runtime that starts sandboxes now.
+#[derive(Debug)]
+pub(super) struct Selection {
+    setting: RuntimeSetting,
+    /// The name of the engine's default.
+    default: String,
+    now: Mutex<Arc<Runtime>>,
+}
 
-/// One choice, for as long as it holds.
-#[derive(Debug, Default)]
-pub(super) struct Chosen {
+/// One runtime for as long as it is selected.
+#[derive(Debug)]
+pub(super) struct Runtime {
+    /// The name that containers are created with; `None`: the engine's default.
     pub name: Option<String>,
-    /// The engine was seen to use it.
-    holds: OnceCell<()>,
+    /// It replaces the standard runtime.
+    pub is_candidate: bool,
+    own_kernel: bool,
+    /// Set once the engine has applied the name.
+    applied: OnceCell<()>,
 }
 
-impl Choice {
-    pub(super) fn new(name: Option<String>) -> Self {
-        let choice = Self::default();
-        choice.set(name);
-        choice
+impl Selection {
+    pub(super) fn new(setting: RuntimeSetting, info: &SystemInfo) -> Self {
+        let default = info.default_runtime.clone().unwrap_or_default();
+        let now = Mutex::new(Arc::new(Runtime::new(setting.standard(), &default, false)));
+        Self { setting, default, now }
     }
 
-    pub(super) fn now(&self) -> Arc<Chosen> {
-        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn now(&self) -> Arc<Runtime> {
+        Arc::clone(&self.now.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn set(&self, name: Option<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(Chosen { name, holds: OnceCell::new() });
+    pub(super) fn set(&self, candidate: Option<&str>) {
+        let runtime = Runtime::new(candidate.or(self.setting.standard()), &self.default, candidate.is_some());
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(runtime);
+    }
+
+    pub(super) fn setting(&self) -> &RuntimeSetting {
+        &self.setting
     }
 }
 
-impl Chosen {
-    /// An engine that does not know the field leaves it out and says nothing: it is asked once what it made of it.
-    pub(super) async fn holds(&self, engine: &Inner, container: &str) -> Result<(), EngineError> {
+impl Runtime {
+    pub(super) fn new(name: Option<&str>, default: &str, is_candidate: bool) -> Self {
+        let own_kernel = OWN_KERNELS.iter().any(|part| name.unwrap_or(default).contains(part));
+        Self { name: name.map(str::to_owned), is_candidate, own_kernel, applied: OnceCell::new() }
+    }
+
+    pub(super) fn has_own_kernel(&self) -> bool {
+        self.own_kernel
+    }
+
+    /// An engine that does not know the field leaves it out without an error, so the first container is inspected.
+    pub(super) async fn ensure_applied(&self, engine: &Inner, container: &str) -> Result<(), EngineError> {
         let Some(name) = &self.name else { return Ok(()) };
-        self.holds.get_or_try_init(|| used(engine, container, name)).await.map(drop)
+        self.applied.get_or_try_init(|| inspect_runtime(engine, container, name)).await.map(drop)
     }
 }
 
-async fn used(engine: &Inner, container: &str, name: &str) -> Result<(), EngineError> {
+async fn inspect_runtime(engine: &Inner, container: &str, name: &str) -> Result<(), EngineError> {
     let inspected = engine.docker.inspect_container(container, None::<InspectContainerOptions>);
     let inspected = call::within("inspect", engine.time.inspect, inspected).await?;
     let used = inspected.host_config.and_then(|config| config.runtime).unwrap_or_default();
     if used == name {
         return Ok(());
     }
-    let why = format!("the engine uses the runtime `{used}` where `{name}` was asked for (SANDBOX_ENGINE__RUNTIME)");
+    let why = format!("the engine uses the runtime `{used}` instead of `{name}` (SANDBOX_ENGINE__RUNTIME)");
     Err(EngineError::Refused { act: "create", source: Box::new(io::Error::other(why)) })
 }
 
 #[cfg(test)]
 mod tests {
+    use bollard::models::Runtime as Known;
+
     use super::*;
 
     fn info(default: &str, known: &[&str]) -> SystemInfo {
-        let known = known.iter().map(|name| ((*name).to_owned(), Runtime::default())).collect();
+        let known = known.iter().map(|name| ((*name).to_owned(), Known::default())).collect();
         SystemInfo { default_runtime: Some(default.to_owned()), runtimes: Some(known), ..SystemInfo::default() }
     }
 
@@ -135,16 +170,19 @@ mod tests {
     }
 
     #[test]
-    fn the_setting_is_read() {
+    fn setting_is_parsed_from_text() {
         assert_eq!(setting(""), RuntimeSetting::Automatic);
-        assert_eq!((setting("default"), setting("default").usual()), (RuntimeSetting::Default, None));
-        assert_eq!(setting(" runsc ").usual().as_deref(), Some("runsc"));
+        assert_eq!(
+            (setting("default"), setting("default").standard().map(str::to_owned)),
+            (RuntimeSetting::Default, None)
+        );
+        assert_eq!(setting(" runsc ").standard(), Some("runsc"));
     }
 
     #[test]
-    fn crun_is_tried_where_it_stands_in_for_runc_and_no_setting_says_otherwise() {
-        let quicker = |text: &str, default: &str, known: &[&str]| setting(text).quicker(&info(default, known));
-        assert_eq!(quicker("", "runc", &["crun", "runc"]).as_deref(), Some("crun"));
+    fn candidate_is_crun_when_runc_is_the_default_and_the_setting_is_automatic() {
+        let candidate = |text: &str, default: &str, known: &[&str]| setting(text).candidate(&info(default, known));
+        assert_eq!(candidate("", "runc", &["crun", "runc"]).as_deref(), Some("crun"));
         for (text, default, known) in [
             ("runc", "runc", ["crun", "runc"]),
             ("default", "runc", ["crun", "runc"]),
@@ -152,16 +190,16 @@ mod tests {
             ("", "crun", ["crun", "runc"]),
             ("", "runsc", ["crun", "runsc"]),
         ] {
-            assert_eq!(quicker(text, default, &known), None, "{text} {default} {known:?}");
+            assert_eq!(candidate(text, default, &known), None, "{text} {default} {known:?}");
         }
-        assert_eq!(RuntimeSetting::Automatic.quicker(&SystemInfo::default()), None);
+        assert_eq!(RuntimeSetting::Automatic.candidate(&SystemInfo::default()), None);
     }
 
     #[test]
-    fn one_that_is_named_has_to_be_there() {
+    fn check_refuses_a_named_runtime_that_the_engine_does_not_have() {
         let there = info("runc", &["runc", "runsc"]);
         assert!(setting("runsc").check(&there).is_ok() && setting("").check(&there).is_ok());
-        let error = setting("kata").check(&there).expect_err("it is not there").to_string();
+        let error = setting("kata").check(&there).expect_err("unknown").to_string();
         assert!(error.contains("no runtime `kata` (it has runc, runsc)"), "{error}");
     }
 }

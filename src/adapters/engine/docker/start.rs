@@ -1,7 +1,7 @@
 //! Starting a sandbox: create, attach, start, in this order, so that no byte of output is missed.
 //!
-//! Spawns nothing. When a step fails or the future is dropped, what exists already carries its labels and its name;
-//! the caller destroys it by that.
+//! Spawns nothing. When a step fails or the future is dropped, the container already has its labels and its name, by
+//! which the caller destroys it.
 
 use std::{io, task::Poll, time::Duration};
 
@@ -24,15 +24,15 @@ use super::{
 };
 use crate::{
     domain::{event::StreamKind, id::SandboxId},
-    ports::engine::{EngineError, Output, Sandbox, SandboxSpec},
+    ports::engine::{EngineError, Output, Sandbox, SandboxSpec, Volume},
 };
 
 pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
     let (docker, time) = (&engine.docker, &engine.time);
     let name = spec.id.to_string();
-    let runtime = engine.choice.now();
+    let runtime = engine.runtime.now();
     let container = create(engine, spec, &name, runtime.name.clone()).await?;
-    runtime.holds(engine, &name).await?;
+    runtime.ensure_applied(engine, &name).await?;
     let AttachContainerResults { output, input } = attach(docker, &name, time.start).await?;
     let refusals = engine.forks.watch(&container);
     call::within("start", time.start, docker.start_container(&name, None)).await?;
@@ -50,14 +50,15 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
     })
 }
 
-/// Makes the container and returns the engine's own name of it.
+/// Creates the container and returns the engine's own id of it.
 async fn create(
     engine: &Inner,
     spec: &SandboxSpec,
     name: &str,
     runtime: Option<String>,
 ) -> Result<String, EngineError> {
-    let source = engine.mounts.to_host(&spec.data).ok_or_else(|| {
+    let Volume::HostFolder(folder) = &spec.data;
+    let source = engine.mounts.to_host(folder).ok_or_else(|| {
         let why = io::Error::new(io::ErrorKind::InvalidInput, "the data folder is not below the root");
         EngineError::Refused { act: "create", source: Box::new(why) }
     })?;
@@ -68,8 +69,8 @@ async fn create(
     match call::within("create", engine.time.create, created).await {
         Ok(created) => {
             for warning in created.warnings {
-                // The same for every sandbox: `probe` tells the operator once.
-                tracing::debug!(sandbox = name, warning, "the engine could not keep the whole profile");
+                // The same for every sandbox; `probe` reports them once.
+                tracing::debug!(sandbox = name, warning, "the engine does not apply the whole profile");
             }
             Ok(created.id)
         }
@@ -83,8 +84,8 @@ async fn attach(docker: &Docker, name: &str, limit: Duration) -> Result<AttachCo
     call::within("attach", limit, docker.attach_container(name, Some(options))).await
 }
 
-/// The two streams as the port has them. It holds no more than the frame that is being read, ends after an error, and tells
-/// when nothing more comes.
+/// The two streams as the port defines them. Buffers at most one frame, ends after an error, and cancels `over` at the
+/// end.
 fn demultiplexed(
     id: SandboxId,
     frames: impl futures_util::Stream<Item = Result<LogOutput, Error>> + Send + 'static,
@@ -96,9 +97,9 @@ fn demultiplexed(
         .map(move |frame| match frame {
             Ok(LogOutput::StdOut { message }) => Ok(Output { stream: StreamKind::Stdout, bytes: message }),
             Ok(LogOutput::StdErr { message }) => Ok(Output { stream: StreamKind::Stderr, bytes: message }),
-            // The rest of a frame that was cut, or no frame at all: the connection broke.
+            // The connection broke within a frame.
             Ok(LogOutput::StdIn { .. } | LogOutput::Console { .. }) => Err(EngineError::Lost { id }),
-            Err(error) => Err(call::meaning("read", Duration::ZERO, error)),
+            Err(error) => Err(call::map_error("read", Duration::ZERO, error)),
         })
         .filter(|output| ready(!matches!(output, Ok(output) if output.bytes.is_empty())))
         .take_while(move |output| {
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn frames_become_output_until_the_connection_breaks() {
+    async fn demultiplexed_yields_output_until_the_connection_breaks() {
         let frames = vec![
             out("a"),
             out(""),

@@ -1,4 +1,4 @@
-//! One fake sandbox: the task that plays its program, and what others can see of it.
+//! One fake sandbox: the task that plays its program, and the handle to it.
 //!
 //! ```text
 //! Life::begin ── play: reads standard input to its end, then goes through the program's lines
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     domain::{event::StreamKind, id::SandboxId},
-    ports::engine::{EngineError, Exit, Output, Sandbox, SandboxSpec},
+    ports::engine::{EngineError, Exit, Output, Sandbox, SandboxSpec, Volume},
 };
 
 /// What the pipes of a sandbox hold.
@@ -34,14 +34,14 @@ const PIECE_BYTES: usize = 32 << 10;
 
 type Piece = Result<Output, EngineError>;
 
-/// What is wrong with a sandbox from birth.
+/// The faults of one sandbox.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Quirks {
     /// Its output breaks after the first piece.
     pub breaks: bool,
     /// How it ended will not be known.
     pub lost: bool,
-    /// That it ended is never told.
+    /// Its end is never reported.
     pub silent: bool,
 }
 
@@ -60,8 +60,9 @@ impl Life {
         let (ended, exit) = watch::channel(None);
         let kill = CancellationToken::new();
         let life = Self { kill: kill.clone(), exit: exit.clone(), output: output.downgrade() };
-        let stage = Stage { data: spec.data.clone(), output: Some(output), breaks: quirks.breaks, answers };
-        tokio::spawn(play(input, stage, kill, ended));
+        let Volume::HostFolder(data) = spec.data.clone();
+        let actor = Actor { data, output: Some(output), breaks: quirks.breaks, answers };
+        tokio::spawn(play(input, actor, kill, ended));
         let sandbox = Sandbox {
             id: spec.id,
             stdin: Box::pin(stdin),
@@ -108,30 +109,30 @@ fn exit_of(
     .boxed()
 }
 
-/// What a program acts on.
-struct Stage {
+/// The environment of a program.
+struct Actor {
     data: PathBuf,
     output: Option<mpsc::Sender<Piece>>,
     breaks: bool,
     answers: Vec<(String, String)>,
 }
 
-async fn play(mut input: DuplexStream, mut stage: Stage, kill: CancellationToken, ended: watch::Sender<Option<Exit>>) {
+async fn play(mut input: DuplexStream, mut actor: Actor, kill: CancellationToken, ended: watch::Sender<Option<Exit>>) {
     let mut exit = Exit { status: 0, oom_killed: false, process_limit_hit: false, broke_off: false };
     let program = async {
         let mut program = Vec::new();
-        // Whoever hands a program over may go away in the middle; what came is played.
+        // A writer may disconnect in the middle; the part that was received is played.
         let _ = input.read_to_end(&mut program).await;
-        stage.perform(&String::from_utf8_lossy(&program), &mut exit).await;
+        actor.perform(&String::from_utf8_lossy(&program), &mut exit).await;
     };
     if kill.run_until_cancelled(program).await.is_none() {
         exit.status = 137;
     }
-    drop(stage);
+    drop(actor);
     ended.send_replace(Some(exit));
 }
 
-impl Stage {
+impl Actor {
     async fn perform(&mut self, program: &str, exit: &mut Exit) {
         if let Some((_, answer)) = self.answers.iter().find(|(text, _)| program.contains(text)) {
             return self.emit(StreamKind::Stdout, answer.clone().into_bytes()).await;
@@ -156,16 +157,16 @@ impl Stage {
                 Some(Step::Sleep(time)) => sleep(time).await,
                 Some(Step::Hang) => std::future::pending().await,
                 Some(Step::ForkLimit) => exit.process_limit_hit = true,
+                Some(Step::Invalid(why)) => {
+                    exit.status = 127;
+                    return self.emit(StreamKind::Stderr, why.into_bytes()).await;
+                }
                 Some(Step::OomChild) => exit.oom_killed = true,
                 Some(Step::End { status, oom }) => {
                     exit.status = status;
                     exit.oom_killed |= oom;
                     return;
                 }
-            }
-            if script::is_wrong(line) {
-                exit.status = 127;
-                return;
             }
         }
     }
@@ -178,7 +179,7 @@ impl Stage {
         }
     }
 
-    /// Waits while the pipe is full. Nobody reads any more: it is thrown away, as an engine does.
+    /// Waits while the pipe is full. Output without a reader is discarded, as an engine does.
     async fn emit(&mut self, stream: StreamKind, bytes: Vec<u8>) {
         let Some(output) = self.output.as_ref().filter(|_| !bytes.is_empty()) else { return };
         let _ = output.send(Ok(Output { stream, bytes: Bytes::from(bytes) })).await;

@@ -1,4 +1,4 @@
-//! What a test orders the fake engine to do, and what it asks it afterwards.
+//! The commands and queries of a test.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl FakeEngine {
         id
     }
 
-    /// Replaces all runners; who follows the changes is told.
+    /// Replaces all runners, which is a change.
     pub fn set_runners(&self, runners: Vec<RunnerImage>) {
         self.0.runners.send_replace(runners);
     }
@@ -47,6 +47,16 @@ impl FakeEngine {
     /// Lists a sandbox that this engine never started: what an earlier life of a server, or another server, left.
     pub fn plant(&self, listed: Listed) {
         self.state().sandboxes.insert(listed.id, Record { listed, life: None });
+    }
+
+    /// From now on this sandbox cannot be destroyed, or it can be again.
+    pub fn set_indestructible(&self, id: SandboxId, on: bool) {
+        let sandboxes = &mut self.state().faults.indestructible;
+        if on {
+            sandboxes.insert(id)
+        } else {
+            sandboxes.remove(&id)
+        };
     }
 
     /// From now on nothing answers, or everything does again. What runs goes on.
@@ -89,12 +99,12 @@ impl FakeEngine {
         self.state().started.clone()
     }
 
-    /// How often one was to be started, done or not.
+    /// Calls of `start`, successful or not.
     pub fn attempts(&self) -> usize {
         self.state().attempts
     }
 
-    /// What a caller did that it must not do.
+    /// Calls that a caller must not make.
     pub fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
     }

@@ -38,7 +38,8 @@ pub(super) enum Step {
     Hang,
     ForkLimit,
     OomChild,
-    /// Ends with this status; whether for memory.
+    Invalid(String),
+    /// Ends with this status, by the memory limit or not.
     End {
         status: i32,
         oom: bool,
@@ -52,17 +53,10 @@ pub(super) fn step(line: &str) -> Option<Step> {
         return None;
     }
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-    Some(known(word, rest).unwrap_or_else(|| Step::Stderr(format!("not a step: {line}\n").into_bytes())))
+    Some(parse(word, rest).unwrap_or_else(|| Step::Invalid(format!("not a step: {line}\n"))))
 }
 
-/// Whether a line is none of the steps; the program ends there.
-pub(super) fn is_wrong(line: &str) -> bool {
-    let line = line.trim();
-    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-    !line.is_empty() && !line.starts_with('#') && known(word, rest).is_none()
-}
-
-fn known(word: &str, rest: &str) -> Option<Step> {
+fn parse(word: &str, rest: &str) -> Option<Step> {
     Some(match word {
         "print" => Step::Stdout(format!("{rest}\n").into_bytes()),
         "stderr" => Step::Stderr(format!("{rest}\n").into_bytes()),

@@ -1,7 +1,7 @@
-//! Bad weather: what goes wrong with an engine, by chance, from a seed. The same seed and the same calls are the same storm.
+//! Random faults of an engine from a seed. The same seed and the same calls give the same faults.
 //!
-//! Decides only; the engine acts on it, from when it is told to until it is calmed. What it can do to a call or a sandbox is what real engines do: not answer, answer
-//! too late, say that it is done when it is not, lose the end of a sandbox or its output.
+//! Decides only; the engine acts on it between `storm` and `calm`. The faults are those of real engines: no answer, a
+//! late answer, success without an effect, a lost exit, lost output.
 
 use std::time::Duration;
 

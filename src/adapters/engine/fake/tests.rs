@@ -27,7 +27,7 @@ impl Scene {
             id: SandboxId::new(),
             instance: InstanceId::new(),
             image: self.image.clone(),
-            data: self.folder.path().to_owned(),
+            data: Volume::HostFolder(self.folder.path().to_owned()),
             limits: Limits::default(),
             uid: 1000,
             own_init: false,
@@ -111,7 +111,7 @@ async fn what_a_real_engine_would_punish_is_noted() {
     let spec = scene.spec();
     let mut held = scene.engine.start(&spec).await.expect("started");
     scene.engine.start(&spec).await.expect_err("the same id");
-    let elsewhere = SandboxSpec { data: "/nowhere".into(), ..scene.spec() };
+    let elsewhere = SandboxSpec { data: Volume::HostFolder("/nowhere".into()), ..scene.spec() };
     scene.engine.start(&elsewhere).await.expect_err("no folder");
 
     held.stdin.write_all(b"flood 10000000").await.expect("written");

@@ -1,7 +1,7 @@
-//! Whether a folder that is to be `/data` is a real one below the root: no link on the way, no other file system's.
+//! Whether a folder for `/data` is a real one below the root: no symbolic link and no mount on the way.
 //!
-//! The engine resolves the path again when it mounts it. Who may write the root could put a link there in between; an engine's
-//! host closes that with the mount option `nosymfollow` on the root (`docs/operations.md`).
+//! The engine resolves the path again when it mounts it. A process that can write the root could replace it by a link
+//! in between; the mount option `nosymfollow` on the root prevents that (`docs/operations.md`).
 
 use std::{
     os::fd::OwnedFd,
@@ -28,15 +28,15 @@ impl Root {
         Ok(Self { path: path.to_owned(), handle })
     }
 
-    /// A folder below the root, written plainly.
+    /// Whether it is a folder below the root, with a normalized path.
     pub(super) fn check(&self, folder: &Path) -> Result<(), Denied> {
         let denied = |why: &str| Denied::new(format!("{}: {why}", folder.display()));
         let below = folder.strip_prefix(&self.path).map_err(|_| denied("it is not below the root"))?;
         let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
-        // `Path` passes over what is doubled or a dot; the engine is given the text.
+        // `Path` skips doubled slashes and dots; the engine receives the text.
         let rebuilt: PathBuf = self.path.components().chain(below.components()).collect();
         if !plain || below.as_os_str().is_empty() || rebuilt.as_os_str() != folder.as_os_str() {
-            return Err(denied("it is not written plainly"));
+            return Err(denied("its path is not normalized"));
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_real_folders_below_the_root_pass() {
+    fn check_accepts_only_real_folders_below_the_root() {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path().join("root");
         fs::create_dir_all(root.join("c/files")).expect("a folder");

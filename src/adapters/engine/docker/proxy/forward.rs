@@ -1,20 +1,15 @@
-//! Sends a call to the engine's socket, each on a connection of its own, and hands the answer back as it comes.
+//! Sends a call to the engine's socket, each on a connection of its own, and streams the answer back.
 //!
 //! ```text
 //! send, attach ── one task for the connection to the engine: ends with it
 //! attach       ── one task that copies both ways: ends when either side is closed
 //! ```
 
-use std::{
-    path::Path,
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::path::Path;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, client::conn::http1::handshake, upgrade};
 use hyper_util::rt::TokioIo;
 use tokio::{io::copy_bidirectional, net::UnixStream};
@@ -23,64 +18,23 @@ use tracing::debug;
 use super::rules::{Asked, Denied};
 
 /// A body of ours or of the engine's.
-#[derive(Debug)]
-pub(super) enum Answer {
-    Ours(Full<Bytes>),
-    Engines(Incoming),
-}
+pub(super) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
-impl Answer {
-    pub(super) fn empty() -> Self {
-        Self::Ours(Full::default())
-    }
-}
-
-impl From<Vec<u8>> for Answer {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self::Ours(Full::new(bytes.into()))
-    }
-}
-
-impl Body for Answer {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        match self.get_mut() {
-            Self::Ours(body) => Pin::new(body).poll_frame(context).map_err(|never| match never {}),
-            Self::Engines(body) => Pin::new(body).poll_frame(context),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Ours(body) => body.is_end_stream(),
-            Self::Engines(body) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Ours(body) => body.size_hint(),
-            Self::Engines(body) => body.size_hint(),
-        }
-    }
+pub(super) fn body(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
 /// A refusal in the engine's own form.
-pub(super) fn refusal(status: StatusCode, why: &str) -> Response<Answer> {
-    let body = serde_json::json!({"message": format!("engine-proxy: {why}")}).to_string();
-    let mut response = Response::new(body.into_bytes().into());
+pub(super) fn refusal(status: StatusCode, why: &str) -> Response<Body> {
+    let message = serde_json::json!({"message": format!("engine-proxy: {why}")});
+    let mut response = Response::new(body(message.to_string()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
 /// A call with an answer.
-pub(super) async fn send(socket: &Path, asked: &Asked, body: Answer) -> Result<Response<Answer>, Denied> {
+pub(super) async fn send(socket: &Path, asked: &Asked, body: Body) -> Result<Response<Body>, Denied> {
     let mut request = Request::new(body);
     write_head(&mut request, asked)?;
     request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -92,8 +46,8 @@ pub(super) async fn attach(
     socket: &Path,
     asked: &Asked,
     mut from: Request<Incoming>,
-) -> Result<Response<Answer>, Denied> {
-    let mut request = Request::new(Answer::empty());
+) -> Result<Response<Body>, Denied> {
+    let mut request = Request::new(body(Bytes::new()));
     write_head(&mut request, asked)?;
     let headers = request.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -113,14 +67,14 @@ pub(super) async fn attach(
     Ok(answer)
 }
 
-fn write_head(request: &mut Request<Answer>, asked: &Asked) -> Result<(), Denied> {
+fn write_head(request: &mut Request<Body>, asked: &Asked) -> Result<(), Denied> {
     *request.method_mut() = asked.method();
     *request.uri_mut() = asked.target().parse().map_err(|_| Denied::new("the call cannot be written"))?;
     request.headers_mut().insert(header::HOST, HeaderValue::from_static("engine"));
     Ok(())
 }
 
-async fn exchange(socket: &Path, request: Request<Answer>) -> Result<Response<Answer>, Denied> {
+async fn exchange(socket: &Path, request: Request<Body>) -> Result<Response<Body>, Denied> {
     let away = |error: &dyn std::fmt::Display| Denied {
         status: StatusCode::BAD_GATEWAY,
         why: format!("the engine does not answer: {error}"),
@@ -133,5 +87,5 @@ async fn exchange(socket: &Path, request: Request<Answer>) -> Result<Response<An
         }
     });
     let answer = sender.send_request(request).await.map_err(|error| away(&error))?;
-    Ok(answer.map(Answer::Engines))
+    Ok(answer.map(BodyExt::boxed_unsync))
 }

@@ -1,5 +1,5 @@
-//! Whether a container to be is one of ours: what may differ from one sandbox to the next is read out of it, the container is
-//! made anew from that by the adapter's own function, and the two have to be equal. Pure.
+//! Whether a requested container is one of ours: the parts that differ between sandboxes are parsed into a spec, the
+//! adapter's own function builds a container from that, and the two have to be equal. Pure.
 
 use std::path::PathBuf;
 
@@ -11,34 +11,35 @@ use super::{
 };
 use crate::{
     domain::{id::SandboxId, limits::Limits},
-    ports::engine::{ImageId, SandboxSpec},
+    ports::engine::{ImageId, SandboxSpec, Volume},
 };
 
 const IMAGE_CHARS: usize = "sha256:".len() + 64;
 
-/// What containers may be on an engine.
+/// What containers must look like on an engine.
 #[derive(Debug)]
 pub(super) struct Form {
-    /// What is the same for all.
+    /// The same for all.
     pub profile: Profile,
-    /// A runtime that the server may try, and use, in place of the profile's.
-    pub quicker: Option<String>,
+    /// A runtime that the server may use instead of the profile's.
+    pub candidate: Option<String>,
 }
 
 impl Form {
-    /// The profile of a container that asks for a runtime: the one that was set, or the quicker one, and no other.
+    /// The profile of a container that names a runtime: the one that is set, or the candidate.
     fn profile(&self, runtime: &Value) -> Profile {
-        let quicker = self.quicker.clone().filter(|name| runtime == name.as_str());
-        Profile { runtime: quicker.or_else(|| self.profile.runtime.clone()), ..self.profile.clone() }
+        let candidate = self.candidate.clone().filter(|name| runtime == name.as_str());
+        Profile { runtime: candidate.or_else(|| self.profile.runtime.clone()), ..self.profile.clone() }
     }
 }
 
-/// What is asked for, and the body to send: never the one that came, in which a key could stand twice.
+/// The spec, and the body to send: never the received one, in which a key could occur twice.
 pub(super) fn vet(form: &Form, id: SandboxId, uid: u32, body: &[u8]) -> Result<(SandboxSpec, Vec<u8>), Denied> {
     let asked: Value = serde_json::from_slice(body).map_err(|_| Denied::new("the body is no JSON"))?;
     let spec = read(&asked, id, uid).ok_or_else(|| Denied::new("the container is not of our form"))?;
+    let Volume::HostFolder(folder) = &spec.data;
     let profile = form.profile(&asked["HostConfig"]["Runtime"]);
-    let ours = convert::create_body(&profile, &spec, &spec.data);
+    let ours = convert::create_body(&profile, &spec, folder);
     let ours = serde_json::to_value(ours).map_err(|_| Denied::new("the container cannot be made"))?;
     if ours != asked {
         return Err(Denied::new(format!("the container is not ours: {}", difference(&ours, &asked))));
@@ -46,7 +47,7 @@ pub(super) fn vet(form: &Form, id: SandboxId, uid: u32, body: &[u8]) -> Result<(
     Ok((spec, ours.to_string().into_bytes()))
 }
 
-/// What may differ.
+/// Parses the parts that may differ.
 fn read(asked: &Value, id: SandboxId, uid: u32) -> Option<SandboxSpec> {
     let host = &asked["HostConfig"];
     let some = |value: &Value| value.as_u64().filter(|number| *number > 0);
@@ -60,7 +61,7 @@ fn read(asked: &Value, id: SandboxId, uid: u32) -> Option<SandboxSpec> {
         id,
         instance: asked["Labels"]["sandbox.instance"].as_str()?.parse().ok()?,
         image: ImageId(image.to_owned()),
-        data: PathBuf::from(host["Mounts"][0]["Source"].as_str()?),
+        data: Volume::HostFolder(PathBuf::from(host["Mounts"][0]["Source"].as_str()?)),
         limits: Limits {
             cpu_millis: u32::try_from(some(&host["NanoCpus"])? / 1_000_000).ok()?,
             memory_bytes: some(&host["Memory"])?,
@@ -68,7 +69,7 @@ fn read(asked: &Value, id: SandboxId, uid: u32) -> Option<SandboxSpec> {
             open_files_max: u32::try_from(ulimit("nofile")?).ok()?,
             file_bytes_max: ulimit("fsize")?,
             tmp_bytes: tmp.parse().ok().filter(|bytes| *bytes > 0)?,
-            // The others are the server's own affair.
+            // The server enforces the others.
             ..Limits::default()
         },
         uid,
@@ -82,7 +83,7 @@ fn is_id(image: &str) -> bool {
     image.len() == IMAGE_CHARS && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The first place where two values differ, for the log.
+/// The path of the first difference, for the log.
 fn difference(ours: &Value, asked: &Value) -> String {
     match (ours, asked) {
         (Value::Object(ours), Value::Object(asked)) => {
@@ -100,10 +101,14 @@ fn difference(ours: &Value, asked: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde_json::json;
 
     use super::*;
     use crate::domain::id::InstanceId;
+
+    const FOLDER: &str = "/var/sandboxes/c/files";
 
     fn profile() -> Profile {
         Profile { runtime: None, own_seccomp: true, cgroup_v1: true, podman: None }
@@ -114,7 +119,7 @@ mod tests {
             id: SandboxId::new(),
             instance: InstanceId::new(),
             image: ImageId(format!("sha256:{}", "5d".repeat(32))),
-            data: "/var/sandboxes/c/files".into(),
+            data: Volume::HostFolder(FOLDER.into()),
             limits: Limits { memory_bytes: 64 << 20, cpu_millis: 1500, tmp_bytes: 1 << 20, ..Limits::default() },
             uid: 1000,
             own_init: true,
@@ -123,15 +128,15 @@ mod tests {
     }
 
     fn ours(spec: &SandboxSpec) -> Value {
-        serde_json::to_value(convert::create_body(&profile(), spec, &spec.data)).expect("JSON")
+        serde_json::to_value(convert::create_body(&profile(), spec, Path::new(FOLDER))).expect("JSON")
     }
 
     fn vetted(spec: &SandboxSpec, body: &str) -> Result<Vec<u8>, Denied> {
-        vet(&Form { profile: profile(), quicker: None }, spec.id, 1000, body.as_bytes()).map(|(_, body)| body)
+        vet(&Form { profile: profile(), candidate: None }, spec.id, 1000, body.as_bytes()).map(|(_, body)| body)
     }
 
     #[test]
-    fn what_the_adapter_makes_passes_whatever_its_limits() {
+    fn vet_accepts_a_container_of_the_adapter_with_any_limits() {
         for own_init in [true, false] {
             let spec = SandboxSpec { own_init, ..spec() };
             let made = vetted(&spec, &ours(&spec).to_string()).expect("ours");
@@ -140,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_is_asked_for_is_refused() {
+    fn vet_refuses_every_other_field_or_value() {
         let changes: [(&str, Value); 24] = [
             ("/HostConfig/Privileged", json!(true)),
             ("/HostConfig/privileged", json!(true)),
@@ -180,28 +185,28 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_is_the_one_that_was_set_or_the_one_on_trial() {
+    fn vet_accepts_the_set_runtime_or_the_candidate() {
         let made = |form: &Form, runtime: Option<&str>| {
             let asking = Profile { runtime: runtime.map(str::to_owned), ..profile() };
             let spec = spec();
-            let body = serde_json::to_value(convert::create_body(&asking, &spec, &spec.data)).expect("JSON");
+            let body = serde_json::to_value(convert::create_body(&asking, &spec, Path::new(FOLDER))).expect("JSON");
             let (_, made) = vet(form, spec.id, 1000, body.to_string().as_bytes()).ok()?;
             Some(serde_json::from_slice::<Value>(&made).expect("JSON")["HostConfig"]["Runtime"].clone())
         };
         let set = |name: &str| Profile { runtime: Some(name.to_owned()), ..profile() };
-        let automatic = Form { profile: profile(), quicker: Some("crun".to_owned()) };
+        let automatic = Form { profile: profile(), candidate: Some("crun".to_owned()) };
         assert_eq!(made(&automatic, None), Some(Value::Null));
         assert_eq!(made(&automatic, Some("crun")), Some(json!("crun")));
         assert_eq!(made(&automatic, Some("io.containerd.anything")), None);
-        let without = Form { profile: profile(), quicker: None };
+        let without = Form { profile: profile(), candidate: None };
         assert_eq!((made(&without, Some("crun")), made(&without, None)), (None, Some(Value::Null)));
-        let gvisor = Form { profile: set("runsc"), quicker: None };
+        let gvisor = Form { profile: set("runsc"), candidate: None };
         assert_eq!(made(&gvisor, Some("runsc")), Some(json!("runsc")));
         assert_eq!((made(&gvisor, Some("crun")), made(&gvisor, None)), (None, None));
     }
 
     #[test]
-    fn a_key_that_stands_twice_and_a_large_body_change_nothing() {
+    fn vet_sends_its_own_body_for_repeated_keys_and_refuses_extra_ones() {
         let spec = spec();
         let body = ours(&spec).to_string();
         let twice = body.replacen('{', r#"{"HostConfig":{"Privileged":true,"Binds":["/:/h"]},"#, 1);

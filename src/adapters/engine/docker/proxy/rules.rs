@@ -1,5 +1,5 @@
-//! Which requests there are: those that the adapter makes. A request is read into a [`Call`], and the engine's request is
-//! written from that alone, so that nothing can be understood here in one way and by the engine in another. Pure.
+//! The allowed requests: those that the adapter makes. A request is parsed into a [`Call`], and the engine's request is
+//! built from that alone, so that this parser and the engine's cannot disagree. Pure.
 
 use http::{Method, StatusCode, Uri};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
@@ -37,7 +37,7 @@ pub(super) enum Call {
 /// A call in a version of the engine's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Asked {
-    /// Major and minor, where one was named.
+    /// Major and minor, if present.
     version: Option<(u16, u16)>,
     pub call: Call,
 }
@@ -54,13 +54,13 @@ impl Denied {
         Self { status: StatusCode::FORBIDDEN, why: why.into() }
     }
 
-    /// The engine itself failed; the adapter takes this for an engine that is away.
+    /// The engine itself failed; the adapter reports it as unavailable.
     pub(super) fn engine(error: &EngineError) -> Self {
         Self { status: StatusCode::BAD_GATEWAY, why: format!("the engine does not answer: {error}") }
     }
 }
 
-/// Reads a request's first line.
+/// Parses method and URI.
 pub(super) fn parse(method: &Method, uri: &Uri) -> Result<Asked, Denied> {
     let mut segments: Vec<&str> = uri.path().split('/').skip(1).collect();
     let version = segments.first().and_then(|first| version(first));
@@ -94,14 +94,14 @@ fn version(segment: &str) -> Option<(u16, u16)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// An argument of the query, decoded; of two there is none.
+/// A decoded query argument; `None` when it occurs twice.
 fn argument(uri: &Uri, name: &str) -> Option<String> {
     let mut found = uri.query()?.split('&').filter_map(|part| part.strip_prefix(name)?.strip_prefix('='));
     let (value, None) = (found.next()?, found.next()) else { return None };
     Some(percent_decode_str(value).decode_utf8().ok()?.into_owned())
 }
 
-/// Which containers a list is to show: all of ours, or one.
+/// Which containers to list: all of ours, or one.
 fn selected(uri: &Uri) -> Option<Call> {
     let filters: Value = serde_json::from_str(&argument(uri, "filters")?).ok()?;
     let label = filters.get("label")?.as_array()?.first()?.as_str()?;
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_adapter_asks_for_is_asked_for_in_our_own_words() {
+    fn target_is_rebuilt_from_the_call() {
         assert_eq!(target("GET", "/v1.41/version").as_deref(), Some("/v1.41/version"));
         assert_eq!(target("HEAD", "/_ping").as_deref(), Some("/_ping"));
         let attach = format!("/v1.41/containers/{ID}/attach?stream=true&stdin=true&stdout=true&stderr=true");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_passed_on() {
+    fn parse_refuses_every_other_request() {
         let refused = [
             ("GET", "/v1.41/containers/json".to_owned()),
             ("GET", "/v1.41/containers/json?filters=%7B%22label%22%3A%5B%22sandbox.id%3Dx%22%5D%7D".to_owned()),

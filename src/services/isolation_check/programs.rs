@@ -1,10 +1,10 @@
-//! Programs that print what the kernel says of them, in languages that are usual here. Each prints the same: a line
-//! `== name` before each file, `== writable` with `yes` when `/data` takes a file, and `== groups` with `open` where a folder
-//! can be made among the control groups. Pure.
+//! Programs that print what the kernel reports about them, in the languages of the usual runners. Each prints the same:
+//! a line `== name` before each file, `== writable` with `yes` when `/data` takes a file, and `== groups` with `open`
+//! when a folder can be created below `/sys/fs/cgroup`. Pure.
 
 use crate::domain::id::Language;
 
-/// What is read. A file that is not there is an empty part.
+/// The files to print. A missing file is an empty part.
 const FILES: [&str; 7] = [
     "/proc/self/status",
     "/proc/net/dev",
@@ -50,7 +50,7 @@ console.log("== groups");
 try { fs.mkdirSync("/sys/fs/cgroup/self-test"); console.log("open"); } catch {}
 "#;
 
-/// The program for a language, where there is one.
+/// The program for a language, if there is one.
 pub(super) fn of(language: &Language) -> Option<String> {
     let text = match language.as_str() {
         "bash" | "sh" => BASH.to_owned(),

@@ -1,0 +1,172 @@
+//! Checks with a real sandbox that the engine isolates programs: a program of ours reads back from inside what the
+//! kernel reports, and that has to be what the engine says it enforces. No other program runs before it has passed.
+//!
+//! An engine may offer faster configurations; each is checked first and used if it passes.
+//!
+//! ```text
+//! IsolationCheck::start ── one task: tries one runner after another until the result is final; waits for runners and
+//!                          for an engine that does not answer; ended by `stop`
+//! ```
+
+pub(crate) mod inspection;
+mod programs;
+mod state;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use tokio::{task::JoinHandle, time::sleep};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use self::inspection::Findings;
+pub use self::state::{Isolation, IsolationState, Rejection};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::Language,
+        limits::Limits,
+    },
+    ports::{
+        engine::Engine,
+        runner::{Catalog, Runner},
+    },
+};
+
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Runs the program of the check by the path that every program takes.
+#[async_trait]
+pub trait ProgramRunner: Send + Sync + 'static {
+    /// Its standard output.
+    ///
+    /// # Errors
+    /// [`Code::RunnerFailed`] when the program itself fails; whatever fails a run.
+    async fn run_to_end(&self, language: &Language, program: String) -> Result<String, Failure>;
+}
+
+/// The service and its parts.
+pub struct IsolationCheck {
+    /// The engine that starts the sandboxes of `programs`.
+    pub engine: Arc<dyn Engine>,
+    pub programs: Arc<dyn ProgramRunner>,
+    pub catalog: Arc<Catalog>,
+    /// Receives the result.
+    pub state: IsolationState,
+    pub limits: Limits,
+    /// The user inside.
+    pub uid: u32,
+}
+
+/// An attempt that did not end with findings.
+struct Inconclusive {
+    why: String,
+    /// The engine refused, or the runner broke, and will do so again.
+    permanent: bool,
+}
+
+impl IsolationCheck {
+    /// Checks until the result is final.
+    pub fn start(self, stop: CancellationToken) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            let _ = stop.run_until_cancelled(self.check()).await;
+        })
+    }
+
+    async fn check(&self) {
+        let mut changes = self.catalog.changes();
+        let mut pause = PAUSE_MIN;
+        loop {
+            let result = self.attempt().await;
+            match &result {
+                Isolation::Verified { notes, .. } => {
+                    for note in notes {
+                        warn!("{note}");
+                    }
+                    info!("the isolation check passed");
+                }
+                Isolation::Violated(why) => warn!(why, "the isolation check failed"),
+                Isolation::NoProgram(why) => warn!("{why}"),
+                Isolation::Pending { why } => warn!(why, "the isolation check could not be made; it is repeated"),
+            }
+            let is_final = result.is_final();
+            self.state.set(result);
+            if is_final {
+                return;
+            }
+            tokio::select! {
+                () = sleep(pause) => pause = (pause * 2).min(PAUSE_MAX),
+                _ = changes.changed() => {}
+            }
+        }
+    }
+
+    /// Checks the engine's candidates, best first, and then its standard configuration.
+    async fn attempt(&self) -> Isolation {
+        let all = self.catalog.all();
+        let Some(first) = all.first() else {
+            return Isolation::Pending { why: Some("no runner image is installed".to_owned()) };
+        };
+        let known: Vec<_> = all.iter().filter_map(|runner| Some((runner, programs::of(&runner.language)?))).collect();
+        if known.is_empty() {
+            return Isolation::NoProgram(no_program(&first.language));
+        }
+        let mut rejected = Vec::new();
+        // An engine that does not answer this will not start a sandbox either.
+        for candidate in self.engine.candidates().await.unwrap_or_default() {
+            self.engine.select(Some(&candidate));
+            let why = match self.inspect(&known, true).await {
+                Ok(Findings { violations, notes }) if violations.is_empty() => {
+                    info!(
+                        candidate,
+                        "sandboxes are started by this faster candidate, which passed the isolation check"
+                    );
+                    return Isolation::Verified { notes, rejected };
+                }
+                Ok(findings) => findings.violations.join("; "),
+                Err(Inconclusive { why, .. }) => why,
+            };
+            self.engine.select(None);
+            info!(candidate, why, "a faster candidate did not pass the isolation check and is not used");
+            rejected.push(Rejection { candidate, why: why.trim_end_matches('.').to_owned() });
+        }
+        match self.inspect(&known, false).await {
+            Ok(Findings { violations, notes }) if violations.is_empty() => Isolation::Verified { notes, rejected },
+            Ok(findings) => Isolation::Violated(findings.violations.join("; ")),
+            Err(Inconclusive { why, permanent: true }) => Isolation::Violated(format!(
+                "no sandbox could be checked: look at the engine's own log, the last failure was {why}"
+            )),
+            Err(Inconclusive { why, .. }) => Isolation::Pending { why: Some(why) },
+        }
+    }
+
+    /// Inspects a sandbox of one runner after another until there are findings. A candidate has one chance: only a
+    /// runner that breaks is followed by the next.
+    async fn inspect(&self, known: &[(&Runner, String)], is_candidate: bool) -> Result<Findings, Inconclusive> {
+        let mut inconclusive = Inconclusive { why: String::new(), permanent: true };
+        for (runner, program) in known {
+            match self.programs.run_to_end(&runner.language, program.clone()).await {
+                Ok(report) => {
+                    let expectations = self.engine.isolation_expectations(&self.limits, self.uid);
+                    return Ok(inspection::inspect(&report, expectations));
+                }
+                Err(failure) => {
+                    inconclusive.permanent &= matches!(failure.code, Code::EngineFailed | Code::RunnerFailed);
+                    inconclusive.why = format!("{}: {failure}", runner.language);
+                    if is_candidate && failure.code != Code::RunnerFailed {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(inconclusive)
+    }
+}
+
+fn no_program(language: &Language) -> String {
+    format!(
+        "The isolation check has no program for the languages that are installed (such as {language}), and no program \
+         is run before it has passed: install the Bash runner (./build.sh runners)."
+    )
+}

@@ -1,0 +1,171 @@
+//! The standbys and what is remembered in order to choose the next one. Decides nothing.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tokio::{sync::oneshot, time::Instant};
+
+use crate::{
+    domain::{
+        id::{Language, SandboxId},
+        owner::ConversationKey,
+    },
+    ports::{
+        engine::ImageId,
+        storage::{FolderId, UnassignedFolder},
+    },
+    services::{janitor::Lease, started::Started},
+};
+
+/// What a standby is assumed to use until one of its image has reported it, in bytes.
+const MEMORY_GUESS_BYTES: u64 = 8 << 20;
+/// How long no sandbox of an image is started after one failed or died, so that an engine that does not answer and an
+/// image that is broken are not tried without a pause.
+const BACKOFF: Duration = Duration::from_secs(5);
+
+/// How far a standby has started. Later is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// The engine is starting it.
+    Starting,
+    /// It can take a program.
+    Ready,
+    /// It has loaded everything it loads.
+    Warm,
+}
+
+impl Phase {
+    /// The label in metrics and on `/readyz`.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Warm => "warm",
+        }
+    }
+}
+
+/// The conversation that a standby is for.
+pub(super) enum Assignee {
+    /// One that does not exist yet.
+    Unassigned(Box<dyn UnassignedFolder>),
+    /// This one, with the folder that is its `/data`.
+    Conversation { key: ConversationKey, folder: FolderId },
+}
+
+/// One standby. Dropping it ends its watcher and releases its sandbox to the janitor.
+pub(super) struct Standby {
+    /// Shared with the watcher until the sandbox exists: one that is being started cannot be found and destroyed yet.
+    pub lease: Arc<Lease>,
+    pub image: ImageId,
+    pub language: Language,
+    pub assignee: Assignee,
+    pub phase: Phase,
+    pub since: Instant,
+    pub memory_bytes: Option<u64>,
+    /// Requests the sandbox from the watcher.
+    pub handover: oneshot::Sender<oneshot::Sender<Started>>,
+}
+
+impl Standby {
+    pub(super) fn id(&self) -> SandboxId {
+        self.lease.id()
+    }
+
+    pub(super) fn is_unassigned(&self) -> bool {
+        matches!(self.assignee, Assignee::Unassigned(_))
+    }
+
+    pub(super) fn is_for(&self, conversation: &ConversationKey) -> bool {
+        matches!(&self.assignee, Assignee::Conversation { key, .. } if key == conversation)
+    }
+}
+
+/// The last run of a conversation that may run more.
+pub(super) struct RecentConversation {
+    pub key: ConversationKey,
+    pub language: Language,
+    pub runs: u32,
+    pub at: Instant,
+}
+
+#[derive(Default)]
+pub(super) struct Pool {
+    pub standbys: Vec<Standby>,
+    /// When a language was last used.
+    pub languages: HashMap<Language, Instant>,
+    /// Oldest first.
+    pub recent: Vec<RecentConversation>,
+    /// When the last run ended.
+    pub quiet_since: Option<Instant>,
+    /// The most that a standby of an image has used, in bytes.
+    memory_max: HashMap<ImageId, u64>,
+    backoff_until: HashMap<ImageId, Instant>,
+}
+
+impl Pool {
+    /// Removes the standby at the best index, by `rank`, of those that match.
+    pub(super) fn take_best<R: Ord>(
+        &mut self,
+        matches: impl Fn(&Standby) -> bool,
+        rank: impl Fn(&Standby) -> R,
+    ) -> Option<Standby> {
+        let matching = (0..self.standbys.len()).filter(|&at| matches(&self.standbys[at]));
+        let best = matching.max_by_key(|&at| rank(&self.standbys[at]))?;
+        Some(self.standbys.swap_remove(best))
+    }
+
+    /// Notes a run that has ended; whether its language is newly in use.
+    pub(super) fn record_run(&mut self, key: &ConversationKey, language: &Language, recent_max: usize) -> bool {
+        let known = self.recent.iter().position(|recent| recent.key == *key);
+        let runs = known.map_or(0, |at| self.recent.remove(at).runs) + 1;
+        self.recent.push(RecentConversation { key: key.clone(), language: language.clone(), runs, at: Instant::now() });
+        if self.recent.len() > recent_max {
+            self.recent.remove(0);
+        }
+        self.languages.insert(language.clone(), Instant::now()).is_none()
+    }
+
+    /// Records how far a standby has started and what it uses.
+    pub(super) fn record_phase(&mut self, id: SandboxId, phase: Phase, memory_bytes: Option<u64>) {
+        let Some(standby) = self.standbys.iter_mut().find(|standby| standby.id() == id) else { return };
+        standby.phase = phase;
+        if let Some(bytes) = memory_bytes {
+            standby.memory_bytes = Some(bytes);
+            let max = self.memory_max.entry(standby.image.clone()).or_default();
+            *max = bytes.max(*max);
+        }
+    }
+
+    /// Removes a standby that failed or died.
+    pub(super) fn remove_dead(&mut self, id: SandboxId) -> Option<Standby> {
+        let dead = self.take_best(|standby| standby.id() == id, |_| ())?;
+        self.backoff_until.insert(dead.image.clone(), Instant::now() + BACKOFF);
+        Some(dead)
+    }
+
+    /// Forgets conversations and languages that were not used lately.
+    pub(super) fn expire(&mut self, conversation_max: Duration, language_max: Duration) {
+        self.recent.retain(|recent| recent.at.elapsed() < conversation_max);
+        self.languages.retain(|_, at| at.elapsed() < language_max);
+        self.backoff_until.retain(|_, until| Instant::now() < *until);
+    }
+
+    pub(super) fn is_backing_off(&self, image: &ImageId) -> bool {
+        self.backoff_until.get(image).is_some_and(|until| Instant::now() < *until)
+    }
+
+    /// What one more standby of this image will use, in bytes.
+    pub(super) fn expected_bytes(&self, image: &ImageId) -> u64 {
+        self.memory_max.get(image).copied().unwrap_or(MEMORY_GUESS_BYTES)
+    }
+
+    /// What a standby uses, in bytes.
+    pub(super) fn used_bytes(&self, standby: &Standby) -> u64 {
+        standby.memory_bytes.unwrap_or_else(|| self.expected_bytes(&standby.image))
+    }
+
+    /// When the conversation of a standby last ended a run.
+    pub(super) fn last_run(&self, standby: &Standby) -> Option<Instant> {
+        self.recent.iter().find(|recent| standby.is_for(&recent.key)).map(|recent| recent.at)
+    }
+}
