@@ -1,6 +1,6 @@
 //! What signals mean to this process. A signal that a program sends to process 1 reaches it only where process 1 has a
 //! handler for it: the kernel drops every signal from inside whose disposition is the default, SIGKILL and SIGSTOP
-//! included (pid_namespaces(7)). So no handler is left installed, and the ends of children come through a descriptor.
+//! included (`pid_namespaces(7)`). So no handler is left installed, and the ends of children come through a descriptor.
 
 use std::{
     io,

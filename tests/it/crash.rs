@@ -37,7 +37,7 @@ struct Load<'a> {
     tried: AtomicUsize,
     total: usize,
     named: Mutex<Vec<Named>>,
-    /// RenderedError after each run.
+    /// Called after each run.
     step: Notify,
 }
 

@@ -57,7 +57,7 @@ struct Load<'a> {
     over: AtomicBool,
     /// How each run ended, and how long its answer took.
     ends: Mutex<Vec<(String, Duration)>>,
-    /// RenderedError after each run.
+    /// Called after each run.
     step: Notify,
 }
 

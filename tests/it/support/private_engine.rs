@@ -28,7 +28,7 @@ const END_MAX: Duration = Duration::from_secs(5);
 /// How it dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Death {
-    /// RenderedError to end: it stops its containers first.
+    /// Asked to end: it stops its containers first.
     InOrder,
     /// Killed; containers and containerd go on.
     Daemon,
