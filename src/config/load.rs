@@ -12,7 +12,7 @@ use figment::{
 use super::{Config, ConfigError, NAMED, settings};
 
 /// Where settings are read from.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Sources {
     /// A file instead of `./sandbox.toml`. A file that is named must exist; the default one may be absent.
     pub file: Option<PathBuf>,
@@ -22,6 +22,14 @@ pub struct Sources {
     pub environment: Vec<(String, String)>,
     /// Pairs of the command line, with the names of the environment.
     pub overrides: Vec<(String, String)>,
+}
+
+impl Sources {
+    /// The environment alone: no file of the working directory is read.
+    pub fn environment_only(environment: Vec<(String, String)>) -> Self {
+        let no_file = Some(PathBuf::from("/dev/null"));
+        Self { file: no_file.clone(), env_file: no_file, environment, overrides: Vec::new() }
+    }
 }
 
 /// Reads and checks every setting.

@@ -6,10 +6,7 @@ use crate::{config::BindAddr, domain::limits::Limits};
 fn sources(environment: &[(&str, &str)]) -> Sources {
     let mut pairs = vec![("MCP_API_TOKEN", "0123456789abcdef"), ("FILE_SECRET", "fedcba9876543210")];
     pairs.extend(environment);
-    Sources {
-        environment: pairs.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
-        ..Sources::default()
-    }
+    Sources::environment_only(pairs.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
 }
 
 fn refused(environment: &[(&str, &str)]) -> String {

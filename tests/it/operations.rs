@@ -106,7 +106,7 @@ async fn the_audit_log_has_a_line_for_each_run_and_is_complete_when_the_server_h
     let text = std::fs::read_to_string(&path).expect("the log");
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let [first, second] = &lines[..] else { panic!("{text}") };
-    assert_eq!((&first["conversation"], &first["principal"]), (&"mine".into(), &"owner".into()));
+    assert_eq!((&first["conversation"], &first["principal"]), (&"mine".into(), &"default".into()));
     assert_eq!(first["files"], serde_json::json!([{"path": "a.txt", "size": 4, "change": "created"}]));
     assert_eq!(first["image"], "sha256:fake-python");
     assert_eq!(first["figures"]["stdout_bytes"], 6);

@@ -186,7 +186,7 @@ fn told_without_the_right(command: &str, root: &Path) -> String {
     ]);
     process.env_clear().envs(OWN).env("SANDBOX_ROOT", root).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     // The default address may be that of a server that runs on this machine.
-    process.env("MCP_HTTP_ADDR", "127.0.0.1:0");
+    process.env("MCP_HTTP_ADDR", "127.0.0.1:0").current_dir(std::env::temp_dir());
     process.env("MCP_API_TOKEN", TOKEN).env("FILE_SECRET", "another-secret-of-the-tests");
     let output = process.output().expect("setpriv");
     assert!(!output.status.success(), "{output:?}");

@@ -163,6 +163,7 @@ async fn this_engine_isolates_and_doctor_says_so() {
     let root = server.root.display().to_string();
     let doctor = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
         .args(["doctor", "--json"])
+        .current_dir(std::env::temp_dir())
         .envs([("MCP_API_TOKEN", TOKEN), ("FILE_SECRET", crate::support::server::FILE_SECRET)])
         .envs([("SANDBOX_ROOT", root.as_str()), ("MCP_HTTP_ADDR", "127.0.0.1:0")])
         .output()

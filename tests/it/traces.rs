@@ -111,7 +111,7 @@ async fn a_run_says_how_it_went_and_the_request_has_the_id_that_the_client_was_t
         ("sandbox.exit_code", "3"),
         ("sandbox.stdout_bytes", "6"),
         ("sandbox.files", "1"),
-        ("sandbox.principal", "owner"),
+        ("sandbox.principal", "default"),
         ("sandbox.stood_by", "false"),
     ] {
         assert_eq!(attribute(&run, key).as_deref(), Some(value), "{key}");

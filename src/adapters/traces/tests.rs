@@ -25,7 +25,7 @@ fn collector(port: u16) -> Collector {
         ("SANDBOX_TRACES__OTLP_ENDPOINT", format!("http://127.0.0.1:{port}")),
     ];
     let environment = pairs.map(|(name, value)| (name.to_owned(), value)).to_vec();
-    let config: Config = load(&Sources { environment, ..Sources::default() }).expect("settings");
+    let config: Config = load(&Sources::environment_only(environment)).expect("settings");
     config.traces.collector().expect("settings").expect("a collector")
 }
 

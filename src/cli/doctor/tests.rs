@@ -29,7 +29,7 @@ fn config(root: &TempDir, more: &[(&str, &str)]) -> Config {
     let usual = [("MCP_API_TOKEN", "0123456789abcdef-of-the-tests"), ("FILE_SECRET", "fedcba9876543210-of-the-tests")];
     let addresses = [("SANDBOX_ROOT", path.as_str()), ("MCP_HTTP_ADDR", "127.0.0.1:0")];
     let pairs = usual.iter().chain(&addresses).chain(more).map(|(name, value)| ((*name).into(), (*value).into()));
-    config::load(&Sources { environment: pairs.collect(), ..Sources::default() }).expect("settings")
+    config::load(&Sources::environment_only(pairs.collect())).expect("settings")
 }
 
 fn store(config: &Config) -> Arc<dyn Storage> {

@@ -49,7 +49,7 @@ pub fn settings(root: &std::path::Path, more: &[(&str, &str)]) -> Config {
     ];
     environment.extend(std::env::var("DOCKER_HOST").ok().map(|host| ("DOCKER_HOST".to_owned(), host)));
     environment.extend(more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-    config::load(&Sources { environment, ..Sources::default() }).expect("the test's settings")
+    config::load(&Sources::environment_only(environment)).expect("the test's settings")
 }
 
 impl Server {
