@@ -1,12 +1,13 @@
-//! Reads `src/` and fails on an import that runs upwards or sideways, on a vendor crate outside its room, and on a file
-//! without an opening word. The tables are the architecture: change them in a commit of their own that says why.
+//! Reads the sources and fails on an import that runs upwards or sideways, on a vendor crate outside its row, on a file
+//! without an opening comment, on long files and lines, and on words that hide who acts. The tables are the
+//! architecture: change them in a commit of their own that says why.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Which rooms a room may name. Nothing else of the crate, itself excepted.
+/// Which rows a row may name besides itself.
 const MAY_NAME: [(&str, &[&str]); 8] = [
     ("domain", &[]),
     ("config", &["domain"]),
@@ -68,8 +69,10 @@ const VENDORS: [(&str, &[&str]); 13] = [
 ];
 
 const BAD_NAMES: [&str; 6] = ["mod", "utils", "util", "helpers", "common", "manager"];
-const LINES_MAX: usize = 700;
-const LINES_USUAL_MAX: usize = 400;
+const LINES_MAX: usize = 400;
+const COLUMNS_MAX: usize = 120;
+/// Words that hide who does what: the sentence names the client, the program, the operator or the server instead.
+const VAGUE_WORDS: [&str; 5] = ["nobody", "somebody", "whoever", "everybody", "anybody"];
 
 struct Source {
     /// Below `src/`, without the ending: `services/runs/log`.
@@ -268,8 +271,41 @@ fn files_are_small_and_say_what_they_own() {
             wrong.push(format!("{}: {} lines", source.name, source.text.lines().count()));
         }
     }
-    let long = all.iter().filter(|source| source.text.lines().count() > LINES_USUAL_MAX).count();
-    assert!(long * 10 <= all.len(), "{long} of {} files are longer than {LINES_USUAL_MAX} lines", all.len());
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Sources, tests, benches and process 1.
+fn all_rust() -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let listed = std::process::Command::new("git").args(["ls-files", "*.rs"]).current_dir(root).output().expect("git");
+    let names = String::from_utf8(listed.stdout).expect("names");
+    let paths = names.lines().map(|name| root.join(name)).filter(|path| path.exists());
+    paths.map(|path| (path.clone(), fs::read_to_string(path).expect("a source"))).collect()
+}
+
+#[test]
+fn lines_are_at_most_120_columns_wide() {
+    let mut wrong = Vec::new();
+    for (path, text) in all_rust() {
+        let wide = text.lines().enumerate().filter(|(_, line)| line.chars().count() > COLUMNS_MAX);
+        wrong.extend(wide.map(|(number, _)| format!("{}:{}", path.display(), number + 1)));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn comments_name_who_acts() {
+    let mut wrong = Vec::new();
+    for (path, text) in all_rust().into_iter().filter(|(path, _)| !path.ends_with("tests/it/tidy.rs")) {
+        for (number, line) in text.lines().enumerate() {
+            let Some((_, comment)) = line.split_once("//") else { continue };
+            let comment = comment.to_lowercase();
+            let mut words = comment.split(|c: char| !c.is_alphanumeric());
+            if words.any(|word| VAGUE_WORDS.contains(&word)) || comment.contains("behind the back") {
+                wrong.push(format!("{}:{}: {line}", path.display(), number + 1));
+            }
+        }
+    }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
