@@ -110,11 +110,12 @@ node_client() {
   local have
   have=$("$TOOLS/npm/node_modules/.bin/node" --version 2>/dev/null || true)
   [[ $have != v$NODE.* ]] || [ ! -x "$TOOLS/npm/node_modules/.bin/mcp-inspector" ] ||
-    ! grep -q "\"version\": \"$CONFORMANCE\"" "$TOOLS/npm/node_modules/@modelcontextprotocol/conformance/package.json" 2>/dev/null ||
+    ! grep -q "\"version\": \"$CONFORMANCE\"" \
+      "$TOOLS/npm/node_modules/@modelcontextprotocol/conformance/package.json" 2>/dev/null ||
     return 0
   mkdir -p "$TOOLS/npm"
-  npm install --silent --no-audit --no-fund --prefix "$TOOLS/npm" "node@$NODE" "@modelcontextprotocol/inspector@$INSPECTOR" \
-    "@modelcontextprotocol/conformance@$CONFORMANCE"
+  npm install --silent --no-audit --no-fund --prefix "$TOOLS/npm" "node@$NODE" \
+    "@modelcontextprotocol/inspector@$INSPECTOR" "@modelcontextprotocol/conformance@$CONFORMANCE"
 }
 
 make_clients() {
@@ -124,10 +125,16 @@ make_clients() {
 }
 
 check_scripts() {
-  has shellcheck || { say "shellcheck is not installed, so no script was checked (apt-get install shellcheck)."; return $SKIPPED; }
+  has shellcheck || {
+    say "shellcheck is not installed, so no script was checked (apt-get install shellcheck)."
+    return "$SKIPPED"
+  }
   local scripts
   # awkward/ and hostile/ hold programs of users, which are meant to be odd.
-  mapfile -t scripts < <(git ls-files '*.sh' .ci/run ':!tests/runners/awkward' ':!tests/hostile'; grep -lE '^#!.*\b(ba|da)?sh\b' runners/*/run runners/*/start 2>/dev/null || true)
+  mapfile -t scripts < <(
+    git ls-files '*.sh' .ci/run ':!tests/runners/awkward' ':!tests/hostile'
+    grep -lE '^#!.*\b(ba|da)?sh\b' runners/*/run runners/*/start 2>/dev/null || true
+  )
   shellcheck -x "${scripts[@]}"
 }
 

@@ -243,8 +243,8 @@ impl Folder {
             rustix::fs::futimens(&marker, &Timestamps { last_access: now, last_modification: now })?;
             rustix::fs::statx(&marker, "", AtFlags::EMPTY_PATH, StatxFlags::CTIME)
         };
-        // A time that was read is followed by an exact one (multigrain timestamps, Linux 6.13), so the second touch lies
-        // after everything that happened before the call, even within one tick.
+        // A time that was read is followed by an exact one (multigrain timestamps, Linux 6.13), so the second touch
+        // lies after everything that happened before the call, even within one tick.
         touch()?;
         Ok(mark(touch()?.stx_ctime))
     }

@@ -4,8 +4,8 @@
 //! Background::start ── one thread; ends when the last handle is dropped
 //! ```
 //!
-//! Emptying a trash folder can take minutes, so it is done in slices: other jobs wait for one slice at most. What is left
-//! when the process ends is deleted after the next start.
+//! Emptying a trash folder can take minutes, so it is done in slices: other jobs wait for one slice at most. What is
+//! left when the process ends is deleted after the next start.
 
 use std::{
     collections::VecDeque,

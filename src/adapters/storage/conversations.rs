@@ -1,4 +1,5 @@
-//! Which conversations exist, a page at a time: one pass over an owner's folder, keeping no more names than the page holds.
+//! Which conversations exist, a page at a time: one pass over an owner's folder, keeping no more names than the page
+//! holds.
 
 use std::collections::BTreeSet;
 
@@ -31,8 +32,8 @@ impl DiskStorage {
         Ok(uses)
     }
 
-    /// When a conversation was last marked. One that never was has the age of its folder, in which no program can make or
-    /// remove anything.
+    /// When a conversation was last marked. One that never was has the age of its folder, in which no program can make
+    /// or remove anything.
     pub(super) fn marked(&self, key: &ConversationKey) -> Option<i64> {
         let name = folder(key);
         self.modified(&format!("{name}/.mark")).or_else(|| self.modified(&name))

@@ -103,8 +103,8 @@ pub(super) fn purge_or_post(trash: &Arc<OwnedFd>, name: &str, background: &Backg
     Ok(())
 }
 
-/// Takes a folder (or file) in the trash apart. Also right while a program that was left behind in the folder still adds
-/// to it, and while another process takes the same folder apart.
+/// Takes a folder (or file) in the trash apart. Also right while a program that was left behind in the folder still
+/// adds to it, and while another process takes the same folder apart.
 fn purge(trash: &OwnedFd, name: &[u8], effort: &mut Effort<'_>) -> Result<Deleted, Errno> {
     match try_purge(trash, name, effort) {
         // Another process removed the last of it.

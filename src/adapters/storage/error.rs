@@ -35,8 +35,8 @@ pub enum RootError {
     Damaged { file: PathBuf },
     /// No file system can be made and mounted for a conversation.
     #[error(
-        "no disk can be made for a conversation: run the server as root on the engine's host with e2fsprogs installed, or \
-             unset SANDBOX_QUOTA__HARD"
+        "no disk can be made for a conversation: run the server as root on the engine's host with e2fsprogs \
+         installed, or unset SANDBOX_QUOTA__HARD"
     )]
     OwnDisks {
         #[source]

@@ -1,5 +1,5 @@
-//! A file system of its own for each conversation: an image of a fixed size, mounted, that nothing overfills. Files without
-//! a name fill it too, and what it holds is known without a walk.
+//! A file system of its own for each conversation: an image of a fixed size, mounted, that nothing overfills. Files
+//! without a name fill it too, and what it holds is known without a walk.
 //!
 //! ```text
 //! {root}/{id}/disk.ext4          the image; sparse, so that it takes no more than what is in it
@@ -10,9 +10,9 @@
 //! {root}/{id}/files              a link to it, for people
 //! ```
 //!
-//! A conversation's folder tells itself which kind it is. A disk is mounted by whoever enters it and unmounted when it was
-//! not used for long; a mount belongs to the machine and not to this process, so one that was killed leaves nothing to
-//! repair. A mounted disk moves with the folder that it is in, also below a sandbox that has it.
+//! A conversation's folder tells itself which kind it is. A disk is mounted by whoever enters it and unmounted when it
+//! was not used for long; a mount belongs to the machine and not to this process, so one that was killed leaves nothing
+//! to repair. A mounted disk moves with the folder that it is in, also below a sandbox that has it.
 
 use std::{
     ffi::OsStr,
@@ -61,8 +61,8 @@ pub(super) struct OwnDisks {
 }
 
 impl OwnDisks {
-    /// A little more fits than is allowed: the watch on a program sees it pass the ceiling, and the disk stops what the watch
-    /// is too slow to see.
+    /// A little more fits than is allowed: the watch on a program sees it pass the ceiling, and the disk stops what the
+    /// watch is too slow to see.
     fn holding(most: &Usage) -> Self {
         let inodes = most.entries.saturating_add(INODES_OURS + 64);
         let held = most.bytes.saturating_add(inodes.saturating_mul(INODE_BYTES));
@@ -97,8 +97,9 @@ impl OwnDisks {
 }
 
 impl DiskStorage {
-    /// Gives each new conversation a disk of its own that holds no more than that; those that are there stay what they are.
-    /// Makes, mounts and unmounts one to see that it can be done. To be called before the first conversation is made.
+    /// Gives each new conversation a disk of its own that holds no more than that; those that are there stay what they
+    /// are. Makes, mounts and unmounts one to see that it can be done. To be called before the first conversation is
+    /// made.
     ///
     /// # Errors
     /// [`RootError::OwnDisks`] where this process may not, or what it takes is not installed.
@@ -224,7 +225,8 @@ impl Folder {
     }
 }
 
-/// Unmounts the disk in a folder, whatever still uses it. Right for any folder: no program can mount anything below ours.
+/// Unmounts the disk in a folder, whatever still uses it. Right for any folder: no program can mount anything below
+/// ours.
 pub(super) fn lazy_unmount(folder: &OwnedFd) {
     unmount(folder, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
 }

@@ -54,9 +54,9 @@ impl fmt::Debug for DiskStorage {
 }
 
 impl DiskStorage {
-    /// Opens the root folder, makes it (0700) when there is none, and claims an identity in it for as long as this value
-    /// lives. Several processes may share a root (one serves HTTP, another a client's standard streams): each has an
-    /// identity, and so sandboxes, of its own. `owner` is the user that programs run as.
+    /// Opens the root folder, makes it (0700) when there is none, and claims an identity in it for as long as this
+    /// value lives. Several processes may share a root (one serves HTTP, another a client's standard streams): each has
+    /// an identity, and so sandboxes, of its own. `owner` is the user that programs run as.
     ///
     /// # Errors
     /// When the folder or the system is unfit.

@@ -1,7 +1,7 @@
 //! Folders that are mounted before it is known whose they are, and the languages that they are made for.
 //!
-//! A bind mount follows the folder and not its name, so a folder that is renamed to be a conversation's stays `/data` of
-//! the sandbox that has it (tried on Docker 20.10 with ext4; this module promises nothing more than the rename).
+//! A bind mount follows the folder and not its name, so a folder that is renamed to be a conversation's stays `/data`
+//! of the sandbox that has it (tried on Docker 20.10 with ext4; this module promises nothing more than the rename).
 
 use std::{path::PathBuf, sync::Arc};
 

@@ -43,8 +43,9 @@ impl Tally {
 }
 
 impl Folder {
-    /// What a program changes meanwhile may be counted or not. A file without a name is not seen, nor is what is in a folder
-    /// that this process may not read. A disk of its own knows both; there a file with several names is one entry.
+    /// What a program changes meanwhile may be counted or not. A file without a name is not seen, nor is what is in a
+    /// folder that this process may not read. A disk of its own knows both; there a file with several names is one
+    /// entry.
     pub(super) fn try_usage(&self, ceiling: &Usage) -> Result<Usage, Errno> {
         let walk = Walk { top: &self.files, tally: Tally::default(), levels: Vec::new() };
         self.disk_usage()?.map_or_else(|| walk.run(ceiling), Ok)

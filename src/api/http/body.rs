@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_share_one_room_and_give_it_back() {
+    async fn bodies_reserve_shared_memory_and_release_it() {
         let bodies = bodies();
         let first = read(&bodies, 4096).await.expect("it fits");
         let second = read(&bodies.at_most(9999), 4096).await.expect("it fits");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_refused_takes_no_room() {
+    async fn refused_bodies_reserve_no_memory() {
         let bodies = bodies();
         assert_eq!(read(&bodies, 4097).await, Err(Code::TooLarge));
         assert_eq!(read(&bodies.at_most(10), 11).await, Err(Code::TooLarge));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pieces_become_one() {
+    async fn chunks_are_joined() {
         let pieces = ["one ", "", "two"].map(Ok::<_, std::io::Error>);
         let read = bodies().read(&HeaderMap::new(), Body::from_stream(stream::iter(pieces))).await;
         assert_eq!(read.expect("a body"), "one two");

@@ -1,5 +1,5 @@
-//! `GET|HEAD /files/{conversationId}/{path}?expires=…&sig=…`, or `/files/@{owner}/{conversationId}/{path}?…` for an owner
-//! other than `default`: a file by its signed link, without a token.
+//! `GET|HEAD /files/{conversationId}/{path}?expires=…&sig=…`, or `/files/@{owner}/{conversationId}/{path}?…` for an
+//! owner other than `default`: a file by its signed link, without a token.
 //!
 //! Owns the form of the request and of the answer. Whether a link is good and what it opens is the service's to say.
 //! The path is taken raw from the request, split at slashes and each name decoded exactly once: what a router decodes

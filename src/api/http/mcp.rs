@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn which_kinds_are_taken() {
+    fn accepts_reads_every_accept_header() {
         let accepts = |values: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for value in values {

@@ -44,8 +44,8 @@ pub(super) fn going_on(result: &RunReport, view: &RunView, caller: &Caller) -> C
         RunState::Running | RunState::Finished => format!("The program still runs, for {} now.", took(view.wall)),
     };
     let come_back = format!(
-        "[{state} It goes on: call {} {{\"runId\": \"{}\", \"afterEvent\": {}, \"waitSeconds\": 45}} to see what comes, \
-         or {} {{\"runId\": \"{}\"}} to stop it.]",
+        "[{state} It goes on: call {} {{\"runId\": \"{}\", \"afterEvent\": {}, \"waitSeconds\": 45}} to see \
+         what comes, or {} {{\"runId\": \"{}\"}} to stop it.]",
         caller.tool(ToolName::GetRun),
         result.run_id,
         result.newest_event,

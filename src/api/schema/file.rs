@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_character_is_left_for_the_next_piece() {
+    fn text_cut_inside_a_character_leaves_it_for_the_next_piece() {
         let euro = "aé€".as_bytes();
         assert_eq!(whole_characters(&euro[..5]), "aé".as_bytes());
         assert_eq!(whole_characters(euro), euro);

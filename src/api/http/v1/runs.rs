@@ -50,7 +50,8 @@ const KEY_CHARS_MAX: usize = 255;
 /// run that goes on. With the header `Idempotency-Key` the same request begins one run however often it is sent.
 #[utoipa::path(
     post, path = "/v1/runs", tag = "runs", operation_id = "createRun",
-    params(("Idempotency-Key" = Option<String>, Header, description = "A text that the client chooses anew for each run.",
+    params(("Idempotency-Key" = Option<String>, Header,
+        description = "A text that the client chooses anew for each run.",
         pattern = "^[!-~]+$", min_length = 1, max_length = 255)),
     request_body(content = CreateRun),
     responses(
