@@ -1,5 +1,5 @@
-//! Bodies of requests: bounded in bytes and in time, of the announced kind, and drained when an answer does not need
-//! them.
+//! Bodies of requests: bounded in bytes and in time, checked for their media type, and drained when an answer does not
+//! need them.
 
 use std::{
     pin::Pin,
@@ -64,7 +64,7 @@ pub async fn drain_unread(request: Request, next: Next) -> Response {
     response
 }
 
-/// A body that gives itself back when it is dropped before its end.
+/// A body that is sent back when it is dropped before its end.
 struct Returned {
     body: Body,
     /// Whether the client is sending.
@@ -124,8 +124,8 @@ impl AsRef<[u8]> for Held {
 }
 
 impl Bodies {
-    /// The largest, in bytes; how long a client may take to send one; and what all that are here at once may take, in
-    /// bytes: at least one of the largest.
+    /// The largest body, in bytes; how long a client may take to send it; and the memory of all bodies together, in
+    /// bytes, which is at least one of the largest.
     pub fn new(bytes_max: usize, read_max: Duration, together_bytes_max: usize) -> Self {
         let units = together_bytes_max.max(bytes_max).div_ceil(UNIT_BYTES).min(Semaphore::MAX_PERMITS);
         Self { bytes_max, read_max, room: Arc::new(Semaphore::new(units)) }

@@ -11,7 +11,8 @@ use super::{
 };
 use crate::ports::engine::{Probe, VolumeKind};
 
-/// The oldest runc that does not let a container write to the host through masked paths (CVE-2025-31133 and its kin).
+/// The oldest runc that does not let a container write to the host through masked paths (CVE-2025-31133 and related
+/// ones).
 const RUNC_MIN: (u32, u32, u32) = (1, 2, 8);
 
 pub(super) fn is_cgroup_v1(info: &SystemInfo) -> bool {
@@ -21,7 +22,7 @@ pub(super) fn is_cgroup_v1(info: &SystemInfo) -> bool {
 pub(super) fn probe(
     version: &SystemVersion,
     info: &SystemInfo,
-    spoken: &ClientVersion,
+    negotiated: &ClientVersion,
     setting: &RuntimeSetting,
     runtime: &Runtime,
 ) -> Probe {
@@ -31,7 +32,7 @@ pub(super) fn probe(
     let component = component_version(version, name);
     Probe {
         engine: format!("{} {}", if podman::is_it(version) { "Podman" } else { "Docker" }, text(&version.version)),
-        api_version: spoken.to_string(),
+        api_version: negotiated.to_string(),
         runtime: component.map_or_else(|| name.to_owned(), |version| format!("{name} {version}")),
         runtime_reason: setting.reason(runtime),
         platform: format!("{}/{}", text(&version.os), text(&version.arch)),
@@ -165,12 +166,12 @@ mod tests {
         }
     }
 
-    fn spoken() -> ClientVersion {
+    fn negotiated() -> ClientVersion {
         ClientVersion { major_version: 1, minor_version: 41 }
     }
 
     fn probe_of(version: &SystemVersion, info: &SystemInfo) -> Probe {
-        probe(version, info, &spoken(), &RuntimeSetting::Automatic, &Runtime::new(None, "runc", false))
+        probe(version, info, &negotiated(), &RuntimeSetting::Automatic, &Runtime::new(None, "runc", false))
     }
 
     #[test]
