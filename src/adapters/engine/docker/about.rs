@@ -78,53 +78,49 @@ fn component_version<'a>(version: &'a SystemVersion, name: &str) -> Option<&'a s
 }
 
 fn warnings(info: &SystemInfo, runtime: &str, runtime_version: Option<&str>) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut warn = |when: bool, text: &str| {
-        if when {
-            found.push(text.to_owned());
-        }
-    };
-    warn(
-        runtime == "runc" && runtime_version.and_then(numbers).is_some_and(|version| version < RUNC_MIN),
-        "runc is older than 1.2.8 and has known ways out of a container (CVE-2025-31133): update it.",
-    );
-    warn(
-        info.memory_limit == Some(false),
-        "The engine cannot limit memory, so one program can take all of the host's: enable the memory controller \
-         (boot with cgroup_enable=memory).",
-    );
-    warn(
-        info.swap_limit == Some(false),
-        "The engine cannot limit swap, so a program may swap past its memory limit: boot with swapaccount=1, or \
-         switch swap off.",
-    );
-    warn(
-        info.pids_limit == Some(false),
-        "The engine cannot limit processes, so a fork bomb can stop the host: enable the pids controller of the \
-         kernel's control groups.",
-    );
-    warn(
-        info.cpu_cfs_quota == Some(false),
-        "The engine cannot limit CPU time, so programs can starve each other: use a kernel with CONFIG_CFS_BANDWIDTH.",
-    );
-    warn(
-        info.cgroup_driver == Some(SystemInfoCgroupDriverEnum::NONE),
-        "The engine runs without control groups, so no limit holds: give it delegated cgroups (v2 with systemd).",
-    );
-    let security = |name: &str| info.security_options.iter().flatten().any(|option| option.contains(name));
-    warn(
-        !security("seccomp"),
-        "The engine was built without seccomp, so every system call is open to programs: install one that has it.",
-    );
-    warn(
-        info.init_commit.as_ref().is_some_and(|commit| commit.id.as_deref() == Some("N/A")),
-        "The engine has no docker-init (tini), which every sandbox starts with: install it.",
-    );
-    warn(
-        runtime != "unknown" && info.runtimes.as_ref().is_some_and(|known| !known.contains_key(runtime)),
-        "The engine does not know the OCI runtime that is set: register it with the engine or change the setting.",
-    );
-    found
+    let seccomp = info.security_options.iter().flatten().any(|option| option.contains("seccomp"));
+    let rules = [
+        (
+            runtime == "runc" && runtime_version.and_then(numbers).is_some_and(|version| version < RUNC_MIN),
+            "runc is older than 1.2.8 and has known ways out of a container (CVE-2025-31133): update it.",
+        ),
+        (
+            info.memory_limit == Some(false),
+            "The engine cannot limit memory, so one program can take all of the host's: enable the memory controller \
+             (boot with cgroup_enable=memory).",
+        ),
+        (
+            info.swap_limit == Some(false),
+            "The engine cannot limit swap, so a program may swap past its memory limit: boot with swapaccount=1, or \
+             switch swap off.",
+        ),
+        (
+            info.pids_limit == Some(false),
+            "The engine cannot limit processes, so a fork bomb can stop the host: enable the pids controller of the \
+             kernel's control groups.",
+        ),
+        (
+            info.cpu_cfs_quota == Some(false),
+            "The engine cannot limit CPU time, so programs can starve each other: use a kernel with CONFIG_CFS_BANDWIDTH.",
+        ),
+        (
+            info.cgroup_driver == Some(SystemInfoCgroupDriverEnum::NONE),
+            "The engine runs without control groups, so no limit holds: give it delegated cgroups (v2 with systemd).",
+        ),
+        (
+            !seccomp,
+            "The engine was built without seccomp, so every system call is open to programs: install one that has it.",
+        ),
+        (
+            info.init_commit.as_ref().is_some_and(|commit| commit.id.as_deref() == Some("N/A")),
+            "The engine has no docker-init (tini), which every sandbox starts with: install it.",
+        ),
+        (
+            runtime != "unknown" && info.runtimes.as_ref().is_some_and(|known| !known.contains_key(runtime)),
+            "The engine does not know the OCI runtime that is set: register it with the engine or change the setting.",
+        ),
+    ];
+    rules.into_iter().filter(|(broken, _)| *broken).map(|(_, text): (bool, &str)| text.to_owned()).collect()
 }
 
 /// The three numbers at the start of a version such as `1.1.5+ds1`.
