@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the server and the runner images. Safe to run again: what has not changed is not built again.
+# Builds the server and the runner images. Safe to run again: unchanged parts are not built again.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -70,7 +70,7 @@ proxy_arguments() {
   return 0
 }
 
-# $1: image, then the arguments of docker build. Quiet when all is well.
+# $1: image, then the arguments of docker build. Prints nothing on success.
 build_image() {
   local image=$1 log
   shift

@@ -30,7 +30,7 @@ plain process (log in $LOG_FILE) where Compose is not available.
 TEXT
 }
 
-# --- what is there already -------------------------------------------------------------------------------------------
+# --- the present state ----------------------------------------------------------------------------------------------
 
 compose() {
   if docker compose version >/dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi
@@ -53,7 +53,7 @@ own_container_runs() {
 }
 
 own_process_runs() {
-  # A new build leaves it running from a file that has no name any more; the link then ends in "(deleted)".
+  # A new build leaves it running from a file that was unlinked; the link then ends in "(deleted)".
   [ -r "$PID_FILE" ] && [[ $(readlink "/proc/$(cat "$PID_FILE")/exe" 2>/dev/null) == "$PWD/dist/mcp-sandbox-server"* ]]
 }
 
@@ -85,7 +85,7 @@ install_tools() {
   install_packages "${missing[@]}"
 }
 
-# A compiler is wanted only by cargo; without cargo the image's build stage compiles.
+# Only cargo needs a compiler; without cargo the image's build stage compiles.
 check_builder() {
   if has cargo; then
     has cc || install_packages gcc libc6-dev
@@ -113,7 +113,7 @@ install_compose() {
 
 random_hex() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }
 
-# $1: port. Never touches a .env that is there.
+# $1: port. Never changes an existing .env.
 write_env() {
   if [ -e .env ]; then
     [ -r .env ] || die ".env cannot be read by $(id -un); run this as its owner, or as root."
@@ -141,7 +141,7 @@ TEXT
   say "wrote .env with fresh secrets"
 }
 
-# Prints the port to serve on. $1: the one asked for, or nothing.
+# Prints the port to serve on. $1: the requested port, or nothing.
 choose_port() {
   local asked=$1 own port
   own=$(own_port)
@@ -185,22 +185,22 @@ start_container() {
   rm -f "$log"
 }
 
-# What .env says, with another port where this run has another.
+# The value of .env, with the port of this run.
 publish_at() {
-  local said
-  said=$(setting MCP_PUBLISH "127.0.0.1:$1")
-  case $said in
-    *:*) printf '%s:%s\n' "${said%:*}" "$1" ;;
+  local configured
+  configured=$(setting MCP_PUBLISH "127.0.0.1:$1")
+  case $configured in
+    *:*) printf '%s:%s\n' "${configured%:*}" "$1" ;;
     *) printf '%s\n' "$1" ;;
   esac
 }
 
 base_url_at() {
-  local said port_said
-  said=$(setting PUBLIC_BASE_URL "http://localhost:$1")
-  said=${said%/}
-  port_said=$(setting MCP_PUBLISH "127.0.0.1:$1" | sed 's/.*://')
-  printf '%s\n' "${said/%:$port_said/:$1}"
+  local configured configured_port
+  configured=$(setting PUBLIC_BASE_URL "http://localhost:$1")
+  configured=${configured%/}
+  configured_port=$(setting MCP_PUBLISH "127.0.0.1:$1" | sed 's/.*://')
+  printf '%s\n' "${configured/%:$configured_port/:$1}"
 }
 
 # $1: port

@@ -12,7 +12,7 @@ export PROGRAM=test
 readonly TOOLS=$PWD/target/test-tools
 readonly MCP1=1.30.0 MCP2=2.3.0 NODE=22 INSPECTOR=2.12.0
 readonly SCHEMATHESIS=4.32.5 ULTRA_PISTON=1.0.1 CONFORMANCE=0.2.0-alpha.12 NEXTEST=0.9.143
-# The status of a step that could not try anything.
+# The status of a step that was skipped.
 readonly SKIPPED=77
 
 usage() {
@@ -163,7 +163,7 @@ main() {
     step "scripts" check_scripts
     step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
     need "test runner" install_nextest
-    # A test that reaches for an engine fails here: no engine answers at this address.
+    # A test that needs an engine fails here: no engine answers at this address.
     step "tests without an engine" without_engine run_tests quick
     finish
   fi

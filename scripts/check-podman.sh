@@ -4,7 +4,7 @@
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# The status of a check that could not try anything.
+# The status of a skipped check.
 readonly SKIPPED=77
 BASE=$(./build.sh base)
 readonly BASE
