@@ -101,7 +101,8 @@ fn warnings(info: &SystemInfo, runtime: &str, runtime_version: Option<&str>) -> 
         ),
         (
             info.cpu_cfs_quota == Some(false),
-            "The engine cannot limit CPU time, so programs can starve each other: use a kernel with CONFIG_CFS_BANDWIDTH.",
+            "The engine cannot limit CPU time, so programs can starve each other: use a kernel with \
+             CONFIG_CFS_BANDWIDTH.",
         ),
         (
             info.cgroup_driver == Some(SystemInfoCgroupDriverEnum::NONE),

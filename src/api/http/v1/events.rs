@@ -39,7 +39,8 @@ pub(super) struct WatchRun {
     params(
         ("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$"),
         WatchRun,
-        ("Last-Event-ID" = Option<u64>, Header, description = "The same as `after`, as browsers send it; it takes precedence.", minimum = 0),
+        ("Last-Event-ID" = Option<u64>, Header, minimum = 0,
+            description = "The same as `after`, as browsers send it; it takes precedence."),
     ),
     responses(
         (status = 200, description = "The events.", content_type = "text/event-stream", body = RunEventMessage),
