@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the server and the runner images. Safe to run again: what has not changed is not built again.
+# Builds the server and the runner images. Safe to run again: unchanged parts are not built again.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -33,9 +33,10 @@ runner_names() {
 }
 
 need_docker() {
-  command -v docker >/dev/null || die "no docker command; install Docker (on Debian or Ubuntu: apt-get install docker.io) and run this again."
+  command -v docker >/dev/null ||
+    die "no docker command; install Docker (on Debian or Ubuntu: apt-get install docker.io) and run this again."
   docker version >/dev/null 2>&1 ||
-    die "cannot reach a Docker engine; start it (systemctl start docker), check that you may use it, or set DOCKER_HOST."
+    die "cannot reach a Docker engine; start it (systemctl start docker), check your rights, or set DOCKER_HOST."
 }
 
 # An image that was imported here under the public name has no digest of a registry, and no certificates in it either.
@@ -69,7 +70,7 @@ proxy_arguments() {
   return 0
 }
 
-# $1: image, then the arguments of docker build. Quiet when all is well.
+# $1: image, then the arguments of docker build. Prints nothing on success.
 build_image() {
   local image=$1 log
   shift
@@ -93,8 +94,8 @@ place_init() {
   mv "$1/.new" "$1/sandbox-init"
 }
 
-# The static process 1 of the runners: by cargo where it is installed, else in a container. A container's files cannot be
-# shared with the build of another image, so it lies in runners/init, where the runners' builds see it.
+# The static process 1 of the runners: by cargo where it is installed, else in a container. A container's files cannot
+# be shared with the build of another image, so it lies in runners/init, where the runners' builds see it.
 build_init() {
   local target binary container
   if command -v cargo >/dev/null; then
@@ -111,7 +112,8 @@ build_init() {
     build_image sandbox-init -f init/Dockerfile .
     container=$(docker create sandbox-init /sandbox-init) || die "there is no container to take sandbox-init from."
     mkdir -p dist
-    docker cp "$container:/sandbox-init" dist/.init >/dev/null || die "sandbox-init could not be taken out of its image."
+    docker cp "$container:/sandbox-init" dist/.init >/dev/null ||
+      die "sandbox-init could not be taken out of its image."
     docker rm "$container" >/dev/null
     place_init dist < dist/.init
     rm -f dist/.init
@@ -140,7 +142,8 @@ build_binary() {
   local target
   target=$(rustc -vV | sed -n 's/^host: //p')
   say "building the server's binary"
-  RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --bin mcp-sandbox-server --target "$target" ||
+  RUSTFLAGS='-C target-feature=+crt-static' \
+    cargo build --release --locked --bin mcp-sandbox-server --target "$target" ||
     die "cargo could not build the server; its messages are above."
   local made=${CARGO_TARGET_DIR:-target}/$target/release/mcp-sandbox-server
   mkdir -p dist

@@ -26,11 +26,11 @@ where there is none, starts the server, and runs one program. What is already do
   --help       this text
 
 Packages are installed with apt-get, which takes root or sudo. The server is started with Docker Compose, and as a
-plain process (log in $LOG_FILE) where Compose is not to be had.
+plain process (log in $LOG_FILE) where Compose is not available.
 TEXT
 }
 
-# --- what is there already -------------------------------------------------------------------------------------------
+# --- the present state ----------------------------------------------------------------------------------------------
 
 compose() {
   if docker compose version >/dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi
@@ -53,7 +53,7 @@ own_container_runs() {
 }
 
 own_process_runs() {
-  # A new build leaves it running from a file that has no name any more; the link then ends in "(deleted)".
+  # A new build leaves it running from a file that was unlinked; the link then ends in "(deleted)".
   [ -r "$PID_FILE" ] && [[ $(readlink "/proc/$(cat "$PID_FILE")/exe" 2>/dev/null) == "$PWD/dist/mcp-sandbox-server"* ]]
 }
 
@@ -85,14 +85,15 @@ install_tools() {
   install_packages "${missing[@]}"
 }
 
-# A compiler is wanted only by cargo; without cargo the image's build stage compiles.
+# Only cargo needs a compiler; without cargo the image's build stage compiles.
 check_builder() {
   if has cargo; then
     has cc || install_packages gcc libc6-dev
   elif [ -x dist/mcp-sandbox-server ]; then
     say "taking the server's binary from dist/"
-  elif ! docker image inspect "$RUST_IMAGE" >/dev/null 2>&1 && ! timeout 300 docker pull -q "$RUST_IMAGE" >/dev/null 2>&1; then
-    die "there is no cargo here and the image $RUST_IMAGE cannot be pulled; install Rust 1.95 or newer and run this again."
+  elif ! docker image inspect "$RUST_IMAGE" >/dev/null 2>&1 &&
+    ! timeout 300 docker pull -q "$RUST_IMAGE" >/dev/null 2>&1; then
+    die "cargo is not installed and $RUST_IMAGE cannot be pulled; install Rust 1.95 or newer and run this again."
   fi
 }
 RUST_IMAGE=rust:1.95-slim-bookworm
@@ -112,7 +113,7 @@ install_compose() {
 
 random_hex() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }
 
-# $1: port. Never touches a .env that is there.
+# $1: port. Never changes an existing .env.
 write_env() {
   if [ -e .env ]; then
     [ -r .env ] || die ".env cannot be read by $(id -un); run this as its owner, or as root."
@@ -121,7 +122,8 @@ write_env() {
   local fresh
   fresh=$(umask 077 && mktemp .env.XXXXXX)
   {
-    sed -e "s/^MCP_API_TOKEN=\$/MCP_API_TOKEN=$(random_hex)/" -e "s/^FILE_SECRET=\$/FILE_SECRET=$(random_hex)/" .env.example
+    sed -e "s/^MCP_API_TOKEN=\$/MCP_API_TOKEN=$(random_hex)/" \
+      -e "s/^FILE_SECRET=\$/FILE_SECRET=$(random_hex)/" .env.example
     cat <<TEXT
 
 # Where clients reach this server. Another host name or port goes here.
@@ -130,7 +132,8 @@ PUBLIC_BASE_URL=http://localhost:$1
 # Read by docker-compose.yml only: where the port is published. 0.0.0.0:$1 is every interface.
 MCP_PUBLISH=127.0.0.1:$1
 TEXT
-    [ -z "${SANDBOX_ROOT:-}" ] || printf '\n# As it was when quickstart.sh wrote this file.\nSANDBOX_ROOT=%s\n' "$SANDBOX_ROOT"
+    [ -z "${SANDBOX_ROOT:-}" ] ||
+      printf '\n# As it was when quickstart.sh wrote this file.\nSANDBOX_ROOT=%s\n' "$SANDBOX_ROOT"
   } >"$fresh"
   # A link fails where a file is, so that of two at once only one writes.
   ln "$fresh" .env 2>/dev/null || { rm -f "$fresh"; die ".env appeared meanwhile; run this again."; }
@@ -138,7 +141,7 @@ TEXT
   say "wrote .env with fresh secrets"
 }
 
-# Prints the port to serve on. $1: the one asked for, or nothing.
+# Prints the port to serve on. $1: the requested port, or nothing.
 choose_port() {
   local asked=$1 own port
   own=$(own_port)
@@ -173,7 +176,8 @@ start_container() {
   say "starting the server with Docker Compose"
   local log
   log=$(mktemp)
-  if ! MCP_PUBLISH=$(publish_at "$1") PUBLIC_BASE_URL=$(base_url_at "$1") compose up -d --no-build sandbox >"$log" 2>&1; then
+  if ! MCP_PUBLISH=$(publish_at "$1") PUBLIC_BASE_URL=$(base_url_at "$1") \
+    compose up -d --no-build sandbox >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     rm -f "$log"
     die "Docker Compose could not start the server; its last lines are above."
@@ -181,28 +185,29 @@ start_container() {
   rm -f "$log"
 }
 
-# What .env says, with another port where this run has another.
+# The value of .env, with the port of this run.
 publish_at() {
-  local said
-  said=$(setting MCP_PUBLISH "127.0.0.1:$1")
-  case $said in
-    *:*) printf '%s:%s\n' "${said%:*}" "$1" ;;
+  local configured
+  configured=$(setting MCP_PUBLISH "127.0.0.1:$1")
+  case $configured in
+    *:*) printf '%s:%s\n' "${configured%:*}" "$1" ;;
     *) printf '%s\n' "$1" ;;
   esac
 }
 
 base_url_at() {
-  local said port_said
-  said=$(setting PUBLIC_BASE_URL "http://localhost:$1")
-  said=${said%/}
-  port_said=$(setting MCP_PUBLISH "127.0.0.1:$1" | sed 's/.*://')
-  printf '%s\n' "${said/%:$port_said/:$1}"
+  local configured configured_port
+  configured=$(setting PUBLIC_BASE_URL "http://localhost:$1")
+  configured=${configured%/}
+  configured_port=$(setting MCP_PUBLISH "127.0.0.1:$1" | sed 's/.*://')
+  printf '%s\n' "${configured/%:$configured_port/:$1}"
 }
 
 # $1: port
 start_process() {
-  say "Docker Compose is not to be had, so the server is started as a process"
-  [ -x dist/mcp-sandbox-server ] || die "there is no dist/mcp-sandbox-server to start; install Docker Compose, or Rust, and run this again."
+  say "Docker Compose is not available, so the server is started as a process"
+  [ -x dist/mcp-sandbox-server ] ||
+    die "there is no dist/mcp-sandbox-server to start; install Docker Compose, or Rust, and run this again."
   mkdir -p "$RUN_DIR"
   ! own_process_runs || stop_process
   # Only root gives files away, so another user's programs run as that user.
@@ -284,7 +289,7 @@ print(open("squares.csv").read())'
 
 # $1: port
 farewell() {
-  local url
+  local url token="\$(sed -n 's/^MCP_API_TOKEN=//p' '$PWD/.env')"
   url=$(base_url_at "$1")
   cat <<TEXT
 
@@ -296,7 +301,7 @@ The server is ready.
 
 Claude Code, from any folder:
 
-  claude mcp add --transport http sandbox $url/mcp --header "Authorization: Bearer \$(sed -n 's/^MCP_API_TOKEN=//p' '$PWD/.env')"
+  claude mcp add --transport http sandbox $url/mcp --header "Authorization: Bearer $token"
 
 Other clients: README.md
 TEXT

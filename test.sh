@@ -12,7 +12,7 @@ export PROGRAM=test
 readonly TOOLS=$PWD/target/test-tools
 readonly MCP1=1.30.0 MCP2=2.3.0 NODE=22 INSPECTOR=2.12.0
 readonly SCHEMATHESIS=4.32.5 ULTRA_PISTON=1.0.1 CONFORMANCE=0.2.0-alpha.12 NEXTEST=0.9.143
-# The status of a step that could not try anything.
+# The status of a step that was skipped.
 readonly SKIPPED=77
 
 usage() {
@@ -110,11 +110,12 @@ node_client() {
   local have
   have=$("$TOOLS/npm/node_modules/.bin/node" --version 2>/dev/null || true)
   [[ $have != v$NODE.* ]] || [ ! -x "$TOOLS/npm/node_modules/.bin/mcp-inspector" ] ||
-    ! grep -q "\"version\": \"$CONFORMANCE\"" "$TOOLS/npm/node_modules/@modelcontextprotocol/conformance/package.json" 2>/dev/null ||
+    ! grep -q "\"version\": \"$CONFORMANCE\"" \
+      "$TOOLS/npm/node_modules/@modelcontextprotocol/conformance/package.json" 2>/dev/null ||
     return 0
   mkdir -p "$TOOLS/npm"
-  npm install --silent --no-audit --no-fund --prefix "$TOOLS/npm" "node@$NODE" "@modelcontextprotocol/inspector@$INSPECTOR" \
-    "@modelcontextprotocol/conformance@$CONFORMANCE"
+  npm install --silent --no-audit --no-fund --prefix "$TOOLS/npm" "node@$NODE" \
+    "@modelcontextprotocol/inspector@$INSPECTOR" "@modelcontextprotocol/conformance@$CONFORMANCE"
 }
 
 make_clients() {
@@ -124,10 +125,16 @@ make_clients() {
 }
 
 check_scripts() {
-  has shellcheck || { say "shellcheck is not installed, so no script was checked (apt-get install shellcheck)."; return $SKIPPED; }
+  has shellcheck || {
+    say "shellcheck is not installed, so no script was checked (apt-get install shellcheck)."
+    return "$SKIPPED"
+  }
   local scripts
   # awkward/ and hostile/ hold programs of users, which are meant to be odd.
-  mapfile -t scripts < <(git ls-files '*.sh' .ci/run ':!tests/runners/awkward' ':!tests/hostile'; grep -lE '^#!.*\b(ba|da)?sh\b' runners/*/run runners/*/start 2>/dev/null || true)
+  mapfile -t scripts < <(
+    git ls-files '*.sh' .ci/run ':!tests/runners/awkward' ':!tests/hostile'
+    grep -lE '^#!.*\b(ba|da)?sh\b' runners/*/run runners/*/start 2>/dev/null || true
+  )
   shellcheck -x "${scripts[@]}"
 }
 
@@ -156,7 +163,7 @@ main() {
     step "scripts" check_scripts
     step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
     need "test runner" install_nextest
-    # A test that reaches for an engine fails here: no engine answers at this address.
+    # A test that needs an engine fails here: no engine answers at this address.
     step "tests without an engine" without_engine run_tests quick
     finish
   fi

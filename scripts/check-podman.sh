@@ -4,7 +4,7 @@
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# The status of a check that could not try anything.
+# The status of a skipped check.
 readonly SKIPPED=77
 BASE=$(./build.sh base)
 readonly BASE
@@ -63,7 +63,8 @@ choose_runtime() {
     command -v "$name" >/dev/null || continue
     RUNTIME=$name
     (ulimit -Hu 1048576) 2>/dev/null || RUNTIME=$(tamed "$name")
-    if why=$("${PODMAN[@]}" --runtime "$RUNTIME" run --rm --network none --ulimit nofile=512:512 "$BASE" true 2>&1); then
+    if why=$("${PODMAN[@]}" --runtime "$RUNTIME" \
+      run --rm --network none --ulimit nofile=512:512 "$BASE" true 2>&1); then
       return
     fi
   done

@@ -61,7 +61,10 @@ faults() {
   want=$(section "$case" status || echo 0)
   [ "$want" = "$(cat "$out/status")" ] || echo "  status $(cat "$out/status") instead of $want"
   if section "$case" stdout > "$out/want"; then
-    cmp -s "$out/want" "$out/stdout" || { echo "  standard output (< wanted, > was):"; diff -a "$out/want" "$out/stdout" | head -n 15 || true; }
+    cmp -s "$out/want" "$out/stdout" || {
+      echo "  standard output (< wanted, > was):"
+      diff -a "$out/want" "$out/stdout" | head -n 15 || true
+    }
   fi
   if section "$case" stderr > "$out/want"; then
     [ -s "$out/want" ] || [ ! -s "$out/stderr" ] || echo "  standard error is not empty"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs a command of this repository on a machine that has nothing yet: a fresh Debian root file system with a copy of the
-# repository, a process tree, a home and a Docker engine of its own. What an earlier command installed, built or cached
-# on this machine is out of its sight, so a step that no script provides fails here as it does for a new user.
+# Runs a command of this repository on a machine that has nothing yet: a fresh Debian root file system with a copy of
+# the repository, a process tree, a home and a Docker engine of its own. What an earlier command installed, built or
+# cached on this machine is not visible there, so a step that no script provides fails as it does for a new user.
 #
 # Shared with this machine are its kernel, its network, its certificate authorities and the Rust toolchain, which README
 # asks for.

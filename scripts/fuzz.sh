@@ -14,10 +14,10 @@ readonly WORDS=$PWD/scripts/words.dict
 usage() {
   cat <<TEXT
 Usage: scripts/fuzz.sh [seconds] [word...]
-Runs every target, or those that have one of the words in their names (git grep 'fn fuzz_'), each for so many seconds (default $SECONDS_EACH_USUAL).
-What was found before is kept under target/fuzz/corpus/ and is where the next run begins. An input that breaks a promise is
-put beside the source, under __fuzz__/, from where 'cargo test fuzz_' uses it too until the fault is fixed.
-Needs a C++ compiler. The first time it builds all crates anew, which takes minutes.
+Runs every target, or those whose names contain one of the words (git grep 'fn fuzz_'), each for this number of
+seconds (default $SECONDS_EACH_USUAL). Inputs found earlier are kept under target/fuzz/corpus/; the next run begins
+with them. An input that fails is stored beside the source, under __fuzz__/, where 'cargo test fuzz_' uses it too until
+the fault is fixed. Needs a C++ compiler. The first run builds all crates, which takes minutes.
 TEXT
 }
 
@@ -26,12 +26,14 @@ die() { printf 'fuzz: %s\n' "$*" >&2; exit 2; }
 # $@: arguments of cargo test. Prints the path of the test program.
 build() {
   # A condition with several parts stays several branches, so that each part counts as new code.
-  local flags=(--cfg fuzzing --cfg fuzzing_libfuzzer -Cpasses=sancov-module -Cllvm-args=-simplifycfg-branch-fold-threshold=0) each
+  local flags=(--cfg fuzzing --cfg fuzzing_libfuzzer -Cpasses=sancov-module) each
+  flags+=(-Cllvm-args=-simplifycfg-branch-fold-threshold=0)
   for each in inline-8bit-counters level=4 pc-table trace-compares stack-depth; do
     flags+=("-Cllvm-args=-sanitizer-coverage-$each")
   done
   # With a target named, build scripts and macros are not instrumented.
-  RUSTFLAGS="${flags[*]}" BOLERO_FUZZER=libfuzzer cargo test --locked --profile fuzz --target "$HOST" --target-dir target/fuzz \
+  RUSTFLAGS="${flags[*]}" BOLERO_FUZZER=libfuzzer \
+    cargo test --locked --profile fuzz --target "$HOST" --target-dir target/fuzz \
     --no-run --message-format json-render-diagnostics "$@" |
     jq -r 'select(.reason == "compiler-artifact" and .profile.test) | .executable | strings'
 }
@@ -47,8 +49,9 @@ run() {
   local program=$1 name=$2 folder=$3 seconds=$4 log kept=$KEPT/$2
   log=$kept.log
   mkdir -p "$kept" "$folder/crashes"
+  local arguments="$kept $folder/crashes -artifact_prefix=$folder/crashes/ -dict=$WORDS"
   if BOLERO_LIBTEST_HARNESS=1 BOLERO_TEST_NAME=$name \
-    BOLERO_LIBFUZZER_ARGS="$kept $folder/crashes -artifact_prefix=$folder/crashes/ -dict=$WORDS -timeout=10 -max_total_time=$seconds" \
+    BOLERO_LIBFUZZER_ARGS="$arguments -timeout=10 -max_total_time=$seconds" \
     "$program" "$name" --exact --nocapture --quiet --test-threads 1 >"$log" 2>&1; then
     printf '%-60s %s\n' "$name" "$(sed -n 's/^Done \(.*\)/\1/p' "$log"), $(find "$kept" -type f | wc -l) inputs kept"
     find "$folder" -depth -type d -empty -delete
@@ -70,7 +73,7 @@ main() {
     shift
   done
   command -v c++ >/dev/null || die "the engine is C++; install a compiler (apt-get install g++) and run this again."
-  command -v jq >/dev/null || die "this reads what cargo says with jq; install it (apt-get install jq) and run this again."
+  command -v jq >/dev/null || die "jq is not installed; install it (apt-get install jq) and run this again."
   HOST=$(rustc -vV | sed -n 's/^host: //p')
   local programs=()
   mapfile -t programs < <(build --lib && build -p sandbox-init --bin sandbox-init)

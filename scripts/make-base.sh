@@ -28,7 +28,8 @@ install_tools() {
   command -v mmdebstrap >/dev/null || missing+=(mmdebstrap)
   [ -r "$KEYRING" ] || missing+=(debian-archive-keyring)
   [ ${#missing[@]} -eq 0 ] && return
-  command -v apt-get >/dev/null || die "needs ${missing[*]}; install them, or set BASE to an image you have and run build.sh."
+  command -v apt-get >/dev/null ||
+    die "needs ${missing[*]}; install them, or set BASE to an image you have and run build.sh."
   echo "make-base: installing ${missing[*]}" >&2
   apt-get update -qq >&2 || die "apt-get update failed; check this machine's package sources."
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
@@ -46,7 +47,8 @@ main() {
       die "needs root to make a root file system; run it as root, or set BASE to an image you have."
     exec sudo env ${MIRROR:+"MIRROR=$MIRROR"} ${DOCKER_HOST:+"DOCKER_HOST=$DOCKER_HOST"} "$SELF"
   fi
-  docker version >/dev/null 2>&1 || die "cannot reach a Docker engine; start it, or set DOCKER_HOST, and run this again."
+  docker version >/dev/null 2>&1 ||
+    die "cannot reach a Docker engine; start it, or set DOCKER_HOST, and run this again."
   install_tools
 
   # Global, not local: the trap outlives this function.
@@ -64,7 +66,8 @@ main() {
   add_host_authorities "$work/root" || die "could not add the host's certificate authorities."
   rm -rf "$work/root/var/lib/apt/lists/"* "$work/root/var/cache/apt/"*.bin
   tar -C "$work/root" --numeric-owner --one-file-system -c . |
-    docker import -c 'CMD ["bash"]' -c 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' - "$IMAGE" >/dev/null
+    docker import -c 'CMD ["bash"]' \
+      -c 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' - "$IMAGE" >/dev/null
   echo "make-base: $IMAGE is ready" >&2
 }
 

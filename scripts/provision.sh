@@ -16,10 +16,12 @@ install_packages() {
     package_is_here "$wanted" || missing+=("$wanted")
   done
   [ ${#missing[@]} -gt 0 ] || return 0
-  has apt-get || die "this needs ${missing[*]}, which only Debian and Ubuntu get installed here; install them and run this again."
+  has apt-get ||
+    die "this needs ${missing[*]}, installed automatically only on Debian and Ubuntu; install them and run this again."
   may_be_root || die "this needs ${missing[*]}; run 'apt-get install ${missing[*]}' as root, or run this again as root."
   if [ -z "$updated" ]; then
-    as_root apt-get -o Acquire::Retries=3 update -qq >&2 || die "apt-get update failed; check this machine's package sources."
+    as_root apt-get -o Acquire::Retries=3 update -qq >&2 ||
+      die "apt-get update failed; check this machine's package sources."
     APT_UPDATED=yes
   fi
   local names=()
@@ -64,9 +66,10 @@ engine_answers() { has docker && timeout 10 docker version --format '{{.Server.V
 # member of the engine's group, if that is needed.
 ensure_engine() {
   engine_answers && return
-  [ -z "${DOCKER_HOST:-}" ] || die "no Docker engine answers at DOCKER_HOST=$DOCKER_HOST; correct or unset it and run this again."
+  [ -z "${DOCKER_HOST:-}" ] ||
+    die "no Docker engine answers at DOCKER_HOST=$DOCKER_HOST; correct or unset it and run this again."
   if [ -S /var/run/docker.sock ] && [ ! -w /var/run/docker.sock ] && ! is_root; then
-    die "you may not use this machine's Docker engine; run 'sudo usermod -aG docker $(id -un)', log in again and run this again."
+    die "you may not use this Docker engine; run 'sudo usermod -aG docker $(id -un)', log in again and run this again."
   fi
   if ! has dockerd; then
     say "there is no Docker engine on this machine"
@@ -110,7 +113,8 @@ engine_process_runs() {
 mount_cgroups() {
   ! mountpoint -q /sys/fs/cgroup || return 0
   install_packages cgroupfs-mount
-  as_root cgroupfs-mount || die "could not mount the control groups that the Docker engine needs; mount /sys/fs/cgroup and run this again."
+  as_root cgroupfs-mount ||
+    die "could not mount the control groups that the Docker engine needs; mount /sys/fs/cgroup and run this again."
 }
 
 # $1: seconds. Succeeds on an answer, or on a socket that only root may use.

@@ -27,7 +27,7 @@ pub use self::{
     value::{BaseUrl, BindAddr, Secret},
 };
 use self::{
-    section::section,
+    section::{section, sections},
     value::{parsed, shown},
 };
 use crate::domain::limits::Limits;
@@ -305,56 +305,25 @@ section! {
     }
 }
 
-/// Every setting.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    #[serde(rename = "mcp_api_token", deserialize_with = "parsed", serialize_with = "shown")]
-    pub api_token: Secret,
-    #[serde(deserialize_with = "parsed", serialize_with = "shown")]
-    file_secret: Secret,
-    #[serde(rename = "sandbox_root", deserialize_with = "parsed")]
-    pub root: PathBuf,
-    #[serde(deserialize_with = "parsed", serialize_with = "shown")]
-    pub public_base_url: BaseUrl,
-    #[serde(rename = "mcp_http_addr", deserialize_with = "parsed", serialize_with = "shown")]
-    pub http_addr: BindAddr,
-    pub docker_host: Option<String>,
-    #[serde(deserialize_with = "parsed", skip_serializing)]
-    tunnel_token: Secret,
-    pub server: Server,
-    pub limits: RunLimits,
-    pub engine: Engine,
-    pub admission: Admission,
-    pub standby: Standby,
-    pub runs: Runs,
-    pub files: Files,
-    pub quota: Quota,
-    pub metrics: Metrics,
-    pub audit: Audit,
-    pub traces: Traces,
-    pub log: Log,
+sections! {
+    server: Server,
+    limits: RunLimits,
+    engine: Engine,
+    admission: Admission,
+    standby: Standby,
+    runs: Runs,
+    files: Files,
+    quota: Quota,
+    metrics: Metrics,
+    audit: Audit,
+    traces: Traces,
+    log: Log,
 }
 
 impl Config {
     /// The secrets of links: the first signs, all verify.
     pub fn file_secrets(&self) -> impl Iterator<Item = SecretString> {
         self.file_secret.expose().expose_secret().split(',').map(|text| text.trim().into())
-    }
-
-    fn check_ranges(&self) -> Result<(), ConfigError> {
-        self.server.check_ranges()?;
-        self.limits.check_ranges()?;
-        self.engine.check_ranges()?;
-        self.admission.check_ranges()?;
-        self.standby.check_ranges()?;
-        self.runs.check_ranges()?;
-        self.files.check_ranges()?;
-        self.quota.check_ranges()?;
-        self.metrics.check_ranges()?;
-        self.audit.check_ranges()?;
-        self.traces.check_ranges()?;
-        self.log.check_ranges()
     }
 }
 
@@ -379,23 +348,4 @@ impl RunLimits {
             tmp_bytes: self.tmp_bytes,
         }
     }
-}
-
-/// Every setting, in the order of documents.
-pub fn settings() -> impl Iterator<Item = Setting> {
-    let sections = [
-        Server::SETTINGS,
-        RunLimits::SETTINGS,
-        Engine::SETTINGS,
-        Admission::SETTINGS,
-        Standby::SETTINGS,
-        Runs::SETTINGS,
-        Files::SETTINGS,
-        Quota::SETTINGS,
-        Metrics::SETTINGS,
-        Audit::SETTINGS,
-        Traces::SETTINGS,
-        Log::SETTINGS,
-    ];
-    NAMED.into_iter().chain(sections.into_iter().flatten().copied())
 }

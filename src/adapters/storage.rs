@@ -1,14 +1,14 @@
 //! Conversations as folders of this machine: the only code that opens, lists, writes and deletes them.
 //!
-//! Programs own what is in a conversation's `files` folder and may change it at any moment, so nothing here follows a
-//! name twice: every file is reached from a directory handle by `openat2`, beneath it, through no link and no mount,
-//! and what was opened is what was checked. Nothing here blocks on what a program planted (pipes, sockets, devices),
-//! and no tree is deep or wide enough to use up memory or descriptors.
+//! Programs own what is in a conversation's `files` folder and may change it at any moment, so no name is resolved
+//! twice: every file is opened from a directory handle by `openat2`, beneath it, through no link and no mount, and
+//! checks apply to the opened file. No call blocks on a pipe, socket or device, and memory and descriptors are bounded
+//! for trees of any depth or width.
 //!
 //! ```text
 //! {root}/.instance          which server this is; locked while it runs
-//! {root}/.incoming/         files being written, moved into place when whole; emptied at start
-//! {root}/.trash/            folders being deleted, moved here first
+//! {root}/.incoming/         files being written, moved into place when complete; emptied at start
+//! {root}/.trash/            folders being deleted, which are moved here first
 //! {root}/.nameless/         folders of sandboxes that belong to no conversation yet, a folder for each server
 //! {root}/{id}/              a conversation; 0700, ours, so that no other user reaches what is below
 //! {root}/@{owner}/{id}/     a conversation of an owner other than `default`
@@ -16,7 +16,7 @@
 //! {root}/{id}/files/        `/data` of its programs; theirs. Or a link to it, on a disk of its own (`own_disk`)
 //! ```
 //!
-//! `background` is the one thread; it ends with the last handle on the storage.
+//! `background` is the only thread; it ends with the last handle of the storage.
 
 mod background;
 mod command;
@@ -81,14 +81,14 @@ struct Folder {
     background: Background,
 }
 
-/// How files we make become the program's.
+/// How created files become accessible to programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Handover {
-    /// We are root: they are given to the owner.
+    /// The server is root: files are given to the owner.
     Chown(Owner),
-    /// We are the owner.
+    /// The server runs as the owner.
     Same,
-    /// We are another user: they are open to all, inside a folder that is closed to all.
+    /// The server is another user: files are open to all, inside a folder that is closed to others.
     Open,
 }
 
@@ -243,8 +243,8 @@ impl Folder {
             rustix::fs::futimens(&marker, &Timestamps { last_access: now, last_modification: now })?;
             rustix::fs::statx(&marker, "", AtFlags::EMPTY_PATH, StatxFlags::CTIME)
         };
-        // A time that was read is followed by an exact one (multigrain timestamps, Linux 6.13), so the second touch lies
-        // after everything that happened before the call, even within one tick.
+        // A time that was read is followed by an exact one (multigrain timestamps, Linux 6.13), so the second touch
+        // lies after everything that happened before the call, even within one tick.
         touch()?;
         Ok(mark(touch()?.stx_ctime))
     }

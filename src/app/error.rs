@@ -20,7 +20,7 @@ pub enum StartError {
     #[error(transparent)]
     Runtime(ConnectError),
     /// The engine answers, and refuses a call that the start needs.
-    #[error("the container engine does not do what is needed: `mcp-sandbox-server doctor` says more")]
+    #[error("the container engine lacks a required feature: run `mcp-sandbox-server doctor` for details")]
     Engine(#[from] EngineError),
     #[error("SANDBOX_AUDIT__FILE {path} cannot be appended to: make its folder, owned by the server's user")]
     Audit {

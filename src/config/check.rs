@@ -34,8 +34,8 @@ impl Config {
         for secret in self.file_secrets() {
             check_secret("FILE_SECRET", secret.expose_secret())?;
             ensure(secret.expose_secret() != api_token, || {
-                "FILE_SECRET is the same text as MCP_API_TOKEN: make another with `openssl rand -hex 32`, so that one can \
-                 be changed without the other."
+                "FILE_SECRET is the same text as MCP_API_TOKEN: make another with `openssl rand -hex 32`, so that one \
+                 can be changed without the other."
                     .to_owned()
             })?;
         }

@@ -136,7 +136,8 @@ fn read(named: Option<&Path>, default: &str) -> Result<Option<(String, String)>,
 fn unknown(name: &str, place: &str) -> String {
     let shown: String = name.chars().take(80).collect();
     format!(
-        "`{}` in {place} is not a setting: correct or remove it; `mcp-sandbox-server config print` lists every setting.",
+        "`{}` in {place} is not a setting: correct or remove it; \
+         `mcp-sandbox-server config print` lists every setting.",
         shown.escape_debug()
     )
 }

@@ -31,8 +31,9 @@ fn defaults_are_those_of_the_contract() {
 fn later_sources_win() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("a.toml");
-    std::fs::write(&file, "SANDBOX_ROOT = \"/srv/a\"\nSANDBOX_LIMITS__CPU_MILLIS = 900\n[limits]\nwall_ms = 1000\nmemory_bytes = 33554432\n")
-        .expect("written");
+    let toml = "SANDBOX_ROOT = \"/srv/a\"\nSANDBOX_LIMITS__CPU_MILLIS = 900\n\
+                [limits]\nwall_ms = 1000\nmemory_bytes = 33554432\n";
+    std::fs::write(&file, toml).expect("written");
     let env_file = folder.path().join("env");
     std::fs::write(&env_file, "SANDBOX_LIMITS__WALL_MS=2000\nUNRELATED=1\nSANDBOX_FILES__LISTED_MAX=7\n")
         .expect("written");

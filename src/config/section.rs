@@ -44,4 +44,42 @@ macro_rules! section {
     };
 }
 
-pub(crate) use section;
+/// Makes [`super::Config`] of the names that stand alone and the sections, and what goes through all sections.
+macro_rules! sections {
+    ($($field:ident: $type:ident,)+) => {
+        /// Every setting.
+        #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Config {
+            #[serde(rename = "mcp_api_token", deserialize_with = "parsed", serialize_with = "shown")]
+            pub api_token: Secret,
+            #[serde(deserialize_with = "parsed", serialize_with = "shown")]
+            file_secret: Secret,
+            #[serde(rename = "sandbox_root", deserialize_with = "parsed")]
+            pub root: PathBuf,
+            #[serde(deserialize_with = "parsed", serialize_with = "shown")]
+            pub public_base_url: BaseUrl,
+            #[serde(rename = "mcp_http_addr", deserialize_with = "parsed", serialize_with = "shown")]
+            pub http_addr: BindAddr,
+            pub docker_host: Option<String>,
+            #[serde(deserialize_with = "parsed", skip_serializing)]
+            tunnel_token: Secret,
+            $(pub $field: $type,)+
+        }
+
+        impl Config {
+            fn check_ranges(&self) -> Result<(), ConfigError> {
+                $(self.$field.check_ranges()?;)+
+                Ok(())
+            }
+        }
+
+        /// Every setting, in the order of documents.
+        pub fn settings() -> impl Iterator<Item = Setting> {
+            let sections = [$($type::SETTINGS,)+];
+            NAMED.into_iter().chain(sections.into_iter().flatten().copied())
+        }
+    };
+}
+
+pub(crate) use {section, sections};

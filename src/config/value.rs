@@ -1,60 +1,40 @@
 //! Kinds of values: secrets, the public address, the address to listen on. Each is parsed from text and shown as text.
 
-use std::{fmt, marker::PhantomData, str::FromStr};
+use std::{fmt, str::FromStr};
 
 use secrecy::{ExposeSecret, SecretString};
-use serde::{Deserializer, Serializer, de};
+use serde::{Deserialize as _, Deserializer, Serializer, de};
+use serde_json::Value;
 
 use super::ConfigError;
 
 /// The shortest secret, in characters.
 const SECRET_CHARS_MIN: usize = 16;
 
-/// Texts that stay in place when an example is copied.
+/// Texts that remain when an example is copied.
 const PLACEHOLDERS: [&str; 9] =
     ["changeme", "change-me", "change_me", "example", "placeholder", "your-token", "your_token", "<", "replace"];
 
 /// Deserializes a value from its text, whatever type the source gave it. No error repeats the text: it may be a secret.
 pub(super) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(deserializer: D) -> Result<T, D::Error> {
-    struct Text<T>(PhantomData<T>);
-
-    impl<T: FromStr<Err: fmt::Display>> de::Visitor<'_> for Text<T> {
-        type Value = T;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a text, a number or a flag")
-        }
-
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-            text.trim().parse().map_err(E::custom)
-        }
-
-        fn visit_bool<E: de::Error>(self, value: bool) -> Result<T, E> {
-            self.visit_str(&value.to_string())
-        }
-
-        fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
-            self.visit_str(&value.to_string())
-        }
-
-        fn visit_u64<E: de::Error>(self, value: u64) -> Result<T, E> {
-            self.visit_str(&value.to_string())
-        }
-
-        fn visit_f64<E: de::Error>(self, value: f64) -> Result<T, E> {
-            self.visit_str(&value.to_string())
-        }
-    }
-
-    deserializer.deserialize_any(Text(PhantomData))
+    let text = match Value::deserialize(deserializer)? {
+        Value::String(text) => text,
+        Value::Bool(flag) => flag.to_string(),
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(fraction) => fraction.to_string(),
+            None => number.to_string(),
+        },
+        _ => return Err(de::Error::custom("expected a text, a number or a flag")),
+    };
+    text.trim().parse().map_err(de::Error::custom)
 }
 
-/// The other way.
+/// Serializes a value as its text.
 pub(super) fn shown<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }
 
-/// A text that no log line, error or print shows. Empty where it is not set.
+/// A text that no log line, error or print shows. Empty when it is not set.
 #[derive(Clone, Default)]
 pub struct Secret(SecretString);
 

@@ -269,7 +269,7 @@ async fn an_engine_that_hangs_or_is_not_there_is_told_in_time() {
     let silent = folder.path().join("silent.sock");
     let listener = UnixListener::bind(&silent).expect("a socket");
     let mut options = DockerOptions::new(folder.path());
-    options.time = TimeLimits { ping: Duration::from_millis(50), ..TimeLimits::default() };
+    options.time = TimeLimits { answer: Duration::from_millis(50), ..TimeLimits::default() };
     options.host = Some(format!("unix://{}", silent.display()));
     let hung = DockerEngine::connect(options.clone()).await.expect_err("nobody answers");
     assert!(matches!(&hung, ConnectError::Engine { source: EngineError::Timeout { act: "ping", .. }, .. }), "{hung:?}");

@@ -106,18 +106,10 @@ pub enum Seccomp {
 /// How long each kind of call may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeLimits {
-    /// Ping and version.
-    pub ping: Duration,
-    /// Listing containers or images.
-    pub list: Duration,
-    /// Inspecting one container.
-    pub inspect: Duration,
-    /// Creating a container.
-    pub create: Duration,
-    /// Attaching to it and starting it, each.
+    /// A call that changes nothing, or sends a signal.
+    pub answer: Duration,
+    /// Creating a container, attaching to it and starting it, each.
     pub start: Duration,
-    /// Sending a signal.
-    pub kill: Duration,
     /// Removing a container, including the wait for a concurrent removal.
     pub remove: Duration,
     /// How long to search for a sandbox after the connection broke, before it counts as lost.
@@ -127,13 +119,9 @@ pub struct TimeLimits {
 impl Default for TimeLimits {
     fn default() -> Self {
         Self {
-            // Podman queries the versions of its components each time.
-            ping: Duration::from_secs(5),
-            list: Duration::from_secs(5),
-            inspect: Duration::from_secs(5),
-            create: Duration::from_secs(15),
+            // For its version, Podman queries its components each time.
+            answer: Duration::from_secs(5),
             start: Duration::from_secs(15),
-            kill: Duration::from_secs(5),
             remove: Duration::from_secs(10),
             lost: Duration::from_secs(30),
         }
@@ -200,13 +188,13 @@ impl DockerEngine {
         let docker = Docker::connect_with_host(&host)
             .map_err(|source| ConnectError::Host { host: host.clone(), source: Box::new(source) })?;
         let refused = |source| ConnectError::Engine { host: host.clone(), source };
-        let limit = options.time.ping;
+        let limit = options.time.answer;
         let docker = call::within("ping", limit, docker.negotiate_version()).await.map_err(refused)?;
-        let info = call::within("ping", options.time.inspect, docker.info()).await.map_err(refused)?;
+        let info = call::within("ping", options.time.answer, docker.info()).await.map_err(refused)?;
         options.runtime.check(&info)?;
         let version = call::within("ping", limit, docker.version()).await.map_err(refused)?;
         let root = options.root.clone();
-        let mounts = mounts::HostPaths::find(&docker, options.root, options.host_root, options.time.inspect).await?;
+        let mounts = mounts::HostPaths::find(&docker, options.root, options.host_root, options.time.answer).await?;
         let profile = convert::Profile {
             runtime: None,
             own_seccomp: options.seccomp == Seccomp::Own,
@@ -223,13 +211,13 @@ impl DockerEngine {
 impl Engine for DockerEngine {
     async fn probe(&self) -> Result<Probe, EngineError> {
         let Inner { docker, time, .. } = &*self.0;
-        let version = call::within("probe", time.ping, docker.version()).await?;
-        let info = call::within("probe", time.inspect, docker.info()).await?;
+        let version = call::within("probe", time.answer, docker.version()).await?;
+        let info = call::within("probe", time.answer, docker.info()).await?;
         Ok(about::probe(&version, &info, &docker.client_version(), self.0.runtime.setting(), &self.0.runtime.now()))
     }
 
     async fn candidates(&self) -> Result<Vec<String>, EngineError> {
-        let info = call::within("probe", self.0.time.inspect, self.0.docker.info()).await?;
+        let info = call::within("probe", self.0.time.answer, self.0.docker.info()).await?;
         Ok(self.0.runtime.setting().candidate(&info).into_iter().collect())
     }
 
@@ -242,7 +230,7 @@ impl Engine for DockerEngine {
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
-        images::runners(&self.0.docker, self.0.time.list).await
+        images::runners(&self.0.docker, self.0.time.answer).await
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {
@@ -259,7 +247,7 @@ impl Engine for DockerEngine {
         self.0.forks.look(None);
         let options = KillContainerOptionsBuilder::new().signal("KILL").build();
         let name = id.to_string();
-        match call::within("kill", self.0.time.kill, self.0.docker.kill_container(&name, Some(options))).await {
+        match call::within("kill", self.0.time.answer, self.0.docker.kill_container(&name, Some(options))).await {
             // Not there, or not running any more.
             Err(error) if call::status(&error).is_some_and(|status| matches!(status, 404 | 409)) => Ok(()),
             // Podman answers 500 for one that is not running any more.
@@ -310,7 +298,7 @@ impl Inner {
     async fn containers(&self, label: String) -> Result<Vec<ContainerSummary>, EngineError> {
         let filters = HashMap::from([("label", vec![label])]);
         let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-        let until = Instant::now() + self.time.list;
+        let until = Instant::now() + self.time.answer;
         loop {
             let listed = self.docker.list_containers(Some(options.clone()));
             let listed = call::within("list", until.saturating_duration_since(Instant::now()), listed).await;

@@ -1,11 +1,11 @@
-//! What takes long or happens in a `Drop` is done on one thread, a job after the other.
+//! Slow work, and the work of `Drop`, runs on one thread, one job at a time.
 //!
 //! ```text
 //! Background::start ── one thread; ends when the last handle is dropped
 //! ```
 //!
-//! Emptying a trash folder can take minutes, so it is done in slices: other jobs wait for one slice at most. What is left
-//! when the process ends is deleted after the next start.
+//! Emptying a trash folder can take minutes, so it is done in slices: other jobs wait for one slice at most. The rest
+//! is deleted after the next start when the process ends first.
 
 use std::{
     collections::VecDeque,
@@ -25,7 +25,7 @@ use super::delete::{self, Deleted, Effort};
 enum Job {
     Once(Box<dyn FnOnce() + Send>),
     Empty(Arc<OwnedFd>),
-    /// Answered when nothing is left to do.
+    /// Answered when the queue is empty.
     Drain(Sender<()>),
 }
 
@@ -51,17 +51,17 @@ impl Background {
         Ok(Self { jobs, stop })
     }
 
-    /// Posts something short.
+    /// Posts a short job.
     pub(super) fn post(&self, job: impl FnOnce() + Send + 'static) {
         self.send(Job::Once(Box::new(job)));
     }
 
-    /// Posts that what is in a folder of trash is deleted.
+    /// Posts the deletion of the content of a trash folder.
     pub(super) fn empty(&self, trash: &Arc<OwnedFd>) {
         self.send(Job::Empty(Arc::clone(trash)));
     }
 
-    /// Waits until all that was posted is done. Not to be called on the thread itself.
+    /// Waits until all posted work is done. Must not be called on the thread itself.
     pub(super) fn drain(&self) {
         let (done, all) = channel();
         self.send(Job::Drain(done));
@@ -69,13 +69,13 @@ impl Background {
         let _ = all.recv();
     }
 
-    /// From now on no slice of a trash folder is begun, and the current one ends at its next step.
+    /// Begins no further slice of a trash folder and ends the current one at its next step.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
     }
 
     fn send(&self, job: Job) {
-        // The thread lives as long as this sender does, unless a job panicked; the next start does its work then.
+        // The thread lives as long as this sender, unless a job panicked; then the next start does the work.
         let _ = self.jobs.send(job);
     }
 }

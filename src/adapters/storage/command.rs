@@ -1,4 +1,4 @@
-//! Runs the programs of the system that make, check and mount file systems: without our environment, and not for ever.
+//! Runs the system programs that make, check and mount file systems: with an empty environment and a time limit.
 
 use std::{
     ffi::OsStr,
@@ -16,21 +16,21 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
 };
 
-/// Where these programs are.
+/// Where these programs are found.
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 /// How long a killed program may take to end: one that waits for a broken device does not end at all.
 const KILLED_MAX: Duration = Duration::from_secs(2);
 /// The longest output that is read, in bytes.
 const OUTPUT_BYTES_MAX: u64 = 64 << 10;
 
-/// What a program prints to standard output. One that takes longer than `limit` is killed.
+/// Returns the standard output of a program, which is killed after `limit`.
 pub(super) fn run<'a>(
     program: &str,
     args: impl IntoIterator<Item = &'a OsStr>,
     good: &[i32],
     limit: Duration,
 ) -> io::Result<Vec<u8>> {
-    // Not pipes: a full pipe would stop the program, and its end would have to be waited for as well.
+    // Not pipes: a full pipe would block the program until it is read.
     let (stdout, stderr) = (buffer()?, buffer()?);
     let mut command = Command::new(program);
     command.args(args).env_clear().env("PATH", PATH).env("LC_ALL", "C").process_group(0);

@@ -1,4 +1,4 @@
-//! Which conversations exist, a page at a time: one pass over an owner's folder, keeping no more names than the page holds.
+//! The existing conversations, a page at a time: one pass over an owner's folder, keeping only the names of the page.
 
 use std::collections::BTreeSet;
 
@@ -31,8 +31,8 @@ impl DiskStorage {
         Ok(uses)
     }
 
-    /// When a conversation was last marked. One that never was has the age of its folder, in which no program can make or
-    /// remove anything.
+    /// When a conversation was last marked. One that never was has the age of its folder, in which no program can make
+    /// or remove anything.
     pub(super) fn marked(&self, key: &ConversationKey) -> Option<i64> {
         let name = folder(key);
         self.modified(&format!("{name}/.mark")).or_else(|| self.modified(&name))
@@ -70,7 +70,7 @@ impl DiskStorage {
         Ok(owners)
     }
 
-    /// The ids of an owner's conversations. A name that is no id is a file of ours, or the operator's.
+    /// The ids of an owner's conversations. A name that is no id belongs to this server or the operator.
     fn ids(&self, owner: &Principal) -> Result<impl Iterator<Item = Result<ConversationId, Errno>>, Errno> {
         let entries = match owner_folder(owner) {
             None => Some(Dir::read_from(&self.root)?),

@@ -1,9 +1,9 @@
-//! Deleting: a file at once, a folder by moving it out of the program's reach and taking it apart there.
+//! Deleting: a file at once, a folder by moving it to the trash, out of the program's reach, and deleting it there.
 //!
-//! Taking apart never recurses. What a folder holds is moved up into the folder that is being deleted until that holds
-//! nothing, so a tree of any depth takes a handful of descriptors and no stack.
+//! Deletion never recurses. The content of a subfolder is moved up into the folder that is being deleted, so a tree of
+//! any depth takes a few descriptors and no stack.
 //!
-//! A caller waits for a bounded part of that work. What is left has no name any more and is deleted in the background.
+//! A caller waits for a bounded part of that work. The rest, which has lost its name, is deleted in the background.
 
 use std::{
     ffi::CStr,
@@ -27,11 +27,11 @@ const STEPS_AT_ONCE: u64 = 2000;
 /// Steps in the background that other jobs wait for: a few seconds.
 const STEPS_OF_A_SLICE: u64 = 50_000;
 
-/// How far a deletion has come. Either way nothing has that name any more.
+/// How far a deletion has come. In both cases the name is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Deleted {
     Wholly,
-    /// The rest lies in the trash.
+    /// The rest is in the trash.
     Begun,
 }
 
@@ -66,7 +66,7 @@ impl Folder {
         }
         let trash_name = fresh_name();
         match rustix::fs::renameat(&parent, name, &self.trash, &trash_name) {
-            // To move a folder one must be allowed to write to it.
+            // Moving a folder requires the right to write to it.
             Err(Errno::ACCESS) => {
                 unlock(&open_beneath(&parent, name, OFlags::PATH | OFlags::DIRECTORY)?)?;
                 rustix::fs::renameat(&parent, name, &self.trash, &trash_name)?;
@@ -77,7 +77,7 @@ impl Folder {
     }
 }
 
-/// Takes apart what is in the trash; the last error, after all the others were tried.
+/// Deletes the content of the trash. Returns the last error, after every entry was tried.
 pub(super) fn empty(trash: &OwnedFd, effort: &mut Effort<'_>) -> Result<Deleted, Errno> {
     let mut result = Ok(Deleted::Wholly);
     for entry in Dir::read_from(trash)? {
@@ -95,7 +95,7 @@ pub(super) fn empty(trash: &OwnedFd, effort: &mut Effort<'_>) -> Result<Deleted,
     result
 }
 
-/// Takes a folder in the trash apart as far as a caller waits for it, and posts the rest.
+/// Deletes a folder in the trash for as many steps as a caller waits, and posts the rest.
 pub(super) fn purge_or_post(trash: &Arc<OwnedFd>, name: &str, background: &Background) -> Result<(), Errno> {
     if purge(trash, name.as_bytes(), &mut Effort::at_once())? == Deleted::Begun {
         background.empty(trash);
@@ -103,8 +103,8 @@ pub(super) fn purge_or_post(trash: &Arc<OwnedFd>, name: &str, background: &Backg
     Ok(())
 }
 
-/// Takes a folder (or file) in the trash apart. Also right while a program that was left behind in the folder still adds
-/// to it, and while another process takes the same folder apart.
+/// Deletes a folder (or file) in the trash. Correct also while a surviving program adds to the folder, and while
+/// another process deletes it too.
 fn purge(trash: &OwnedFd, name: &[u8], effort: &mut Effort<'_>) -> Result<Deleted, Errno> {
     match try_purge(trash, name, effort) {
         // Another process removed the last of it.
@@ -142,7 +142,7 @@ fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut Effort<'_>) -> Result<()
     }
 }
 
-/// Removes one thing from the top folder; what it holds and cannot be removed at once goes to the top folder.
+/// Removes one entry of the top folder. A full folder inside it is moved to the top folder.
 fn take_apart(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, effort: &mut Effort<'_>) -> Result<(), Errno> {
     effort.step()?;
     if remove(top, name)? {
@@ -150,7 +150,7 @@ fn take_apart(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, effort: &mut 
     }
     let mut folder = match open_unlocked(top, name.to_bytes()) {
         Ok(folder) => Dir::new(folder)?,
-        // A program put something else there: the next round sees it.
+        // A program replaced it: the next round finds the new entry.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
         Err(errno) => return Err(errno),
     };
@@ -164,11 +164,11 @@ fn take_apart(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, effort: &mut 
             hoist(folder.fd()?, entry.file_name(), top, hoisted)?;
         }
     }
-    // When a program added to it meanwhile it stays for the next round.
+    // When a program added to it meanwhile, it stays for the next round.
     remove(top, name).map(|_| ())
 }
 
-/// Removes a file or an empty folder; `false` for a folder that holds something. What is gone already is removed.
+/// Removes a file or an empty folder; `false` for a folder that is not empty. A missing entry counts as removed.
 fn remove(folder: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
     let removed = match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR),
@@ -189,7 +189,7 @@ fn hoist(from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>, hoisted: &mut u
         let new_name = format!("{:016x}", *hoisted);
         match rustix::fs::renameat(from, name, top, &new_name) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            // The program had the same idea for a name, or an earlier process did.
+            // The program, or an earlier process, used the same name.
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::ISDIR) => {}
             Err(Errno::ACCESS) => {
                 unlock(&open_beneath(from, name.to_bytes(), OFlags::PATH | OFlags::DIRECTORY)?)?;
@@ -208,13 +208,13 @@ fn open_unlocked(parent: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     open_beneath(parent, name, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
-/// Gives the owner every right to a folder that is held by a handle: this very folder, whatever its name leads to now.
-/// Handles of this kind take no `fchmod`, so it goes by the kernel's own name for the handle.
+/// Gives the owner every right to a folder, by its handle: its name may lead elsewhere by now.
+/// `fchmod` refuses such a handle, so the change uses the kernel's path of the handle.
 fn unlock(folder: &OwnedFd) -> Result<(), Errno> {
     use std::os::fd::AsRawFd as _;
     let name = format!("/proc/self/fd/{}", folder.as_raw_fd());
     match rustix::fs::chmodat(CWD, name, Mode::RWXU, AtFlags::empty()) {
-        // Root may do without.
+        // Root needs no permission.
         Err(_) if rustix::process::geteuid().is_root() => Ok(()),
         other => other,
     }

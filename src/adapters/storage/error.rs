@@ -30,13 +30,13 @@ pub enum RootError {
     /// Too many servers have it.
     #[error("{root:?} is in use by {SERVERS_MAX} servers already: stop one, or choose another folder")]
     InUse { root: PathBuf },
-    /// The file that says which server this is does not.
+    /// The file with the instance id has other content.
     #[error("{file:?} does not hold an instance id: delete it if no sandbox of this server is left")]
     Damaged { file: PathBuf },
     /// No file system can be made and mounted for a conversation.
     #[error(
-        "no disk can be made for a conversation: run the server as root on the engine's host with e2fsprogs installed, or \
-             unset SANDBOX_QUOTA__HARD"
+        "no disk can be made for a conversation: run the server as root on the engine's host with e2fsprogs \
+         installed, or unset SANDBOX_QUOTA__HARD"
     )]
     OwnDisks {
         #[source]
@@ -44,7 +44,7 @@ pub enum RootError {
     },
     /// The kernel or a filter in front of it has no `openat2`, and there is no safe way to do without.
     #[error(
-        "this system refuses openat2, without which planted links cannot be told: use Linux 5.6 or newer and, in a \
+        "this system refuses openat2, without which links cannot be refused safely: use Linux 5.6 or newer and, in a \
              container, an engine whose seccomp profile knows the call"
     )]
     NoOpenat2 {

@@ -13,13 +13,13 @@ use crate::{
     ports::storage::{Change, Entry, ListBounds, Listing, Mark, SkipKind, Skipped},
 };
 
-/// Names looked at in one listing: a fraction of a second of work.
+/// Names examined in one listing: a fraction of a second of work.
 const VISITS_MAX: usize = 100_000;
 /// Folders remembered in one listing: a few megabytes.
 const FOLDERS_MAX: usize = 20_000;
 
 impl Folder {
-    /// What a program changes meanwhile may be listed or not; nothing is opened but folders.
+    /// A concurrent change may be listed or not. Only folders are opened.
     pub(super) fn try_list(&self, bounds: ListBounds, since: Option<Mark>) -> Result<Listing, Errno> {
         let mut walk = Walk {
             bounds,
@@ -45,7 +45,7 @@ impl Folder {
     }
 }
 
-/// A folder to visit. Its path is spelled out only when its turn comes.
+/// A folder to visit. Its path is built when it is visited.
 struct Unvisited {
     parent: usize,
     name: Vec<u8>,
@@ -62,7 +62,7 @@ struct Walk {
     found: BTreeMap<(bool, SafePath), Entry>,
     listing: Listing,
     tally: Tally,
-    /// Something is there that was not looked at.
+    /// Some entries were not examined.
     unseen: bool,
 }
 
@@ -72,7 +72,7 @@ impl Walk {
         let handle = match open_beneath(&conversation.files, &path, OFlags::RDONLY | OFlags::DIRECTORY) {
             Ok(handle) => handle,
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO) => return Err(Errno::IO),
-            // It is no folder any more.
+            // It is no longer a folder.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
             Err(_) => {
                 self.unseen = true;
@@ -95,7 +95,7 @@ impl Walk {
             self.visits += 1;
             let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
             let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-            // What cannot be looked at is gone by now.
+            // An entry that cannot be examined was removed.
             if let Ok(stat) = rustix::fs::statx(names.fd()?, name, flags, mask) {
                 self.tally.add(&stat);
                 self.entry(index, &path, name.to_bytes(), &stat);

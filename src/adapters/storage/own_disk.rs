@@ -1,18 +1,18 @@
-//! A file system of its own for each conversation: an image of a fixed size, mounted, that nothing overfills. Files without
-//! a name fill it too, and what it holds is known without a walk.
+//! A file system of its own for each conversation: a mounted image of a fixed size, which no program can overfill.
+//! Unlinked open files count too, and its usage is known without a walk.
 //!
 //! ```text
-//! {root}/{id}/disk.ext4          the image; sparse, so that it takes no more than what is in it
-//! {root}/{id}/disk/              where it is mounted
+//! {root}/{id}/disk.ext4          the image; sparse, so that it takes only the space of its content
+//! {root}/{id}/disk/              its mount point
 //! {root}/{id}/disk/.incoming/    like those of the root: a file is moved into place within one mount
 //! {root}/{id}/disk/.trash/
 //! {root}/{id}/disk/files/        `/data` of the conversation's programs
 //! {root}/{id}/files              a link to it, for people
 //! ```
 //!
-//! A conversation's folder tells itself which kind it is. A disk is mounted by whoever enters it and unmounted when it was
-//! not used for long; a mount belongs to the machine and not to this process, so one that was killed leaves nothing to
-//! repair. A mounted disk moves with the folder that it is in, also below a sandbox that has it.
+//! The content of a conversation's folder shows its kind. A disk is mounted when its conversation is opened and
+//! unmounted when it was not used for long; a mount belongs to the machine and not to this process, so a killed process
+//! leaves nothing to repair. A mounted disk moves with its folder, also while a sandbox uses it.
 
 use std::{
     ffi::OsStr,
@@ -44,13 +44,13 @@ const COMMAND_MAX: Duration = Duration::from_mins(1);
 /// How long repairing a large disk may take.
 const CHECK_MAX: Duration = Duration::from_mins(10);
 const BLOCK_BYTES: u64 = 4096;
-/// Of one inode, in bytes: with room for times in nanoseconds, by which changed files are told.
+/// Size of an inode, in bytes: large enough for times in nanoseconds, which changed files are found by.
 const INODE_BYTES: u64 = 256;
 /// Inodes in use on an empty disk: ten of ext4's, and our three folders.
 const INODES_OURS: u64 = 13;
 /// Blocks in use on an empty disk: the top folder and our three.
 const BLOCKS_OURS: u64 = 4;
-/// Another process may unmount a disk between a look at it and its opening, but not each time.
+/// Another process may unmount a disk between the check and the opening, but not each time.
 const TRIES: usize = 8;
 
 /// How large new disks are.
@@ -61,8 +61,8 @@ pub(super) struct OwnDisks {
 }
 
 impl OwnDisks {
-    /// A little more fits than is allowed: the watch on a program sees it pass the ceiling, and the disk stops what the watch
-    /// is too slow to see.
+    /// The disk is a little larger than the quota: usually the measurement notices that a program passes the quota, and
+    /// the disk stops a program that is faster than the measurement.
     fn holding(most: &Usage) -> Self {
         let inodes = most.entries.saturating_add(INODES_OURS + 64);
         let held = most.bytes.saturating_add(inodes.saturating_mul(INODE_BYTES));
@@ -79,7 +79,7 @@ impl OwnDisks {
         drop(image);
         let inodes = self.inodes.to_string();
         let options = ["-q", "-F", "-b", "4096", "-I", "256", "-m", "0", "-N", &inodes];
-        // No journal: a disk that was cut off is checked before it is mounted again. Nothing is written ahead of need.
+        // No journal: a disk that was cut off is checked before it is mounted again. Nothing is initialized in advance.
         let features = ["-O", "^has_journal,^resize_inode", "-E", "root_owner=0:0,lazy_itable_init=1,nodiscard"];
         let words = options.into_iter().chain(features).map(OsStr::new);
         command::run("mkfs.ext4", words.chain([path.join(IMAGE).as_os_str()]), &[0], COMMAND_MAX)?;
@@ -90,18 +90,18 @@ impl OwnDisks {
         own_folder(&top, ".incoming")?;
         own_folder(&top, ".trash")?;
         handover.apply(own_folder(&top, FILES)?, 0o700)?;
-        // The last step: a folder without it is no conversation's.
+        // The last step, because a folder without it does not count as a conversation.
         rustix::fs::symlinkat("disk/files", folder, FILES)?;
         Ok(())
     }
 }
 
 impl DiskStorage {
-    /// Gives each new conversation a disk of its own that holds no more than that; those that are there stay what they are.
-    /// Makes, mounts and unmounts one to see that it can be done. To be called before the first conversation is made.
+    /// Gives each new conversation a disk of its own of this size; existing conversations stay as they are. Makes,
+    /// mounts and unmounts one as a trial. Call it before the first conversation is made.
     ///
     /// # Errors
-    /// [`RootError::OwnDisks`] where this process may not, or what it takes is not installed.
+    /// [`RootError::OwnDisks`] when this process lacks the rights or the programs.
     pub fn with_own_disks(mut self, most: &Usage) -> Result<Self, RootError> {
         let disks = OwnDisks::holding(most);
         let refused = |source: io::Error| RootError::OwnDisks { source };
@@ -126,7 +126,7 @@ impl DiskStorage {
         disks.make(&folder, &path, self.handover).map_err(|error| logged(&error, &path))
     }
 
-    /// A conversation on its own disk, which is mounted where it is not.
+    /// A conversation on its own disk, which is mounted first if necessary.
     pub(super) fn enter_disk(&self, folder: OwnedFd, path: &Path) -> Result<Folder, Errno> {
         for _ in 0..TRIES {
             let top = open_own(&folder, POINT)?;
@@ -135,7 +135,7 @@ impl DiskStorage {
                 self.mount(&folder, path)?;
                 continue;
             }
-            // Opened before it was unmounted or mounted it is an empty folder, and the wrong one.
+            // When it was opened before the mount changed, it is the empty mount point.
             let Ok(files) = open_own(&top, FILES) else { continue };
             let (incoming, trash) = (own_folder(&top, ".incoming")?, own_folder(&top, ".trash")?);
             return Ok(Folder {
@@ -152,7 +152,7 @@ impl DiskStorage {
         Err(Errno::BUSY)
     }
 
-    /// Mounts the disk in a folder where it is not mounted. Any number of threads and processes may do so at once.
+    /// Mounts the disk in a folder unless it is mounted. Any number of threads and processes may do so at once.
     fn mount(&self, folder: &OwnedFd, path: &Path) -> Result<(), Errno> {
         let image =
             rustix::fs::openat(folder, IMAGE, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
@@ -161,7 +161,7 @@ impl DiskStorage {
             return Ok(());
         }
         if let Err(error) = check(path).and_then(|()| attach(path)) {
-            // Deleted meanwhile it has another name.
+            // A conversation that was deleted meanwhile has another name.
             return Err(if path.exists() { logged(&error, path) } else { Errno::NOENT });
         }
         let top = open_own(folder, POINT)?;
@@ -174,7 +174,8 @@ impl DiskStorage {
         Ok(())
     }
 
-    /// What an unmounted disk takes of the root's; `None` for one that is mounted and for a conversation without one.
+    /// The space that an unmounted disk takes on the root's disk; `None` for one that is mounted and for a conversation
+    /// without one.
     pub(super) fn unmounted_bytes(&self, id: &ConversationKey) -> Option<u64> {
         let folder = open_own(&self.root, &folder(id)).ok()?;
         let image = rustix::fs::statat(&folder, IMAGE, AtFlags::SYMLINK_NOFOLLOW).ok()?;
@@ -182,7 +183,7 @@ impl DiskStorage {
         resting.then(|| u64::try_from(image.st_blocks).unwrap_or(0).saturating_mul(512))
     }
 
-    /// Unmounts a conversation's disk, where it has one that is mounted and no file of it is open. Whether it was.
+    /// Unmounts a conversation's disk if it is mounted and no file on it is open. Returns whether it was.
     pub(super) fn unmount_disk(&self, id: &ConversationKey) -> bool {
         open_own(&self.root, &folder(id)).is_ok_and(|folder| unmount(&folder, UnmountFlags::NOFOLLOW))
     }
@@ -212,7 +213,7 @@ fn names(folder: &OwnedFd) -> impl Iterator<Item = String> + use<> {
 }
 
 impl Folder {
-    /// What is on the disk of its own; `None` where it has none.
+    /// Usage of its own disk; `None` when it has none.
     pub(super) fn disk_usage(&self) -> Result<Option<Usage>, Errno> {
         if !self.on_own_disk {
             return Ok(None);
@@ -224,13 +225,14 @@ impl Folder {
     }
 }
 
-/// Unmounts the disk in a folder, whatever still uses it. Right for any folder: no program can mount anything below ours.
+/// Unmounts the disk in a folder, even while it is in use. Safe for any folder: no program can mount anything below
+/// ours.
 pub(super) fn lazy_unmount(folder: &OwnedFd) {
     unmount(folder, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
 }
 
 fn unmount(folder: &OwnedFd, flags: UnmountFlags) -> bool {
-    // By the handle: what the folder is called may lead elsewhere by now.
+    // By the handle, since the name may lead elsewhere by now.
     let point = format!("/proc/self/fd/{}/{POINT}", folder.as_raw_fd());
     is_mounted(folder).unwrap_or(false) && rustix::mount::unmount(point, flags).is_ok()
 }
@@ -241,11 +243,10 @@ fn is_mounted(folder: &OwnedFd) -> Result<bool, Errno> {
     Ok(point.st_dev != rustix::fs::fstat(folder)?.st_dev)
 }
 
-/// Repairs the image in the folder with this path where the machine's end cut it off. One that is whole takes a few
-/// milliseconds.
+/// Repairs the image in the folder with this path after a crash of the machine. A clean image takes a few milliseconds.
 fn check(path: &Path) -> io::Result<()> {
     let image = path.join(IMAGE);
-    // A sandbox may still have it when it is unmounted here; then it is the same disk that is mounted again.
+    // A sandbox may still use it after the unmount here; then the same disk is mounted again.
     let in_use = command::run("losetup", ["--associated".as_ref(), image.as_os_str()], &[0], COMMAND_MAX)?;
     if in_use.is_empty() {
         command::run("e2fsck", ["-p".as_ref(), image.as_os_str()], &[0, 1], CHECK_MAX)?;
@@ -255,14 +256,14 @@ fn check(path: &Path) -> io::Result<()> {
 
 /// Mounts the image in the folder with this path.
 fn attach(path: &Path) -> io::Result<()> {
-    // What is deleted is given back to the root's disk at once; unused tables of inodes are never written.
+    // Deleted blocks are returned to the root's disk at once; unused inode tables are never written.
     let options = "loop,nosuid,nodev,noatime,discard,noinit_itable";
     let (image, point) = (path.join(IMAGE), path.join(POINT));
     let args = ["-t".as_ref(), "ext4".as_ref(), "-o".as_ref(), options.as_ref(), image.as_os_str(), point.as_os_str()];
     command::run("mount", args, &[0], COMMAND_MAX).map(drop)
 }
 
-/// Logs an error of these programs, which has no number.
+/// Logs an error of these programs, which has no errno.
 fn logged(error: &io::Error, path: &Path) -> Errno {
     warn!(folder = %path.display(), %error, "a conversation's own disk cannot be used");
     Errno::from_io_error(error).unwrap_or(Errno::IO)

@@ -37,7 +37,7 @@ pub struct DiskStorage {
     pub(super) path: PathBuf,
     pub(super) instance: InstanceId,
     pub(super) handover: Handover,
-    /// What new conversations get, where they get a disk of their own.
+    /// Set when new conversations get a disk of their own.
     pub(super) own_disks: Option<OwnDisks>,
     pub(super) background: Background,
     /// Holds the lock.
@@ -54,9 +54,9 @@ impl fmt::Debug for DiskStorage {
 }
 
 impl DiskStorage {
-    /// Opens the root folder, makes it (0700) when there is none, and claims an identity in it for as long as this value
-    /// lives. Several processes may share a root (one serves HTTP, another a client's standard streams): each has an
-    /// identity, and so sandboxes, of its own. `owner` is the user that programs run as.
+    /// Opens the root folder, makes it (0700) when there is none, and claims an identity in it for as long as this
+    /// value lives. Several processes may share a root (one serves HTTP, another a client's standard streams): each has
+    /// an identity, and so sandboxes, of its own. `owner` is the user that programs run as.
     ///
     /// # Errors
     /// When the folder or the system is unfit.
@@ -108,7 +108,7 @@ impl DiskStorage {
         if let Some(disks) = &self.own_disks
             && rustix::fs::statat(&self.root, folder(id), AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
         {
-            // Whole before it gets its name. Where another caller was faster, theirs will do.
+            // Complete before it gets its name. When another caller was faster, its folder is used.
             let name = fresh_name();
             let made = self.make_with_disk(disks, &name).and_then(|()| self.name(&name, id));
             if made != Ok(true) {
@@ -137,7 +137,7 @@ impl DiskStorage {
         }
     }
 
-    /// A conversation's folder with this name in `parent`, made where there is none. `path` is that of the folder.
+    /// A conversation's folder with this name in `parent`, made if it does not exist. `path` is the folder's.
     pub(super) fn make(&self, parent: &OwnedFd, name: &str, path: &Path) -> Result<Folder, Errno> {
         let dir = own_folder(parent, name)?;
         match rustix::fs::mkdirat(&dir, "files", Mode::RWXU) {
@@ -145,8 +145,8 @@ impl DiskStorage {
             Err(errno) => return Err(errno),
         }
         let conversation = self.enter_in(parent, name, path)?;
-        // Also when it was there: an earlier process may have ended between making it and giving it away. The program
-        // may have changed its rights, but it cannot have put another folder here.
+        // Also when it existed: an earlier process may have ended between making it and changing its owner. The program
+        // may have changed its permissions, but it cannot have replaced the folder.
         let wanted = match self.handover {
             Handover::Chown(owner) => rustix::fs::fstat(&conversation.files)?.st_uid != owner.uid,
             Handover::Open => rustix::fs::fstat(&conversation.files)?.st_mode & 0o777 != 0o777,
@@ -165,13 +165,13 @@ impl DiskStorage {
     pub(super) fn enter_in(&self, parent: &OwnedFd, name: &str, path: &Path) -> Result<Folder, Errno> {
         let dir = open_own(parent, name)?;
         let files = match open_own(&dir, "files") {
-            // The program owns the folder and may have closed it to itself, which is to us when we are the same user.
-            // It cannot have replaced it, so the name is safe to use.
+            // The program owns the folder and may have removed its own permissions, which are ours when we are the same
+            // user. It cannot have replaced the folder, so the name is safe to use.
             Err(Errno::ACCESS) => {
                 rustix::fs::chmodat(&dir, "files", Mode::RWXU, AtFlags::empty())?;
                 open_own(&dir, "files")?
             }
-            // A link of ours: no program can reach its place.
+            // A link of ours, which no program can replace.
             Err(Errno::NOTDIR | Errno::LOOP) => return self.enter_disk(dir, path),
             other => other?,
         };
@@ -215,7 +215,7 @@ pub(super) fn folder(key: &ConversationKey) -> String {
     }
 }
 
-/// Which of the servers on this root a process is, for as long as it holds the lock.
+/// The identity of this process among the servers on this root, while it holds the lock.
 struct Claim {
     lock: std::fs::File,
     instance: InstanceId,
@@ -223,8 +223,8 @@ struct Claim {
     first: bool,
 }
 
-/// Claims the first identity that no running process holds. A process that died left its identity free and its
-/// sandboxes labelled with it: the next one takes over both.
+/// Claims the first identity that no running process holds. A dead process leaves its identity and the sandboxes
+/// labelled with it: the next process takes over both.
 fn claim(root: &Path, path: &Path) -> Result<Claim, RootError> {
     for number in 1..=SERVERS_MAX {
         let name = if number == 1 { ".instance".to_owned() } else { format!(".instance-{number}") };
@@ -276,7 +276,7 @@ pub(super) fn own_folder(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno>
     }
 }
 
-/// Removes what a killed process was writing: files and empty folders.
+/// Removes the unfinished files and empty folders of a killed process.
 pub(super) fn clear_incoming(incoming: &OwnedFd) -> Result<(), Errno> {
     for entry in Dir::read_from(incoming)? {
         let entry = entry?;
@@ -292,7 +292,7 @@ pub(super) fn clear_incoming(incoming: &OwnedFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Takes away a folder that no conversation has, with what is in it and its disk.
+/// Removes a folder that belongs to no conversation, with its content and its disk.
 pub(super) fn discard(
     unassigned: &OwnedFd,
     trash: &Arc<OwnedFd>,

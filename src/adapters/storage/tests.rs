@@ -1,6 +1,7 @@
-//! Storage against what programs plant.
+//! Storage against the files that hostile programs create.
 
 mod disk;
+mod list;
 mod race;
 
 use std::{
@@ -85,7 +86,7 @@ fn names(listing: &Listing) -> Vec<String> {
 }
 
 #[test]
-fn a_file_goes_in_and_comes_out() {
+fn read_returns_what_write_stored_until_delete() {
     let Place { conversation, storage, root } = place();
     let written = conversation.write(&path("a/b/c.txt"), b"one").expect("written");
     assert_eq!((written.size, written.change), (3, Change::Created));
@@ -112,7 +113,7 @@ fn a_file_goes_in_and_comes_out() {
 }
 
 #[test]
-fn servers_on_a_root_have_identities_of_their_own_and_keep_them() {
+fn each_server_on_a_root_keeps_its_own_identity() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().join("a/b");
     let refused = |root: &Path| match DiskStorage::at(root, OWNER) {
@@ -152,7 +153,7 @@ fn servers_on_a_root_have_identities_of_their_own_and_keep_them() {
 }
 
 #[test]
-fn what_we_make_is_the_programs() {
+fn created_files_belong_to_the_program_user() {
     let place = place();
     place.conversation.write(&path("d/f"), b"x").expect("written");
     let owner = |at: PathBuf| fs::metadata(at).map(|m| (m.uid(), m.mode() & 0o7777)).expect("it is there");
@@ -169,7 +170,7 @@ fn what_we_make_is_the_programs() {
 }
 
 #[test]
-fn a_conversation_is_made_once_by_many() {
+fn try_create_from_many_threads_makes_one_folder() {
     let place = place();
     let made: Vec<_> = std::thread::scope(|scope| {
         let make = || place.storage.try_create(&id("new")).expect("a conversation");
@@ -183,52 +184,7 @@ fn a_conversation_is_made_once_by_many() {
 }
 
 #[test]
-fn what_changed_comes_first() {
-    let Place { conversation, root: _root, .. } = place();
-    let data = conversation.data_dir();
-    for name in ["a", "b", "c", "old/x", "gone"] {
-        conversation.write(&path(name), b"before").expect("written");
-    }
-    // The clock of the file system ticks some hundred times a second.
-    let early = conversation.mark().expect("a mark");
-    let mark = loop {
-        let mark = conversation.mark().expect("a mark");
-        if mark > early {
-            break mark;
-        }
-    };
-    fs::write(data.join("c"), "after").expect("written");
-    fs::write(data.join("z"), "new").expect("written");
-    fs::write(data.join("old/y"), "new").expect("written");
-    fs::set_permissions(data.join("b"), fs::Permissions::from_mode(0o600)).expect("rights");
-    fs::remove_file(data.join("gone")).expect("removed");
-    // A program may set this time to anything, and it does not hide the file.
-    rustix::fs::futimens(
-        fs::File::open(data.join("z")).expect("a file").as_fd(),
-        &Timestamps {
-            last_access: Timespec { tv_sec: 5, tv_nsec: 0 },
-            last_modification: Timespec { tv_sec: 5, tv_nsec: 0 },
-        },
-    )
-    .expect("a time");
-    let listing = conversation.list(ALL, Some(mark)).expect("a listing");
-    let told: Vec<_> = listing.entries.iter().map(|e| (e.path.display(), e.change)).collect();
-    let expected = [
-        ("b", Change::Changed),
-        ("c", Change::Changed),
-        ("old/y", Change::Created),
-        ("z", Change::Created),
-        ("a", Change::Unchanged),
-        ("old/x", Change::Unchanged),
-    ];
-    assert_eq!(told, expected.map(|(name, change)| (name.to_owned(), change)));
-    assert_eq!(listing.entries[3].modified_unix_s, 5);
-    let cut = conversation.list(ListBounds { entries_max: 3, depth_max: 16 }, Some(mark)).expect("a listing");
-    assert_eq!((names(&cut), cut.truncated), (vec!["b".to_owned(), "c".to_owned(), "old/y".to_owned()], true));
-}
-
-#[test]
-fn what_is_no_plain_file_is_told_and_never_opened() {
+fn special_files_are_reported_and_never_opened() {
     let place = place();
     let data = place.data();
     fs::write(place.root.path().join("secret"), "secret").expect("a file");
@@ -278,30 +234,7 @@ fn what_is_no_plain_file_is_told_and_never_opened() {
 }
 
 #[test]
-fn listings_keep_owners_apart() {
-    let place = place();
-    for key in ["c", "d", "@other/c", "@other/e", "@third/c"] {
-        place.storage.create(&id(key)).expect("a conversation").mark().expect("a mark");
-    }
-    // Not an owner's folder: the name is none.
-    fs::create_dir_all(place.root.path().join("root/@-bad/c/files")).expect("a folder");
-    let listed = |owner: &Principal| -> Vec<String> {
-        let all = Storage::list(&*place.storage, owner, None, 10).expect("a list");
-        all.iter().map(|known| known.key.to_string()).collect()
-    };
-    let other = "other".parse().expect("an owner");
-    assert_eq!(listed(&Principal::default()), ["c", "d"]);
-    assert_eq!(listed(&other), ["@other/c", "@other/e"]);
-    assert_eq!(listed(&"unknown".parse().expect("an owner")), [""; 0]);
-    let mut uses: Vec<_> = place.storage.last_uses().expect("uses").iter().map(|last| last.key.to_string()).collect();
-    uses.sort();
-    assert_eq!(uses, ["@other/c", "@other/e", "@third/c", "c", "d"]);
-    assert!(place.storage.remove(&id("@other/c")).expect("removed"));
-    assert_eq!((listed(&Principal::default()).len(), listed(&other)), (2, vec!["@other/e".to_owned()]));
-}
-
-#[test]
-fn a_pipe_stops_nobody() {
+fn read_of_a_pipe_does_not_block() {
     let place = place();
     fifo(&place.data().join("pipe"));
     let began = Instant::now();
@@ -312,49 +245,9 @@ fn a_pipe_stops_nobody() {
     place.conversation.write(&path("pipe"), b"x").expect("written");
 }
 
-#[test]
-fn a_listing_is_bounded() {
-    let place = place();
-    let deep = vec!["d"; 20].join("/");
-    fs::create_dir_all(place.data().join(&deep)).expect("folders");
-    fs::write(place.data().join(&deep).join("too-deep"), "").expect("a file");
-    fs::write(place.data().join("d/d/here"), "").expect("a file");
-    let listing = place.conversation.list(ALL, None).expect("a listing");
-    assert_eq!(names(&listing), ["d/d/here"]);
-    assert_eq!(listing.skipped, [Skipped { path: vec!["d"; 16].join("/"), kind: SkipKind::TooDeep }]);
-    let wide = place.data().join("a");
-    fs::create_dir(&wide).expect("a folder");
-    for number in 0..30_000 {
-        fs::File::create(wide.join(format!("{number:05}"))).expect("a file");
-    }
-    let began = Instant::now();
-    let listing = place.conversation.list(ListBounds { entries_max: 200, depth_max: 16 }, None).expect("a listing");
-    assert!(began.elapsed() < Duration::from_mins(1), "{:?}", began.elapsed());
-    let expected: Vec<_> = (0..200).map(|number| format!("a/{number:05}")).collect();
-    assert_eq!((names(&listing), listing.truncated), (expected, true));
-    place.conversation.delete(&path("a")).expect("deleted");
-    assert!(!wide.exists());
-    place.storage.drain();
-    assert_eq!(fs::read_dir(place.root.path().join("root/.trash")).expect("a folder").count(), 0);
-}
-
-#[test]
-fn names_of_any_bytes_are_one_file_each() {
-    let place = place();
-    let twins: [&[u8]; 4] = ["\u{e9}".as_bytes(), "e\u{301}".as_bytes(), b"\xff", b"\\xff"];
-    for name in twins {
-        fs::write(place.data().join(std::ffi::OsStr::from_bytes(name)), name).expect("a file");
-    }
-    let listing = place.conversation.list(ALL, None).expect("a listing");
-    assert_eq!(listing.entries.len(), twins.len());
-    for entry in listing.entries {
-        assert_eq!(bytes(place.conversation.read(&entry.path)), entry.path.as_bytes());
-    }
-}
-
 /// As root, which may do everything, and as a user, who is refused by the rights a program left.
 #[test]
-fn closed_folders_are_deleted() {
+fn folders_without_permissions_are_deleted() {
     let place = place();
     let data = place.data();
     for folder in ["top", "top/in/deep", "top/other"] {
@@ -375,20 +268,20 @@ fn closed_folders_are_deleted() {
     again.write(&path("f"), b"x").expect("written");
     assert_eq!(names(&again.list(ALL, None).expect("a listing")), ["f"]);
     assert!(place.storage.remove(&id("c")).expect("removed"));
-    as_somebody("closed_folders_are_deleted");
+    rerun_unprivileged("folders_without_permissions_are_deleted");
 }
 
 #[test]
-fn a_user_who_is_not_root_has_a_store_too() {
-    a_file_goes_in_and_comes_out();
-    what_we_make_is_the_programs();
-    what_is_no_plain_file_is_told_and_never_opened();
-    as_somebody("a_user_who_is_not_root_has_a_store_too");
+fn storage_works_without_root() {
+    read_returns_what_write_stored_until_delete();
+    created_files_belong_to_the_program_user();
+    special_files_are_reported_and_never_opened();
+    rerun_unprivileged("storage_works_without_root");
 }
 
 /// Runs one of these tests again as a user without rights. Only root can.
-fn as_somebody(test: &str) {
-    const NOBODY: u32 = 65534;
+fn rerun_unprivileged(test: &str) {
+    const UNPRIVILEGED: u32 = 65534;
     if !as_root() {
         return;
     }
@@ -398,10 +291,10 @@ fn as_somebody(test: &str) {
     fs::copy(std::env::current_exe().expect("the tests"), &binary).expect("a copy");
     let name = format!("adapters::storage::tests::{test}");
     let mut command = std::process::Command::new(binary);
-    // The second run is no skip.
+    // In CI a skipped test fails; the second run does not count as one.
     command.env_remove("CI");
     command.args(["--exact", &name, "--nocapture"]).env("TMPDIR", folder.path()).current_dir(folder.path());
-    let output = command.uid(NOBODY).gid(NOBODY).output().expect("it runs");
+    let output = command.uid(UNPRIVILEGED).gid(UNPRIVILEGED).output().expect("it runs");
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && told.contains("1 passed"), "{told}{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,7 +1,7 @@
-//! Folders that are mounted before it is known whose they are, and the languages that they are made for.
+//! Folders that standbys mount before they belong to a conversation, and the languages in use.
 //!
-//! A bind mount follows the folder and not its name, so a folder that is renamed to be a conversation's stays `/data` of
-//! the sandbox that has it (tried on Docker 20.10 with ext4; this module promises nothing more than the rename).
+//! A bind mount follows the folder and not its name, so a folder that is renamed to be a conversation's stays `/data`
+//! of the sandbox that has it (tried on Docker 20.10 with ext4; this module promises nothing more than the rename).
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -14,7 +14,7 @@ use tracing::debug;
 use super::{ConversationFolder, DiskStorage, StorageError, UnassignedFolder, failed, fresh_name, root::discard};
 use crate::domain::{id::Language, owner::ConversationKey};
 
-/// Where the languages in use are written down.
+/// The file that lists the languages in use.
 const LANGUAGES: &str = ".languages";
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Unassigned {
 
 impl DiskStorage {
     pub(super) fn try_create_unassigned(self: Arc<Self>) -> Result<Unassigned, Errno> {
-        // From here on it is removed where it cannot be made whole.
+        // From here on a failure removes it.
         let mut made = Unassigned { storage: self, name: fresh_name(), data_dir: PathBuf::new(), assigned: false };
         let Unassigned { storage, name, .. } = &made;
         if let Some(disks) = &storage.own_disks {
@@ -38,7 +38,7 @@ impl DiskStorage {
         Ok(made)
     }
 
-    /// At once nothing is there any more; what was there is deleted in the background.
+    /// The folder is empty at once; its earlier content is deleted in the background.
     pub(super) fn clear_unassigned(&self) -> Result<(), Errno> {
         for entry in Dir::read_from(&*self.unassigned)? {
             let entry = entry?;
@@ -54,7 +54,7 @@ impl DiskStorage {
     pub(super) fn try_remember(&self, languages: &[String]) -> Result<(), Errno> {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.root, LANGUAGES, flags, Mode::RUSR | Mode::WUSR)?;
-        // Torn by a crash it holds fewer names, or one that is none: neither does harm.
+        // After a crash it may hold fewer names or a broken one, which are ignored.
         rustix::io::write(&file, languages.join("\n").as_bytes()).map(drop)
     }
 

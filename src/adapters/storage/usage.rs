@@ -1,8 +1,8 @@
-//! What a conversation takes on disk, and what the disk has left.
+//! The disk usage of a conversation, and the free space.
 //!
-//! A walk depth first that ends as soon as a ceiling is passed, so its cost is that of a folder as large as allowed,
-//! whatever a program made. It goes down to any depth with a bounded number of descriptors. Blocks are counted and not
-//! lengths: a sparse file is small, and space that was reserved behind a file's end is not.
+//! A walk depth first that ends as soon as a ceiling is passed, so its cost is bounded by that of a folder of the
+//! allowed size. It reaches any depth with a bounded number of descriptors. It counts blocks, not lengths: a sparse
+//! file is small, and space reserved beyond a file's end counts.
 
 use std::{collections::HashSet, os::fd::OwnedFd};
 
@@ -14,14 +14,14 @@ use rustix::{
 use super::{DiskStorage, Folder, open_beneath};
 use crate::ports::storage::Usage;
 
-/// Folders on the way down that are held open.
+/// Folders on the way down that stay open.
 const HELD_MAX: usize = 32;
-/// The longest path that is handed to the kernel in one piece, in bytes: below its own limit of 4096.
+/// The longest path passed to the kernel in one call, in bytes: below its own limit of 4096.
 const PIECE_BYTES_MAX: usize = 3500;
 /// What `st_blocks` counts in, in bytes, whatever the file system's blocks are.
 const BLOCK_BYTES: u64 = 512;
 
-/// What is seen of a folder, name by name. A file with several names takes its space once.
+/// The usage counted so far. A file with several names takes its space once.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     usage: Usage,
@@ -43,8 +43,8 @@ impl Tally {
 }
 
 impl Folder {
-    /// What a program changes meanwhile may be counted or not. A file without a name is not seen, nor is what is in a folder
-    /// that this process may not read. A disk of its own knows both; there a file with several names is one entry.
+    /// A concurrent change may be counted or not. Unlinked open files and folders that this process may not read are
+    /// not counted. A disk of its own counts both; there a file with several names is one entry.
     pub(super) fn try_usage(&self, ceiling: &Usage) -> Result<Usage, Errno> {
         let walk = Walk { top: &self.files, tally: Tally::default(), levels: Vec::new() };
         self.disk_usage()?.map_or_else(|| walk.run(ceiling), Ok)
@@ -85,7 +85,7 @@ impl Walk<'_> {
                 continue;
             };
             if level.handle.is_none() && gone(self.reopen())?.is_none() {
-                // Moved away meanwhile, with all that was still ahead in it.
+                // It was moved away meanwhile, with its unvisited folders.
                 self.levels.pop();
                 continue;
             }
@@ -97,7 +97,7 @@ impl Walk<'_> {
         Ok(self.tally.usage())
     }
 
-    /// Counts what a folder holds and goes into it.
+    /// Counts the entries of a folder and enters it.
     fn enter(&mut self, name: Vec<u8>, folder: OwnedFd, ceiling: &Usage) -> Result<(), Errno> {
         let mut ahead = Vec::new();
         let mut names = Dir::read_from(&folder)?;
@@ -108,7 +108,7 @@ impl Walk<'_> {
                 continue;
             }
             let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-            // What cannot be looked at is gone by now.
+            // An entry that cannot be examined was removed.
             let Ok(stat) = rustix::fs::statx(&folder, name, flags, StatxFlags::BASIC_STATS) else { continue };
             self.tally.add(&stat);
             if !self.tally.usage().fits(ceiling) {
@@ -125,8 +125,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Opens the last folders of the way again, from the top: as many as are held, so that going up a deep tree is not
-    /// paid for at each step.
+    /// Reopens the last folders of the way from the top: as many as may stay open, so that not every step up a deep
+    /// tree walks from the top.
     fn reopen(&mut self) -> Result<(), Errno> {
         let mut at = open_beneath(self.top, b"", OFlags::PATH | OFlags::DIRECTORY)?;
         let mut piece = Vec::new();
@@ -148,7 +148,7 @@ impl Walk<'_> {
     }
 }
 
-/// `None` for what is no folder any more, or is closed to us; an error when the system cannot.
+/// `None` for an entry that is no longer a folder or not readable; other errors are returned.
 fn gone<T>(opened: Result<T, Errno>) -> Result<Option<T>, Errno> {
     match opened {
         Ok(opened) => Ok(Some(opened)),

@@ -1,5 +1,5 @@
-//! Writing one file: whole in a folder of ours first, then moved into place through a handle, so that nothing is ever
-//! written, chowned or chmodded through a name that a program could have planted.
+//! Writing one file: it is completed in a folder of ours and then moved into place through a handle, so that no write,
+//! chown or chmod uses a name that a program could have placed.
 
 use std::{fs::File, io::Write as _, os::fd::OwnedFd};
 
@@ -14,7 +14,7 @@ use crate::{
     ports::storage::{Change, Entry},
 };
 
-/// A program that keeps removing the folders we make wins after this many.
+/// Attempts while a program keeps removing the folders on the way.
 const TRIES: usize = 16;
 
 impl Folder {
@@ -42,7 +42,7 @@ impl Folder {
         Err(Errno::NOTDIR)
     }
 
-    /// A handle of a folder, made with those above it where it is missing.
+    /// A handle of a folder, which is made with its parents if it is missing.
     pub(super) fn folder(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let mut tries = TRIES;
         let handle = |path: &[u8]| open_beneath(&self.files, path, OFlags::PATH | OFlags::DIRECTORY);
@@ -51,7 +51,7 @@ impl Folder {
                 Err(Errno::NOENT) if tries > 0 => tries -= 1,
                 other => return other,
             }
-            // From the top down, through handles: the first one that is missing is made by moving a folder of ours in.
+            // From the top down, through handles: the first missing one is made by moving a folder of ours into place.
             let mut parent = handle(b"")?;
             for name in path.split(|&b| b == b'/') {
                 match open_beneath(&parent, name, OFlags::PATH | OFlags::DIRECTORY) {
@@ -59,7 +59,7 @@ impl Folder {
                     Err(Errno::NOENT) => parent = self.make_folder(&parent, name)?,
                     Err(errno) => return Err(errno),
                 }
-                // A parent that was removed meanwhile can hold nothing: start over.
+                // The parent was removed meanwhile: start again.
                 if rustix::fs::fstat(&parent)?.st_nlink == 0 {
                     continue 'again;
                 }
@@ -71,7 +71,7 @@ impl Folder {
         let made = Incoming::folder(self)?;
         match rustix::fs::renameat(&self.incoming, &made.name, parent, name) {
             Ok(()) => made.moved(),
-            // Another caller or the program was faster: theirs will do, if it is a folder.
+            // Another caller or the program was faster: its folder is used.
             Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {}
             Err(errno) => return Err(errno),
         }
@@ -79,7 +79,7 @@ impl Folder {
     }
 }
 
-/// Something of ours that is not in place yet; gone when dropped before [`Incoming::moved`].
+/// A file or folder that is not in place yet; removed when dropped before [`Incoming::moved`].
 struct Incoming<'a> {
     conversation: &'a Folder,
     name: String,
@@ -119,7 +119,7 @@ impl<'a> Incoming<'a> {
 impl Drop for Incoming<'_> {
     fn drop(&mut self) {
         if !self.moved {
-            // What stays is emptied at the next start.
+            // What remains is removed at the next start.
             let _ = rustix::fs::unlinkat(&self.conversation.incoming, &self.name, self.remove);
         }
     }

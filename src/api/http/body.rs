@@ -1,5 +1,5 @@
-//! Bodies of requests: bounded in bytes and in time, of the announced kind, and drained when an answer does not need
-//! them.
+//! Bodies of requests: bounded in bytes and in time, checked for their media type, and drained when an answer does not
+//! need them.
 
 use std::{
     pin::Pin,
@@ -64,7 +64,7 @@ pub async fn drain_unread(request: Request, next: Next) -> Response {
     response
 }
 
-/// A body that gives itself back when it is dropped before its end.
+/// A body that is sent back when it is dropped before its end.
 struct Returned {
     body: Body,
     /// Whether the client is sending.
@@ -124,8 +124,8 @@ impl AsRef<[u8]> for Held {
 }
 
 impl Bodies {
-    /// The largest, in bytes; how long a client may take to send one; and what all that are here at once may take, in
-    /// bytes: at least one of the largest.
+    /// The largest body, in bytes; how long a client may take to send it; and the memory of all bodies together, in
+    /// bytes, which is at least one of the largest.
     pub fn new(bytes_max: usize, read_max: Duration, together_bytes_max: usize) -> Self {
         let units = together_bytes_max.max(bytes_max).div_ceil(UNIT_BYTES).min(Semaphore::MAX_PERMITS);
         Self { bytes_max, read_max, room: Arc::new(Semaphore::new(units)) }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_share_one_room_and_give_it_back() {
+    async fn bodies_reserve_shared_memory_and_release_it() {
         let bodies = bodies();
         let first = read(&bodies, 4096).await.expect("it fits");
         let second = read(&bodies.at_most(9999), 4096).await.expect("it fits");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_refused_takes_no_room() {
+    async fn refused_bodies_reserve_no_memory() {
         let bodies = bodies();
         assert_eq!(read(&bodies, 4097).await, Err(Code::TooLarge));
         assert_eq!(read(&bodies.at_most(10), 11).await, Err(Code::TooLarge));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pieces_become_one() {
+    async fn chunks_are_joined() {
         let pieces = ["one ", "", "two"].map(Ok::<_, std::io::Error>);
         let read = bodies().read(&HeaderMap::new(), Body::from_stream(stream::iter(pieces))).await;
         assert_eq!(read.expect("a body"), "one two");

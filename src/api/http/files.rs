@@ -1,5 +1,5 @@
-//! `GET|HEAD /files/{conversationId}/{path}?expires=…&sig=…`, or `/files/@{owner}/{conversationId}/{path}?…` for an owner
-//! other than `default`: a file by its signed link, without a token.
+//! `GET|HEAD /files/{conversationId}/{path}?expires=…&sig=…`, or `/files/@{owner}/{conversationId}/{path}?…` for an
+//! owner other than `default`: a file by its signed link, without a token.
 //!
 //! Owns the form of the request and of the answer. Whether a link is good and what it opens is the service's to say.
 //! The path is taken raw from the request, split at slashes and each name decoded exactly once: what a router decodes
@@ -24,7 +24,7 @@ use axum::{
 };
 use futures_util::stream;
 
-use self::range::{Asked, Part};
+use self::range::{Part, RangeRequest};
 use super::error::ApiError;
 use crate::{
     domain::{error::Code, path::decode_component},
@@ -46,7 +46,8 @@ const ALWAYS: [(HeaderName, HeaderValue); 7] = [
     (header::ACCEPT_RANGES, HeaderValue::from_static("bytes")),
 ];
 
-/// The routes of downloads. Everything below `/files` ends here, so that nothing tells a bad link from no link.
+/// The routes of downloads. Everything below `/files` ends here, so that a bad link and a missing route get the same
+/// answer.
 pub fn router(files: Arc<Files>) -> Router {
     let serve = any(serve);
     Router::new()
@@ -99,28 +100,30 @@ fn link(uri: &Uri) -> Option<SignedLink> {
 }
 
 /// A file for an authorized client, with the headers that keep browsers from running it.
-pub fn present_to(method: &Method, asked: &HeaderMap, download: Download) -> Response {
-    let mut response = answer(method, asked, download);
+pub fn present_to(method: &Method, headers: &HeaderMap, download: Download) -> Response {
+    let mut response = answer(method, headers, download);
     for (name, value) in ALWAYS {
         response.headers_mut().insert(name, value);
     }
     response
 }
 
-fn answer(method: &Method, asked: &HeaderMap, download: Download) -> Response {
+fn answer(method: &Method, headers: &HeaderMap, download: Download) -> Response {
     let Download { name, media_type, size, modified_unix_s, etag, content } = download;
-    let part = match range::asked(method, asked, &etag, size) {
-        Asked::NotModified => return with_validators(StatusCode::NOT_MODIFIED.into_response(), &etag, modified_unix_s),
-        Asked::NotThisOne => {
+    let part = match range::range_request(method, headers, &etag, size) {
+        RangeRequest::NotModified => {
+            return with_validators(StatusCode::NOT_MODIFIED.into_response(), &etag, modified_unix_s);
+        }
+        RangeRequest::PreconditionFailed => {
             return with_validators(StatusCode::PRECONDITION_FAILED.into_response(), &etag, modified_unix_s);
         }
-        Asked::Nowhere => {
+        RangeRequest::Unsatisfiable => {
             let mut response = StatusCode::RANGE_NOT_SATISFIABLE.into_response();
             set(&mut response, header::CONTENT_RANGE, &format!("bytes */{size}"));
             return with_validators(response, &etag, modified_unix_s);
         }
-        Asked::Whole => None,
-        Asked::Part(part) => Some(part),
+        RangeRequest::Whole => None,
+        RangeRequest::Part(part) => Some(part),
     };
     let Part { first, length } = part.unwrap_or(Part { first: 0, length: size });
     let body = if *method == Method::HEAD { Body::empty() } else { body(content, first, length) };
@@ -136,7 +139,7 @@ fn answer(method: &Method, asked: &HeaderMap, download: Download) -> Response {
     with_validators(response, &etag, modified_unix_s)
 }
 
-/// Exactly `length` bytes. A file that became shorter ends the connection: a part must not pass for the whole.
+/// Exactly `length` bytes. A file that became shorter ends the connection: an incomplete body must not look complete.
 fn body(content: Content, first: u64, length: u64) -> Body {
     Body::from_stream(stream::try_unfold((content, first, length), |(content, at, left)| async move {
         if left == 0 {
@@ -156,7 +159,7 @@ fn with_validators(mut response: Response, etag: &str, modified_unix_s: i64) -> 
     response
 }
 
-/// A file's time in the form of HTTP; `None` for times a program made up that the form cannot hold.
+/// A file's time in the form of HTTP; `None` for a time outside its range, which a program may set.
 fn http_date(unix_s: i64) -> Option<String> {
     /// The end of the year 9999.
     const LAST: u64 = 253_402_300_799;

@@ -49,11 +49,11 @@ use crate::{
     services::runs::Runs,
 };
 
-/// A session outlives its longest silence, a run that waited for its turn, by this much.
+/// The margin of a session beyond its longest silence, which is a run that waits in the queue.
 const SESSION_MARGIN: Duration = Duration::from_mins(5);
-/// Open sessions at once: each holds memory until it is idle for long enough.
+/// Open sessions at once: each holds memory until its idle time is over.
 const SESSIONS_MAX: usize = 1000;
-/// Headers that decide what a request means: twice the same is a question of who reads which.
+/// Headers that decide what a request means: a repeated one is refused, because readers may choose differently.
 const ONCE: [&str; 7] = [
     "content-type",
     "content-length",
@@ -65,18 +65,18 @@ const ONCE: [&str; 7] = [
 ];
 const BOTH_KINDS: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 
-/// How requests are taken in.
+/// How requests are read.
 #[derive(Debug, Clone)]
 pub struct McpHttpOptions {
-    /// How bodies are taken in.
+    /// Reads request bodies.
     pub bodies: Bodies,
-    /// The longest that a call can be silent: waiting for its turn and running.
+    /// The longest that a call can be silent: waiting in the queue and running.
     pub run_max: Duration,
     /// Ends every stream and session.
     pub shutdown: CancellationToken,
 }
 
-/// What the header `mcp-name` calls the tool that begins a run.
+/// The names of the tool that begins a run, as in the header `mcp-name`.
 const RUN_TOOLS: [&str; 2] = ["sandbox.run_code", "sandbox_run_code"];
 
 type Service = StreamableHttpService<McpServer, LocalSessionManager>;
@@ -90,7 +90,7 @@ struct Mount {
     bodies: Bodies,
 }
 
-/// The route. It must be mounted behind a middleware that puts a `Principal` among the request's extensions.
+/// The route. It must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
     let mut manager = LocalSessionManager::default();
     manager.session_config.keep_alive = Some(options.run_max + SESSION_MARGIN);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn which_kinds_are_taken() {
+    fn accepts_reads_every_accept_header() {
         let accepts = |values: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for value in values {

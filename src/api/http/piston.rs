@@ -2,8 +2,9 @@
 //! what it has and we have not (a compile stage of its own, packages that are installed over HTTP) is reported or left
 //! out.
 //!
-//! Each program runs in a conversation of its own, which is thrown away with the run; so nothing of one request is
-//! seen by the next. A request that is broken off cancels its program. The bearer token is the same as everywhere.
+//! Each program runs in a conversation of its own, which is deleted after the run, so no request
+//! sees anything of another. A request that is broken off cancels its program. The bearer token is the same as
+//! everywhere.
 
 mod answer;
 mod request;
@@ -40,7 +41,7 @@ use crate::{
 pub struct PistonParts {
     /// Runs programs.
     pub runs: Runs,
-    /// How bodies are taken in.
+    /// Reads request bodies.
     pub bodies: Bodies,
     /// What a run may use at most.
     pub limits: Limits,
@@ -57,14 +58,14 @@ struct Runtime {
     aliases: Vec<String>,
 }
 
-/// A package. Ours are images, and those that there are are installed.
+/// A package: here an image, which is always installed.
 #[derive(Debug, Serialize, ToSchema)]
 struct Package {
     /// The language's name.
     language: String,
     /// Its version.
     language_version: String,
-    /// Always true.
+    /// Always true: only installed images are listed.
     installed: bool,
 }
 
@@ -74,7 +75,7 @@ fn described() -> OpenApiRouter<PistonParts> {
     OpenApiRouter::new().routes(routes!(runtimes)).routes(routes!(execute)).routes(packages)
 }
 
-/// The routes. They must be mounted behind a middleware that puts a `Principal` among the request's extensions.
+/// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 pub fn router(parts: PistonParts) -> Router {
     let (router, _) = described().split_for_parts();
     router.with_state(parts)
@@ -124,7 +125,7 @@ async fn no_packages() -> ApiError {
 #[utoipa::path(
     post, path = "/api/v2/execute", tag = "piston", operation_id = "pistonExecute",
     request_body(content = Execute),
-    responses((status = 200, description = "What came of it.", body = Executed)),
+    responses((status = 200, description = "The result.", body = Executed)),
 )]
 async fn execute(
     State(runs): State<Runs>,
@@ -138,18 +139,18 @@ async fn execute(
     // Without capacity the body is not read.
     runs.check_capacity(&who)?;
     let (members, bytes) = bodies.json(&headers, body).await?;
-    let mut asked = Execute::parse(members)?;
-    let limits = asked.limits(&limits)?;
-    let (asked, files) = by_size(bytes.len(), move || {
-        let files = asked.take_files();
-        (asked, files)
+    let mut execute = Execute::parse(members)?;
+    let limits = execute.limits(&limits)?;
+    let (execute, files) = by_size(bytes.len(), move || {
+        let files = execute.take_files();
+        (execute, files)
     })
     .await;
     let (program, files) = files?;
-    let runner = asked.runtime(&runs.runners())?;
+    let runner = execute.runtime(&runs.runners())?;
     let request = RunRequest {
-        args: asked.args.unwrap_or_default(),
-        stdin: asked.stdin.unwrap_or_default().into(),
+        args: execute.args.unwrap_or_default(),
+        stdin: execute.stdin.unwrap_or_default().into(),
         limits: Some(limits),
         files,
         throw_away: true,

@@ -1,7 +1,7 @@
 //! `/v1`: the same operations as the tools, as plain JSON over HTTP. Nothing is decided here: a handler reads its
 //! request, makes one call of a service and maps the answer. Errors are problems (RFC 9457), see [`super::error`].
 //!
-//! The router must be mounted behind a middleware that puts a `Principal` among the request's extensions.
+//! The router must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 
 mod archive;
 mod call;
@@ -35,7 +35,7 @@ pub struct V1Parts {
     pub conversations: Conversations,
     /// Which requests began which runs.
     pub keys: Arc<Idempotency>,
-    /// How bodies are taken in.
+    /// Reads request bodies.
     pub bodies: Bodies,
     /// What a run may use at most.
     pub limits: Limits,

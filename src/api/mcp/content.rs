@@ -1,10 +1,10 @@
-//! Answers as content blocks. The first block is text that a model reads; `structuredContent` says the same to
+//! Answers as content blocks. The first block is text that a model reads; `structuredContent` holds the same for
 //! programs.
 //!
-//! The JSON is not repeated as a text block, though the specification suggests it for clients from before structured
-//! content: the text says everything that matters, and models would pay for the same output twice.
+//! The JSON is not repeated as a text block, though the specification suggests it for older clients: the text is
+//! complete, and models would pay for the same output twice.
 //!
-//! What a program printed stands in the text as it is and may imitate our own lines; the verdict that counts is in
+//! A program's output is in the text unchanged and may imitate our own lines; the reliable outcome is in
 //! `structuredContent`, which no program can write to.
 
 use std::{fmt::Write as _, time::Duration};
@@ -35,7 +35,7 @@ pub(super) fn run(result: &RunReport, pictures: Vec<ContentBlock>) -> CallToolRe
     answer(blocks, result, !succeeded)
 }
 
-/// A run that goes on: what it printed since, and how to come back.
+/// A run that goes on: its new output, and how to return to it.
 pub(super) fn going_on(result: &RunReport, view: &RunView, caller: &Caller) -> CallToolResult {
     let mut text = printed(result, "[nothing was printed since]");
     let state = match view.state {
@@ -44,8 +44,8 @@ pub(super) fn going_on(result: &RunReport, view: &RunView, caller: &Caller) -> C
         RunState::Running | RunState::Finished => format!("The program still runs, for {} now.", took(view.wall)),
     };
     let come_back = format!(
-        "[{state} It goes on: call {} {{\"runId\": \"{}\", \"afterEvent\": {}, \"waitSeconds\": 45}} to see what comes, \
-         or {} {{\"runId\": \"{}\"}} to stop it.]",
+        "[{state} It goes on: call {} {{\"runId\": \"{}\", \"afterEvent\": {}, \"waitSeconds\": 45}} to see \
+         what comes, or {} {{\"runId\": \"{}\"}} to stop it.]",
         caller.tool(ToolName::GetRun),
         result.run_id,
         result.newest_event,
@@ -163,12 +163,12 @@ pub(super) fn written(file: &File) -> CallToolResult {
     answer(vec![ContentBlock::text(text), link(file)], file, false)
 }
 
-/// A file that is gone.
+/// A deleted file.
 pub(super) fn deleted(path: &str, deleted: &Deleted) -> CallToolResult {
     answer(vec![ContentBlock::text(format!("Deleted /data/{path}."))], deleted, false)
 }
 
-/// An error of ours, or arguments that break a rule: the sentence for the model, the code for programs.
+/// A server error or invalid arguments: the sentence for the model, the code for programs.
 pub(super) fn failure(failure: &Failure, caller: &Caller) -> CallToolResult {
     let message = failure.sentence(|operation| caller.tool(operation.into()));
     let structured = ErrorResult::new(failure.code, message.clone(), caller.request);
@@ -177,7 +177,7 @@ pub(super) fn failure(failure: &Failure, caller: &Caller) -> CallToolResult {
 
 fn answer(blocks: Vec<ContentBlock>, structured: &impl Serialize, is_error: bool) -> CallToolResult {
     let mut result = if is_error { CallToolResult::error(blocks) } else { CallToolResult::success(blocks) };
-    // These structs hold strings, numbers and lists, which JSON can hold: this cannot fail.
+    // Cannot fail: these structs hold only strings, numbers and lists.
     result.structured_content = serde_json::to_value(structured).ok();
     result
 }

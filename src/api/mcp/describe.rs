@@ -203,7 +203,8 @@ fn run_code(options: &McpOptions) -> String {
     format!(
         "Runs a program in a fresh sandbox and returns what it printed, how it ended and the files it made.\n\n\
          - The working directory is /data. Files there belong to the conversation: they are there again in the next \
-         run with the same conversationId. Nothing else survives a run: no variables, no processes, no installed packages.\n\
+         run with the same conversationId. Nothing else survives a run: no variables, no processes, no installed \
+         packages.\n\
          - There is no network: nothing can be downloaded or installed. list_runners says what is installed.\n\
          - Limits of one run: {} of time, {} of memory, {} CPU cores, {} processes and threads, {} for one file; \
          output beyond {} is cut in the middle. A run that reaches a limit is stopped and says which.\n\
@@ -250,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_for_people() {
+    fn figures_are_readable() {
         assert_eq!(
             [0, 1023, 1024, 1536, 256 << 20, u64::MAX].map(size),
             ["0 B", "1023 B", "1 KiB", "1.5 KiB", "256 MiB", "17179869183.9 GiB"]

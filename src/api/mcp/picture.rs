@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_is_known_by_its_bytes() {
+    fn picture_type_is_read_from_its_bytes() {
         assert_eq!(kind(&png(640, 480)), Some("image/png"));
         assert_eq!(kind(b"GIF89a\x01\0\x01\0"), Some("image/gif"));
         assert_eq!(kind(b"\xff\xd8\xff\xe0"), Some("image/jpeg"));

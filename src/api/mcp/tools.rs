@@ -2,7 +2,7 @@
 
 use rmcp::model::{CallToolResult, JsonObject};
 
-use super::{Caller, McpParts, cancellation::Call, content, describe::ToolName, picture, waiting::Asked};
+use super::{Caller, McpParts, cancellation::Call, content, describe::ToolName, picture, waiting::ToolContext};
 use crate::{
     api::schema::{
         Deleted, File, FileListing, FileResult, RunnerList,
@@ -23,11 +23,11 @@ impl McpParts {
         caller: &Caller,
         arguments: JsonObject,
         call: &Call,
-        asked: Asked<'_>,
+        context: ToolContext<'_>,
     ) -> Result<CallToolResult, Failure> {
         match tool {
-            ToolName::RunCode => self.run_code(caller, arguments, call, asked).await,
-            ToolName::GetRun => self.get_run(caller, arguments, call, asked).await,
+            ToolName::RunCode => self.run_code(caller, arguments, call, context).await,
+            ToolName::GetRun => self.get_run(caller, arguments, call, context).await,
             ToolName::CancelRun => self.cancel_run(caller, arguments).await,
             ToolName::ListRunners => self.list_runners(arguments),
             ToolName::ListFiles => self.list_files(caller, arguments).await,
@@ -49,9 +49,9 @@ impl McpParts {
     }
 
     async fn read_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let asked: ReadFile = parse(arguments, Source::Json)?;
-        let (path, offset) = (asked.path()?, asked.offset.unwrap_or(0));
-        let file = self.files.read(&caller.key(asked.conversation), &path, offset).await?;
+        let request: ReadFile = parse(arguments, Source::Json)?;
+        let (path, offset) = (request.path()?, request.offset.unwrap_or(0));
+        let file = self.files.read(&caller.key(request.conversation), &path, offset).await?;
         let whole = offset == 0 && !file.truncated && file.bytes.len() as u64 <= self.options.image_bytes_max;
         let picture = if whole { picture::block(&file.bytes) } else { None };
         Ok(content::file(&FileResult::new(&file, offset), picture))
@@ -66,9 +66,9 @@ impl McpParts {
     }
 
     async fn delete_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let asked: DeleteFile = parse(arguments, Source::Json)?;
-        let path = asked.path()?;
-        self.files.delete(&caller.key(asked.conversation), &path).await?;
+        let request: DeleteFile = parse(arguments, Source::Json)?;
+        let path = request.path()?;
+        self.files.delete(&caller.key(request.conversation), &path).await?;
         Ok(content::deleted(&path.display(), &Deleted { deleted: true }))
     }
 }

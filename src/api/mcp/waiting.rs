@@ -1,8 +1,7 @@
-//! Runs that are begun, waited for, come back to and stopped.
+//! The tools that begin a run, wait for it, return to it and cancel it.
 //!
-//! A call waits for the end of its run, at most for the time that it asked for; then the run goes on, and the answer
-//! says how to come back. What becomes of a run whose call is given up, the policy decides: see
-//! [`super::cancellation`].
+//! A call waits for the end of its run, at most `waitSeconds`; then the run goes on, and the answer says how to return
+//! to it. The policy in [`super::cancellation`] decides what happens to a run whose call is cancelled.
 
 use std::time::Duration;
 
@@ -23,11 +22,11 @@ use crate::{
     services::runs::{Run, RunRequest, RunState, RunView},
 };
 
-/// How long a program that is being stopped is waited for: longer than an engine takes that works.
+/// How long to wait for a cancelled program; a working engine takes less.
 const STOP_WAIT: Duration = Duration::from_secs(15);
 
 /// The call without its arguments.
-pub(super) type Asked<'a> = &'a RequestContext<RoleServer>;
+pub(super) type ToolContext<'a> = &'a RequestContext<RoleServer>;
 
 impl McpParts {
     pub(super) async fn run_code(
@@ -35,19 +34,19 @@ impl McpParts {
         caller: &Caller,
         arguments: JsonObject,
         call: &Call,
-        asked: Asked<'_>,
+        context: ToolContext<'_>,
     ) -> Result<CallToolResult, Failure> {
         let RunCode { conversation, language, code, wait_seconds, detach } = parse(arguments, Source::Json)?;
         let request = RunRequest::new(caller.key(conversation), language, code.0);
         let run = self.runs.begin(RunRequest { within: caller.trace, detach, ..request })?;
         let view = tokio::select! {
-            view = self.watch(&run, 0, wait_seconds, asked) => view,
-            // rmcp does not drop a call that is given up, so it is waited for until the program is dead.
+            view = self.watch(&run, 0, wait_seconds, context) => view,
+            // rmcp does not drop a cancelled call, so the call waits until the program has ended.
             () = call.ended(run.is_detached()) => stop(&run).await,
         };
         let answer = self.answer(caller, &run, &view, 0).await;
         if view.state != RunState::Finished {
-            // The answer of a call that does not wait for the end says how to come back.
+            // The client can return to the run, so its disconnecting must not cancel it.
             run.detach();
         }
         answer
@@ -58,14 +57,14 @@ impl McpParts {
         caller: &Caller,
         arguments: JsonObject,
         call: &Call,
-        asked: Asked<'_>,
+        context: ToolContext<'_>,
     ) -> Result<CallToolResult, Failure> {
         let GetRun { run, after_event, wait_seconds } = parse(arguments, Source::Json)?;
         let after_event = after_event.unwrap_or(0);
         let run = self.runs.get(&caller.principal, run)?;
         let view = tokio::select! {
-            view = self.watch(&run, after_event, wait_seconds, asked) => view,
-            // Giving up the call does not stop the run.
+            view = self.watch(&run, after_event, wait_seconds, context) => view,
+            // Cancelling the call does not stop the run.
             () = call.left() => run.view(),
         };
         self.answer(caller, &run, &view, after_event).await
@@ -81,8 +80,8 @@ impl McpParts {
     }
 
     /// Waits for the end and reports progress meanwhile.
-    async fn watch(&self, run: &Run, after_event: u64, wait: Option<Wait>, asked: Asked<'_>) -> RunView {
-        let mut progress = Progress::of(asked, run.events(after_event.saturating_add(1)));
+    async fn watch(&self, run: &Run, after_event: u64, wait: Option<Wait>, context: ToolContext<'_>) -> RunView {
+        let mut progress = Progress::of(context, run.events(after_event.saturating_add(1)));
         let over = run.wait(wait.map_or(self.options.wait_default, |wait| wait.0));
         let mut over = std::pin::pin!(over);
         loop {

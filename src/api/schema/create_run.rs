@@ -95,11 +95,11 @@ impl CreateRun {
 
 impl RunLimits {
     fn within(&self, server: &Limits) -> Result<Limits, Failure> {
-        let one = |name: &str, asked: Option<u64>, min: u64, most: u64| match asked {
+        let one = |name: &str, value: Option<u64>, min: u64, most: u64| match value {
             Some(value) if value < min => {
                 Err(Failure::argument(&format!("limits.{name}"), format!("it must be at least {min}")))
             }
-            asked => Ok(asked.unwrap_or(most).min(most)),
+            value => Ok(value.unwrap_or(most).min(most)),
         };
         let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         Ok(Limits {

@@ -34,7 +34,7 @@ pub struct File {
     pub size: u64,
     /// Its media type, from its name.
     pub media_type: String,
-    /// What the run did to it; `unchanged` when no run is spoken of.
+    /// What the run did to it; `unchanged` outside the answer of a run.
     #[schemars(extend("enum" = ["created", "changed", "unchanged"]))]
     #[schema(value_type = ChangeWord)]
     pub change: &'static str,
@@ -53,7 +53,7 @@ pub struct FileListing {
     pub files: Vec<File>,
     /// There are more than are listed.
     pub truncated: bool,
-    /// What is there and is not a plain file: links, pipes, sockets, devices. These cannot be read.
+    /// What is not a plain file: links, pipes, sockets, devices. These cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<SkippedResult>,
 }
@@ -80,7 +80,7 @@ pub struct FileResult {
     /// How `content` is written: text as it is, or bytes in base64.
     #[schemars(extend("enum" = ["utf-8", "base64"]))]
     pub encoding: &'static str,
-    /// The content from the asked offset on.
+    /// The content from the requested offset.
     pub content: String,
     /// There is more after this piece.
     pub truncated: bool,
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_character_is_left_for_the_next_piece() {
+    fn text_cut_inside_a_character_leaves_it_for_the_next_piece() {
         let euro = "aé€".as_bytes();
         assert_eq!(whole_characters(&euro[..5]), "aé".as_bytes());
         assert_eq!(whole_characters(euro), euro);

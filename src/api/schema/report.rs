@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::{FiguresResult, File, OutcomeResult, run::RunEvent};
 use crate::services::runs::{CapturedOutput, FeedItem, Report, RunState, RunView};
 
-/// A run: all that came of it, or how far it is.
+/// A run: its result, or its state so far.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunReport {
@@ -14,7 +14,7 @@ pub struct RunReport {
     pub run_id: String,
     /// The conversation whose files are /data.
     pub conversation_id: String,
-    /// The language's own name, also when an alias was asked for.
+    /// The language's own name, also when the request used an alias.
     pub language: String,
     /// Where it is on its way. Only a finished run has outcome, figures and files.
     #[schemars(extend("enum" = ["queued", "running", "finished"]))]

@@ -1,4 +1,4 @@
-//! What came of a run, as clients see it.
+//! The result of a run, as clients see it.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use crate::{
     services::runs::Report,
 };
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunResult {
@@ -19,7 +19,7 @@ pub struct RunResult {
     pub run_id: String,
     /// The conversation whose files were /data.
     pub conversation_id: String,
-    /// The language's own name, also when an alias was asked for.
+    /// The language's own name, also when the request used an alias.
     pub language: String,
     /// How the program ended.
     pub outcome: OutcomeResult,

@@ -18,20 +18,20 @@ use crate::{
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunStatus {
-    /// Which.
+    /// Its id.
     pub run_id: String,
     /// The conversation whose files are /data.
     pub conversation_id: String,
     /// The language's own name.
     pub language: String,
-    /// Where it is on its way.
+    /// Its state.
     #[schema(value_type = StateWord)]
     pub state: &'static str,
-    /// How many wait from it on to the front, itself included; only while it waits.
+    /// Its place in the queue, counted from 1; only while it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub position: Option<u32>,
-    /// When it was asked for (RFC 3339).
+    /// When it was created (RFC 3339).
     pub created_at: String,
     /// How long the program has run so far, or took, in milliseconds.
     pub wall_ms: u64,
@@ -51,13 +51,13 @@ pub struct RunStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub error: Option<RunError>,
-    /// All that came of it, once it ended; not in lists.
+    /// The whole result, once it ended; not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub result: Option<Box<RunResult>>,
 }
 
-/// Where a run is on its way.
+/// The state of a run.
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 #[expect(dead_code, reason = "stands for the words in the API's description")]
@@ -106,9 +106,9 @@ pub struct RunEventMessage {
 pub struct RunEvent {
     /// Counts from 1 within a run.
     pub number: u64,
-    /// When, in milliseconds since the run was asked for.
+    /// When, in milliseconds since the run was created.
     pub at_ms: u64,
-    /// What.
+    /// What happened.
     #[serde(flatten)]
     pub what: RunEventKind,
 }
@@ -117,9 +117,9 @@ pub struct RunEvent {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum RunEventKind {
-    /// It waits for its turn.
+    /// It waits in the queue.
     Queued {
-        /// How many wait from it on to the front, itself included.
+        /// Its place in the queue, counted from 1.
         position: u32,
     },
     /// The program runs.
@@ -135,7 +135,7 @@ pub enum RunEventKind {
         /// Bytes of standard error.
         stderr_bytes: u64,
     },
-    /// It is still under way.
+    /// It still runs.
     Progress {
         /// How long the program has run, in milliseconds.
         wall_ms: u64,
@@ -146,35 +146,35 @@ pub enum RunEventKind {
     },
     /// It created or changed a file.
     File {
-        /// Which.
+        /// The file.
         file: File,
     },
     /// It ended.
     Finished {
-        /// How.
+        /// How it ended.
         outcome: OutcomeResult,
         /// What it used.
         figures: FiguresResult,
     },
     /// The server could not run it.
     Failed {
-        /// Why.
+        /// The reason.
         error: RunError,
     },
 }
 
-/// Some output.
+/// A piece of output.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Printed {
-    /// As it is.
+    /// Valid UTF-8.
     Text(String),
-    /// Bytes that are no UTF-8.
+    /// Bytes that are not UTF-8.
     Base64(String),
 }
 
 impl RunStatus {
-    /// A run with all that came of it.
+    /// A run with its whole result.
     pub fn whole(view: &RunView) -> Self {
         let result = view.result.as_ref().and_then(|result| result.as_ref().ok());
         Self { result: result.map(|report| Box::new(RunResult::from(&**report))), ..Self::brief(view) }

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_longest_idle_connection_is_asked_and_a_busy_one_never() {
+    async fn make_room_closes_the_longest_idle_connection_and_no_busy_one() {
         let all = Arc::new(Connections::default());
         let [one, two, three] = [(); 3].map(|()| all.open());
         let is_oldest =

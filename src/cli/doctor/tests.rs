@@ -199,6 +199,6 @@ fn a_sentence_is_split_into_detail_and_fix() {
     let error = StartError::Engine(EngineError::Unavailable { act: "probe", source });
     let mut findings = Findings::default();
     findings.sentence(Level::Fail, "engine", &error.to_string());
-    assert_eq!(findings.0[0].detail, "the container engine does not do what is needed");
+    assert_eq!(findings.0[0].detail, "the container engine lacks a required feature");
     assert!(findings.failed() && findings.text().starts_with("FAIL  engine: "));
 }

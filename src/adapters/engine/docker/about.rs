@@ -11,7 +11,8 @@ use super::{
 };
 use crate::ports::engine::{Probe, VolumeKind};
 
-/// The oldest runc that does not let a container write to the host through masked paths (CVE-2025-31133 and its kin).
+/// The oldest runc that does not let a container write to the host through masked paths (CVE-2025-31133 and related
+/// ones).
 const RUNC_MIN: (u32, u32, u32) = (1, 2, 8);
 
 pub(super) fn is_cgroup_v1(info: &SystemInfo) -> bool {
@@ -21,7 +22,7 @@ pub(super) fn is_cgroup_v1(info: &SystemInfo) -> bool {
 pub(super) fn probe(
     version: &SystemVersion,
     info: &SystemInfo,
-    spoken: &ClientVersion,
+    negotiated: &ClientVersion,
     setting: &RuntimeSetting,
     runtime: &Runtime,
 ) -> Probe {
@@ -31,7 +32,7 @@ pub(super) fn probe(
     let component = component_version(version, name);
     Probe {
         engine: format!("{} {}", if podman::is_it(version) { "Podman" } else { "Docker" }, text(&version.version)),
-        api_version: spoken.to_string(),
+        api_version: negotiated.to_string(),
         runtime: component.map_or_else(|| name.to_owned(), |version| format!("{name} {version}")),
         runtime_reason: setting.reason(runtime),
         platform: format!("{}/{}", text(&version.os), text(&version.arch)),
@@ -77,53 +78,50 @@ fn component_version<'a>(version: &'a SystemVersion, name: &str) -> Option<&'a s
 }
 
 fn warnings(info: &SystemInfo, runtime: &str, runtime_version: Option<&str>) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut warn = |when: bool, text: &str| {
-        if when {
-            found.push(text.to_owned());
-        }
-    };
-    warn(
-        runtime == "runc" && runtime_version.and_then(numbers).is_some_and(|version| version < RUNC_MIN),
-        "runc is older than 1.2.8 and has known ways out of a container (CVE-2025-31133): update it.",
-    );
-    warn(
-        info.memory_limit == Some(false),
-        "The engine cannot limit memory, so one program can take all of the host's: enable the memory controller \
-         (boot with cgroup_enable=memory).",
-    );
-    warn(
-        info.swap_limit == Some(false),
-        "The engine cannot limit swap, so a program may swap past its memory limit: boot with swapaccount=1, or \
-         switch swap off.",
-    );
-    warn(
-        info.pids_limit == Some(false),
-        "The engine cannot limit processes, so a fork bomb can stop the host: enable the pids controller of the \
-         kernel's control groups.",
-    );
-    warn(
-        info.cpu_cfs_quota == Some(false),
-        "The engine cannot limit CPU time, so programs can starve each other: use a kernel with CONFIG_CFS_BANDWIDTH.",
-    );
-    warn(
-        info.cgroup_driver == Some(SystemInfoCgroupDriverEnum::NONE),
-        "The engine runs without control groups, so no limit holds: give it delegated cgroups (v2 with systemd).",
-    );
-    let security = |name: &str| info.security_options.iter().flatten().any(|option| option.contains(name));
-    warn(
-        !security("seccomp"),
-        "The engine was built without seccomp, so every system call is open to programs: install one that has it.",
-    );
-    warn(
-        info.init_commit.as_ref().is_some_and(|commit| commit.id.as_deref() == Some("N/A")),
-        "The engine has no docker-init (tini), which every sandbox starts with: install it.",
-    );
-    warn(
-        runtime != "unknown" && info.runtimes.as_ref().is_some_and(|known| !known.contains_key(runtime)),
-        "The engine does not know the OCI runtime that is set: register it with the engine or change the setting.",
-    );
-    found
+    let seccomp = info.security_options.iter().flatten().any(|option| option.contains("seccomp"));
+    let rules = [
+        (
+            runtime == "runc" && runtime_version.and_then(numbers).is_some_and(|version| version < RUNC_MIN),
+            "runc is older than 1.2.8 and has known ways out of a container (CVE-2025-31133): update it.",
+        ),
+        (
+            info.memory_limit == Some(false),
+            "The engine cannot limit memory, so one program can take all of the host's: enable the memory controller \
+             (boot with cgroup_enable=memory).",
+        ),
+        (
+            info.swap_limit == Some(false),
+            "The engine cannot limit swap, so a program may swap past its memory limit: boot with swapaccount=1, or \
+             switch swap off.",
+        ),
+        (
+            info.pids_limit == Some(false),
+            "The engine cannot limit processes, so a fork bomb can stop the host: enable the pids controller of the \
+             kernel's control groups.",
+        ),
+        (
+            info.cpu_cfs_quota == Some(false),
+            "The engine cannot limit CPU time, so programs can starve each other: use a kernel with \
+             CONFIG_CFS_BANDWIDTH.",
+        ),
+        (
+            info.cgroup_driver == Some(SystemInfoCgroupDriverEnum::NONE),
+            "The engine runs without control groups, so no limit holds: give it delegated cgroups (v2 with systemd).",
+        ),
+        (
+            !seccomp,
+            "The engine was built without seccomp, so every system call is open to programs: install one that has it.",
+        ),
+        (
+            info.init_commit.as_ref().is_some_and(|commit| commit.id.as_deref() == Some("N/A")),
+            "The engine has no docker-init (tini), which every sandbox starts with: install it.",
+        ),
+        (
+            runtime != "unknown" && info.runtimes.as_ref().is_some_and(|known| !known.contains_key(runtime)),
+            "The engine does not know the OCI runtime that is set: register it with the engine or change the setting.",
+        ),
+    ];
+    rules.into_iter().filter(|(broken, _)| *broken).map(|(_, text): (bool, &str)| text.to_owned()).collect()
 }
 
 /// The three numbers at the start of a version such as `1.1.5+ds1`.
@@ -165,12 +163,12 @@ mod tests {
         }
     }
 
-    fn spoken() -> ClientVersion {
+    fn negotiated() -> ClientVersion {
         ClientVersion { major_version: 1, minor_version: 41 }
     }
 
     fn probe_of(version: &SystemVersion, info: &SystemInfo) -> Probe {
-        probe(version, info, &spoken(), &RuntimeSetting::Automatic, &Runtime::new(None, "runc", false))
+        probe(version, info, &negotiated(), &RuntimeSetting::Automatic, &Runtime::new(None, "runc", false))
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl Ending {
 
     async fn look(&self) -> Look {
         let name = self.id.to_string();
-        match call::within("inspect", self.time.inspect, self.docker.inspect_container(&name, None)).await {
+        match call::within("inspect", self.time.answer, self.docker.inspect_container(&name, None)).await {
             Ok(container) => container.state.map_or(Look::Unknown, |state| read(&state)),
             Err(error) if call::status(&error) == Some(404) => Look::Gone,
             Err(EngineError::Unavailable { .. }) => Look::Away,

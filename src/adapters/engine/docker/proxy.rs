@@ -105,7 +105,7 @@ struct Inner {
     root: Root,
     uid: u32,
     runtime: RuntimeSetting,
-    /// What containers must look like on this engine, once it was asked.
+    /// What containers must look like on this engine, read from the engine at the first need.
     form: OnceCell<Form>,
     known: Mutex<Known>,
 }
@@ -210,30 +210,30 @@ impl Proxy {
     }
 
     async fn pass(&self, request: Request<Incoming>) -> Result<Response<Body>, Denied> {
-        let asked = rules::parse(request.method(), request.uri())?;
+        let allowed = rules::parse(request.method(), request.uri())?;
         let inner = &self.0;
-        match &asked.call {
+        match &allowed.call {
             Call::Create(id) => {
                 let body = http_body_util::Limited::new(request.into_body(), BODY_BYTES_MAX);
                 let body = body.collect().await.map_err(|_| Denied::new("the body is too large or broke off"))?;
                 let made = inner.vetted(*id, &body.to_bytes()).await?;
-                forward::send(&inner.socket, &asked, forward::body(made)).await
+                forward::send(&inner.socket, &allowed, forward::body(made)).await
             }
             Call::Start(id) => {
                 let folder = inner.known().folders.get(id).cloned();
                 let folder = folder.ok_or_else(|| Denied::new("the sandbox was not created here"))?;
                 inner.root.check(&folder)?;
-                forward::send(&inner.socket, &asked, forward::body(Vec::new())).await
+                forward::send(&inner.socket, &allowed, forward::body(Vec::new())).await
             }
-            Call::Attach(_) => forward::attach(&inner.socket, &asked, request).await,
+            Call::Attach(_) => forward::attach(&inner.socket, &allowed, request).await,
             Call::Remove(id) => {
-                let answer = forward::send(&inner.socket, &asked, forward::body(Vec::new())).await?;
+                let answer = forward::send(&inner.socket, &allowed, forward::body(Vec::new())).await?;
                 if answer.status().is_success() || answer.status() == StatusCode::NOT_FOUND {
                     inner.known().folders.remove(id);
                 }
                 Ok(answer)
             }
-            _ => forward::send(&inner.socket, &asked, forward::body(Vec::new())).await,
+            _ => forward::send(&inner.socket, &allowed, forward::body(Vec::new())).await,
         }
     }
 }

@@ -145,7 +145,7 @@ impl Runtime {
 
 async fn inspect_runtime(engine: &Inner, container: &str, name: &str) -> Result<(), EngineError> {
     let inspected = engine.docker.inspect_container(container, None::<InspectContainerOptions>);
-    let inspected = call::within("inspect", engine.time.inspect, inspected).await?;
+    let inspected = call::within("inspect", engine.time.answer, inspected).await?;
     let used = inspected.host_config.and_then(|config| config.runtime).unwrap_or_default();
     if used == name {
         return Ok(());

@@ -66,7 +66,7 @@ async fn create(
     let body = convert::create_body(&profile, spec, &source);
     let options = CreateContainerOptionsBuilder::new().name(name).build();
     let created = engine.docker.create_container(Some(options), body);
-    match call::within("create", engine.time.create, created).await {
+    match call::within("create", engine.time.start, created).await {
         Ok(created) => {
             for warning in created.warnings {
                 // The same for every sandbox; `probe` reports them once.

@@ -46,7 +46,7 @@ impl Scene {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_tells_its_story() {
+async fn run_follows_the_script() {
     let scene = scene();
     let begun = Instant::now();
     let program =
@@ -64,7 +64,7 @@ async fn a_program_tells_its_story() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn endings_are_told_apart() {
+async fn status_and_ending_follow_the_script() {
     let scene = scene();
     let cases = [("oom", 137, true), ("oom-child\nexit 4", 4, true), ("signal 11", 139, false), ("dance", 127, false)];
     for (program, status, oom_killed) in cases {
@@ -74,7 +74,7 @@ async fn endings_are_told_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_fails_on_command_and_only_then() {
+async fn calls_fail_only_as_ordered() {
     let scene = scene();
     let engine = &scene.engine;
     for fault in [StartFault::Unavailable, StartFault::Refused, StartFault::ImageGone, StartFault::NoSpace] {
@@ -106,7 +106,7 @@ async fn it_fails_on_command_and_only_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_real_engine_would_punish_is_noted() {
+async fn misuse_of_the_port_is_recorded() {
     let scene = scene();
     let spec = scene.spec();
     let mut held = scene.engine.start(&spec).await.expect("started");
@@ -129,7 +129,7 @@ async fn what_a_real_engine_would_punish_is_noted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_start_can_be_given_up_and_is_found() {
+async fn destroy_ends_a_slow_start_that_list_reports() {
     let scene = scene();
     scene.engine.delay_starts(Duration::from_secs(3));
     let spec = scene.spec();
@@ -141,7 +141,7 @@ async fn a_slow_start_can_be_given_up_and_is_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_of_runners_are_told() {
+async fn changes_yields_when_runners_change() {
     let scene = scene();
     let mut changes = scene.engine.changes();
     changes.next().await.expect("the first");

@@ -16,7 +16,7 @@ fn measure(place: &Place, ceiling: &Usage) -> Usage {
 }
 
 #[test]
-fn blocks_are_counted_once_and_lengths_are_not() {
+fn usage_counts_blocks_once_and_no_lengths() {
     let place = place();
     let data = place.data();
     assert_eq!(measure(&place, &EVERYTHING), Usage::default());
@@ -41,7 +41,7 @@ fn blocks_are_counted_once_and_lengths_are_not() {
 }
 
 #[test]
-fn a_walk_ends_at_its_ceiling() {
+fn usage_stops_at_the_ceiling() {
     let place = quick_place();
     for folder in 0..20 {
         let folder = place.data().join(format!("{folder}/in"));

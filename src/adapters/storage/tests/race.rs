@@ -68,7 +68,7 @@ fn repeat(mut step: impl FnMut(), enough: impl Fn(u32) -> bool) {
 }
 
 #[test]
-fn nothing_outside_is_read_or_listed() {
+fn swapped_links_never_lead_reads_or_listings_outside() {
     const NAMES: [&str; 4] = ["f", "dir/f", "link", "dirlink/f"];
     let opens = rounds(20_000, 1_000_000);
     let (place, _) = trap();
@@ -97,7 +97,7 @@ fn nothing_outside_is_read_or_listed() {
 }
 
 #[test]
-fn nothing_outside_is_written_or_deleted() {
+fn swapped_links_never_lead_writes_or_deletes_outside() {
     let (place, outside) = trap();
     let reached = Cell::new(0_u32);
     let step = || {
@@ -116,7 +116,7 @@ fn nothing_outside_is_written_or_deleted() {
 }
 
 #[test]
-fn deleting_while_a_program_adds_ends_when_it_ends() {
+fn delete_ends_when_a_program_stops_adding_files() {
     let place = place();
     let data = place.data();
     let done = AtomicBool::new(false);

@@ -87,7 +87,7 @@ mod tests {
     use crate::services::files::media_type;
 
     #[test]
-    fn what_a_browser_could_run_is_saved_without_its_type() {
+    fn executable_types_are_attachments_without_their_type() {
         for name in [
             "x.html",
             "x.HTM",

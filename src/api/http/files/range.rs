@@ -1,4 +1,4 @@
-//! What part of a file a request asks for, and whether it asks at all (RFC 9110, sections 13 and 14).
+//! The part of a file that a request asks for, and its conditions (RFC 9110, sections 13 and 14).
 
 use axum::http::{HeaderMap, HeaderName, Method, header};
 
@@ -11,42 +11,42 @@ pub(super) struct Part {
     pub length: u64,
 }
 
-/// What is to be sent.
+/// What to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
-    /// The client has it already: 304.
+pub(super) enum RangeRequest {
+    /// The client has the current version: 304.
     NotModified,
-    /// The client wants another version only: 412.
-    NotThisOne,
-    /// A part beyond the end: 416.
-    Nowhere,
-    /// All of it. Also for several parts at once, which a server need not support.
+    /// The client requires another version: 412.
+    PreconditionFailed,
+    /// The part begins beyond the end: 416.
+    Unsatisfiable,
+    /// All of it. Also when several parts are requested, which a server need not support.
     Whole,
     /// One part.
     Part(Part),
 }
 
-pub(super) fn asked(method: &Method, headers: &HeaderMap, etag: &str, size: u64) -> Asked {
+pub(super) fn range_request(method: &Method, headers: &HeaderMap, etag: &str, size: u64) -> RangeRequest {
     if headers.contains_key(header::IF_MATCH) && !lists(headers, &header::IF_MATCH, etag, false) {
-        return Asked::NotThisOne;
+        return RangeRequest::PreconditionFailed;
     }
     if lists(headers, &header::IF_NONE_MATCH, etag, true) {
-        return Asked::NotModified;
+        return RangeRequest::NotModified;
     }
     // Only GET has ranges. A date in If-Range proves nothing here, since programs set the dates of their files.
     let current = matches!(only(headers, &header::IF_RANGE), Ok(tag) if tag.is_none_or(|tag| tag == etag));
     match only(headers, &header::RANGE) {
         Ok(Some(range)) if *method == Method::GET && current => part(range, size),
-        _ => Asked::Whole,
+        _ => RangeRequest::Whole,
     }
 }
 
-/// Reads `bytes=…`. What is malformed counts as absent.
-fn part(range: &str, size: u64) -> Asked {
-    let Some((unit, set)) = range.split_once('=') else { return Asked::Whole };
-    let Some((first, last)) = set.trim_matches([' ', '\t']).split_once('-') else { return Asked::Whole };
+/// Reads `bytes=…`. A malformed range counts as absent.
+fn part(range: &str, size: u64) -> RangeRequest {
+    let Some((unit, set)) = range.split_once('=') else { return RangeRequest::Whole };
+    let Some((first, last)) = set.trim_matches([' ', '\t']).split_once('-') else { return RangeRequest::Whole };
     if !unit.eq_ignore_ascii_case("bytes") {
-        return Asked::Whole;
+        return RangeRequest::Whole;
     }
     let (first, last) = match (number(first), number(last)) {
         (Some(first), Some(last)) if first <= last => (first, last),
@@ -54,10 +54,10 @@ fn part(range: &str, size: u64) -> Asked {
         (None, Some(length)) if first.is_empty() => {
             (size.saturating_sub(length), if length == 0 { 0 } else { u64::MAX })
         }
-        _ => return Asked::Whole,
+        _ => return RangeRequest::Whole,
     };
     let end = last.saturating_add(1).min(size);
-    if first >= end { Asked::Nowhere } else { Asked::Part(Part { first, length: end - first }) }
+    if first >= end { RangeRequest::Unsatisfiable } else { RangeRequest::Part(Part { first, length: end - first }) }
 }
 
 /// Digits alone; more than fit count as the largest number, which is beyond the end of every file.
@@ -102,12 +102,12 @@ mod tests {
         map
     }
 
-    fn of(range: &str, size: u64) -> Asked {
-        asked(&Method::GET, &headers(&[(header::RANGE, range)]), ETAG, size)
+    fn of(range: &str, size: u64) -> RangeRequest {
+        range_request(&Method::GET, &headers(&[(header::RANGE, range)]), ETAG, size)
     }
 
-    fn bytes(first: u64, length: u64) -> Asked {
-        Asked::Part(Part { first, length })
+    fn bytes(first: u64, length: u64) -> RangeRequest {
+        RangeRequest::Part(Part { first, length })
     }
 
     #[test]
@@ -126,59 +126,59 @@ mod tests {
             ("bytes=0-18446744073709551615", bytes(0, 10)),
             ("bytes=0-99999999999999999999999", bytes(0, 10)),
             ("bytes=-99999999999999999999999", bytes(0, 10)),
-            ("bytes=10-", Asked::Nowhere),
-            ("bytes=10-20", Asked::Nowhere),
-            ("bytes=-0", Asked::Nowhere),
-            ("bytes=99999999999999999999999-", Asked::Nowhere),
-            ("bytes=18446744073709551615-", Asked::Nowhere),
-            ("bytes=5-4", Asked::Whole),
-            ("bytes=-", Asked::Whole),
-            ("bytes=", Asked::Whole),
-            ("bytes", Asked::Whole),
-            ("", Asked::Whole),
-            ("bytes=a-b", Asked::Whole),
-            ("bytes=+1-2", Asked::Whole),
-            ("bytes=1-+2", Asked::Whole),
-            ("bytes=0x1-2", Asked::Whole),
-            ("bytes=--1", Asked::Whole),
-            ("bytes=1--", Asked::Whole),
-            ("bytes=0-0,-1", Asked::Whole),
-            ("bytes=1-2,3-4", Asked::Whole),
-            ("items=0-1", Asked::Whole),
-            ("bytes 0-1", Asked::Whole),
+            ("bytes=10-", RangeRequest::Unsatisfiable),
+            ("bytes=10-20", RangeRequest::Unsatisfiable),
+            ("bytes=-0", RangeRequest::Unsatisfiable),
+            ("bytes=99999999999999999999999-", RangeRequest::Unsatisfiable),
+            ("bytes=18446744073709551615-", RangeRequest::Unsatisfiable),
+            ("bytes=5-4", RangeRequest::Whole),
+            ("bytes=-", RangeRequest::Whole),
+            ("bytes=", RangeRequest::Whole),
+            ("bytes", RangeRequest::Whole),
+            ("", RangeRequest::Whole),
+            ("bytes=a-b", RangeRequest::Whole),
+            ("bytes=+1-2", RangeRequest::Whole),
+            ("bytes=1-+2", RangeRequest::Whole),
+            ("bytes=0x1-2", RangeRequest::Whole),
+            ("bytes=--1", RangeRequest::Whole),
+            ("bytes=1--", RangeRequest::Whole),
+            ("bytes=0-0,-1", RangeRequest::Whole),
+            ("bytes=1-2,3-4", RangeRequest::Whole),
+            ("items=0-1", RangeRequest::Whole),
+            ("bytes 0-1", RangeRequest::Whole),
         ];
         for (range, expected) in table {
             assert_eq!(of(range, 10), expected, "{range}");
         }
         for range in ["bytes=0-", "bytes=0-0", "bytes=-1", "bytes=-0"] {
-            assert_eq!(of(range, 0), Asked::Nowhere, "{range}");
+            assert_eq!(of(range, 0), RangeRequest::Unsatisfiable, "{range}");
         }
         assert_eq!(of("bytes=18446744073709551614-", u64::MAX), bytes(u64::MAX - 1, 1));
-        assert_eq!(of(&format!("bytes={}", "0-0,".repeat(100_000)), 10), Asked::Whole);
+        assert_eq!(of(&format!("bytes={}", "0-0,".repeat(100_000)), 10), RangeRequest::Whole);
     }
 
     #[test]
     fn conditions() {
         let range = (header::RANGE, "bytes=0-0");
-        let table: [(&[(HeaderName, &str)], Asked); 14] = [
-            (&[(header::IF_NONE_MATCH, ETAG)], Asked::NotModified),
-            (&[(header::IF_NONE_MATCH, "W/\"0011\"")], Asked::NotModified),
-            (&[(header::IF_NONE_MATCH, "\"x\", \"0011\"")], Asked::NotModified),
-            (&[(header::IF_NONE_MATCH, "*"), range.clone()], Asked::NotModified),
-            (&[(header::IF_NONE_MATCH, "0011")], Asked::Whole),
-            (&[(header::IF_NONE_MATCH, "\"x\"")], Asked::Whole),
+        let table: [(&[(HeaderName, &str)], RangeRequest); 14] = [
+            (&[(header::IF_NONE_MATCH, ETAG)], RangeRequest::NotModified),
+            (&[(header::IF_NONE_MATCH, "W/\"0011\"")], RangeRequest::NotModified),
+            (&[(header::IF_NONE_MATCH, "\"x\", \"0011\"")], RangeRequest::NotModified),
+            (&[(header::IF_NONE_MATCH, "*"), range.clone()], RangeRequest::NotModified),
+            (&[(header::IF_NONE_MATCH, "0011")], RangeRequest::Whole),
+            (&[(header::IF_NONE_MATCH, "\"x\"")], RangeRequest::Whole),
             (&[(header::IF_MATCH, ETAG), range.clone()], bytes(0, 1)),
-            (&[(header::IF_MATCH, "*")], Asked::Whole),
-            (&[(header::IF_MATCH, "W/\"0011\"")], Asked::NotThisOne),
+            (&[(header::IF_MATCH, "*")], RangeRequest::Whole),
+            (&[(header::IF_MATCH, "W/\"0011\"")], RangeRequest::PreconditionFailed),
             (&[(header::IF_RANGE, ETAG), range.clone()], bytes(0, 1)),
-            (&[(header::IF_RANGE, "W/\"0011\""), range.clone()], Asked::Whole),
-            (&[(header::IF_RANGE, "\"x\""), range.clone()], Asked::Whole),
-            (&[(header::IF_RANGE, "Sat, 21 Nov 2026 09:00:00 GMT"), range.clone()], Asked::Whole),
-            (&[range.clone(), range.clone()], Asked::Whole),
+            (&[(header::IF_RANGE, "W/\"0011\""), range.clone()], RangeRequest::Whole),
+            (&[(header::IF_RANGE, "\"x\""), range.clone()], RangeRequest::Whole),
+            (&[(header::IF_RANGE, "Sat, 21 Nov 2026 09:00:00 GMT"), range.clone()], RangeRequest::Whole),
+            (&[range.clone(), range.clone()], RangeRequest::Whole),
         ];
         for (pairs, expected) in table {
-            assert_eq!(asked(&Method::GET, &headers(pairs), ETAG, 10), expected, "{pairs:?}");
+            assert_eq!(range_request(&Method::GET, &headers(pairs), ETAG, 10), expected, "{pairs:?}");
         }
-        assert_eq!(asked(&Method::HEAD, &headers(&[range]), ETAG, 10), Asked::Whole);
+        assert_eq!(range_request(&Method::HEAD, &headers(&[range]), ETAG, 10), RangeRequest::Whole);
     }
 }

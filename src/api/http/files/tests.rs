@@ -107,7 +107,7 @@ impl Answer {
 }
 
 #[tokio::test]
-async fn a_file_is_served_as_it_is() {
+async fn file_is_served_unchanged() {
     let place = Place::new().await;
     let url = place.url("a.txt");
     let whole = place.get(&url).await;
@@ -143,7 +143,7 @@ async fn a_file_is_served_as_it_is() {
 }
 
 #[tokio::test]
-async fn every_answer_carries_the_headers() {
+async fn every_answer_has_the_security_headers() {
     let place = Place::new().await;
     let (good, gone) = (place.url("a.txt"), place.url("gone.txt"));
     let cases = [
@@ -169,7 +169,7 @@ async fn every_answer_carries_the_headers() {
 }
 
 #[tokio::test]
-async fn only_get_and_head() {
+async fn methods_other_than_get_and_head_are_refused() {
     let place = Place::new().await;
     for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "get", "QUERY"] {
         for target in [place.url("a.txt"), "/files/c/a.txt".to_owned(), "/files".to_owned()] {
@@ -182,7 +182,7 @@ async fn only_get_and_head() {
 }
 
 #[tokio::test]
-async fn all_bad_links_get_the_very_same_answer() {
+async fn bad_links_get_identical_answers() {
     let place = Place::new().await;
     let good = place.url("a.txt");
     let (path, query) = good.split_once('?').expect("a query");
@@ -236,7 +236,7 @@ async fn all_bad_links_get_the_very_same_answer() {
 }
 
 #[tokio::test]
-async fn what_a_program_planted_is_not_found_and_stops_nobody() {
+async fn planted_special_files_are_not_found_and_do_not_block() {
     let place = Place::new().await;
     let data = place.data();
     let plant = |to: &str, at: &str| std::os::unix::fs::symlink(to, data.join(at)).expect("a link");
@@ -269,7 +269,7 @@ async fn what_a_program_planted_is_not_found_and_stops_nobody() {
 }
 
 #[tokio::test]
-async fn hostile_names_are_listed_linked_served_and_deleted() {
+async fn hostile_file_names_are_listed_linked_served_and_deleted() {
     let place = Place::new().await;
     let long = "n".repeat(255);
     let names: [&[u8]; 22] = [
@@ -322,7 +322,7 @@ async fn hostile_names_are_listed_linked_served_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_file_that_shrinks_is_cut_off_and_one_that_grows_is_not_followed() {
+async fn length_is_fixed_when_a_file_shrinks_or_grows() {
     let place = Place::new().await;
     let path = place.data().join("big.bin");
     for (len_after, whole) in [(1_u64 << 20, false), (64 << 20, true)] {

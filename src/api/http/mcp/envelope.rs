@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_every_kind_pass() {
+    fn valid_messages_of_every_kind_are_accepted() {
         for (body, id) in [
             (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, Some(json!(1))),
             (r#" {"method":"ping","id":"a\u0062","jsonrpc":"2\u002e0","params":{}} "#, Some(json!("ab"))),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_a_parse_error() {
+    fn invalid_json_is_a_parse_error() {
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         for body in [
             "",
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_an_invalid_request() {
+    fn json_that_is_no_message_is_an_invalid_request() {
         let many = format!("{{\"a\":[{}0]}}", "0,".repeat(VALUES_MAX));
         let id = |id: &str| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"ping\"}}");
         let long = format!("\"{}\"", "x".repeat(129));

@@ -12,7 +12,7 @@ use crate::{
     services::runs::Report,
 };
 
-/// What came of it.
+/// The result of an execution.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = PistonExecuted)]
 pub(super) struct Executed {

@@ -103,7 +103,7 @@ impl Execute {
     /// # Errors
     /// [`Code::InvalidArgument`], naming the member.
     pub(super) fn parse(members: Map<String, Value>) -> Result<Self, Failure> {
-        let asked: Self = parse::read(members, Source::Lenient).map_err(|(path, wrong)| {
+        let execute: Self = parse::read(members, Source::Lenient).map_err(|(path, wrong)| {
             let message = match wrong {
                 Wrong::Type { expected, optional: true, .. } => format!("If specified, {path} must be {expected}"),
                 Wrong::Type { expected, .. } => format!("{path} is required as {expected}"),
@@ -114,23 +114,23 @@ impl Execute {
             };
             refuse(path.split(['[', '.']).next().unwrap_or_default(), message)
         })?;
-        for (name, text) in [("language", &asked.language), ("version", &asked.version)] {
+        for (name, text) in [("language", &execute.language), ("version", &execute.version)] {
             if text.is_empty() {
                 return Err(refuse(name, format!("{name} is required as a string")));
             }
         }
-        if asked.files.len() > FILES_MAX {
+        if execute.files.len() > FILES_MAX {
             return Err(refuse("files", format!("files cannot exceed the configured limit of {FILES_MAX}")));
         }
-        let args = asked.args.as_deref().unwrap_or_default();
+        let args = execute.args.as_deref().unwrap_or_default();
         if args.len() > ARGS_MAX || args.iter().any(|text| text.contains('\0')) {
             let why = format!("If specified, args must be an array of at most {ARGS_MAX} strings without zero bytes");
             return Err(refuse("args", why));
         }
-        Ok(asked)
+        Ok(execute)
     }
 
-    /// The runtime that is meant.
+    /// The runtime that language and version select.
     ///
     /// # Errors
     /// [`Code::RunnerNotFound`].
@@ -184,7 +184,7 @@ impl Execute {
         let wall_ms = constraint("run_timeout", &self.run_timeout, Some(server.wall_ms))?.unwrap_or(server.wall_ms);
         let memory = constraint("run_memory_limit", &self.run_memory_limit, Some(server.memory_bytes))?;
         // A sandbox does not start in less.
-        let raised = |asked: u64| asked.max(MEMORY_BYTES_MIN).min(server.memory_bytes);
+        let raised = |bytes: u64| bytes.max(MEMORY_BYTES_MIN).min(server.memory_bytes);
         Ok(Limits { memory_bytes: memory.map_or(server.memory_bytes, raised), wall_ms, ..*server })
     }
 }

@@ -25,7 +25,7 @@ use crate::{
 
 /// Read all files of a conversation as a tar archive.
 ///
-/// Only plain files are in it. It is made while it is sent; a connection that ends early means that it is not whole.
+/// It holds plain files only. It is made while it is sent; when the connection ends early, it is incomplete.
 #[utoipa::path(
     get, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "readArchive",
     params(InConversation),
@@ -44,8 +44,8 @@ pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, cal
 
 /// Write the files of a tar archive into a conversation.
 ///
-/// Only plain files and folders are taken: the whole archive is checked before the first file is written. Files that
-/// are there and not in the archive stay.
+/// Only plain files and folders are accepted: the whole archive is checked before the first file is written. Existing
+/// files that are not in the archive stay.
 #[utoipa::path(
     put, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "writeArchive",
     params(InConversation),
@@ -64,7 +64,7 @@ pub(super) async fn write(
 ) -> Result<Json<ImportResult>, ApiError> {
     let conversation = call.conversation()?;
     if !matches!(media_type(&call.headers)?.as_str(), "" | "application/x-tar" | "application/octet-stream") {
-        let why = "The body is not announced as a plain tar: send the header `Content-Type: application/x-tar`.";
+        let why = "The body must be a plain tar: send the header `Content-Type: application/x-tar`.";
         return Err(ApiError::new(Code::UnsupportedMediaType, why));
     }
     let bytes = limits.read(&call.headers, body).await?;

@@ -1,4 +1,4 @@
-//! Conversations: which there are, and the end of one.
+//! Conversations: listing and deletion.
 
 use axum::{Json, extract::State, http::StatusCode};
 use schemars::JsonSchema;
@@ -23,7 +23,7 @@ pub(super) struct ListConversations {
     #[schemars(skip)]
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
     after: Option<ConversationId>,
-    /// How many at most; default 50.
+    /// Maximum number of items; default 50.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 200)]
     limit: Option<u64>,
 }
@@ -45,11 +45,11 @@ pub(super) async fn list(
 
 /// Delete a conversation with all its files.
 ///
-/// Refused while a run is going on or waits in it.
+/// Refused while one of its runs is queued or running.
 #[utoipa::path(
     delete, path = "/v1/conversations/{conversationId}", tag = "conversations", operation_id = "deleteConversation",
     params(InConversation),
-    responses((status = 204, description = "It is gone.")),
+    responses((status = 204, description = "It was deleted.")),
 )]
 pub(super) async fn remove(
     State(conversations): State<Conversations>,

@@ -1,5 +1,5 @@
-//! What happens to a run, as server-sent events: each has its number as id, so that a reader that reconnects can go
-//! on. The stream pulls from the run's log; a reader that is slow or never reads costs the run nothing.
+//! The events of a run, as server-sent events: the id is the event's number, so that a reader can resume. The stream
+//! pulls from the run's log; a reader that is slow or never reads costs the run nothing.
 
 use axum::{
     extract::State,
@@ -25,21 +25,22 @@ use crate::{
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WatchRun {
-    /// The number of the last event that is known.
+    /// The number of the last event that the client has.
     #[param(minimum = 0)]
     after: Option<u64>,
 }
 
 /// Watch a run.
 ///
-/// Server-sent events: those that are kept, then each as it comes, to the last. `id` is the event's number, `event` its
-/// kind, `data` a `RunEvent`. A reader that comes back sends `Last-Event-ID`; 204 tells it that nothing follows.
+/// Server-sent events: the kept ones, then each new one, to the last. `id` is the event's number, `event` its
+/// kind, `data` a `RunEvent`. A client that reconnects sends `Last-Event-ID`; 204 means that nothing follows.
 #[utoipa::path(
     get, path = "/v1/runs/{runId}/events", tag = "runs", operation_id = "watchRun",
     params(
-        ("runId" = String, Path, description = "Which.", pattern = "^run-[0-9a-f]{32}$"),
+        ("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$"),
         WatchRun,
-        ("Last-Event-ID" = Option<u64>, Header, description = "The same, as browsers send it; it wins.", minimum = 0),
+        ("Last-Event-ID" = Option<u64>, Header, minimum = 0,
+            description = "The same as `after`, as browsers send it; it takes precedence."),
     ),
     responses(
         (status = 200, description = "The events.", content_type = "text/event-stream", body = RunEventMessage),

@@ -1,4 +1,4 @@
-//! A conversation's files: listed, read, written, deleted. Bytes go as they are.
+//! A conversation's files: list, read, write, delete. Bytes are not changed.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::{
 
 /// List a conversation's files.
 ///
-/// A conversation that was never used has none.
+/// An unknown conversation has none.
 #[utoipa::path(
     get, path = "/v1/conversations/{conversationId}/files", tag = "files", operation_id = "listFiles",
     params(InConversation),
@@ -37,17 +37,17 @@ pub(super) async fn list(
 
 /// Read a file.
 ///
-/// Its bytes as they are. Ranges and conditions of HTTP are honoured.
+/// Its bytes, unchanged. HTTP ranges and conditions are supported.
 #[utoipa::path(
     get, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "readFile",
     params(InConversation, AtPath),
     responses(
         (status = 200, description = "The file.", content_type = "*/*", body = String,
-            headers(("etag" = String, description = "Names these very bytes."))),
-        (status = 206, description = "The part that was asked for."),
-        (status = 304, description = "It is what the client has."),
-        (status = 412, description = "It is not what the client has."),
-        (status = 416, description = "It has no such part."),
+            headers(("etag" = String, description = "Identifies this content."))),
+        (status = 206, description = "The requested part."),
+        (status = 304, description = "The client has the current version."),
+        (status = 412, description = "The condition does not hold."),
+        (status = 416, description = "The part begins beyond the end."),
     ),
 )]
 pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, call: Call) -> Result<Response, ApiError> {
@@ -57,12 +57,12 @@ pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, cal
 
 /// Write a file.
 ///
-/// The body is the whole content. Folders on the way are made; a file that is there is replaced in one step.
+/// The body is the whole content. Folders on the way are made; an existing file is replaced in one step.
 #[utoipa::path(
     put, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "writeFile",
     params(InConversation, AtPath),
     request_body(content = String, content_type = "application/octet-stream", description = "The whole content, of any \
-        kind: the type is told from the name and not from the header."),
+        kind: the type follows from the name, not from the header."),
     responses(
         (status = 200, description = "It was replaced.", body = File),
         (status = 201, description = "It was made.", body = File),
@@ -80,7 +80,7 @@ pub(super) async fn write(
     let entry = files.write(&conversation, &path, bytes).await?;
     let status = if entry.change == Change::Created { StatusCode::CREATED } else { StatusCode::OK };
     let mut response = (status, Json(File::from(&entry))).into_response();
-    // A program may have taken it away or put another there already; then there is no validator to tell.
+    // A program may have removed or replaced it already; then there is no validator to send.
     if let Ok(download) = files.open(&conversation, &path).await
         && download.size == entry.size
         && let Ok(etag) = HeaderValue::from_str(&download.etag)
@@ -96,7 +96,7 @@ pub(super) async fn write(
 #[utoipa::path(
     delete, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "deleteFile",
     params(InConversation, AtPath),
-    responses((status = 204, description = "It is gone.")),
+    responses((status = 204, description = "It was deleted.")),
 )]
 pub(super) async fn remove(
     State(files): State<Arc<Files>>,

@@ -1,4 +1,4 @@
-//! What a running program is sent: bytes as they are, a piece a request.
+//! The standard input of a running program: unchanged bytes, one piece for each request.
 
 use axum::{body::Body, extract::State, http::StatusCode};
 use schemars::JsonSchema;
@@ -14,20 +14,20 @@ use crate::{
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SendInput {
-    /// Nothing comes after this piece.
+    /// This piece is the last.
     eof: Option<bool>,
 }
 
 /// Send a running program input.
 ///
 /// For a run that was begun with `stdinOpen`. The body is the next piece of the program's standard input, of any kind
-/// and at most 1 MiB; it is taken whole or not at all, and pieces stay in the order in which they were answered. `eof`
-/// ends the input after it. A piece for a program that has not started is kept. While a program does not read, the
-/// answer waits up to five seconds and is then 429.
+/// and at most 1 MiB; it is accepted completely or not at all, and pieces keep the order of their answers. `eof` ends
+/// the input after it. A piece for a program that has not started is kept. While a program does not read, the answer
+/// waits up to five seconds and is then 429.
 #[utoipa::path(
     post, path = "/v1/runs/{runId}/stdin", tag = "runs", operation_id = "sendInput",
     params(
-        ("runId" = String, Path, description = "Which.", pattern = "^run-[0-9a-f]{32}$"),
+        ("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$"),
         SendInput,
     ),
     request_body(content = String, content_type = "application/octet-stream", description = "The bytes, or none."),

@@ -1,7 +1,7 @@
 //! Runs: begun, waited for, listed, cancelled.
 //!
-//! A request that is broken off cancels the run that it began, unless it asked for another: with `detach`, with `wait:
-//! 0`, or with an idempotency key, which says that it will ask again.
+//! A request that is broken off cancels its run, except with `detach`, with `wait: 0`, or with an idempotency key,
+//! whose client will repeat the request.
 
 use std::{sync::Arc, time::Duration};
 
@@ -46,16 +46,17 @@ const KEY_CHARS_MAX: usize = 255;
 
 /// Run a program.
 ///
-/// The answer waits for the end of the program, at most for `wait` seconds: 200 with what came of it, or 202 with the
+/// The answer waits for the end of the program, at most for `wait` seconds: 200 with the result, or 202 with the
 /// run that goes on. With the header `Idempotency-Key` the same request begins one run however often it is sent.
 #[utoipa::path(
     post, path = "/v1/runs", tag = "runs", operation_id = "createRun",
-    params(("Idempotency-Key" = Option<String>, Header, description = "A text that the client chooses anew for each run.",
+    params(("Idempotency-Key" = Option<String>, Header,
+        description = "A text that the client chooses anew for each run.",
         pattern = "^[!-~]+$", min_length = 1, max_length = 255)),
     request_body(content = CreateRun),
     responses(
         (status = 200, description = "The run is over.", body = RunStatus),
-        (status = 202, description = "The run goes on; `Location` says where to ask for it.", body = RunStatus,
+        (status = 202, description = "The run goes on; `Location` is its address.", body = RunStatus,
             headers(("location" = String, description = "The run."))),
     ),
 )]
@@ -75,12 +76,12 @@ pub(super) async fn create(
         runs.check_capacity(&call.who)?;
     }
     let (members, bytes) = bodies.json(&call.headers, body).await?;
-    let asked: CreateRun = parse::parse(members, Source::Json)?;
-    let limits = asked.checked(&server)?;
-    let wait = asked.wait.map(|wait| wait.0);
+    let create: CreateRun = parse::parse(members, Source::Json)?;
+    let limits = create.checked(&server)?;
+    let wait = create.wait.map(|wait| wait.0);
     let leaves = key.is_some() || wait == Some(Duration::ZERO);
-    let detach = if leaves { Some(true) } else { asked.detach };
-    let start = || runs.begin(RunRequest { detach, ..request(&call, asked, limits) });
+    let detach = if leaves { Some(true) } else { create.detach };
+    let start = || runs.begin(RunRequest { detach, ..request(&call, create, limits) });
     let begun = match key {
         None => Once::New(start()?),
         Some(key) => {
@@ -104,22 +105,22 @@ pub(super) async fn create(
     Ok(response)
 }
 
-/// A run outlives a request that did not wait for its end: the answer says where to find it.
+/// A run continues after a request that did not wait for its end: the answer holds its address.
 fn outlive(handle: RunHandle, view: &RunView) {
     if view.state != RunState::Finished {
         handle.detach();
     }
 }
 
-fn request(call: &Call, asked: CreateRun, limits: Option<Limits>) -> RunRequest {
-    let conversation = asked.conversation.unwrap_or_else(ConversationId::fresh);
+fn request(call: &Call, create: CreateRun, limits: Option<Limits>) -> RunRequest {
+    let conversation = create.conversation.unwrap_or_else(ConversationId::fresh);
     RunRequest {
-        args: asked.args.unwrap_or_default(),
-        stdin: asked.stdin.unwrap_or_default().into(),
-        stdin_open: asked.stdin_open.unwrap_or(false),
+        args: create.args.unwrap_or_default(),
+        stdin: create.stdin.unwrap_or_default().into(),
+        stdin_open: create.stdin_open.unwrap_or(false),
         limits,
         within: call.trace,
-        ..RunRequest::new(ConversationKey::new(call.who.clone(), conversation), asked.language, asked.code.0)
+        ..RunRequest::new(ConversationKey::new(call.who.clone(), conversation), create.language, create.code.0)
     }
 }
 
@@ -166,7 +167,7 @@ pub(super) struct ListRuns {
     #[schemars(skip)]
     #[param(value_type = Option<String>, pattern = "^run-[0-9a-f]{32}$")]
     after: Option<RunId>,
-    /// How many at most; default 50.
+    /// Maximum number of items; default 50.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 200)]
     limit: Option<u64>,
 }
@@ -181,7 +182,7 @@ pub(super) struct WaitForRun {
 
 /// List runs, newest first.
 ///
-/// Runs that are over are kept for a while.
+/// Finished runs are kept for a limited time.
 #[utoipa::path(
     get, path = "/v1/runs", tag = "runs", operation_id = "listRuns",
     params(ListRuns),
@@ -200,7 +201,7 @@ pub(super) async fn list(
 #[utoipa::path(
     get, path = "/v1/runs/{runId}", tag = "runs", operation_id = "getRun",
     params(
-        ("runId" = String, Path, description = "Which.", pattern = "^run-[0-9a-f]{32}$"),
+        ("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$"),
         WaitForRun,
     ),
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
@@ -217,10 +218,10 @@ pub(super) async fn get(
 
 /// Stop a run.
 ///
-/// The answer comes when the program is dead, or after five seconds. A run that is over stays as it is.
+/// The answer comes when the program has ended, or after five seconds. A finished run is not changed.
 #[utoipa::path(
     post, path = "/v1/runs/{runId}/cancel", tag = "runs", operation_id = "cancelRun",
-    params(("runId" = String, Path, description = "Which.", pattern = "^run-[0-9a-f]{32}$")),
+    params(("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$")),
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
 pub(super) async fn cancel(

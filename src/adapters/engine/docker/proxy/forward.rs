@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use tokio::{io::copy_bidirectional, net::UnixStream};
 use tracing::debug;
 
-use super::rules::{Asked, Denied};
+use super::rules::{Allowed, Denied};
 
 /// A body of ours or of the engine's.
 pub(super) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
@@ -34,9 +34,9 @@ pub(super) fn refusal(status: StatusCode, why: &str) -> Response<Body> {
 }
 
 /// A call with an answer.
-pub(super) async fn send(socket: &Path, asked: &Asked, body: Body) -> Result<Response<Body>, Denied> {
+pub(super) async fn send(socket: &Path, allowed: &Allowed, body: Body) -> Result<Response<Body>, Denied> {
     let mut request = Request::new(body);
-    write_head(&mut request, asked)?;
+    write_head(&mut request, allowed)?;
     request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     exchange(socket, request).await
 }
@@ -44,11 +44,11 @@ pub(super) async fn send(socket: &Path, asked: &Asked, body: Body) -> Result<Res
 /// A call that becomes a stream in both directions.
 pub(super) async fn attach(
     socket: &Path,
-    asked: &Asked,
+    allowed: &Allowed,
     mut from: Request<Incoming>,
 ) -> Result<Response<Body>, Denied> {
     let mut request = Request::new(body(Bytes::new()));
-    write_head(&mut request, asked)?;
+    write_head(&mut request, allowed)?;
     let headers = request.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(header::UPGRADE, HeaderValue::from_static("tcp"));
@@ -67,9 +67,9 @@ pub(super) async fn attach(
     Ok(answer)
 }
 
-fn write_head(request: &mut Request<Body>, asked: &Asked) -> Result<(), Denied> {
-    *request.method_mut() = asked.method();
-    *request.uri_mut() = asked.target().parse().map_err(|_| Denied::new("the call cannot be written"))?;
+fn write_head(request: &mut Request<Body>, allowed: &Allowed) -> Result<(), Denied> {
+    *request.method_mut() = allowed.method();
+    *request.uri_mut() = allowed.target().parse().map_err(|_| Denied::new("the call cannot be written"))?;
     request.headers_mut().insert(header::HOST, HeaderValue::from_static("engine"));
     Ok(())
 }

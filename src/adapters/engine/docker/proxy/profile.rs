@@ -35,31 +35,31 @@ impl Form {
 
 /// The spec, and the body to send: never the received one, in which a key could occur twice.
 pub(super) fn vet(form: &Form, id: SandboxId, uid: u32, body: &[u8]) -> Result<(SandboxSpec, Vec<u8>), Denied> {
-    let asked: Value = serde_json::from_slice(body).map_err(|_| Denied::new("the body is no JSON"))?;
-    let spec = read(&asked, id, uid).ok_or_else(|| Denied::new("the container is not of our form"))?;
+    let requested: Value = serde_json::from_slice(body).map_err(|_| Denied::new("the body is no JSON"))?;
+    let spec = read(&requested, id, uid).ok_or_else(|| Denied::new("the container is not of our form"))?;
     let Volume::HostFolder(folder) = &spec.data;
-    let profile = form.profile(&asked["HostConfig"]["Runtime"]);
+    let profile = form.profile(&requested["HostConfig"]["Runtime"]);
     let ours = convert::create_body(&profile, &spec, folder);
     let ours = serde_json::to_value(ours).map_err(|_| Denied::new("the container cannot be made"))?;
-    if ours != asked {
-        return Err(Denied::new(format!("the container is not ours: {}", difference(&ours, &asked))));
+    if ours != requested {
+        return Err(Denied::new(format!("the container is not ours: {}", difference(&ours, &requested))));
     }
     Ok((spec, ours.to_string().into_bytes()))
 }
 
 /// Parses the parts that may differ.
-fn read(asked: &Value, id: SandboxId, uid: u32) -> Option<SandboxSpec> {
-    let host = &asked["HostConfig"];
+fn read(requested: &Value, id: SandboxId, uid: u32) -> Option<SandboxSpec> {
+    let host = &requested["HostConfig"];
     let some = |value: &Value| value.as_u64().filter(|number| *number > 0);
     let ulimit = |name: &str| {
         let all = host["Ulimits"].as_array()?;
         some(&all.iter().find(|limit| limit["Name"] == name)?["Hard"])
     };
-    let image = asked["Image"].as_str().filter(|image| is_id(image))?;
+    let image = requested["Image"].as_str().filter(|image| is_id(image))?;
     let tmp = host["Tmpfs"]["/tmp"].as_str()?.split(',').find_map(|option| option.strip_prefix("size="))?;
     Some(SandboxSpec {
         id,
-        instance: asked["Labels"]["sandbox.instance"].as_str()?.parse().ok()?,
+        instance: requested["Labels"]["sandbox.instance"].as_str()?.parse().ok()?,
         image: ImageId(image.to_owned()),
         data: Volume::HostFolder(PathBuf::from(host["Mounts"][0]["Source"].as_str()?)),
         limits: Limits {
@@ -74,7 +74,7 @@ fn read(asked: &Value, id: SandboxId, uid: u32) -> Option<SandboxSpec> {
         },
         uid,
         own_init: !host["Init"].as_bool()?,
-        deadline_unix_s: asked["Labels"]["sandbox.deadline"].as_str()?.parse().ok()?,
+        deadline_unix_s: requested["Labels"]["sandbox.deadline"].as_str()?.parse().ok()?,
     })
 }
 
@@ -84,14 +84,14 @@ fn is_id(image: &str) -> bool {
 }
 
 /// The path of the first difference, for the log.
-fn difference(ours: &Value, asked: &Value) -> String {
-    match (ours, asked) {
-        (Value::Object(ours), Value::Object(asked)) => {
-            let mut names = ours.keys().chain(asked.keys());
-            let name = names.find(|name| ours.get(*name) != asked.get(*name)).cloned().unwrap_or_default();
+fn difference(ours: &Value, requested: &Value) -> String {
+    match (ours, requested) {
+        (Value::Object(ours), Value::Object(requested)) => {
+            let mut names = ours.keys().chain(requested.keys());
+            let name = names.find(|name| ours.get(*name) != requested.get(*name)).cloned().unwrap_or_default();
             let null = Value::Null;
-            let (ours, asked) = (ours.get(&name).unwrap_or(&null), asked.get(&name).unwrap_or(&null));
-            format!("{name} {}", difference(ours, asked))
+            let (ours, requested) = (ours.get(&name).unwrap_or(&null), requested.get(&name).unwrap_or(&null));
+            format!("{name} {}", difference(ours, requested))
         }
         _ => String::new(),
     }

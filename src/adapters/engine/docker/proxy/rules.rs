@@ -36,7 +36,7 @@ pub(super) enum Call {
 
 /// A call in a version of the engine's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct Allowed {
     /// Major and minor, if present.
     version: Option<(u16, u16)>,
     pub call: Call,
@@ -61,7 +61,7 @@ impl Denied {
 }
 
 /// Parses method and URI.
-pub(super) fn parse(method: &Method, uri: &Uri) -> Result<Asked, Denied> {
+pub(super) fn parse(method: &Method, uri: &Uri) -> Result<Allowed, Denied> {
     let mut segments: Vec<&str> = uri.path().split('/').skip(1).collect();
     let version = segments.first().and_then(|first| version(first));
     if version.is_some() {
@@ -85,7 +85,7 @@ pub(super) fn parse(method: &Method, uri: &Uri) -> Result<Asked, Denied> {
         ("DELETE", ["containers", name]) => Call::Remove(id(name)?),
         _ => return Err(denied()),
     };
-    Ok(Asked { version, call })
+    Ok(Allowed { version, call })
 }
 
 /// `v1.41`.
@@ -112,7 +112,7 @@ fn selected(uri: &Uri) -> Option<Call> {
     (convert::id_filter(id) == label).then_some(Call::Find(id))
 }
 
-impl Asked {
+impl Allowed {
     pub(super) fn method(&self) -> Method {
         match self.call {
             Call::Create(_) | Call::Attach(_) | Call::Start(_) | Call::Wait(_) | Call::Kill(_) => Method::POST,
@@ -159,7 +159,7 @@ mod tests {
 
     fn target(method: &str, uri: &str) -> Option<String> {
         let method = Method::from_bytes(method.as_bytes()).expect("a method");
-        parse(&method, &uri.parse().expect("a URI")).ok().map(|asked| asked.target())
+        parse(&method, &uri.parse().expect("a URI")).ok().map(|allowed| allowed.target())
     }
 
     #[test]

@@ -75,7 +75,7 @@ fn traversals() -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn no_path_leads_out() {
+async fn path_traversal_is_refused() {
     let place = Place::new().await;
     let good = place.url("a.txt");
     let query = good.split_once('?').expect("a query").1;

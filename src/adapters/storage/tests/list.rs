@@ -1,0 +1,111 @@
+//! Listings: their order, their bounds, the owners they keep apart.
+
+use super::*;
+
+#[test]
+fn list_puts_changed_files_first() {
+    let Place { conversation, root: _root, .. } = place();
+    let data = conversation.data_dir();
+    for name in ["a", "b", "c", "old/x", "gone"] {
+        conversation.write(&path(name), b"before").expect("written");
+    }
+    // The clock of the file system ticks some hundred times a second.
+    let early = conversation.mark().expect("a mark");
+    let mark = loop {
+        let mark = conversation.mark().expect("a mark");
+        if mark > early {
+            break mark;
+        }
+    };
+    fs::write(data.join("c"), "after").expect("written");
+    fs::write(data.join("z"), "new").expect("written");
+    fs::write(data.join("old/y"), "new").expect("written");
+    fs::set_permissions(data.join("b"), fs::Permissions::from_mode(0o600)).expect("rights");
+    fs::remove_file(data.join("gone")).expect("removed");
+    // A program may set this time to anything, and it does not hide the file.
+    rustix::fs::futimens(
+        fs::File::open(data.join("z")).expect("a file").as_fd(),
+        &Timestamps {
+            last_access: Timespec { tv_sec: 5, tv_nsec: 0 },
+            last_modification: Timespec { tv_sec: 5, tv_nsec: 0 },
+        },
+    )
+    .expect("a time");
+    let listing = conversation.list(ALL, Some(mark)).expect("a listing");
+    let told: Vec<_> = listing.entries.iter().map(|e| (e.path.display(), e.change)).collect();
+    let expected = [
+        ("b", Change::Changed),
+        ("c", Change::Changed),
+        ("old/y", Change::Created),
+        ("z", Change::Created),
+        ("a", Change::Unchanged),
+        ("old/x", Change::Unchanged),
+    ];
+    assert_eq!(told, expected.map(|(name, change)| (name.to_owned(), change)));
+    assert_eq!(listing.entries[3].modified_unix_s, 5);
+    let cut = conversation.list(ListBounds { entries_max: 3, depth_max: 16 }, Some(mark)).expect("a listing");
+    assert_eq!((names(&cut), cut.truncated), (vec!["b".to_owned(), "c".to_owned(), "old/y".to_owned()], true));
+}
+
+#[test]
+fn list_returns_only_conversations_of_the_owner() {
+    let place = place();
+    for key in ["c", "d", "@other/c", "@other/e", "@third/c"] {
+        place.storage.create(&id(key)).expect("a conversation").mark().expect("a mark");
+    }
+    // Not an owner's folder: the name is none.
+    fs::create_dir_all(place.root.path().join("root/@-bad/c/files")).expect("a folder");
+    let listed = |owner: &Principal| -> Vec<String> {
+        let all = Storage::list(&*place.storage, owner, None, 10).expect("a list");
+        all.iter().map(|known| known.key.to_string()).collect()
+    };
+    let other = "other".parse().expect("an owner");
+    assert_eq!(listed(&Principal::default()), ["c", "d"]);
+    assert_eq!(listed(&other), ["@other/c", "@other/e"]);
+    assert_eq!(listed(&"unknown".parse().expect("an owner")), [""; 0]);
+    let mut uses: Vec<_> = place.storage.last_uses().expect("uses").iter().map(|last| last.key.to_string()).collect();
+    uses.sort();
+    assert_eq!(uses, ["@other/c", "@other/e", "@third/c", "c", "d"]);
+    assert!(place.storage.remove(&id("@other/c")).expect("removed"));
+    assert_eq!((listed(&Principal::default()).len(), listed(&other)), (2, vec!["@other/e".to_owned()]));
+}
+
+#[test]
+fn list_is_bounded_in_entries_and_depth() {
+    let place = place();
+    let deep = vec!["d"; 20].join("/");
+    fs::create_dir_all(place.data().join(&deep)).expect("folders");
+    fs::write(place.data().join(&deep).join("too-deep"), "").expect("a file");
+    fs::write(place.data().join("d/d/here"), "").expect("a file");
+    let listing = place.conversation.list(ALL, None).expect("a listing");
+    assert_eq!(names(&listing), ["d/d/here"]);
+    assert_eq!(listing.skipped, [Skipped { path: vec!["d"; 16].join("/"), kind: SkipKind::TooDeep }]);
+    let wide = place.data().join("a");
+    fs::create_dir(&wide).expect("a folder");
+    for number in 0..30_000 {
+        fs::File::create(wide.join(format!("{number:05}"))).expect("a file");
+    }
+    let began = Instant::now();
+    let listing = place.conversation.list(ListBounds { entries_max: 200, depth_max: 16 }, None).expect("a listing");
+    assert!(began.elapsed() < Duration::from_mins(1), "{:?}", began.elapsed());
+    let expected: Vec<_> = (0..200).map(|number| format!("a/{number:05}")).collect();
+    assert_eq!((names(&listing), listing.truncated), (expected, true));
+    place.conversation.delete(&path("a")).expect("deleted");
+    assert!(!wide.exists());
+    place.storage.drain();
+    assert_eq!(fs::read_dir(place.root.path().join("root/.trash")).expect("a folder").count(), 0);
+}
+
+#[test]
+fn names_that_differ_in_bytes_are_different_files() {
+    let place = place();
+    let twins: [&[u8]; 4] = ["\u{e9}".as_bytes(), "e\u{301}".as_bytes(), b"\xff", b"\\xff"];
+    for name in twins {
+        fs::write(place.data().join(std::ffi::OsStr::from_bytes(name)), name).expect("a file");
+    }
+    let listing = place.conversation.list(ALL, None).expect("a listing");
+    assert_eq!(listing.entries.len(), twins.len());
+    for entry in listing.entries {
+        assert_eq!(bytes(place.conversation.read(&entry.path)), entry.path.as_bytes());
+    }
+}
