@@ -51,7 +51,7 @@ impl Server {
         .to_vec();
         environment.extend(std::env::var("DOCKER_HOST").ok().map(|host| ("DOCKER_HOST".to_owned(), host)));
         environment.extend(more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-        let config = config::load(&Sources { environment, ..Sources::default() }).expect("settings");
+        let config = config::load(&Sources::environment_only(environment)).expect("settings");
         let app = App::build(&config).await.expect("the engine and the runner images: run ./build.sh");
         let (standbys, catalog) = (app.parts.standbys.clone(), Arc::clone(&app.parts.catalog));
         let shutdown = CancellationToken::new();

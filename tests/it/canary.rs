@@ -144,10 +144,13 @@ impl Process {
             let all: Vec<Value> = serde_json::from_str(&inspected).unwrap_or_default();
             all.into_iter().find(|container| container["HostConfig"]["Mounts"].to_string().contains(&root))
         };
-        until("its container is there", async || ours().await.is_some()).await;
-        if let Some(container) = ours().await {
-            self.seen.add("inspect", container.to_string());
-        }
+        let mut container = None;
+        until("its container is there", async || {
+            container = ours().await;
+            container.is_some()
+        })
+        .await;
+        self.seen.add("inspect", container.expect("it is there").to_string());
         let path = format!("/v1/runs/{}/cancel", run["runId"].as_str().expect("an id"));
         let cancel = self.call(Method::POST, &path).bearer_auth(TOKEN);
         self.send("cancelled", cancel).await;
