@@ -1,6 +1,6 @@
-//! The words of the trade as types: identifiers, limits, outcomes, events, time, places in traces and the list of machine codes.
+//! The domain types: identifiers, limits, outcomes, events, time, trace contexts and the list of machine codes.
 //!
-//! Nouns know nothing of engines, HTTP, files or settings; every other room may use them.
+//! They know nothing of engines, HTTP, files or settings; every other row may use them.
 
 pub mod clock;
 pub mod error;

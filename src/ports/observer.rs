@@ -16,7 +16,7 @@ use crate::domain::{
 
 /// Receives facts. Every method may be called concurrently and returns at once.
 pub trait Observer: Send + Sync + 'static {
-    /// A run is over: it has its verdict, or the server failed it. Called once for each run that was begun.
+    /// A run is over: it has its outcome, or the server failed it. Called once for each run that was begun.
     fn run_over(&self, _run: &RunFacts<'_>) {}
 
     /// A run was refused before it began.
@@ -69,9 +69,8 @@ pub struct RunFacts<'a> {
     pub language: &'a Language,
     /// The digest of the image.
     pub image: &'a str,
-    /// The text of the program. An observer may measure and hash it, and must not keep it.
+    /// The program. An observer may measure and hash it, and must not keep it.
     pub program: &'a [u8],
-    /// The number of arguments.
     pub args: usize,
     pub stdin_bytes: u64,
     pub limits: &'a Limits,

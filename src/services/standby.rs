@@ -5,7 +5,8 @@
 //! program of a new conversation arrives.
 //!
 //! ```text
-//! Standbys::start ── refill: one task; retires standbys and starts new ones, once isolation is verified; ended by `stop`
+//! Standbys::start ── refill: one task; retires standbys and starts new ones, once isolation is verified; ended by
+//! `stop`
 //!                 └─ watch: one task for each standby; owns its streams until it is taken, retired or dead
 //! ```
 //!

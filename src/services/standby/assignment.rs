@@ -48,10 +48,7 @@ impl AssignmentProbe {
             if supported {
                 info!("a renamed folder stays with its sandbox: sandboxes stand by for new conversations too");
             } else {
-                warn!(
-                    "a renamed folder does not stay with its sandbox here: sandboxes stand by only for conversations that \
-                     exist"
-                );
+                warn!("a renamed folder does not stay with its sandbox: none stands by for new conversations");
             }
             Ok::<_, ()>(supported)
         });
