@@ -5,10 +5,12 @@
 pub mod clock;
 pub mod error;
 pub mod event;
+pub mod file;
 #[cfg(test)]
 pub(crate) mod fuzz_support;
 pub mod id;
 pub mod limits;
+pub mod media;
 pub mod outcome;
 pub mod owner;
 pub mod path;

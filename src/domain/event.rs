@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{error::Failure, outcome::Outcome};
+use super::{error::Failure, file::FileEntry, outcome::Outcome};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StreamKind {
@@ -20,24 +20,6 @@ pub struct Event {
     /// Since the run was begun.
     pub at: Duration,
     pub kind: EventKind,
-}
-
-/// A file that a run created or changed, as clients see it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileNote {
-    /// Below `/data`, escaped for display.
-    pub path: String,
-    /// Percent-encoded; only when `path` does not lead back to the file.
-    pub path_encoded: Option<String>,
-    pub size: u64,
-    /// Derived from the name alone.
-    pub media_type: String,
-    /// `created` or `changed`.
-    pub change: &'static str,
-    pub modified_unix_s: i64,
-    /// A link that downloads it without a token.
-    pub url: String,
-    pub url_expires_unix_s: i64,
 }
 
 impl EventKind {
@@ -71,7 +53,7 @@ pub enum EventKind {
         stderr_bytes: u64,
     },
     /// The program created or changed a file. Sent when it has ended.
-    File(Box<FileNote>),
+    File(Box<FileEntry>),
     Finished(Box<Outcome>),
     /// The program could not be run or its end is not known: a failure of the server.
     Failed(Failure),

@@ -6,11 +6,11 @@ use std::{sync::Arc, time::Duration};
 
 use crate::domain::{
     error::{Code, Failure},
+    file::FileEntry,
     id::{Language, RequestId, RunId, SandboxId},
     limits::Limits,
     outcome::Outcome,
     owner::ConversationKey,
-    path::SafePath,
     trace::TraceContext,
 };
 
@@ -80,18 +80,9 @@ pub struct RunFacts<'a> {
     /// How the program ended, or why the server failed the run.
     pub end: Result<&'a Outcome, &'a Failure>,
     /// The created and changed files that the answer names.
-    pub files: Vec<FileFact<'a>>,
+    pub files: Vec<&'a FileEntry>,
     /// There were more than `files` holds.
     pub files_truncated: bool,
-}
-
-/// A file that a run created or changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileFact<'a> {
-    pub path: &'a SafePath,
-    pub size: u64,
-    /// `created` or `changed`.
-    pub change: &'static str,
 }
 
 /// How long each stage of a run took; `None` for a stage that was not reached.

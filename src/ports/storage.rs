@@ -8,6 +8,7 @@
 
 use std::{fmt, fs::File, io, path::PathBuf, sync::Arc};
 
+pub use crate::domain::file::Change;
 use crate::domain::{
     error::{Code, Failure},
     id::{ConversationId, InstanceId, Language},
@@ -161,26 +162,6 @@ impl Usage {
     /// The usage of a new file of this length on a disk with blocks of 4 KiB.
     pub fn of_file(size: u64) -> Self {
         Self { bytes: size.checked_next_multiple_of(4096).unwrap_or(u64::MAX), entries: 1 }
-    }
-}
-
-/// How a file changed since a [`Mark`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Change {
-    Created,
-    /// Its bytes, its name or its mode changed.
-    Changed,
-    /// Also without a mark.
-    Unchanged,
-}
-
-impl Change {
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Changed => "changed",
-            Self::Unchanged => "unchanged",
-        }
     }
 }
 

@@ -4,7 +4,6 @@
 //! steps run on blocking threads, a bounded number at a time; the step of a caller that went away still ends.
 
 mod archive;
-mod media;
 mod signed;
 #[cfg(test)]
 mod tests;
@@ -17,14 +16,16 @@ use tracing::{debug, error};
 
 pub use self::{
     archive::{ARCHIVE_ENTRIES_MAX, Archive, Imported},
-    media::{OCTET_STREAM, media_type},
     signed::{Content, Download},
 };
 use super::{
     links::{URL_TTL_S_MAX, UrlSigner},
     quota::{Quota, QuotaOptions},
 };
-pub use crate::ports::storage::Change;
+pub use crate::domain::{
+    file::{Change, FileEntry},
+    media::{OCTET_STREAM, media_type},
+};
 use crate::{
     domain::{
         clock::Clock,
@@ -67,29 +68,6 @@ impl Default for FilesOptions {
             write_bytes_max: 8 << 20,
             quota: QuotaOptions::default(),
         }
-    }
-}
-
-/// A file with a link that downloads it without a token.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileEntry {
-    pub path: SafePath,
-    pub size: u64,
-    /// [`Change::Unchanged`] in a plain listing.
-    pub change: Change,
-    pub modified_unix_s: i64,
-    pub url: String,
-    pub url_expires_unix_s: i64,
-}
-
-impl FileEntry {
-    /// The percent-encoded path, when the displayed path does not lead back to the file.
-    pub fn path_encoded(&self) -> Option<String> {
-        self.path.needs_encoding().then(|| self.path.to_encoded())
-    }
-
-    pub fn media_type(&self) -> &'static str {
-        media_type(self.path.name())
     }
 }
 

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     domain::{
+        file::FileEntry,
         limits::Limits,
         outcome::{Ended, Outcome},
         text::{hex, ms, rfc3339},
@@ -141,6 +142,10 @@ fn figures(stages: &Stages, outcome: Option<&Outcome>) -> Figures {
     }
 }
 
-fn file(fact: &crate::ports::observer::FileFact<'_>) -> File {
-    File { path: fact.path.display().chars().take(PATH_CHARS_MAX).collect(), size: fact.size, change: fact.change }
+fn file(file: &&FileEntry) -> File {
+    File {
+        path: file.path.display().chars().take(PATH_CHARS_MAX).collect(),
+        size: file.size,
+        change: file.change.word(),
+    }
 }

@@ -5,7 +5,7 @@ use std::{io, os::unix::fs::FileExt as _, sync::Arc};
 use bytes::Bytes;
 use tracing::{debug, info};
 
-use super::{Files, media::media_type};
+use super::{Files, media_type};
 use crate::{
     domain::{
         error::{Code, Failure},

@@ -19,13 +19,13 @@ use super::{
 use crate::{
     domain::{
         error::Failure,
-        event::{EventKind, FileNote},
+        event::EventKind,
         limits::Limits,
         outcome::{Ended, Figures, Outcome},
         trace::TraceContext,
     },
     ports::{
-        observer::{FileFact, RunFacts, Stages},
+        observer::{RunFacts, Stages},
         runner::Runner,
         storage::{Mark, StorageError, Usage},
     },
@@ -253,7 +253,7 @@ impl RunTask {
         outcome.figures.files = files.changed;
         self.run.log.flush();
         for file in changed(&files) {
-            self.run.log.add(EventKind::File(Box::new(note(file))));
+            self.run.log.add(EventKind::File(Box::new(file.clone())));
         }
         let (stdout, stderr) = CapturedOutput::of(&self.run.log.since(0));
         let (conversation, language) = (self.run.conversation.clone(), self.run.language.clone());
@@ -277,7 +277,7 @@ impl RunTask {
             ended_unix_s: self.service.parts.sandboxes.clock.unix_s(),
             stages: Stages { total: self.begun.elapsed(), ..self.stages },
             end: end.map(|report| &report.outcome),
-            files: files.into_iter().flat_map(changed).map(fact).collect(),
+            files: files.into_iter().flat_map(changed).collect(),
             files_truncated: files.is_some_and(|files| files.truncated),
         });
     }
@@ -286,23 +286,6 @@ impl RunTask {
 /// The files that the run created or changed.
 fn changed(files: &FileList) -> impl Iterator<Item = &FileEntry> {
     files.files.iter().filter(|file| file.change != Change::Unchanged)
-}
-
-fn fact(file: &FileEntry) -> FileFact<'_> {
-    FileFact { path: &file.path, size: file.size, change: file.change.word() }
-}
-
-fn note(file: &FileEntry) -> FileNote {
-    FileNote {
-        path: file.path.display(),
-        path_encoded: file.path_encoded(),
-        size: file.size,
-        media_type: file.media_type().to_owned(),
-        change: file.change.word(),
-        modified_unix_s: file.modified_unix_s,
-        url: file.url.clone(),
-        url_expires_unix_s: file.url_expires_unix_s,
-    }
 }
 
 /// Whether a new position is logged: each of the last ten, and before that each tenth of the way. So a queue of any
