@@ -46,7 +46,8 @@ pub struct Sandboxes {
     pub uid: u32,
 }
 
-/// A running sandbox without a program and, for a framed runner, the decoder of its frames, which may hold a part of one.
+/// A running sandbox without a program and, for a framed runner, the decoder of its frames, which may hold a part of
+/// one.
 pub(super) struct Started {
     pub sandbox: Sandbox,
     pub decoder: Option<Decoder>,
@@ -76,8 +77,8 @@ impl Sandboxes {
         (lease, spec)
     }
 
-    /// Starts a sandbox that was leased. The lease is held until the engine has answered. A start is never cancelled: the
-    /// janitor could look for the sandbox before the engine lists it.
+    /// Starts a sandbox that was leased. The lease is held until the engine has answered. A start is never cancelled:
+    /// the janitor could look for the sandbox before the engine lists it.
     pub(super) async fn start(&self, spec: &SandboxSpec, _lease: Arc<Lease>) -> Result<Started, EngineError> {
         let sandbox = self.engine.start(spec).await?;
         Ok(Started { sandbox, decoder: spec.own_init.then(Decoder::default) })
