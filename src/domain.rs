@@ -1,14 +1,16 @@
-//! The words of the trade as types: identifiers, limits, outcomes, events, time, places in traces and the list of machine codes.
+//! The domain types: identifiers, limits, outcomes, events, time, trace contexts and the list of machine codes.
 //!
-//! Nouns know nothing of engines, HTTP, files or settings; every other room may use them.
+//! They know nothing of engines, HTTP, files or settings; every other row may use them.
 
 pub mod clock;
 pub mod error;
 pub mod event;
+pub mod file;
 #[cfg(test)]
 pub(crate) mod fuzz_support;
 pub mod id;
 pub mod limits;
+pub mod media;
 pub mod outcome;
 pub mod owner;
 pub mod path;

@@ -15,7 +15,7 @@ pub mod quota;
 pub mod readiness;
 pub mod retention;
 pub mod runs;
+pub mod sandbox;
 pub mod standby;
-pub(crate) mod started;
 pub mod stats;
 pub mod tokens;

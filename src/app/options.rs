@@ -12,7 +12,6 @@ use crate::{
         mcp::McpOptions,
     },
     config::Config,
-    domain::id::InstanceId,
     ports::{engine::Probe, storage::Usage},
     services::{
         admission::{self, AdmissionOptions},
@@ -60,10 +59,8 @@ pub(super) fn standby(config: &Config) -> StandbyOptions {
     }
 }
 
-pub(super) fn runs(config: &Config, instance: InstanceId) -> RunsOptions {
+pub(super) fn runs(config: &Config) -> RunsOptions {
     RunsOptions {
-        instance,
-        uid: config.engine.runner_uid,
         limits: config.limits.limits(),
         program_bytes_max: usize::try_from(config.limits.program_bytes_max).unwrap_or(usize::MAX),
         detach: config.runs.on_disconnect == "detach",

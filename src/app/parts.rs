@@ -33,6 +33,7 @@ use crate::{
         readiness::Readiness,
         retention::Retention,
         runs::{Runs, RunsParts},
+        sandbox::Sandboxes,
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
         tokens::Tokens,
@@ -132,15 +133,18 @@ impl Parts {
 
         let signer = Arc::new(signer(config));
         let files = Arc::new(Files::new(Arc::clone(&store), signer, clock.clone(), options::files(config)));
+        let sandboxes = Sandboxes {
+            engine: Arc::clone(&engine),
+            janitor: janitor.clone(),
+            clock: clock.clone(),
+            instance,
+            uid: config.engine.runner_uid,
+        };
         let standbys = Standbys::new(
             StandbyParts {
-                engine: Arc::clone(&engine),
+                sandboxes: sandboxes.clone(),
                 catalog: Arc::clone(&catalog),
                 store: Arc::clone(&store),
-                janitor: janitor.clone(),
-                clock: clock.clone(),
-                instance,
-                uid: config.engine.runner_uid,
                 limits: config.limits.limits(),
                 isolation: isolation.clone(),
             },
@@ -148,18 +152,16 @@ impl Parts {
         );
         let runs = Runs::new(
             RunsParts {
-                engine: Arc::clone(&engine),
+                sandboxes,
                 catalog: Arc::clone(&catalog),
                 store: Arc::clone(&store),
                 files: Arc::clone(&files),
-                janitor: janitor.clone(),
                 admission: Admission::new(options::admission(config, probe)),
                 standbys: standbys.clone(),
-                clock: clock.clone(),
                 observer: Arc::clone(&observer),
                 isolation: isolation.clone(),
             },
-            options::runs(config, instance),
+            options::runs(config),
         );
         let retention = Retention::new(Arc::clone(&files), runs.clone(), clock, options::retention(config));
 

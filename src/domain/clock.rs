@@ -5,12 +5,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Tells the time of day. Durations are measured with `tokio::time::Instant` instead, which tests can pause.
+/// The time of day. Durations are measured with `tokio::time::Instant` instead, which tests can pause.
 pub trait Clock: Send + Sync + 'static {
-    /// Seconds since the Unix epoch.
     fn unix_s(&self) -> i64;
 
-    /// Nanoseconds since the Unix epoch.
     fn unix_ns(&self) -> u64;
 }
 
@@ -33,17 +31,15 @@ fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A clock that stands still until it is set.
+/// A clock for tests: it changes only when it is set.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicI64);
 
 impl ManualClock {
-    /// A clock that shows `unix_s`.
     pub fn at(unix_s: i64) -> Self {
         Self(AtomicI64::new(unix_s))
     }
 
-    /// Sets the time.
     pub fn set(&self, unix_s: i64) {
         self.0.store(unix_s, Ordering::SeqCst);
     }

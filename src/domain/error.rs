@@ -4,7 +4,7 @@ use std::fmt;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $word:literal,)*) => {
-        /// What kind of error this is, for programs. A user's program that fails is never one of these.
+        /// The kind of an error, for programs. A user's program that fails is never one of these.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Code {
             $($(#[$doc])* $name,)*
@@ -115,7 +115,7 @@ pub struct Failure {
     pub argument: Option<String>,
     /// When to try again, in seconds from now, if that is known.
     pub retry_after_s: Option<u64>,
-    /// What helps; the surface that answers adds its name for it.
+    /// The recommended operation; the surface that answers adds its own name for it.
     pub operation: Option<Operation>,
 }
 
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_distinct_words() {
+    fn codes_are_distinct() {
         let words: std::collections::HashSet<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
         assert_eq!(words.len(), Code::ALL.len());
     }

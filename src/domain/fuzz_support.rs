@@ -1,31 +1,27 @@
-//! What targets on made-up input share: how many cases they try, and alterations of something good.
+//! Shared by the fuzz targets: the number of cases, and alterations of a valid text.
 
 use bolero::TypeGenerator;
 
 use super::test_scale::rounds;
 
-/// Cases of one target in an ordinary test. An engine that is guided by coverage goes on until it is stopped.
+/// Cases of one target in an ordinary test. A coverage-guided fuzzer runs until it is stopped.
 pub(crate) fn cases() -> usize {
     rounds(256, 100_000) as usize
 }
 
-/// One change of a text. Places are taken modulo its length.
+/// One change of a text. Positions are taken modulo its length.
 #[derive(Debug, Clone, Copy, TypeGenerator)]
 pub(crate) enum Alteration {
-    /// Another byte in place of one.
     Replace(u16, u8),
-    /// One more byte.
     Insert(u16, u8),
-    /// One byte less.
     Remove(u16),
-    /// Only what is before this place.
+    /// Keeps only the bytes before this position.
     Cut(u16),
-    /// A byte once more.
+    /// Doubles a byte.
     Repeat(u16),
 }
 
 impl Alteration {
-    /// Alters a text.
     pub(crate) fn apply(self, text: &mut Vec<u8>) {
         let inside = |at: u16| usize::from(at).checked_rem(text.len());
         match self {
@@ -50,7 +46,6 @@ impl Alteration {
     }
 }
 
-/// A text with some alterations.
 pub(crate) fn altered(good: &str, alterations: &[Alteration]) -> Vec<u8> {
     let mut text = good.as_bytes().to_vec();
     for alteration in alterations {

@@ -1,4 +1,4 @@
-//! Identifiers. Each is parsed once, where it enters, and is well formed from then on.
+//! Identifiers. Each is parsed once, where it enters, and is valid from then on.
 
 use std::{fmt, str::FromStr};
 
@@ -9,32 +9,19 @@ pub const CONVERSATION_ID_CHARS_MAX: usize = 128;
 /// The longest language name, in characters.
 pub const LANGUAGE_CHARS_MAX: usize = 32;
 
-/// Why a text is not an identifier. The sentence names the rule that was broken and never repeats the text.
+/// Why a text is not an identifier. The message states the violated rule and never repeats the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
-    /// Nothing was given.
-    #[error("it is empty: give 1 to {max} characters")]
-    Empty {
-        /// The longest form, in characters.
-        max: usize,
-    },
-    /// More than the longest form.
-    #[error("it is longer than {max} characters: give a shorter one")]
-    TooLong {
-        /// The longest form, in characters.
-        max: usize,
-    },
-    /// The first character has a narrower alphabet than the rest.
-    #[error("its first character is not a letter or digit: start it with one of A-Z a-z 0-9")]
+    #[error("must have 1 to {max} characters, and is empty")]
+    Empty { max: usize },
+    #[error("must not be longer than {max} characters")]
+    TooLong { max: usize },
+    #[error("the first character must be one of A-Z a-z 0-9")]
     FirstCharacter,
-    /// A character outside the alphabet.
-    #[error("it holds a character that is not allowed: use only {allowed}")]
-    Character {
-        /// The alphabet, for people.
-        allowed: &'static str,
-    },
+    #[error("must contain only {allowed}")]
+    Character { allowed: &'static str },
     /// A name that the server uses itself.
-    #[error("it is reserved: give another one")]
+    #[error("is reserved; use another one")]
     Reserved,
 }
 
@@ -45,12 +32,11 @@ pub enum IdError {
 pub struct ConversationId(String);
 
 impl ConversationId {
-    /// One that nobody has used before.
+    /// A new, unused id.
     pub fn fresh() -> Self {
         Self(format!("c-{}", Uuid::now_v7().simple()))
     }
 
-    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -78,7 +64,6 @@ impl fmt::Display for ConversationId {
 pub struct Language(String);
 
 impl Language {
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -122,13 +107,13 @@ macro_rules! uuid_id {
         pub struct $name(Uuid);
 
         impl $name {
-            /// A new one. Sorts by the time it was made.
-            #[expect(clippy::new_without_default, reason = "a default identifier would be a lie: each is another")]
+            /// A new id. Ids sort by creation time.
+            #[expect(clippy::new_without_default, reason = "each call returns another id")]
             pub fn new() -> Self {
                 Self(Uuid::now_v7())
             }
 
-            /// The same as 16 bytes, the last eight of which are random but for two bits.
+            /// The id as 16 bytes; the last eight are random except for two bits.
             pub fn to_bytes(&self) -> [u8; 16] {
                 self.0.into_bytes()
             }
@@ -166,12 +151,12 @@ uuid_id!(
     "sandbox-"
 );
 uuid_id!(
-    /// One request, as logged and as told to the client with an error.
+    /// One request, in log lines and in error answers.
     RequestId,
     "req-"
 );
 uuid_id!(
-    /// One server's claim on its sandboxes: kept in its root folder, so that it outlives the process.
+    /// One server. Stored in its root folder and on the labels of its sandboxes, so that it survives a restart.
     InstanceId,
     "instance-"
 );
@@ -181,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conversation_ids_follow_the_contract() {
+    fn conversation_id_accepts_plain_folder_names_only() {
         for good in ["a", "0", "A.b_c-d", &"x".repeat(128), "CON", "a..b"] {
             assert!(good.parse::<ConversationId>().is_ok(), "{good}");
         }
@@ -192,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn languages_fold_case() {
+    fn language_is_parsed_to_lower_case() {
         assert_eq!("Python".parse::<Language>().map(|l| l.to_string()), Ok("python".to_owned()));
         assert_eq!("c++".parse::<Language>().map(|l| l.to_string()), Ok("c++".to_owned()));
         assert!("../x".parse::<Language>().is_err());
@@ -200,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_read_back_what_they_write() {
+    fn id_parses_its_own_text_and_no_other_prefix() {
         let id = SandboxId::new();
         assert_eq!(id.to_string().parse(), Ok(id));
         assert!("sandbox-".parse::<SandboxId>().is_err());

@@ -1,15 +1,15 @@
-//! What one run may use. Names carry their unit last.
+//! The limits of one run. A name ends with its unit.
 
 use std::time::Duration;
 
-/// The ceilings of one run. The defaults are the contract's.
+/// The limits of one run. The defaults are those of the settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// CPU time per second of wall clock, in thousandths of a core.
     pub cpu_millis: u32,
     /// Memory, swap included (there is none), in bytes.
     pub memory_bytes: u64,
-    /// Wall clock from the moment the program is handed over, in milliseconds.
+    /// Wall clock time from sending the program, in milliseconds.
     pub wall_ms: u64,
     /// Processes and threads together.
     pub processes_max: u32,
@@ -26,7 +26,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// These limits, none above the ceiling's.
+    /// The smaller of each limit and the ceiling's.
     #[must_use]
     pub fn at_most(&self, ceiling: &Self) -> Self {
         Self {
@@ -42,7 +42,6 @@ impl Limits {
         }
     }
 
-    /// The wall clock limit as a duration.
     pub fn wall(&self) -> Duration {
         Duration::from_millis(self.wall_ms)
     }

@@ -1,4 +1,4 @@
-//! How a run ended: its word, its figures, and one sentence for a model.
+//! How a run ended: its machine word, its figures, and one sentence for a model.
 
 use std::time::Duration;
 
@@ -12,14 +12,11 @@ const SIGXFSZ: i32 = 25;
 pub enum Ended {
     /// The program ended by itself.
     Exited {
-        /// Its exit status, 0 to 255.
+        /// 0 to 255.
         code: i32,
     },
     /// A signal that we did not send ended the program.
-    Signaled {
-        /// The signal's number.
-        signal: i32,
-    },
+    Signaled { signal: i32 },
     /// The wall clock limit was reached.
     TimedOut,
     /// The kernel killed the program itself for its memory use. Where it killed only a child, this is the program's own
@@ -39,20 +36,11 @@ pub enum Ended {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskLimit {
     /// Bytes of the conversation's files.
-    Bytes {
-        /// The limit in bytes.
-        max: u64,
-    },
+    Bytes { max: u64 },
     /// Files, folders and links in the conversation.
-    Entries {
-        /// The limit.
-        max: u64,
-    },
+    Entries { max: u64 },
     /// Free bytes on the server's disk.
-    Free {
-        /// The limit in bytes.
-        min: u64,
-    },
+    Free { min: u64 },
 }
 
 impl DiskLimit {
@@ -114,28 +102,24 @@ impl Ended {
 pub struct Figures {
     /// From the program being handed over until its end was known.
     pub wall: Duration,
-    /// CPU time, where the sandbox could tell.
+    /// CPU time; `None` when the runner does not report it.
     pub cpu: Option<Duration>,
-    /// Highest memory use, where the sandbox could tell. In bytes.
+    /// `None` when the runner does not report it.
     pub memory_peak_bytes: Option<u64>,
-    /// What it printed to standard output, kept or not. In bytes.
+    /// Printed bytes, kept or not.
     pub stdout_bytes: u64,
-    /// What it printed to standard error, kept or not. In bytes.
     pub stderr_bytes: u64,
-    /// Files that it created or changed, listed or not.
+    /// Created and changed files, listed or not.
     pub files: u64,
 }
 
 /// How a run ended, with its figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// How it ended.
     pub ended: Ended,
     /// Some process in the sandbox was killed for memory, the program itself or a child of it.
     pub oom_killed: bool,
-    /// The limits it ran under.
     pub limits: Limits,
-    /// What it used.
     pub figures: Figures,
 }
 
@@ -226,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_outcome_has_its_word_and_a_sentence_with_the_limit() {
+    fn outcome_has_a_word_and_a_sentence_with_the_limit() {
         let all = [
             (Ended::Exited { code: 3 }, "status 3"),
             (Ended::Signaled { signal: 11 }, "SIGSEGV"),
@@ -258,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn only_status_zero_is_success() {
+    fn is_success_only_for_status_zero() {
         assert!(Ended::Exited { code: 0 }.is_success());
         assert!(!Ended::Exited { code: 1 }.is_success());
         assert!(!Ended::Cancelled.is_success());

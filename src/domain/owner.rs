@@ -13,8 +13,8 @@ const DEFAULT: &str = "default";
 /// The server itself, when it tests the engine's isolation.
 const SELF_TEST: &str = "self-test";
 
-/// An owner of conversations: 1 to 64 characters of `A-Z a-z 0-9 . _ -`, the first a letter or digit, so that the name is
-/// one plain folder name. Cheap to clone.
+/// An owner of conversations: 1 to 64 characters of `A-Z a-z 0-9 . _ -`, the first a letter or digit, so that the name
+/// is one plain folder name. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Principal(Arc<str>);
 
@@ -41,7 +41,6 @@ impl Principal {
         &*self.0 == SELF_TEST
     }
 
-    /// Its name, for logs and folder names.
     pub fn name(&self) -> &str {
         &self.0
     }
@@ -62,14 +61,12 @@ impl FromStr for Principal {
 /// A conversation of an owner. Two owners may use the same id and never share a folder, a lock or a link.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConversationKey {
-    /// Who owns it.
     pub owner: Principal,
-    /// Its id, unique for its owner.
+    /// Unique for its owner.
     pub id: ConversationId,
 }
 
 impl ConversationKey {
-    /// The key of an owner's conversation.
     pub fn new(owner: Principal, id: ConversationId) -> Self {
         Self { owner, id }
     }
@@ -88,7 +85,7 @@ impl fmt::Display for ConversationKey {
 impl FromStr for ConversationKey {
     type Err = IdError;
 
-    /// Reads what [`Display`](fmt::Display) writes; the default owner has no other form.
+    /// Parses the form that [`Display`](fmt::Display) writes; `@default/id` is refused.
     fn from_str(text: &str) -> Result<Self, IdError> {
         match text.strip_prefix('@').and_then(|rest| rest.split_once('/')) {
             Some((DEFAULT, _)) => Err(IdError::Reserved),
@@ -103,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owner_names_are_plain_folder_names() {
+    fn principal_accepts_plain_folder_names_only() {
         for good in ["a", "default", "A.b_c-d", "0", &"x".repeat(64)] {
             assert_eq!(good.parse::<Principal>().map(|owner| owner.name().to_owned()), Ok(good.to_owned()));
         }
@@ -114,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_one_form_each() {
+    fn conversation_key_has_one_text_form() {
         for text in ["c", "@other/c"] {
             assert_eq!(text.parse::<ConversationKey>().map(|key| key.to_string()), Ok(text.to_owned()));
         }

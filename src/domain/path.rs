@@ -1,7 +1,7 @@
-//! Paths of files in a conversation, as bytes, checked once and well formed from then on.
+//! Paths of files in a conversation, as bytes: parsed once and valid from then on.
 //!
-//! Owns which paths exist at all, how they are shown to people and how they travel in a link. Knows nothing of disks:
-//! a path that passes here may still name a link or nothing, which only opening it tells.
+//! Owns which paths are valid, how they are displayed and how a link encodes them. Knows nothing of disks: a valid path
+//! may still name a symbolic link or nothing, which only opening it shows.
 
 use std::fmt::{self, Write as _};
 
@@ -14,37 +14,29 @@ pub const PATH_BYTES_MAX: usize = 4095;
 /// The deepest path, in names.
 pub const COMPONENTS_MAX: usize = 32;
 
-/// Everything but the unreserved characters of RFC 3986, so that no proxy finds anything to rewrite.
+/// Everything but the unreserved characters of RFC 3986, so that no proxy rewrites a path.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Why a text is not the path of a file in a conversation. The sentence names the rule and never repeats the text.
+/// Why a text is not the path of a file in a conversation. The message states the rule and never repeats the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// It names nothing below `/data`.
     #[error("it names no file: give a path below /data, such as out/report.csv")]
     Empty,
-    /// It starts at the root of some file system.
     #[error("it starts with a slash: give a path relative to /data, such as out/report.csv")]
     Absolute,
     /// Two slashes in a row, or one at the end.
     #[error("it holds an empty name: give single slashes between names and none at the end")]
     EmptyComponent,
-    /// A name that is not a name but a direction.
     #[error("it holds `.` or `..` as a name: give the plain path from /data downwards")]
     Dots,
-    /// A zero byte.
     #[error("it holds a zero byte, which no file name can hold")]
     Nul,
-    /// A slash inside one name.
     #[error("it holds an encoded slash inside a name, which no file name can hold")]
     Slash,
-    /// A name above the ceiling.
     #[error("it holds a name longer than {COMPONENT_BYTES_MAX} bytes")]
     ComponentTooLong,
-    /// A path above the ceiling.
     #[error("it is longer than {PATH_BYTES_MAX} bytes")]
     TooLong,
-    /// Too many names.
     #[error("it is more than {COMPONENTS_MAX} folders deep")]
     TooDeep,
     /// A percent sign without two hexadecimal digits.
@@ -58,7 +50,7 @@ pub enum PathError {
 pub struct SafePath(Vec<u8>);
 
 impl SafePath {
-    /// Reads what a person or a model wrote. A leading `/data/` or `./` is dropped, since `/data` is what programs call
+    /// Parses text from a person or a model. A leading `/data/` or `./` is dropped, since `/data` is what programs call
     /// the folder; everything else is taken literally, the percent sign too.
     ///
     /// # Errors
@@ -72,7 +64,7 @@ impl SafePath {
         }
     }
 
-    /// Reads a percent-encoded path, the form of [`SafePath::to_encoded`]: split at slashes first, each name decoded
+    /// Parses a percent-encoded path, the form of [`SafePath::to_encoded`]: split at slashes first, each name decoded
     /// exactly once.
     ///
     /// # Errors
@@ -85,7 +77,7 @@ impl SafePath {
         Self::from_components(names)
     }
 
-    /// Joins names.
+    /// Builds a path from its names.
     ///
     /// # Errors
     /// When a rule of [`SafePath`] is broken.
@@ -111,7 +103,7 @@ impl SafePath {
         self.0.split(|&b| b == b'/')
     }
 
-    /// The path as bytes, names joined by slashes, none at the beginning or the end.
+    /// The names joined by slashes, without one at the beginning or the end.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -129,8 +121,8 @@ impl SafePath {
         }
     }
 
-    /// The path for people: itself when it is plain UTF-8; control characters, characters that are invisible or turn
-    /// the direction of writing, and bytes that are not UTF-8 are escaped as in Rust (`\u{202e}`, `\xff`).
+    /// The path for display: unchanged when it is plain UTF-8; control characters, characters that are invisible or
+    /// turn the direction of writing, and bytes that are not UTF-8 are escaped as in Rust (`\u{202e}`, `\xff`).
     pub fn display(&self) -> String {
         show(&self.0)
     }
@@ -168,7 +160,7 @@ impl fmt::Debug for SafePath {
 /// Decodes one percent-encoded name, exactly once.
 ///
 /// # Errors
-/// [`PathError::BadPercent`] and whatever rule of a name is broken.
+/// [`PathError::BadPercent`], or the violated rule of a name.
 pub fn decode_component(text: &str) -> Result<Vec<u8>, PathError> {
     let digit = |b: Option<u8>| b.and_then(|b| char::from(b).to_digit(16)).and_then(|d| u8::try_from(d).ok());
     let mut bytes = text.bytes();
@@ -187,7 +179,7 @@ pub fn decode_component(text: &str) -> Result<Vec<u8>, PathError> {
     Ok(name)
 }
 
-/// A path or a name for people: see [`SafePath::display`].
+/// A path or a name for display: see [`SafePath::display`].
 pub(crate) fn show(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -206,8 +198,8 @@ pub(crate) fn show(bytes: &[u8]) -> String {
     text
 }
 
-/// Whether a character makes a reader see another name than the one that is there: controls, line ends, invisible
-/// characters, and those that turn the direction of writing.
+/// Whether a character makes the displayed name differ from the real one: controls, line ends, invisible characters,
+/// and those that change the direction of writing.
 pub fn misleads(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -233,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_models_write_is_understood() {
+    fn from_text_accepts_the_forms_that_models_write() {
         for text in ["a/b.txt", "/data/a/b.txt", "./a/b.txt"] {
             assert_eq!(SafePath::from_text(text).map(|p| p.display()), Ok("a/b.txt".to_owned()), "{text}");
         }
@@ -245,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_refused_for_its_reason() {
+    fn from_text_refuses_with_the_reason() {
         let (name, path) = ("n".repeat(256), vec!["n".repeat(255); 17].join("/"));
         let deep = vec!["d"; 33].join("/");
         let table = [
@@ -278,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn encoded_names_are_decoded_once() {
+    fn from_encoded_decodes_once() {
         let table: [(&str, Result<&[u8], PathError>); 12] = [
             ("a%20b", Ok(b"a b")),
             ("a+b", Ok(b"a+b")),
@@ -299,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_misleads_is_shown_escaped() {
+    fn display_escapes_misleading_characters() {
         let table: [(&[u8], &str); 7] = [
             (b"a\x1b[31m", "a\\u{1b}[31m"),
             (b"a\r\nb", "a\\u{d}\\u{a}b"),

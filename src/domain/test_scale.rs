@@ -1,11 +1,11 @@
-//! How much a test does: its short form always, its long form with `LONG=1`; and what it takes root for.
+//! The scale of a test: short by default, long with `LONG=1`; and parts of tests that need root.
 
-/// Rounds, names, levels: the second number when the long form is asked for.
+/// The number of rounds, names or levels: `long` with `LONG=1`.
 pub(crate) fn rounds(short: u32, long: u32) -> u32 {
     if std::env::var_os("LONG").is_some() { long } else { short }
 }
 
-/// Whether a test may do what only root can. Says so where it may not, and fails in CI, which runs the tests as root.
+/// Whether the test runs as root. Otherwise prints that a part is skipped, and fails in CI, where tests run as root.
 pub(crate) fn as_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {

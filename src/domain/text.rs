@@ -1,4 +1,4 @@
-//! Times and bytes as the numbers and texts that logs and clients read.
+//! Formats times and bytes for logs and clients.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The epoch for a time that the form cannot hold.
+/// A time outside the range of RFC 3339 is shown as the epoch.
 pub fn rfc3339(unix_s: i64) -> String {
     let moment = OffsetDateTime::from_unix_timestamp(unix_s).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     moment.format(&Rfc3339).unwrap_or_default()
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_rfc_3339() {
+    fn rfc3339_formats_any_time() {
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
         assert_eq!(rfc3339(1_795_253_483), "2026-11-21T09:31:23Z");
         assert_eq!(rfc3339(-1), "1969-12-31T23:59:59Z");
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_pairs_of_digits() {
+    fn hex_writes_two_digits_for_each_byte() {
         assert_eq!(hex(b"\x00\x0f\xa0\xff"), "000fa0ff");
     }
 }

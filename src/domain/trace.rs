@@ -1,14 +1,14 @@
-//! Where in a trace something happens (W3C Trace Context). Of what a caller says only the ids and the sampling flag are
-//! taken; its vendors' texts are not.
+//! The position of a span in a trace (W3C Trace Context). The ids and the sampling flag of the caller's `traceparent`
+//! are used; `tracestate` is ignored.
 //!
-//! Ids are made from ours: a request that nobody traces has its own id as that of its trace, so whoever knows the one from
-//! the log or an answer finds the other.
+//! Ids derive from the server's ids: a request without a caller's trace uses its request id as trace id, so the trace
+//! can be found from the log or from an error answer.
 
 use uuid::Uuid;
 
 use super::id::{RequestId, RunId};
 
-/// A span's place: its trace, itself, what it is part of.
+/// The ids of a span, its trace and its parent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceContext {
     trace: [u8; 16],
@@ -18,12 +18,12 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Reads the header `traceparent`; nothing where it breaks a rule, as the standard has it.
+    /// Parses the header `traceparent`; `None` when it is invalid, which the standard treats as absent.
     pub fn parse(header: &str) -> Option<Self> {
         let mut parts = header.split('-');
         let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         let [version] = hex(version)?;
-        // Later versions may say more; this one may not.
+        // Later versions may append fields; version 0 may not.
         if version == 0xff || (version == 0 && parts.next().is_some()) {
             return None;
         }
@@ -32,22 +32,22 @@ impl TraceContext {
         valid.then_some(Self { trace, span, parent: None, sampled: flags & 1 == 1 })
     }
 
-    /// A request's own place, within what its caller says.
+    /// The span of a request, a child of its caller's.
     pub fn of_request(request: RequestId, caller: Option<Self>) -> Self {
         Self::from_id(request.to_bytes(), caller)
     }
 
-    /// A run's own place, within the request that began it.
+    /// The span of a run, a child of the request that began it.
     pub fn of_run(run: RunId, within: Option<Self>) -> Self {
         Self::from_id(run.to_bytes(), within)
     }
 
-    /// The beginning of a trace.
+    /// The first span of a new trace.
     pub fn root() -> Self {
         Self::from_id(Uuid::new_v4().into_bytes(), None)
     }
 
-    /// Something new within this.
+    /// A new span, a child of this one.
     #[must_use]
     pub fn child(&self) -> Self {
         Self::from_id(Uuid::new_v4().into_bytes(), Some(*self))
@@ -64,28 +64,25 @@ impl TraceContext {
         }
     }
 
-    /// The trace's id.
     pub fn trace_id(&self) -> [u8; 16] {
         self.trace
     }
 
-    /// The span's own id.
     pub fn span_id(&self) -> [u8; 8] {
         self.span
     }
 
-    /// The id of what it is part of.
     pub fn parent_id(&self) -> Option<[u8; 8]> {
         self.parent
     }
 
-    /// Whether the trace is recorded: a caller may have chosen that it is not.
+    /// Whether the trace is recorded; the caller decides.
     pub fn is_sampled(&self) -> bool {
         self.sampled
     }
 }
 
-/// Exactly so many bytes as lower case hexadecimal digits.
+/// Decodes exactly `N` bytes of lower case hexadecimal digits.
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N || !digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
@@ -106,7 +103,7 @@ mod tests {
     const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_callers_trace_goes_on() {
+    fn request_and_run_continue_the_callers_trace() {
         let caller = TraceContext::parse(CALLER).expect("the standard's example");
         let request = TraceContext::of_request(RequestId::new(), Some(caller));
         let run = TraceContext::of_run(RunId::new(), Some(request));
@@ -118,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_of_ours_has_the_requests_id() {
+    fn trace_id_is_the_request_id_without_a_caller() {
         let id = RequestId::new();
         let request = TraceContext::of_request(id, None);
         assert_eq!(id.to_string(), format!("req-{:032x}", u128::from_be_bytes(request.trace_id())));
@@ -129,13 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_does_not_record_is_followed() {
+    fn unsampled_caller_makes_unsampled_children() {
         let caller = TraceContext::parse(&CALLER.replace("-01", "-00")).expect("a context");
         assert!(!TraceContext::of_run(RunId::new(), Some(caller)).child().is_sampled());
     }
 
     #[test]
-    fn what_breaks_a_rule_is_nobodys_trace() {
+    fn parse_refuses_invalid_headers() {
         for bad in [
             "",
             "00",
@@ -154,14 +151,14 @@ mod tests {
         assert!(TraceContext::parse(&(CALLER.replace("00-4", "01-4") + "-more")).is_some());
     }
 
-    /// What is read is what the header says; the rest of it is of no meaning.
-    fn is_read_as_it_is_said(header: &[u8]) {
+    /// A parsed context has the ids and the flag of the header.
+    fn parses_to_the_headers_ids(header: &[u8]) {
         let header = String::from_utf8_lossy(header);
         let Some(context) = TraceContext::parse(&header) else { return };
-        let said = u128::from_be_bytes(context.trace_id());
+        let trace = u128::from_be_bytes(context.trace_id());
         let span = u64::from_be_bytes(context.span_id());
-        assert!(said != 0 && span != 0 && !header.starts_with("ff"), "{header}");
-        assert_eq!(header.get(2..53), Some(format!("-{said:032x}-{span:016x}-").as_str()));
+        assert!(trace != 0 && span != 0 && !header.starts_with("ff"), "{header}");
+        assert_eq!(header.get(2..53), Some(format!("-{trace:032x}-{span:016x}-").as_str()));
         let flags = u8::from_str_radix(&header[53..55], 16).expect("two digits");
         assert_eq!(context.is_sampled(), flags % 2 == 1, "{header}");
         assert!(header.len() == 55 || (header[55..].starts_with('-') && !header.starts_with("00")), "{header}");
@@ -169,7 +166,7 @@ mod tests {
 
     #[test]
     fn fuzz_headers() {
-        bolero::check!().with_iterations(cases()).for_each(|header: &[u8]| is_read_as_it_is_said(header));
+        bolero::check!().with_iterations(cases()).for_each(|header: &[u8]| parses_to_the_headers_ids(header));
     }
 
     #[test]
@@ -178,6 +175,6 @@ mod tests {
         bolero::check!()
             .with_iterations(cases())
             .with_generator(alterations)
-            .for_each(|alterations| is_read_as_it_is_said(&altered(CALLER, alterations)));
+            .for_each(|alterations| parses_to_the_headers_ids(&altered(CALLER, alterations)));
     }
 }

@@ -22,7 +22,7 @@ use crate::domain::{
 /// Makes, watches and destroys sandboxes. Every method may be called concurrently and has its own time limit.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
-    /// Can this engine work here, and with what isolation? No side effects.
+    /// Describes the engine and how it isolates. No side effects.
     ///
     /// # Errors
     /// [`EngineError::Unavailable`] when nothing answers.
@@ -56,7 +56,7 @@ pub trait Engine: Send + Sync + 'static {
     fn changes(&self) -> BoxStream<'static, ()>;
 
     /// A running sandbox with its streams attached, its runner waiting for a program. The engine stores the labels
-    /// together with the sandbox, so `list` shows it and `destroy` ends it whatever goes wrong: on an error the caller
+    /// together with the sandbox, so `list` shows it and `destroy` ends it after any failure: on an error the caller
     /// still calls `destroy` for the id. Dropping the future is allowed under the same rule.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ pub trait Engine: Send + Sync + 'static {
     /// When the engine does not answer or refuses; the sandbox may or may not exist then, call again.
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError>;
 
-    /// Everything that carries our label, dead or alive, of every instance.
+    /// Every sandbox with the server's label, running or not, of every instance.
     ///
     /// # Errors
     /// When the engine does not answer or refuses.
@@ -86,13 +86,13 @@ pub trait Engine: Send + Sync + 'static {
 /// What an engine is and how well it isolates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// Name and version, for people: `Docker 20.10.24`.
+    /// Name and version for display, such as `Docker 20.10.24`.
     pub engine: String,
     /// The version of the engine's interface that is spoken, such as `1.41`.
     pub api_version: String,
     /// What runs the sandboxes, such as `runc 1.1.5`.
     pub runtime: String,
-    /// Why it is that runtime, for people.
+    /// Why it is that runtime, for display.
     pub runtime_reason: String,
     /// The engine's operating system and architecture, such as `linux/amd64`.
     pub platform: String,
@@ -102,9 +102,9 @@ pub struct Probe {
     pub memory_bytes: u64,
     /// Which volumes a sandbox can have.
     pub volumes: Vec<VolumeKind>,
-    /// What else the engine consists of, one line each, for people.
+    /// Other parts of the engine for display, one line each.
     pub details: Vec<String>,
-    /// What an operator should change, one sentence each; empty when all is well.
+    /// What the operator should change, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -169,20 +169,17 @@ pub enum VolumeKind {
     HostFolder,
 }
 
-/// What a sandbox is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxSpec {
-    /// Its name, chosen by us before it exists.
+    /// Also its name, chosen by the server before the sandbox exists.
     pub id: SandboxId,
     /// The server that owns it.
     pub instance: InstanceId,
     /// The image, pinned by its content.
     pub image: ImageId,
-    /// What is `/data` inside.
     pub data: Volume,
-    /// What the sandbox may use.
     pub limits: Limits,
-    /// The user and group inside.
+    /// The user and group id of the program.
     pub uid: u32,
     /// Process 1 is the image's own; otherwise the engine puts an init in front of the image's program, which reaps
     /// zombies and gives the program the usual behaviour under signals.
@@ -217,7 +214,6 @@ pub struct Exit {
 
 /// A running sandbox. Dropping it closes the streams and does not destroy the sandbox: the caller of `start` does.
 pub struct Sandbox {
-    /// Its name.
     pub id: SandboxId,
     /// Its standard input. `shutdown` closes it for the program and leaves the output open.
     pub stdin: Pin<Box<dyn AsyncWrite + Send>>,
@@ -245,7 +241,6 @@ pub enum Signal {
 /// A sandbox as the engine lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Its name.
     pub id: SandboxId,
     /// The server that owns it.
     pub instance: InstanceId,
@@ -253,7 +248,6 @@ pub struct Listed {
     pub created_unix_s: i64,
     /// When it is abandoned, in seconds since the Unix epoch.
     pub deadline_unix_s: i64,
-    /// Whether it runs now.
     pub running: bool,
 }
 

@@ -6,17 +6,17 @@ use std::{sync::Arc, time::Duration};
 
 use crate::domain::{
     error::{Code, Failure},
+    file::FileEntry,
     id::{Language, RequestId, RunId, SandboxId},
     limits::Limits,
     outcome::Outcome,
     owner::ConversationKey,
-    path::SafePath,
     trace::TraceContext,
 };
 
 /// Receives facts. Every method may be called concurrently and returns at once.
 pub trait Observer: Send + Sync + 'static {
-    /// A run is over: it has its verdict, or the server failed it. Called once for each run that was begun.
+    /// A run is over: it has its outcome, or the server failed it. Called once for each run that was begun.
     fn run_over(&self, _run: &RunFacts<'_>) {}
 
     /// A run was refused before it began.
@@ -69,9 +69,8 @@ pub struct RunFacts<'a> {
     pub language: &'a Language,
     /// The digest of the image.
     pub image: &'a str,
-    /// The text of the program. An observer may measure and hash it, and must not keep it.
+    /// The program. An observer may measure and hash it, and must not keep it.
     pub program: &'a [u8],
-    /// The number of arguments.
     pub args: usize,
     pub stdin_bytes: u64,
     pub limits: &'a Limits,
@@ -81,18 +80,9 @@ pub struct RunFacts<'a> {
     /// How the program ended, or why the server failed the run.
     pub end: Result<&'a Outcome, &'a Failure>,
     /// The created and changed files that the answer names.
-    pub files: Vec<FileFact<'a>>,
+    pub files: Vec<&'a FileEntry>,
     /// There were more than `files` holds.
     pub files_truncated: bool,
-}
-
-/// A file that a run created or changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileFact<'a> {
-    pub path: &'a SafePath,
-    pub size: u64,
-    /// `created` or `changed`.
-    pub change: &'static str,
 }
 
 /// How long each stage of a run took; `None` for a stage that was not reached.

@@ -1,6 +1,6 @@
-//! Runner images: what their labels say, and the catalog of those known now.
+//! Runner images: their labels, and the catalog of those that exist now.
 //!
-//! Any image that carries the labels is a runner; nothing here knows which languages exist.
+//! Any image with the labels is a runner; no language is built in.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,59 +11,50 @@ use crate::domain::id::Language;
 
 /// Marks an image as a runner when it is `true`.
 pub const LABEL_RUNNER: &str = "sandbox.runner";
-/// Names the language that the runner runs.
 pub const LABEL_LANGUAGE: &str = "sandbox.language";
-/// The version of the language, for people.
+/// The version of the language, for display.
 pub const LABEL_VERSION: &str = "sandbox.version";
 /// Other names of the language, comma separated.
 pub const LABEL_ALIASES: &str = "sandbox.aliases";
-/// One sentence for models and people: what the runner offers.
+/// One sentence about what the runner offers, for models and for display.
 pub const LABEL_DESCRIPTION: &str = "sandbox.description";
-/// The contract that the runner speaks; absent means the plain one.
+/// The version of the runner protocol; absent for a plain runner.
 pub const LABEL_PROTOCOL: &str = "sandbox.protocol";
 
-/// The longest version or description that is passed on, in characters: labels are free text.
+/// The longest version or description, in characters: labels are free text.
 const TEXT_CHARS_MAX: usize = 400;
 const ALIASES_MAX: usize = 16;
 
 /// An image with its labels, as the engine knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunnerImage {
-    /// The image, pinned.
     pub id: ImageId,
-    /// A name people gave it, such as `runner-python:latest`.
+    /// The image's name, such as `runner-python:latest`.
     pub reference: Option<String>,
-    /// When it was made, in seconds since the Unix epoch.
     pub created_unix_s: i64,
-    /// Its labels.
     pub labels: HashMap<String, String>,
 }
 
-/// The contract that a runner speaks.
+/// How the server talks to a runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// A program by standard input until its end; the status of the container is the program's.
+    /// The program is sent on standard input until its end; the container exits with the program's status.
     Plain,
-    /// Protocol 1: frames in both directions, a process 1 of its own, arguments, input, figures.
+    /// Protocol 1: frames in both directions, a process 1 of the image's own, arguments, input, figures.
     Framed,
 }
 
 /// One language that can be run now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Runner {
-    /// The language's name.
     pub language: Language,
-    /// Other names of it.
     pub aliases: Vec<Language>,
-    /// Its version, for people.
+    /// For display.
     pub version: Option<String>,
-    /// What it offers, for models and people.
+    /// For models and for display.
     pub description: Option<String>,
-    /// The image, pinned.
     pub image: ImageId,
-    /// The contract that it speaks.
     pub protocol: Protocol,
-    /// A name people gave the image.
     pub reference: Option<String>,
     created_unix_s: i64,
 }
@@ -71,30 +62,21 @@ pub struct Runner {
 /// Why an image with the runner label is not a runner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
-    /// The runner label is absent or not `true`.
     #[error("the label `sandbox.runner` is not `true`")]
     NotARunner,
-    /// No language.
     #[error("the label `sandbox.language` is missing")]
     NoLanguage,
-    /// A language or alias breaks the rule for names.
-    #[error("the label `{label}` holds a bad name: {why}")]
-    BadName {
-        /// Which label.
-        label: &'static str,
-        /// Which rule.
-        why: crate::domain::id::IdError,
-    },
-    /// A contract that this server does not speak.
-    #[error("the label `sandbox.protocol` asks for a contract that this server does not speak")]
+    #[error("the label `{label}` has an invalid name: it {why}")]
+    BadName { label: &'static str, why: crate::domain::id::IdError },
+    #[error("the label `sandbox.protocol` has a version that this server does not support")]
     UnknownProtocol,
 }
 
 impl Runner {
-    /// Reads the labels.
+    /// Parses the labels.
     ///
     /// # Errors
-    /// When the image is not a runner that this server can use; the text is for the operator.
+    /// When the image is not a runner that this server can use; the message is for the operator.
     pub fn from_image(image: &RunnerImage) -> Result<Self, LabelError> {
         let label = |name| image.labels.get(name).map(|text| text.trim()).filter(|text| !text.is_empty());
         if label(LABEL_RUNNER) != Some("true") {
@@ -128,18 +110,18 @@ impl Runner {
         })
     }
 
-    /// Whether its programs can be given arguments and input, also while they run: the plain contract has no room for them.
+    /// Whether programs can be sent arguments, and input while they run. The plain protocol carries neither.
     pub fn takes_input(&self) -> bool {
         self.protocol == Protocol::Framed
     }
 }
 
-/// The runners known now. Reading never waits; whoever follows the engine replaces the whole list.
+/// The runners that exist now. Reading never waits; `services::discovery` replaces the whole list.
 #[derive(Debug, Default)]
 pub struct Catalog(watch::Sender<Arc<[Runner]>>);
 
 impl Catalog {
-    /// Replaces the list. Of several images for one language the newest is kept; the list is ordered by language.
+    /// Replaces the list. The newest image of a language is kept; the list is ordered by language.
     pub fn replace(&self, mut runners: Vec<Runner>) {
         runners.sort_by(|a, b| {
             (&a.language, std::cmp::Reverse(a.created_unix_s), &a.image).cmp(&(
@@ -157,7 +139,7 @@ impl Catalog {
         Arc::clone(&self.0.borrow())
     }
 
-    /// Tells of every replacement from now on.
+    /// Yields each list from now on.
     pub fn changes(&self) -> watch::Receiver<Arc<[Runner]>> {
         self.0.subscribe()
     }
@@ -190,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn two_labels_make_a_runner() {
+    fn from_image_needs_two_labels() {
         let ruby = image("sha256:1", 0, &[(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, "Ruby")]);
         let runner = Runner::from_image(&ruby).expect("a runner");
         assert_eq!((runner.language, runner.aliases), (language("ruby"), vec![]));
     }
 
     #[test]
-    fn bad_labels_are_told_apart() {
+    fn from_image_names_the_invalid_label() {
         let cases: [(&[(&str, &str)], LabelError); 4] = [
             (&[(LABEL_LANGUAGE, "x")], LabelError::NotARunner),
             (&[(LABEL_RUNNER, "yes"), (LABEL_LANGUAGE, "x")], LabelError::NotARunner),
@@ -212,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_image_of_a_language_wins_and_names_win_over_aliases() {
+    fn find_prefers_the_newest_image_and_names_over_aliases() {
         let make = |id, created, name, aliases| {
             let labels = [(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, name), (LABEL_ALIASES, aliases)];
             Runner::from_image(&image(id, created, &labels)).expect("a runner")

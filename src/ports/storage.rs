@@ -1,13 +1,14 @@
-//! Where the files of conversations are kept, and the folders that become `/data` of sandboxes.
+//! The storage port: the files of conversations, and the folders that become `/data` of sandboxes.
 //!
-//! Every method blocks on a disk, for up to a fraction of a second unless it says otherwise: async code calls it on a
-//! blocking thread. A program may change what is in its conversation's folder at any moment, so an implementation reaches a
-//! file through no link and opens nothing that could wait (pipes, devices); what was opened is what was checked.
+//! Every method blocks on a disk, for up to a fraction of a second unless documented otherwise: async code calls it on
+//! a blocking thread. A program may change its conversation's folder at any moment, so an implementation follows no
+//! link and opens nothing that could wait (pipes, devices), and it checks the opened descriptor.
 
-#![expect(clippy::missing_errors_doc, reason = "the variants of StorageError say it")]
+#![expect(clippy::missing_errors_doc, reason = "the variants of StorageError are documented")]
 
 use std::{fmt, fs::File, io, path::PathBuf, sync::Arc};
 
+pub use crate::domain::file::Change;
 use crate::domain::{
     error::{Code, Failure},
     id::{ConversationId, InstanceId, Language},
@@ -17,21 +18,21 @@ use crate::domain::{
 
 /// The folders of all conversations of all owners.
 pub trait Storage: fmt::Debug + Send + Sync {
-    /// Which server this is: survives a restart.
+    /// The identity of this server; survives a restart.
     fn instance(&self) -> InstanceId;
 
     /// `None` when the conversation has no folder.
     fn open(&self, key: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError>;
 
-    /// As [`Storage::open`]; makes the folder where there is none. Any number of callers may do so at once.
+    /// As [`Storage::open`]; creates a missing folder. May be called concurrently.
     fn create(&self, key: &ConversationKey) -> Result<Box<dyn ConversationFolder>, StorageError>;
 
-    /// Deletes a conversation: `false` when there was none. The name is free at once; what takes long is deleted in the
+    /// Deletes a conversation: `false` when there was none. The name is free at once; a large folder is deleted in the
     /// background. A sandbox that still has the folder keeps an empty one.
     fn remove(&self, key: &ConversationKey) -> Result<bool, StorageError>;
 
-    /// An owner's conversations after `after` in the order of their ids, at most `limit`. A change at the top of a folder
-    /// counts as a use here.
+    /// An owner's conversations after `after`, ordered by id, at most `limit`. A change at the top of a folder counts
+    /// as a use here.
     fn list(
         &self,
         owner: &Principal,
@@ -39,38 +40,38 @@ pub trait Storage: fmt::Debug + Send + Sync {
         limit: usize,
     ) -> Result<Vec<LastUse>, StorageError>;
 
-    /// Every conversation of every owner, in no order, by what no program can set.
+    /// Every conversation of every owner, unordered. Times come from what no program can set.
     fn last_uses(&self) -> Result<Vec<LastUse>, StorageError>;
 
     /// `None` when the conversation has no folder. Uses by other processes count too.
     fn last_use(&self, key: &ConversationKey) -> Option<LastUse>;
 
-    /// What is left for us; `u64::MAX` entries where the file system keeps no count.
+    /// Free space for this process; `u64::MAX` entries when the file system keeps no count.
     fn free(&self) -> Result<Usage, StorageError>;
 
     /// A new, empty folder that belongs to no conversation.
     fn create_unassigned(self: Arc<Self>) -> Result<Box<dyn UnassignedFolder>, StorageError>;
 
-    /// Writes down which languages are in use, for the next start.
+    /// Stores the languages in use, for the next start.
     fn remember_languages(&self, languages: &[String]) -> Result<(), StorageError>;
 
-    /// The languages that were written down; none where that is not known.
+    /// The stored languages; empty when they are not known.
     fn recall_languages(&self) -> Vec<Language>;
 
-    /// Removes what an earlier process with this identity left; what takes long goes on in the background. To be called
-    /// before the first folder is made.
+    /// Removes what an earlier process with this identity left, large folders in the background. To be called before
+    /// the first folder is created.
     fn recover(&self) -> Result<(), StorageError>;
 
-    /// What an unmounted disk of a conversation's own takes; `None` for one that is mounted and where there is none.
+    /// The size of a conversation's own disk while it is unmounted; `None` when it is mounted or there is none.
     fn resting_bytes(&self, key: &ConversationKey) -> Option<u64>;
 
-    /// Unmounts the disk of a conversation's own unless a file of it is open. The next opening mounts it again.
+    /// Unmounts a conversation's own disk unless one of its files is open. The next `open` mounts it again.
     fn unmount(&self, key: &ConversationKey) -> bool;
 
     /// Waits until the background work is done. May take minutes.
     fn drain(&self);
 
-    /// Ends the background work after its current step, which the next start goes on with, and unmounts what can be.
+    /// Ends the background work after its current step and unmounts what can be; the next start continues the work.
     fn close(&self);
 }
 
@@ -79,41 +80,43 @@ pub trait ConversationFolder: fmt::Debug + Send + Sync {
     /// The folder that becomes `/data`, for the engine's mount.
     fn data_dir(&self) -> PathBuf;
 
-    /// Tells this folder from a later one of the same name.
+    /// Differs for a later folder with the same name.
     fn identity(&self) -> Result<FolderId, StorageError>;
 
-    /// The file system's time now: what is created or changed from here on has this time or a later one. Counts as a use.
+    /// The file system's time now: files that are created or changed from now on have this time or a later one. Counts
+    /// as a use.
     fn mark(&self) -> Result<Mark, StorageError>;
 
-    /// Lists plain files; with a mark, tells which were created or changed since.
+    /// Lists plain files; with a mark, also how each changed since.
     fn list(&self, bounds: ListBounds, since: Option<Mark>) -> Result<Listing, StorageError>;
 
-    /// What the files take, counted until it is more than `ceiling`.
+    /// The space that the files take, counted until it exceeds `ceiling`.
     fn usage(&self, ceiling: &Usage) -> Result<Usage, StorageError>;
 
-    /// Opens a plain file. Returns at once, whatever stands there.
+    /// Opens a plain file. Never waits, whatever kind of file has the name.
     fn read(&self, path: &SafePath) -> Result<OpenFile, StorageError>;
 
-    /// Writes a file in one step: readers see the old bytes or the new, never a part. Folders on the way are made. A link,
-    /// pipe or socket with that name is replaced, not followed.
+    /// Writes a file atomically: readers see the old bytes or the new, never a part. Missing folders are created. A
+    /// link, pipe or socket with that name is replaced, not followed.
     fn write(&self, path: &SafePath, bytes: &[u8]) -> Result<Entry, StorageError>;
 
-    /// Makes a folder and those above it, where they are missing.
+    /// Creates a folder and its missing parents.
     fn make_folders(&self, path: &SafePath) -> Result<(), StorageError>;
 
-    /// Deletes a file, a link (not what it points to) or a folder with all it holds. The name is free at once; what takes
-    /// long is deleted in the background.
+    /// Deletes a file, a link (not its target) or a folder with its contents. The name is free at once; a large folder
+    /// is deleted in the background.
     fn delete(&self, path: &SafePath) -> Result<(), StorageError>;
 }
 
-/// A folder that belongs to no conversation yet. When it is dropped unassigned, its removal is posted to the background.
+/// A folder that belongs to no conversation yet. When it is dropped unassigned, its removal is posted to the
+/// background.
 pub trait UnassignedFolder: fmt::Debug + Send + Sync {
     fn is_assigned(&self) -> bool;
 
     /// The folder that becomes `/data`. It stays `/data` of the sandbox that has it after [`UnassignedFolder::assign`].
     fn data_dir(&self) -> PathBuf;
 
-    /// Makes the folder a conversation's. `None`, and it stays unassigned, when the conversation has one already.
+    /// Assigns the folder to a conversation. `None`, and it stays unassigned, when the conversation already has one.
     fn assign(&mut self, key: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError>;
 }
 
@@ -137,12 +140,12 @@ pub struct LastUse {
     pub key: ConversationKey,
 }
 
-/// What files take.
+/// Space on a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Blocks on disk, not lengths: a sparse file is small.
     pub bytes: u64,
-    /// Names: files, folders, links and whatever else has one.
+    /// Directory entries of any kind: files, folders, links, pipes.
     pub entries: u64,
 }
 
@@ -156,29 +159,9 @@ impl Usage {
         Self { bytes: self.bytes.saturating_add(more.bytes), entries: self.entries.saturating_add(more.entries) }
     }
 
-    /// What a new file of this length takes on a disk with blocks of 4 KiB, and its name.
+    /// The usage of a new file of this length on a disk with blocks of 4 KiB.
     pub fn of_file(size: u64) -> Self {
         Self { bytes: size.checked_next_multiple_of(4096).unwrap_or(u64::MAX), entries: 1 }
-    }
-}
-
-/// What became of a file since a [`Mark`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Change {
-    Created,
-    /// Its bytes, its name or its rights were changed.
-    Changed,
-    /// Also where no mark was given.
-    Unchanged,
-}
-
-impl Change {
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Changed => "changed",
-            Self::Unchanged => "unchanged",
-        }
     }
 }
 
@@ -221,7 +204,7 @@ impl SkipKind {
 /// Something that is not listed as a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
-    /// For people: see [`SafePath::display`].
+    /// See [`SafePath::display`].
     pub path: String,
     pub kind: SkipKind,
 }
@@ -240,10 +223,10 @@ pub struct Listing {
     pub entries: Vec<Entry>,
     /// Created and changed files, including those beyond the bounds.
     pub changed: u64,
-    /// There is more than the bounds allow.
+    /// More exists than the bounds allow.
     pub truncated: bool,
     pub skipped: Vec<Skipped>,
-    /// What all of it takes on disk, when all of it was seen.
+    /// `None` when the bounds ended the listing early.
     pub usage: Option<Usage>,
 }
 
@@ -265,18 +248,18 @@ pub enum StorageError {
     NotFound,
     #[error("not a plain file")]
     NotAFile,
-    #[error("a folder is in the way")]
+    #[error("a folder already has that path")]
     FolderInTheWay,
     #[error("a file or link is where a folder should be")]
     FolderBlocked,
     #[error("a name in the path is too long for the disk")]
     NameTooLong,
-    /// The program took the right away, and this process is not root.
-    #[error("no right to {act} it")]
+    /// A program changed the mode, and this process is not root.
+    #[error("permission denied to {act} the file")]
     Denied { act: &'static str },
-    #[error("no space to {act} it")]
+    #[error("no space left to {act} the file")]
     NoSpace { act: &'static str },
-    #[error("cannot {act} it")]
+    #[error("cannot {act} the file")]
     Io {
         act: &'static str,
         #[source]
@@ -285,7 +268,7 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    /// What a client reads: no path of this host.
+    /// The failure for a client: no path of this host.
     pub fn failure(&self) -> Failure {
         let (code, sentence) = match self {
             Self::NotFound => {
@@ -305,11 +288,11 @@ impl StorageError {
                  first.",
             ),
             Self::NameTooLong => {
-                return Failure::argument("path", "a name in it is longer than the disk takes: give a shorter one");
+                return Failure::argument("path", "a name in it is longer than the disk allows; use a shorter one");
             }
             Self::Denied { act } => {
-                let why = "let a program change its rights or remove it";
-                return Failure::new(Code::Forbidden, format!("The server has no right to {act} that file: {why}."));
+                let why = "let a program change its mode or delete it";
+                return Failure::new(Code::Forbidden, format!("The server may not {act} that file: {why}."));
             }
             Self::NoSpace { .. } => {
                 (Code::NoSpace, "No room is left on the disk: delete files, or the operator must free space.")

@@ -13,7 +13,6 @@ use crate::domain::{
 };
 pub use crate::ports::storage::LastUse;
 
-/// The service.
 #[derive(Clone)]
 pub struct Conversations {
     files: Arc<Files>,
@@ -23,19 +22,18 @@ pub struct Conversations {
 /// A page of conversations.
 #[derive(Debug, Clone)]
 pub struct ConversationPage {
-    /// In the order of their names.
+    /// Ordered by id.
     pub conversations: Vec<LastUse>,
     /// Where the next page begins, when there is more.
     pub after: Option<ConversationId>,
 }
 
 impl Conversations {
-    /// The service over the files and the runs of all conversations.
     pub fn new(files: Arc<Files>, runs: Runs) -> Self {
         Self { files, runs }
     }
 
-    /// The conversations after `after` in the order of their names.
+    /// The conversations after `after`, ordered by id.
     ///
     /// # Errors
     /// [`Code::Internal`] when the disk fails.
@@ -63,7 +61,7 @@ impl Conversations {
     /// [`Code::ConversationNotFound`]; [`Code::ConversationBusy`] while a run is under way or waits in it.
     pub async fn remove(&self, conversation: &ConversationKey) -> Result<(), Failure> {
         let Some(lock) = self.runs.lock_if_idle(conversation) else {
-            let why = "A run is going on in this conversation: cancel it or wait for its end, then delete.";
+            let why = "A run is in progress or waits in this conversation: cancel it or wait for its end, then delete.";
             return Err(Failure::new(Code::ConversationBusy, why));
         };
         let removed = self.files.remove(conversation).await;
@@ -72,6 +70,9 @@ impl Conversations {
             info!(%conversation, "a conversation was deleted");
             return Ok(());
         }
-        Err(Failure::new(Code::ConversationNotFound, "There is no such conversation: it never was, or it was deleted."))
+        Err(Failure::new(
+            Code::ConversationNotFound,
+            "There is no such conversation: it never existed, or it was deleted.",
+        ))
     }
 }

@@ -1,4 +1,4 @@
-//! Keeps the catalog up to date: lists the runners at the start and whenever the engine reports a change.
+//! Keeps the catalog of runners up to date: lists the runners at the start and whenever the engine reports a change.
 //!
 //! ```text
 //! Discovery::start ── follow: one task; ended by `stop`
@@ -20,11 +20,10 @@ use crate::ports::{
     runner::{Catalog, Runner},
 };
 
-/// Follows the engine's images.
 pub struct Discovery {
     catalog: Arc<Catalog>,
     engine: Arc<dyn Engine>,
-    /// Images that were logged already, so that each is logged once.
+    /// Images that were logged, so that each is logged once.
     refused: Mutex<HashSet<String>>,
 }
 
@@ -54,7 +53,7 @@ impl Discovery {
         self.catalog.replace(runners);
         let all = self.catalog.all();
         let languages: Vec<_> = all.iter().map(|runner| runner.language.as_str()).collect();
-        info!(languages = languages.join(","), "runners are known");
+        info!(languages = languages.join(","), "runners were listed");
         Ok(())
     }
 

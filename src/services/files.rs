@@ -1,10 +1,9 @@
 //! What clients do with a conversation's files: list, read, write, delete, and download by link.
 //!
-//! Owns the ceilings on one answer and the lifetime of a link. Knows no HTTP and no settings. Storage blocks, so its steps
-//! run on blocking threads, a bounded number at a time; a step of a caller that goes away ends by itself.
+//! Owns the limits of one answer and the lifetime of a link. Knows no HTTP and no settings. Storage blocks, so its
+//! steps run on blocking threads, a bounded number at a time; the step of a caller that went away still ends.
 
 mod archive;
-mod media;
 mod signed;
 #[cfg(test)]
 mod tests;
@@ -17,14 +16,16 @@ use tracing::{debug, error};
 
 pub use self::{
     archive::{ARCHIVE_ENTRIES_MAX, Archive, Imported},
-    media::{OCTET_STREAM, media_type},
     signed::{Content, Download},
 };
 use super::{
     links::{URL_TTL_S_MAX, UrlSigner},
     quota::{Quota, QuotaOptions},
 };
-pub use crate::ports::storage::Change;
+pub use crate::domain::{
+    file::{Change, FileEntry},
+    media::{OCTET_STREAM, media_type},
+};
 use crate::{
     domain::{
         clock::Clock,
@@ -35,26 +36,25 @@ use crate::{
     ports::storage::{ConversationFolder, Entry, ListBounds, Listing, Mark, Skipped, Storage, StorageError, Usage},
 };
 
-/// Steps on disk at the same time: enough to keep a disk busy, few enough to leave threads and descriptors to others.
+/// Concurrent steps on disk: enough to keep a disk busy, few enough to leave threads and descriptors to others.
 const STEPS_MAX: usize = 16;
 
-/// What a new folder takes on most disks, in bytes.
+/// The usage of a new folder on most disks.
 const FOLDER_BYTES: u64 = 4096;
 
-/// The ceilings of one answer.
+/// The limits of one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilesOptions {
-    /// How long a link lives, in seconds; at most [`URL_TTL_S_MAX`].
+    /// The lifetime of a link, in seconds; at most [`URL_TTL_S_MAX`].
     pub url_ttl_s: u64,
-    /// Files in one listing.
+    /// The maximum number of files in one listing.
     pub entries_max: usize,
-    /// Levels of folders in one listing.
+    /// The maximum depth of folders in one listing.
     pub depth_max: usize,
     /// Part of a file in one answer, in bytes.
     pub read_bytes_max: u64,
     /// Longest file that is written, in bytes.
     pub write_bytes_max: u64,
-    /// What a conversation may take on disk.
     pub quota: QuotaOptions,
 }
 
@@ -71,37 +71,13 @@ impl Default for FilesOptions {
     }
 }
 
-/// A file with a link that downloads it without a token.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileEntry {
-    pub path: SafePath,
-    pub size: u64,
-    /// [`Change::Unchanged`] in a plain listing.
-    pub change: Change,
-    pub modified_unix_s: i64,
-    pub url: String,
-    pub url_expires_unix_s: i64,
-}
-
-impl FileEntry {
-    /// The path, percent-encoded, when its form for people does not lead back to the file.
-    pub fn path_encoded(&self) -> Option<String> {
-        self.path.needs_encoding().then(|| self.path.to_encoded())
-    }
-
-    /// What its name claims it to be.
-    pub fn media_type(&self) -> &'static str {
-        media_type(self.path.name())
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FileList {
     /// Created and changed files first, each group in the order of paths.
     pub files: Vec<FileEntry>,
-    /// Created and changed files, including those that one answer does not hold.
+    /// The number of created and changed files, including those beyond the limits of one answer.
     pub changed: u64,
-    /// There are more than one answer holds.
+    /// There are more files than in `files`.
     pub truncated: bool,
     pub skipped: Vec<Skipped>,
 }
@@ -110,15 +86,14 @@ pub struct FileList {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileContent {
     pub path: SafePath,
-    /// Of the whole file.
+    /// The size of the whole file.
     pub size: u64,
-    /// From the offset in the request on.
+    /// The bytes from the requested offset on.
     pub bytes: Bytes,
     /// The file goes on after these bytes.
     pub truncated: bool,
 }
 
-/// The files of all conversations, as clients may use them.
 pub struct Files {
     store: Arc<dyn Storage>,
     signer: Arc<UrlSigner>,
@@ -135,7 +110,6 @@ impl std::fmt::Debug for Files {
 }
 
 impl Files {
-    /// The service over a store.
     pub fn new(store: Arc<dyn Storage>, signer: Arc<UrlSigner>, clock: Arc<dyn Clock>, options: FilesOptions) -> Self {
         let quota = Arc::new(Quota::new(Arc::clone(&store), options.quota));
         Self { store, signer, clock, options, steps: Arc::new(Semaphore::new(STEPS_MAX)), quota }
@@ -145,7 +119,7 @@ impl Files {
         &self.quota
     }
 
-    /// Ends the background work of the storage, which the next start goes on with.
+    /// Ends the background work of the storage; the next start continues it.
     pub async fn close(&self) {
         let closed = self.blocking(|store| {
             store.close();
@@ -154,7 +128,7 @@ impl Files {
         drop(closed.await);
     }
 
-    /// Lists a conversation's files. One that has none has an empty list, whether it was ever used or not.
+    /// Lists a conversation's files; an unknown conversation has an empty list.
     ///
     /// # Errors
     /// [`Code::Internal`] when the disk fails.
@@ -184,8 +158,8 @@ impl Files {
         Ok(FileList { files, changed, truncated, skipped })
     }
 
-    /// Reads a part of a file: from `offset` (in bytes) as much as one answer holds. An offset at or behind the end gives
-    /// no bytes.
+    /// Reads a part of a file: from `offset` (in bytes) up to the limit of one answer. An offset at or behind the end
+    /// returns no bytes.
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`], [`Code::FileNotFound`], [`Code::NotAFile`], [`Code::Forbidden`].
@@ -206,7 +180,7 @@ impl Files {
             while filled < bytes.len() {
                 let at = offset.saturating_add(filled as u64);
                 match opened.file.read_at(&mut bytes[filled..], at) {
-                    // It became shorter: what is there is the answer.
+                    // The file became shorter: the answer is what is left.
                     Ok(0) => break,
                     Ok(read) => filled += read,
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -221,11 +195,11 @@ impl Files {
         Ok(FileContent { path: path.clone(), size, bytes, truncated })
     }
 
-    /// Writes a whole file, in one step for whoever reads it. The conversation and folders on the way are made.
+    /// Writes a whole file atomically. A missing conversation and missing folders are created.
     ///
     /// # Errors
     /// [`Code::TooLarge`] before the disk is touched, [`Code::NotAFile`] when a folder or file is in the way,
-    /// [`Code::QuotaExceeded`] and [`Code::NoSpace`] with what was there left as it was, [`Code::Forbidden`].
+    /// [`Code::QuotaExceeded`] and [`Code::NoSpace`] with the old file unchanged, [`Code::Forbidden`].
     pub async fn write(
         &self,
         conversation: &ConversationKey,
@@ -236,7 +210,7 @@ impl Files {
         let bytes_max = self.options.write_bytes_max;
         if bytes.len() as u64 > bytes_max {
             let sentence =
-                format!("The file is longer than {bytes_max} bytes: write a shorter one, or let a program make it.");
+                format!("The file is longer than {bytes_max} bytes: write a shorter one, or let a program create it.");
             return Err(Failure::new(Code::TooLarge, sentence));
         }
         let more = space(path, Some(bytes.len()));
@@ -245,7 +219,7 @@ impl Files {
         Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
     }
 
-    /// Makes sure that so much more may be written to a conversation.
+    /// Checks that `more` may be written to a conversation.
     ///
     /// # Errors
     /// [`Code::QuotaExceeded`], [`Code::NoSpace`]; nothing was touched.
@@ -254,8 +228,8 @@ impl Files {
         self.blocking(move |_| writer.reserve(&more)).await
     }
 
-    /// Writes to a conversation, once there is room for `more`. Other writes to the conversation wait until it is done, so
-    /// that none is measured while another is under way.
+    /// Writes to a conversation that has room for `more`. Other writes to the conversation wait until it is done, so
+    /// that none is measured while another is in progress.
     async fn writing<T: Send + 'static>(
         &self,
         conversation: &ConversationKey,
@@ -279,7 +253,7 @@ impl Files {
         Ok(removed)
     }
 
-    /// Deletes a file, a link (not what it points to) or a folder with all it holds.
+    /// Deletes a file, a link (not its target) or a folder with its contents.
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`], [`Code::FileNotFound`], [`Code::Forbidden`].
@@ -289,7 +263,7 @@ impl Files {
         self.existing(conversation, move |there| there.delete(&path)).await
     }
 
-    /// A step on a conversation that must be there.
+    /// A step on an existing conversation.
     async fn existing<T: Send + 'static>(
         &self,
         conversation: &ConversationKey,
@@ -303,7 +277,7 @@ impl Files {
         })
     }
 
-    /// A step on the storage, off the async threads. It counts against [`STEPS_MAX`] until it has ended, also when its
+    /// A step on the storage, on a blocking thread. It counts against [`STEPS_MAX`] until it has ended, also when its
     /// caller went away.
     pub(super) async fn blocking<T: Send + 'static>(
         &self,
@@ -331,7 +305,7 @@ impl Files {
     }
 }
 
-/// Logs what a client must not read: the error's cause.
+/// Logs the cause, which clients must not see.
 impl From<StorageError> for Failure {
     fn from(error: StorageError) -> Self {
         let failure = error.failure();
@@ -342,14 +316,14 @@ impl From<StorageError> for Failure {
     }
 }
 
-/// Writes to a conversation, made where there is none, and counts as a use of it. One that is deleted meanwhile is made
-/// again.
+/// Writes to a conversation, creating it if it is missing, and counts as a use of it. A conversation that is deleted
+/// meanwhile is created again.
 fn written<T>(
     store: &dyn Storage,
     id: &ConversationKey,
     write: impl Fn(&dyn ConversationFolder) -> Result<T, StorageError>,
 ) -> Result<T, StorageError> {
-    /// A client that deletes the conversation this many times loses the file.
+    /// If the conversation is deleted during each of these attempts, the write is lost with it.
     const TRIES: usize = 4;
 
     let mut tries = TRIES;
@@ -365,7 +339,7 @@ fn written<T>(
     }
 }
 
-/// What a file of this length, or a folder, takes at most, with the folders on the way to it.
+/// An upper bound of the usage of a file of this length, or of a folder, with its parent folders.
 fn space(path: &SafePath, file_bytes: Option<usize>) -> Usage {
     let names = path.components().count().saturating_sub(1) as u64;
     let folders = Usage { bytes: names * FOLDER_BYTES, entries: names };

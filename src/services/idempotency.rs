@@ -1,4 +1,4 @@
-//! A request that is sent again with its idempotency key leads to the run that it began.
+//! Idempotency keys: a repeated request returns the run that the first one began.
 //!
 //! Bounded by count and age: the oldest keys are dropped first. Knows no HTTP: a key is a text, a request is a digest.
 
@@ -23,7 +23,7 @@ const AGE_MAX: Duration = Duration::from_hours(24);
 /// A digest of a request's body.
 pub type Digest = [u8; 32];
 
-/// The keys that led to a run, oldest first. A search looks at all of them, which [`KEYS_MAX`] bounds.
+/// The keys of known runs, oldest first. A search is linear, bounded by [`KEYS_MAX`].
 #[derive(Default)]
 pub struct Idempotency(Mutex<VecDeque<Entry>>);
 
@@ -35,16 +35,15 @@ struct Entry {
     at: Instant,
 }
 
-/// The run of a key.
 pub enum Once {
-    /// The run was begun now.
+    /// The run was begun by this request.
     New(RunHandle),
-    /// It was begun before, by the same request.
+    /// The run was begun by an earlier, identical request.
     Again(RunId),
 }
 
 impl Idempotency {
-    /// Whether this key led to a run.
+    /// Whether a run is known for this key.
     pub fn knows(&self, who: &Principal, key: &str) -> bool {
         find(&self.entries(), who, key).is_some()
     }
@@ -52,8 +51,8 @@ impl Idempotency {
     /// Begins a run, unless the same request began one before.
     ///
     /// # Errors
-    /// [`Code::IdempotencyKeyReused`] when the key came with another request; else those of `begin`, and then the key is
-    /// not kept: nothing was begun.
+    /// [`Code::IdempotencyKeyReused`] when the key was used with another request; otherwise those of `begin`, and then
+    /// the key is not kept.
     pub fn once(
         &self,
         who: &Principal,
@@ -61,12 +60,12 @@ impl Idempotency {
         digest: Digest,
         begin: impl FnOnce() -> Result<RunHandle, Failure>,
     ) -> Result<Once, Failure> {
-        // Locked while the run begins, which never waits: two requests at once begin one run.
+        // The lock is held while the run begins, which never waits, so two concurrent requests begin one run.
         let mut entries = self.entries();
         match find(&entries, who, &key) {
             Some(known) if known.digest == digest => return Ok(Once::Again(known.run)),
             Some(_) => {
-                let why = "Idempotency-Key: it came with another request before: choose a new one for each request.";
+                let why = "Idempotency-Key: it was used with another request: choose a new key for each request.";
                 return Err(Failure::new(Code::IdempotencyKeyReused, why).about("Idempotency-Key"));
             }
             None => {}

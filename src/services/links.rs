@@ -1,7 +1,7 @@
-//! Signed links: the holder of one may read that one file until it expires, without a token.
+//! Signed links: the holder of a link may read its one file until it expires, without a token.
 //!
-//! Owns the form of a link and the text that is signed. Knows nothing of disks or HTTP. A link names a path, not a version
-//! of the file. Its path is `/files/{id}/{path}`, or `/files/@{owner}/{id}/{path}` for an owner other than `default`.
+//! Owns the form of a link and the signed text. Knows nothing of disks or HTTP. A link names a path, not a version of
+//! the file. Its path is `/files/{id}/{path}`, or `/files/@{owner}/{id}/{path}` for an owner other than `default`.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use subtle::{Choice, ConstantTimeEq as _};
 
 use crate::domain::{owner::ConversationKey, path::SafePath};
 
-/// The longest life of a link, in seconds: seven days.
+/// The longest lifetime of a link: seven days.
 pub const URL_TTL_S_MAX: i64 = 7 * 24 * 60 * 60;
 
 /// Characters of a signature: 32 bytes in base64url without padding.
@@ -21,24 +21,21 @@ const SIGNATURE_CHARS: usize = 43;
 const KEY_LABEL: &[u8] = b"mcp-sandbox/key/file-url/v1";
 const TEXT_LABEL: &[u8] = b"mcp-sandbox/file-url/v1\0";
 
-/// Why a link is refused. For the log only: the sender learns none of this.
+/// Why a link is refused. For the log only: the client gets one message for all reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
-    /// Not the form of a link that was ever handed out.
     #[error("the link is malformed")]
     Malformed,
-    /// Not signed by us for this file and this time.
-    #[error("the signature is not ours")]
+    #[error("the signature is invalid")]
     Signature,
-    /// Its time is over.
     #[error("the link has expired")]
     Expired,
-    /// Good for longer than any link may be.
-    #[error("the link expires too far ahead")]
+    /// Later than [`URL_TTL_S_MAX`] allows.
+    #[error("the link expires too far in the future")]
     TooFarAhead,
 }
 
-/// A link as it was sent: every name decoded exactly once, nothing else about it is checked.
+/// An unverified link; every name is decoded exactly once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignedLink {
     /// The key of a conversation: `id`, or `@owner/id` for an owner other than `default`.
@@ -48,7 +45,7 @@ pub struct SignedLink {
     pub signature: String,
 }
 
-/// Mints and verifies links. Holds keys derived from the secrets, which are good for nothing else.
+/// Mints and verifies links, with keys derived from the secrets for this purpose alone.
 pub struct UrlSigner {
     /// The first signs, all verify. Never empty.
     keys: Vec<[u8; 32]>,
@@ -62,8 +59,8 @@ impl fmt::Debug for UrlSigner {
 }
 
 impl UrlSigner {
-    /// Signs with the first secret and accepts what any of them signed. Without a secret it makes one up, and links die
-    /// with this value. `base_url` is what links begin with, such as `https://sandbox.example.org`.
+    /// Signs with the first secret and accepts signatures of all. Without a secret it uses a random one, and links
+    /// become invalid with this value. `base_url` is the beginning of links, such as `https://sandbox.example.org`.
     pub fn new(secrets: &[SecretString], base_url: &str) -> Self {
         let derive = |secret: &[u8]| mac(secret, &[KEY_LABEL]);
         let mut keys: Vec<_> = secrets.iter().map(|secret| derive(secret.expose_secret().as_bytes())).collect();
@@ -74,8 +71,7 @@ impl UrlSigner {
         Self { keys, base_url: base_url.trim_end_matches('/').to_owned() }
     }
 
-    /// A link to a file, good until `expires_unix_s`. A link that is to be accepted at once expires at most
-    /// [`URL_TTL_S_MAX`] from now.
+    /// A link to a file, valid until `expires_unix_s` and not earlier than [`URL_TTL_S_MAX`] before it.
     pub fn mint(&self, conversation: &ConversationKey, path: &SafePath, expires_unix_s: i64) -> String {
         let expires = u64::try_from(expires_unix_s).unwrap_or(0);
         let signature = sign(&self.keys[0], conversation.to_string().as_bytes(), path.as_bytes(), expires);
@@ -87,11 +83,10 @@ impl UrlSigner {
         )
     }
 
-    /// What a link leads to, if it was minted here and is still good. Every key is tried whatever the first ones say, and
-    /// the comparison takes the same time wherever two signatures differ.
+    /// The file of a valid link. Every key is tried, and each comparison takes constant time.
     ///
     /// # Errors
-    /// [`Rejected`], for the log: form first, then signature, then time.
+    /// [`Rejected`]: form first, then signature, then time.
     pub fn verify(&self, link: &SignedLink, now_unix_s: i64) -> Result<(ConversationKey, SafePath), Rejected> {
         let SignedLink { conversation, components, expires, signature } = link;
         let expires = parse_expires(expires).ok_or(Rejected::Malformed)?;
@@ -130,14 +125,14 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// Seconds as they are minted: digits without a sign or leading zeros, that fit.
+/// Parses seconds in the one form that is minted: digits without a sign or leading zeros.
 fn parse_expires(text: &str) -> Option<i64> {
     let canonical = matches!(text.as_bytes(), [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit));
     canonical.then(|| text.parse().ok()).flatten()
 }
 
 fn parse_signature(text: &str) -> Option<[u8; 32]> {
-    // The engine refuses bits that are left over, so a signature has one spelling.
+    // The decoder refuses leftover bits, so a signature has one text form.
     (text.len() == SIGNATURE_CHARS).then(|| URL_SAFE_NO_PAD.decode(text).ok()).flatten()?.try_into().ok()
 }
 

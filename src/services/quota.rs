@@ -1,9 +1,9 @@
-//! What a conversation may take on disk, and what the disk must have left: checked before a run and before each write, and
-//! measured while a run goes on.
+//! The quota of a conversation on disk, and the free space that the disk must keep: checked before a run and before
+//! each write, and measured while a program runs.
 //!
-//! What a conversation takes is remembered: from the listing after each run, plus what was written since. So a run pays
-//! nothing for it, and a refusal is always preceded by a measurement. A look at a running program costs at most what a
-//! folder of the allowed size costs, and the pause after it grows with that.
+//! The usage of a conversation is cached: from the listing after each run, plus later writes. So a run does not wait
+//! for a measurement, and a refusal always follows a measurement. A measurement walks at most a folder of the allowed
+//! size, and the pause after it grows with its duration.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,23 +24,22 @@ use crate::{
     ports::storage::{Storage, StorageError, Usage},
 };
 
-/// How long a program runs before its files are looked at, and the shortest pause between two looks.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// The longest pause between two looks, however much each of them costs.
+/// The time until the first measurement of a running program, and the shortest pause between two.
+const MEASURE_EVERY: Duration = Duration::from_millis(250);
+/// The longest pause between two measurements, however long they take.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How many times as long as a look the pause after it is: looking takes at most a twentieth of one core.
+/// The pause is this many times the duration of the measurement, which so uses at most a twentieth of a core.
 const PAUSE_FACTOR: u32 = 20;
-/// Entries that the disk must have left.
+/// Free entries (inodes) that the disk must keep.
 const FREE_ENTRIES_MIN: u64 = 1000;
 
-/// The ceilings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaOptions {
-    /// What one conversation's files may take on disk, in bytes.
+    /// Bytes on disk of one conversation's files.
     pub bytes_max: u64,
-    /// Names in one conversation: files, folders, links.
+    /// Entries of one conversation: files, folders, links.
     pub entries_max: u64,
-    /// What the disk must have left, in bytes.
+    /// Free bytes that the disk must keep.
     pub free_bytes_min: u64,
 }
 
@@ -55,14 +54,14 @@ impl Default for QuotaOptions {
 pub struct Quota {
     store: Arc<dyn Storage>,
     options: QuotaOptions,
-    /// What conversations take: measured once, plus what was written since. No refusal relies on it.
+    /// The cached usage of conversations: measured once, plus later writes. No refusal relies on it.
     known: Mutex<HashMap<ConversationKey, Usage>>,
-    /// One writer at a time for each conversation. An entry is removed by the next writer of any conversation.
+    /// One writer at a time for each conversation. The next writer of any conversation removes unused entries.
     writing: Mutex<HashMap<ConversationKey, Arc<AsyncMutex<()>>>>,
 }
 
-/// The right to write to a conversation: while it lives, no other client's write is measured or done there. So what one
-/// reservation allowed is on disk before the next one measures.
+/// The right to write to a conversation. Writers take turns, so the bytes of one reservation are on disk before the
+/// next measurement.
 #[derive(Debug)]
 pub(super) struct Writer {
     quota: Arc<Quota>,
@@ -70,9 +69,9 @@ pub(super) struct Writer {
     _turn: OwnedMutexGuard<()>,
 }
 
-/// What one look at a running program's files saw.
+/// One measurement while a program runs.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct Sample {
     usage: Usage,
     free: Usage,
 }
@@ -82,7 +81,7 @@ impl Quota {
         Self { store, options, known: Mutex::default(), writing: Mutex::default() }
     }
 
-    /// Waits for other writers to this conversation.
+    /// Waits for the other writers of this conversation.
     pub(super) async fn writer(self: &Arc<Self>, conversation: &ConversationKey) -> Writer {
         let lock = {
             let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +100,7 @@ impl Quota {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves so much more where it is known to fit. Does not touch the disk: what it has left the kernel knows.
+    /// Reserves `more` if the cached usage shows that it fits. Reads no folder: the kernel keeps the free space.
     pub(super) fn fits_surely(&self, id: &ConversationKey, more: &Usage) -> bool {
         self.disk_has_room(more).is_ok() && self.reserve_known(id, more)
     }
@@ -117,7 +116,7 @@ impl Quota {
         fits
     }
 
-    /// Whether the disk has room for so much more, and what it must have left besides.
+    /// Whether the disk has room for `more` and keeps its minimum of free space.
     fn disk_has_room(&self, more: &Usage) -> Result<(), Failure> {
         let free = self.store.free()?;
         let min = self.options.free_bytes_min;
@@ -138,19 +137,19 @@ impl Quota {
 
     fn refusal(&self, there: &Usage, after: &Usage) -> Failure {
         let QuotaOptions { bytes_max, entries_max, .. } = self.options;
-        let (held, limit) = if after.bytes > bytes_max {
+        let (taken, limit) = if after.bytes > bytes_max {
             (format!("take {} MiB on disk", mib(there.bytes)), format!("{} MiB", mib(bytes_max)))
         } else {
             (format!("are {} files and folders", there.entries), entries_max.to_string())
         };
         let why = format!(
-            "The conversation's files {held} and may take {limit}, so nothing was run or written: delete files that \
+            "The conversation's files {taken} and may take {limit}, so nothing was run or written: delete files that \
              are no longer needed, then try again."
         );
         Failure::new(Code::QuotaExceeded, why)
     }
 
-    /// What a conversation takes, where all of it was seen.
+    /// Caches a measured usage; `None` when the measurement was incomplete.
     pub(super) fn measured(&self, id: &ConversationKey, usage: Option<Usage>) {
         let mut known = self.known();
         match usage {
@@ -159,17 +158,17 @@ impl Quota {
         };
     }
 
-    /// Forgets what is known of conversations that are no more: other processes on the same root delete some too.
+    /// Drops the cached usage of deleted conversations: other processes on the same root delete some too.
     pub(super) fn keep(&self, still: &HashSet<&ConversationKey>) {
         self.known().retain(|id, _| still.contains(id));
     }
 
-    /// What a conversation takes; measured where it is not known. Blocks.
+    /// The usage of a conversation, measured if it is not cached. Blocks.
     pub(super) fn usage(&self, id: &ConversationKey) -> Result<Usage, StorageError> {
         if let Some(usage) = self.known().get(id) {
             return Ok(*usage);
         }
-        // A disk is not mounted only to know how much is on it.
+        // A disk is not mounted only to measure it.
         if let Some(bytes) = self.store.resting_bytes(id) {
             return Ok(Usage { bytes, entries: 0 });
         }
@@ -178,34 +177,34 @@ impl Quota {
         Ok(usage)
     }
 
-    /// Looks at a conversation's files again and again while a program runs in it; returns when it must be stopped.
+    /// Measures a conversation's files periodically while a program runs; returns when the program must be stopped.
     pub(super) async fn breach(self: Arc<Self>, id: ConversationKey) -> DiskLimit {
         let mut before = None;
-        let mut pause = LOOK_EVERY;
+        let mut pause = MEASURE_EVERY;
         loop {
             sleep(pause).await;
             let (quota, conversation) = (Arc::clone(&self), id.clone());
             let began = Instant::now();
-            let looked = tokio::task::spawn_blocking(move || quota.look(&conversation)).await;
-            pause = (began.elapsed() * PAUSE_FACTOR).clamp(LOOK_EVERY, PAUSE_MAX);
-            // A disk that does not say is no reason to stop a program.
-            let Ok(Ok(look)) = looked else { continue };
-            if let Some(limit) = self.judge(before.as_ref(), &look) {
+            let sampled = tokio::task::spawn_blocking(move || quota.sample(&conversation)).await;
+            pause = (began.elapsed() * PAUSE_FACTOR).clamp(MEASURE_EVERY, PAUSE_MAX);
+            // A failed measurement does not stop a program.
+            let Ok(Ok(sample)) = sampled else { continue };
+            if let Some(limit) = self.judge(before.as_ref(), &sample) {
                 return limit;
             }
-            before = Some(look);
+            before = Some(sample);
         }
     }
 
-    fn look(&self, id: &ConversationKey) -> Result<Look, StorageError> {
-        let look = Look { usage: self.measure(id)?, free: self.store.free()? };
-        self.measured(id, Some(look.usage));
-        Ok(look)
+    fn sample(&self, id: &ConversationKey) -> Result<Sample, StorageError> {
+        let sample = Sample { usage: self.measure(id)?, free: self.store.free()? };
+        self.measured(id, Some(sample.usage));
+        Ok(sample)
     }
 
-    /// Whether a program must be stopped. A disk that is nearly full stops a program whose files were seen to grow at once
-    /// and the others at the next look: files without a name are not seen, and one of them may be why.
-    fn judge(&self, before: Option<&Look>, now: &Look) -> Option<DiskLimit> {
+    /// Whether a program must be stopped. When the disk is nearly full, a program whose files grew is stopped at once
+    /// and any other at the next sample: deleted files that are still open are not measured and may be the cause.
+    fn judge(&self, before: Option<&Sample>, now: &Sample) -> Option<DiskLimit> {
         let QuotaOptions { bytes_max, entries_max, free_bytes_min } = self.options;
         if now.usage.bytes > bytes_max {
             return Some(DiskLimit::Bytes { max: bytes_max });
@@ -213,18 +212,18 @@ impl Quota {
         if now.usage.entries > entries_max {
             return Some(DiskLimit::Entries { max: entries_max });
         }
-        let full = |look: &Look| look.free.bytes < free_bytes_min || look.free.entries < FREE_ENTRIES_MIN;
-        let grew = |before: &Look| now.usage.bytes > before.usage.bytes || now.usage.entries > before.usage.entries;
+        let full = |sample: &Sample| sample.free.bytes < free_bytes_min || sample.free.entries < FREE_ENTRIES_MIN;
+        let grew = |before: &Sample| now.usage.bytes > before.usage.bytes || now.usage.entries > before.usage.entries;
         let to_blame = before.is_some_and(|before| full(before) || grew(before));
         (full(now) && to_blame).then_some(DiskLimit::Free { min: free_bytes_min })
     }
 }
 
 impl Writer {
-    /// Reserves so much more, or refuses. Measures where it is not known to fit. Blocks.
+    /// Reserves `more` or refuses. Measures unless the cached usage shows that it fits. Blocks.
     ///
     /// # Errors
-    /// [`Code::QuotaExceeded`], [`Code::NoSpace`] when the disk itself has too little left.
+    /// [`Code::QuotaExceeded`], [`Code::NoSpace`] when the disk has too little free space.
     pub(super) fn reserve(&self, more: &Usage) -> Result<(), Failure> {
         let Self { quota, conversation, .. } = self;
         quota.disk_has_room(more)?;

@@ -16,12 +16,9 @@ use crate::{
 
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Whether a run can start now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ready {
-    /// A run can start.
     Yes,
-    /// The engine does not answer.
     NoEngine,
     /// No image carries the runner label.
     NoRunner,
@@ -29,11 +26,9 @@ pub enum Ready {
     NotTested(Option<String>),
     /// The isolation check has no program for the installed languages: one sentence that says what to install.
     NoIsolationProgram(String),
-    /// The engine does not isolate.
     NoIsolation,
 }
 
-/// The service.
 pub struct Readiness {
     engine: Arc<dyn Engine>,
     catalog: Arc<Catalog>,

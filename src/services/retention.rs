@@ -1,14 +1,15 @@
-//! How long conversations are kept: unused ones are deleted by age, and the least recently used ones while all together
-//! take too much. One that is in use is never deleted.
+//! Deletes conversations: unused ones by age, and the least recently used ones while all together exceed the limit. A
+//! conversation in use is never deleted.
 //!
 //! ```text
 //! Retention::start ── one task: a round at once, then one a minute; ended by `stop`
 //! ```
 //!
-//! Where conversations have disks of their own, those that were not used lately are unmounted.
+//! If conversations have disks of their own, those that were not used lately are unmounted.
 //!
-//! A conversation is in use while a run goes on, waits or began lately in it: another process on the same root is seen only
-//! by that. A standby does not use its conversation; it notices that the folder went.
+//! A conversation is in use while a run is in progress or waits in it, and for a while after a run began, since the
+//! runs of another process on the same root are known only by their start. A standby does not use its conversation: a
+//! run takes it only when the folder is still the same.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,20 +32,18 @@ use crate::{
 
 const ROUND: Duration = Duration::from_mins(1);
 
-/// What is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetentionOptions {
-    /// How long an unused conversation is kept; `None`: for ever.
+    /// How long an unused conversation is kept; `None`: without limit.
     pub unused_max: Option<Duration>,
-    /// What all of them may take on disk; `None`: no limit.
+    /// The limit on all conversations together; `None`: without limit.
     pub total_bytes_max: Option<u64>,
-    /// How long one counts as in use after a run began in it or a client wrote to it: longer than any run.
+    /// How long a conversation counts as in use after a run began or a client wrote to it: longer than any run.
     pub in_use: Duration,
-    /// Conversations may have disks of their own, which are unmounted while unused.
+    /// Conversations have disks of their own, which are unmounted while unused.
     pub own_disks: bool,
 }
 
-/// The service.
 pub struct Retention {
     files: Arc<Files>,
     runs: Runs,
@@ -53,12 +52,11 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// The service over the files and the runs of all conversations.
     pub fn new(files: Arc<Files>, runs: Runs, clock: Arc<dyn Clock>, options: RetentionOptions) -> Self {
         Self { files, runs, clock, options }
     }
 
-    /// Goes round until `stop`. Where everything is kept for ever there is nothing to do.
+    /// Runs rounds until `stop`. Does nothing when no limit is set.
     pub fn start(self: Arc<Self>, stop: CancellationToken) -> JoinHandle<()> {
         tokio::spawn(async move {
             let kept = self.options.unused_max.is_none() && self.options.total_bytes_max.is_none();
@@ -75,7 +73,7 @@ impl Retention {
         })
     }
 
-    /// One round; the number of conversations that were deleted.
+    /// One round; returns the number of deleted conversations.
     ///
     /// # Errors
     /// [`Code::Internal`] when the disk fails.
@@ -83,58 +81,58 @@ impl Retention {
         let mut uses = self.files.blocking(|store| Ok(store.last_uses()?)).await?;
         self.files.quota().keep(&uses.iter().map(|last| &last.key).collect());
         uses.sort();
-        let mut left = 0;
+        let mut deleted = 0;
         if let Some(unused_max) = self.options.unused_max {
             let before = self.ago(unused_max.max(self.options.in_use));
             let old = uses.partition_point(|last| last.unix_s < before);
             for last in uses.drain(..old) {
-                left += usize::from(self.expire(&last.key, before, "it was not used for long").await?);
+                deleted += usize::from(self.expire(&last.key, before, "unused for longer than the limit").await?);
             }
         }
         if let Some(bytes_max) = self.options.total_bytes_max {
-            left += self.fit(&uses, bytes_max).await?;
+            deleted += self.shrink(&uses, bytes_max).await?;
         }
         if self.options.own_disks {
-            self.rest(&uses).await?;
+            self.unmount_unused(&uses).await?;
         }
-        Ok(left)
+        Ok(deleted)
     }
 
     /// Unmounts the disks of conversations that were not used lately.
-    async fn rest(&self, uses: &[LastUse]) -> Result<(), Failure> {
+    async fn unmount_unused(&self, uses: &[LastUse]) -> Result<(), Failure> {
         let before = self.ago(self.options.in_use);
         for last in uses.iter().take_while(|last| last.unix_s < before) {
-            if let Some(turn) = self.runs.lock_if_idle(&last.key) {
+            if let Some(lock) = self.runs.lock_if_idle(&last.key) {
                 let id = last.key.clone();
                 self.files.blocking(move |store| Ok(store.unmount(&id))).await?;
-                drop(turn);
+                drop(lock);
             }
         }
         Ok(())
     }
 
-    /// Deletes the ones used longest ago until the rest takes no more than the ceiling.
-    async fn fit(&self, uses: &[LastUse], bytes_max: u64) -> Result<usize, Failure> {
+    /// Deletes the least recently used ones until the rest is within the limit.
+    async fn shrink(&self, uses: &[LastUse], bytes_max: u64) -> Result<usize, Failure> {
         let mut sizes = Vec::with_capacity(uses.len());
         for last in uses {
             sizes.push(self.bytes(&last.key).await?);
         }
         let mut total = sizes.iter().fold(0_u64, |total, size| total.saturating_add(*size));
         let before = self.ago(self.options.in_use);
-        let mut left = 0;
+        let mut deleted = 0;
         for (last, size) in uses.iter().zip(sizes) {
             if total <= bytes_max || last.unix_s >= before {
                 break;
             }
-            if self.expire(&last.key, before, "all conversations together take too much").await? {
+            if self.expire(&last.key, before, "all conversations together exceed the limit").await? {
                 total -= size;
-                left += 1;
+                deleted += 1;
             }
         }
         if total > bytes_max {
-            warn!(total, bytes_max, "conversations take more than they may together, and the rest is in use");
+            warn!(total, bytes_max, "all conversations together exceed the limit, and the remaining ones are in use");
         }
-        Ok(left)
+        Ok(deleted)
     }
 
     async fn bytes(&self, id: &ConversationKey) -> Result<u64, Failure> {
@@ -142,17 +140,17 @@ impl Retention {
         self.files.blocking(move |_| Ok(quota.usage(&id)?)).await.map(|usage| usage.bytes)
     }
 
-    /// Deletes one that was last used before then and is idle.
+    /// Deletes a conversation that is idle and was last used before `before`.
     async fn expire(&self, id: &ConversationKey, before: i64, why: &'static str) -> Result<bool, Failure> {
-        let Some(turn) = self.runs.lock_if_idle(id) else { return Ok(false) };
-        // Asked again now that nothing can begin in it.
-        let asked = id.clone();
-        let last = self.files.blocking(move |store| Ok(store.last_use(&asked))).await?;
+        let Some(lock) = self.runs.lock_if_idle(id) else { return Ok(false) };
+        // Read again now that no run can begin in it.
+        let key = id.clone();
+        let last = self.files.blocking(move |store| Ok(store.last_use(&key))).await?;
         if last.is_none_or(|last| last.unix_s >= before) {
             return Ok(false);
         }
         let removed = self.files.remove(id).await;
-        drop(turn);
+        drop(lock);
         match removed {
             Ok(removed) => {
                 if removed {
@@ -160,7 +158,7 @@ impl Retention {
                 }
                 Ok(removed)
             }
-            // Something of it cannot be deleted; the others must not stay for it.
+            // A part of it cannot be deleted; the round continues with the others.
             Err(failure) if failure.code != Code::Internal => Ok(false),
             Err(failure) => Err(failure),
         }

@@ -10,7 +10,6 @@
 //! run is decided in [`Runs::get`]; a run of another owner and one that never was are the same error. What is kept of
 //! finished runs is bounded by count, bytes and age. Knows no engine by name, no protocol and no settings.
 
-mod attach;
 mod execute;
 mod feed;
 mod isolation_program;
@@ -42,20 +41,18 @@ use super::{
     admission::{Admission, ConversationLock, LoadStats},
     files::Files,
     isolation_check::IsolationState,
-    janitor::Janitor,
+    sandbox::Sandboxes,
     standby::Standbys,
 };
 use crate::{
     domain::{
-        clock::Clock,
         error::{Code, Failure},
         event::EventKind,
-        id::{ConversationId, InstanceId, Language, RunId},
+        id::{ConversationId, Language, RunId},
         limits::Limits,
         owner::{ConversationKey, Principal},
     },
     ports::{
-        engine::Engine,
         observer::Observer,
         runner::{Catalog, Runner},
         storage::Storage,
@@ -69,10 +66,6 @@ const SELF_TEST_OUTPUT_BYTES: u64 = 64 << 10;
 /// How programs run, and what is kept of finished runs.
 #[derive(Debug, Clone, Copy)]
 pub struct RunsOptions {
-    /// The instance on the labels of sandboxes.
-    pub instance: InstanceId,
-    /// The user inside a sandbox.
-    pub uid: u32,
     /// What one run may use.
     pub limits: Limits,
     /// The longest program, in bytes.
@@ -89,25 +82,13 @@ pub struct RunsOptions {
 
 /// The parts a run needs.
 pub struct RunsParts {
-    /// Makes sandboxes.
-    pub engine: Arc<dyn Engine>,
-    /// The runners known now.
+    pub sandboxes: Sandboxes,
     pub catalog: Arc<Catalog>,
-    /// Conversations on disk.
     pub store: Arc<dyn Storage>,
-    /// Names and links files.
     pub files: Arc<Files>,
-    /// Destroys sandboxes that no lease covers.
-    pub janitor: Janitor,
-    /// Slots, turns, the queue and the rate.
     pub admission: Admission,
-    /// Sandboxes that were started ahead of need.
     pub standbys: Standbys,
-    /// The time of day.
-    pub clock: Arc<dyn Clock>,
-    /// Learns how runs end.
     pub observer: Arc<dyn Observer>,
-    /// Whether the engine was seen to isolate.
     pub isolation: IsolationState,
 }
 
@@ -172,7 +153,7 @@ impl Runs {
             id: RunId::new(),
             conversation: request.conversation.clone(),
             language: runner.language.clone(),
-            created_unix_s: inner.parts.clock.unix_s(),
+            created_unix_s: inner.parts.sandboxes.clock.unix_s(),
             position,
             log: Arc::new(log::EventLog::new(usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX))),
             stdin,

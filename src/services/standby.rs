@@ -5,7 +5,8 @@
 //! program of a new conversation arrives.
 //!
 //! ```text
-//! Standbys::start ── refill: one task; retires standbys and starts new ones, once isolation is verified; ended by `stop`
+//! Standbys::start ── refill: one task; retires standbys and starts new ones, once isolation is verified; ended by
+//! `stop`
 //!                 └─ watch: one task for each standby; owns its streams until it is taken, retired or dead
 //! ```
 //!
@@ -41,25 +42,21 @@ use self::{
 };
 use super::{
     isolation_check::IsolationState,
-    janitor::{Janitor, Lease},
-    started::Started,
+    janitor::Lease,
+    sandbox::{Sandboxes, Started},
 };
 use crate::{
     domain::{
-        clock::Clock,
-        id::{InstanceId, Language, SandboxId},
+        id::{Language, SandboxId},
         limits::Limits,
         owner::ConversationKey,
     },
     ports::{
-        engine::{Engine, ImageId, SandboxSpec, Volume},
-        runner::{Catalog, Protocol, Runner},
+        engine::{ImageId, SandboxSpec},
+        runner::{Catalog, Runner},
         storage::{Mark, Storage},
     },
 };
-
-/// How long after its whole life a sandbox is certainly unwanted.
-const ABANDONED_AFTER: Duration = Duration::from_mins(1);
 
 /// How many standbys there are, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,15 +76,9 @@ pub struct StandbyOptions {
 }
 
 pub struct StandbyParts {
-    pub engine: Arc<dyn Engine>,
+    pub sandboxes: Sandboxes,
     pub catalog: Arc<Catalog>,
     pub store: Arc<dyn Storage>,
-    pub janitor: Janitor,
-    pub clock: Arc<dyn Clock>,
-    /// The owner of the sandboxes.
-    pub instance: InstanceId,
-    /// The user inside.
-    pub uid: u32,
     pub limits: Limits,
     /// No standby starts before isolation is verified.
     pub isolation: IsolationState,
@@ -300,17 +291,8 @@ impl Inner {
         });
     }
 
-    fn spec(&self, id: SandboxId, runner: &Runner, data: PathBuf) -> SandboxSpec {
-        let life_s = (self.options.age_max + self.parts.limits.wall() + ABANDONED_AFTER).as_secs();
-        SandboxSpec {
-            id,
-            instance: self.parts.instance,
-            image: runner.image.clone(),
-            data: Volume::HostFolder(data),
-            limits: self.parts.limits,
-            uid: self.parts.uid,
-            own_init: runner.protocol == Protocol::Framed,
-            deadline_unix_s: self.parts.clock.unix_s() + i64::try_from(life_s).unwrap_or(i64::MAX / 2),
-        }
+    fn lease(&self, runner: &Runner, data: PathBuf) -> (Arc<Lease>, SandboxSpec) {
+        let limits = self.parts.limits;
+        self.parts.sandboxes.lease(runner, data, limits, self.options.age_max + limits.wall())
     }
 }

@@ -1,11 +1,10 @@
-//! The numbers of this moment: gathered on request, never on the path of a run.
+//! Current figures of the services, collected on request and never on the path of a run.
 
 use std::sync::Arc;
 
 use super::{janitor::Janitor, runs::Runs, standby::Standbys};
 use crate::ports::{observer::Standing, runner::Catalog};
 
-/// Reads the services.
 #[derive(Clone)]
 pub struct StatsSnapshot {
     runs: Runs,
@@ -19,7 +18,7 @@ impl StatsSnapshot {
         Self { runs, janitor, standbys, catalog }
     }
 
-    /// The numbers now. Does not wait.
+    /// Does not wait.
     pub fn now(&self) -> Standing {
         let load = self.runs.load();
         Standing {

@@ -1,4 +1,4 @@
-//! Who asks: bearer tokens in, a principal out.
+//! Authentication: maps a bearer token to its principal.
 
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
@@ -6,7 +6,7 @@ use subtle::ConstantTimeEq;
 
 use crate::domain::owner::Principal;
 
-/// Knows the tokens. Holds digests only: comparing those takes the same time whatever was sent, its length included.
+/// The accepted token, as a digest: a comparison takes the same time for a token of any content and length.
 pub struct Tokens([u8; 32]);
 
 impl std::fmt::Debug for Tokens {
@@ -16,18 +16,17 @@ impl std::fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// Accepts this token and no other.
     pub fn new(token: &SecretString) -> Self {
         Self(Sha256::digest(token.expose_secret()).into())
     }
 
-    /// Whose token this is, if anyone's.
+    /// The owner of a token; `None` for an unknown token.
     pub fn principal(&self, token: &[u8]) -> Option<Principal> {
         let digest: [u8; 32] = Sha256::digest(token).into();
         bool::from(digest.ct_eq(&self.0)).then(Principal::default)
     }
 
-    /// Reads the value of an `Authorization` header (RFC 6750): the scheme in any case, one or more spaces, the token.
+    /// Parses the value of an `Authorization` header (RFC 6750): the scheme in any case, one or more spaces, the token.
     pub fn authorize(&self, header: &[u8]) -> Option<Principal> {
         let split = header.iter().position(|&b| b == b' ')?;
         let (scheme, rest) = header.split_at(split);
@@ -41,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_token_itself_is_accepted() {
+    fn authorize_accepts_the_token_only() {
         let tokens = Tokens::new(&"0123456789abcdef".to_owned().into());
         for good in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef", "BEARER   0123456789abcdef "] {
             assert_eq!(tokens.authorize(good.as_bytes()), Some(Principal::default()), "{good}");

@@ -2,7 +2,7 @@
 //!
 //! Tables. Every row says what must come back; a 500, a closed connection without an answer where one is due, or a byte
 //! of somebody else's is a failure. Arguments and JSON forms have their own table in `mcp_bad_input.rs`, raw download
-//! paths and signatures in the unit tests of `api/http/files` and `ports/signed_url`.
+//! paths and signatures in the unit tests of `api/http/files` and `services/links`.
 
 use serde_json::{Value, json};
 use tokio::{

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     domain::{
+        file::FileEntry,
         limits::Limits,
         outcome::{Ended, Outcome},
         text::{hex, ms, rfc3339},
@@ -96,7 +97,7 @@ pub(super) fn of(run: &RunFacts<'_>) -> String {
         failure: run.end.err().map(|failure| failure.code.as_str()),
         limits: limits(run.limits),
         figures: figures(&run.stages, run.end.ok()),
-        files: run.files.iter().take(FILES_MAX).map(file).collect(),
+        files: run.files.iter().copied().take(FILES_MAX).map(file).collect(),
         files_more: run.files_truncated || run.files.len() > FILES_MAX,
     };
     // The struct holds only numbers and strings, so this cannot fail.
@@ -141,6 +142,10 @@ fn figures(stages: &Stages, outcome: Option<&Outcome>) -> Figures {
     }
 }
 
-fn file(fact: &crate::ports::observer::FileFact<'_>) -> File {
-    File { path: fact.path.display().chars().take(PATH_CHARS_MAX).collect(), size: fact.size, change: fact.change }
+fn file(file: &FileEntry) -> File {
+    File {
+        path: file.path.display().chars().take(PATH_CHARS_MAX).collect(),
+        size: file.size,
+        change: file.change.word(),
+    }
 }

@@ -9,13 +9,14 @@ use super::*;
 use crate::{
     domain::{
         error::{Code, Failure},
+        file::{Change, FileEntry},
         id::RunId,
         limits::Limits,
         outcome::{Ended, Figures, Outcome},
         path::SafePath,
         trace::TraceContext,
     },
-    ports::observer::{FileFact, Stages},
+    ports::observer::Stages,
 };
 
 const PROGRAM: &[u8] = b"print('the text of a program')";
@@ -25,7 +26,14 @@ fn outcome(ended: Ended) -> Outcome {
 }
 
 fn report(audit: &Audit, end: Result<&Outcome, &Failure>) {
-    let path = SafePath::from_text("a\nb").expect("a path");
+    let file = FileEntry {
+        path: SafePath::from_text("a\nb").expect("a path"),
+        size: 3,
+        change: Change::Created,
+        modified_unix_s: 0,
+        url: String::new(),
+        url_expires_unix_s: 0,
+    };
     let (conversation, language) = ("c".parse().expect("an id"), "python".parse().expect("a language"));
     audit.run_over(&RunFacts {
         run: RunId::new(),
@@ -42,7 +50,7 @@ fn report(audit: &Audit, end: Result<&Outcome, &Failure>) {
         ended_unix_s: 61,
         stages: Stages { total: Duration::from_secs(61), ..Stages::default() },
         end,
-        files: vec![FileFact { path: &path, size: 3, change: "created" }; 65],
+        files: vec![&file; 65],
         files_truncated: false,
     });
 }

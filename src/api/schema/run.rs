@@ -9,7 +9,7 @@ use crate::domain::text::ms;
 use crate::{
     domain::{
         error::Failure,
-        event::{Event, EventKind, FileNote, StreamKind},
+        event::{Event, EventKind, StreamKind},
     },
     services::runs::{RunPage, RunState, RunView},
 };
@@ -236,7 +236,7 @@ impl From<&EventKind> for RunEventKind {
             EventKind::Progress { wall, stdout_bytes, stderr_bytes } => {
                 Self::Progress { wall_ms: ms(*wall), stdout_bytes: *stdout_bytes, stderr_bytes: *stderr_bytes }
             }
-            EventKind::File(note) => Self::File { file: File::from(&**note) },
+            EventKind::File(file) => Self::File { file: File::from(&**file) },
             EventKind::Finished(outcome) => {
                 Self::Finished { outcome: (&**outcome).into(), figures: (&outcome.figures).into() }
             }
@@ -249,20 +249,5 @@ impl From<&[u8]> for Printed {
     fn from(bytes: &[u8]) -> Self {
         let text = std::str::from_utf8(bytes).map(|text| Self::Text(text.to_owned()));
         text.unwrap_or_else(|_| Self::Base64(BASE64_STANDARD.encode(bytes)))
-    }
-}
-
-impl From<&FileNote> for File {
-    fn from(note: &FileNote) -> Self {
-        Self {
-            path: note.path.clone(),
-            path_encoded: note.path_encoded.clone(),
-            size: note.size,
-            media_type: note.media_type.clone(),
-            change: note.change,
-            modified_at: rfc3339(note.modified_unix_s),
-            url: note.url.clone(),
-            url_expires_at: rfc3339(note.url_expires_unix_s),
-        }
     }
 }

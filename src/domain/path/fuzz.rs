@@ -1,4 +1,4 @@
-//! Whatever text or names: what becomes a path keeps the rules, and what keeps the rules becomes one.
+//! Any text and any names: a parsed path keeps the rules, and names that keep the rules are parsed.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, path::Component};
 
@@ -8,7 +8,7 @@ use percent_encoding::percent_decode;
 use super::*;
 use crate::domain::fuzz_support::cases;
 
-/// The rules of [`SafePath`], once more and one by one.
+/// The rules of [`SafePath`], written independently.
 fn keep_the_rules(names: &[Vec<u8>]) -> bool {
     let one = |name: &Vec<u8>| {
         (1..=255).contains(&name.len())
@@ -19,8 +19,8 @@ fn keep_the_rules(names: &[Vec<u8>]) -> bool {
     (1..=32).contains(&names.len()) && names.iter().all(one) && names.join(&b'/').len() <= 4095
 }
 
-/// As the standard library sees it: names only, below the folder.
-fn stays(path: &SafePath) {
+/// For the standard library too the path consists of names below the folder.
+fn assert_below_data(path: &SafePath) {
     let whole = std::path::Path::new("/data").join(OsStr::from_bytes(path.as_bytes()));
     let below = whole.strip_prefix("/data").expect("below the folder");
     assert!(below.components().all(|name| matches!(name, Component::Normal(_))), "{path:?}");
@@ -31,18 +31,18 @@ fn split(text: &[u8]) -> Vec<Vec<u8>> {
     text.split(|&byte| byte == b'/').map(<[u8]>::to_vec).collect()
 }
 
-/// Checks a reader's answer: these names, or none where they break a rule.
-fn is_read_as(read: Result<SafePath, PathError>, names: &[Vec<u8>]) {
+/// Checks a parser's result: these names, or an error when they break a rule.
+fn assert_parsed(read: Result<SafePath, PathError>, names: &[Vec<u8>]) {
     assert_eq!(read.is_ok(), keep_the_rules(names), "{read:?} of {names:?}");
     if let Ok(path) = read {
         assert_eq!(path.as_bytes(), names.join(&b'/'));
-        stays(&path);
-        survives(&path);
+        assert_below_data(&path);
+        assert_round_trip(&path);
     }
 }
 
-/// It is the same after a journey in a link and, where it is plain, after having been shown.
-fn survives(path: &SafePath) {
+/// The path survives percent-encoding and, if it needs none, its displayed form.
+fn assert_round_trip(path: &SafePath) {
     let encoded = path.to_encoded();
     assert!(encoded.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%/".contains(&byte)));
     assert_eq!(SafePath::from_encoded(&encoded).as_ref(), Ok(path));
@@ -58,8 +58,8 @@ fn fuzz_texts() {
     check!().with_iterations(cases()).for_each(|bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         let inside = text.strip_prefix("/data/").or_else(|| text.strip_prefix("./")).unwrap_or(&text);
-        is_read_as(SafePath::from_text(&text), &split(inside.as_bytes()));
-        is_read_as(SafePath::from_components(split(bytes)), &split(bytes));
+        assert_parsed(SafePath::from_text(&text), &split(inside.as_bytes()));
+        assert_parsed(SafePath::from_components(split(bytes)), &split(bytes));
 
         let two_digits = |rest: &[u8]| rest.get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
         let decodes = text.as_bytes().split(|&byte| byte == b'%').skip(1).all(two_digits);
@@ -67,14 +67,14 @@ fn fuzz_texts() {
             split(text.as_bytes()).iter().map(|name| percent_decode(name).collect::<Vec<u8>>()).collect();
         let read = SafePath::from_encoded(&text);
         if decodes {
-            is_read_as(read, &names);
+            assert_parsed(read, &names);
         } else {
             assert!(read.is_err(), "{read:?}");
         }
     });
 }
 
-/// A name, mostly a good one.
+/// A name, mostly a valid one.
 #[derive(Debug, TypeGenerator)]
 enum Name {
     Bytes(#[generator(produce::<Vec<_>>().with().len(1..40_usize))] Vec<u8>),
@@ -89,7 +89,7 @@ fn fuzz_names() {
     let names = produce::<Vec<Name>>().with().len(0..36_usize);
     check!().with_iterations(cases()).with_generator(names).for_each(|names| {
         let names: Vec<_> = names.iter().map(Name::bytes).collect();
-        is_read_as(SafePath::from_components(&names), &names);
+        assert_parsed(SafePath::from_components(&names), &names);
     });
 }
 

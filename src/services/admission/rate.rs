@@ -89,7 +89,7 @@ mod tests {
         for round in 0..3 {
             assert!(round > 0 || rate.check_capacity(&who).is_ok(), "not known before it was tried");
             let refused = rate.take(&who).expect_err("too fast");
-            let wait_s = refused.retry_after_s.expect("told");
+            let wait_s = refused.retry_after_s.expect("a time");
             assert_eq!(wait_s, 5);
             clock.advance(Duration::from_millis(wait_s * 1000 - 1));
             assert!(rate.check_capacity(&who).is_err() && rate.take(&who).is_err(), "a moment too early");

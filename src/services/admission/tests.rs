@@ -1,4 +1,4 @@
-//! Admission by itself, in tokio's own time.
+//! Admission alone, in tokio's paused time.
 
 use futures_util::FutureExt;
 
@@ -71,15 +71,15 @@ async fn slots_alternate_between_conversations() {
     let gate = Admission::new(AdmissionOptions { conversation_max: 100, ..options(1, 200) });
     let mut held = Some(enter(&gate, "z").expect("a place").turn().await.expect("a slot"));
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let (told, mut next) = tokio::sync::mpsc::unbounded_channel();
+    let (sent, mut next) = tokio::sync::mpsc::unbounded_channel();
     let begin = |name: &'static str| {
-        let (ticket, order, told) = (enter(&gate, name).expect("a place"), Arc::clone(&order), told.clone());
+        let (ticket, order, sent) = (enter(&gate, name).expect("a place"), Arc::clone(&order), sent.clone());
         let mut turn = ticket.turn().boxed();
         assert!((&mut turn).now_or_never().is_none(), "it stands in line before the next one comes");
         tokio::spawn(async move {
             let permit = turn.await;
             order.lock().expect("the order").push(name);
-            drop(told.send(permit));
+            drop(sent.send(permit));
         });
     };
     (0..100).for_each(|_| begin("greedy"));
@@ -117,10 +117,10 @@ async fn enter_takes_no_place_when_refused_for_its_rate() {
     let refused = enter(&gate, "c").expect_err("too fast");
     assert_eq!((refused.code, refused.retry_after_s), (Code::RateLimited, Some(10)));
     assert_eq!(gate.check_capacity(&who()).expect_err("known from then on").code, Code::RateLimited);
-    let somebody = "somebody".parse().expect("a principal");
-    assert!(gate.check_capacity(&somebody).is_ok());
+    let other = "other".parse().expect("a principal");
+    assert!(gate.check_capacity(&other).is_ok());
     assert!(
-        gate.enter(&ConversationKey::new(somebody, "d".parse().expect("an id"))).is_ok(),
+        gate.enter(&ConversationKey::new(other, "d".parse().expect("an id"))).is_ok(),
         "another token has a rate of its own"
     );
     drop(held);

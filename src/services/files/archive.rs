@@ -1,8 +1,8 @@
 //! A conversation's folder as a tar archive, both ways.
 //!
-//! Out: the archive is made while it is read, a piece at a time, so a slow reader costs a listing and one piece. In: the
-//! whole archive is checked before the first file is written; whatever is no plain file or folder below `/data` is
-//! refused by name. What is written goes the way of every other file.
+//! Export: the archive is made while it is read, a chunk at a time, so a slow reader costs a listing and one chunk.
+//! Import: the whole archive is checked before the first file is written; an entry that is not a plain file or folder
+//! below `/data` is refused by name. Files are written as [`Files::write`] does.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -30,29 +30,27 @@ use crate::{
     ports::storage::{ConversationFolder, ListBounds, StorageError, Usage},
 };
 
-/// Files and folders in one archive.
+/// The maximum number of files and folders in one archive.
 pub const ARCHIVE_ENTRIES_MAX: usize = 10_000;
-/// Levels of folders in one archive.
+/// The maximum depth of folders in one archive.
 const ARCHIVE_DEPTH_MAX: usize = 32;
-/// Blocks of a tar archive, in bytes.
+/// The block size of tar.
 const BLOCK_BYTES: u64 = 512;
 
-/// What an archive ends with.
+/// The end of a tar archive: two blocks of zeros.
 static END: [u8; 1024] = [0; 1024];
 
-/// What came in.
+/// What an import wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Imported {
-    /// Files that were written.
     pub files: usize,
-    /// Their bytes.
     pub bytes: u64,
 }
 
-/// An archive that is made while it is read. An error on the way ends it early: a part must not pass for the whole.
+/// An archive that is made while it is read. An error ends the stream, so that a part is not taken for the whole.
 pub type Archive = BoxStream<'static, io::Result<Bytes>>;
 
-/// Something to write.
+/// An entry to write.
 enum Item {
     Folder(SafePath),
     File(SafePath, Bytes),
@@ -68,7 +66,7 @@ impl Item {
 }
 
 impl Files {
-    /// The plain files of a conversation as a tar archive. Links, pipes, sockets, devices and empty folders are not in it.
+    /// The plain files of a conversation as a tar archive, without links, pipes, sockets, devices and empty folders.
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`], [`Code::TooLarge`] when there are more files than an archive holds.
@@ -88,7 +86,7 @@ impl Files {
         Ok(packing.stream())
     }
 
-    /// Writes what an archive holds. All of it is checked first; then each file is written whole, one after the other.
+    /// Writes the entries of an archive. All of it is checked first; then the files are written one after the other.
     ///
     /// # Errors
     /// [`Code::BadArchive`], naming the entry, and [`Code::QuotaExceeded`] before anything is written; otherwise as
@@ -97,7 +95,7 @@ impl Files {
         debug!(%conversation, bytes = archive.len(), "write an archive");
         let file_bytes_max = self.options.write_bytes_max;
         let checked = tokio::task::spawn_blocking(move || check(&archive, file_bytes_max));
-        let items = checked.await.map_err(|_| bad("The archive cannot be read."))??;
+        let items = checked.await.map_err(|_| bad("The archive cannot be read: send a plain tar."))??;
         let more = items.iter().map(Item::space).fold(Usage::default(), |all, one| all.plus(&one));
         self.writing(conversation, more, move |there| write(there, &items)).await
     }
@@ -121,10 +119,10 @@ fn bad(why: impl Into<String>) -> Failure {
     Failure::new(Code::BadArchive, why)
 }
 
-/// Reads a whole archive without writing anything.
+/// Parses and checks a whole archive without writing anything.
 fn check(archive: &Bytes, file_bytes_max: u64) -> Result<Vec<Item>, Failure> {
     let unreadable = |number: usize| {
-        move |_: io::Error| bad(format!("The archive cannot be read at its entry {number}: send a plain tar."))
+        move |_: io::Error| bad(format!("Entry {number} of the archive cannot be read: send a plain tar."))
     };
     if archive.is_empty() {
         return Err(bad("The archive is empty: send a plain tar."));
@@ -134,17 +132,19 @@ fn check(archive: &Bytes, file_bytes_max: u64) -> Result<Vec<Item>, Failure> {
     let mut reader = tar::Archive::new(&archive[..]);
     for (index, entry) in reader.entries().map_err(unreadable(1))?.enumerate() {
         if index == ARCHIVE_ENTRIES_MAX {
-            return Err(bad(format!("The archive holds more than {ARCHIVE_ENTRIES_MAX} entries: send several.")));
+            return Err(bad(format!(
+                "The archive has more than {ARCHIVE_ENTRIES_MAX} entries: send several archives."
+            )));
         }
         let mut entry = entry.map_err(unreadable(index + 1))?;
         let name = entry.path_bytes().into_owned();
         let refuse = |why: &str| bad(format!("{}: {why}", shown(&name)));
         let kind = entry.header().entry_type();
         match kind {
-            // Comments about the whole archive.
+            // Comments on the whole archive.
             EntryType::XGlobalHeader => continue,
             EntryType::Regular | EntryType::Continuous | EntryType::Directory => {}
-            _ => return Err(refuse("it is no plain file or folder, and nothing else is taken.")),
+            _ => return Err(refuse("only plain files and folders are accepted.")),
         }
         let Some(path) = path(&name).map_err(|why| refuse(&why))? else { continue };
         if kind == EntryType::Directory {
@@ -156,7 +156,7 @@ fn check(archive: &Bytes, file_bytes_max: u64) -> Result<Vec<Item>, Failure> {
             return Err(refuse(&format!("it is longer than the {file_bytes_max} bytes of one file.")));
         }
         if size > archive.len() as u64 {
-            return Err(refuse("it is longer than the archive that holds it."));
+            return Err(refuse("it is longer than the archive."));
         }
         let mut bytes = Vec::new();
         entry.read_to_end(&mut bytes).map_err(unreadable(index + 1))?;
@@ -166,12 +166,12 @@ fn check(archive: &Bytes, file_bytes_max: u64) -> Result<Vec<Item>, Failure> {
         files.insert(path.as_bytes().to_vec());
         items.push(Item::File(path, bytes.into()));
     }
-    apart(&items, &files)?;
+    check_conflicts(&items, &files)?;
     Ok(items)
 }
 
-/// No path may be a file here and a folder there: that would be found out half way.
-fn apart(items: &[Item], files: &BTreeSet<Vec<u8>>) -> Result<(), Failure> {
+/// Refuses a path that is both a file and a folder, which would otherwise fail half way through the import.
+fn check_conflicts(items: &[Item], files: &BTreeSet<Vec<u8>>) -> Result<(), Failure> {
     for item in items {
         let (path, own) = match item {
             Item::Folder(path) => (path, true),
@@ -180,13 +180,13 @@ fn apart(items: &[Item], files: &BTreeSet<Vec<u8>>) -> Result<(), Failure> {
         let bytes = path.as_bytes();
         let above = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &bytes[..at]);
         if above.chain(own.then_some(bytes)).any(|folder| files.contains(folder)) {
-            return Err(bad(format!("{path}: the archive holds it as a file and as a folder.")));
+            return Err(bad(format!("{path}: the archive has it both as a file and as a folder.")));
         }
     }
     Ok(())
 }
 
-/// Where an entry goes; nothing for the top folder itself.
+/// The path of an entry; `None` for the top folder itself.
 fn path(name: &[u8]) -> Result<Option<SafePath>, String> {
     let mut inside = name;
     while let Some(rest) = inside.strip_prefix(b"./") {
@@ -199,13 +199,13 @@ fn path(name: &[u8]) -> Result<Option<SafePath>, String> {
     SafePath::from_components(inside.split(|&byte| byte == b'/')).map(Some).map_err(|why| why.to_string())
 }
 
-/// An entry's name, safe to show.
+/// An entry's name, escaped for display.
 fn shown(name: &[u8]) -> String {
     const NAME_CHARS_MAX: usize = 120;
     String::from_utf8_lossy(name).escape_debug().take(NAME_CHARS_MAX).collect()
 }
 
-/// An archive on its way out.
+/// An export in progress.
 struct Packing {
     files: Arc<Files>,
     conversation: ConversationKey,
@@ -221,13 +221,13 @@ impl Packing {
         entries.map(flatten).flatten().chain(end).boxed()
     }
 
-    /// The next file that is still there.
+    /// The next file that still exists.
     async fn next(&mut self) -> io::Result<Option<(SafePath, Download)>> {
         while let Some(path) = self.paths.pop_front() {
             match self.files.open(&self.conversation, &path).await {
                 Ok(file) => return Ok(Some((path, file))),
                 Err(failure) if failure.code == Code::Internal => return Err(io::Error::other(failure)),
-                // A program deleted, replaced or locked it since it was listed.
+                // A program deleted, replaced or changed the mode of it after the listing.
                 Err(_) => {}
             }
         }
@@ -265,7 +265,7 @@ fn header(path: &SafePath, file: &Download) -> io::Result<Bytes> {
     header.set_mode(0o644);
     header.set_mtime(u64::try_from(file.modified_unix_s).unwrap_or(0));
     let mut builder = tar::Builder::new(Vec::new());
-    // Only the header is asked for here; a long name gets entries of its own before it.
+    // No content, only the header; a long name gets entries of its own before it.
     builder.append_data(&mut header, OsStr::from_bytes(path.as_bytes()), io::empty())?;
     Ok(Bytes::copy_from_slice(builder.get_ref()))
 }

@@ -1,11 +1,11 @@
-//! Downloads by signed link: the rule from a link to bytes. A link that is not good touches no disk.
+//! Downloads by signed link. An invalid link touches no disk.
 
 use std::{io, os::unix::fs::FileExt as _, sync::Arc};
 
 use bytes::Bytes;
 use tracing::{debug, info};
 
-use super::{Files, media::media_type};
+use super::{Files, media_type};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -23,13 +23,13 @@ impl Files {
     /// Opens the file that a link leads to.
     ///
     /// # Errors
-    /// [`Code::Forbidden`], always with the same sentence and before the disk is touched, for a link that is not good (or
-    /// is none: `None`); [`Code::FileNotFound`] when a good link leads to nothing or to no plain file.
+    /// [`Code::Forbidden`], always with the same message and before the disk is touched, for an invalid link (`None`
+    /// when it is malformed); [`Code::FileNotFound`] when a valid link names nothing or no plain file.
     pub async fn open_signed(&self, link: Option<SignedLink>) -> Result<Download, Failure> {
-        let good = link.ok_or(Rejected::Malformed).and_then(|link| self.signer.verify(&link, self.clock.unix_s()));
-        let (conversation, path) = good.map_err(|rejected| {
+        let verified = link.ok_or(Rejected::Malformed).and_then(|link| self.signer.verify(&link, self.clock.unix_s()));
+        let (conversation, path) = verified.map_err(|rejected| {
             info!(%rejected, "a link was refused");
-            Failure::new(Code::Forbidden, "This link is not valid or no longer valid: ask for a new one.")
+            Failure::new(Code::Forbidden, "This link is invalid or has expired: request a new one.")
         })?;
         let name = path.name().to_vec();
         let opened = self.blocking(move |store| {
@@ -54,20 +54,18 @@ impl Files {
     }
 }
 
-/// A file that may be sent.
+/// A file to send.
 #[derive(Debug)]
 pub struct Download {
     /// Its own name, without folders: any bytes but `/` and NUL.
     pub name: Vec<u8>,
-    /// What its name claims it to be.
+    /// Derived from the name alone.
     pub media_type: &'static str,
-    /// How long it was when it was opened, in bytes. Exactly so much may be sent.
+    /// The length when it was opened. Exactly this many bytes are sent.
     pub size: u64,
-    /// When its bytes were last changed, in seconds since the Unix epoch.
     pub modified_unix_s: i64,
     /// A strong validator with its quotes.
     pub etag: String,
-    /// Its bytes.
     pub content: Content,
 }
 
@@ -86,11 +84,10 @@ pub struct Content {
 }
 
 impl Content {
-    /// The next bytes from `at`: at least one, at most `left`, which is not 0. Off the async threads, since a disk may be
-    /// slow; the file is a plain one, so it does not wait for anybody.
+    /// The next bytes from `at`: at least one, at most `left`, which is not 0. Runs on a blocking thread.
     ///
     /// # Errors
-    /// `UnexpectedEof` when the file became shorter than it was, and whatever the disk says.
+    /// `UnexpectedEof` when the file became shorter, and the errors of the disk.
     pub async fn chunk(&self, at: u64, left: u64) -> io::Result<Bytes> {
         let file = Arc::clone(&self.file);
         let read = tokio::task::spawn_blocking(move || {

@@ -1,4 +1,4 @@
-//! The ceilings and the ways to be refused. Names, links and downloads are tested where they are served.
+//! Limits and refusals. Names, links and downloads are tested in `api::http::files`.
 
 use super::*;
 use crate::{
@@ -22,7 +22,7 @@ fn path(text: &str) -> SafePath {
 }
 
 #[tokio::test]
-async fn what_is_not_there_and_what_is_too_much() {
+async fn files_refuse_missing_files_and_exceeded_limits() {
     let options = FilesOptions { read_bytes_max: 4, write_bytes_max: 10, entries_max: 1, ..FilesOptions::default() };
     let (root, _, files) = files(options);
     let id = "c".parse::<ConversationKey>().expect("an id");
@@ -36,8 +36,8 @@ async fn what_is_not_there_and_what_is_too_much() {
     assert!(!root.path().join("root/c").exists());
 
     let entry = files.write(&id, &path("d/a.png"), Bytes::from_static(b"0123456789")).await.expect("written");
-    let told = (entry.path.display(), entry.size, entry.media_type(), entry.change, entry.path_encoded());
-    assert_eq!(told, ("d/a.png".to_owned(), 10, "image/png", Change::Created, None));
+    let listed = (entry.path.display(), entry.size, entry.media_type(), entry.change, entry.path_encoded());
+    assert_eq!(listed, ("d/a.png".to_owned(), 10, "image/png", Change::Created, None));
     for (offset, bytes, truncated) in
         [(0, "0123", true), (4, "4567", true), (8, "89", false), (10, "", false), (u64::MAX, "", false)]
     {
@@ -55,7 +55,7 @@ async fn what_is_not_there_and_what_is_too_much() {
 }
 
 #[tokio::test]
-async fn links_live_as_long_as_they_say_and_never_longer_than_a_week() {
+async fn links_expire_as_stated_and_within_a_week() {
     for (url_ttl_s, lives_s) in [(60, 60), (u64::MAX, URL_TTL_S_MAX)] {
         let (_root, clock, files) = files(FilesOptions { url_ttl_s, ..FilesOptions::default() });
         let id = "c".parse::<ConversationKey>().expect("an id");
@@ -77,7 +77,7 @@ async fn links_live_as_long_as_they_say_and_never_longer_than_a_week() {
 
 /// Each of them is measured before any of them is written, unless one waits for the other.
 #[tokio::test(flavor = "multi_thread")]
-async fn concurrent_first_writes_keep_to_the_quota() {
+async fn concurrent_first_writes_respect_the_quota() {
     let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 100, free_bytes_min: 0 };
     for _ in 0..8 {
         let (_root, _, files) = files(FilesOptions { quota, ..FilesOptions::default() });

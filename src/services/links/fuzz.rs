@@ -1,4 +1,4 @@
-//! Links of somebody who has one and wants another: what was not minted is refused.
+//! Fuzz targets: a link that was not minted is refused.
 
 use bolero::{TypeGenerator, check, produce};
 
@@ -17,9 +17,9 @@ fn signer(secrets: &[&str]) -> UrlSigner {
     UrlSigner::new(&secrets, "")
 }
 
-/// A link without anything in it that is ours.
+/// A link that was not minted.
 #[derive(Debug, TypeGenerator)]
-struct MadeUp {
+struct ForgedLink {
     conversation: Vec<u8>,
     names: Vec<Vec<u8>>,
     expires: Expires,
@@ -42,7 +42,7 @@ enum Signed {
 #[test]
 fn fuzz_links() {
     let signer = signer(&["one"]);
-    check!().with_iterations(cases()).with_type::<MadeUp>().for_each(|sent| {
+    check!().with_iterations(cases()).with_type::<ForgedLink>().for_each(|sent| {
         let expires = match &sent.expires {
             Expires::Number(number) => number.to_string(),
             Expires::Text(text) => text.clone(),
@@ -58,15 +58,14 @@ fn fuzz_links() {
     });
 }
 
-/// When a link is used.
 #[derive(Debug, TypeGenerator)]
 enum Used {
-    /// So many seconds before it expires.
+    /// Seconds before the expiry.
     Before(#[generator(-9_i64..=URL_TTL_S_MAX + 9)] i64),
-    Whenever(i64),
+    At(i64),
 }
 
-/// A link is good if and only if every byte of it is as it was minted and its time has come and is not over.
+/// A link is valid if and only if every byte is as minted and the time is within its lifetime.
 #[test]
 fn fuzz_altered_links() {
     let (old, both) = (signer(&["old"]), signer(&["new", "old"]));
@@ -76,8 +75,8 @@ fn fuzz_altered_links() {
         [CONVERSATION, PATH, &EXPIRES.to_string(), url.split_once("&sig=").expect("a signature").1].map(str::to_owned)
     });
     let alterations = produce::<Vec<(u8, Alteration)>>().with().len(0..4_usize);
-    let asked = (produce::<bool>(), alterations, produce::<Used>());
-    check!().with_iterations(cases()).with_generator(asked).for_each(|(by_both, alterations, used)| {
+    let inputs = (produce::<bool>(), alterations, produce::<Used>());
+    check!().with_iterations(cases()).with_generator(inputs).for_each(|(by_both, alterations, used)| {
         let good = &minted[usize::from(*by_both)];
         let mut number = 0;
         let sent = good.each_ref().map(|field| {
@@ -87,7 +86,7 @@ fn fuzz_altered_links() {
         });
         let now = match *used {
             Used::Before(seconds) => EXPIRES - seconds,
-            Used::Whenever(now) => now,
+            Used::At(now) => now,
         };
         let components = sent[1].split(|&byte| byte == b'/').map(<[u8]>::to_vec).collect();
         let [_, _, expires, signature] = sent.each_ref().map(|field| String::from_utf8_lossy(field).into_owned());

@@ -1,4 +1,4 @@
-//! Signatures against whoever has one link and wants another.
+//! The form of links, and the refusal of forged ones.
 
 use super::{
     Rejected::{Expired, Malformed, Signature, TooFarAhead},
@@ -40,7 +40,7 @@ fn verify(
 }
 
 #[test]
-fn a_link_has_its_form_and_verifies() {
+fn minted_link_verifies() {
     let signer = signer(&["one"]);
     let url = mint(&signer, "c", "a b/é.txt", EXPIRES);
     let sig = signature(&url);
@@ -50,9 +50,9 @@ fn a_link_has_its_form_and_verifies() {
     assert!(!format!("{signer:?}").contains("one"));
 }
 
-/// Computed once by another implementation: a change of the form would end every link that was handed out.
+/// Computed once by another implementation: a change would invalidate every existing link.
 #[test]
-fn the_form_and_the_signed_text_do_not_change() {
+fn link_form_and_signed_text_are_stable() {
     for (key, signature) in [
         ("conv-1", "Vini0ngy_RIMsNVGLG57bNlvmBdnn2mIa_Tgx8k0D_8"),
         ("@other/conv-1", "Dg5lji0msSHPL0dB74FOthrsjT0bVGSjAdMeBUggxBE"),
@@ -64,7 +64,7 @@ fn the_form_and_the_signed_text_do_not_change() {
 }
 
 #[test]
-fn a_link_is_good_for_its_owner_only() {
+fn link_is_valid_for_its_owner_only() {
     let signer = signer(&["one"]);
     let exp = EXPIRES.to_string();
     for key in ["c", "@other/c", "@third/c"] {
@@ -78,7 +78,7 @@ fn a_link_is_good_for_its_owner_only() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one table")]
-fn altered_links_are_refused() {
+fn verify_refuses_altered_links() {
     let signer = signer(&["one"]);
     let good = signature(&mint(&signer, "c", "a/b.txt", EXPIRES));
     let exp = EXPIRES.to_string();
@@ -86,7 +86,7 @@ fn altered_links_are_refused() {
     let hex = "0123456789abcdef".repeat(4);
     let standard = base64::engine::general_purpose::STANDARD.encode(URL_SAFE_NO_PAD.decode(&good).expect("bytes"));
     let last = |c: char| format!("{}{c}", &good[..42]);
-    // The last of 43 characters carries two bits that are not part of the signature: no other spelling may pass.
+    // The last of 43 characters carries two bits that are not part of the signature: no other text form may pass.
     let twins = ('A'..='Z').chain('a'..='z').chain('0'..='9').chain(['-', '_']).map(last);
     for twin in twins.filter(|twin| *twin != good) {
         assert!(verify(&signer, "c", "a/b.txt", &exp, &twin, NOW).is_err(), "{twin}");
@@ -171,7 +171,7 @@ fn altered_links_are_refused() {
     ];
     for (conversation, path, expires, sig, why) in form {
         let result = verify(&signer, conversation, path, &expires, &sig, NOW);
-        // A reversed signature may be well formed by chance.
+        // A reversed signature may be canonical base64url by chance.
         let fits = result == Err(why) || (why == Malformed && result == Err(Signature) && sig.len() == 43);
         assert!(fits, "{conversation:?} {path:?} {expires:?} {sig:?}: {result:?}, not {why:?}");
     }
@@ -185,12 +185,12 @@ fn altered_links_are_refused() {
     assert_eq!(at(NOW + URL_TTL_S_MAX + 1, NOW), Err(TooFarAhead));
     assert_eq!(at(i64::MAX, NOW), Err(TooFarAhead));
     assert_eq!(at(i64::MAX, i64::MIN), Err(TooFarAhead));
-    // The clock went back: still good, and not beyond a week.
+    // The clock was set back: still valid, but not beyond a week.
     assert_eq!(at(EXPIRES, NOW - 3600), Ok(()));
 }
 
 #[test]
-fn fields_do_not_run_into_each_other() {
+fn signed_fields_are_delimited() {
     let signer = signer(&["one"]);
     let one = signature(&mint(&signer, "a", "bc", EXPIRES));
     let two = signature(&mint(&signer, "ab", "c", EXPIRES));
@@ -199,7 +199,7 @@ fn fields_do_not_run_into_each_other() {
 }
 
 #[test]
-fn a_slash_inside_a_name_is_no_separator() {
+fn verify_refuses_a_slash_inside_a_name() {
     let signer = signer(&["one"]);
     let sig = signature(&mint(&signer, "c", "a/b", EXPIRES));
     let components = vec![b"a/b".to_vec()];
@@ -208,7 +208,7 @@ fn a_slash_inside_a_name_is_no_separator() {
 }
 
 #[test]
-fn secrets_rotate() {
+fn every_secret_verifies_and_the_first_signs() {
     let (old, both, new) = (signer(&["old"]), signer(&["new", "old"]), signer(&["new"]));
     let exp = EXPIRES.to_string();
     let from_old = signature(&mint(&old, "c", "f", EXPIRES));
@@ -224,9 +224,9 @@ fn secrets_rotate() {
     assert_eq!(verify(&other, "c", "f", &exp, &made_up, NOW), Err(Rejected::Signature));
 }
 
-/// One link after the other that differs from a good one in a byte, or has a signature of chance.
+/// Links that differ from a valid one in a byte, or have a random signature.
 #[test]
-fn no_altered_or_random_signature_is_accepted() {
+fn verify_refuses_random_signatures_and_altered_bytes() {
     let count = rounds(20_000, 1_000_000);
     let signer = signer(&["one", "two"]);
     let expires = EXPIRES.to_string();
@@ -249,7 +249,7 @@ fn no_altered_or_random_signature_is_accepted() {
             let field = &mut sent[by % 4];
             let at = at % field.len();
             let [other, ..] = next().to_le_bytes();
-            // Never the byte that is there.
+            // XOR with a non-zero byte always changes it.
             field[at] ^= other.max(1);
             altered += 1;
         } else {

@@ -1,4 +1,4 @@
-//! The rules of quotas, on a real folder.
+//! Quotas on a real folder.
 
 use super::*;
 use crate::{
@@ -31,12 +31,12 @@ async fn reserve_measures_before_it_refuses() {
     assert!(!quota.fits_surely(&id(), &Usage::default()), "nothing is known yet");
     quota.writer(&id()).await.reserve(&usage(700 << 10, 1)).expect("room");
     assert!(quota.fits_surely(&id(), &usage(300 << 10, 1)));
-    // So much was promised that no more would fit, and nothing of it was written.
+    // The reservations fill the quota, and nothing was written.
     assert!(!quota.fits_surely(&id(), &usage(300 << 10, 1)));
     quota.writer(&id()).await.reserve(&usage(300 << 10, 1)).expect("it was measured");
     let there = store.create(&id()).expect("a conversation");
     there.write(&path("big"), &vec![1; 900 << 10]).expect("written");
-    // As after a run: what it wrote is not known before its files were listed.
+    // As after a run: its usage is not known before its files are listed.
     quota.measured(&id(), None);
     let refused = quota.writer(&id()).await.reserve(&usage(300 << 10, 1)).expect_err("too much");
     assert_eq!(refused.code, Code::QuotaExceeded);
@@ -53,30 +53,30 @@ async fn reserve_measures_before_it_refuses() {
 }
 
 #[tokio::test]
-async fn reserve_refuses_on_a_disk_that_is_nearly_full() {
+async fn reserve_refuses_when_the_disk_is_nearly_full() {
     let (root, _, quota) = quota(QuotaOptions { free_bytes_min: 1 << 50, ..ROOM });
     let refused = quota.writer(&id()).await.reserve(&Usage::default()).expect_err("no room");
     assert_eq!(refused.code, Code::NoSpace);
     quota.measured(&id(), Some(Usage::default()));
-    assert!(!quota.fits_surely(&id(), &Usage::default()), "what is known of the conversation does not help");
+    assert!(!quota.fits_surely(&id(), &Usage::default()), "although the conversation has room");
     assert!(!root.path().join("root/c").exists());
 }
 
 #[test]
-fn looks_are_judged() {
+fn judge_stops_the_program_that_exceeds_a_limit() {
     let (_root, _, quota) = quota(QuotaOptions { free_bytes_min: 1000, ..ROOM });
-    let look = |bytes, entries, free| Look { usage: usage(bytes, entries), free: usage(free, FREE_ENTRIES_MIN) };
-    let (small, full) = (look(1, 1, 1000), look(1, 1, 999));
-    let no_names = Look { free: usage(u64::MAX, FREE_ENTRIES_MIN - 1), ..small };
+    let sample = |bytes, entries, free| Sample { usage: usage(bytes, entries), free: usage(free, FREE_ENTRIES_MIN) };
+    let (small, full) = (sample(1, 1, 1000), sample(1, 1, 999));
+    let no_names = Sample { free: usage(u64::MAX, FREE_ENTRIES_MIN - 1), ..small };
     let rows = [
-        (None, look(1 << 20, 10, 1000), None),
-        (None, look((1 << 20) + 1, 10, 1000), Some(DiskLimit::Bytes { max: 1 << 20 })),
-        (Some(small), look(1, 11, 1000), Some(DiskLimit::Entries { max: 10 })),
-        // The disk ran full: at once who grew, the others at their next look.
+        (None, sample(1 << 20, 10, 1000), None),
+        (None, sample((1 << 20) + 1, 10, 1000), Some(DiskLimit::Bytes { max: 1 << 20 })),
+        (Some(small), sample(1, 11, 1000), Some(DiskLimit::Entries { max: 10 })),
+        // The disk is full: a program whose files grew is stopped at once, others at the next sample.
         (None, full, None),
         (Some(small), full, None),
-        (Some(small), look(2, 1, 999), Some(DiskLimit::Free { min: 1000 })),
-        (Some(small), look(1, 2, 999), Some(DiskLimit::Free { min: 1000 })),
+        (Some(small), sample(2, 1, 999), Some(DiskLimit::Free { min: 1000 })),
+        (Some(small), sample(1, 2, 999), Some(DiskLimit::Free { min: 1000 })),
         (Some(full), full, Some(DiskLimit::Free { min: 1000 })),
         (Some(full), small, None),
         (Some(no_names), no_names, Some(DiskLimit::Free { min: 1000 })),
@@ -87,11 +87,11 @@ fn looks_are_judged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_is_looked_at_until_it_breaks_a_limit() {
+async fn breach_returns_when_a_limit_is_exceeded() {
     let (_root, store, quota) = quota(ROOM);
     let there = store.create(&id()).expect("a conversation");
     let mut breach = std::pin::pin!(quota.breach(id()));
-    let early = tokio::time::timeout(LOOK_EVERY * 3, &mut breach).await;
+    let early = tokio::time::timeout(MEASURE_EVERY * 3, &mut breach).await;
     assert!(early.is_err(), "an empty folder breaks none");
     let path = SafePath::from_text("big").expect("a path");
     there.write(&path, &vec![1; 2 << 20]).expect("written");

@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{
-    attach::{Attachment, SandboxEvent, attach},
     log::EventLog,
     stdin::{self, StdinReceiver},
     verdict::ended,
@@ -30,7 +29,7 @@ use crate::{
     services::{
         frames::{self, ExitReport},
         janitor::chain,
-        started::Started,
+        sandbox::{Attachment, SandboxEvent, Started, attach},
     },
 };
 

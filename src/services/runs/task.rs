@@ -19,29 +19,24 @@ use super::{
 use crate::{
     domain::{
         error::Failure,
-        event::{EventKind, FileNote},
-        id::SandboxId,
+        event::EventKind,
         limits::Limits,
         outcome::{Ended, Figures, Outcome},
         trace::TraceContext,
     },
     ports::{
-        engine::{SandboxSpec, Volume},
-        observer::{FileFact, RunFacts, Stages},
-        runner::{Protocol, Runner},
+        observer::{RunFacts, Stages},
+        runner::Runner,
         storage::{Mark, StorageError, Usage},
     },
     services::{
         admission::{Permit, Ticket},
         files::{Change, FileEntry, FileList},
         janitor::{Lease, chain},
+        sandbox::Started,
         standby::ClaimedStandby,
-        started::Started,
     },
 };
-
-/// How long after its wall clock limit a sandbox is certainly unwanted, in seconds.
-const DEADLINE_MARGIN_S: i64 = 60;
 
 /// The execution of one run.
 pub(super) struct RunTask {
@@ -172,7 +167,7 @@ impl RunTask {
         let program = Program { code, args, stdin, more_stdin, limits: &self.limits };
         let breach = Arc::clone(parts.files.quota()).breach(conversation.clone());
         let (log, cancel) = (&self.run.log, &self.run.cancel);
-        let outcome = execute::execute(parts.engine.as_ref(), started, program, log, cancel, breach).await;
+        let outcome = execute::execute(parts.sandboxes.engine.as_ref(), started, program, log, cancel, breach).await;
         let outcome = outcome.map_err(|error| self.failed(&error, error.failure()))?;
         self.stages.program = Some(self.stage_over());
         // The program is dead, so nothing races with the listing; the sandbox itself is destroyed in the background.
@@ -209,30 +204,15 @@ impl RunTask {
     async fn start(&self) -> Result<Option<(Started, Arc<Lease>, Mark)>, Failure> {
         let (data, mark) = self.prepare().await?;
         let parts = &self.service.parts;
-        let lease = Arc::new(parts.janitor.lease(SandboxId::new()));
+        let (lease, spec) = parts.sandboxes.lease(&self.runner, data, self.limits, self.limits.wall());
         parts.observer.sandbox_held(self.trace, lease.id());
-        let life_s = i64::try_from(self.limits.wall().as_secs()).unwrap_or(i64::MAX / 2) + DEADLINE_MARGIN_S;
-        let spec = SandboxSpec {
-            id: lease.id(),
-            instance: self.service.options.instance,
-            image: self.runner.image.clone(),
-            data: Volume::HostFolder(data),
-            limits: self.limits,
-            uid: self.service.options.uid,
-            own_init: self.runner.protocol == Protocol::Framed,
-            deadline_unix_s: parts.clock.unix_s() + life_s,
-        };
-        let (engine, leased) = (Arc::clone(&parts.engine), Arc::clone(&lease));
-        let mut starting = self.service.tasks.spawn(async move {
-            let started = engine.start(&spec).await;
-            drop(leased);
-            started
-        });
+        let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
+        let mut starting = self.service.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
         tokio::select! {
             biased;
             () = self.run.cancel.cancelled() => Ok(None),
             started = &mut starting => match started {
-                Ok(Ok(sandbox)) => Ok(Some((Started::new(sandbox, self.runner.protocol), lease, mark))),
+                Ok(Ok(started)) => Ok(Some((started, lease, mark))),
                 Ok(Err(error)) => Err(self.failed(&error, error.failure())),
                 Err(_) => Err(internal()),
             },
@@ -273,7 +253,7 @@ impl RunTask {
         outcome.figures.files = files.changed;
         self.run.log.flush();
         for file in changed(&files) {
-            self.run.log.add(EventKind::File(Box::new(note(file))));
+            self.run.log.add(EventKind::File(Box::new(file.clone())));
         }
         let (stdout, stderr) = CapturedOutput::of(&self.run.log.since(0));
         let (conversation, language) = (self.run.conversation.clone(), self.run.language.clone());
@@ -294,10 +274,10 @@ impl RunTask {
             stdin_bytes: self.request.stdin.len() as u64,
             limits: &self.limits,
             begun_unix_s: self.run.created_unix_s,
-            ended_unix_s: self.service.parts.clock.unix_s(),
+            ended_unix_s: self.service.parts.sandboxes.clock.unix_s(),
             stages: Stages { total: self.begun.elapsed(), ..self.stages },
             end: end.map(|report| &report.outcome),
-            files: files.into_iter().flat_map(changed).map(fact).collect(),
+            files: files.into_iter().flat_map(changed).collect(),
             files_truncated: files.is_some_and(|files| files.truncated),
         });
     }
@@ -306,23 +286,6 @@ impl RunTask {
 /// The files that the run created or changed.
 fn changed(files: &FileList) -> impl Iterator<Item = &FileEntry> {
     files.files.iter().filter(|file| file.change != Change::Unchanged)
-}
-
-fn fact(file: &FileEntry) -> FileFact<'_> {
-    FileFact { path: &file.path, size: file.size, change: file.change.word() }
-}
-
-fn note(file: &FileEntry) -> FileNote {
-    FileNote {
-        path: file.path.display(),
-        path_encoded: file.path_encoded(),
-        size: file.size,
-        media_type: file.media_type().to_owned(),
-        change: file.change.word(),
-        modified_unix_s: file.modified_unix_s,
-        url: file.url.clone(),
-        url_expires_unix_s: file.url_expires_unix_s,
-    }
 }
 
 /// Whether a new position is logged: each of the last ten, and before that each tenth of the way. So a queue of any

@@ -3,21 +3,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::StreamExt;
 use tokio::{io::AsyncWriteExt, sync::OnceCell, time::timeout};
 use tracing::{info, warn};
 
 use super::Inner;
 use crate::{
     domain::{
-        id::SandboxId,
         limits::Limits,
         owner::{ConversationKey, Principal},
     },
-    ports::runner::Protocol,
     services::{
-        frames::{self, RunnerMessage},
-        started::Started,
+        frames,
+        sandbox::{SandboxEvent, Started, attach},
     },
 };
 
@@ -48,10 +45,7 @@ impl AssignmentProbe {
             if supported {
                 info!("a renamed folder stays with its sandbox: sandboxes stand by for new conversations too");
             } else {
-                warn!(
-                    "a renamed folder does not stay with its sandbox here: sandboxes stand by only for conversations that \
-                     exist"
-                );
+                warn!("a renamed folder does not stay with its sandbox: none stands by for new conversations");
             }
             Ok::<_, ()>(supported)
         });
@@ -68,14 +62,13 @@ async fn probe(inner: &Arc<Inner>) -> Option<bool> {
     let Some((runner, program)) = found else { return Some(false) };
     let store = Arc::clone(&inner.parts.store);
     let mut folder = tokio::task::spawn_blocking(move || store.create_unassigned()).await.ok()?.ok()?;
-    let lease = inner.parts.janitor.lease(SandboxId::new());
-    let spec = inner.spec(lease.id(), &runner, folder.data_dir());
-    let sandbox = inner.parts.engine.start(&spec).await.ok()?;
+    let (lease, spec) = inner.lease(&runner, folder.data_dir());
+    let started = inner.parts.sandboxes.start(&spec, Arc::clone(&lease)).await.ok()?;
     let id = format!("assignment-{}", lease.id()).parse().ok()?;
     let id = ConversationKey::new(Principal::self_test(), id);
     let named = id.clone();
     let assigned = tokio::task::spawn_blocking(move || folder.assign(&id).ok().flatten()).await.ok()??;
-    let ended = finish(Started::new(sandbox, runner.protocol), program, &inner.parts.limits).await;
+    let ended = finish(started, program, &inner.parts.limits).await;
     let followed = assigned.data_dir().join("x").exists();
     let store = Arc::clone(&inner.parts.store);
     drop(lease);
@@ -85,24 +78,22 @@ async fn probe(inner: &Arc<Inner>) -> Option<bool> {
 
 /// Runs the program; whether it ended, with any status.
 async fn finish(started: Started, program: &str, limits: &Limits) -> bool {
-    let Started { mut sandbox, mut decoder } = started;
-    let request = match decoder {
-        Some(_) => frames::request(program.as_bytes(), &[], &[], false, limits.wall(), Duration::ZERO),
-        None => program.as_bytes().to_vec().into(),
+    let (mut stdin, mut sandbox) = attach(started);
+    let framed = sandbox.is_framed();
+    let request = if framed {
+        frames::request(program.as_bytes(), &[], &[], false, limits.wall(), Duration::ZERO)
+    } else {
+        program.as_bytes().to_vec().into()
     };
-    drop(sandbox.stdin.write_all(&request).await);
-    let protocol = if decoder.is_some() { Protocol::Framed } else { Protocol::Plain };
-    if protocol == Protocol::Plain {
-        drop(sandbox.stdin.shutdown().await);
+    drop(stdin.write_all(&request).await);
+    if !framed {
+        drop(stdin.shutdown().await);
     }
-    while let Some(Ok(output)) = sandbox.output.next().await {
-        let Some(decoder) = &mut decoder else { continue };
-        decoder.push(&output.bytes);
-        while let Ok(Some(message)) = decoder.next() {
-            if matches!(message, RunnerMessage::Exit(_) | RunnerMessage::Error(_)) {
-                return true;
-            }
+    loop {
+        match sandbox.next().await {
+            SandboxEvent::Output(..) => {}
+            SandboxEvent::ProgramExited(_) | SandboxEvent::ContractBroken(_) => return true,
+            SandboxEvent::SandboxExited(exit) => return !framed && exit.is_ok_and(|exit| !exit.broke_off),
         }
     }
-    sandbox.exit.await.is_ok_and(|exit| !exit.broke_off && protocol == Protocol::Plain)
 }

@@ -13,7 +13,7 @@ use crate::{
         engine::ImageId,
         storage::{FolderId, UnassignedFolder},
     },
-    services::{janitor::Lease, started::Started},
+    services::{janitor::Lease, sandbox::Started},
 };
 
 /// What a standby is assumed to use until one of its image has reported it, in bytes.

@@ -19,10 +19,7 @@ use super::{
     pool::{Assignee, Phase, RecentConversation, Standby},
     watch,
 };
-use crate::{
-    domain::{id::SandboxId, owner::ConversationKey},
-    ports::runner::Runner,
-};
+use crate::{domain::owner::ConversationKey, ports::runner::Runner};
 
 /// Standbys that the engine starts at once.
 const STARTING_MAX: usize = 2;
@@ -180,8 +177,7 @@ impl Inner {
             self.pool().recent.retain(|recent| Some(&recent.key) != conversation.as_ref());
             return false;
         };
-        let lease = Arc::new(self.parts.janitor.lease(SandboxId::new()));
-        let spec = self.spec(lease.id(), &runner, data);
+        let (lease, spec) = self.lease(&runner, data);
         let (handover, requested) = oneshot::channel();
         let standby = Standby {
             lease: Arc::clone(&lease),
@@ -194,7 +190,7 @@ impl Inner {
             handover,
         };
         self.pool().standbys.push(standby);
-        self.tasks.spawn(watch::watch(Arc::clone(self), lease, spec, runner.protocol, requested));
+        self.tasks.spawn(watch::watch(Arc::clone(self), lease, spec, requested));
         self.retire();
         true
     }

@@ -9,14 +9,11 @@ use tracing::{debug, warn};
 use super::{Inner, pool::Phase};
 use crate::{
     domain::{event::StreamKind, id::SandboxId},
-    ports::{
-        engine::{Output, SandboxSpec},
-        runner::Protocol,
-    },
+    ports::engine::{Output, SandboxSpec},
     services::{
         frames::RunnerMessage,
         janitor::{Lease, chain},
-        started::Started,
+        sandbox::Started,
     },
 };
 
@@ -25,23 +22,18 @@ pub(super) async fn watch(
     inner: Arc<Inner>,
     lease: Arc<Lease>,
     spec: SandboxSpec,
-    protocol: Protocol,
     mut handover: oneshot::Receiver<oneshot::Sender<Started>>,
 ) {
     let id = spec.id;
-    // Never cancelled: the janitor could look for the sandbox before the engine lists it.
-    let started = inner.parts.engine.start(&spec).await;
-    drop(lease);
-    let sandbox = match started {
-        Ok(sandbox) => sandbox,
+    let mut started = match inner.parts.sandboxes.start(&spec, lease).await {
+        Ok(started) => started,
         Err(error) => {
             warn!(sandbox = %id, error = %chain(&error), "a standby was not started");
             return inner.forget(id);
         }
     };
-    let mut started = Started::new(sandbox, protocol);
     // A plain runner does not report its phase.
-    inner.reached(id, if protocol == Protocol::Plain { Phase::Warm } else { Phase::Ready }, None);
+    inner.reached(id, if started.decoder.is_none() { Phase::Warm } else { Phase::Ready }, None);
     loop {
         tokio::select! {
             biased;

@@ -1,9 +1,8 @@
-//! Attaches to a sandbox: reads its output, decodes the frames of its runner, and knows its end once everything that it
-//! printed was read. Knows no program, so more than one can be executed over one attachment.
+//! Sandboxes without their programs: the lease and the specification of a new one, its start, and its streams until it
+//! ends. Knows no program, so more than one can be executed over one attachment.
 //!
-//! Output is read to the end whatever happens: a reader that stops can block the engine's own kill (moby issue 41827).
-
-use std::{pin::Pin, time::Duration};
+//! Output is read to the end in any case: a reader that stops can block the engine's own kill (moby issue 41827).
+use std::{path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, future::BoxFuture, stream::BoxStream};
@@ -14,19 +13,79 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    domain::{event::StreamKind, id::SandboxId},
-    ports::engine::{EngineError, Exit, Output, Sandbox},
+    domain::{
+        clock::Clock,
+        event::StreamKind,
+        id::{InstanceId, SandboxId},
+        limits::Limits,
+    },
+    ports::{
+        engine::{Engine, EngineError, Exit, Output, Sandbox, SandboxSpec, Volume},
+        runner::{Protocol, Runner},
+    },
     services::{
         frames::{Decoder, ExitReport, RunnerMessage},
-        janitor::chain,
-        started::Started,
+        janitor::{Janitor, Lease, chain},
     },
 };
 
+/// How long after its planned life a sandbox is certainly unwanted.
+const ABANDONED_AFTER: Duration = Duration::from_mins(1);
 /// How long the rest of the output may take once the sandbox has exited.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
-/// What comes from a sandbox.
+/// Leases, specifies and starts sandboxes.
+#[derive(Clone)]
+pub struct Sandboxes {
+    pub engine: Arc<dyn Engine>,
+    pub janitor: Janitor,
+    pub clock: Arc<dyn Clock>,
+    /// The instance on the labels of sandboxes.
+    pub instance: InstanceId,
+    /// The user inside a sandbox.
+    pub uid: u32,
+}
+
+/// A running sandbox without a program and, for a framed runner, the decoder of its frames, which may hold a part of
+/// one.
+pub(super) struct Started {
+    pub sandbox: Sandbox,
+    pub decoder: Option<Decoder>,
+}
+
+impl Sandboxes {
+    /// A lease and the specification of a new sandbox that is needed for at most `life`.
+    pub(super) fn lease(
+        &self,
+        runner: &Runner,
+        data: PathBuf,
+        limits: Limits,
+        life: Duration,
+    ) -> (Arc<Lease>, SandboxSpec) {
+        let lease = Arc::new(self.janitor.lease(SandboxId::new()));
+        let life_s = i64::try_from((life + ABANDONED_AFTER).as_secs()).unwrap_or(i64::MAX / 2);
+        let spec = SandboxSpec {
+            id: lease.id(),
+            instance: self.instance,
+            image: runner.image.clone(),
+            data: Volume::HostFolder(data),
+            limits,
+            uid: self.uid,
+            own_init: runner.protocol == Protocol::Framed,
+            deadline_unix_s: self.clock.unix_s() + life_s,
+        };
+        (lease, spec)
+    }
+
+    /// Starts a sandbox that was leased. The lease is held until the engine has answered. A start is never cancelled:
+    /// the janitor could look for the sandbox before the engine lists it.
+    pub(super) async fn start(&self, spec: &SandboxSpec, _lease: Arc<Lease>) -> Result<Started, EngineError> {
+        let sandbox = self.engine.start(spec).await?;
+        Ok(Started { sandbox, decoder: spec.own_init.then(Decoder::default) })
+    }
+}
+
+/// An event of a sandbox.
 pub(super) enum SandboxEvent {
     /// The program printed.
     Output(StreamKind, Bytes),

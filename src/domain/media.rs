@@ -1,11 +1,11 @@
-//! Media types, told from a name's ending alone. They say what a file claims to be; what a browser may do with it is
-//! decided where it is served.
+//! Media types, derived from the extension alone. A program may choose any extension, so the HTTP layer decides what a
+//! browser may do with a file.
 
-/// What nothing better is known of.
+/// The media type of a name without a known extension.
 pub const OCTET_STREAM: &str = "application/octet-stream";
 
-/// Endings that mean something else here than in the general table, which was made for web servers.
-const OURS: [(&str, &str); 8] = [
+/// Extensions that mean something else here than in the general table, which was made for web servers.
+const OVERRIDES: [(&str, &str); 8] = [
     ("ts", "text/typescript"),
     ("tsx", "text/typescript"),
     ("mts", "text/typescript"),
@@ -16,15 +16,15 @@ const OURS: [(&str, &str); 8] = [
     ("feather", "application/vnd.apache.arrow.file"),
 ];
 
-/// The media type that a file's name stands for, without parameters; [`OCTET_STREAM`] when it stands for none.
+/// The media type of a file's name, without parameters.
 pub fn media_type(name: &[u8]) -> &'static str {
-    let ending = || {
+    let extension = || {
         let dot = name.iter().rposition(|&b| b == b'.').filter(|&at| at > 0)?;
         Some(std::str::from_utf8(&name[dot + 1..]).ok()?.to_ascii_lowercase())
     };
-    let Some(ending) = ending() else { return OCTET_STREAM };
-    let ours = OURS.iter().find(|(known, _)| *known == ending).map(|(_, media)| *media);
-    ours.or_else(|| mime_guess::from_ext(&ending).first_raw()).unwrap_or(OCTET_STREAM)
+    let Some(extension) = extension() else { return OCTET_STREAM };
+    let overridden = OVERRIDES.iter().find(|(known, _)| *known == extension).map(|(_, media)| *media);
+    overridden.or_else(|| mime_guess::from_ext(&extension).first_raw()).unwrap_or(OCTET_STREAM)
 }
 
 #[cfg(test)]
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endings_tell() {
+    fn media_type_follows_the_extension() {
         let table: [(&[u8], &str); 14] = [
             (b"a.csv", "text/csv"),
             (b"A.CSV", "text/csv"),
@@ -47,7 +47,7 @@ mod tests {
             (b"", OCTET_STREAM),
             (b"a.\xff", OCTET_STREAM),
             (b"a.png\n", OCTET_STREAM),
-            (b"a.nosuchending", OCTET_STREAM),
+            (b"a.nosuchextension", OCTET_STREAM),
         ];
         for (name, media) in table {
             assert_eq!(media_type(name), media, "{}", String::from_utf8_lossy(name));
