@@ -324,7 +324,7 @@ impl Sandbox {
             Verdict::Failed
         } else {
             let exit = Exit {
-                exit_status: self.exit_status.unwrap_or(ExitStatus::Signal(rustix::process::Signal::KILL.as_raw())),
+                status: self.exit_status.unwrap_or(ExitStatus::Signal(rustix::process::Signal::KILL.as_raw())),
                 figures: self.after.take().unwrap_or_else(|| self.meter.read()).since(before),
                 killed_by: self.killed_by_deadline.then_some("deadline"),
             };

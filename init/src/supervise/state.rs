@@ -49,7 +49,7 @@ pub enum Verdict {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Exit<'a> {
     #[serde(flatten)]
-    pub(super) exit_status: ExitStatus,
+    pub(super) status: ExitStatus,
     #[serde(flatten)]
     pub(super) figures: Figures,
     #[serde(skip_serializing_if = "Option::is_none")]
