@@ -125,7 +125,8 @@ impl Child {
                 Progress::Closed => return false,
             }
         }
-        // The child may still report that it is up. The socket stays open for reading, so that the write does not kill it.
+        // The child may still report that it is up. The socket stays open for reading, so that the write does not kill
+        // it.
         !control.handover.is_over() || control.socket.shutdown(Shutdown::Write).is_ok()
     }
 

@@ -101,7 +101,8 @@ pub fn kill(pid: Pid) {
 /// Whether this one is the only process that is left.
 pub fn is_only(pid: Pid) -> bool {
     if is_alone() {
-        // Every other process in this namespace is the sandbox's, and reading a name in /proc takes no lock of that process.
+        // Every other process in this namespace is the sandbox's, and reading a name in /proc takes no lock of that
+        // process.
         let raw = pid.as_raw_nonzero().get();
         return processes().is_ok_and(|mut all| all.all(|one| one == 1 || one == raw));
     }

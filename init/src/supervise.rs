@@ -1,7 +1,8 @@
 //! The event loop of a sandbox, from READY to the last frame. It waits for all event sources at once: frames, a child's
 //! messages and exit, room in a pipe, the deadline.
 //!
-//! It starts the child, which is or becomes the program, and ends everything the child left behind before it sends EXIT.
+//! It starts the child, which is or becomes the program, and ends everything the child left behind before it sends
+//! EXIT.
 
 use std::{
     fs::File,

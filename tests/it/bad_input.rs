@@ -1,8 +1,8 @@
 //! Bad input, from outside: every header, every id, every path, and what a program can plant in `/data`.
 //!
-//! Tables: every row states the expected answer; a 500, a closed connection without an answer where one is due, or a byte
-//! of another conversation is a failure. Arguments and JSON forms have their own table in `mcp_bad_input.rs`, raw download
-//! paths and signatures in the unit tests of `api/http/files` and `ports/signed_url`.
+//! Tables: every row states the expected answer; a 500, a closed connection without an answer where one is due, or a
+//! byte of another conversation is a failure. Arguments and JSON forms have their own table in `mcp_bad_input.rs`, raw
+//! download paths and signatures in the unit tests of `api/http/files` and `ports/signed_url`.
 
 use serde_json::{Value, json};
 use tokio::{

@@ -44,8 +44,8 @@ fn devices(root: &Path) -> Vec<String> {
     text.lines().filter(|image| Path::new(image.trim()).starts_with(root)).map(str::to_owned).collect()
 }
 
-/// Asserts that nothing is mounted below a folder, and that no device remains. Any container that is being started holds
-/// a copy of all mounts for a moment.
+/// Asserts that nothing is mounted below a folder, and that no device remains. Any container that is being started
+/// holds a copy of all mounts for a moment.
 async fn left_alone(root: &Path) {
     assert_eq!(mounted(root), Vec::<String>::new());
     until("no loop device is left", async || devices(root).is_empty()).await;

@@ -132,7 +132,8 @@ async fn bad_headers_are_json_rpc_errors() {
             .await;
     let ping = r#"{"jsonrpc":"2.0","id":7,"method":"tools/list"}"#;
     let modern = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"sandbox.list_runners",
-        "_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+        "_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities":{}}}}"#;
     let rows: [HeaderRow; 15] = [
         ("session twice", ping, &[("mcp-session-id", "a"), ("mcp-session-id", "a")], 400),
         ("version twice", ping, &[("mcp-protocol-version", "2025-06-18"), ("mcp-protocol-version", "2025-06-18")], 400),

@@ -24,8 +24,8 @@ fn claiming_crun() -> Renaming {
     Renaming::new(&[(ASKS_FOR_CRUN, ASKS_FOR_CRUN)], &[HAS_CRUN])
 }
 
-/// The runtime of each sandbox of a server whose engine offers a faster one, after one run. Two standbys are wanted from
-/// the start, and the trial is slow.
+/// The runtime of each sandbox of a server whose engine offers a faster one, after one run. Two standbys are wanted
+/// from the start, and the trial is slow.
 async fn started_by(behaviour: Option<Offered>) -> Vec<Option<String>> {
     let engine = saying(INSIDE);
     engine.add_runner("bash");

@@ -153,7 +153,8 @@ impl PrivateEngine {
     }
 
     fn spawn_dockerd(&self, live_restore: bool) -> Child {
-        // A separate network namespace: an engine configured without a bridge removes the bridge of the machine's engine.
+        // A separate network namespace: an engine configured without a bridge removes the bridge of the machine's
+        // engine.
         let mut dockerd = as_root("unshare");
         dockerd.args(["--net", "--", "dockerd"]);
         for (option, value) in [
