@@ -1,8 +1,8 @@
 //! What one program costs here, and what it costs by the ways a user would take instead.
 //!
-//! `cargo bench` prints medians in milliseconds and ratios to `docker run`, programs per second, a burst, and what standbys
-//! cost in memory. All cases of a program are interleaved in one run, so that whatever else the machine does hits all of
-//! them alike. The runner images must be there (`./build.sh`).
+//! `cargo bench` prints medians in milliseconds and ratios to `docker run`, programs per second, a burst, and the
+//! memory of standbys. All cases of a program are interleaved in one run, so that other load affects all alike. The
+//! runner images must be there (`./build.sh`).
 //!
 //! | variable | default | |
 //! | --- | ---: | --- |

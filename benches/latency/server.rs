@@ -77,8 +77,8 @@ impl Server {
         self.catalog.find(&program.language.parse().expect("a language")).expect("a runner image: run ./build.sh")
     }
 
-    /// Waits, untimed, until the standbys of a quiet minute are there and nothing has moved for a while: a sandbox that is
-    /// being started or destroyed for the run before would be measured with the next.
+    /// Waits, untimed, until the standbys of a quiet minute are there and nothing has moved for a while: a sandbox that
+    /// is being started or destroyed for the run before would be measured with the next.
     pub async fn settle(&self, program: &Program, wanted: usize) {
         let image = self.runner(program).image;
         let mut ticks = interval(Duration::from_millis(10));

@@ -18,7 +18,7 @@ const BURST: usize = 20;
 /// How often server and engine take turns.
 const TURNS: u32 = 3;
 
-/// How long a turn lasts where nobody says otherwise, in seconds.
+/// How long a turn lasts by default, in seconds.
 pub const SECONDS: u64 = 10;
 
 /// The table's first lines.

@@ -1,5 +1,5 @@
 //! The one child: how it is started, before the program is known (warm) or with it (cold), and the three pipes and
-//! the control socket that lead to it. Who lives and who has ended is `process_tree`'s.
+//! the control socket that lead to it. `process_tree` tracks which processes live and which have ended.
 
 use std::{
     ffi::OsString,
@@ -26,15 +26,15 @@ use crate::{
 /// Names the control socket to a warm child.
 const CONTROL_VARIABLE: &str = "SANDBOX_CONTROL_FD";
 
-/// Tells a warm child to load nothing: another one does.
+/// Set for a warm child that must load nothing because another child loads the libraries.
 const SPARE_VARIABLE: &str = "SANDBOX_SPARE";
 
-/// What a warm child says of itself.
+/// A message of a warm child on its control socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum WarmMessage {
     /// `u`: it can take a program.
     Up,
-    /// `w`: it has loaded all that it wanted to load.
+    /// `w`: it has loaded its libraries.
     Warm,
     /// `k` and four bytes, big endian: this process shares its memory and does nothing.
     Keeper(Pid),
@@ -43,13 +43,12 @@ pub enum Word {
 /// A started child.
 #[derive(Debug)]
 pub struct Child {
-    /// Its process.
     pub pid: Pid,
-    /// Where it reads; none once its input is over.
+    /// `None` once its input has ended.
     pub stdin: Option<OwnedFd>,
-    /// What it writes; none once it has closed it.
+    /// `None` once the child has closed it.
     pub stdout: Option<OwnedFd>,
-    /// What it complains of; none once it has closed it.
+    /// `None` once the child has closed it.
     pub stderr: Option<OwnedFd>,
     /// The socket of a warm child that has not become the program yet.
     pub control: Option<Control>,
@@ -60,7 +59,7 @@ pub struct Child {
 pub struct Control {
     socket: UnixStream,
     handover: Inbox,
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl Child {
@@ -79,11 +78,11 @@ impl Child {
             starting.env(SPARE_VARIABLE, "1");
         }
         let mut child = Self::spawn(&mut starting)?;
-        child.control = Some(Control { socket: ours, handover: Inbox::default(), heard: Vec::new() });
+        child.control = Some(Control { socket: ours, handover: Inbox::default(), received: Vec::new() });
         Ok(child)
     }
 
-    /// Starts `command` for a program that lies in its file.
+    /// Starts `command` for a program that is already in its file.
     pub fn cold(command: &[OsString], config: &Config, has_input: bool) -> io::Result<Self> {
         let mut starting = starting(command);
         starting.args(&config.args).envs(&config.env);
@@ -103,12 +102,12 @@ impl Child {
             control: None,
         };
         for fd in [&child.stdin, &child.stdout, &child.stderr].into_iter().flatten() {
-            flow::never_block(fd)?;
+            flow::set_nonblocking(fd)?;
         }
         Ok(child)
     }
 
-    /// Tells a warm child to become the program. `false` when it cannot be told: then it is of no use.
+    /// Hands the request over to a warm child, which becomes the program. `false` when it cannot be reached.
     pub fn hand_over(&mut self, config: &Config, has_input: bool) -> bool {
         let Some(control) = &mut self.control else { return false };
         control.handover.push(&handover(config, has_input));
@@ -116,48 +115,51 @@ impl Child {
         self.pass_on()
     }
 
-    /// Goes on telling it. `false` when it is not listening any more.
+    /// Continues the handover. `false` when the child has closed its socket.
     pub fn pass_on(&mut self) -> bool {
         let Some(control) = &mut self.control else { return true };
-        while control.handover.waits() {
+        while control.handover.has_pending() {
             match control.handover.write(&control.socket) {
                 Progress::Moved(_) => {}
                 Progress::Later => return true,
                 Progress::Closed => return false,
             }
         }
-        // It still may say that it is up. Reading goes on, so that saying so does not kill it.
+        // The child may still report that it is up. The socket stays open for reading, so that the write does not kill
+        // it.
         !control.handover.is_over() || control.socket.shutdown(Shutdown::Write).is_ok()
     }
 
-    /// The control socket, and whether something waits to be sent by it.
+    /// The control socket, and whether bytes wait to be sent on it.
     pub fn control(&self) -> Option<(BorrowedFd<'_>, bool)> {
-        self.control.as_ref().map(|control| (control.socket.as_fd(), control.handover.waits()))
+        self.control.as_ref().map(|control| (control.socket.as_fd(), control.handover.has_pending()))
     }
 
-    /// What a warm child said of itself since the last time, and whether it still listens.
-    pub fn words(&mut self) -> (Vec<Word>, bool) {
+    /// The messages received since the last call, and whether the child's end is still open.
+    pub fn messages(&mut self) -> (Vec<WarmMessage>, bool) {
         let Some(control) = &mut self.control else { return (Vec::new(), false) };
         let mut bytes = [0; 16];
         let progress = flow::read(&control.socket, &mut bytes);
         let Progress::Moved(count) = progress else { return (Vec::new(), progress == Progress::Later) };
-        control.heard.extend_from_slice(&bytes[..count]);
-        (words(&mut control.heard), true)
+        control.received.extend_from_slice(&bytes[..count]);
+        (take_messages(&mut control.received), true)
     }
 }
 
-/// Takes the whole words out of what was heard. What is none is passed over.
-fn words(heard: &mut Vec<u8>) -> Vec<Word> {
+/// Removes the complete messages from `received`. Unknown bytes are skipped.
+fn take_messages(received: &mut Vec<u8>) -> Vec<WarmMessage> {
     let mut words = Vec::new();
     loop {
-        let (length, word) = match heard.as_slice() {
-            [b'u', ..] => (1, Some(Word::Up)),
-            [b'w', ..] => (1, Some(Word::Warm)),
-            [b'k', a, b, c, d, ..] => (5, Pid::from_raw(i32::from_be_bytes([*a, *b, *c, *d]).max(0)).map(Word::Keeper)),
+        let (length, word) = match received.as_slice() {
+            [b'u', ..] => (1, Some(WarmMessage::Up)),
+            [b'w', ..] => (1, Some(WarmMessage::Warm)),
+            [b'k', a, b, c, d, ..] => {
+                (5, Pid::from_raw(i32::from_be_bytes([*a, *b, *c, *d]).max(0)).map(WarmMessage::Keeper))
+            }
             [] | [b'k', ..] => return words,
             _ => (1, None),
         };
-        heard.drain(..length);
+        received.drain(..length);
         words.extend(word);
     }
 }
@@ -166,7 +168,7 @@ fn starting(command: &[OsString]) -> Command {
     let mut starting = Command::new(&command[0]);
     starting.args(&command[1..]);
     if let Ok(folder) = std::env::current_dir() {
-        // As a shell would have left it.
+        // The disposition that a shell leaves.
         starting.env("PWD", folder);
     }
     if !process_tree::is_alone() {
@@ -198,17 +200,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_heard_in_pieces_and_what_is_none_is_passed_over() {
-        let keeper = Pid::from_raw(0x0102).map(Word::Keeper);
-        let mut heard = b"u?k\0\0\x01".to_vec();
-        assert_eq!(words(&mut heard), [Word::Up]);
-        heard.extend_from_slice(b"\x02wk\xff\xff\xff\xff");
-        assert_eq!(words(&mut heard), [keeper.expect("positive"), Word::Warm]);
-        assert!(heard.is_empty());
+    fn messages_are_parsed_across_reads_and_unknown_bytes_are_skipped() {
+        let keeper = Pid::from_raw(0x0102).map(WarmMessage::Keeper);
+        let mut received = b"u?k\0\0\x01".to_vec();
+        assert_eq!(take_messages(&mut received), [WarmMessage::Up]);
+        received.extend_from_slice(b"\x02wk\xff\xff\xff\xff");
+        assert_eq!(take_messages(&mut received), [keeper.expect("positive"), WarmMessage::Warm]);
+        assert!(received.is_empty());
     }
 
     #[test]
-    fn a_handover_says_input_arguments_and_variables() {
+    fn handover_carries_input_flag_arguments_and_environment() {
         let config = Config {
             args: vec!["a b".to_owned(), String::new()],
             env: [("K".to_owned(), "v=w".to_owned())].into(),

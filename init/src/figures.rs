@@ -1,5 +1,5 @@
-//! What the run took, from the container's own control group: read before the program and after it. A file that is
-//! not there is a figure that is not known; nothing here fails.
+//! Resource use of the run, from the container's own control group, read before and after the program. A counter whose
+//! file is missing is unknown; nothing here fails.
 
 use std::{fs, fs::File, os::unix::fs::FileExt, path::PathBuf};
 
@@ -113,7 +113,7 @@ impl Counter {
     }
 }
 
-/// Where this process stands in each hierarchy, as the kernel tells it.
+/// Where this process stands in each hierarchy, as the kernel reports it.
 struct Groups(String);
 
 impl Groups {
@@ -149,13 +149,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_found_by_its_whole_key() {
+    fn entry_is_found_by_its_whole_key() {
         let text = "low 0\noom 2\noom_kill 3\noom_group_kill 4\n";
         assert_eq!((entry(text, "oom_kill"), entry(text, "oom"), entry(text, "max")), (Some(3), Some(2), None));
     }
 
     #[test]
-    fn a_group_is_looked_for_at_its_path_and_then_at_the_root() {
+    fn control_group_is_looked_up_at_its_path_and_then_at_the_root() {
         let groups = Groups("12:cpu,cpuacct:/docker/ab\n0::/x\n".to_owned());
         assert_eq!(groups.folders("cpuacct")[0], PathBuf::from("/sys/fs/cgroup/cpuacct/docker/ab"));
         assert_eq!(groups.folders("")[0], PathBuf::from("/sys/fs/cgroup/x"));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_differences_and_unknown_ones_are_left_out() {
+    fn figures_are_differences_and_omit_unknown_counters() {
         let before = Counters { cpu_micros: Some(1_000), oom_kills: Some(1), ..Counters::default() };
         let after = Counters { cpu_micros: Some(3_500), oom_kills: Some(2), ..Counters::default() };
         let json = serde_json::to_string(&after.since(&before)).expect("plain data");

@@ -1,5 +1,5 @@
-//! Bytes on their way, in bounded buffers: out to the server, and in to the program. Everything here works on
-//! descriptors that do not block, and says so rather than wait.
+//! Bounded buffers: output to the server, and input to the program. All descriptors are non-blocking; an operation that
+//! would block returns [`Progress::Later`].
 
 use std::{collections::VecDeque, os::fd::AsFd};
 
@@ -8,18 +8,18 @@ use rustix::{
     io::Errno,
 };
 
-use crate::frame::{self, Tell};
+use crate::frame::{self, OutputFrame};
 
 /// How much one read takes, and so the longest frame of output.
 pub const READ_BYTES: usize = 64 << 10;
 
-/// What waits for the server. Above this the program's pipes are not read, and so the program waits as well.
+/// High-water mark of the output to the server. Above it the program's pipes are not read, so the program blocks.
 const OUTBOX_HIGH_BYTES: usize = 256 << 10;
 
-/// What waits for the program. Above this no more frames are read, unless there is no program yet.
+/// High-water mark of the input to the program. Above it no frames are read, unless the program has not started.
 const INBOX_HIGH_BYTES: usize = 256 << 10;
 
-/// What became of an attempt to read or write.
+/// The result of a read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// This many bytes moved.
@@ -42,7 +42,7 @@ impl Progress {
 }
 
 /// Makes reads and writes on `fd` return at once.
-pub fn never_block(fd: impl AsFd) -> Result<(), Errno> {
+pub fn set_nonblocking(fd: impl AsFd) -> Result<(), Errno> {
     let flags = fcntl_getfl(&fd)?;
     fcntl_setfl(&fd, flags | OFlags::NONBLOCK)
 }
@@ -61,8 +61,8 @@ pub struct Outbox {
 
 impl Outbox {
     /// Adds a frame.
-    pub fn push(&mut self, tell: Tell, payload: &[u8]) {
-        frame::encode(&mut self.bytes, tell, payload);
+    pub fn push(&mut self, kind: OutputFrame, payload: &[u8]) {
+        frame::encode(&mut self.bytes, kind, payload);
     }
 
     /// Whether everything is sent.
@@ -70,7 +70,7 @@ impl Outbox {
         self.sent == self.bytes.len()
     }
 
-    /// Whether the program's output is to wait.
+    /// Whether reading the program's output must pause.
     pub fn is_full(&self) -> bool {
         self.bytes.len() - self.sent >= OUTBOX_HIGH_BYTES
     }
@@ -112,17 +112,17 @@ impl Inbox {
         self.ended = true;
     }
 
-    /// Whether the program may be told that its input is over.
+    /// Whether all input has been written and no more will come.
     pub fn is_over(&self) -> bool {
         self.ended && self.bytes.is_empty()
     }
 
-    /// Whether something waits.
-    pub fn waits(&self) -> bool {
+    /// Whether input waits to be written.
+    pub fn has_pending(&self) -> bool {
         !self.bytes.is_empty()
     }
 
-    /// Whether the server is to wait.
+    /// Whether reading frames must pause.
     pub fn is_full(&self) -> bool {
         self.bytes.len() >= INBOX_HIGH_BYTES
     }
@@ -136,7 +136,7 @@ impl Inbox {
         progress
     }
 
-    /// Nobody will read any of it.
+    /// Drops pending input: the program has closed its end.
     pub fn discard(&mut self) {
         self.bytes.clear();
     }

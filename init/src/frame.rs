@@ -1,4 +1,4 @@
-//! The frames of runner protocol 1: their bytes, and nothing of what they mean.
+//! The frames of runner protocol 1: their encoding. Must not know their meaning.
 //!
 //! A frame is a type (one byte), a length (four bytes, big endian) and as many bytes of payload. What comes in is not
 //! trusted: a type that does not exist or a length above the limit is refused as soon as its byte is here.
@@ -11,9 +11,9 @@ pub const PAYLOAD_MAX_BYTES: usize = 1 << 20;
 /// Type and length.
 pub const HEADER_BYTES: usize = 5;
 
-/// What a frame that goes to the sandbox is about.
+/// The type of a frame to the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum InputFrame {
     /// Arguments, environment and deadline of the program.
     Config,
     /// A piece of the program.
@@ -28,8 +28,8 @@ pub enum Ask {
     Signal,
 }
 
-impl Ask {
-    fn parse(byte: u8) -> Result<Self, Broken> {
+impl InputFrame {
+    fn parse(byte: u8) -> Result<Self, FrameError> {
         Ok(match byte {
             0x01 => Self::Config,
             0x02 => Self::Program,
@@ -37,15 +37,15 @@ impl Ask {
             0x04 => Self::Stdin,
             0x05 => Self::StdinEnd,
             0x06 => Self::Signal,
-            other => return Err(Broken::Type(other)),
+            other => return Err(FrameError::Type(other)),
         })
     }
 }
 
-/// What a frame that comes from the sandbox is about.
+/// The type of a frame from the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Tell {
+pub enum OutputFrame {
     /// A program can be taken.
     Ready = 0x81,
     /// The program wrote to its standard output.
@@ -58,16 +58,16 @@ pub enum Tell {
     Error = 0x85,
 }
 
-/// Bytes that are no frame.
+/// Bytes that are not a valid frame.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum FrameError {
     /// No frame has this type.
     Type(u8),
     /// The payload would be longer than any may be.
     Length(u32),
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Type(byte) => write!(f, "no frame has the type 0x{byte:02x}"),
@@ -77,15 +77,15 @@ impl fmt::Display for Broken {
 }
 
 /// Appends the frame to `out`. A payload has at most [`PAYLOAD_MAX_BYTES`]; those of this program are far shorter.
-pub fn encode(out: &mut Vec<u8>, tell: Tell, payload: &[u8]) {
+pub fn encode(out: &mut Vec<u8>, kind: OutputFrame, payload: &[u8]) {
     debug_assert!(payload.len() <= PAYLOAD_MAX_BYTES);
     let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-    out.push(tell as u8);
+    out.push(kind as u8);
     out.extend_from_slice(&length.to_be_bytes());
     out.extend_from_slice(payload);
 }
 
-/// Makes frames of bytes, however they were cut on their way.
+/// Parses frames from bytes that arrive in any chunks.
 #[derive(Debug, Default)]
 pub struct Decoder {
     bytes: Vec<u8>,
@@ -93,7 +93,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Bytes that came in.
+    /// Adds received bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.taken > 0 {
             self.bytes.drain(..self.taken);
@@ -102,16 +102,16 @@ impl Decoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next frame, if all of it is here.
-    pub fn next(&mut self) -> Result<Option<(Ask, Vec<u8>)>, Broken> {
+    /// The next frame, if it is complete.
+    pub fn next(&mut self) -> Result<Option<(InputFrame, Vec<u8>)>, FrameError> {
         let rest = &self.bytes[self.taken..];
         let Some(&kind) = rest.first() else { return Ok(None) };
-        let kind = Ask::parse(kind)?;
+        let kind = InputFrame::parse(kind)?;
         let Some(length) = rest.get(1..HEADER_BYTES) else { return Ok(None) };
         let length = u32::from_be_bytes([length[0], length[1], length[2], length[3]]);
         let whole = HEADER_BYTES + length as usize;
         if length as usize > PAYLOAD_MAX_BYTES {
-            return Err(Broken::Length(length));
+            return Err(FrameError::Length(length));
         }
         let Some(payload) = rest.get(HEADER_BYTES..whole) else { return Ok(None) };
         let frame = (kind, payload.to_vec());
@@ -132,14 +132,15 @@ mod tests {
         bytes
     }
 
-    fn all(decoder: &mut Decoder) -> Vec<(Ask, usize)> {
-        std::iter::from_fn(|| decoder.next().expect("whole")).map(|(ask, payload)| (ask, payload.len())).collect()
+    fn all(decoder: &mut Decoder) -> Vec<(InputFrame, usize)> {
+        std::iter::from_fn(|| decoder.next().expect("whole")).map(|(kind, payload)| (kind, payload.len())).collect()
     }
 
     #[test]
-    fn frames_may_be_cut_at_every_byte() {
+    fn decoder_accepts_frames_split_at_any_byte() {
         let bytes = stream();
-        let want = vec![(Ask::Config, 2), (Ask::Program, 256), (Ask::StdinEnd, 0), (Ask::Go, 0)];
+        let want =
+            vec![(InputFrame::Config, 2), (InputFrame::Program, 256), (InputFrame::StdinEnd, 0), (InputFrame::Go, 0)];
         for cut in 0..=bytes.len() {
             let mut decoder = Decoder::default();
             decoder.feed(&bytes[..cut]);
@@ -151,19 +152,19 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_type_is_refused_at_its_first_byte() {
+    fn decoder_refuses_an_unknown_type_at_its_first_byte() {
         for byte in (0..=255).filter(|byte| !(1..=6).contains(byte)) {
             let mut decoder = Decoder::default();
             decoder.feed(&[byte]);
-            assert_eq!(decoder.next(), Err(Broken::Type(byte)));
+            assert_eq!(decoder.next(), Err(FrameError::Type(byte)));
         }
     }
 
     #[test]
-    fn a_huge_length_is_refused_before_its_payload() {
+    fn decoder_refuses_an_excessive_length_before_the_payload() {
         let mut decoder = Decoder::default();
         decoder.feed(&[0x04, 0xff, 0xff, 0xff, 0xff]);
-        assert_eq!(decoder.next(), Err(Broken::Length(u32::MAX)));
+        assert_eq!(decoder.next(), Err(FrameError::Length(u32::MAX)));
         let mut decoder = Decoder::default();
         decoder.feed(&[0x04, 0, 0x10, 0, 0]);
         assert_eq!(decoder.next(), Ok(None));

@@ -20,18 +20,18 @@ use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use signals::ChildEnds;
-use supervise::{Sandbox, Setting, Verdict};
+use supervise::{Options, Sandbox, Verdict};
 
 const USAGE: &str = "usage: sandbox-init --program FILE [--warm [--spare]] -- COMMAND [ARGUMENT...]";
 
-/// The status for a request that was refused, and for what keeps this process from doing its work.
+/// The exit status for a refused request and for an internal error.
 const REFUSED: u8 = 125;
 
-/// How long what is left may take to be gone. In a container the kernel sees to it in any case.
+/// How long remaining processes may take to end. In a container the kernel ends them in any case.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    match setting(std::env::args_os().skip(1)).ok_or_else(|| USAGE.to_owned()).and_then(live) {
+    match options(std::env::args_os().skip(1)).ok_or_else(|| USAGE.to_owned()).and_then(live) {
         Ok(Verdict::Done) => ExitCode::SUCCESS,
         Ok(Verdict::Failed) => ExitCode::from(REFUSED),
         Err(message) => {
@@ -41,18 +41,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn live(setting: Setting) -> Result<Verdict, String> {
+fn live(options: Options) -> Result<Verdict, String> {
     let run = || {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-        Sandbox::new(setting, ChildEnds::watch()?)?.run()
+        Sandbox::new(options, ChildEnds::watch()?)?.run()
     };
     let verdict = run();
-    // A warm child that nobody needed goes with this process, in a container and out of it.
+    // An unused warm child ends with this process, in a container and outside one.
     process_tree::end(LEAVE_LIMIT);
     verdict.map_err(|error: std::io::Error| error.to_string())
 }
 
-fn setting(mut words: impl Iterator<Item = OsString>) -> Option<Setting> {
+fn options(mut words: impl Iterator<Item = OsString>) -> Option<Options> {
     let (mut program, mut warm, mut spare) = (None, false, false);
     loop {
         let word = words.next()?;
@@ -66,19 +66,19 @@ fn setting(mut words: impl Iterator<Item = OsString>) -> Option<Setting> {
     }
     let command: Vec<_> = words.collect();
     let is_whole = !command.is_empty() && (warm || !spare);
-    program.filter(|_| is_whole).map(|program| Setting { program, warm, spare, command })
+    program.filter(|_| is_whole).map(|program| Options { program, warm, spare, command })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Option<Setting> {
-        setting(line.split_whitespace().map(OsString::from))
+    fn parse(line: &str) -> Option<Options> {
+        options(line.split_whitespace().map(OsString::from))
     }
 
     #[test]
-    fn the_command_line_is_read_strictly() {
+    fn command_line_is_parsed_strictly() {
         let full = parse("--program /tmp/main.py --warm --spare -- python3 -P /tmp/main.py").expect("full");
         assert!(full.warm && full.spare && full.command.len() == 3 && full.program.ends_with("main.py"));
         for wrong in [

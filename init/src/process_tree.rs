@@ -14,25 +14,25 @@ use serde::Serialize;
 /// How a process ended; part of the frame EXIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Ending {
+pub enum ExitStatus {
     /// It exited with this status.
     Status(i32),
     /// This signal ended it.
     Signal(i32),
 }
 
-/// What became of the processes that ended.
+/// The processes that have ended and been collected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Harvest {
-    ended: Vec<(Pid, Ending)>,
+pub struct CollectedChildren {
+    ended: Vec<(Pid, ExitStatus)>,
     /// Whether no child is left.
     pub is_last: bool,
 }
 
-impl Harvest {
+impl CollectedChildren {
     /// How this one ended, if it did.
-    pub fn of(&self, pid: Option<Pid>) -> Option<Ending> {
-        self.ended.iter().find(|(ended, _)| Some(*ended) == pid).map(|(_, ending)| *ending)
+    pub fn of(&self, pid: Option<Pid>) -> Option<ExitStatus> {
+        self.ended.iter().find(|(ended, _)| Some(*ended) == pid).map(|(_, exit_status)| *exit_status)
     }
 }
 
@@ -41,7 +41,7 @@ pub fn is_alone() -> bool {
     getpid().is_init()
 }
 
-/// Orphans come to this process. Process 1 has them anyway.
+/// Makes orphans children of this process. Process 1 is their parent in any case.
 pub fn adopt_orphans() {
     if !is_alone() {
         // Refused only by kernels from before containers; then orphans are process 1's to collect.
@@ -50,29 +50,29 @@ pub fn adopt_orphans() {
 }
 
 /// Collects every process that has ended.
-pub fn collect() -> Harvest {
-    let mut harvest = Harvest::default();
+pub fn collect() -> CollectedChildren {
+    let mut collected = CollectedChildren::default();
     loop {
         match wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) => {
-                let ending = match status.terminating_signal() {
-                    Some(signal) => Some(Ending::Signal(signal)),
-                    None => status.exit_status().map(Ending::Status),
+                let exit_status = match status.terminating_signal() {
+                    Some(signal) => Some(ExitStatus::Signal(signal)),
+                    None => status.exit_status().map(ExitStatus::Status),
                 };
-                harvest.ended.extend(ending.map(|ending| (pid, ending)));
+                collected.ended.extend(exit_status.map(|exit_status| (pid, exit_status)));
             }
-            Ok(None) => return harvest,
-            Err(_) => return Harvest { is_last: true, ..harvest },
+            Ok(None) => return collected,
+            Err(_) => return CollectedChildren { is_last: true, ..collected },
         }
     }
 }
 
-/// Kills all of them. Not all are gone when this returns, and outside a container new ones may have come: it is asked
-/// again until there is nothing to collect. Nobody learns of a child's death who is not dying as well, so nobody ends
+/// Kills all of them. Not all are gone when this returns, and outside a container new ones may have come: the
+/// caller repeats it until no child is left. All processes are killed together, so none sees another's death and exits
 /// by itself because of it.
 pub fn kill_all() {
     if is_alone() {
-        // To "the group 1" is how kill(-1) is spelt: every process but this one, at one stroke.
+        // Group 1 stands for kill(-1): every process except this one, atomically.
         let _ = kill_process_group(Pid::INIT, Signal::KILL);
         return;
     }
@@ -81,7 +81,7 @@ pub fn kill_all() {
     }
 }
 
-/// Kills all of them and waits until they are gone, but not for ever: one may be held up in the kernel.
+/// Kills all of them and waits until they are gone, up to `limit`: a process may be blocked in the kernel.
 pub fn end(limit: Duration) {
     let began = Instant::now();
     loop {
@@ -101,7 +101,8 @@ pub fn kill(pid: Pid) {
 /// Whether this one is the only process that is left.
 pub fn is_only(pid: Pid) -> bool {
     if is_alone() {
-        // Whatever else is in this namespace is the sandbox's, and a look at its name takes no lock of its.
+        // Every other process in this namespace is the sandbox's, and reading a name in /proc takes no lock of that
+        // process.
         let raw = pid.as_raw_nonzero().get();
         return processes().is_ok_and(|mut all| all.all(|one| one == 1 || one == raw));
     }
@@ -125,7 +126,8 @@ fn parent(stat: &str) -> Option<i32> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Every process below `root`, parents before their children. The picture was not taken at one stroke, so it may hold a circle.
+/// Every process below `root`, parents before their children. `parents` is not an atomic snapshot, so it may
+/// contain a cycle.
 fn descendants(root: Pid, parents: &HashMap<i32, i32>) -> Vec<Pid> {
     let mut found = vec![root.as_raw_nonzero().get()];
     let mut at = 0;
@@ -142,13 +144,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_full_of_brackets_does_not_hide_the_parent() {
+    fn parent_is_parsed_when_the_process_name_contains_brackets() {
         assert_eq!(parent("12 (a) b (c)) S 7 12 12 0 -1"), Some(7));
         assert_eq!(parent("nonsense"), None);
     }
 
     #[test]
-    fn descendants_are_found_at_every_depth_and_nobody_else() {
+    fn descendants_are_found_at_every_depth_and_no_other_process() {
         let parents = HashMap::from([(10, 1), (11, 10), (12, 11), (13, 12), (20, 1), (1, 0), (30, 31), (31, 30)]);
         let found: Vec<_> = descendants(Pid::from_raw(10).expect("positive"), &parents)
             .iter()

@@ -1,12 +1,12 @@
-//! What is asked of the sandbox, frame by frame: one configuration, the pieces of one program, one start; then input
-//! and signals. Knows which frame may follow which, and nothing of how any of it is done.
+//! The sequence of a request's frames: one configuration, the pieces of one program, one start; then input and
+//! signals. Knows which frame may follow which; must not know how an action is executed.
 
 use std::{collections::BTreeMap, fmt};
 
 use rustix::process::Signal;
 use serde::Deserialize;
 
-use crate::frame::Ask;
+use crate::frame::InputFrame;
 
 /// All pieces of a program together.
 pub const PROGRAM_MAX_BYTES: usize = 64 << 20;
@@ -22,28 +22,28 @@ pub struct Config {
     pub args: Vec<String>,
     /// Added to the environment of the image.
     pub env: BTreeMap<String, String>,
-    /// How long the program may take; 0 for ever.
+    /// The program's time limit; 0 for none.
     pub wall_ms: u64,
     /// How much longer this process waits before it ends the program itself: the server goes first.
     pub grace_ms: u64,
 }
 
 impl Config {
-    fn parse(payload: &[u8]) -> Result<Self, Fault> {
-        let config: Self = serde_json::from_slice(payload).map_err(|error| Fault::Config(error.to_string()))?;
+    fn parse(payload: &[u8]) -> Result<Self, RequestError> {
+        let config: Self = serde_json::from_slice(payload).map_err(|error| RequestError::Config(error.to_string()))?;
         if config.args.iter().chain(config.env.values()).any(|text| text.contains('\0')) {
-            return Err(Fault::Config("an argument or a variable contains a NUL".to_owned()));
+            return Err(RequestError::Config("an argument or a variable contains a NUL".to_owned()));
         }
         if config.env.keys().any(|name| name.is_empty() || name.contains(['=', '\0'])) {
-            return Err(Fault::Config("a variable has no name, or one with = or NUL in it".to_owned()));
+            return Err(RequestError::Config("a variable has no name, or one with = or NUL in it".to_owned()));
         }
         Ok(config)
     }
 }
 
-/// What is to be done now.
+/// What the sandbox does with a frame.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Action {
     /// Append this to the program's file.
     Append(Vec<u8>),
     /// Start the program.
@@ -54,41 +54,41 @@ pub enum Order {
     EndInput,
     /// Send the program a signal.
     Signal(Signal),
-    /// Nothing yet.
+    /// The frame needs no action.
     Nothing,
 }
 
 /// A request that cannot be carried out.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// A frame that may not come here.
-    Order(Ask),
-    /// A configuration that is none.
+pub enum RequestError {
+    /// A frame that is not allowed at this point.
+    Sequence(InputFrame),
+    /// A configuration that cannot be parsed.
     Config(String),
     /// The program is too long.
     ProgramLength,
     /// Too much input before the start.
     EarlyInput,
     /// A frame whose payload has a length of its own does not have it.
-    Payload(Ask),
+    Payload(InputFrame),
     /// No such signal can be sent.
     Signal(u8),
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Order(ask) => write!(f, "the frame {ask:?} may not come here"),
+            Self::Sequence(kind) => write!(f, "the frame {kind:?} may not come here"),
             Self::Config(why) => write!(f, "the configuration cannot be read: {why}"),
             Self::ProgramLength => write!(f, "the program is longer than {PROGRAM_MAX_BYTES} bytes"),
             Self::EarlyInput => write!(f, "more than {EARLY_STDIN_MAX_BYTES} bytes of input came before the start"),
-            Self::Payload(ask) => write!(f, "the payload of the frame {ask:?} has a wrong length"),
+            Self::Payload(kind) => write!(f, "the payload of the frame {kind:?} has a wrong length"),
             Self::Signal(number) => write!(f, "there is no signal {number}"),
         }
     }
 }
 
-/// How far the request has come.
+/// The state of the request.
 #[derive(Debug, Default)]
 pub struct Request {
     config: Option<Config>,
@@ -99,73 +99,73 @@ pub struct Request {
 }
 
 impl Request {
-    /// Whether the program was asked to start.
+    /// Whether the start frame has arrived.
     pub fn started(&self) -> bool {
         self.started
     }
 
     /// Takes the next frame.
-    pub fn take(&mut self, ask: Ask, payload: Vec<u8>) -> Result<Order, Fault> {
-        self.check_order(ask)?;
-        match ask {
-            Ask::Config => {
+    pub fn take(&mut self, kind: InputFrame, payload: Vec<u8>) -> Result<Action, RequestError> {
+        self.check_sequence(kind)?;
+        match kind {
+            InputFrame::Config => {
                 self.config = Some(Config::parse(&payload)?);
-                Ok(Order::Nothing)
+                Ok(Action::Nothing)
             }
-            Ask::Program => self.program(payload),
-            Ask::Go => self.go(&payload),
-            Ask::Stdin => self.input(payload),
-            Ask::StdinEnd if payload.is_empty() => {
+            InputFrame::Program => self.program(payload),
+            InputFrame::Go => self.go(&payload),
+            InputFrame::Stdin => self.input(payload),
+            InputFrame::StdinEnd if payload.is_empty() => {
                 self.input_ended = true;
-                Ok(Order::EndInput)
+                Ok(Action::EndInput)
             }
-            Ask::Signal => match payload[..] {
-                [number] => signal(number).map(Order::Signal),
-                _ => Err(Fault::Payload(ask)),
+            InputFrame::Signal => match payload[..] {
+                [number] => signal(number).map(Action::Signal),
+                _ => Err(RequestError::Payload(kind)),
             },
-            Ask::StdinEnd => Err(Fault::Payload(ask)),
+            InputFrame::StdinEnd => Err(RequestError::Payload(kind)),
         }
     }
 
-    fn check_order(&self, ask: Ask) -> Result<(), Fault> {
-        let fits = match ask {
-            Ask::Config => self.config.is_none(),
-            Ask::Program | Ask::Go => self.config.is_some() && !self.started,
-            Ask::Stdin | Ask::StdinEnd => self.config.is_some() && !self.input_ended,
-            Ask::Signal => self.started,
+    fn check_sequence(&self, kind: InputFrame) -> Result<(), RequestError> {
+        let fits = match kind {
+            InputFrame::Config => self.config.is_none(),
+            InputFrame::Program | InputFrame::Go => self.config.is_some() && !self.started,
+            InputFrame::Stdin | InputFrame::StdinEnd => self.config.is_some() && !self.input_ended,
+            InputFrame::Signal => self.started,
         };
-        if fits { Ok(()) } else { Err(Fault::Order(ask)) }
+        if fits { Ok(()) } else { Err(RequestError::Sequence(kind)) }
     }
 
-    fn program(&mut self, payload: Vec<u8>) -> Result<Order, Fault> {
+    fn program(&mut self, payload: Vec<u8>) -> Result<Action, RequestError> {
         self.program_bytes += payload.len();
         if self.program_bytes > PROGRAM_MAX_BYTES {
-            return Err(Fault::ProgramLength);
+            return Err(RequestError::ProgramLength);
         }
-        Ok(Order::Append(payload))
+        Ok(Action::Append(payload))
     }
 
-    fn go(&mut self, payload: &[u8]) -> Result<Order, Fault> {
+    fn go(&mut self, payload: &[u8]) -> Result<Action, RequestError> {
         if !payload.is_empty() {
-            return Err(Fault::Payload(Ask::Go));
+            return Err(RequestError::Payload(InputFrame::Go));
         }
         self.started = true;
-        Ok(Order::Start(self.config.clone().unwrap_or_default()))
+        Ok(Action::Start(self.config.clone().unwrap_or_default()))
     }
 
-    fn input(&mut self, payload: Vec<u8>) -> Result<Order, Fault> {
+    fn input(&mut self, payload: Vec<u8>) -> Result<Action, RequestError> {
         if !self.started {
             self.early_bytes += payload.len();
             if self.early_bytes > EARLY_STDIN_MAX_BYTES {
-                return Err(Fault::EarlyInput);
+                return Err(RequestError::EarlyInput);
             }
         }
-        Ok(Order::Input(payload))
+        Ok(Action::Input(payload))
     }
 }
 
-fn signal(number: u8) -> Result<Signal, Fault> {
-    Signal::from_named_raw(i32::from(number)).ok_or(Fault::Signal(number))
+fn signal(number: u8) -> Result<Signal, RequestError> {
+    Signal::from_named_raw(i32::from(number)).ok_or(RequestError::Signal(number))
 }
 
 #[cfg(test)]
@@ -174,63 +174,66 @@ mod tests {
 
     fn configured() -> Request {
         let mut request = Request::default();
-        request.take(Ask::Config, b"{}".to_vec()).expect("an empty configuration");
+        request.take(InputFrame::Config, b"{}".to_vec()).expect("an empty configuration");
         request
     }
 
     #[test]
-    fn a_configuration_may_leave_everything_out_and_add_nothing() {
+    fn configuration_fields_are_optional_and_unknown_fields_are_refused() {
         assert_eq!(Config::parse(b"{}"), Ok(Config::default()));
         let full = Config::parse(br#"{"args":["a"],"env":{"K":"v"},"wallMs":5,"graceMs":2}"#).expect("full");
         assert_eq!((full.args.len(), full.env.len(), full.wall_ms, full.grace_ms), (1, 1, 5, 2));
         for wrong in
             ["", "[1", "{\"more\":1}", "{\"args\":[\"\\u0000\"]}", "{\"env\":{\"A=B\":\"\"}}", "{\"wallMs\":-1}"]
         {
-            assert!(matches!(Config::parse(wrong.as_bytes()), Err(Fault::Config(_))), "{wrong}");
+            assert!(matches!(Config::parse(wrong.as_bytes()), Err(RequestError::Config(_))), "{wrong}");
         }
     }
 
     #[test]
-    fn nothing_comes_before_the_configuration_and_it_comes_once() {
-        for ask in [Ask::Program, Ask::Go, Ask::Stdin, Ask::StdinEnd, Ask::Signal] {
-            assert_eq!(Request::default().take(ask, Vec::new()), Err(Fault::Order(ask)));
+    fn configuration_must_come_first_and_only_once() {
+        for kind in [InputFrame::Program, InputFrame::Go, InputFrame::Stdin, InputFrame::StdinEnd, InputFrame::Signal] {
+            assert_eq!(Request::default().take(kind, Vec::new()), Err(RequestError::Sequence(kind)));
         }
-        assert_eq!(configured().take(Ask::Config, b"{}".to_vec()), Err(Fault::Order(Ask::Config)));
+        assert_eq!(
+            configured().take(InputFrame::Config, b"{}".to_vec()),
+            Err(RequestError::Sequence(InputFrame::Config))
+        );
     }
 
     #[test]
-    fn after_the_start_the_program_is_complete() {
+    fn program_cannot_change_after_the_start() {
         let mut request = configured();
-        assert_eq!(request.take(Ask::Signal, vec![9]), Err(Fault::Order(Ask::Signal)));
-        assert_eq!(request.take(Ask::Go, Vec::new()), Ok(Order::Start(Config::default())));
-        assert_eq!(request.take(Ask::Go, Vec::new()), Err(Fault::Order(Ask::Go)));
-        assert_eq!(request.take(Ask::Program, Vec::new()), Err(Fault::Order(Ask::Program)));
-        assert_eq!(request.take(Ask::Signal, vec![9]), Ok(Order::Signal(Signal::KILL)));
-        assert_eq!(request.take(Ask::Signal, vec![0]), Err(Fault::Signal(0)));
-        assert_eq!(request.take(Ask::Signal, vec![9, 9]), Err(Fault::Payload(Ask::Signal)));
+        assert_eq!(request.take(InputFrame::Signal, vec![9]), Err(RequestError::Sequence(InputFrame::Signal)));
+        assert_eq!(request.take(InputFrame::Go, Vec::new()), Ok(Action::Start(Config::default())));
+        assert_eq!(request.take(InputFrame::Go, Vec::new()), Err(RequestError::Sequence(InputFrame::Go)));
+        assert_eq!(request.take(InputFrame::Program, Vec::new()), Err(RequestError::Sequence(InputFrame::Program)));
+        assert_eq!(request.take(InputFrame::Signal, vec![9]), Ok(Action::Signal(Signal::KILL)));
+        assert_eq!(request.take(InputFrame::Signal, vec![0]), Err(RequestError::Signal(0)));
+        assert_eq!(request.take(InputFrame::Signal, vec![9, 9]), Err(RequestError::Payload(InputFrame::Signal)));
     }
 
     #[test]
     fn input_ends_once_and_is_bounded_before_the_start() {
         let mut request = configured();
         assert_eq!(
-            request.take(Ask::Stdin, vec![0; EARLY_STDIN_MAX_BYTES]),
-            Ok(Order::Input(vec![0; EARLY_STDIN_MAX_BYTES]))
+            request.take(InputFrame::Stdin, vec![0; EARLY_STDIN_MAX_BYTES]),
+            Ok(Action::Input(vec![0; EARLY_STDIN_MAX_BYTES]))
         );
-        assert_eq!(request.take(Ask::Stdin, vec![0]), Err(Fault::EarlyInput));
+        assert_eq!(request.take(InputFrame::Stdin, vec![0]), Err(RequestError::EarlyInput));
         let mut request = configured();
-        request.take(Ask::Go, Vec::new()).expect("start");
-        assert_eq!(request.take(Ask::StdinEnd, Vec::new()), Ok(Order::EndInput));
-        assert_eq!(request.take(Ask::StdinEnd, Vec::new()), Err(Fault::Order(Ask::StdinEnd)));
-        assert_eq!(request.take(Ask::Stdin, vec![0]), Err(Fault::Order(Ask::Stdin)));
+        request.take(InputFrame::Go, Vec::new()).expect("start");
+        assert_eq!(request.take(InputFrame::StdinEnd, Vec::new()), Ok(Action::EndInput));
+        assert_eq!(request.take(InputFrame::StdinEnd, Vec::new()), Err(RequestError::Sequence(InputFrame::StdinEnd)));
+        assert_eq!(request.take(InputFrame::Stdin, vec![0]), Err(RequestError::Sequence(InputFrame::Stdin)));
     }
 
     #[test]
-    fn a_program_is_bounded() {
+    fn program_size_is_bounded() {
         let mut request = configured();
         for _ in 0..64 {
-            request.take(Ask::Program, vec![0; 1 << 20]).expect("within the limit");
+            request.take(InputFrame::Program, vec![0; 1 << 20]).expect("within the limit");
         }
-        assert_eq!(request.take(Ask::Program, vec![0]), Err(Fault::ProgramLength));
+        assert_eq!(request.take(InputFrame::Program, vec![0]), Err(RequestError::ProgramLength));
     }
 }

@@ -1,4 +1,4 @@
-//! What signals mean to this process. A signal that a program sends to process 1 reaches it only where process 1 has a
+//! Signal handling of this process. A signal that a program sends to process 1 reaches it only where process 1 has a
 //! handler for it: the kernel drops every signal from inside whose disposition is the default, SIGKILL and SIGSTOP
 //! included (`pid_namespaces(7)`). So no handler is left installed, and the ends of children come through a descriptor.
 
@@ -19,10 +19,10 @@ pub struct ChildEnds(SignalFd);
 impl ChildEnds {
     /// Gives every signal its default disposition and has SIGCHLD delivered through the descriptor alone.
     ///
-    /// The standard library installs handlers for SIGSEGV and SIGBUS before `main`. They run on one alternate stack that
-    /// on some processors has no room for two frames: when a program sends both signals at once, the second frame
-    /// overflows it and the kernel ends process 1 with SIGSEGV. SIGPIPE is ignored, so that a closed pipe is an error of
-    /// the write outside a container, too. Signals 32 to 64 have no handler in a process without threads.
+    /// The standard library installs handlers for SIGSEGV and SIGBUS before `main`. They run on one alternate stack
+    /// that on some processors has no room for two frames: when a program sends both signals at once, the second frame
+    /// overflows it and the kernel ends process 1 with SIGSEGV. SIGPIPE is ignored, so that a closed pipe is an error
+    /// of the write outside a container, too. Signals 32 to 64 have no handler in a process without threads.
     ///
     /// # Errors
     /// What the system refuses.

@@ -1,7 +1,8 @@
-//! The life of a sandbox, from READY to the last frame: one loop that waits for whatever comes first (a frame, a
-//! child's word or end, room in a pipe, the deadline) and never for one thing alone.
+//! The event loop of a sandbox, from READY to the last frame. It waits for all event sources at once: frames, a child's
+//! messages and exit, room in a pipe, the deadline.
 //!
-//! It starts the child, which is or becomes the program, and ends everything the child left behind before it says EXIT.
+//! It starts the child, which is or becomes the program, and ends everything the child left behind before it sends
+//! EXIT.
 
 use std::{
     fs::File,
@@ -20,37 +21,37 @@ mod state;
 mod wait;
 
 use state::{Exit, KILL_AGAIN, KILL_LIMIT, Phase, SEND_LIMIT, Source};
-pub use state::{Setting, Verdict};
+pub use state::{Options, Verdict};
 
 use crate::{
     child::Child,
     figures::{Counters, Meter},
     flow::{self, Inbox, Outbox, Progress, READ_BYTES},
-    frame::{Decoder, Tell},
-    process_tree::{self, Ending, Harvest},
-    request::{Order, Request},
+    frame::{Decoder, OutputFrame},
+    process_tree::{self, CollectedChildren, ExitStatus},
+    request::{Action, Request},
     signals::ChildEnds,
 };
 
 /// One sandbox.
 #[derive(Debug)]
 pub struct Sandbox {
-    setting: Setting,
+    options: Options,
     meter: Meter,
     child_ends: ChildEnds,
     decoder: Decoder,
     request: Request,
     frames_open: bool,
     program: Option<File>,
-    /// The program, or what shall become it.
+    /// The program, or the warm child that will become it.
     child: Option<Child>,
     /// Takes the child's place when it has loaded everything.
     successor: Option<Child>,
-    /// Holds the program's memory too, so that the program's end need not wait for it to be given back.
+    /// Shares the program's memory, so that the program's exit is reported before the kernel has freed that memory.
     keeper: Option<Pid>,
     inbox: Inbox,
     outbox: Outbox,
-    ending: Option<Ending>,
+    exit_status: Option<ExitStatus>,
     /// The counters at the program's end, where they were read before the keeper was killed.
     after: Option<Counters>,
     killed_by_deadline: bool,
@@ -60,15 +61,15 @@ pub struct Sandbox {
 
 impl Sandbox {
     /// A sandbox whose children end by `child_ends`. Starts a warm child.
-    pub fn new(setting: Setting, child_ends: ChildEnds) -> io::Result<Self> {
+    pub fn new(options: Options, child_ends: ChildEnds) -> io::Result<Self> {
         process_tree::adopt_orphans();
-        flow::never_block(stdin())?;
-        flow::never_block(stdout())?;
+        flow::set_nonblocking(stdin())?;
+        flow::set_nonblocking(stdout())?;
         let mut sandbox = Self {
             child: None,
             successor: None,
             keeper: None,
-            setting,
+            options,
             meter: Meter::open(),
             child_ends,
             decoder: Decoder::default(),
@@ -77,21 +78,21 @@ impl Sandbox {
             program: None,
             inbox: Inbox::default(),
             outbox: Outbox::default(),
-            ending: None,
+            exit_status: None,
             after: None,
             killed_by_deadline: false,
             fault: None,
             phase: Phase::Standby,
         };
-        if sandbox.setting.warm {
-            sandbox.child = Some(Child::warm(&sandbox.setting.command, sandbox.setting.spare)?);
+        if sandbox.options.warm {
+            sandbox.child = Some(Child::warm(&sandbox.options.command, sandbox.options.spare)?);
         } else {
-            sandbox.is_ready_cold();
+            sandbox.report_ready_cold();
         }
         Ok(sandbox)
     }
 
-    /// Lives until the last frame is sent.
+    /// Runs until the last frame is sent.
     pub fn run(mut self) -> io::Result<Verdict> {
         loop {
             if let Some(verdict) = self.verdict() {
@@ -100,7 +101,7 @@ impl Sandbox {
             for source in self.wait()? {
                 self.serve(source);
             }
-            self.look_at_the_clock();
+            self.check_timers();
         }
     }
 
@@ -119,11 +120,11 @@ impl Sandbox {
             Source::Frames => self.read_frames(),
             Source::Children => self.collect(),
             Source::Server => self.send(),
-            Source::Stdin => self.feed(),
-            Source::Stdout => self.read_output(Tell::Stdout),
-            Source::Stderr => self.read_output(Tell::Stderr),
-            Source::Control => self.hear(),
-            Source::Successor => self.hear_the_successor(),
+            Source::Stdin => self.write_stdin(),
+            Source::Stdout => self.read_output(OutputFrame::Stdout),
+            Source::Stderr => self.read_output(OutputFrame::Stderr),
+            Source::Control => self.read_control(),
+            Source::Successor => self.read_successor_control(),
         }
     }
 
@@ -135,61 +136,61 @@ impl Sandbox {
             Progress::Closed => {
                 self.frames_open = false;
                 self.inbox.end();
-                self.feed();
+                self.write_stdin();
                 return;
             }
         }
         loop {
             let next = match self.decoder.next() {
                 Ok(None) => return,
-                Ok(Some((ask, payload))) => self.request.take(ask, payload).map_err(|fault| fault.to_string()),
+                Ok(Some((kind, payload))) => self.request.take(kind, payload).map_err(|fault| fault.to_string()),
                 Err(broken) => Err(broken.to_string()),
             };
-            if let Err(message) = next.and_then(|order| self.obey(order).map_err(|error| error.to_string())) {
+            if let Err(message) = next.and_then(|action| self.execute(action).map_err(|error| error.to_string())) {
                 return self.refuse(message);
             }
         }
     }
 
-    fn obey(&mut self, order: Order) -> io::Result<()> {
-        match order {
-            Order::Append(bytes) => self.program_file()?.write_all(&bytes)?,
-            Order::Start(config) => self.start(&config)?,
-            Order::Input(bytes) => {
+    fn execute(&mut self, action: Action) -> io::Result<()> {
+        match action {
+            Action::Append(bytes) => self.program_file()?.write_all(&bytes)?,
+            Action::Start(config) => self.start(&config)?,
+            Action::Input(bytes) => {
                 self.inbox.push(&bytes);
-                self.feed();
+                self.write_stdin();
             }
-            Order::EndInput => {
+            Action::EndInput => {
                 self.inbox.end();
-                self.feed();
+                self.write_stdin();
             }
-            Order::Signal(signal) => {
-                if let (Some(child), None) = (&self.child, self.ending) {
-                    // It may have ended a moment ago: then the signal comes too late, as signals may.
+            Action::Signal(signal) => {
+                if let (Some(child), None) = (&self.child, self.exit_status) {
+                    // The process may have just exited; the signal then has no effect.
                     let _ = kill_process(child.pid, signal);
                 }
             }
-            Order::Nothing => {}
+            Action::Nothing => {}
         }
         Ok(())
     }
 
     fn program_file(&mut self) -> io::Result<&mut File> {
         if self.program.is_none() {
-            let path = &self.setting.program;
+            let path = &self.options.program;
             let file = File::create(path).map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
             self.program = Some(file);
         }
         self.program.as_mut().ok_or_else(|| io::Error::other("the program has no file"))
     }
 
-    /// Gives the program what it takes of its input, and then its end.
-    fn feed(&mut self) {
+    /// Writes pending input to the program until its pipe is full, and closes the pipe after the last byte.
+    fn write_stdin(&mut self) {
         if !self.request.started() {
             return;
         }
         let Some(child) = &mut self.child else { return };
-        while let (Some(stdin), true) = (&child.stdin, self.inbox.waits()) {
+        while let (Some(stdin), true) = (&child.stdin, self.inbox.has_pending()) {
             match self.inbox.write(stdin) {
                 Progress::Moved(_) => {}
                 Progress::Later => return,
@@ -203,15 +204,15 @@ impl Sandbox {
         }
     }
 
-    /// Passes on one read of one stream. `false` when there is nothing to read at the moment, or never again.
-    fn read_stream(&mut self, tell: Tell) -> bool {
+    /// Forwards one read of one stream. `false` when the stream is empty for now or closed.
+    fn read_stream(&mut self, kind: OutputFrame) -> bool {
         let Some(child) = &mut self.child else { return false };
-        let pipe = if tell == Tell::Stdout { &mut child.stdout } else { &mut child.stderr };
+        let pipe = if kind == OutputFrame::Stdout { &mut child.stdout } else { &mut child.stderr };
         let Some(fd) = pipe else { return false };
         let mut buffer = vec![0; READ_BYTES];
         match flow::read(&*fd, &mut buffer) {
             Progress::Moved(count) => {
-                self.outbox.push(tell, &buffer[..count]);
+                self.outbox.push(kind, &buffer[..count]);
                 true
             }
             Progress::Later => false,
@@ -222,8 +223,8 @@ impl Sandbox {
         }
     }
 
-    fn read_output(&mut self, tell: Tell) {
-        self.read_stream(tell);
+    fn read_output(&mut self, kind: OutputFrame) {
+        self.read_stream(kind);
         self.send();
     }
 
@@ -240,7 +241,7 @@ impl Sandbox {
             }
             Progress::Later => {}
             Progress::Closed => {
-                // Nobody will ever learn how it ends.
+                // The server is gone, so the outcome cannot be reported.
                 process_tree::kill_all();
                 self.outbox = Outbox::default();
                 self.phase = Phase::Sending { verdict: Verdict::Failed, since: Instant::now() };
@@ -250,16 +251,16 @@ impl Sandbox {
 
     fn collect(&mut self) {
         self.child_ends.clear();
-        let harvest = self.harvest();
-        match (harvest.of(self.child.as_ref().map(|child| child.pid)), &self.phase) {
+        let collected = self.collect_ended();
+        match (collected.of(self.child.as_ref().map(|child| child.pid)), &self.phase) {
             (None, _) => {}
-            // A warm child that died before it was needed: the program will be started cold.
+            // A warm child died while standing by: the program will be started cold.
             (Some(_), Phase::Standby) => {
                 self.child = None;
-                self.is_ready_cold();
+                self.report_ready_cold();
             }
-            (Some(ending), _) => {
-                self.ending = Some(ending);
+            (Some(exit_status), _) => {
+                self.exit_status = Some(exit_status);
                 if self.keeper.is_some_and(process_tree::is_only) {
                     // Giving the keeper's memory back competes with this process for the processor.
                     self.after = Some(self.meter.read());
@@ -267,24 +268,24 @@ impl Sandbox {
                 self.end_all();
             }
         }
-        if self.are_all_gone(&harvest) {
-            self.all_are_gone();
+        if self.all_processes_ended(&collected) {
+            self.mark_processes_ended();
         }
     }
 
-    /// Collects what has ended, and forgets those of them that stood by.
-    fn harvest(&mut self) -> Harvest {
-        let harvest = process_tree::collect();
-        self.keeper = self.keeper.filter(|keeper| harvest.of(Some(*keeper)).is_none());
-        self.successor = self.successor.take().filter(|successor| harvest.of(Some(successor.pid)).is_none());
-        harvest
+    /// Collects ended processes, and forgets a keeper or successor among them.
+    fn collect_ended(&mut self) -> CollectedChildren {
+        let collected = process_tree::collect();
+        self.keeper = self.keeper.filter(|keeper| collected.of(Some(*keeper)).is_none());
+        self.successor = self.successor.take().filter(|successor| collected.of(Some(successor.pid)).is_none());
+        collected
     }
 
-    /// Whether nothing of the program can act any more. A keeper that was killed acts no more, either; it is still busy
-    /// with giving the memory back, which takes longer than most programs.
-    fn are_all_gone(&self, harvest: &Harvest) -> bool {
+    /// Whether no process of the program can run any more. A killed keeper cannot, either: it remains only while the
+    /// kernel frees its memory, which takes longer than most programs.
+    fn all_processes_ended(&self, collected: &CollectedChildren) -> bool {
         matches!(self.phase, Phase::Ending { .. })
-            && (harvest.is_last || self.keeper.is_some_and(process_tree::is_only))
+            && (collected.is_last || self.keeper.is_some_and(process_tree::is_only))
     }
 
     fn end_all(&mut self) {
@@ -292,50 +293,50 @@ impl Sandbox {
         if let Phase::Running { before, .. } = &mut self.phase {
             self.phase = Phase::Ending { before: std::mem::take(before), since: Instant::now(), gone: false };
         }
-        let harvest = self.harvest();
-        self.ending = self.ending.or(harvest.of(self.child.as_ref().map(|child| child.pid)));
-        if self.are_all_gone(&harvest) {
-            self.all_are_gone();
+        let collected = self.collect_ended();
+        self.exit_status = self.exit_status.or(collected.of(self.child.as_ref().map(|child| child.pid)));
+        if self.all_processes_ended(&collected) {
+            self.mark_processes_ended();
         }
     }
 
-    fn all_are_gone(&mut self) {
+    fn mark_processes_ended(&mut self) {
         if let Phase::Ending { gone, .. } = &mut self.phase {
             *gone = true;
             self.finish();
         }
     }
 
-    /// Says how it ended, once everything is gone and the pipes are empty.
+    /// Sends EXIT or ERROR once all processes have ended and the pipes are empty.
     fn finish(&mut self) {
         let Phase::Ending { since, gone, .. } = &self.phase else { return };
         if !gone && since.elapsed() < KILL_LIMIT {
             return;
         }
-        for tell in [Tell::Stdout, Tell::Stderr] {
-            while !self.outbox.is_full() && self.read_stream(tell) {}
+        for kind in [OutputFrame::Stdout, OutputFrame::Stderr] {
+            while !self.outbox.is_full() && self.read_stream(kind) {}
         }
         if self.outbox.is_full() {
             return self.send();
         }
         let Phase::Ending { before, .. } = &self.phase else { return };
         let verdict = if let Some(message) = self.fault.take() {
-            self.outbox.push(Tell::Error, json!({ "message": message }).to_string().as_bytes());
+            self.outbox.push(OutputFrame::Error, json!({ "message": message }).to_string().as_bytes());
             Verdict::Failed
         } else {
             let exit = Exit {
-                ending: self.ending.unwrap_or(Ending::Signal(rustix::process::Signal::KILL.as_raw())),
+                status: self.exit_status.unwrap_or(ExitStatus::Signal(rustix::process::Signal::KILL.as_raw())),
                 figures: self.after.take().unwrap_or_else(|| self.meter.read()).since(before),
                 killed_by: self.killed_by_deadline.then_some("deadline"),
             };
-            self.outbox.push(Tell::Exit, serde_json::to_string(&exit).unwrap_or_default().as_bytes());
+            self.outbox.push(OutputFrame::Exit, serde_json::to_string(&exit).unwrap_or_default().as_bytes());
             Verdict::Done
         };
         self.phase = Phase::Sending { verdict, since: Instant::now() };
         self.send();
     }
 
-    /// The request is broken: the program goes, and then the reason is told.
+    /// Ends the program because the request is invalid; then sends the reason.
     fn refuse(&mut self, message: String) {
         self.frames_open = false;
         self.fault = Some(message);
@@ -345,7 +346,7 @@ impl Sandbox {
         self.end_all();
     }
 
-    fn look_at_the_clock(&mut self) {
+    fn check_timers(&mut self) {
         match &self.phase {
             Phase::Running { deadline: Some(deadline), .. } if Instant::now() >= *deadline => {
                 self.killed_by_deadline = true;
@@ -357,8 +358,8 @@ impl Sandbox {
         }
     }
 
-    /// When the clock is to be looked at again, if nothing else happens.
-    fn next_look(&self) -> Option<Duration> {
+    /// Time until the next timer, if any.
+    fn next_timer(&self) -> Option<Duration> {
         match &self.phase {
             Phase::Running { deadline, .. } => {
                 deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))

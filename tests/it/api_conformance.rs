@@ -10,7 +10,7 @@ use crate::support::{FakeServer, server::TOKEN};
 const TIME_MAX: Duration = Duration::from_mins(5);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn schemathesis() {
+async fn api_conforms_to_its_openapi_document() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let tool = root.join("target/test-tools/schemathesis/bin/schemathesis");
     assert!(tool.exists(), "{} is missing: run ./test.sh, which prepares it", tool.display());

@@ -52,7 +52,7 @@ fn numbers(events: &[Value]) -> Vec<u64> {
 }
 
 /// Whether a reader was told of all that it did not see.
-fn told_of_every_gap(events: &[Value]) -> bool {
+fn received_every_gap(events: &[Value]) -> bool {
     let numbers = numbers(events);
     let first = numbers.first() == Some(&1);
     first && numbers.windows(2).zip(&events[1..]).all(|(pair, event)| pair[0] + 1 == pair[1] || event["kind"] == "cut")
@@ -74,7 +74,7 @@ async fn read_all(mut reader: Events) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_readers_of_one_run_each_see_its_end_and_are_told_of_what_they_missed() {
+async fn every_one_of_200_readers_receives_the_end_and_its_gaps() {
     // A log of a few lines: whoever is a little slow misses something.
     let server = FakeServer::with(&[NO_HURRY, ("SANDBOX_LIMITS__OUTPUT_KEPT_BYTES", "4096")]).await;
     let code = format!("sleep 500ms\n{}print end", "print 0123456789\n".repeat(300));
@@ -84,13 +84,13 @@ async fn two_hundred_readers_of_one_run_each_see_its_end_and_are_told_of_what_th
     let all = timeout(PATIENCE, join_all(readers.into_iter().map(read_all))).await.expect("in time");
     for events in &all {
         assert_eq!(events.last().expect("events")["outcome"]["ended"], "exited");
-        assert!(told_of_every_gap(events));
+        assert!(received_every_gap(events));
     }
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_reader_and_some_that_never_read_do_not_hold_a_run_up() {
+async fn slow_and_silent_readers_do_not_delay_a_run() {
     let server = FakeServer::with(&[NO_HURRY, ("SANDBOX_LIMITS__OUTPUT_BYTES_MAX", "100000000")]).await;
     // Far more than sockets and the log hold together.
     let code = format!("sleep 500ms\n{}print end", "flood 50000\nprint .\n".repeat(600));
@@ -114,7 +114,7 @@ async fn a_slow_reader_and_some_that_never_read_do_not_hold_a_run_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_is_told_of_every_step_up() {
+async fn queued_runs_receive_every_position_change() {
     let server = FakeServer::with(&[("SANDBOX_ADMISSION__SLOTS", "1")]).await;
     let base = format!("http://{}", server.address);
     let (_, first) = begin(&server, "first", "hang").await;
@@ -194,7 +194,7 @@ async fn vanish_when_served(server: &FakeServer, conversation: String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_vanish_leave_nothing_behind() {
+async fn disconnected_clients_leave_no_run_and_no_sandbox() {
     const SLOTS: usize = 4;
     const QUEUE: usize = 16;
     let clients = if std::env::var_os("LONG").is_some() { 1000 } else { 100 };

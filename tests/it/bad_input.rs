@@ -1,8 +1,8 @@
 //! Bad input, from outside: every header, every id, every path, and what a program can plant in `/data`.
 //!
-//! Tables. Every row says what must come back; a 500, a closed connection without an answer where one is due, or a byte
-//! of somebody else's is a failure. Arguments and JSON forms have their own table in `mcp_bad_input.rs`, raw download
-//! paths and signatures in the unit tests of `api/http/files` and `services/links`.
+//! Tables: every row states the expected answer; a 500, a closed connection without an answer where one is due, or a
+//! byte of another conversation is a failure. Arguments and JSON forms have their own table in `mcp_bad_input.rs`, raw
+//! download paths and signatures in the unit tests of `api/http/files` and `services/links`.
 
 use serde_json::{Value, json};
 use tokio::{
@@ -36,7 +36,7 @@ fn text_of(result: &Value) -> String {
 
 #[expect(clippy::too_many_lines, reason = "a table")]
 #[tokio::test(flavor = "multi_thread")]
-async fn headers_methods_and_paths() {
+async fn bad_headers_methods_and_paths_are_refused() {
     let patience = [("SANDBOX_SERVER__BODY_READ_MS", "500"), ("SANDBOX_SERVER__HEADER_READ_MS", "500")];
     let server = Server::with(&patience).await;
     let host = server.address.to_string();
@@ -132,7 +132,8 @@ async fn headers_methods_and_paths() {
         (
             "method override",
             format!(
-                "GET /files/canary/secret.txt HTTP/1.1\r\n{good}X-HTTP-Method-Override: PUT\r\nConnection: close\r\n\r\n"
+                "GET /files/canary/secret.txt HTTP/1.1\r\n{good}X-HTTP-Method-Override: PUT\r\n\
+                 Connection: close\r\n\r\n"
             ),
             &[403],
         ),
@@ -142,7 +143,7 @@ async fn headers_methods_and_paths() {
             &[403],
         ),
         ("files without anything", get("/files"), &[403, 404]),
-        ("files of nobody", get("/files/"), &[403, 404]),
+        ("files without a conversation", get("/files/"), &[403, 404]),
         ("files of a conversation", get("/files/canary"), &[403, 404]),
         ("files with an empty signature", get("/files/canary/secret.txt?expires=9999999999&sig="), &[403]),
         ("health needs no token", get("/healthz"), &[200]),
@@ -175,7 +176,7 @@ fn folders(server: &Server) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hostile_conversation_ids_reach_nothing() {
+async fn hostile_conversation_ids_reach_no_file() {
     let server = Server::start().await;
     plant_canary(&server).await;
     let (long, longest) = ("x".repeat(129), "x".repeat(1 << 20));
@@ -233,7 +234,7 @@ async fn hostile_conversation_ids_reach_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hostile_paths_reach_nothing() {
+async fn hostile_paths_reach_no_file() {
     let server = Server::start().await;
     plant_canary(&server).await;
     let (long, deep) = ("x".repeat(256), "d/".repeat(40) + "x");
@@ -296,12 +297,13 @@ async fn hostile_paths_reach_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_program_plants_is_never_followed() {
+async fn planted_links_and_special_files_are_not_followed() {
     let server = Server::start().await;
     plant_canary(&server).await;
     let code = r#"
         ln -s /etc/passwd absolute; ln -s ../../canary/files/secret.txt relative; ln -s /proc/self/environ magic
-        ln -s ../.. up; ln -s loop loop; mkfifo pipe; mkdir sub shut; ln -s /etc sub/etc; echo hidden > shut/x; chmod 0 shut
+        ln -s ../.. up; ln -s loop loop; mkfifo pipe; mkdir sub shut; ln -s /etc sub/etc
+        echo hidden > shut/x; chmod 0 shut
         python3 - 2>/dev/null || true
         printf x > "$(printf 'bad\377name')"; printf y > "$(printf 'esc\033[31m')"; printf z > $'new\nline'
         echo plain > plain.txt; touch -- '-rf'; chmod 6755 plain.txt"#;

@@ -1,5 +1,5 @@
-//! Secrets appear nowhere: a whole server as a process, logging all there is to log, with secrets that can be searched for.
-//! Everything that comes out of it is kept and searched.
+//! Secrets appear in no output: a server process logs at the most verbose level and uses recognisable secrets, and
+//! everything it emits is collected and searched.
 
 use std::{
     fs::File,
@@ -25,7 +25,8 @@ const CANARY: &str = "canary-of-the";
 /// Prints what a program can find out about where it is.
 const SNOOP: &str = "
 import glob, os, time
-for name in glob.glob('/proc/*/environ') + glob.glob('/proc/*/cmdline') + glob.glob('/proc/*/mountinfo') + ['/proc/cmdline']:
+names = [name for kind in ('environ', 'cmdline', 'mountinfo') for name in glob.glob(f'/proc/*/{kind}')]
+for name in names + ['/proc/cmdline']:
     try:
         print(name, open(name, 'rb').read())
     except OSError:
@@ -116,7 +117,7 @@ impl Process {
 
     /// What goes wrong, in every way that says why.
     async fn errors(&mut self) {
-        let wrong = self.call(Method::POST, "/mcp").bearer_auth("not-the-token-of-anybody").body("{}");
+        let wrong = self.call(Method::POST, "/mcp").bearer_auth("a-wrong-token").body("{}");
         self.send("wrong token", wrong).await;
         for path in ["/v1/runs/run-x", "/v1/conversations/none/files/x", "/v1/runs?nonsense=1", "/nowhere"] {
             let request = self.call(Method::GET, path).bearer_auth(TOKEN);
@@ -130,7 +131,7 @@ impl Process {
         self.send("forged link", forged).await;
     }
 
-    /// The container of a program that runs, as the engine shows it to whoever may ask it.
+    /// The container of a program that runs, as the engine shows it to its clients.
     async fn inspect(&mut self) {
         let body =
             json!({"conversationId": "snoop", "language": "python", "code": "import time; time.sleep(600)", "wait": 0});
@@ -159,7 +160,7 @@ impl Process {
     /// Ends it as an operator would, and keeps what it has written.
     async fn end(mut self) -> Seen {
         let id = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
-        rustix::process::kill_process(id.expect("it runs"), rustix::process::Signal::TERM).expect("told to end");
+        rustix::process::kill_process(id.expect("it runs"), rustix::process::Signal::TERM).expect("terminated");
         assert!(self.child.wait().await.expect("it ends").success());
         for name in ["log", "audit"] {
             self.seen.add(name, std::fs::read_to_string(self.path(name)).expect(name));
@@ -185,7 +186,7 @@ fn address(log: &Path) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_secret_is_in_a_log_an_answer_a_metric_a_container_or_a_program() {
+async fn secrets_appear_in_no_log_answer_metric_container_or_program() {
     let mut server = Process::start().await;
     let first = server.run("program", SNOOP).await;
     let result = &first["result"]["structuredContent"];

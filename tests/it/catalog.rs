@@ -34,7 +34,7 @@ impl Drop for Image {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_image_is_found_runs_unchanged_and_goes() {
+async fn foreign_image_is_discovered_run_and_removed() {
     // One that stood by would hold the image.
     let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
     let image = Image::new();

@@ -167,7 +167,7 @@ fn readmes_call(port: u16) -> String {
 }
 
 #[test]
-fn the_compose_file_serves_on_one_port() {
+fn compose_file_serves_on_one_port() {
     let port = free_port();
     let base = format!("http://localhost:{port}");
     let project = Project::up("docker-compose.yml", |_| {
@@ -220,7 +220,7 @@ fn only_the_proxy_has_the_engines_socket(project: &Project) {
 }
 
 #[test]
-fn the_cloudflare_file_opens_no_port() {
+fn cloudflare_compose_file_opens_no_port() {
     let stand_in = StandIn::build();
     let project = Project::up("docker-compose-cloudflare.yml", |_| {
         format!("PUBLIC_BASE_URL=https://sandbox.test\nTUNNEL_TOKEN=of-no-tunnel\nCLOUDFLARED_IMAGE={}\n", stand_in.0)

@@ -1,5 +1,5 @@
-//! The official conformance suite of MCP, against a whole server. It has no option for a token, so a proxy of a few lines
-//! adds the header. What the suite asks of a server of its own fixtures is in the files of expected failures, with reasons.
+//! The official conformance suite of MCP, against a whole server. The suite has no option for a token, so a small proxy
+//! adds the header. Checks that need the suite's own fixtures are listed as expected failures, with reasons.
 
 use std::{net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
@@ -63,11 +63,11 @@ async fn suite(revision: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_handshake_era() {
+async fn server_passes_the_conformance_suite_with_sessions() {
     suite("2025-11-25").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_stateless_era() {
+async fn server_passes_the_conformance_suite_without_sessions() {
     suite("2026-07-28").await;
 }

@@ -1,5 +1,5 @@
-//! The server is killed with -9 again and again while programs run: nothing is left behind, no file is lost that an answer
-//! had named, and nothing foreign is touched.
+//! The server is killed with SIGKILL repeatedly while programs run: no sandbox remains, no file that an answer named is
+//! lost, and no foreign container is touched.
 
 use std::{
     collections::HashSet,
@@ -59,9 +59,9 @@ impl Load<'_> {
         let body = json!({"conversationId": format!("crash-{}", n % 23), "language": "bash",
                           "code": format!("echo {n} > f-{n}.txt; sleep 0.1; echo {n}"), "wait": 60});
         let answer = self.http.post(&self.url).bearer_auth(TOKEN).json(&body).send().await;
-        // Refused because nobody listens: the server is being started again.
+        // The connection is refused: the server is restarting.
         let Ok(answer) = answer else {
-            until("somebody listens", async || {
+            until("the server listens", async || {
                 let alive = self.http.get(self.url.replace("/v1/runs", "/healthz")).send().await;
                 alive.is_ok_and(|answer| answer.status().is_success())
             })
@@ -85,9 +85,9 @@ async fn sandboxes(engine: &dyn Engine, instance: &str) -> HashSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_killed_leaves_nothing_and_loses_nothing() {
+async fn killed_server_leaves_no_sandbox_and_loses_no_file() {
     let test = async |world: &World| {
-        // Looks like ours in everything but its instance, and is somebody's who is alive.
+        // Differs from this server's only in its instance, which is that of a live server.
         let mut foreign = world.start().await;
         foreign.stdin.write_all(b"echo ready; exec sleep 100000\n").await.expect("written");
         foreign.stdin.shutdown().await.expect("closed");

@@ -1,5 +1,5 @@
-//! Many clients at once on few slots, clients that hold connections and send nothing, and one program that prints without
-//! end: the server as a process of its own, weighed and counted from outside.
+//! Load from clients: many at once on few slots, connections that send nothing, and a program that prints without end.
+//! The server is a separate process, whose memory and programs are measured from outside.
 
 use std::{
     collections::BTreeMap,
@@ -45,7 +45,7 @@ async fn containers(instance: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_gets_answers_or_refusals_and_never_more_programs_than_slots() {
+async fn many_clients_get_answers_or_refusals_within_the_slots() {
     let clients = how_many(150, 1000);
     let slots = SLOTS.to_string();
     let server = Process::start(&[
@@ -109,7 +109,7 @@ async fn one_of_many(server: &Process, name: &str, n: usize) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_send_slowly_keep_nobody_out() {
+async fn slow_clients_do_not_lock_out_others() {
     let slow = how_many(300, 2000);
     // Fewer places than slow clients, in either form.
     let places = (slow / 2).to_string();
@@ -118,7 +118,7 @@ async fn clients_that_send_slowly_keep_nobody_out() {
     let mut held = Vec::new();
     for n in 0..slow {
         let mut stream = TcpStream::connect(server.address).await.expect("connected");
-        // Some say nothing at all, some are in the middle of their head.
+        // Some send nothing, others stop in the middle of their head.
         if n % 3 > 0 {
             stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: local").await.expect("sent");
         }
@@ -147,7 +147,7 @@ async fn clients_that_send_slowly_keep_nobody_out() {
 
 /// They come all at once, so that requests wait unread in the server's sockets while others ask for their places.
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_have_asked_are_answered_however_many_come() {
+async fn sent_requests_are_answered_when_connections_run_out() {
     let (clients, places) = (how_many(500, 2000), "20");
     let settings = [("SANDBOX_SERVER__CONNECTIONS_MAX", places), ("SANDBOX_SERVER__HEADER_READ_MS", "60000")];
     let server = Process::start(&settings).await;
@@ -162,12 +162,12 @@ async fn clients_that_have_asked_are_answered_however_many_come() {
     let answered = answers.iter().filter(|answer| matches!(answer, Ok(text) if text.starts_with("HTTP/1.1 200")));
     let answered = answered.count();
     println!("{answered} of {clients} clients on {places} places were answered within {:?}", from.elapsed());
-    assert_eq!(answered, clients, "who has asked is not sent away without an answer");
+    assert_eq!(answered, clients, "every sent request is answered");
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_output_costs_the_server_no_memory() {
+async fn large_output_does_not_grow_server_memory() {
     let bytes = how_many(200_000_000, 5_000_000_000);
     let server = Process::start(&[
         ("SANDBOX_LIMITS__OUTPUT_BYTES_MAX", "1000000000000"),

@@ -5,10 +5,10 @@ use serde_json::json;
 
 use crate::support::{Server, server::TOKEN, until};
 
-/// A folder that is deleted is moved out of the program's mount while the program stands in it: the kernel must not let it go
-/// up from there.
+/// A deleted folder is moved out of the program's mount while it is the program's working directory: the kernel must
+/// not let the program ascend from there.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_does_not_climb_out_of_a_folder_that_is_deleted() {
+async fn program_cannot_leave_its_mount_when_its_folder_is_deleted() {
     let server = Server::start().await;
     let climb = "import os,time\n\
         os.makedirs('d/e')\n\

@@ -1,4 +1,4 @@
-//! Holds the documents that are made from the code against the code. `UPDATE=1 cargo test --test it docs` rewrites them.
+//! Compares the generated documents with the code. `UPDATE=1 cargo test --test it docs` rewrites them.
 
 use std::path::{Path, PathBuf};
 
@@ -11,16 +11,13 @@ fn at_root(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// Fails when the file is not what the code says, or writes it when asked to.
+/// Fails when the file is out of date, or rewrites it when `UPDATE` is set.
 fn hold(name: &str, actual: &str, expected: &str) {
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(at_root(name), expected).expect(name);
         return;
     }
-    assert!(
-        actual == expected,
-        "{name} is not what the code says: run `UPDATE=1 cargo test --test it docs` and commit."
-    );
+    assert!(actual == expected, "{name} is out of date: run `UPDATE=1 cargo test --test it docs` and commit.");
 }
 
 fn read(name: &str) -> String {
@@ -28,13 +25,13 @@ fn read(name: &str) -> String {
 }
 
 #[test]
-fn the_example_of_settings_is_the_codes() {
+fn env_example_matches_the_settings() {
     let name = ".env.example";
     hold(name, &std::fs::read_to_string(at_root(name)).unwrap_or_default(), &config::example());
 }
 
 #[test]
-fn the_readmes_table_of_settings_is_the_codes() {
+fn readme_settings_table_matches_the_settings() {
     let text = read("README.md");
     let (before, rest) = text.split_once(BEGIN).expect("README.md has the mark where the table begins");
     let (_, after) = rest.split_once(END).expect("README.md has the mark where the table ends");
@@ -42,7 +39,7 @@ fn the_readmes_table_of_settings_is_the_codes() {
 }
 
 #[test]
-fn the_description_of_the_api_is_the_codes() {
+fn openapi_document_matches_the_code() {
     let name = "docs/generated/openapi.json";
     hold(name, &std::fs::read_to_string(at_root(name)).unwrap_or_default(), &openapi::text());
 }

@@ -173,7 +173,7 @@ async fn data_is_the_folder_it_was_given(world: &World) {
     assert_eq!(std::fs::read_to_string(folder.join("out.txt")).expect("written"), "kept");
 }
 
-async fn an_image_that_is_gone_is_told(world: &World) {
+async fn start_reports_a_missing_image(world: &World) {
     let image = ImageId(format!("sha256:{}", "0".repeat(64)));
     let spec = SandboxSpec { image: image.clone(), ..world.spec() };
     let error = world.engine.start(&spec).await.expect_err("no image");
@@ -242,7 +242,7 @@ contract! {
     a_reader_that_went_away_does_not_hold_up_the_kill
     loses_no_byte_of_a_large_output
     data_is_the_folder_it_was_given
-    an_image_that_is_gone_is_told
+    start_reports_a_missing_image
     tells_what_it_is
     the_first_item_of_changes_comes_without_a_change
 }

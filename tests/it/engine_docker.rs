@@ -35,7 +35,7 @@ fn with_limits(world: &World, change: impl FnOnce(&mut Limits)) -> SandboxSpec {
 }
 
 #[tokio::test]
-async fn a_program_that_takes_all_memory_is_told_apart() {
+async fn memory_exhaustion_by_the_program_is_reported() {
     let test = async |world: &World| {
         for _ in 0..5 {
             let spec = with_limits(world, |limits| limits.memory_bytes = 32 << 20);
@@ -48,7 +48,7 @@ async fn a_program_that_takes_all_memory_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_child_that_takes_all_memory_is_told_with_the_programs_own_status() {
+async fn memory_exhaustion_by_a_child_is_reported_with_the_programs_status() {
     let test = async |world: &World| {
         let spec = with_limits(world, |limits| limits.memory_bytes = 32 << 20);
         let seen = world.run_in(&spec, "tail /dev/zero\nexit 4\n").await;
@@ -60,7 +60,7 @@ async fn a_child_that_takes_all_memory_is_told_with_the_programs_own_status() {
 
 /// Needs the control groups of the engine's host.
 #[tokio::test]
-async fn a_fork_bomb_is_told_apart() {
+async fn fork_bomb_is_reported() {
     let test = async |world: &World| {
         for _ in 0..5 {
             let spec = with_limits(world, |limits| limits.processes_max = 16);
@@ -83,7 +83,7 @@ async fn a_fork_bomb_is_told_apart() {
 }
 
 #[tokio::test]
-async fn the_profile_holds_inside() {
+async fn profile_is_effective_inside_the_container() {
     let test = async |world: &World| {
         let program = "
             id -u; id -g; hostname; pwd; echo $HOME; ulimit -n; ulimit -c
@@ -119,7 +119,7 @@ async fn the_profile_holds_inside() {
 }
 
 #[tokio::test]
-async fn images_come_and_go_and_it_is_told() {
+async fn image_changes_are_reported() {
     let world = World::docker().await;
     let test = async |world: &World| {
         let (docker, language) =
@@ -199,7 +199,7 @@ impl Between {
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_is_not_an_ending() {
+async fn broken_connection_is_not_reported_as_an_exit() {
     let between = Between::new();
     let test = async |world: &World| {
         let mut sandbox = world.start_ready("echo ready; while [ ! -e /data/go ]; do sleep 0.02; done; exit 7\n").await;
@@ -219,7 +219,7 @@ async fn a_connection_that_breaks_is_not_an_ending() {
 }
 
 #[tokio::test]
-async fn a_sandbox_whose_streams_broke_too_is_lost_though_it_runs() {
+async fn sandbox_with_broken_streams_is_lost_while_it_runs() {
     let between = Between::new();
     let test = async |world: &World| {
         let mut sandbox = world.start_ready("echo ready; exec sleep 100000\n").await;
@@ -238,7 +238,7 @@ async fn a_sandbox_whose_streams_broke_too_is_lost_though_it_runs() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_vanished_is_lost() {
+async fn vanished_sandbox_is_lost() {
     let between = Between::new();
     let test = async |world: &World| {
         let sandbox = world.start().await;
@@ -252,7 +252,7 @@ async fn a_sandbox_that_vanished_is_lost() {
 }
 
 #[tokio::test]
-async fn changes_go_on_after_a_break() {
+async fn changes_resume_after_a_disconnect() {
     let between = Between::new();
     let test = async |world: &World| {
         let mut changes = world.engine.changes();
@@ -264,7 +264,7 @@ async fn changes_go_on_after_a_break() {
 }
 
 #[tokio::test]
-async fn an_engine_that_hangs_or_is_not_there_is_told_in_time() {
+async fn connect_fails_in_time_when_the_engine_hangs_or_is_absent() {
     let folder = tempfile::tempdir().expect("a folder");
     let silent = folder.path().join("silent.sock");
     let listener = UnixListener::bind(&silent).expect("a socket");
@@ -284,7 +284,7 @@ async fn an_engine_that_hangs_or_is_not_there_is_told_in_time() {
 }
 
 #[tokio::test]
-async fn a_container_that_only_carries_our_labels_is_not_ours() {
+async fn container_with_copied_labels_is_not_listed() {
     let test = async |world: &World| {
         let docker = docker().await;
         let labels = [
@@ -309,7 +309,7 @@ async fn a_container_that_only_carries_our_labels_is_not_ours() {
 /// Not a promise, a figure: run with `--ignored --nocapture` on a quiet machine.
 #[tokio::test]
 #[ignore = "measures"]
-async fn how_long_it_takes() {
+async fn engine_call_durations_are_measured() {
     let test = async |world: &World| {
         let (mut start, mut run, mut kill, mut destroy) = (vec![], vec![], vec![], vec![]);
         for round in 0..24 {

@@ -28,8 +28,8 @@ use crate::support::{
 
 const SLOTS: usize = 4;
 const WALL: Duration = Duration::from_secs(6);
-/// What an answer may take beyond the program's limit: half a minute in which the server looks for a sandbox whose engine is
-/// away, and five seconds for a kill.
+/// How long an answer may take beyond the program's limit: 30 s in which the server looks for a sandbox whose engine is
+/// unreachable, and 5 s for a kill.
 const BEYOND_MAX: Duration = Duration::from_secs(35);
 /// How long after the engine answers again a program has run well.
 const RECOVERY_MAX: Duration = Duration::from_secs(15);
@@ -83,7 +83,7 @@ impl Load<'_> {
             let n = self.next.fetch_add(1, Ordering::SeqCst);
             let end = self.one(worker, n).await;
             if end.0.ends_with("engine_unavailable") {
-                // As a client that was told to try again in a moment.
+                // A client that honours Retry-After.
                 sleep(Duration::from_millis(100)).await;
             }
             self.ends.lock().expect("the list").push(end);
@@ -94,21 +94,21 @@ impl Load<'_> {
     async fn one(&self, worker: usize, n: usize) -> (String, Duration) {
         let mut dice = Dice::new(self.seed + n as u64);
         let (code, hangs) = program(&mut dice, n);
-        // The one tells its end in a frame, the other by its container's.
+        // A framed runner reports its end in a frame, a plain one by its container's exit.
         let language = if dice.below(2) == 0 { "bash" } else { "plain" };
-        let asked = Instant::now();
+        let started = Instant::now();
         let (status, run) = run(self.server, &conversation(worker), language, &code).await;
-        let took = asked.elapsed();
+        let took = started.elapsed();
         let mut brief = run.clone();
         // Of all that it names only its own file matters.
         brief["result"]["files"] = Value::Null;
-        let told = format!("seed {}, run {n} ({language}) after {took:?}: {status}: {brief}\n{code}", self.seed);
-        assert!(took < WALL + BEYOND_MAX, "too late: {told}");
+        let context = format!("seed {}, run {n} ({language}) after {took:?}: {status}: {brief}\n{code}", self.seed);
+        assert!(took < WALL + BEYOND_MAX, "too late: {context}");
         let word = word(&run);
         match word.as_str() {
-            "exited" => check_success(&run, n, &code, &told),
-            "timed_out" => assert!(hangs, "it had time: {told}"),
-            other => assert!(ENGINE_FAILED.contains(&other), "{told}"),
+            "exited" => check_success(&run, n, &code, &context),
+            "timed_out" => assert!(hangs, "it had time: {context}"),
+            other => assert!(ENGINE_FAILED.contains(&other), "{context}"),
         }
         (format!("{language} {word}"), took)
     }
@@ -155,21 +155,21 @@ fn word(run: &Value) -> String {
     words.into_iter().find_map(Value::as_str).unwrap_or_else(|| panic!("no verdict: {run}")).to_owned()
 }
 
-fn check_success(run: &Value, n: usize, code: &str, told: &str) {
+fn check_success(run: &Value, n: usize, code: &str, context: &str) {
     let result = &run["result"];
     let mut stdout = vec!["begin".to_owned()];
     if code.contains("seq") {
         stdout.extend((1..=LINES).map(|line| format!("line {line}")));
     }
     stdout.push("end\n".to_owned());
-    assert_eq!(run["outcome"]["exitCode"], 0, "{told}");
-    assert_eq!(result["stdout"], stdout.join("\n"), "{told}");
+    assert_eq!(run["outcome"]["exitCode"], 0, "{context}");
+    assert_eq!(result["stdout"], stdout.join("\n"), "{context}");
     let named = result["files"].as_array().is_some_and(|files| files.iter().any(|f| f["path"] == format!("log-{n}")));
-    assert!(named, "its file is not named: {told}");
+    assert!(named, "its file is not named: {context}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_run_is_answered_truthfully_and_nothing_leaks() {
+async fn every_run_is_answered_truthfully_without_leaks() {
     let seed = std::env::var("KILL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_121);
     let kills = how_many(2, 20);
     println!("seed {seed}, {kills} kills");

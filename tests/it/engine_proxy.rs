@@ -1,5 +1,5 @@
-//! The socket in front of the engine, asked for what a server that was taken over would ask for. That the adapter itself works
-//! behind it is held by the contract suite (`engine_contract::proxied`).
+//! The proxy in front of the engine's socket, with the requests of a compromised server. The contract suite
+//! (`engine_contract`) checks that the adapter works behind it.
 
 use std::os::unix::fs::symlink;
 
@@ -71,7 +71,7 @@ fn is_refused(error: &EngineError) -> bool {
 }
 
 #[tokio::test]
-async fn what_a_server_that_was_taken_over_would_ask_for_is_refused() {
+async fn proxy_refuses_requests_of_a_compromised_server() {
     let test = async |world: &World| {
         let front = Front::new(world, &docker_host());
         let client = front.client();
@@ -97,19 +97,19 @@ async fn what_a_server_that_was_taken_over_would_ask_for_is_refused() {
         }
         let all = ListContainersOptionsBuilder::new().all(true).build();
         assert_eq!(status(&client.list_containers(Some(all)).await.expect_err("refused")), Some(403));
-        let somebody = world.start().await;
+        let running = world.start().await;
         let exec = bollard::exec::CreateExecOptions { cmd: Some(vec!["id"]), ..Default::default() };
-        let refused = client.create_exec(&somebody.id.to_string(), exec).await.expect_err("refused");
+        let refused = client.create_exec(&running.id.to_string(), exec).await.expect_err("refused");
         assert_eq!(status(&refused), Some(403));
         assert!(!world.listed().await.is_empty());
-        world.engine.destroy(somebody.id).await.expect("destroyed");
+        world.engine.destroy(running.id).await.expect("destroyed");
         front.stop().await;
     };
     World::docker().await.hold(test).await;
 }
 
 #[tokio::test]
-async fn a_sandbox_has_a_real_folder_below_the_root_an_image_that_is_a_runners_and_our_user() {
+async fn proxy_requires_a_real_folder_a_runner_image_and_the_configured_user() {
     let test = async |world: &World| {
         let front = Front::new(world, &docker_host());
         let engine = front.adapter(world).await;
@@ -136,7 +136,7 @@ async fn a_sandbox_has_a_real_folder_below_the_root_an_image_that_is_a_runners_a
 }
 
 #[tokio::test]
-async fn an_engine_that_is_away_is_told_as_such_and_comes_back() {
+async fn proxy_reports_an_unreachable_engine_and_recovers() {
     let test = async |world: &World| {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("engine.sock");

@@ -1,5 +1,4 @@
-//! The gate from outside: who is refused is refused before a byte of the body is read, on every surface, and is told when to
-//! come back.
+//! Admission from outside: a refusal is sent before a byte of the body is read, on every surface, with a time to retry.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use tokio::{
 
 use crate::support::{FakeServer, server::TOKEN, until};
 
-/// The heads of requests that begin a run and say so before their body.
+/// The heads of requests that begin a run, identifiable before their body.
 const RUNS: [(&str, &str); 4] = [
     ("/v1/runs", ""),
     ("/api/v2/execute", ""),
@@ -51,7 +50,7 @@ fn run(conversation: &str, code: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_house_is_told_before_the_body_is_read() {
+async fn full_queue_refuses_before_the_body_is_read() {
     let full = [("SANDBOX_ADMISSION__SLOTS", "1"), ("SANDBOX_ADMISSION__QUEUE_MAX", "0")];
     let server = FakeServer::with(&full).await;
     let url = format!("http://{}/v1/runs", server.address);
@@ -73,7 +72,7 @@ async fn a_full_house_is_told_before_the_body_is_read() {
     let again = begin("one").await.expect("an answer");
     assert_eq!((again.status().as_u16(), again.headers().contains_key("idempotency-replayed")), (202, true));
     assert_eq!(begin("two").await.expect("an answer").status(), 429);
-    // A head that does not say what it is may be the one that makes room.
+    // A head that does not identify its operation is admitted: it may be the cancel that frees a slot.
     assert!(server.rpc("tools/list", json!({})).await["result"]["tools"].is_array());
     let refused = server.call("sandbox.run_code", run("a", "print no")).await;
     assert_eq!(
@@ -88,7 +87,7 @@ async fn a_full_house_is_told_before_the_body_is_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_is_too_fast_is_told_how_long_to_wait() {
+async fn rate_limited_token_receives_retry_after() {
     let server =
         FakeServer::with(&[("SANDBOX_ADMISSION__RATE_PER_MINUTE", "1"), ("SANDBOX_ADMISSION__RATE_BURST", "2")]).await;
     for n in 0..2 {

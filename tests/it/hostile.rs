@@ -26,7 +26,7 @@ use corpus::Attack;
 
 /// How many attack at once.
 const AT_ONCE: usize = 4;
-/// How long after its limit a program may have its end told: what the product promises.
+/// How long after its limit a program's end may be reported: the product's guarantee.
 const LATE_MAX: Duration = Duration::from_secs(2);
 
 const SETTINGS: [(&str, &str); 7] = [
@@ -50,7 +50,7 @@ struct Went {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_ends_as_stated_while_a_neighbour_is_served_and_nothing_is_left() {
+async fn hostile_programs_end_as_stated_while_another_run_is_served() {
     let (server, before) = (Server::with(&SETTINGS).await, host::settings());
     let attacks = corpus::attacks(scale::long());
     let (count, over) = (attacks.len(), AtomicBool::new(false));
@@ -108,8 +108,8 @@ async fn process_1_survives_every_signal_from_inside() {
     server.stop().await;
 }
 
-/// Others on this machine can make anybody late, and can keep a program from doing its worst in its time. What it does by
-/// itself, three times and with more time, is what counts.
+/// Load on the machine can delay a program or keep it from completing its attack in time. So a starved program is run
+/// again alone, up to three times and with more time, and that result counts.
 async fn alone(server: &Server, starved: &mut Went) {
     for times in 1..=3 {
         println!("{} was {:?} late among others", starved.name, starved.late);
@@ -123,7 +123,7 @@ async fn alone(server: &Server, starved: &mut Went) {
     }
 }
 
-/// Runs one, and says what was wrong with how it ended.
+/// Runs one attack, and returns how its end differs from the table.
 async fn go(server: &Server, attack: Attack) -> Went {
     let name = attack.full_name();
     let mut limits = json!({"wallMs": attack.wall.as_millis()});
@@ -189,10 +189,10 @@ fn names(server: &Server) -> Vec<String> {
     names.filter(|name| !name.starts_with('.')).collect()
 }
 
-/// The same programs, in a container without the filter and as root on a root that can be written: each tells what it could
-/// do. What they say of a sandbox is worth as much as this.
+/// The same programs in a container without the filter, as root and on a writable root: each reports its escape. This
+/// proves that the programs detect a missing restriction.
 #[test]
-fn the_programs_bite_where_nothing_holds_them() {
+fn hostile_programs_escape_in_an_unrestricted_container() {
     let loose = ["run", "--rm", "--network", "none", "--security-opt", "seccomp=unconfined", "--entrypoint", "perl"];
     for (name, user, word) in [
         ("iso-calls", "1000", "ptrace"),
@@ -212,7 +212,7 @@ fn the_programs_bite_where_nothing_holds_them() {
 }
 
 #[test]
-fn the_table_and_the_programs_are_one() {
+fn table_lists_exactly_the_hostile_programs() {
     let rows = corpus::rows();
     assert!(rows.len() >= 60, "{} rows", rows.len());
     assert_eq!(corpus::attacks(true).len(), rows.len() * 3);
@@ -223,7 +223,7 @@ fn the_table_and_the_programs_are_one() {
 }
 
 #[test]
-fn what_security_md_calls_held_is_in_the_table() {
+fn table_contains_every_program_that_security_md_names() {
     let text = include_str!("../../SECURITY.md");
     let rows = corpus::rows();
     let families: BTreeSet<_> = rows.iter().filter_map(|row| Some(row.name.split_once('-')?.0)).collect();

@@ -9,7 +9,7 @@ fn descriptors() -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_hundred_in_a_row_and_fifty_at_once() {
+async fn runs_succeed_300_in_a_row_and_50_at_once() {
     let server = Server::start().await;
     let answer = |n: usize| {
         let server = &server;

@@ -50,7 +50,7 @@ async fn client(program: &Path, arguments: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_python_sdk_before_2() {
+async fn python_sdk_1_calls_the_tools() {
     let python = tool("mcp1/bin/python");
     let server = Server::start().await;
     client(&python, &["python_mcp1.py", &server.url("/mcp"), TOKEN]).await;
@@ -58,7 +58,7 @@ async fn the_python_sdk_before_2() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_python_sdk_from_2_on() {
+async fn python_sdk_2_calls_the_tools() {
     let python = tool("mcp2/bin/python");
     let server = Server::start().await;
     client(&python, &["python_mcp2.py", &server.url("/mcp"), TOKEN]).await;
@@ -66,7 +66,7 @@ async fn the_python_sdk_from_2_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runs_are_watched_left_and_stopped_through_python_sdks() {
+async fn python_sdks_watch_detach_and_cancel_runs() {
     let (before_2, from_2_on) = (tool("mcp1/bin/python"), tool("mcp2/bin/python"));
     let server = Server::with(&[RUN_MAX, ("SANDBOX_STANDBY__TOTAL_MAX", "0"), ("SANDBOX_ADMISSION__SLOTS", "9")]).await;
     let url = server.url("/mcp");
@@ -79,7 +79,7 @@ async fn runs_are_watched_left_and_stopped_through_python_sdks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_inspector() {
+async fn inspector_calls_the_tools() {
     let bin = tool("npm/node_modules/.bin");
     let server = Server::start().await;
     let bin = bin.to_str().expect("a path in UTF-8");
@@ -88,7 +88,7 @@ async fn the_inspector() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn standard_input_and_output() {
+async fn stdio_transport_serves_a_client() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut process = Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
         .arg("stdio")

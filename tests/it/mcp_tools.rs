@@ -37,10 +37,7 @@ fn hold(name: &str, text: &str) {
         std::fs::write(&path, text).expect("written");
     }
     let there = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        there == text,
-        "{name} is not what the code says: run `UPDATE=1 cargo test --test it mcp_tools` and commit."
-    );
+    assert!(there == text, "{name} is out of date: run `UPDATE=1 cargo test --test it mcp_tools` and commit.");
 }
 
 /// Waits until the fake engine has so many sandboxes alive.
@@ -49,7 +46,7 @@ async fn alive(server: &FakeServer, count: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_list_is_complete_portable_and_always_the_same() {
+async fn tool_list_is_complete_portable_and_stable() {
     let server = FakeServer::start().await;
     let list = server.rpc("tools/list", json!({})).await;
     assert_eq!(names(&list), TOOLS.map(|name| format!("sandbox.{name}")));
@@ -79,7 +76,7 @@ async fn the_list_is_complete_portable_and_always_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_comes_back_as_text_structure_and_links() {
+async fn run_result_has_text_structured_content_and_links() {
     let server = FakeServer::start().await;
     let result = server.run("run", "print hello\nstderr oh\nwrite out.csv a,b\nsleep 20ms").await;
     assert_eq!(result["isError"], false);
@@ -92,13 +89,14 @@ async fn a_run_comes_back_as_text_structure_and_links() {
     let file = &report["files"][0];
     assert_eq!((&file["path"], &file["change"], &file["size"]), (&json!("out.csv"), &json!("created"), &json!(3)));
     assert!(file["modifiedAt"].as_str().is_some_and(|at| at.ends_with('Z')) && file.get("pathEncoded").is_none());
-    let said = text(&result);
+    let shown = text(&result);
     for part in ["hello\n", "[standard error]\noh\n", "exit status 0", "- out.csv (created, 3 B)"] {
-        assert!(said.contains(part), "{part} in {said}");
+        assert!(shown.contains(part), "{part} in {shown}");
     }
     let links = blocks(&result, "resource_link");
     assert_eq!(links.len(), 1);
-    let expected = json!({"type": "resource_link", "uri": file["url"], "name": "out.csv", "mimeType": file["mediaType"], "size": 3});
+    let expected = json!({"type": "resource_link", "uri": file["url"], "name": "out.csv",
+                          "mimeType": file["mediaType"], "size": 3});
     assert_eq!(*links[0], expected);
     // The second run made nothing, so it links nothing.
     let result = server.run("run", "").await;
@@ -110,7 +108,7 @@ async fn a_run_comes_back_as_text_structure_and_links() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failing_program_is_a_result_marked_as_an_error() {
+async fn failing_program_is_a_result_with_is_error() {
     let server = FakeServer::start().await;
     for (code, ended) in [
         ("exit 3", "exited"),
@@ -135,7 +133,7 @@ async fn a_failing_program_is_a_result_marked_as_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn small_pictures_are_shown_and_other_bytes_are_not() {
+async fn small_images_are_embedded_and_other_bytes_are_not() {
     let server =
         FakeServer::with(&[("SANDBOX_FILES__IMAGES_MAX", "2"), ("SANDBOX_FILES__IMAGE_BYTES_MAX", "100")]).await;
     let gif = "GIF89a\u{1}\u{1}\u{1}\u{1}end";
@@ -154,7 +152,7 @@ async fn small_pictures_are_shown_and_other_bytes_are_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_are_written_read_listed_and_deleted() {
+async fn file_tools_write_read_list_and_delete() {
     let server =
         FakeServer::with(&[("SANDBOX_FILES__READ_BYTES_MAX", "5"), ("SANDBOX_FILES__WRITE_BYTES_MAX", "10")]).await;
     let at = |path: &str| json!({"conversationId": "files", "path": path});
@@ -192,8 +190,8 @@ async fn files_are_written_read_listed_and_deleted() {
     }
     let again = server.call("sandbox.delete_file", at("b.bin")).await;
     assert_eq!(again["structuredContent"]["error"]["code"], "file_not_found");
-    let nobody = server.call("sandbox.read_file", json!({"conversationId": "nobody", "path": "x"})).await;
-    assert_eq!(nobody["structuredContent"]["error"]["code"], "conversation_not_found");
+    let missing = server.call("sandbox.read_file", json!({"conversationId": "nobody", "path": "x"})).await;
+    assert_eq!(missing["structuredContent"]["error"]["code"], "conversation_not_found");
     let empty = server.call("sandbox.list_files", json!({"conversationId": "nobody"})).await;
     assert_eq!(empty["structuredContent"]["files"], json!([]));
     assert!(!server.root.join("nobody").exists());
@@ -201,7 +199,7 @@ async fn files_are_written_read_listed_and_deleted() {
 }
 
 #[tokio::test]
-async fn without_a_principal_nobody_is_served() {
+async fn requests_without_a_principal_are_refused() {
     let server = FakeServer::start().await;
     let options = McpHttpOptions {
         bodies: Bodies::new(1000, Duration::from_secs(1), 1000),
@@ -222,15 +220,16 @@ async fn without_a_principal_nobody_is_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ids_come_back_as_they_were() {
+async fn request_ids_are_returned_unchanged() {
     let server = FakeServer::start().await;
     for id in ["0", "-1", "9223372036854775807", "\"1\"", "\"\"", "\"a b ä\"", "\"00\""] {
         let body = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/list\"}}");
         let answer = server.post(body).send().await.expect("an answer").text().await.expect("text");
         assert!(answer.contains(&format!("\"id\":{id},")), "{id}: {answer:.60}");
     }
-    let told = server.post(r#"{"jsonrpc":"2.0","method":"notifications/nothing"}"#).send().await.expect("an answer");
-    assert_eq!(told.status(), 202);
+    let notified =
+        server.post(r#"{"jsonrpc":"2.0","method":"notifications/nothing"}"#).send().await.expect("an answer");
+    assert_eq!(notified.status(), 202);
     server.stop().await;
 }
 
@@ -259,7 +258,7 @@ fn hang(id: u64) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_serves_calls_and_its_cancellation_ends_the_program() {
+async fn session_cancellation_ends_the_program() {
     let server = FakeServer::start().await;
     let session = open_session(&server).await;
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sandbox_run_code",
@@ -270,8 +269,9 @@ async fn a_session_serves_calls_and_its_cancellation_ends_the_program() {
     let hanging = in_session(&server, &session, &hanging);
     let cancel = async {
         alive(&server, 1).await;
-        let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2, "reason": "test"}});
-        assert_eq!(in_session(&server, &session, &told).await.status(), 202);
+        let params = json!({"requestId": 2, "reason": "test"});
+        let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
+        assert_eq!(in_session(&server, &session, &cancelled).await.status(), 202);
         alive(&server, 0).await;
     };
     let (stream, ()) = tokio::join!(hanging, cancel);
@@ -289,7 +289,7 @@ async fn a_session_serves_calls_and_its_cancellation_ends_the_program() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_session_going_away_ends_the_program() {
+async fn disconnect_without_a_session_ends_the_program() {
     let server = FakeServer::start().await;
     let mut modern = hang(1);
     modern["params"]["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -310,18 +310,22 @@ async fn without_a_session_going_away_ends_the_program() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_asked_for_progress_hears_of_a_long_run() {
+async fn progress_is_sent_for_a_long_run_on_request() {
     let server = FakeServer::start().await;
     let mut call = hang(1);
     call["params"]["arguments"]["code"] = json!("sleep 6s\nprint done");
     call["params"]["_meta"] = json!({"progressToken": "p"});
-    let told = messages(server.post(call.to_string()).header("accept", BOTH).send().await.expect("an answer")).await;
+    let received =
+        messages(server.post(call.to_string()).header("accept", BOTH).send().await.expect("an answer")).await;
     assert_eq!(
-        (&told[0]["method"], &told[0]["params"]["progressToken"]),
+        (&received[0]["method"], &received[0]["params"]["progressToken"]),
         (&json!("notifications/progress"), &json!("p"))
     );
-    assert!(told[0]["params"]["message"].as_str().is_some_and(|said| said.starts_with("under way for ")), "{told:?}");
-    let last = told.last().expect("a message");
+    assert!(
+        received[0]["params"]["message"].as_str().is_some_and(|text| text.starts_with("under way for ")),
+        "{received:?}"
+    );
+    let last = received.last().expect("a message");
     assert_eq!(last["result"]["structuredContent"]["stdout"], "done\n");
     server.stop().await;
 }

@@ -20,7 +20,7 @@ async fn metrics(server: &FakeServer) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_tell_of_runs_stages_calls_and_refusals_and_of_nobody() {
+async fn metrics_count_runs_stages_calls_and_refusals_without_client_text() {
     let server = FakeServer::start().await;
     server.run("a-secret-conversation", "print hello\nwrite a.txt x").await;
     server.run("c", "exit 3").await;
@@ -50,7 +50,7 @@ async fn metrics_tell_of_runs_stages_calls_and_refusals_and_of_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_tell_who_waits_and_what_is_left() {
+async fn metrics_report_queue_length_and_free_space() {
     let server = FakeServer::with(&[("SANDBOX_ADMISSION__SLOTS", "1")]).await;
     let begin = |conversation: &str| {
         let body = serde_json::json!({"conversationId": conversation, "language": "python", "code": "hang", "wait": 0});
@@ -72,7 +72,7 @@ async fn metrics_tell_who_waits_and_what_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_are_for_the_token_or_for_an_address_of_their_own() {
+async fn metrics_require_the_token_or_a_separate_address() {
     // Free a moment ago; whoever else takes it makes the start fail, which says so.
     let free = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
     let server = FakeServer::with(&[("SANDBOX_METRICS__HTTP_ADDR", &free.to_string())]).await;
@@ -96,7 +96,7 @@ async fn metrics_are_for_the_token_or_for_an_address_of_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_audit_log_has_a_line_for_each_run_and_is_complete_when_the_server_has_stopped() {
+async fn audit_log_has_a_line_for_each_run_and_is_complete_at_shutdown() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("audit.jsonl");
     let server = FakeServer::with(&[("SANDBOX_AUDIT__FILE", path.to_str().expect("text"))]).await;

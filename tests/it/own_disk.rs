@@ -44,8 +44,8 @@ fn devices(root: &Path) -> Vec<String> {
     text.lines().filter(|image| Path::new(image.trim()).starts_with(root)).map(str::to_owned).collect()
 }
 
-/// Nothing is mounted below a folder, and soon no device is left. A container that is just being started, anybody's, still
-/// has a copy of all mounts for a moment.
+/// Asserts that nothing is mounted below a folder, and that no device remains. Any container that is being started
+/// holds a copy of all mounts for a moment.
 async fn left_alone(root: &Path) {
     assert_eq!(mounted(root), Vec::<String>::new());
     until("no loop device is left", async || devices(root).is_empty()).await;
@@ -63,7 +63,7 @@ fn ended(result: &Value) -> &Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_program_overfills_its_disk_by_what_nobody_sees() {
+async fn programs_cannot_exceed_their_disk_with_unlinked_files_or_names() {
     let server = Server::with(&OWN).await;
     let unseen = server.run("unseen", "python", UNSEEN).await;
     let printed = unseen["structuredContent"]["stdout"].as_str().expect("its output");
@@ -84,8 +84,8 @@ async fn no_program_overfills_its_disk_by_what_nobody_sees() {
     // One that goes on is stopped, though a walk would find nothing.
     let held = server.run("held", "python", &format!("{UNSEEN}import time; time.sleep(60)")).await;
     assert_eq!(ended(&held), "disk_limit", "{held}");
-    let names = "import os\ntry:\n for i in range(5000): os.mkdir(str(i))\nexcept OSError as e: print(e.errno, i, flush=True)\n\
-                 import time; time.sleep(60)";
+    let names = "import os\ntry:\n for i in range(5000): os.mkdir(str(i))\nexcept OSError as e: print(e.errno, i, \
+                 flush=True)\nimport time; time.sleep(60)";
     let names = server.run("names", "python", names).await;
     assert_eq!(ended(&names), "disk_limit", "{names}");
     let made = fs::read_dir(server.root.join("names/files")).expect("a folder").count();
@@ -94,11 +94,11 @@ async fn no_program_overfills_its_disk_by_what_nobody_sees() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_that_is_done_with_files_is_done_on_a_disk_of_its_own() {
+async fn file_operations_use_the_conversations_disk() {
     let server = Server::with(&OWN).await;
     let python = server.catalog.find(&"python".parse().expect("a language")).expect("a Python runner").image;
     server.run("warm-up", "python", "print(1)").await;
-    until("a sandbox stands by for nobody yet", async || server.standbys.standing_by(&python) >= 2).await;
+    until("a sandbox stands by without a conversation", async || server.standbys.standing_by(&python) >= 2).await;
     let taken = server.standbys.taken();
     let there =
         "print(open('/proc/self/mounts').read().count(' /data ext4 ')); open('made', 'w').write('by a program')";
@@ -139,7 +139,7 @@ async fn everything_that_is_done_with_files_is_done_on_a_disk_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn disks_outlive_a_crash_and_the_machine() {
+async fn disks_survive_a_crash_and_a_reboot() {
     let mut server = Process::start(&OWN).await;
     let url = server.url("/v1/runs");
     let run = async |conversation: &str, code: &str| -> Value {
@@ -176,7 +176,7 @@ async fn disks_outlive_a_crash_and_the_machine() {
 }
 
 /// What a server or `doctor` says that may not mount: root, but as in a container.
-fn told_without_the_right(command: &str, root: &Path) -> String {
+fn output_without_mount_privilege(command: &str, root: &Path) -> String {
     let mut process = Command::new("setpriv");
     process.args([
         "--bounding-set=-sys_admin",
@@ -194,17 +194,17 @@ fn told_without_the_right(command: &str, root: &Path) -> String {
 }
 
 #[test]
-fn who_may_not_mount_is_told_what_to_do() {
+fn missing_mount_privilege_is_explained() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().join("root");
     for command in ["serve", "doctor"] {
-        let said = told_without_the_right(command, &root);
+        let said = output_without_mount_privilege(command, &root);
         assert!(said.contains("SANDBOX_QUOTA__HARD") && said.contains("as root"), "{said}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_that_nobody_uses_is_unmounted_and_comes_back() {
+async fn idle_disk_is_unmounted_and_mounted_again_on_use() {
     let kept = [OWN.as_slice(), &[("SANDBOX_QUOTA__KEPT_UNUSED_S", "0")]].concat();
     let server = FakeServer::with(&kept).await;
     let write = |path: &str| json!({"conversationId": "c", "path": path, "content": "kept"});
@@ -215,7 +215,7 @@ async fn a_disk_that_nobody_uses_is_unmounted_and_comes_back() {
     let image = server.root.join("c/disk.ext4");
     let reader = fs::File::open(server.root.join("c/files/a")).expect("the file");
     assert_eq!(server.retention.round().await, Ok(0));
-    assert_eq!(mounted(&server.root).len(), 1, "somebody reads a file of it");
+    assert_eq!(mounted(&server.root).len(), 1, "a file of it is open");
     drop(reader);
     assert_eq!(server.retention.round().await, Ok(0));
     left_alone(&server.root).await;
@@ -238,7 +238,7 @@ async fn a_disk_that_nobody_uses_is_unmounted_and_comes_back() {
     holder.kill().expect("it is there");
     holder.wait().expect("it is gone");
     server.call("sandbox.delete_file", json!({"conversationId": "c", "path": "b"})).await;
-    // It is unmounted again and again below whoever writes.
+    // It is unmounted again and again while files are written.
     let rounds = tokio::spawn({
         let (retention, root) = (Arc::clone(&server.retention), server.root.clone());
         let used_ago = move || fs::File::open(root.join("c/.mark")).and_then(|mark| mark.set_modified(UNIX_EPOCH));

@@ -26,7 +26,7 @@ async fn get(server: &FakeServer, url: &str) -> (u16, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn owners_with_the_same_conversation_ids_never_meet() {
+async fn owners_with_equal_conversation_ids_are_isolated() {
     let server = FakeServer::with(&[("SANDBOX_QUOTA__BYTES_MAX", "1048576")]).await;
     let files = &server.mcp.files;
     let (mine, other) = (key("c"), key("@other/c"));

@@ -1,8 +1,8 @@
-//! A corpus of paths over raw TCP: whatever a client writes behind `/files/` or behind `/v1/conversations/{id}/files/`, what
-//! is outside of that conversation is never served, and every answer is well formed.
+//! A corpus of paths over raw TCP: no path behind `/files/` or `/v1/conversations/{id}/files/` serves a file outside
+//! that conversation, and every answer is well formed.
 //!
-//! Rows are made from parts that have led out of other servers: dots, slashes and NULs in every encoding, overlong UTF-8,
-//! backslashes, absolute paths, long names, and names of links that a program planted. `LONG=1` makes ten times as many.
+//! Rows combine parts that have escaped from other servers: dots, slashes and NULs in every encoding, overlong UTF-8,
+//! backslashes, absolute paths, long names, and links that a program planted. `LONG=1` makes ten times as many.
 
 use std::{collections::BTreeSet, fmt::Write as _, os::unix::fs::symlink};
 
@@ -171,7 +171,7 @@ async fn planted(server: &FakeServer) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_outside_a_conversation_is_served() {
+async fn files_outside_a_conversation_are_never_served() {
     let rows = if std::env::var_os("LONG").is_some() { 5000 } else { 500 };
     let server = FakeServer::start().await;
     let query = planted(&server).await;

@@ -24,7 +24,7 @@ fn folders(root: &Path) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_there_is() {
+async fn runtimes_lists_the_runners() {
     let server = FakeServer::start().await;
     let call = |method, path: &str| {
         let url = format!("http://{}/api/v2/{path}", server.address);
@@ -47,7 +47,7 @@ async fn what_there_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn endings_and_the_order_of_output() {
+async fn execute_reports_outcomes_and_output_order() {
     let server = FakeServer::start().await;
     let table = [
         ("print a\nstderr b\nprint c", json!([0, null, null])),
@@ -79,7 +79,7 @@ async fn endings_and_the_order_of_output() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_goes_away_leaves_no_folder() {
+async fn disconnected_client_leaves_no_folder() {
     let server = FakeServer::start().await;
     {
         let mut asking = Box::pin(execute(&server, program("hang")));
@@ -94,7 +94,7 @@ async fn a_client_that_goes_away_leaves_no_folder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_requests() {
+async fn execute_refuses_bad_requests() {
     let server = FakeServer::start().await;
     let files = json!([{"content": "print 1"}]);
     let with = |name: &str, value: Value| {
@@ -179,7 +179,7 @@ async fn bad_requests() {
 
 /// A client that other people wrote, unchanged, against real programs.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_piston_client() {
+async fn piston_client_runs_programs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = root.join("target/test-tools/piston/bin/python");
     assert!(python.exists(), "{} is missing: run ./test.sh, which prepares it", python.display());

@@ -1,5 +1,5 @@
-//! The container's profile, read back from inside by a program: what `create_body` asks for (a literal holds that) is what
-//! an engine really gives.
+//! The container's profile, read from inside by a program: the engine applies everything that `create_body` requests
+//! (a unit test compares that request with a literal).
 
 use std::collections::BTreeMap;
 
@@ -43,12 +43,12 @@ const LIMITS: [(&str, &str); 6] = [
     ("SANDBOX_LIMITS__FILE_BYTES_MAX", "33554432"),
     ("SANDBOX_LIMITS__TMP_BYTES", "8388608"),
 ];
-const ENVIRONMENT: &str = "HOME=/tmp HOSTNAME=sandbox LANG=C.UTF-8 MKL_NUM_THREADS=1 NUMEXPR_NUM_THREADS=1 OMP_NUM_THREADS=1 \
-     OPENBLAS_NUM_THREADS=1 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PWD=/data SHLVL=1";
-const DEVICES: &str = "/dev/fd /dev/full /dev/mqueue /dev/null /dev/ptmx /dev/pts /dev/random /dev/shm /dev/stderr /dev/stdin \
-     /dev/stdout /dev/tty /dev/urandom /dev/zero";
-/// Mounts that may be written, and how each is. A mask is the null device, whose file system shows as that of /dev; crun takes the
-/// host's, read-only.
+const ENVIRONMENT: &str = "HOME=/tmp HOSTNAME=sandbox LANG=C.UTF-8 MKL_NUM_THREADS=1 NUMEXPR_NUM_THREADS=1 \
+     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PWD=/data SHLVL=1";
+const DEVICES: &str = "/dev/fd /dev/full /dev/mqueue /dev/null /dev/ptmx /dev/pts /dev/random /dev/shm /dev/stderr \
+     /dev/stdin /dev/stdout /dev/tty /dev/urandom /dev/zero";
+/// Writable mounts and their options. A mask is the null device, whose file system is shown as that of /dev; crun uses
+/// the host's, read-only.
 const WRITABLE: [(&str, &str); 7] = [
     ("/proc", "proc rw,nosuid,nodev,noexec"),
     ("/dev", "tmpfs rw,nosuid"),
@@ -61,7 +61,7 @@ const WRITABLE: [(&str, &str); 7] = [
 const MASKS: [&str; 5] = ["/proc/cmdline", "/proc/interrupts", "/proc/kallsyms", "/proc/keys", "/proc/timer_list"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_sees_what_the_profile_says_and_no_more() {
+async fn program_sees_exactly_the_profile() {
     let mut settings = LIMITS.to_vec();
     settings.push(("SANDBOX_STANDBY__TOTAL_MAX", "0"));
     let server = Server::with(&settings).await;

@@ -81,7 +81,7 @@ impl Drop for Copy {
 }
 
 #[test]
-fn it_says_how_it_is_used() {
+fn quickstart_prints_its_usage() {
     let copy = Copy::make();
     assert!(copy.well(&["--help"]).contains("--port N"));
     for wrong in [&["--bogus"][..], &["--port"], &["--port", "0"], &["--port", "x"], &["--port=65536"], &["8080"]] {
@@ -92,7 +92,7 @@ fn it_says_how_it_is_used() {
 }
 
 #[test]
-fn it_ends_with_a_programs_output_as_often_as_it_is_run() {
+fn quickstart_prints_a_programs_output_on_every_run() {
     let copy = Copy::make();
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = (taken.local_addr().expect("its address").port().to_string(), taken);

@@ -41,7 +41,7 @@ fn tar(names: &[&str], bytes: usize) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_fit_is_not_written_and_nothing_is_lost() {
+async fn writes_over_quota_are_refused_and_keep_existing_files() {
     let server = FakeServer::with(&SMALL).await;
     assert_eq!(put(&server, "q", "a", 600 * KIB, b'1').await.status(), 201);
     assert_eq!(refused(put(&server, "q", "b", 600 * KIB, b'2').await).await, "quota_exceeded");
@@ -77,11 +77,12 @@ async fn what_does_not_fit_is_not_written_and_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_fills_its_quota_is_stopped_and_the_next_one_waits_for_room() {
+async fn program_over_quota_is_stopped_and_the_next_is_refused_until_space_is_free() {
     let server = Server::with(&[("SANDBOX_QUOTA__BYTES_MAX", "8388608"), ("SANDBOX_QUOTA__ENTRIES_MAX", "200")]).await;
     let outcome = |result: &Value| result["structuredContent"]["outcome"].clone();
     // Files, a sparse file with holes that are filled, and many names: each in a conversation of its own, at once.
-    let bytes = "import os,time\nfor i in range(100):\n open(str(i),'wb').write(os.urandom(1<<20)); time.sleep(.02)\ntime.sleep(60)";
+    let bytes = "import os,time\nfor i in range(100):\n open(str(i),'wb').write(os.urandom(1<<20)); \
+                 time.sleep(.02)\ntime.sleep(60)";
     let holes = "import os,time\nf=open('s','wb'); f.truncate(1<<26)\nfor i in range(0,1<<26,1<<20):\n \
                  f.seek(i); f.write(os.urandom(1<<19)); f.flush(); time.sleep(.02)\ntime.sleep(60)";
     let names =
@@ -116,9 +117,9 @@ async fn refused_files(server: &Server) -> Vec<String> {
     files.iter().map(|file| file["path"].as_str().expect("a path").to_owned()).collect()
 }
 
-/// A file without a name is in no count, so only the space that is left tells of it.
+/// An unlinked file is in no count, so only the remaining space reveals it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_fills_the_disk_with_what_nobody_sees_is_stopped() {
+async fn program_that_fills_the_disk_with_unlinked_files_is_stopped() {
     let memory = std::path::Path::new("/dev/shm");
     let free = rustix::fs::statvfs(memory).expect("a file system in memory");
     let floor = (free.f_bavail * free.f_frsize).saturating_sub(150 << 20).to_string();
@@ -128,7 +129,8 @@ async fn a_program_that_fills_the_disk_with_what_nobody_sees_is_stopped() {
         ("SANDBOX_LIMITS__FILE_BYTES_MAX", "805306368"),
     ];
     let server = Server::in_folder(memory, &settings).await;
-    let hidden = "import os,time\nf=open('f','wb'); os.unlink('f')\nfor i in range(400):\n f.write(bytes(1<<20))\nf.flush()\ntime.sleep(60)";
+    let hidden = "import os,time\nf=open('f','wb'); os.unlink('f')\nfor i in range(400):\n f.write(bytes(1<<20))\n\
+                  f.flush()\ntime.sleep(60)";
     let result = server.run("hidden", "python", hidden).await;
     assert_eq!(result["structuredContent"]["outcome"]["ended"], "disk_limit", "{result}");
     assert_eq!(result["structuredContent"]["files"], json!([]));
@@ -140,7 +142,7 @@ async fn a_program_that_fills_the_disk_with_what_nobody_sees_is_stopped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_refuses_before_anything_is_touched() {
+async fn full_disk_refuses_runs_before_any_change() {
     let server = FakeServer::with(&[("SANDBOX_QUOTA__FREE_BYTES_MIN", "1125899906842624")]).await;
     let run = server.run("full", "print 1").await;
     let text = run["content"][0]["text"].as_str().expect("a text");
@@ -152,7 +154,7 @@ async fn a_full_disk_refuses_before_anything_is_touched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_used_longest_ago_leaves_first_and_nothing_that_is_in_use() {
+async fn least_recently_used_conversations_are_deleted_first_unless_in_use() {
     const DAY: Duration = Duration::from_hours(24);
     let server = FakeServer::with(&[("SANDBOX_QUOTA__TOTAL_BYTES_MAX", "716800")]).await;
     for conversation in ["busy", "old", "middle", "new"] {

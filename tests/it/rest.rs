@@ -1,13 +1,13 @@
 //! `/v1` as its clients use it, against a whole server on the fake engine.
 
-use std::io::Read as _;
-
 use futures_util::{FutureExt as _, StreamExt as _};
 use mcp_sandbox_server::api::http::openapi;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::support::{FakeServer, Server, browser::Browser, server::TOKEN, until};
+
+mod archive;
 
 fn call(server: &FakeServer, method: Method, path: &str) -> RequestBuilder {
     server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(TOKEN)
@@ -27,16 +27,16 @@ async fn create(server: &FakeServer, body: Value) -> Response {
 async fn refused(response: Response) -> (u16, String) {
     let status = response.status().as_u16();
     assert_eq!(response.headers()["content-type"], "application/problem+json");
-    let told = response.headers()["x-request-id"].to_str().expect("text").to_owned();
+    let request_id = response.headers()["x-request-id"].to_str().expect("text").to_owned();
     let problem: Value = response.json().await.expect("JSON");
     assert_eq!((&problem["status"], &problem["type"]), (&json!(status), &json!("about:blank")), "{problem}");
-    assert_eq!(problem["requestId"], told, "{problem}");
+    assert_eq!(problem["requestId"], request_id, "{problem}");
     assert!(problem["title"].is_string() && problem["detail"].is_string(), "{problem}");
     (status, problem["code"].as_str().expect("a code").to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_is_waited_for_or_left() {
+async fn create_waits_for_the_run_or_returns_at_once() {
     let server = FakeServer::start().await;
     let whole =
         create(&server, json!({"conversationId": "a", "language": "python", "code": "print hi\nwrite x y"})).await;
@@ -68,7 +68,7 @@ async fn a_run_is_waited_for_or_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_goes_away_cancels_unless_it_said_otherwise() {
+async fn disconnect_cancels_the_run_unless_detached() {
     let server = FakeServer::start().await;
     for (more, expected) in [(json!({}), "cancelled"), (json!({"detach": true}), "timed_out")] {
         let mut body =
@@ -92,7 +92,7 @@ async fn a_client_that_goes_away_cancels_unless_it_said_otherwise() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_key_is_one_run() {
+async fn idempotency_key_creates_one_run() {
     let server = FakeServer::start().await;
     let ask = async |key: &str, code: &str| {
         let body = json!({"language": "python", "code": code}).to_string();
@@ -113,7 +113,7 @@ async fn one_key_is_one_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_come_as_they_happen_and_again_from_anywhere() {
+async fn events_are_streamed_live_and_resumed_from_any_number() {
     let server = FakeServer::start().await;
     let left = create(
         &server,
@@ -185,7 +185,7 @@ async fn files_are_written_read_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn conversations_are_paged_and_deleted_when_nothing_runs() {
+async fn conversations_are_paged_and_deleted_only_when_idle() {
     let server = FakeServer::start().await;
     for name in ["c", "a", "b"] {
         let path = format!("/v1/conversations/{name}/files/x");
@@ -214,107 +214,7 @@ async fn conversations_are_paged_and_deleted_when_nothing_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_goes_out_and_in_as_a_tar() {
-    let server = FakeServer::start().await;
-    let long = format!("{}/{}/{}.txt", "a".repeat(120), "b".repeat(120), "c".repeat(60));
-    let files = [("x.txt", "one".to_owned()), ("d/e.bin", "y".repeat(200_000)), (long.as_str(), String::new())];
-    for (path, content) in &files {
-        let path = format!("/v1/conversations/out/files/{path}");
-        let answer = call(&server, Method::PUT, &path).body(content.clone()).send().await.expect("an answer");
-        assert_eq!(answer.status(), 201);
-    }
-    std::os::unix::fs::symlink("/etc/passwd", server.root.join("out/files/link")).expect("a link");
-    let read = call(&server, Method::GET, "/v1/conversations/out/archive").send().await.expect("an answer");
-    assert_eq!(read.headers()["content-type"], "application/x-tar");
-    let bytes = read.bytes().await.expect("bytes");
-    let mut archive = tar::Archive::new(&bytes[..]);
-    let mut seen = Vec::new();
-    for entry in archive.entries().expect("entries") {
-        let mut entry = entry.expect("an entry");
-        let mut content = String::new();
-        entry.read_to_string(&mut content).expect("text");
-        seen.push((entry.path().expect("a path").display().to_string(), content));
-    }
-    let mut expected: Vec<_> = files.iter().map(|(path, content)| ((*path).to_owned(), content.clone())).collect();
-    expected.sort();
-    assert_eq!(seen, expected);
-    let put = call(&server, Method::PUT, "/v1/conversations/in/archive").header("content-type", "application/x-tar");
-    let written: Value = put.body(bytes).send().await.expect("an answer").json().await.expect("JSON");
-    assert_eq!(written, json!({"files": 3, "bytes": 200_003}));
-    for (path, content) in &files {
-        assert_eq!(&std::fs::read_to_string(server.root.join("in/files").join(path)).expect("a file"), content);
-    }
-    server.stop().await;
-}
-
-/// One entry, written by hand: the builder refuses to make what an attacker sends.
-fn entry(kind: tar::EntryType, name: &[u8], link: &[u8], size: u64, content: &[u8]) -> Vec<u8> {
-    let mut header = tar::Header::new_gnu();
-    header.set_entry_type(kind);
-    header.set_size(size);
-    header.set_mode(0o4777);
-    header.as_old_mut().name[..name.len()].copy_from_slice(name);
-    header.as_old_mut().linkname[..link.len()].copy_from_slice(link);
-    header.set_cksum();
-    let mut bytes = header.as_bytes().to_vec();
-    bytes.extend_from_slice(content);
-    bytes.resize(bytes.len().next_multiple_of(512), 0);
-    bytes
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hostile_tar_writes_nothing() {
-    use tar::EntryType as Kind;
-    let server = FakeServer::start().await;
-    let good = entry(Kind::Regular, b"good.txt", b"", 4, b"good");
-    let file = |name: &[u8]| entry(Kind::Regular, name, b"", 1, b"x");
-    let of = |kind| entry(kind, b"bad", b"/etc/passwd", 0, b"");
-    let deep: Vec<u8> = b"a/".repeat(45);
-    let rows: Vec<(&str, Vec<u8>)> = vec![
-        ("absolute", file(b"/etc/evil")),
-        ("dots", file(b"../evil")),
-        ("dots inside", file(b"a/../../evil")),
-        ("dots at the end", file(b"a/..")),
-        ("empty name inside", file(b"a//b")),
-        ("no name", file(b"")),
-        ("too deep", file(&deep)),
-        ("symbolic link", of(Kind::Symlink)),
-        ("hard link", of(Kind::Link)),
-        ("pipe", of(Kind::Fifo)),
-        ("character device", of(Kind::Char)),
-        ("block device", of(Kind::Block)),
-        ("sparse", of(Kind::GNUSparse)),
-        ("unknown kind", of(Kind::new(b'Z'))),
-        ("a huge size", entry(Kind::Regular, b"bad", b"", 1 << 40, b"x")),
-        ("longer than one file may be", entry(Kind::Regular, b"bad", b"", 9 << 20, &vec![0; 9 << 20])),
-        ("cut short", entry(Kind::Regular, b"bad", b"", 4000, b"x")),
-        ("a file and a folder", [file(b"a"), file(b"a/b")].concat()),
-        ("a folder and a file", [entry(Kind::Directory, b"a/", b"", 0, b""), file(b"a")].concat()),
-        ("not a tar", vec![7; 2048]),
-        ("a broken checksum", {
-            let mut bytes = file(b"x");
-            bytes[0] = b'y';
-            bytes
-        }),
-        ("many entries", file(b"x").repeat(10_001)),
-    ];
-    for (what, bad) in rows {
-        let put = call(&server, Method::PUT, "/v1/conversations/t/archive").header("content-type", "application/x-tar");
-        let response = put.body([good.clone(), bad].concat()).send().await.expect("an answer");
-        let status = response.status().as_u16();
-        assert_eq!(status, 422, "{what}");
-        assert_eq!(refused(response).await.1, "bad_archive", "{what}");
-        assert!(!server.root.join("t").exists(), "{what}: nothing was written");
-    }
-    for (what, kind, status) in [("compressed", "application/gzip", 415), ("json", "application/json", 415)] {
-        let put = call(&server, Method::PUT, "/v1/conversations/t/archive").header("content-type", kind);
-        assert_eq!(put.body(good.clone()).send().await.expect("an answer").status(), status, "{what}");
-    }
-    server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_full_queue_and_a_missing_engine_say_when_to_come_again() {
+async fn full_queue_and_unreachable_engine_return_retry_after() {
     let server = FakeServer::with(&[("SANDBOX_ADMISSION__SLOTS", "1"), ("SANDBOX_ADMISSION__QUEUE_MAX", "1")]).await;
     let hang = json!({"language": "python", "code": "hang", "wait": 0});
     for _ in 0..2 {
@@ -341,7 +241,7 @@ async fn a_full_queue_and_a_missing_engine_say_when_to_come_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_description_and_its_page_are_served_without_a_token() {
+async fn openapi_document_and_docs_page_need_no_token() {
     let server = FakeServer::start().await;
     let open =
         async |path: &str| server.http.get(format!("http://{}{path}", server.address)).send().await.expect("an answer");
@@ -357,7 +257,7 @@ async fn the_description_and_its_page_are_served_without_a_token() {
 
 /// The page of the API, in a browser that enforces its policy.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_of_the_api_shows_every_operation() {
+async fn docs_page_shows_every_operation() {
     let server = FakeServer::start().await;
     let browser = Browser::open().await;
     browser.driver.goto(format!("http://{}/docs", server.address)).await.expect("the page");
@@ -387,7 +287,7 @@ async fn the_page_of_the_api_shows_every_operation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn real_programs_take_arguments_input_and_files() {
+async fn real_programs_receive_arguments_input_and_files() {
     let server = Server::start().await;
     let mut archive = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
@@ -398,7 +298,8 @@ async fn real_programs_take_arguments_input_and_files() {
     let put = call(Method::PUT, "/v1/conversations/real/archive").header("content-type", "application/x-tar");
     let put = put.body(archive.into_inner().expect("an archive")).send().await.expect("an answer");
     assert_eq!(put.status(), 200);
-    let code = "import sys\nprint(sys.argv[1:], sys.stdin.read(), open('in/table.csv').read())\nopen('out.txt', 'w').write('x')";
+    let code = "import sys\nprint(sys.argv[1:], sys.stdin.read(), open('in/table.csv').read())\n\
+                open('out.txt', 'w').write('x')";
     let body = json!({"conversationId": "real", "language": "py", "code": code, "args": ["a b"], "stdin": "typed",
                       "limits": {"wallMs": 20_000, "memoryBytes": 134_217_728}});
     let run: Value =

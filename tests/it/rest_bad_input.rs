@@ -31,7 +31,8 @@ impl Sent<'_> {
         let Self { host, authorization } = self;
         let length = body.len();
         format!(
-            "{line} HTTP/1.1\r\nHost: {host}\r\n{authorization}{headers}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+            "{line} HTTP/1.1\r\nHost: {host}\r\n{authorization}{headers}Connection: close\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
         )
     }
 
@@ -42,12 +43,12 @@ impl Sent<'_> {
 
 #[expect(clippy::too_many_lines, reason = "a table")]
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_are_refused() {
+async fn bad_requests_are_refused_with_status_and_code() {
     let patience = [("SANDBOX_SERVER__BODY_READ_MS", "500"), ("SANDBOX_LIMITS__PROGRAM_BYTES_MAX", "1000")];
     let server = FakeServer::with(&patience).await;
     let host = server.address.to_string();
     let sent = Sent { host: &host, authorization: format!("Authorization: Bearer {TOKEN}\r\n") };
-    let nobody = Sent { host: &host, authorization: String::new() };
+    let anonymous = Sent { host: &host, authorization: String::new() };
     let run = |more: &str| sent.json(&format!(r#"{{"language":"python","code":"print 1"{more}}}"#));
     let line = |line: &str| sent.request(line, "", "");
     let unknown = format!("run-{}", "0".repeat(32));
@@ -59,10 +60,10 @@ async fn requests_that_are_refused() {
     let keyed = |key: &str| sent.request("POST /v1/runs", &format!("{json}Idempotency-Key: {key}\r\n"), good);
     let rows: Vec<(&str, String, u16, &str)> = vec![
         // Who asks, and what is there.
-        ("no token", nobody.request("GET /v1/runners", "", ""), 401, "unauthorized"),
-        ("no token, with a body", nobody.request("POST /v1/runs", json, good), 401, "unauthorized"),
-        ("a wrong token", nobody.request("GET /v1/runs", "Authorization: Bearer nope\r\n", ""), 401, "unauthorized"),
-        ("another scheme", nobody.request("GET /v1/runs", "Authorization: Basic nope\r\n", ""), 401, "unauthorized"),
+        ("no token", anonymous.request("GET /v1/runners", "", ""), 401, "unauthorized"),
+        ("no token, with a body", anonymous.request("POST /v1/runs", json, good), 401, "unauthorized"),
+        ("a wrong token", anonymous.request("GET /v1/runs", "Authorization: Bearer nope\r\n", ""), 401, "unauthorized"),
+        ("another scheme", anonymous.request("GET /v1/runs", "Authorization: Basic nope\r\n", ""), 401, "unauthorized"),
         ("no such path", line("GET /v1/nothing"), 404, "not_found"),
         ("the root", line("GET /v1"), 404, "not_found"),
         ("the root with a slash", line("GET /v1/"), 404, "not_found"),
@@ -126,7 +127,8 @@ async fn requests_that_are_refused() {
         (
             "announced too large",
             format!(
-                "POST /v1/runs HTTP/1.1\r\nHost: {host}\r\n{}{json}Connection: close\r\nContent-Length: 99999999\r\n\r\n",
+                "POST /v1/runs HTTP/1.1\r\nHost: {host}\r\n{}{json}Connection: close\r\n\
+                 Content-Length: 99999999\r\n\r\n",
                 sent.authorization
             ),
             413,
@@ -144,7 +146,8 @@ async fn requests_that_are_refused() {
         (
             "a file never sent",
             format!(
-                "PUT /v1/conversations/a/files/x HTTP/1.1\r\nHost: {host}\r\n{}Connection: close\r\nContent-Length: 10\r\n\r\nx",
+                "PUT /v1/conversations/a/files/x HTTP/1.1\r\nHost: {host}\r\n{}Connection: close\r\n\
+                 Content-Length: 10\r\n\r\nx",
                 sent.authorization
             ),
             408,
@@ -233,8 +236,18 @@ async fn requests_that_are_refused() {
         ("a conversation with a slash", line("DELETE /v1/conversations/a%2fb"), 422, "invalid_argument"),
         ("the server's own folder", line("DELETE /v1/conversations/.trash"), 422, "invalid_argument"),
         ("files of a path", line("GET /v1/conversations/%2e%2e/files"), 422, "invalid_argument"),
-        ("an archive of nobody", line("GET /v1/conversations/nobody/archive"), 404, "conversation_not_found"),
-        ("a file of nobody", line("GET /v1/conversations/nobody/files/x"), 404, "conversation_not_found"),
+        (
+            "an archive of an unknown conversation",
+            line("GET /v1/conversations/nobody/archive"),
+            404,
+            "conversation_not_found",
+        ),
+        (
+            "a file of an unknown conversation",
+            line("GET /v1/conversations/nobody/files/x"),
+            404,
+            "conversation_not_found",
+        ),
         ("no such file", line("GET /v1/conversations/there/files/y"), 404, "file_not_found"),
         ("a folder", line("GET /v1/conversations/there/files/folder"), 409, "not_a_file"),
         ("a file as a folder", sent.request("PUT /v1/conversations/there/files/x/y", "", "z"), 409, "not_a_file"),

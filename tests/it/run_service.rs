@@ -177,7 +177,7 @@ async fn finished_runs_are_kept_within_bounds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_readers_do_not_slow_the_run_and_get_a_cut() {
+async fn slow_readers_do_not_slow_the_run_and_receive_a_cut() {
     let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "600000")]).await;
     let runs = server.mcp.runs.clone();
     let lines = "print 0123456789\n".repeat(6_000);

@@ -29,9 +29,9 @@ use crate::support::{
     until,
 };
 
-/// What a sandbox says of itself when all is well.
-const INSIDE: &str = "== /proc/self/status\nUid:\t1000\t1000\t1000\t1000\nCapInh:\t0\nCapPrm:\t0\nCapEff:\t0\nCapBnd:\t0\n\
-    CapAmb:\t0\nNoNewPrivs:\t1\nSeccomp:\t2\n== /proc/net/dev\n    lo: 0\n== /proc/self/mountinfo\n\
+/// The report of a properly isolated sandbox.
+const INSIDE: &str = "== /proc/self/status\nUid:\t1000\t1000\t1000\t1000\nCapInh:\t0\nCapPrm:\t0\n\
+    CapEff:\t0\nCapBnd:\t0\nCapAmb:\t0\nNoNewPrivs:\t1\nSeccomp:\t2\n== /proc/net/dev\n    lo: 0\n== /proc/self/mountinfo\n\
     1 0 0:1 / / ro - overlay o rw\n== /sys/fs/cgroup/memory.max\n268435456\n== /sys/fs/cgroup/pids.max\n128\n\
     == writable\nyes\n";
 
@@ -96,7 +96,7 @@ fn saying(inside: &str) -> FakeEngine {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_on_an_engine_that_does_not_isolate_ends_and_runs_nothing() {
+async fn server_exits_without_running_programs_when_the_engine_does_not_isolate() {
     for (truth, lie, named) in [
         ("    lo: 0", "    lo: 0\n  eth0: 0", "programs see a network"),
         ("268435456", "9223372036854771712", "the limit on memory does not hold"),
@@ -112,7 +112,7 @@ async fn a_server_on_an_engine_that_does_not_isolate_ends_and_runs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_runners_tests_when_the_first_comes_and_runs_wait_for_it() {
+async fn isolation_check_runs_when_the_first_runner_appears_and_runs_wait() {
     let server = Testing::start(saying(INSIDE)).await;
     let (status, body) = server.ready().await;
     assert_eq!((status, &body["standbys"]), (503, &json!({})));
@@ -126,7 +126,7 @@ async fn a_server_without_runners_tests_when_the_first_comes_and_runs_wait_for_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_with_unknown_languages_only_is_not_ready_and_runs_nothing() {
+async fn server_with_only_unknown_languages_is_not_ready() {
     let engine = saying(INSIDE);
     engine.add_runner("cobol");
     let server = Testing::start(engine).await;
@@ -144,7 +144,7 @@ async fn a_server_with_unknown_languages_only_is_not_ready_and_runs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_passes_by_is_waited_for() {
+async fn isolation_check_retries_transient_failures() {
     let engine = saying(INSIDE);
     engine.add_runner("python");
     engine.fail_next_start(mcp_sandbox_server::adapters::engine::fake::StartFault::Unavailable);
@@ -156,7 +156,7 @@ async fn what_passes_by_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn this_engine_isolates_and_doctor_says_so() {
+async fn doctor_reports_that_this_engine_isolates() {
     let server = Server::start().await;
     let ready = server.http.get(server.url("/readyz")).send().await.expect("an answer");
     assert_eq!(ready.status(), 200);
@@ -181,7 +181,7 @@ async fn this_engine_isolates_and_doctor_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runtime_that_the_engine_does_not_have_or_ignores_is_refused() {
+async fn runtime_that_is_missing_or_ignored_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let options =
         DockerOptions { runtime: RuntimeSetting::from("no-such-runtime"), ..DockerOptions::new(folder.path()) };

@@ -26,7 +26,7 @@ async fn standing(server: &Server, wanted: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_and_known_conversations_find_one_and_keep_their_files() {
+async fn new_and_known_conversations_use_a_standby_and_keep_their_files() {
     let server = Server::with(&[("SANDBOX_STANDBY__NAMELESS_MAX", "1")]).await;
     hello(&server, "first").await;
     // One for this conversation, one for nobody yet.
@@ -51,7 +51,7 @@ async fn new_and_known_conversations_find_one_and_keep_their_files() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_burst_of_new_conversations_is_answered_right() {
+async fn burst_of_new_conversations_is_answered_correctly() {
     let server = Server::start().await;
     hello(&server, "warm-up").await;
     standing(&server, 2).await;
@@ -67,7 +67,7 @@ async fn a_burst_of_new_conversations_is_answered_right() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_ones_are_not_handed_out() {
+async fn killed_standbys_are_not_handed_out() {
     let server = Server::start().await;
     hello(&server, "c").await;
     standing(&server, 2).await;
@@ -89,7 +89,7 @@ async fn killed_ones_are_not_handed_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deleted_conversation_does_not_come_back_in_an_old_folder() {
+async fn deleted_conversation_does_not_reuse_its_folder() {
     let server = Server::start().await;
     hello(&server, "gone").await;
     standing(&server, 1).await;
@@ -104,7 +104,7 @@ async fn a_deleted_conversation_does_not_come_back_in_an_old_folder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn none_stand_by_for_a_language_nobody_uses_and_the_budget_holds() {
+async fn standbys_skip_unused_languages_and_respect_the_budget() {
     let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "3")]).await;
     for n in 0..5 {
         hello(&server, &format!("c-{n}")).await;
@@ -124,7 +124,7 @@ async fn none_stand_by_for_a_language_nobody_uses_and_the_budget_holds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn known_conversations_leave_places_for_new_ones() {
+async fn standbys_of_known_conversations_leave_places_for_new_ones() {
     let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "4"), ("SANDBOX_STANDBY__NAMELESS_MAX", "2")]).await;
     for n in 0..6 {
         hello(&server, &format!("known-{n}")).await;

@@ -44,7 +44,7 @@ impl Drop for Retagged {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_of_an_image_that_was_rebuilt_is_never_handed_out() {
+async fn standby_of_a_rebuilt_image_is_never_handed_out() {
     let server = Server::start().await;
     let language = LANGUAGE.parse().expect("a language");
     let (image, mut before) = (Retagged, None);
@@ -131,7 +131,7 @@ fn containers(root: &Path) -> HashSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_that_stood_by_when_the_server_was_killed_are_replaced() {
+async fn standbys_of_a_killed_server_are_replaced() {
     let folder = tempfile::Builder::new().prefix("sandbox-it-").tempdir().expect("a folder");
     let root = folder.path().join("root");
     let server = Process::start(&root);

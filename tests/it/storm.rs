@@ -65,7 +65,7 @@ fn check_success(report: &Report, n: usize, written: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_run_is_answered_truthfully_and_nothing_leaks() {
+async fn every_run_is_answered_truthfully_without_leaks() {
     let seed = std::env::var("STORM_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_121);
     let runs = how_many(500, 10_000);
     println!("seed {seed}, {runs} runs");
@@ -117,7 +117,7 @@ async fn every_run_is_answered_truthfully_and_nothing_leaks() {
 
 /// An engine that is away gets a bounded number of starts for standbys, and they are refilled when it is back.
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_is_away_gets_few_starts() {
+async fn unreachable_engine_gets_few_start_requests() {
     let server = FakeServer::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "2"), ("SANDBOX_STANDBY__NAMELESS_MAX", "1")]).await;
     let run = async |n: usize| timeout(ANSWER_MAX, begin(&server, n, "print x".to_owned()).finished()).await;
     for n in [0, 1] {

@@ -56,7 +56,7 @@ fn is_within(inner: &Span, outer: &Span) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_is_part_of_its_callers_trace_whatever_the_interface() {
+async fn run_joins_its_callers_trace_on_every_interface() {
     let collector = Collector::start().await;
     let server = FakeServer::with(&[(ENDPOINT, &collector.endpoint)]).await;
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
@@ -85,7 +85,7 @@ async fn a_run_is_part_of_its_callers_trace_whatever_the_interface() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_says_how_it_went_and_the_request_has_the_id_that_the_client_was_told() {
+async fn run_spans_hold_the_outcome_and_the_clients_request_id() {
     let collector = Collector::start().await;
     let more = [(ENDPOINT, collector.endpoint.as_str()), (HEADERS, "x-team=a%20b")];
     let server = FakeServer::with(&more).await;
@@ -127,7 +127,7 @@ async fn a_run_says_how_it_went_and_the_request_has_the_id_that_the_client_was_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_is_stopped_shows_who_was_told_to_stop_it() {
+async fn run_span_of_a_stopped_run_shows_the_signal_call() {
     let collector = Collector::start().await;
     let server = FakeServer::with(&[(ENDPOINT, &collector.endpoint), ("SANDBOX_LIMITS__WALL_MS", "100")]).await;
     let (trace, header) = caller(5);
@@ -142,7 +142,7 @@ async fn a_run_that_is_stopped_shows_who_was_told_to_stop_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_on_a_standby_takes_it_and_did_not_start_it() {
+async fn run_trace_on_a_standby_contains_take_without_start() {
     let collector = Collector::start().await;
     let more = [(ENDPOINT, collector.endpoint.as_str()), ("SANDBOX_STANDBY__TOTAL_MAX", "1")];
     let server = FakeServer::with(&more).await;
@@ -164,7 +164,7 @@ async fn a_run_on_a_standby_takes_it_and_did_not_start_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_span_holds_what_a_client_wrote_or_what_is_secret() {
+async fn spans_contain_no_client_text_and_no_secret() {
     let collector = Collector::start().await;
     let more = [(ENDPOINT, collector.endpoint.as_str()), (HEADERS, "authorization=canary-header")];
     let server = FakeServer::with(&more).await;
@@ -205,7 +205,7 @@ async fn no_span_holds_what_a_client_wrote_or_what_is_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_never_answers_holds_up_neither_runs_nor_the_end() {
+async fn silent_collector_delays_neither_runs_nor_shutdown() {
     let mut silent = Silent::start().await;
     let server = FakeServer::with(&[(ENDPOINT, &silent.endpoint)]).await;
     server.run("a", "print first").await;
@@ -221,7 +221,7 @@ async fn a_collector_that_never_answers_holds_up_neither_runs_nor_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_collector_takes_is_counted() {
+async fn undelivered_spans_are_counted() {
     let refusing = Collector::answering(StatusCode::SERVICE_UNAVAILABLE).await;
     // Free a moment ago.
     let away = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
@@ -235,7 +235,7 @@ async fn what_no_collector_takes_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_sent_without_the_setting_or_of_a_trace_that_is_not_recorded() {
+async fn no_span_is_sent_without_the_setting_or_for_an_unsampled_trace() {
     let collector = Collector::start().await;
     let server = FakeServer::start().await;
     server.run("a", "print x").await;

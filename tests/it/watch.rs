@@ -80,7 +80,7 @@ async fn gone(server: &Server, since: Instant, by: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_program_is_sent_input_warm_and_at_once() {
+async fn input_reaches_a_running_program_at_once() {
     const LINES: [(&str, &str); 4] = [
         (
             "python",
@@ -111,7 +111,8 @@ async fn a_running_program_is_sent_input_warm_and_at_once() {
             }
             let run = begin(
                 &server,
-                json!({"language": language, "conversationId": language, "code": code, "stdin": "zero\n", "stdinOpen": true}),
+                json!({"language": language, "conversationId": language, "code": code,
+                       "stdin": "zero\n", "stdinOpen": true}),
             );
             let run = run.await;
             let mut events = Events::open(&server.http, &base(&server), &run).await;
@@ -135,7 +136,7 @@ async fn a_running_program_is_sent_input_warm_and_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn input_is_refused_where_nobody_takes_it_and_bounded_where_nobody_reads() {
+async fn input_is_refused_without_a_reader_and_bounded_when_unread() {
     let server = Server::with(&[NO_STANDBY]).await;
     let piece = vec![b'x'; 1 << 20];
     let closed = begin(&server, json!({"code": "import time; time.sleep(1000)"})).await;
@@ -148,8 +149,8 @@ async fn input_is_refused_where_nobody_takes_it_and_bounded_where_nobody_reads()
     events.printed("up").await;
     assert_eq!(send(&server, &run, "", vec![b'x'; (1 << 20) + 1]).await, refused(413, "too_large"));
     assert_eq!(send(&server, &run, "?eof=perhaps", "").await, refused(422, "invalid_argument"));
-    let nobody = "run-00000000000000000000000000000000";
-    assert_eq!(send(&server, nobody, "", "x").await, refused(404, "run_not_found"));
+    let unknown = "run-00000000000000000000000000000000";
+    assert_eq!(send(&server, unknown, "", "x").await, refused(404, "run_not_found"));
     let mut taken = 0;
     let told = loop {
         let told = send(&server, &run, "", piece.clone()).await;
@@ -172,7 +173,7 @@ async fn input_is_refused_where_nobody_takes_it_and_bounded_where_nobody_reads()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stubborn_program_is_ended_by_a_request_and_by_a_closed_connection() {
+async fn program_that_ignores_signals_is_ended_by_cancel_and_disconnect() {
     let server = Server::with(&[NO_STANDBY]).await;
     let run = begin(&server, json!({"code": STUBBORN})).await;
     let mut events = Events::open(&server.http, &base(&server), &run).await;
@@ -205,7 +206,7 @@ async fn a_stubborn_program_is_ended_by_a_request_and_by_a_closed_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_admits_nothing_lets_runs_end_and_then_cancels_the_rest() {
+async fn shutdown_refuses_new_runs_waits_and_then_cancels() {
     let server = Server::with(&[NO_STANDBY, ("SANDBOX_SERVER__SHUTDOWN_GRACE_MS", "6000")]).await;
     let polite = "until [ -e go ]; do sleep 0.05; done; echo bye";
     let polite = begin(&server, json!({"language": "bash", "conversationId": "polite", "code": polite})).await;
@@ -235,10 +236,10 @@ async fn a_stop_admits_nothing_lets_runs_end_and_then_cancels_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_arrive_as_they_are_printed_with_every_figure_at_the_end() {
+async fn output_lines_arrive_live_with_figures_at_the_end() {
     let server = Server::with(&[NO_STANDBY]).await;
-    let code = "import time\nopen('a.txt', 'w').write('a')\nfor i in range(5):\n    print(i, time.time(), flush=True)\n    \
-                time.sleep(0.3)\nimport sys; sys.stdout.buffer.write(b'\\xff\\xfe'); sys.stdout.flush()";
+    let code = "import time\nopen('a.txt', 'w').write('a')\nfor i in range(5):\n    print(i, time.time(), flush=True)\n\
+                \x20   time.sleep(0.3)\nimport sys; sys.stdout.buffer.write(b'\\xff\\xfe'); sys.stdout.flush()";
     let run = begin(&server, json!({"code": code})).await;
     let mut events = Events::open(&server.http, &base(&server), &run).await;
     for expected in 0..5 {
@@ -264,7 +265,7 @@ async fn lines_arrive_as_they_are_printed_with_every_figure_at_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_is_told_apart_where_only_a_child_was_killed() {
+async fn memory_exhaustion_of_a_child_is_reported() {
     let server = Server::with(&[NO_STANDBY]).await;
     let hog = "x = []\nwhile True: x.append(bytearray(1 << 20))";
     let child = format!("import subprocess, sys\nsubprocess.run([sys.executable, '-c', {hog:?}])\nsys.exit(3)");

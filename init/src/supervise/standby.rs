@@ -1,4 +1,5 @@
-//! Before the program: children that are started ahead of it, what they say of themselves, and which of them becomes it.
+//! Standby: the children that are started before the program arrives, their messages, and the choice of the child that
+//! becomes the program.
 
 use std::{
     io,
@@ -9,8 +10,8 @@ use serde_json::json;
 
 use super::{Phase, Sandbox};
 use crate::{
-    child::{Child, Word},
-    frame::Tell,
+    child::{Child, WarmMessage},
+    frame::OutputFrame,
     process_tree,
     request::Config,
 };
@@ -25,47 +26,47 @@ impl Sandbox {
             // It has not loaded everything, and a program does not wait for that.
             process_tree::kill(successor.pid);
         }
-        let told = self.child.as_mut().is_some_and(|child| child.hand_over(config, has_input));
-        if !told {
-            // Whatever is left of a warm child must not stand in the program's way.
+        let handed_over = self.child.as_mut().is_some_and(|child| child.hand_over(config, has_input));
+        if !handed_over {
+            // A warm child that cannot be reached is killed before the program starts cold.
             process_tree::kill_all();
-            self.child = Some(Child::cold(&self.setting.command, config, has_input)?);
+            self.child = Some(Child::cold(&self.options.command, config, has_input)?);
         }
         let allowed = Duration::from_millis(config.wall_ms.saturating_add(config.grace_ms));
         let deadline = if config.wall_ms == 0 { None } else { Instant::now().checked_add(allowed) };
         self.phase = Phase::Running { before, deadline };
-        self.feed();
+        self.write_stdin();
         Ok(())
     }
 
-    /// What a warm child says before it is the program.
-    pub(super) fn hear(&mut self) {
+    /// Handles the messages of a warm child.
+    pub(super) fn read_control(&mut self) {
         let Some(child) = &mut self.child else { return };
-        let (words, listens) = child.words();
+        let (words, listens) = child.messages();
         if !listens || !child.pass_on() {
             child.control = None;
         }
         for word in words {
             match word {
-                Word::Up => self.is_up(),
-                Word::Warm => self.is_warm(),
-                Word::Keeper(pid) => self.keeper = self.keeper.or(Some(pid)),
+                WarmMessage::Up => self.is_up(),
+                WarmMessage::Warm => self.is_warm(),
+                WarmMessage::Keeper(pid) => self.keeper = self.keeper.or(Some(pid)),
             }
         }
         self.send();
     }
 
-    pub(super) fn hear_the_successor(&mut self) {
+    pub(super) fn read_successor_control(&mut self) {
         let Some(successor) = &mut self.successor else { return };
-        let (words, listens) = successor.words();
+        let (words, listens) = successor.messages();
         if !listens {
             successor.control = None;
         }
         for word in words {
             match word {
-                Word::Up => {}
-                Word::Keeper(pid) => self.keeper = Some(pid),
-                Word::Warm => {
+                WarmMessage::Up => {}
+                WarmMessage::Keeper(pid) => self.keeper = Some(pid),
+                WarmMessage::Warm => {
                     if let Some(spare) = std::mem::replace(&mut self.child, self.successor.take()) {
                         process_tree::kill(spare.pid);
                     }
@@ -80,23 +81,23 @@ impl Sandbox {
         if !matches!(self.phase, Phase::Standby) {
             return;
         }
-        self.outbox.push(Tell::Ready, br#"{"protocol":1}"#);
-        if self.setting.spare && self.successor.is_none() {
-            // One that cannot be started is missed by nobody: the spare one takes the program.
-            self.successor = Child::warm(&self.setting.command, false).ok();
+        self.outbox.push(OutputFrame::Ready, br#"{"protocol":1}"#);
+        if self.options.spare && self.successor.is_none() {
+            // A failure to start it is harmless: the spare takes the program.
+            self.successor = Child::warm(&self.options.command, false).ok();
         }
     }
 
-    /// Where nothing is loaded ahead, nothing is left to load.
-    pub(super) fn is_ready_cold(&mut self) {
-        self.outbox.push(Tell::Ready, br#"{"protocol":1}"#);
+    /// A cold start has nothing to load, so the sandbox is ready at once.
+    pub(super) fn report_ready_cold(&mut self) {
+        self.outbox.push(OutputFrame::Ready, br#"{"protocol":1}"#);
         self.is_warm();
     }
 
     fn is_warm(&mut self) {
         if matches!(self.phase, Phase::Standby) {
             let ready = json!({"protocol": 1, "warm": true, "memoryBytes": self.meter.memory_bytes()});
-            self.outbox.push(Tell::Ready, ready.to_string().as_bytes());
+            self.outbox.push(OutputFrame::Ready, ready.to_string().as_bytes());
         }
     }
 }

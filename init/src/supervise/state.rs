@@ -1,5 +1,4 @@
-//! What a sandbox knows of itself: what it was asked on the command line, where it stands, how it ends, and how long
-//! each of that may take. No acts.
+//! The state of a sandbox: its command line, phase, exit report and time limits. No behaviour.
 
 use std::{
     ffi::OsString,
@@ -11,21 +10,21 @@ use serde::Serialize;
 
 use crate::{
     figures::{Counters, Figures},
-    process_tree::Ending,
+    process_tree::ExitStatus,
 };
 
-/// How long a killed process may take to be gone (it may sit in the kernel) before the end is told without it.
+/// How long a killed process may take to be gone (it may sit in the kernel) before the exit is reported without it.
 pub(super) const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often what is left is killed again meanwhile.
+/// Interval at which the remaining processes are killed again.
 pub(super) const KILL_AGAIN: Duration = Duration::from_millis(20);
 
 /// How long the server may take nothing of what is left to send, after the program is gone.
 pub(super) const SEND_LIMIT: Duration = Duration::from_secs(30);
 
-/// What the command line says.
+/// The parsed command line.
 #[derive(Debug)]
-pub struct Setting {
+pub struct Options {
     /// The program's file.
     pub program: PathBuf,
     /// Whether the interpreter is started before the program is known.
@@ -36,12 +35,12 @@ pub struct Setting {
     pub command: Vec<OsString>,
 }
 
-/// How this process is to end.
+/// How this process exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All is said, or nobody wanted anything.
+    /// The run was reported, or no program was requested.
     Done,
-    /// The request was broken, or nobody listens any more.
+    /// The request was invalid, or the server is gone.
     Failed,
 }
 
@@ -50,27 +49,27 @@ pub enum Verdict {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Exit<'a> {
     #[serde(flatten)]
-    pub(super) ending: Ending,
+    pub(super) status: ExitStatus,
     #[serde(flatten)]
     pub(super) figures: Figures,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) killed_by: Option<&'a str>,
 }
 
-/// Where the sandbox stands.
+/// The phase of the sandbox.
 #[derive(Debug)]
 pub(super) enum Phase {
     /// No program yet.
     Standby,
     /// The program runs.
     Running { before: Counters, deadline: Option<Instant> },
-    /// Everything is killed; what it wrote is still on its way. Nothing more comes when all are gone.
+    /// All processes are killed; their remaining output is being read. `gone` once they have ended.
     Ending { before: Counters, since: Instant, gone: bool },
     /// The last frame is in the outbox.
     Sending { verdict: Verdict, since: Instant },
 }
 
-/// What the loop woke for.
+/// An event source of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Frames,

@@ -1,4 +1,4 @@
-//! What the loop waits for: everything that may move now, and nothing that may not.
+//! The event sources that the loop polls: only those that can make progress in the current phase.
 
 use std::{
     io,
@@ -18,7 +18,7 @@ impl Sandbox {
     pub(super) fn wait(&self) -> io::Result<Vec<Source>> {
         let sources = self.sources();
         let mut polled: Vec<_> = sources.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
-        let timeout = self.next_look().map(|left| Timespec {
+        let timeout = self.next_timer().map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: left.subsec_nanos().into(),
         });
@@ -49,7 +49,7 @@ impl Sandbox {
             let open = pipes.into_iter().filter_map(|(source, fd)| Some((source, fd.as_ref()?.as_fd(), PollFlags::IN)));
             sources.extend(open);
         }
-        if let (Some(stdin), true) = (&child.stdin, self.request.started() && self.inbox.waits()) {
+        if let (Some(stdin), true) = (&child.stdin, self.request.started() && self.inbox.has_pending()) {
             sources.push((Source::Stdin, stdin.as_fd(), PollFlags::OUT));
         }
         sources

@@ -1,4 +1,4 @@
-//! The other side of the protocol, as a test speaks it. Dropping it asserts that no process is left.
+//! A test client of the protocol. Dropping it asserts that no process is left.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ pub fn request(config: &str, program: &str) -> Vec<u8> {
     parts.concat()
 }
 
-/// What came back, put together.
+/// The collected answer.
 #[derive(Debug, Default)]
 pub struct Reply {
     /// The payloads of READY.
@@ -39,7 +39,7 @@ pub struct Reply {
 /// A running init with a folder of its own.
 pub struct Init {
     process: Child,
-    /// Where frames go.
+    /// Receives frames.
     pub input: Option<ChildStdin>,
     output: Option<ChildStdout>,
     /// Holds the program, and whatever a test wants to leave.
@@ -107,7 +107,7 @@ impl Init {
         }
     }
 
-    /// Everything up to the end; the last frame is the last word.
+    /// Collects the answer up to the end; asserts that EXIT or ERROR is the last frame.
     pub fn reply(&mut self) -> Reply {
         let mut reply = Reply::default();
         while let Some((kind, payload)) = self.next() {
@@ -124,7 +124,7 @@ impl Init {
         reply
     }
 
-    /// How the init itself ended.
+    /// The exit status of the init.
     pub fn status(&mut self) -> i32 {
         self.process.wait().expect("waited").code().expect("not by a signal")
     }
@@ -136,7 +136,7 @@ impl Init {
         this.status()
     }
 
-    /// What the init itself holds in memory.
+    /// Memory of the init.
     pub fn memory_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("status");
         let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("resident memory");

@@ -1,4 +1,4 @@
-//! How programs end, and what is left of them: nothing.
+//! How programs end; no process may remain.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn ending(reply: &Reply) -> (&Value, &Value) {
 }
 
 #[test]
-fn every_status_comes_back() {
+fn exit_status_is_reported() {
     for status in 0..=255 {
         let reply = Init::run(&format!("exit {status}"));
         assert_eq!(ending(&reply), (&json!(status), &Value::Null));
@@ -18,7 +18,7 @@ fn every_status_comes_back() {
 }
 
 #[test]
-fn death_by_a_signal_is_told_as_one() {
+fn death_by_a_signal_is_reported_as_a_signal() {
     for signal in [1, 2, 6, 9, 11, 13, 14, 15] {
         let reply = Init::run(&format!("kill -{signal} $$"));
         assert_eq!(ending(&reply), (&Value::Null, &json!(signal)));
@@ -27,7 +27,7 @@ fn death_by_a_signal_is_told_as_one() {
 }
 
 #[test]
-fn a_signal_is_sent_to_the_program() {
+fn signal_frame_signals_the_program() {
     let mut init = Init::bash();
     init.send(&request("{}", "trap 'echo got it; exit 7' USR1; echo ready; while :; do read -t 1 < <(:); done"));
     init.until("ready");
@@ -37,7 +37,7 @@ fn a_signal_is_sent_to_the_program() {
 }
 
 #[test]
-fn the_deadline_ends_everything_and_is_named() {
+fn deadline_kills_all_processes_and_is_reported() {
     let mut init = Init::bash();
     init.send(&request(r#"{"wallMs":100,"graceMs":50}"#, "trap '' TERM INT; sleep 100 & echo began; sleep 100"));
     let reply = init.reply();
@@ -50,7 +50,7 @@ fn the_deadline_ends_everything_and_is_named() {
 }
 
 #[test]
-fn without_a_deadline_a_program_is_left_alone() {
+fn program_without_a_deadline_is_not_killed() {
     let mut init = Init::bash();
     init.send(&request(r#"{"wallMs":0,"graceMs":1}"#, "sleep 0.2; echo done"));
     let reply = init.reply();
@@ -73,23 +73,23 @@ fn orphans_are_collected_while_the_program_runs() {
 }
 
 #[test]
-fn what_was_written_before_a_sudden_death_is_told() {
+fn output_before_a_sudden_death_is_delivered() {
     let reply = Init::run("printf '%070000d' 1; echo end >&2; kill -9 $$");
     assert_eq!((reply.stdout.len(), &reply.stderr[..]), (70_000, &b"end\n"[..]));
 }
 
 #[test]
-fn signals_are_as_a_program_expects_them() {
+fn program_starts_with_default_signal_dispositions() {
     let reply = Init::run("grep -E 'Sig(Blk|Ign)' /proc/self/status");
     let text = String::from_utf8_lossy(&reply.stdout).into_owned();
     let mask =
         |name| u64::from_str_radix(text.split(name).nth(1).expect("there").lines().next().expect("a line").trim(), 16);
-    // What the tests themselves were started with is theirs, above the 31 signals that have names.
+    // Only the 31 named signals are compared; above them the test process' own dispositions are inherited.
     assert_eq!((mask("SigBlk:"), mask("SigIgn:").map(|mask| mask & 0x7fff_ffff)), (Ok(0), Ok(0)));
 }
 
 #[test]
-fn the_reader_going_away_ends_the_program() {
+fn closed_output_ends_the_program() {
     let mut init = Init::bash();
     init.send(&request("{}", "echo ready; trap '' PIPE; while sleep 0.05; do echo more; done"));
     init.until("ready");

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::client::{Init, frame, request};
 
 #[test]
-fn a_request_may_be_cut_anywhere() {
+fn request_is_accepted_when_split_anywhere() {
     let bytes = request(r#"{"args":["a b"],"env":{"K":"v"}}"#, "echo \"$1 $K $#\"");
     for cut in 0..bytes.len() {
         let mut init = Init::bash();
@@ -16,7 +16,7 @@ fn a_request_may_be_cut_anywhere() {
 }
 
 #[test]
-fn a_request_may_come_byte_by_byte() {
+fn request_is_accepted_byte_by_byte() {
     let mut init = Init::bash();
     for byte in request("{}", "echo one") {
         init.send(&[byte]);
@@ -25,7 +25,7 @@ fn a_request_may_come_byte_by_byte() {
 }
 
 #[test]
-fn a_program_may_come_in_pieces_or_be_empty() {
+fn program_may_arrive_in_pieces_or_be_empty() {
     let mut init = Init::bash();
     init.send(
         &[frame(1, b"{}"), frame(2, b"echo a"), frame(2, b""), frame(2, b"b\n"), frame(5, b""), frame(3, b"")].concat(),
@@ -37,7 +37,7 @@ fn a_program_may_come_in_pieces_or_be_empty() {
 }
 
 #[test]
-fn a_standby_nobody_needs_goes_quietly() {
+fn unused_standby_exits_without_output() {
     for bytes in [Vec::new(), frame(1, b"{}"), [frame(1, b"{}"), frame(2, b"echo no")].concat(), vec![1, 0]] {
         let mut init = Init::bash();
         init.send(&bytes);
@@ -49,7 +49,7 @@ fn a_standby_nobody_needs_goes_quietly() {
 }
 
 #[test]
-fn the_end_of_the_frames_after_the_start_is_only_the_end_of_the_input() {
+fn end_of_frames_after_the_start_only_ends_the_input() {
     let mut init = Init::bash();
     init.send(&[frame(1, b"{}"), frame(2, b"cat; sleep 0.2; echo end"), frame(3, b""), frame(4, b"in ")].concat());
     drop(init.input.take());
@@ -57,7 +57,7 @@ fn the_end_of_the_frames_after_the_start_is_only_the_end_of_the_input() {
 }
 
 #[test]
-fn a_broken_request_is_refused_with_a_reason() {
+fn malformed_request_is_refused_with_a_reason() {
     let config = frame(1, b"{}");
     let broken: [(&[u8], &str); 9] = [
         (b"GET / HTTP/1.1\r\n", "no frame has the type 0x47"),
@@ -81,7 +81,7 @@ fn a_broken_request_is_refused_with_a_reason() {
 }
 
 #[test]
-fn garbage_after_the_start_ends_the_program() {
+fn malformed_frame_after_the_start_ends_the_program() {
     let mut init = Init::bash();
     init.send(&request("{}", "echo began; sleep 1000"));
     init.until("began");
@@ -92,7 +92,7 @@ fn garbage_after_the_start_ends_the_program() {
 }
 
 #[test]
-fn an_interpreter_that_is_not_there_is_an_error() {
+fn missing_interpreter_is_an_error() {
     let mut init = Init::cold("/nowhere/interpreter");
     init.send(&request("{}", ""));
     assert!(init.reply().error.is_some());
@@ -100,7 +100,7 @@ fn an_interpreter_that_is_not_there_is_an_error() {
 }
 
 #[test]
-fn figures_of_the_run_are_told_where_they_are_known() {
+fn exit_reports_the_figures_that_are_known() {
     let exit = Init::run("true").exit.expect("an EXIT");
     for (name, value) in exit.as_object().expect("an object") {
         assert!(["status", "cpuMs", "memoryPeakBytes", "oomKills", "forksRefused"].contains(&name.as_str()), "{name}");

@@ -9,7 +9,7 @@ use crate::client::{Init, frame, request};
 const MEBIBYTE: usize = 1 << 20;
 
 #[test]
-fn without_input_there_is_none() {
+fn program_without_input_reads_end_of_file() {
     assert_eq!(Init::run("cat; [ /dev/stdin -ef /dev/null ] && echo null").stdout, b"null\n");
 }
 
@@ -23,7 +23,7 @@ fn input_before_and_after_the_start_arrives_in_order() {
 }
 
 #[test]
-fn a_flood_of_input_is_passed_on_whole() {
+fn large_input_is_passed_on_whole() {
     let mut init = Init::bash();
     init.send(&[frame(1, b"{}"), frame(2, b"sleep 0.2; wc -c"), frame(3, b"")].concat());
     for _ in 0..32 {
@@ -34,7 +34,7 @@ fn a_flood_of_input_is_passed_on_whole() {
 }
 
 #[test]
-fn input_that_nobody_reads_does_not_hold_up_the_end() {
+fn unread_input_does_not_delay_the_exit() {
     let mut init = Init::bash();
     init.send(&[frame(1, b"{}"), frame(2, b"exec <&-; sleep 0.2; exit 3"), frame(3, b"")].concat());
     for _ in 0..8 {
@@ -44,7 +44,7 @@ fn input_that_nobody_reads_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn a_flood_of_output_waits_for_a_slow_reader_and_is_whole() {
+fn large_output_waits_for_a_slow_reader_and_is_whole() {
     let mut init = Init::bash();
     init.send(&request("{}", "head -c 33554432 /dev/zero | tr '\\0' x; echo end >&2"));
     thread::sleep(Duration::from_millis(500));
@@ -55,7 +55,7 @@ fn a_flood_of_output_waits_for_a_slow_reader_and_is_whole() {
 }
 
 #[test]
-fn the_end_of_a_flood_comes_after_all_of_it() {
+fn exit_follows_all_of_a_large_output() {
     let mut init = Init::bash();
     init.send(&request("{}", "seq 200000 & seq 200000 >&2 & wait; kill -9 $$"));
     let reply = init.reply();
@@ -64,7 +64,7 @@ fn the_end_of_a_flood_comes_after_all_of_it() {
 }
 
 #[test]
-fn streams_that_the_program_closed_are_no_end() {
+fn closed_streams_do_not_end_the_run() {
     let mut init = Init::bash();
     init.send(&request("{}", "exec >&- 2>&-; sleep 0.2; exit 4"));
     assert_eq!(init.reply().exit.expect("an EXIT")["status"], json!(4));

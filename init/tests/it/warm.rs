@@ -1,11 +1,11 @@
-//! A child that is started before the program is known. The stand-in for an interpreter is a Bash that speaks on the
+//! Warm children: started before the program is known. The interpreter is replaced by a Bash script that uses the
 //! control socket.
 
 use serde_json::json;
 
 use crate::client::{Init, request};
 
-/// Says that it is up and warm, waits to be told, and shows what it was told; then becomes the program.
+/// Reports that it is up and warm, waits for the handover, prints it, and becomes the program.
 const INTERPRETER: &str = r#"
 printf u >&"$SANDBOX_CONTROL_FD"; printf w >&"$SANDBOX_CONTROL_FD"
 length=$(head -c 4 <&"$SANDBOX_CONTROL_FD" | od -An -tu1 | awk '{print $3 * 256 + $4}')
@@ -19,7 +19,7 @@ fn warm(script: &str) -> Init {
 }
 
 #[test]
-fn a_warm_child_is_handed_the_request_and_becomes_the_program() {
+fn warm_child_receives_the_request_and_becomes_the_program() {
     let mut init = warm(INTERPRETER);
     assert_eq!(init.next(), Some((0x81, br#"{"protocol":1}"#.to_vec())));
     let (kind, payload) = init.next().expect("a second READY");
@@ -32,7 +32,7 @@ fn a_warm_child_is_handed_the_request_and_becomes_the_program() {
 }
 
 #[test]
-fn a_request_may_come_before_the_child_is_up() {
+fn request_is_accepted_before_the_warm_child_is_up() {
     let mut init = warm(&format!("sleep 0.3; {INTERPRETER}"));
     init.send(&request("{}", "exit 6"));
     let reply = init.reply();
@@ -40,7 +40,7 @@ fn a_request_may_come_before_the_child_is_up() {
 }
 
 #[test]
-fn a_warm_child_that_died_is_replaced_by_a_cold_one() {
+fn dead_warm_child_is_replaced_by_a_cold_start() {
     let mut init = warm("[ \"$SANDBOX_CONTROL_FD\" ] && exit 1; exec bash \"$1\"");
     assert_eq!(init.next().map(|(kind, _)| kind), Some(0x81));
     init.send(&request("{}", "echo cold; exit 7"));
@@ -49,7 +49,7 @@ fn a_warm_child_that_died_is_replaced_by_a_cold_one() {
 }
 
 #[test]
-fn a_warm_child_that_nobody_needed_goes_with_the_init() {
+fn unused_warm_child_ends_with_init() {
     let mut init = warm("trap '' HUP TERM; setsid sleep 1000 & printf u >&\"$SANDBOX_CONTROL_FD\"; sleep 1000");
     assert_eq!(init.next().map(|(kind, _)| kind), Some(0x81));
     drop(init.input.take());
@@ -57,13 +57,13 @@ fn a_warm_child_that_nobody_needed_goes_with_the_init() {
 }
 
 #[test]
-fn a_deadline_holds_for_a_warm_child_that_never_begins() {
+fn deadline_kills_a_warm_child_that_never_starts_the_program() {
     let mut init = warm("printf u >&\"$SANDBOX_CONTROL_FD\"; sleep 1000");
     init.send(&request(r#"{"wallMs":150,"graceMs":0}"#, "true"));
     assert_eq!(init.reply().exit.expect("an EXIT")["killedBy"], json!("deadline"));
 }
 
-/// One that loads takes a while; a spare one says what it is.
+/// Starts a warm child that loads slowly, with a spare that identifies itself.
 const LOADS: &str = r#"
 if [ -z "$SANDBOX_SPARE" ]; then until [ -e "$0" ]; do sleep 0.01; done; fi
 export WHO=${SANDBOX_SPARE:+spare}
@@ -71,11 +71,11 @@ export WHO=${SANDBOX_SPARE:+spare}
 
 fn with_spare(gate: &std::path::Path) -> Init {
     let gate = gate.to_str().expect("text");
-    Init::start(&["--warm", "--spare"], &["bash", "-c", &format!("{LOADS}{SAYS}{INTERPRETER}"), gate])
+    Init::start(&["--warm", "--spare"], &["bash", "-c", &format!("{LOADS}{REPORTS}{INTERPRETER}"), gate])
 }
 
-/// Only the one that loads says that it is warm at the end; a spare one is up and no more.
-const SAYS: &str = r#"
+/// Only the loading child reports `w` at the end; a spare reports only `u`.
+const REPORTS: &str = r#"
 if [ "$WHO" ]; then
   printf u >&"$SANDBOX_CONTROL_FD"
   length=$(head -c 4 <&"$SANDBOX_CONTROL_FD" | od -An -tu1 | awk '{print $3 * 256 + $4}')
@@ -85,7 +85,7 @@ fi
 "#;
 
 #[test]
-fn a_program_that_comes_while_one_loads_is_the_spare_ones() {
+fn program_runs_on_the_spare_while_the_warm_child_loads() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut init = with_spare(&folder.path().join("loaded"));
     assert_eq!(init.next(), Some((0x81, br#"{"protocol":1}"#.to_vec())));
@@ -94,7 +94,7 @@ fn a_program_that_comes_while_one_loads_is_the_spare_ones() {
 }
 
 #[test]
-fn one_that_has_loaded_takes_the_place_of_the_spare_one() {
+fn loaded_child_replaces_the_spare() {
     let folder = tempfile::tempdir().expect("a folder");
     let gate = folder.path().join("loaded");
     let mut init = with_spare(&gate);
@@ -107,8 +107,8 @@ fn one_that_has_loaded_takes_the_place_of_the_spare_one() {
 }
 
 #[test]
-fn a_keeper_goes_with_the_program_and_so_does_everything_else() {
-    // `k` and the number of a process that ignores what it can, in four bytes.
+fn keeper_and_descendants_end_with_the_program() {
+    // `k` and, in four bytes, the id of a process that ignores every signal it can ignore.
     let keeper = r#"(trap '' HUP TERM INT; exec sleep 1000) & keeper=$!
         printf "k\\x$(printf %02x $((keeper >> 24)))\\x$(printf %02x $((keeper >> 16 & 255)))" >&"$SANDBOX_CONTROL_FD"
         printf "\\x$(printf %02x $((keeper >> 8 & 255)))\\x$(printf %02x $((keeper & 255)))" >&"$SANDBOX_CONTROL_FD"

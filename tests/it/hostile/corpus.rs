@@ -1,5 +1,5 @@
-//! The programs and the table of `tests/hostile/`. Where a program is the same in every language it is in Perl, which is in
-//! every image of ours, and each language has its own way to start it.
+//! The programs and the table of `tests/hostile/`. A program that is equal in every language is written in Perl, which
+//! every runner image contains; each language has its own launcher for it.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
 

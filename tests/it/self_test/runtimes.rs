@@ -1,4 +1,4 @@
-//! A quicker runtime is used where the self-test passes under it; otherwise everything is as if the engine did not have it.
+//! A faster runtime is used where the isolation check passes under it; otherwise it is ignored.
 
 use mcp_sandbox_server::adapters::engine::{
     docker::proxy::{Proxy, ProxyOptions},
@@ -24,8 +24,8 @@ fn claiming_crun() -> Renaming {
     Renaming::new(&[(ASKS_FOR_CRUN, ASKS_FOR_CRUN)], &[HAS_CRUN])
 }
 
-/// By what each sandbox of a server on an engine that offers a runtime was started, after one run. Two standbys are wanted
-/// from the first moment, and the trial takes its time.
+/// The runtime of each sandbox of a server whose engine offers a faster one, after one run. Two standbys are wanted
+/// from the start, and the trial is slow.
 async fn started_by(behaviour: Option<Offered>) -> Vec<Option<String>> {
     let engine = saying(INSIDE);
     engine.add_runner("bash");
@@ -42,7 +42,7 @@ async fn started_by(behaviour: Option<Offered>) -> Vec<Option<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quicker_one_is_used_where_it_passes_and_a_standby_is_started_by_no_other() {
+async fn faster_runtime_starts_every_sandbox_when_it_passes() {
     let quick = Some("quick".to_owned());
     let without = started_by(None).await;
     assert!(without.len() >= 2 && without.iter().all(Option::is_none), "{without:?}");
@@ -60,7 +60,7 @@ async fn a_quicker_one_is_used_where_it_passes_and_a_standby_is_started_by_no_ot
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_has_crun_is_asked_for_it_unless_the_setting_says_otherwise() {
+async fn crun_is_chosen_when_available_unless_the_setting_differs() {
     for (engine, setting, asked) in [
         // The self-test and the run.
         (having_crun(), "", 2),
@@ -80,7 +80,7 @@ async fn an_engine_that_has_crun_is_asked_for_it_unless_the_setting_says_otherwi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn behind_the_proxy_it_is_chosen_too() {
+async fn faster_runtime_is_chosen_behind_the_proxy() {
     let (engine, folder) = (having_crun(), tempfile::tempdir().expect("a folder"));
     let socket = folder.path().join("proxy.sock");
     let front = async |runtime: RuntimeSetting| {
@@ -106,7 +106,7 @@ async fn behind_the_proxy_it_is_chosen_too() {
 }
 
 #[tokio::test]
-async fn after_a_trial_the_usual_one_starts_sandboxes() {
+async fn default_runtime_starts_sandboxes_after_a_failed_trial() {
     let engine = claiming_crun();
     let test = async |world: &World| {
         assert_eq!(world.engine.candidates().await.expect("an answer"), ["crun"]);

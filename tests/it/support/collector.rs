@@ -1,4 +1,4 @@
-//! A collector of traces: takes what the server sends and reads it with OpenTelemetry's own description of the protocol.
+//! A collector of traces, which decodes the server's spans with OpenTelemetry's own protocol definitions.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,8 +1,7 @@
-//! A Docker engine of the test's own, to be killed and started again: beside the machine's, with folders, control groups and
-//! a containerd that nobody else uses. It needs root, or `sudo` that asks nothing.
+//! A private Docker engine that a test can kill and restart, beside the machine's, with its own folders, control groups
+//! and containerd. It needs root, or `sudo` without a password.
 //!
-//! Whatever happens, its drop ends its processes, those of its containers included, and takes its mounts, control groups and
-//! folders away.
+//! Its drop always ends its processes, including its containers', and removes its mounts, control groups and folders.
 
 use std::{
     fs,
@@ -130,7 +129,7 @@ impl PrivateEngine {
         if self.containerd.is_none() {
             self.containerd = Some(self.spawn_containerd());
         }
-        // A killed daemon does not take it away, and its number may be somebody else's by now.
+        // A killed daemon does not take it away, and its number may belong to another process by now.
         drop(fs::remove_file(self.run("pid")));
         self.dockerd = Some(self.spawn_dockerd(live_restore));
         let host = self.host();
@@ -154,7 +153,8 @@ impl PrivateEngine {
     }
 
     fn spawn_dockerd(&self, live_restore: bool) -> Child {
-        // A network namespace of its own: an engine that is told to have no bridge takes away that of the machine's engine.
+        // A separate network namespace: an engine configured without a bridge removes the bridge of the machine's
+        // engine.
         let mut dockerd = as_root("unshare");
         dockerd.args(["--net", "--", "dockerd"]);
         for (option, value) in [
@@ -191,7 +191,7 @@ impl PrivateEngine {
         fs::write(self.run(name), text).expect("written");
     }
 
-    /// The name of its control groups, and of nobody else's.
+    /// The unique name of its control groups.
     fn group(&self) -> String {
         self.run.path().file_name().expect("a name").to_string_lossy().into_owned()
     }
@@ -218,7 +218,7 @@ impl PrivateEngine {
         pids().into_iter().filter(ours).collect()
     }
 
-    /// Ends what is in its containers; a control group can be removed only when nobody is in it.
+    /// Ends what is in its containers; a control group can be removed only when it is empty.
     fn end_contained(&self) {
         let until = Instant::now() + END_MAX;
         loop {

@@ -1,5 +1,5 @@
-//! A socket in front of the engine that passes everything on and changes some words on the way: an engine that lacks, or has,
-//! what the real one does not.
+//! A socket in front of the engine that forwards everything and replaces some words: it simulates an engine with other
+//! features than the real one.
 
 use std::sync::{
     Arc,

@@ -135,12 +135,12 @@ impl Server {
         listed.iter().filter(|sandbox| sandbox.instance == self.instance).count()
     }
 
-    /// Waits until what is unwanted is gone, and asserts that every container that is left is somebody's: one that stands
-    /// by, or one of a run.
+    /// Waits until what is unwanted is gone, and asserts that every remaining container is a standby or belongs to
+    /// a run.
     pub async fn settled(&self) {
         self.janitor.idle().await;
         let (there, wanted) = (self.containers().await, self.janitor.leased());
-        assert!(there <= wanted, "{there} containers, {wanted} of them somebody's");
+        assert!(there <= wanted, "{there} containers, expected {wanted}");
     }
 
     /// Takes the server down and asserts that nothing is left.
