@@ -156,7 +156,10 @@ async fn file_tools_write_read_list_and_delete() {
     let server =
         FakeServer::with(&[("SANDBOX_FILES__READ_BYTES_MAX", "5"), ("SANDBOX_FILES__WRITE_BYTES_MAX", "10")]).await;
     let at = |path: &str| json!({"conversationId": "files", "path": path});
-    let write = |path: &str, content: &str, encoding: &str| json!({"conversationId": "files", "path": path, "content": content, "encoding": encoding});
+    let write = |path: &str, content: &str, encoding: &str| {
+        json!({"conversationId": "files", "path": path,
+               "content": content, "encoding": encoding})
+    };
     let written = server.call("sandbox.write_file", write("d/a.txt", "abcd€f", "utf-8")).await;
     assert_eq!(written["structuredContent"]["size"], 8, "{written}");
     assert_eq!(blocks(&written, "resource_link")[0]["uri"], written["structuredContent"]["url"]);
