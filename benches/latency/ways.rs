@@ -104,8 +104,8 @@ pub fn docker_run(config: &Config, runner: &Runner, data: &Path) -> Command {
 /// The interpreter alone, with nothing loaded ahead, inside a container of the image that is there already: the same
 /// limits, and nothing of the container's own cost.
 pub fn interpreter_alone(config: &Config, runner: &Runner, data: &Path, program: &str) -> Duration {
-    const TIMED: &str = "IFS= read -r n; head -c \"$n\" >/tmp/in; b=$(date +%s%N); /opt/runner/run </tmp/in >/dev/null; \
-                         e=$(date +%s%N); echo $((e - b))";
+    const TIMED: &str = "IFS= read -r n; head -c \"$n\" >/tmp/in; b=$(date +%s%N); \
+                         /opt/runner/run </tmp/in >/dev/null; e=$(date +%s%N); echo $((e - b))";
     let mut command = docker_run(config, runner, data);
     let image = command.get_args().last().expect("an image").to_owned();
     let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();

@@ -21,6 +21,7 @@ use crate::{
     flow::{self, Inbox, Progress},
     process_tree,
     request::Config,
+    signals,
 };
 
 /// Names the control socket to a warm child.
@@ -91,8 +92,9 @@ impl Child {
     }
 
     fn spawn(starting: &mut Command) -> io::Result<Self> {
-        // The standard library gives the child an empty signal mask and the default SIGPIPE.
-        let mut child = starting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        // The standard library gives the child the default SIGPIPE.
+        starting.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = signals::with_empty_mask(|| starting.spawn())?;
         let pid = Pid::from_child(&child);
         let child = Self {
             pid,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use nix::sys::{
-    signal::{SigHandler, SigSet, Signal, signal},
+    signal::{SigHandler, SigSet, Signal, raise, signal},
     signalfd::{SfdFlags, SignalFd},
 };
 
@@ -32,9 +32,8 @@ impl ChildEnds {
             #[expect(unsafe_code, reason = "no handler is installed, so no code runs in a signal's context")]
             unsafe { signal(number, disposition) }?;
         }
-        // While it is blocked it stays pending once, however often it is sent; children start with an empty mask.
-        let mut ends = SigSet::empty();
-        ends.add(Signal::SIGCHLD);
+        // While it is blocked it stays pending once, however often it is sent.
+        let ends = child_ends();
         ends.thread_block()?;
         Ok(Self(SignalFd::with_flags(&ends, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?))
     }
@@ -44,6 +43,26 @@ impl ChildEnds {
     pub fn clear(&self) {
         let _ = self.0.read_signal();
     }
+}
+
+/// Starts a child without the signal mask of this process, which it would inherit.
+///
+/// # Errors
+/// What keeps the child from starting.
+pub fn with_empty_mask<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let ends = child_ends();
+    ends.thread_unblock()?;
+    let started = start();
+    ends.thread_block()?;
+    // A child that ended meanwhile left no signal: this one has the caller look.
+    raise(Signal::SIGCHLD)?;
+    started
+}
+
+fn child_ends() -> SigSet {
+    let mut ends = SigSet::empty();
+    ends.add(Signal::SIGCHLD);
+    ends
 }
 
 impl AsFd for ChildEnds {

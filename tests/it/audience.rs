@@ -75,7 +75,7 @@ async fn read_all(mut reader: Events) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_one_of_200_readers_receives_the_end_and_its_gaps() {
-    // A log of a few lines: whoever is a little slow misses something.
+    // A log of a few lines: a slow reader misses some of it.
     let server = FakeServer::with(&[NO_HURRY, ("SANDBOX_LIMITS__OUTPUT_KEPT_BYTES", "4096")]).await;
     let code = format!("sleep 500ms\n{}print end", "print 0123456789\n".repeat(300));
     let (_, run) = begin(&server, "crowd", &code).await;
@@ -100,7 +100,7 @@ async fn slow_and_silent_readers_do_not_delay_a_run() {
     let mut slow = Events::open(&http, &base, &run).await;
     assert_eq!(slow.next().await.expect("an event")["kind"], "queued");
     until("the run is over", async || state(&server, &run).await["state"] == "finished").await;
-    // The silent ones have read nothing and the slow one one event: nobody was waited for.
+    // The silent ones have read nothing and the slow one one event: no run waited for them.
     let over = state(&server, &run).await;
     assert_eq!(over["result"]["figures"]["stdoutBytes"], 30_001_204, "{}", over["outcome"]);
     let again = read_all(Events::open(&http, &base, &run).await).await;

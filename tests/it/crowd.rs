@@ -138,7 +138,7 @@ async fn slow_clients_do_not_lock_out_others() {
     times.sort();
     let (p95, worst) = (times[times.len() * 95 / 100], times[times.len() - 1]);
     println!("{slow} slow connections, {places} places: /healthz p95 {p95:?}, worst {worst:?}");
-    // On a machine that does something else meanwhile the short form says only that nobody waits for a slow one.
+    // On a machine that does something else meanwhile the short form says only that no client waits for a slow one.
     let bound = if long() { Duration::from_millis(100) } else { Duration::from_secs(5) };
     assert!(p95 < bound, "{p95:?}");
     drop(held);

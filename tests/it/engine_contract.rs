@@ -62,7 +62,7 @@ async fn destroying_is_idempotent_and_ends_what_runs(world: &World) {
     sandbox.stdin.shutdown().await.expect("closed");
     let mut exit = sandbox.exit;
     let mut output = sandbox.output;
-    // The exit is being waited for when somebody else destroys it.
+    // The exit is being waited for when another caller destroys it.
     assert!(futures_util::poll!(&mut exit).is_pending());
     let destroyed = async { world.engine.destroy(id).await.expect("destroyed") };
     let drained = async { while output.next().await.is_some() {} };

@@ -73,7 +73,7 @@ async fn metrics_report_queue_length_and_free_space() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_require_the_token_or_a_separate_address() {
-    // Free a moment ago; whoever else takes it makes the start fail, which says so.
+    // Free a moment ago; another process that takes it makes the start fail, which says so.
     let free = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
     let server = FakeServer::with(&[("SANDBOX_METRICS__HTTP_ADDR", &free.to_string())]).await;
     let here = |address| server.http.get(format!("http://{address}/metrics"));

@@ -90,7 +90,8 @@ async fn file_is_downloaded(sheet: &Sheet, examples: &[String]) {
     let rows = browser.script(script).await;
     assert!(rows.to_string().contains(".csv"), "{rows}");
     let click = "for (const row of document.querySelectorAll('[data-testid=file-row]')) \
-                 if (row.textContent.includes('.csv')) { row.querySelector('[data-testid=file-download]').click(); break }";
+                 if (row.textContent.includes('.csv')) { \
+                 row.querySelector('[data-testid=file-download]').click(); break }";
     browser.script(click).await;
     until("the file is downloaded", async || {
         let found = std::fs::read_dir(&browser.downloads).expect("the folder").filter_map(Result::ok);
@@ -159,14 +160,16 @@ async fn printed_markup_has_no_effect(sheet: &Sheet) {
     let browser = &sheet.browser;
     let payload = r#"<img src=x onerror="document.title='pwned'"><script>document.title='pwned'</script>"#;
     let code = format!(
-        "import sys\np = '''{payload}'''\nprint(p)\nprint(p, file=sys.stderr)\nopen('<img src=x onerror=document.title=1>', 'w').write(p)"
+        "import sys\np = '''{payload}'''\nprint(p)\nprint(p, file=sys.stderr)\n\
+         open('<img src=x onerror=document.title=1>', 'w').write(p)"
     );
     assert_eq!(sheet.run("python", &code).await, "exited");
     let stdout = browser.script("return document.querySelector('[data-testid=stdout]').textContent").await;
     assert!(stdout.as_str().is_some_and(|text| text.contains("<script>")), "{stdout}");
     let title = browser.driver.title().await.expect("a title");
     assert!(title != "pwned" && title != "1", "{title}");
-    let images = "return document.querySelectorAll('img[src=\"x\"]').length + document.querySelectorAll('script:not([src])').length";
+    let images = "return document.querySelectorAll('img[src=\"x\"]').length + \
+                  document.querySelectorAll('script:not([src])').length";
     assert_eq!(browser.script(images).await, 0);
 }
 

@@ -1,4 +1,4 @@
-//! Input that is typed on the page to a running program: lines, the end of the input, and lines that the server refuses.
+//! Input typed on the page for a running program: lines, the end of the input, and lines that the server refuses.
 
 use serde_json::{Value, json};
 use thirtyfour::prelude::*;

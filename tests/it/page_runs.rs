@@ -39,7 +39,8 @@ async fn a_run_is_followed_stopped_and_followed_again_after_reload() {
 
 async fn output_appears_while_the_program_runs(server: &Server, sheet: &Sheet) {
     let watch = "const out = document.querySelector('[data-testid=stdout]'); \
-                 new MutationObserver(() => { if (out.textContent.includes('first')) window.firstSeen ??= Date.now(); }) \
+                 new MutationObserver(() => { if (out.textContent.includes('first')) \
+                 window.firstSeen ??= Date.now(); }) \
                  .observe(out, {childList: true, subtree: true, characterData: true});";
     sheet.browser.script(watch).await;
     let code = format!(
@@ -146,7 +147,8 @@ sys.stdout.buffer.write(b"\xff\xfe\x89PNG\n")"#;
 }
 
 async fn large_output_is_bounded(sheet: &Sheet) {
-    let code = "import sys\nsys.stdout.write('the beginning\\n')\nfor _ in range(48): sys.stdout.write(('x' * 99 + '\\n') * 655)\n\
+    let code = "import sys\nsys.stdout.write('the beginning\\n')\nfor _ in range(48): \
+                sys.stdout.write(('x' * 99 + '\\n') * 655)\n\
                 sys.stdout.write('the end\\n')";
     assert_eq!(sheet.run("python", code).await, "exited");
     let text = sheet.text("stdout").await;

@@ -203,7 +203,7 @@ async fn slow_readers_do_not_slow_the_run_and_receive_a_cut() {
         slept.push(event);
     }
     assert!(words(&slept).contains(&"cut") && words(&slept).last() == Some(&"finished"));
-    // The feed that nobody read was bounded too: it goes on with what there still is, up to the end.
+    // The unread feed was bounded too: it goes on with what there still is, up to the end.
     let mut last = None;
     while let Some(item) = timeout(LONG, silent.next()).await.expect("in time") {
         if let FeedItem::Event { event, .. } = item {

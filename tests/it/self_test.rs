@@ -31,7 +31,8 @@ use crate::support::{
 
 /// The report of a properly isolated sandbox.
 const INSIDE: &str = "== /proc/self/status\nUid:\t1000\t1000\t1000\t1000\nCapInh:\t0\nCapPrm:\t0\n\
-    CapEff:\t0\nCapBnd:\t0\nCapAmb:\t0\nNoNewPrivs:\t1\nSeccomp:\t2\n== /proc/net/dev\n    lo: 0\n== /proc/self/mountinfo\n\
+    CapEff:\t0\nCapBnd:\t0\nCapAmb:\t0\nNoNewPrivs:\t1\nSeccomp:\t2\n== /proc/net/dev\n    lo: 0\n\
+    == /proc/self/mountinfo\n\
     1 0 0:1 / / ro - overlay o rw\n== /sys/fs/cgroup/memory.max\n268435456\n== /sys/fs/cgroup/pids.max\n128\n\
     == writable\nyes\n";
 

@@ -29,7 +29,7 @@ async fn standing(server: &Server, wanted: usize) {
 async fn new_and_known_conversations_use_a_standby_and_keep_their_files() {
     let server = Server::with(&[("SANDBOX_STANDBY__NAMELESS_MAX", "1")]).await;
     hello(&server, "first").await;
-    // One for this conversation, one for nobody yet.
+    // One for this conversation, one unassigned.
     standing(&server, 2).await;
     let told = server.call("sandbox.list_runners", serde_json::json!({})).await;
     let runners = told["structuredContent"]["runners"].as_array().expect("runners").clone();
@@ -113,7 +113,7 @@ async fn standbys_skip_unused_languages_and_respect_the_budget() {
     let python = server.catalog.find(&"python".parse().expect("a language")).expect("a Python runner");
     assert_eq!(server.standbys.standing_by(&python.image), 0);
     assert!(server.janitor.leased() <= 3, "{}", server.janitor.leased());
-    // Whoever has a place keeps it while nobody runs anything: places are not taken back and forth.
+    // Without runs each standby keeps its place: places are not taken back and forth.
     let before: Vec<_> = server.engine.list().await.expect("a list").into_iter().map(|s| s.id).collect();
     let kept: Vec<_> = before.into_iter().filter(|id| server.standbys.holds(*id)).collect();
     let rounds = server.standbys.rounds();

@@ -1,4 +1,4 @@
-//! Traces, on the fake engine: what a collector is sent, what it is never sent, and that nobody waits for one.
+//! Traces, on the fake engine: what a collector is sent, what it is never sent, and that no run waits for it.
 //!
 //! A server that has stopped has sent what it had, so tests stop it and then look.
 

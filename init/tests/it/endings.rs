@@ -89,6 +89,16 @@ fn program_starts_with_default_signal_dispositions() {
 }
 
 #[test]
+fn interpreter_starts_with_an_empty_signal_mask() {
+    // A shell has a mask of its own; this interpreter shows the one that it was started with.
+    let mut init = Init::start(&[], &["grep", "-hE", "^Sig(Blk|Ign)", "/proc/self/status"]);
+    init.send(&request("{}", "no program"));
+    let reply = init.reply();
+    let text = String::from_utf8_lossy(&reply.stdout).into_owned();
+    assert!(text.contains("SigBlk:\t0000000000000000"), "{text}");
+}
+
+#[test]
 fn closed_output_ends_the_program() {
     let mut init = Init::bash();
     init.send(&request("{}", "echo ready; trap '' PIPE; while sleep 0.05; do echo more; done"));

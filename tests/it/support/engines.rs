@@ -142,7 +142,7 @@ impl World {
         let listener = Proxy::listen(&socket).expect("a socket");
         let host = format!("unix://{}", socket.display());
         let shutdown = CancellationToken::new();
-        // The engine is asked only once somebody listens, and the proxy has to know the world's root.
+        // The engine is asked only once the socket is open, and the proxy has to know the world's root.
         let world = Self::docker_at(&host, |options| {
             let options = ProxyOptions {
                 engine: docker_host(),
