@@ -114,6 +114,7 @@ main() {
   say "running $* as $user"
   local status=0
   export -f enter
+  # shellcheck disable=SC2016 # the inner shell fills these in
   PASSED_ON_NAMES=${PASSED_ON[*]} unshare --mount --pid --fork --kill-child --ipc --uts --propagation private \
     bash -c 'set -euo pipefail; read -ra PASSED_ON <<<"$PASSED_ON_NAMES"; enter "$@"' enter \
     "$room" "$user" "$(rustc --print sysroot)" "$@" || status=$?
