@@ -22,6 +22,7 @@ use crate::{
         event::EventKind,
         limits::Limits,
         outcome::{Ended, Figures, Outcome},
+        text,
         trace::TraceContext,
     },
     ports::{
@@ -80,7 +81,7 @@ impl RunTask {
         match result {
             Ok(report) => {
                 let Outcome { ended, figures, .. } = report.outcome;
-                let wall_ms = u64::try_from(figures.wall.as_millis()).unwrap_or(u64::MAX);
+                let wall_ms = text::ms(figures.wall);
                 info!(%principal, %conversation, %language, ended = ended.word(), ?ended, wall_ms, "run ended");
                 self.run.log.add(EventKind::Finished(Box::new(report.outcome)));
             }
