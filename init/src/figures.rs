@@ -13,8 +13,10 @@ const COUNTER_BYTES_MAX: usize = 1024;
 /// The control group's counters at one moment.
 #[derive(Debug, Default)]
 pub struct Counters {
-    cpu_micros: Option<u64>,
-    memory_peak_bytes: Option<u64>,
+    /// Processor time, all processes together.
+    pub cpu_micros: Option<u64>,
+    /// The most memory that was in use at once.
+    pub memory_peak_bytes: Option<u64>,
     oom_kills: Option<u64>,
     forks_refused: Option<u64>,
 }

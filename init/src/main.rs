@@ -22,7 +22,8 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use signals::ChildEnds;
 use supervise::{Options, Sandbox, Verdict};
 
-const USAGE: &str = "usage: sandbox-init --program FILE [--warm [--spare]] -- COMMAND [ARGUMENT...]";
+const USAGE: &str =
+    "usage: sandbox-init --program FILE [--kernel-program FILE] [--warm [--spare]] -- COMMAND [ARGUMENT...]";
 
 /// The exit status for a refused request and for an internal error.
 const REFUSED: u8 = 125;
@@ -53,11 +54,12 @@ fn live(options: Options) -> Result<Verdict, String> {
 }
 
 fn options(mut words: impl Iterator<Item = OsString>) -> Option<Options> {
-    let (mut program, mut warm, mut spare) = (None, false, false);
+    let (mut program, mut kernel_program, mut warm, mut spare) = (None, None, false, false);
     loop {
         let word = words.next()?;
         match word.to_str()? {
             "--program" => program = Some(words.next()?.into()),
+            "--kernel-program" => kernel_program = Some(words.next()?.into()),
             "--warm" => warm = true,
             "--spare" => spare = true,
             "--" => break,
@@ -65,8 +67,8 @@ fn options(mut words: impl Iterator<Item = OsString>) -> Option<Options> {
         }
     }
     let command: Vec<_> = words.collect();
-    let is_whole = !command.is_empty() && (warm || !spare);
-    program.filter(|_| is_whole).map(|program| Options { program, warm, spare, command })
+    let is_whole = !command.is_empty() && (warm || !spare && kernel_program.is_none());
+    program.filter(|_| is_whole).map(|program| Options { program, warm, spare, kernel_program, command })
 }
 
 #[cfg(test)]
@@ -81,6 +83,8 @@ mod tests {
     fn command_line_is_parsed_strictly() {
         let full = parse("--program /tmp/main.py --warm --spare -- python3 -P /tmp/main.py").expect("full");
         assert!(full.warm && full.spare && full.command.len() == 3 && full.program.ends_with("main.py"));
+        let kernel = parse("--program x --kernel-program /k.py --warm -- python3").expect("with a kernel");
+        assert_eq!((full.kernel_program, kernel.kernel_program), (None, Some("/k.py".into())));
         for wrong in [
             "",
             "--program",
@@ -89,6 +93,8 @@ mod tests {
             "-- sh",
             "--program x --cold -- sh",
             "--program x --spare -- sh",
+            "--program x --kernel-program y -- sh",
+            "--program x --warm --kernel-program",
         ] {
             assert!(parse(wrong).is_none(), "{wrong}");
         }

@@ -26,12 +26,14 @@ pub struct Config {
     pub wall_ms: u64,
     /// How much longer this process waits before it ends the program itself: the server goes first.
     pub grace_ms: u64,
+    /// The kernelspec of a session, which has no program.
+    pub kernel: Option<String>,
 }
 
 impl Config {
     fn parse(payload: &[u8]) -> Result<Self, RequestError> {
         let config: Self = serde_json::from_slice(payload).map_err(|error| RequestError::Config(error.to_string()))?;
-        if config.args.iter().chain(config.env.values()).any(|text| text.contains('\0')) {
+        if config.args.iter().chain(config.env.values()).chain(&config.kernel).any(|text| text.contains('\0')) {
             return Err(RequestError::Config("an argument or a variable contains a NUL".to_owned()));
         }
         if config.env.keys().any(|name| name.is_empty() || name.contains(['=', '\0'])) {
@@ -130,7 +132,8 @@ impl Request {
     fn check_sequence(&self, kind: InputFrame) -> Result<(), RequestError> {
         let fits = match kind {
             InputFrame::Config => self.config.is_none(),
-            InputFrame::Program | InputFrame::Go => self.config.is_some() && !self.started,
+            InputFrame::Program => self.config.as_ref().is_some_and(|config| config.kernel.is_none()) && !self.started,
+            InputFrame::Go => self.config.is_some() && !self.started,
             InputFrame::Stdin | InputFrame::StdinEnd => self.config.is_some() && !self.input_ended,
             InputFrame::Signal => self.started,
         };
@@ -211,6 +214,16 @@ mod tests {
         assert_eq!(request.take(InputFrame::Signal, vec![9]), Ok(Action::Signal(Signal::KILL)));
         assert_eq!(request.take(InputFrame::Signal, vec![0]), Err(RequestError::Signal(0)));
         assert_eq!(request.take(InputFrame::Signal, vec![9, 9]), Err(RequestError::Payload(InputFrame::Signal)));
+    }
+
+    #[test]
+    fn session_names_its_kernel_and_has_no_program() {
+        let mut request = Request::default();
+        request.take(InputFrame::Config, br#"{"kernel":"python3"}"#.to_vec()).expect("a session");
+        assert_eq!(request.take(InputFrame::Program, Vec::new()), Err(RequestError::Sequence(InputFrame::Program)));
+        let Ok(Action::Start(config)) = request.take(InputFrame::Go, Vec::new()) else { panic!("no start") };
+        assert_eq!(config.kernel.as_deref(), Some("python3"));
+        assert!(Config::parse(br#"{"kernel":"a\u0000"}"#).is_err() && Config::parse(br#"{"kernel":1}"#).is_err());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! becomes the program.
 
 use std::{
-    io,
+    fs,
+    io::{self, Write},
     time::{Duration, Instant},
 };
 
@@ -16,8 +17,18 @@ use crate::{
     request::Config,
 };
 
+/// What stands between the frames and the kernel of a session.
+const BRIDGE: &str = "/sandbox-bridge";
+
 impl Sandbox {
     pub(super) fn start(&mut self, config: &Config) -> io::Result<()> {
+        let can_take = self.child.as_ref().is_some_and(|child| child.control().is_some());
+        let kernel_program = self.options.kernel_program.as_ref().filter(|_| config.kernel.is_some() && can_take);
+        let bridge = config.kernel.as_ref().filter(|_| kernel_program.is_none());
+        if let Some(file) = kernel_program {
+            let code = fs::read(file).map_err(|error| io::Error::other(format!("{}: {error}", file.display())))?;
+            self.program_file()?.write_all(&code)?;
+        }
         self.program_file()?;
         self.program = None;
         let before = self.meter.read();
@@ -26,11 +37,13 @@ impl Sandbox {
             // It has not loaded everything, and a program does not wait for that.
             process_tree::kill(successor.pid);
         }
-        let handed_over = self.child.as_mut().is_some_and(|child| child.hand_over(config, has_input));
+        let handed_over =
+            bridge.is_none() && self.child.as_mut().is_some_and(|child| child.hand_over(config, has_input));
         if !handed_over {
-            // A warm child that cannot be reached is killed before the program starts cold.
+            // A warm child that cannot be reached, or cannot be the kernel, is killed before anything starts cold.
             process_tree::kill_all();
-            self.child = Some(Child::cold(&self.options.command, config, has_input)?);
+            let command = config.kernel.as_ref().map(|kernel| vec![BRIDGE.into(), kernel.into()]);
+            self.child = Some(Child::cold(command.as_ref().unwrap_or(&self.options.command), config, has_input)?);
         }
         let allowed = Duration::from_millis(config.wall_ms.saturating_add(config.grace_ms));
         let deadline = if config.wall_ms == 0 { None } else { Instant::now().checked_add(allowed) };

@@ -31,6 +31,8 @@ pub struct Options {
     pub warm: bool,
     /// Whether one that loads nothing stands by too, until the other has loaded everything.
     pub spare: bool,
+    /// What makes a warm interpreter the kernel of a session; without it every session starts the bridge.
+    pub kernel_program: Option<PathBuf>,
     /// The interpreter and its arguments, at least one word.
     pub command: Vec<OsString>,
 }

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use crate::client::{Init, request};
+use crate::client::{Init, frame, request};
 
 /// Reports that it is up and warm, waits for the handover, prints it, and becomes the program.
 const INTERPRETER: &str = r#"
@@ -46,6 +46,26 @@ fn dead_warm_child_is_replaced_by_a_cold_start() {
     init.send(&request("{}", "echo cold; exit 7"));
     let reply = init.reply();
     assert_eq!((&reply.stdout[..], &reply.exit.expect("an EXIT")["status"]), (&b"cold\n"[..], &json!(7)));
+}
+
+#[test]
+fn warm_child_becomes_the_kernel_of_a_session() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kernel = folder.path().join("kernel");
+    std::fs::write(&kernel, "cat; exit 8").expect("written");
+    let flags = ["--warm", "--kernel-program", kernel.to_str().expect("text")];
+    let mut init = Init::start(&flags, &["bash", "-c", INTERPRETER, "bash"]);
+    init.send(&[frame(1, br#"{"kernel":"k"}"#), frame(3, b""), frame(4, b"cells"), frame(5, b"")].concat());
+    let reply = init.reply();
+    assert_eq!(String::from_utf8_lossy(&reply.stdout), "pipe,0,:\ncells");
+    assert_eq!(reply.exit.expect("an EXIT")["status"], json!(8));
+}
+
+#[test]
+fn session_without_a_kernel_program_needs_the_bridge() {
+    let mut init = warm(INTERPRETER);
+    init.send(&[frame(1, br#"{"kernel":"k"}"#), frame(3, b"")].concat());
+    assert!(init.reply().error.is_some(), "this machine has no /sandbox-bridge");
 }
 
 #[test]

@@ -1,0 +1,210 @@
+//! How a message that is too long for the server is made shorter: a stream's text is cut, with a mark; other content
+//! loses its largest members, then its buffers. Content is looked at no deeper than needed, because a program wrote it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::message::{Channel, MESSAGE_MAX_BYTES, Message};
+
+/// The longest text of one `stream` message, as it stands in JSON.
+pub const STREAM_MAX_BYTES: usize = 1 << 20;
+
+/// What a header or parent header may have: it can be neither cut nor left out.
+const HEADER_MAX_BYTES: usize = 64 << 10;
+
+/// What was taken out of a message, the cut text of a stream apart: that has a mark.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    pub bytes: usize,
+    /// Whether the message itself must not be sent.
+    pub is_whole: bool,
+}
+
+#[derive(Deserialize)]
+struct Stream<'a> {
+    #[serde(borrow)]
+    name: &'a RawValue,
+    #[serde(borrow)]
+    text: &'a RawValue,
+}
+
+type Members = BTreeMap<String, Box<RawValue>>;
+
+/// Makes `message` fit.
+pub fn fit(message: &mut Message, channel: Channel, kind: &str) -> Removed {
+    if kind == "stream" && message.content.len() > STREAM_MAX_BYTES {
+        cut_stream(message);
+    }
+    let before = message.bytes(channel);
+    if message.bytes(channel) > MESSAGE_MAX_BYTES {
+        shed(message, channel);
+    }
+    if message.bytes(channel) > MESSAGE_MAX_BYTES {
+        message.buffers.clear();
+    }
+    if message.bytes(channel) > MESSAGE_MAX_BYTES {
+        message.metadata = Bytes::from_static(b"{}");
+    }
+    let headers = [&message.header, &message.parent_header];
+    let is_whole =
+        headers.iter().any(|part| part.len() > HEADER_MAX_BYTES) || message.bytes(channel) > MESSAGE_MAX_BYTES;
+    Removed { bytes: before - if is_whole { 0 } else { message.bytes(channel).min(before) }, is_whole }
+}
+
+fn cut_stream(message: &mut Message) {
+    let Ok(Stream { name, text }) = serde_json::from_slice(&message.content) else { return };
+    let text = text.get();
+    let end = cut(text, STREAM_MAX_BYTES);
+    if end == text.len() || name.get().len() > HEADER_MAX_BYTES {
+        return;
+    }
+    let mark = format!("\\n[{} bytes of output were left out here]\\n", text.len() - end);
+    message.content = format!("{{\"name\":{},\"text\":{}{mark}\"}}", name.get(), &text[..end]).into();
+}
+
+/// Where a JSON string, written with its quotes, can be cut: at most `limit` bytes, and never inside of a character or
+/// of an escape, or between the halves of a pair.
+fn cut(text: &str, limit: usize) -> usize {
+    if text.len() <= limit || !text.starts_with('"') {
+        return text.len();
+    }
+    let bytes = text.as_bytes();
+    let (mut at, mut safe) = (1, 1);
+    while at <= limit {
+        let is_first_half = bytes[at..].starts_with(b"\\ud") && matches!(bytes.get(at + 3), Some(b'8'..=b'b'))
+            || bytes[at..].starts_with(b"\\uD")
+                && matches!(bytes.get(at + 3), Some(b'8' | b'9' | b'a'..=b'b' | b'A'..=b'B'));
+        safe = at;
+        at += match (bytes[at], bytes.get(at + 1)) {
+            (b'"', _) => return text.len(),
+            (b'\\', Some(b'u')) if is_first_half && bytes.get(at + 6) == Some(&b'\\') => 12,
+            (b'\\', Some(b'u')) => 6,
+            (0xf0.., _) => 4,
+            (0xe0.., _) => 3,
+            (b'\\' | 0xc0.., _) => 2,
+            _ => 1,
+        };
+    }
+    safe
+}
+
+/// Takes the largest members out of the content, those of `data` (the forms of a display) before others.
+fn shed(message: &mut Message, channel: Channel) {
+    let Ok(mut content) = serde_json::from_slice::<Members>(&message.content) else {
+        message.content = Bytes::from_static(b"{}");
+        return;
+    };
+    let Some(excess) = message.bytes(channel).checked_sub(MESSAGE_MAX_BYTES) else { return };
+    let mut excess = excess;
+    if let Some(mut data) = content.get("data").and_then(|data| serde_json::from_str::<Members>(data.get()).ok()) {
+        excess = remove_largest(&mut data, excess);
+        if let Ok(data) = serde_json::value::to_raw_value(&data) {
+            content.insert("data".to_owned(), data);
+        }
+    }
+    remove_largest(&mut content, excess);
+    message.content = serde_json::to_vec(&content).unwrap_or_else(|_| b"{}".to_vec()).into();
+}
+
+/// Removes members until `excess` bytes are gone or only small ones are left; returns what is still too much.
+fn remove_largest(members: &mut Members, mut excess: usize) -> usize {
+    const SMALL_BYTES: usize = 1024;
+    while excess > 0 {
+        let Some((name, size)) =
+            members.iter().map(|(name, value)| (name, value.get().len())).max_by_key(|(_, size)| *size)
+        else {
+            return excess;
+        };
+        if size < SMALL_BYTES {
+            return excess;
+        }
+        let name = name.clone();
+        members.remove(&name);
+        excess = excess.saturating_sub(size);
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn fitted(content: &Value, kind: &str) -> (Message, Removed) {
+        let mut message = Message::new("{}", content.to_string());
+        let removed = fit(&mut message, Channel::Iopub, kind);
+        assert!(message.bytes(Channel::Iopub) <= MESSAGE_MAX_BYTES);
+        (message, removed)
+    }
+
+    fn content(message: &Message) -> Value {
+        serde_json::from_slice(&message.content).expect("JSON")
+    }
+
+    #[test]
+    fn short_messages_stay_as_they_are() {
+        let given = json!({"name": "stdout", "text": "a".repeat(1000)});
+        let (message, removed) = fitted(&given, "stream");
+        assert_eq!((content(&message), removed), (given, Removed::default()));
+    }
+
+    #[test]
+    fn long_text_is_cut_between_characters_and_escapes() {
+        for unit in ["a", "é", "\u{20ac}", "\u{1f600}", "\n", "\\", "\"", "\u{1}", "ab\u{1f600}\"\n"] {
+            for lead in ["", "x", "xyz"] {
+                let text = format!("{lead}{}", unit.repeat((3 << 19) / unit.len()));
+                let (message, removed) = fitted(&json!({"name": "stdout", "text": text}), "stream");
+                let now = content(&message)["text"].as_str().expect("text").to_owned();
+                let (kept, mark) = now.split_once("\n[").unwrap_or((&now, ""));
+                assert!(text.starts_with(kept) && mark.contains("bytes of output"), "{unit:?}");
+                assert!(removed == Removed::default() && message.content.len() < STREAM_MAX_BYTES + 100);
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_of_escaped_halves_stay_together() {
+        for lead in 0..12 {
+            let text = format!("\"{}{}\"", "x".repeat(lead), "\\ud83d\\ude00".repeat(200));
+            let end = cut(&text, 1000);
+            let kept: String = serde_json::from_str(&format!("{}\"", &text[..end])).expect("a JSON string");
+            assert!(end <= 1000 && end > 980 && kept.ends_with('\u{1f600}'));
+        }
+    }
+
+    #[test]
+    fn display_loses_its_largest_form_first() {
+        let data = json!({"text/plain": "a plot", "image/png": "p".repeat(5 << 20), "text/html": "h".repeat(1 << 20)});
+        let (message, removed) = fitted(&json!({"data": data, "metadata": {}}), "display_data");
+        let now = content(&message);
+        assert_eq!(now["data"]["text/plain"], json!("a plot"));
+        assert!(now["data"].get("image/png").is_none() && now["data"].get("text/html").is_some());
+        assert!(removed.bytes > 5 << 20 && !removed.is_whole);
+    }
+
+    #[test]
+    fn buffers_and_metadata_go_last_and_headers_never() {
+        let mut message = Message::new("{}", "{\"a\":1}");
+        message.buffers = vec![vec![0; 5 << 20].into()];
+        assert!(!fit(&mut message, Channel::Iopub, "comm_msg").is_whole);
+        assert!(message.buffers.is_empty() && message.content == "{\"a\":1}");
+        let mut message = Message::new(vec![b' '; 5 << 20], "{}");
+        assert!(fit(&mut message, Channel::Iopub, "status").is_whole);
+        let mut message = Message::new("{}", "{}");
+        message.metadata = vec![b' '; 5 << 20].into();
+        assert!(!fit(&mut message, Channel::Shell, "execute_reply").is_whole);
+    }
+
+    #[test]
+    fn content_that_is_not_json_or_nested_without_end_is_replaced() {
+        for content in ["x".repeat(5 << 20), "[".repeat(5 << 20), format!("{{\"data\":{}", "{\"a\":".repeat(1 << 20))] {
+            let mut message = Message::new("{}", content);
+            fit(&mut message, Channel::Iopub, "display_data");
+            assert_eq!(message.content, "{}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! `sandbox-bridge`: stands in a sandbox between the frames of the server and a Jupyter kernel, which it starts by its
+//! name or adopts. Owns the connection of the kernel and the size of what leaves it; must not know what a message means
+//! to a client.
+//! `runners/README.md` describes its messages.
+//!
+//! The kernel is any program, and so is what sends the messages that come from it: everything is bounded. `ZeroMQ` is
+//! spoken only here, because a length that a kernel claims can end the process that reads it.
+
+mod connection;
+mod kernel;
+mod kernelspec;
+mod limits;
+mod message;
+mod outbox;
+mod relay;
+mod usage;
+
+use std::{
+    ffi::OsString,
+    os::{
+        fd::{BorrowedFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use connection::Connection;
+use kernel::Kernel;
+use kernelspec::{InterruptMode, Kernelspec};
+use message::Signer;
+use relay::{Relay, Server};
+use rustix::process::Pid;
+use tokio::{
+    net::unix::pipe::{Receiver, Sender},
+    time::{Instant, timeout_at},
+};
+
+const USAGE: &str = "usage: sandbox-bridge KERNELSPEC | sandbox-bridge --adopt FILE [PID]";
+
+/// How long a kernel may take from its start to its first answer.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// What this process was started for.
+#[derive(Debug, PartialEq, Eq)]
+enum Order {
+    /// Start this kernel.
+    Start(String),
+    /// The parent is the kernel: leave it, so that it has no child that its program does not know.
+    Detach(PathBuf),
+    /// This process is the kernel, and listens as the file says.
+    Adopt(PathBuf, Pid),
+}
+
+fn main() -> ExitCode {
+    let done = match order(std::env::args_os().skip(1)) {
+        None => Err(USAGE.to_owned()),
+        Some(Order::Detach(file)) => detach(&file).map_err(|error| error.to_string()),
+        Some(order) => serve(&order).map_err(|error| error.to_string()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("sandbox-bridge: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn order(mut words: impl Iterator<Item = OsString>) -> Option<Order> {
+    let first = words.next()?.into_string().ok()?;
+    let order = if first == "--adopt" {
+        let file = words.next()?.into();
+        match words.next() {
+            None => Order::Detach(file),
+            Some(pid) => Order::Adopt(file, Pid::from_raw(pid.to_str()?.parse().ok().filter(|pid| *pid > 1)?)?),
+        }
+    } else if first.starts_with('-') {
+        return None;
+    } else {
+        Order::Start(first)
+    };
+    words.next().is_none().then_some(order)
+}
+
+fn detach(file: &Path) -> std::io::Result<()> {
+    let kernel = rustix::process::getppid().ok_or_else(|| std::io::Error::other("there is no parent"))?;
+    let mut again = std::process::Command::new(std::env::current_exe()?);
+    // An interrupt goes to the kernel's group, and this program must outlive it.
+    again.arg("--adopt").arg(file).arg(kernel.as_raw_nonzero().to_string()).process_group(0).spawn()?;
+    Ok(())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn serve(order: &Order) -> std::io::Result<()> {
+    let mut server = Server {
+        input: Receiver::from_owned_fd(own(rustix::stdio::stdin())?)?,
+        output: Sender::from_owned_fd(own(rustix::stdio::stdout())?)?,
+    };
+    match start(order) {
+        Ok((kernel, connection, mode)) => relay(server, kernel, &connection, mode).await,
+        Err(message) => relay::refuse(&mut server.output, &message).await,
+    }
+    Ok(())
+}
+
+fn own(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
+    fd.try_clone_to_owned()
+}
+
+fn start(order: &Order) -> Result<(Kernel, Connection, InterruptMode), String> {
+    let failed = |error: std::io::Error| format!("the kernel cannot be started: {error}");
+    match order {
+        Order::Start(name) => {
+            let spec = Kernelspec::find(name)?;
+            let (connection, file) = Connection::make(name, spec.transport(), &std::env::temp_dir()).map_err(failed)?;
+            Ok((Kernel::start(&spec, &file).map_err(failed)?, connection, spec.interrupt_mode))
+        }
+        Order::Adopt(file, pid) => {
+            let connection = Connection::read(file).map_err(failed)?;
+            Ok((Kernel::adopt(*pid).map_err(failed)?, connection, InterruptMode::Signal))
+        }
+        Order::Detach(_) => Err("a parent that is left has no session here".to_owned()),
+    }
+}
+
+async fn relay(mut server: Server, mut kernel: Kernel, connection: &Connection, mode: InterruptMode) {
+    let until = Instant::now() + START_LIMIT;
+    let connected = tokio::select! {
+        connected = timeout_at(until, connection.connect()) => match connected {
+            Ok(connected) => connected.map_err(|error| format!("the kernel's sockets do not answer: {error}")),
+            Err(_) => Err("the kernel did not start in time".to_owned()),
+        },
+        how = kernel.ended() => Err(format!("the kernel ended before it listened: {how}")),
+    };
+    let sockets = match connected {
+        Ok(sockets) => sockets,
+        Err(message) => {
+            kernel.kill();
+            return relay::refuse(&mut server.output, &message).await;
+        }
+    };
+    let signer = Signer::new(&connection.key);
+    match Relay::new(server, sockets, kernel, signer, mode, until) {
+        Ok(relay) => relay.run().await,
+        Err(error) => eprintln!("sandbox-bridge: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_is_parsed_strictly() {
+        let parse = |line: &str| order(line.split_whitespace().map(OsString::from));
+        assert_eq!(parse("python3"), Some(Order::Start("python3".to_owned())));
+        assert_eq!(parse("--adopt /tmp/f"), Some(Order::Detach("/tmp/f".into())));
+        assert!(matches!(parse("--adopt /tmp/f 12"), Some(Order::Adopt(..))));
+        for wrong in ["", "--adopt", "--adopt f x", "--adopt f 0", "--adopt f 1", "--adopt f -5", "a b", "--help"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+}

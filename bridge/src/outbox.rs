@@ -1,0 +1,141 @@
+//! What waits for the server: bounded, so that a kernel is read however slowly the server reads. Output that finds no
+//! room is dropped and counted; what a client waits for (replies, and the status that ends a cell) is not.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, Bytes};
+use serde_json::json;
+
+use crate::message::{Channel, Message};
+
+/// Output waits up to here.
+const OUTPUT_MAX_BYTES: usize = 8 << 20;
+
+/// A kernel that floods its status loses it from here on.
+const STATUS_MAX_BYTES: usize = 12 << 20;
+
+/// How much a message matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// Dropped when the reader is slow.
+    Output,
+    /// Dropped when it floods.
+    Status,
+    /// Never dropped.
+    Reply,
+}
+
+/// Encoded messages, in order.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    waiting: VecDeque<Bytes>,
+    bytes: usize,
+    dropped_messages: u64,
+    dropped_bytes: u64,
+}
+
+impl Outbox {
+    /// Adds a message, after a note of what was dropped before it.
+    pub fn push(&mut self, channel: Channel, message: &Message, weight: Weight) {
+        let limit = match weight {
+            // What was full takes output again when half of it is gone, so that gaps are few and long.
+            Weight::Output if self.dropped_messages > 0 => OUTPUT_MAX_BYTES / 2,
+            Weight::Output => OUTPUT_MAX_BYTES,
+            Weight::Status => STATUS_MAX_BYTES,
+            Weight::Reply => usize::MAX,
+        };
+        if self.bytes.saturating_add(message.bytes(channel)) > limit {
+            self.note_dropped(1, message.bytes(channel));
+            return;
+        }
+        if self.dropped_messages > 0 || self.dropped_bytes > 0 {
+            let content = json!({"messages": self.dropped_messages, "bytes": self.dropped_bytes});
+            (self.dropped_messages, self.dropped_bytes) = (0, 0);
+            self.append(bridge_message("dropped", &content).encode(Channel::Bridge));
+        }
+        self.append(message.encode(channel));
+    }
+
+    /// Counts what is missing: whole messages, or bytes of one that was made shorter.
+    pub fn note_dropped(&mut self, messages: u64, bytes: usize) {
+        self.dropped_messages += messages;
+        self.dropped_bytes += bytes as u64;
+    }
+
+    fn append(&mut self, bytes: Bytes) {
+        self.bytes += bytes.len();
+        self.waiting.push_back(bytes);
+    }
+
+    /// The next bytes to write; empty when nothing waits.
+    pub fn front(&self) -> &[u8] {
+        self.waiting.front().map_or(&[], |bytes| bytes)
+    }
+
+    /// So many bytes of the front were written.
+    pub fn wrote(&mut self, count: usize) {
+        self.bytes -= count;
+        if let Some(front) = self.waiting.front_mut() {
+            front.advance(count);
+            if front.is_empty() {
+                self.waiting.pop_front();
+            }
+        }
+    }
+
+    /// Whether everything is written.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+/// A message on the channel between this program and the server.
+pub fn bridge_message(word: &str, content: &serde_json::Value) -> Message {
+    Message::new(json!({"msg_type": word}).to_string(), content.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Decoder;
+
+    fn drain(outbox: &mut Outbox) -> Vec<(Channel, Message)> {
+        let mut decoder = Decoder::default();
+        let mut all = Vec::new();
+        while !outbox.is_empty() {
+            let count = outbox.front().len().min(70_000);
+            decoder.feed(&outbox.front()[..count]);
+            outbox.wrote(count);
+            all.extend(decoder.next().expect("whole"));
+        }
+        assert_eq!(outbox.bytes, 0);
+        all
+    }
+
+    #[test]
+    fn output_is_dropped_and_counted_while_status_and_replies_stay() {
+        let mut outbox = Outbox::default();
+        let output = Message::new("{}", vec![b' '; 1 << 20]);
+        for _ in 0..10 {
+            outbox.push(Channel::Iopub, &output, Weight::Output);
+        }
+        let idle = Message::new("{}", "{\"execution_state\":\"idle\"}");
+        outbox.push(Channel::Iopub, &idle, Weight::Status);
+        outbox.push(Channel::Shell, &output, Weight::Reply);
+        let all = drain(&mut outbox);
+        assert_eq!(all.len(), 7 + 1 + 1 + 1);
+        let size = output.bytes(Channel::Iopub);
+        let note = json!({"messages": 3, "bytes": 3 * size});
+        assert_eq!(all[7], (Channel::Bridge, bridge_message("dropped", &note)));
+        assert_eq!(all[8], (Channel::Iopub, idle));
+        assert_eq!(all[9].0, Channel::Shell);
+    }
+
+    #[test]
+    fn status_flood_is_bounded() {
+        let mut outbox = Outbox::default();
+        let status = Message::new("{}", vec![b' '; 1 << 20]);
+        (0..100).for_each(|_| outbox.push(Channel::Iopub, &status, Weight::Status));
+        assert!(outbox.bytes <= STATUS_MAX_BYTES && outbox.dropped_messages > 80);
+    }
+}

@@ -1,0 +1,364 @@
+//! The relay between the kernel's sockets and the server's messages, from the kernel's first answer to its end. Reads
+//! the kernel whatever the server does, because a kernel drops what is not read, the status that ends a cell included.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use tokio::{
+    net::unix::pipe::{Receiver, Sender},
+    time::{Instant, sleep_until},
+};
+use zeromq::{SocketRecv, SocketSend, ZmqMessage, ZmqResult};
+
+use crate::{
+    connection::{Sockets, random_word},
+    kernel::Kernel,
+    kernelspec::InterruptMode,
+    limits,
+    message::{Channel, Decoder, Message, Signer},
+    outbox::{Outbox, Weight, bridge_message},
+    usage::Usage,
+};
+
+/// The first pause before the kernel is asked again whether it is there; the next is twice as long, up to the longest.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+const ASK_AGAIN_MAX: Duration = Duration::from_millis(800);
+
+/// How long a kernel may take to end itself when it is asked to.
+const SHUTDOWN_LIMIT: Duration = Duration::from_millis(300);
+
+/// How long what a dead kernel has sent may take to arrive here.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+
+/// How long a kernel whose connection broke may take to be gone.
+const BROKEN_LIMIT: Duration = Duration::from_millis(500);
+
+/// How long the server may take to read what is left.
+const SEND_LIMIT: Duration = Duration::from_secs(30);
+
+const READ_BYTES: usize = 64 << 10;
+
+/// The pipes to process 1.
+#[derive(Debug)]
+pub struct Server {
+    pub input: Receiver,
+    pub output: Sender,
+}
+
+/// One session.
+pub struct Relay {
+    server: Server,
+    sockets: Sockets,
+    kernel: Kernel,
+    signer: Signer,
+    interrupt_mode: InterruptMode,
+    usage: Usage,
+    /// Of the messages that are this program's own. What the kernel sends because of them is not relayed.
+    session: String,
+    sent: u64,
+    decoder: Decoder,
+    outbox: Outbox,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// The kernel has not answered yet, or its output does not arrive yet.
+    Starting {
+        until: Instant,
+        again: Instant,
+        pause: Duration,
+        info: Option<Bytes>,
+        is_idle: bool,
+    },
+    Running,
+    /// The kernel was asked to end.
+    Leaving {
+        until: Instant,
+    },
+    /// The kernel is gone, or its connection; how it ended, if that is known.
+    Gone {
+        until: Instant,
+        how: Option<Value>,
+    },
+}
+
+#[derive(Debug)]
+enum Event {
+    Kernel(Channel, ZmqResult<ZmqMessage>),
+    Ended(Value),
+    Input,
+    Output,
+    Timer,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Header {
+    msg_type: String,
+    session: String,
+}
+
+impl Relay {
+    /// A relay whose kernel has until `until` to answer.
+    ///
+    /// # Errors
+    /// There is no randomness.
+    pub fn new(
+        server: Server,
+        sockets: Sockets,
+        kernel: Kernel,
+        signer: Signer,
+        interrupt_mode: InterruptMode,
+        until: Instant,
+    ) -> std::io::Result<Self> {
+        let again = Instant::now();
+        Ok(Self {
+            server,
+            sockets,
+            kernel,
+            signer,
+            interrupt_mode,
+            usage: Usage::open(),
+            session: random_word()?,
+            sent: 0,
+            decoder: Decoder::default(),
+            outbox: Outbox::default(),
+            phase: Phase::Starting { until, again, pause: ASK_AGAIN, info: None, is_idle: false },
+        })
+    }
+
+    /// Relays until the session is over. The kernel is gone then.
+    pub async fn run(mut self) {
+        while let Some(event) = self.next().await {
+            let is_over = match event {
+                Event::Kernel(channel, Ok(frames)) => {
+                    self.take(channel, frames);
+                    false
+                }
+                Event::Kernel(_, Err(_)) => {
+                    self.phase = Phase::Gone { until: Instant::now() + BROKEN_LIMIT, how: None };
+                    false
+                }
+                Event::Ended(how) => {
+                    let is_asked = matches!(self.phase, Phase::Leaving { .. });
+                    self.phase = Phase::Gone { until: Instant::now() + LAST_WORDS, how: Some(how) };
+                    is_asked
+                }
+                Event::Input => self.read().await,
+                Event::Output => self.write(),
+                Event::Timer => self.time_is_up().await,
+            };
+            if is_over {
+                break;
+            }
+        }
+        self.kernel.kill();
+        finish(&mut self.server.output, &mut self.outbox).await;
+    }
+
+    /// The next event; `None` when a dead kernel has nothing more to say.
+    async fn next(&mut self) -> Option<Event> {
+        let is_starting = matches!(self.phase, Phase::Starting { .. });
+        let is_running = matches!(self.phase, Phase::Running);
+        let is_known_dead = matches!(self.phase, Phase::Gone { how: Some(_), .. });
+        let is_broken = matches!(self.phase, Phase::Gone { how: None, .. });
+        let timer = match &self.phase {
+            Phase::Starting { until, again, .. } => Some(*until.min(again)),
+            Phase::Running => None,
+            Phase::Leaving { until } | Phase::Gone { until, .. } => Some(*until),
+        };
+        let sockets = &mut self.sockets;
+        Some(tokio::select! {
+            message = sockets.iopub.recv(), if !is_broken => Event::Kernel(Channel::Iopub, message),
+            message = sockets.shell.recv(), if !is_broken => Event::Kernel(Channel::Shell, message),
+            message = sockets.control.recv(), if !is_broken => Event::Kernel(Channel::Control, message),
+            message = sockets.stdin.recv(), if !is_broken => Event::Kernel(Channel::Stdin, message),
+            how = self.kernel.ended(), if !is_known_dead => {
+                if is_starting {
+                    self.say("failed", &json!({"message": format!("the kernel ended before it answered: {how}")}));
+                    return None;
+                }
+                Event::Ended(how)
+            },
+            _ = self.server.input.readable(), if is_running => Event::Input,
+            _ = self.server.output.writable(), if !self.outbox.is_empty() => Event::Output,
+            () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => Event::Timer,
+        })
+    }
+
+    fn say(&mut self, word: &str, content: &Value) {
+        self.outbox.push(Channel::Bridge, &bridge_message(word, content), Weight::Reply);
+    }
+
+    /// Handles what the kernel sent, if its signature is right.
+    fn take(&mut self, channel: Channel, frames: ZmqMessage) {
+        let Some(mut message) = self.signer.verify(frames) else { return };
+        let kind = header(&message.header).msg_type;
+        if self.is_own(&message.parent_header) {
+            return self.take_own(channel, &kind, &message);
+        }
+        if matches!(self.phase, Phase::Starting { .. }) {
+            // Greetings and the start's own status: no client has sent anything yet.
+            return;
+        }
+        let removed = limits::fit(&mut message, channel, &kind);
+        if removed != limits::Removed::default() {
+            self.outbox.note_dropped(u64::from(removed.is_whole), removed.bytes);
+        }
+        if !removed.is_whole {
+            let weight = match (channel, kind.as_str()) {
+                (Channel::Iopub, "status") => Weight::Status,
+                (Channel::Iopub, _) => Weight::Output,
+                _ => Weight::Reply,
+            };
+            self.outbox.push(channel, &message, weight);
+        }
+    }
+
+    /// Whether a message answers one of this program. The parent is read only where it can be.
+    fn is_own(&self, parent: &Bytes) -> bool {
+        parent.len() < 4096 && header(parent).session == self.session
+    }
+
+    fn take_own(&mut self, channel: Channel, kind: &str, message: &Message) {
+        let Phase::Starting { info, is_idle, .. } = &mut self.phase else { return };
+        match (channel, kind) {
+            (Channel::Shell, "kernel_info_reply") => *info = Some(message.content.clone()),
+            (Channel::Iopub, "status") => *is_idle |= message.content.windows(6).any(|word| word == b"\"idle\""),
+            _ => return,
+        }
+        if let (Some(info), true) = (info, *is_idle) {
+            let mut ready: Map<String, Value> = serde_json::from_slice(info).unwrap_or_default();
+            ready.insert("memoryBytes".to_owned(), json!(self.usage.memory_bytes()));
+            self.phase = Phase::Running;
+            self.say("ready", &Value::Object(ready));
+        }
+    }
+
+    /// Reads what the server sends. Whether the session is over.
+    async fn read(&mut self) -> bool {
+        let mut buffer = vec![0; READ_BYTES];
+        match self.server.input.try_read(&mut buffer) {
+            Ok(0) => {
+                self.ask(Channel::Control, "shutdown_request", &json!({"restart": false})).await;
+                self.phase = Phase::Leaving { until: Instant::now() + SHUTDOWN_LIMIT };
+            }
+            Ok(count) => self.decoder.feed(&buffer[..count]),
+            Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+        }
+        loop {
+            match self.decoder.next() {
+                Ok(None) => return false,
+                Ok(Some((Channel::Bridge, message))) => self.obey(&header(&message.header).msg_type).await,
+                Ok(Some((channel, message))) => self.send(channel, &message).await,
+                Err(error) => {
+                    self.say("failed", &json!({"message": error.to_string()}));
+                    return true;
+                }
+            }
+        }
+    }
+
+    async fn obey(&mut self, word: &str) {
+        match word {
+            "interrupt" if self.interrupt_mode == InterruptMode::Message => {
+                self.ask(Channel::Control, "interrupt_request", &json!({})).await;
+            }
+            "interrupt" => self.kernel.interrupt(),
+            "figures" => {
+                let figures = self.usage.read();
+                self.say("figures", &figures);
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends the kernel a message of this program's own.
+    async fn ask(&mut self, channel: Channel, kind: &str, content: &Value) {
+        self.sent += 1;
+        let header = json!({
+            "msg_id": format!("{}_{}", self.session, self.sent),
+            "session": self.session,
+            "username": "sandbox",
+            "date": OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default(),
+            "msg_type": kind,
+            "version": "5.3",
+        });
+        self.send(channel, &Message::new(header.to_string(), content.to_string())).await;
+    }
+
+    async fn send(&mut self, channel: Channel, message: &Message) {
+        let socket = match channel {
+            Channel::Shell => &mut self.sockets.shell,
+            Channel::Control => &mut self.sockets.control,
+            Channel::Stdin => &mut self.sockets.stdin,
+            Channel::Iopub | Channel::Bridge => return,
+        };
+        // A connection that is gone shows when the kernel ends, or in the socket's next event.
+        let _ = socket.send(self.signer.sign(message)).await;
+    }
+
+    /// Writes what the server takes. Whether it is gone.
+    fn write(&mut self) -> bool {
+        match self.server.output.try_write(self.outbox.front()) {
+            Ok(count) => self.outbox.wrote(count),
+            Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+        }
+        false
+    }
+
+    /// The timer of the phase. Whether the session is over.
+    async fn time_is_up(&mut self) -> bool {
+        match &mut self.phase {
+            Phase::Starting { until, again, pause, .. } => {
+                let now = Instant::now();
+                if now >= *until {
+                    self.say("failed", &json!({"message": "the kernel did not answer in time"}));
+                    return true;
+                }
+                *again = now + *pause;
+                *pause = (*pause * 2).min(ASK_AGAIN_MAX);
+                self.ask(Channel::Shell, "kernel_info_request", &json!({})).await;
+                false
+            }
+            Phase::Running => false,
+            Phase::Leaving { .. } => true,
+            Phase::Gone { how, .. } => {
+                match how.take() {
+                    Some(how) => self.say("died", &how),
+                    None => self.say("failed", &json!({"message": "the connection to the kernel broke"})),
+                }
+                true
+            }
+        }
+    }
+}
+
+/// Tells why there is no session.
+pub async fn refuse(output: &mut Sender, message: &str) {
+    let mut outbox = Outbox::default();
+    outbox.push(Channel::Bridge, &bridge_message("failed", &json!({"message": message})), Weight::Reply);
+    finish(output, &mut outbox).await;
+}
+
+async fn finish(output: &mut Sender, outbox: &mut Outbox) {
+    let write = async {
+        while !outbox.is_empty() && output.writable().await.is_ok() {
+            match output.try_write(outbox.front()) {
+                Ok(count) => outbox.wrote(count),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    };
+    // A reader that takes nothing is not waited for without end.
+    let _ = tokio::time::timeout(SEND_LIMIT, write).await;
+}
+
+fn header(bytes: &Bytes) -> Header {
+    serde_json::from_slice(bytes).unwrap_or_default()
+}
