@@ -17,12 +17,14 @@ pprint difflib timeit zipfile gzip bz2 lzma tarfile sqlite3 xml.etree.ElementTre
 concurrent.futures concurrent.futures.thread concurrent.futures.process multiprocessing multiprocessing.pool platform
 locale unittest ctypes mmap array cmath email http.client
 numpy numpy.random numpy.linalg numpy.fft numpy.ma numpy.polynomial numpy.testing
-six dateutil.parser dateutil.relativedelta dateutil.rrule dateutil.tz pytz
-pandas
+dateutil.parser dateutil.relativedelta dateutil.rrule dateutil.tz pytz
+pyarrow pandas
 packaging.version cycler kiwisolver pyparsing PIL.Image PIL.PngImagePlugin PIL.ImageDraw PIL.ImageFont
 matplotlib matplotlib.colors matplotlib.transforms matplotlib.ticker matplotlib.patches matplotlib.text
 matplotlib.axes matplotlib.figure matplotlib.backends.backend_agg matplotlib.pyplot matplotlib.dates
 tabulate openpyxl openpyxl.styles
+zmq.asyncio tornado.ioloop jupyter_client IPython ipykernel.kernelapp ipykernel.debugger ipykernel.subshell_manager
+ipykernel.comm IPython.core.completerlib IPython.core.debugger IPython.core.oinspect IPython.extensions.storemagic
 """.split()
 
 BASE = set(sys.modules)

@@ -23,7 +23,7 @@ from _frozen_importlib_external import PathFinder  # noqa: E402
 # An interpreter or a library reads these when it starts, so a program that sets one needs a new interpreter.
 _READ_AT_START = (
     "PYTHON", "MPL", "MATPLOTLIB", "OPENBLAS", "OMP", "NUMEXPR", "NPY", "NUMPY", "PANDAS", "LD_", "LC_", "LANG",
-    "GLIBC", "MALLOC", "TZ", "HOME", "PATH", "TMP", "TEMP", "XDG",
+    "GLIBC", "MALLOC", "TZ", "HOME", "PATH", "TMP", "TEMP", "XDG", "ARROW", "JE_",
 )
 _NEIGHBOURS = "/data"
 _KEEPERS_STACK = 64 << 10
@@ -104,7 +104,7 @@ class _Shelf:
         if name == "logging":
             import time
 
-            module._startTime = time.time()
+            module._startTime = time.time_ns()
         elif name == "matplotlib":
             self._replay_matplotlib(module)
 

@@ -1,9 +1,10 @@
 """Runs in every Python of this image before the program: sets the import path and the buffering of output.
 
 Python finds this module on the standard paths, and /data is not one of them yet: a file that an earlier program left in
-/data cannot replace it. It imports nothing, because every run would pay for that.
+/data cannot replace it. It imports only what is built in, because every run would pay for more.
 """
 
+import atexit
 import sys
 
 # A program that is stopped by a limit keeps its printed lines, and lines of threads and processes stay whole.
@@ -64,6 +65,21 @@ if "SANDBOX_CONTROL_FD" in os.environ:
 
     del sys.modules["sandbox_warm"]
     sandbox_warm.wait(_WhenMatplotlibComes._lend_the_font_list)
+
+
+
+def _hint():
+    """After a program that could not import a module: says what is here instead. An interpreter keeps the error that
+    ended its program in sys.last_exc, so nothing has to be put in the place of sys.excepthook."""
+    error = getattr(sys, "last_exc", None)
+    if isinstance(error, (ImportError, SyntaxError)) and sys.stderr is not None:
+        import sandbox_hints
+
+        sandbox_hints.at_exit(error)
+
+
+# Later handlers run earlier: after those of the program, and before what `wait` registered.
+atexit.register(_hint)
 
 # As if the program were in /data: files there can be imported. Nothing is imported between this line and the program.
 sys.path.insert(0, "/data")

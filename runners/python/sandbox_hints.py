@@ -1,0 +1,84 @@
+#!/opt/venv/bin/python3
+"""Answers, in words, a program that wants a module which this image does not have.
+
+`at_exit` runs after a program that failed, when its traceback has been printed. This file is also the command `pip` and
+the module `pip`. Imported only then.
+"""
+
+import re
+import sys
+
+_LIST = "/opt/runner/requirements.in"
+# What programs import that is not here, and what is here for the same purpose.
+_INSTEAD = {
+    "fitz": "pypdf, pdfplumber", "PyPDF2": "pypdf", "pymupdf": "pypdf, pdfplumber", "camelot": "pdfplumber",
+    "fpdf": "reportlab", "weasyprint": "reportlab, or the command pandoc", "docx2txt": "docx", "xlrd": "openpyxl",
+    "pytesseract": "the command tesseract", "pdf2image": "the command pdftoppm", "moviepy": "the command ffmpeg",
+    "skimage": "cv2, scipy.ndimage", "torch": "sklearn", "tensorflow": "sklearn", "keras": "sklearn",
+    "xgboost": "sklearn.ensemble", "lightgbm": "sklearn.ensemble", "bokeh": "plotly", "altair": "plotly",
+    "aiohttp": "httpx", "ujson": "json", "toml": "tomllib", "yaml": "PyYAML",
+}  # fmt: skip
+
+_OTHER_NAMES = {"opencv-python": "opencv-python-headless", "sklearn": "scikit-learn", "bs4": "beautifulsoup4"}
+
+
+def _names():
+    with open(_LIST) as lines:
+        return [re.split(r"[<>=]", line.strip())[0] for line in lines if line.strip() and line[0] != "#"]
+
+
+def _say(what):
+    print(
+        f"Hint: {what}. Installed beside the standard library: {', '.join(_names())}. There is no pip, because programs"
+        " have no network. A pure Python module can be used when its file or folder (a wheel, unzipped) is in /data;"
+        " anything else is added by the operator, to the image.",
+        file=sys.stderr,
+    )
+
+
+def at_exit(error):
+    """Tells how to go on after an uncaught error that a notebook or a machine with pip would not have had."""
+    if isinstance(error, ImportError) and isinstance(error.__context__, ModuleNotFoundError):
+        error = error.__context__  # pandas: "Missing optional dependency"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        top = error.name.partition(".")[0]
+        if top not in sys.modules:
+            instead = _INSTEAD.get(top)
+            _say(f"{top} is not installed" + (f"; what is here instead: {instead}" if instead else ""))
+    elif isinstance(error, SyntaxError) and error.filename == sys.argv[0]:
+        line = (error.text or "").strip()
+        if re.match(r"[!%]\s*(pip|conda)\b", line):
+            _say("lines that begin with ! or % belong to notebooks")
+        elif line.startswith(("!", "%")):
+            print(
+                "Hint: lines that begin with ! or % belong to notebooks. Run a command with"
+                " subprocess.run([...], check=True).",
+                file=sys.stderr,
+            )
+
+
+def main(arguments):
+    """pip, as far as it makes sense here: `list`, `freeze`, and `install` of what is installed."""
+    from importlib import metadata
+
+    words = [word for word in arguments if not word.startswith("-")]
+    if words and words[0] in ("list", "freeze"):
+        for found in sorted(metadata.distributions(), key=lambda found: found.name.lower()):
+            print(f"{found.name}=={found.version}")
+        return 0
+    missing = []
+    for wanted in words[1:] if words[:1] == ["install"] else ():
+        name = re.split(r"[\[<>=!~; ]", wanted)[0]
+        try:
+            have = metadata.version(_OTHER_NAMES.get(name, name))
+            print(f"Requirement already satisfied: {wanted} ({have})")
+        except (metadata.PackageNotFoundError, ValueError):
+            missing.append(name)
+    if words[:1] == ["install"] and len(words) > 1 and not missing:
+        return 0
+    _say(f"pip cannot install {', '.join(missing)}" if missing else "pip is not available")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
