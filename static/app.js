@@ -3,14 +3,18 @@
 import { Client } from "./js/client.js";
 import { Conversation } from "./js/conversation.js";
 import { Editor } from "./js/editor.js";
+import { Elsewhere } from "./js/elsewhere.js";
 import { Files } from "./js/files.js";
 import { History } from "./js/history.js";
 import { InputLine } from "./js/input-line.js";
 import { Output } from "./js/output.js";
-import { hideBanner, page, showBanner } from "./js/page.js";
+import { hideBanner, page, showBanner, toast } from "./js/page.js";
 import { Program } from "./js/program.js";
 import { startButtons } from "./js/run-buttons.js";
 import { Run } from "./js/run.js";
+import { programInAddress, startSharing } from "./js/share.js";
+import { Session } from "./js/session.js";
+import { startSplitters } from "./js/splitters.js";
 import { store } from "./js/store.js";
 import { startTheme } from "./js/theme.js";
 import { visibleName } from "./js/text.js";
@@ -20,33 +24,63 @@ import { Uploads } from "./js/upload.js";
 const draft = store.draft;
 const client = new Client(() => token.value);
 const token = new Token({ attempt: connect, forgotten: () => needToken() });
-const conversation = new Conversation(() => {
-  files.reset();
-  run.open();
+const conversation = new Conversation({
+  client,
+  onFailure,
+  changed: (id) => {
+    files.reset();
+    session.open();
+    run.open(id);
+  },
 });
-const editor = new Editor({ text: draft?.text ?? "", onRun: () => run.start() });
-const program = new Program(editor);
+const editor = new Editor({
+  text: draft?.text ?? "",
+  onRun: () => run.start(),
+  onStop: () => page.state === "running" && Boolean(run.stop()),
+  given: () => program.given,
+});
+const session = new Session({
+  client,
+  conversation: () => conversation.id,
+  onSwitch: (on) => (program.runsCells = on),
+  onFailure,
+});
+const program = new Program(editor, draft, (runner) => session.offer(runner));
 const output = new Output();
-const files = new Files({ client, conversation: () => conversation.id, onFailure });
-const uploads = new Uploads({ client, conversation: () => conversation.id, onDone: () => files.refresh(), onFailure });
+const files = new Files({ client, conversation: () => conversation.id, onOpen: openFile, onFailure });
+new Uploads({
+  client,
+  conversation: () => conversation.id,
+  exists: (name) => files.has(name),
+  onDone: () => files.refresh(),
+  onFailure,
+});
 const run = new Run({
   client,
   output,
   history: new History((chosen) => run.choose(chosen)),
   input: new InputLine({ client, onTyped: (runId, text) => run.typed(runId, text), onFailure }),
-  request: () => ({
-    conversationId: conversation.id,
-    language: program.language,
-    code: editor.text,
-    takesInput: program.takesInput,
-  }),
-  onShow: (runId) => program.offer(store.programOf(runId)),
-  onEnd: (made) => files.showRun(made),
+  elsewhere: new Elsewhere({ client, onOpen: (id) => conversation.open(id), onFailure }),
+  conversation: () => conversation.id,
+  request: () => {
+    const checked = program.checked();
+    return checked && { conversationId: conversation.id, ...checked };
+  },
+  onShow: (shown) => program.offer(shown),
+  begin: (request) => (session.isOn ? session.cell(request) : client.createRun(request)),
+  onEnd: (made) => {
+    files.showRun(made);
+    session.refresh();
+  },
+  onOther: () => files.refresh(),
   onFailure,
 });
+let viewer = null;
 
 startButtons({ onRun: () => run.start(), onStop: () => run.stop() });
 startTheme((dark) => editor.setDark(dark));
+startSplitters();
+startSharing(() => ({ language: program.language, code: editor.text, ...program.given }));
 open();
 
 /** Connects with the stored token, or asks for one. */
@@ -63,17 +97,30 @@ async function open() {
 
 /** Asks the server for its languages with this token; throws a ServerError when it refuses. */
 async function connect(candidate) {
-  const runners = await client.listRunners({ token: candidate });
-  store.token = candidate;
-  program.setRunners(runners, draft?.language);
+  const answer = await client.listRunners({ token: candidate });
+  store.keepToken(candidate, store.remembersToken);
+  program.setRunners(answer, draft?.language);
   hideBanner();
-  if (runners.length) page.state = "ready";
+  if (answer.runners.length) page.state = "ready";
   else {
     page.state = "error";
     showBanner("The server has no runner. Build the images under runners/, then try again.", "Try again", open);
   }
   files.refresh();
-  run.open();
+  run.open(conversation.id);
+  const shared = await programInAddress();
+  if (shared) program.replace(shared, "The link's program replaced yours.");
+}
+
+/** Shows a file; what that needs is loaded with the first one. */
+async function openFile(file) {
+  try {
+    const { Viewer } = await import("./js/parts/viewer.js");
+    viewer ??= new Viewer({ client, onSaved: () => files.refresh(), onFailure });
+    await viewer.open(conversation.id, file);
+  } catch {
+    toast("A part of the page could not be loaded. Reload the page to try again.");
+  }
 }
 
 function needToken(complaint) {

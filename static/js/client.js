@@ -41,21 +41,71 @@ export class Client {
     this.#token = token;
   }
 
-  /** The installed languages. `token` replaces the stored one. */
+  /** `{runners, limits}`: the installed languages, and where the server says it what a run may use. */
   async listRunners({ token } = {}) {
-    const { runners = [] } = await this.#json("v1/runners", { token });
-    return runners;
+    const { runners = [], limits = null } = await this.#json("v1/runners", { token });
+    return { runners, limits };
   }
 
-  /** `{files, truncated}`, without what is not a plain file. */
-  listFiles(conversationId) {
-    return this.#json(`v1/conversations/${encodeURIComponent(conversationId)}/files`);
+  /** A page of conversations `{conversations, after}`. */
+  listConversations(after) {
+    const query = after ? `&after=${encodeURIComponent(after)}` : "";
+    return this.#json(`v1/conversations?limit=200${query}`);
   }
 
-  /** Writes a Blob under a plain name. */
-  async writeFile(conversationId, name, blob) {
-    const headers = { "Content-Type": "application/octet-stream" };
-    await this.#fetch(fileAt(conversationId, { path: name }), { method: "PUT", headers, body: blob });
+  /** Deletes a conversation with its files. */
+  async deleteConversation(conversationId) {
+    await this.#fetch(`v1/conversations/${encodeURIComponent(conversationId)}`, { method: "DELETE" });
+  }
+
+  /** `{files, truncated, after}`, without what is not a plain file; `after` names the next page. */
+  listFiles(conversationId, after) {
+    const query = after ? `?after=${encodeURIComponent(after)}` : "";
+    return this.#json(`v1/conversations/${encodeURIComponent(conversationId)}/files${query}`);
+  }
+
+  /** A file's content as `{blob, etag}`. */
+  async readFile(conversationId, file) {
+    const response = await this.#fetch(fileAt(conversationId, file), {});
+    return { blob: await this.#body(response, "blob"), etag: response.headers.get("ETag") };
+  }
+
+  /** The `ETag` of a file as it is now, or null when there is none. */
+  async etagOf(conversationId, file) {
+    try {
+      const response = await this.#fetch(fileAt(conversationId, file), { method: "HEAD" });
+      return response.headers.get("ETag");
+    } catch (error) {
+      if (error.status === 404) return null;
+      throw error;
+    }
+  }
+
+  /**
+   * Writes a Blob to a file of a listing or to `{path}`; resolves to its new `ETag`. `ifMatch` is the version to
+   * replace, and `ifNew` refuses to replace any; status 412 means that it was not written. `onProgress(sent)` counts
+   * bytes.
+   */
+  writeFile(conversationId, file, blob, { ifMatch, ifNew, onProgress, signal } = {}) {
+    return new Promise((resolve, reject) => {
+      // `fetch` does not report how much it has sent.
+      const request = new XMLHttpRequest();
+      request.open("PUT", fileAt(conversationId, file));
+      request.setRequestHeader("Authorization", `Bearer ${this.#token()}`);
+      request.setRequestHeader("Content-Type", "application/octet-stream");
+      if (ifMatch) request.setRequestHeader("If-Match", ifMatch);
+      if (ifNew) request.setRequestHeader("If-None-Match", "*");
+      if (onProgress) request.upload.addEventListener("progress", ({ loaded }) => onProgress(loaded));
+      signal?.addEventListener("abort", () => request.abort());
+      request.addEventListener("abort", () => reject(signal?.reason ?? unreachable()));
+      request.addEventListener("error", () => reject(unreachable()));
+      request.addEventListener("load", () => {
+        if (request.status >= 200 && request.status < 300) return resolve(request.getResponseHeader("ETag"));
+        const headers = { get: (name) => request.getResponseHeader(name) };
+        reject(failureOf({ status: request.status, headers }, parsed(request.responseText)));
+      });
+      request.send(blob);
+    });
   }
 
   /** Deletes a file, named as in a listing. */
@@ -63,11 +113,48 @@ export class Client {
     await this.#fetch(fileAt(conversationId, file), { method: "DELETE" });
   }
 
+  /** All files as a tar. */
+  async readArchive(conversationId) {
+    const response = await this.#fetch(`v1/conversations/${encodeURIComponent(conversationId)}/archive`, {});
+    return this.#body(response, "blob");
+  }
+
   /** Starts a detached run, so that it continues when the page is closed. */
-  createRun({ conversationId, language, code, takesInput }) {
-    const request = { conversationId, language, code, wait: 0, detach: true, ...(takesInput && { stdinOpen: true }) };
-    const headers = { "Content-Type": "application/json" };
-    return this.#json("v1/runs", { method: "POST", headers, body: JSON.stringify(request) });
+  createRun({ conversationId, language, code, args, stdin, takesInput }) {
+    const input = takesInput && { args, ...(stdin ? { stdin } : { stdinOpen: true }) };
+    return this.#post("v1/runs", { conversationId, language, code, wait: 0, detach: true, ...input });
+  }
+
+  /** The open session of a conversation and a language, or a new one. */
+  createSession({ conversationId, language }) {
+    return this.#post("v1/sessions", { conversationId, language });
+  }
+
+  /** The open sessions of a conversation. */
+  async listSessions(conversationId) {
+    const { sessions = [] } = await this.#json(`v1/sessions?conversationId=${encodeURIComponent(conversationId)}`);
+    return sessions;
+  }
+
+  /** A session as it is now; status 410 tells why it ended. */
+  getSession(sessionId) {
+    return this.#json(`v1/sessions/${sessionId}`);
+  }
+
+  /** Starts a cell, which is a detached run. */
+  createCell(sessionId, { code, stdin }) {
+    const input = stdin ? { stdin } : { stdinOpen: true };
+    return this.#post(`v1/sessions/${sessionId}/cells`, { code, wait: 0, detach: true, ...input });
+  }
+
+  /** Interrupts the cell that runs. */
+  async interruptSession(sessionId) {
+    await this.#fetch(`v1/sessions/${sessionId}/interrupt`, { method: "POST" });
+  }
+
+  /** Resolves when the new interpreter is ready. */
+  restartSession(sessionId) {
+    return this.#json(`v1/sessions/${sessionId}/restart`, { method: "POST" });
   }
 
   /** The newest runs of a conversation, newest first, without output. */
@@ -100,12 +187,20 @@ export class Client {
     return response.status === 204 ? null : response.body;
   }
 
+  #post(path, request) {
+    const headers = { "Content-Type": "application/json" };
+    return this.#json(path, { method: "POST", headers, body: JSON.stringify(request) });
+  }
+
   async #json(path, options = {}) {
-    const response = await this.#fetch(path, options);
+    return this.#body(await this.#fetch(path, options), "json", options.signal);
+  }
+
+  async #body(response, form, signal) {
     try {
-      return await response.json();
+      return await response[form]();
     } catch {
-      throw options.signal?.aborted ? options.signal.reason : unreachable();
+      throw signal?.aborted ? signal.reason : unreachable();
     }
   }
 
@@ -131,6 +226,14 @@ export class Client {
 function fileAt(conversationId, { path, pathEncoded }) {
   const encoded = pathEncoded ?? path.split("/").map(encodeURIComponent).join("/");
   return `v1/conversations/${encodeURIComponent(conversationId)}/files/${encoded}`;
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
 }
 
 function unreachable() {

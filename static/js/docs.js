@@ -84,21 +84,26 @@ function memberRow(name, schema, must, description, depth) {
 }
 
 function curl(method, path, operation) {
+  const named = path.replace("{conversationId}", "demo").replace("{path}", "hello.txt").replace("{runId}", "$RUN_ID")
+    .replace("{sessionId}", "$SESSION_ID").replace("{language}", "python").replace("{name}", "json");
   const lines = [
-    `curl${method === "get" ? "" : ` -X ${method.toUpperCase()}`} "${location.origin}${path}"`,
+    `curl${method === "get" ? "" : ` -X ${method.toUpperCase()}`} "${location.origin}${named}"`,
     `  -H "Authorization: Bearer $MCP_API_TOKEN"`,
   ];
   const kinds = Object.keys(operation.requestBody?.content ?? {});
-  if (kinds[0]) lines.push(`  -H "Content-Type: ${kinds[0]}"`);
-  if (kinds[0] === "application/json") {
-    const [body] = resolve(operation.requestBody.content[kinds[0]].schema);
+  const kind = kinds.find(one => one.includes("tar")) ?? kinds[0];
+  if (kind) lines.push(`  -H "Content-Type: ${kind}"`);
+  if (kind === "application/json") {
+    const [body] = resolve(operation.requestBody.content[kind].schema);
     lines.push(`  -d '${JSON.stringify(example(body))}'`);
-  } else if (kinds[0]) lines.push("  --data-binary @FILE");
+  } else if (kind) lines.push(`  --data-binary ${kind.includes("tar") ? "@archive.tar" : "Hello"}`);
+  const [answer] = Object.keys(operation.responses["200"]?.content ?? {});
+  if (answer === "application/x-tar") lines.push("  -o archive.tar");
   return lines.join(" \\\n");
 }
 
 function example(body) {
-  const known = { language: "python", code: "print('Hello!')", version: "*", files: [{ content: "print('Hello!')" }] };
+  const known = { language: "python", code: 'print("Hello!")', version: "*", files: [{ content: 'print("Hello!")' }] };
   return Object.fromEntries((body.required ?? []).map((name) => [name, known[name] ?? ""]));
 }
 
@@ -195,12 +200,16 @@ function show(spec) {
   if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
 }
 
-try {
-  const answer = await fetch("openapi.json");
-  if (!answer.ok) throw new Error(`openapi.json: ${answer.status}`);
-  show(await answer.json());
-} catch (error) {
-  byId("content").replaceChildren(
-    el("p", { class: "placeholder" }, `The API description could not be read: ${error.message}`),
-  );
+async function load() {
+  try {
+    const answer = await fetch("openapi.json");
+    if (!answer.ok) throw new Error(`openapi.json: ${answer.status}`);
+    show(await answer.json());
+  } catch (error) {
+    byId("content").replaceChildren(
+      el("p", { class: "placeholder" }, `The API description could not be read: ${error.message}`),
+    );
+  }
 }
+
+load();

@@ -1,4 +1,6 @@
-// Owns making and finding elements. Text is always inserted as text nodes; no code of the page parses markup.
+// Owns making and finding elements. Text is always inserted as text nodes; no code of the page inserts
+// parsed markup.
+import { visibleText } from "./text.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -17,6 +19,17 @@ export function el(tag, attributes = {}, ...children) {
   }
   element.append(...children.filter((child) => child !== null && child !== undefined));
   return element;
+}
+
+/** An element that leads to another site in a new window; only its words where the address is of no such kind. */
+export function linkTo(address, words) {
+  const url = URL.canParse(address) ? new URL(address) : null;
+  if (!url || !["https:", "http:", "mailto:"].includes(url.protocol)) return el("span", {}, ...words);
+  return el(
+    "a",
+    { href: url.href, target: "_blank", rel: "noopener noreferrer", title: visibleText(url.href) },
+    ...words,
+  );
 }
 
 /** One of the symbols of index.html. */

@@ -1,5 +1,7 @@
 // Owns the editor's look. Every colour is a custom property of style.css, so that light and dark need no second theme.
-import { EditorView, HighlightStyle, syntaxHighlighting, tags as t } from "../vendor/codemirror.js";
+import { HighlightStyle, syntaxHighlighting } from "@codemirror/language";
+import { EditorView } from "@codemirror/view";
+import { tags as t } from "@lezer/highlight";
 
 const frame = EditorView.theme({
   "&": { height: "100%", color: "var(--text)", backgroundColor: "transparent", fontSize: "var(--code-size)" },
@@ -28,10 +30,29 @@ const frame = EditorView.theme({
     padding: "0 4px",
   },
   ".cm-panels": { backgroundColor: "var(--raised)", color: "var(--text)", fontFamily: "var(--sans)", zIndex: "5" },
+  ".cm-panels.cm-panels-top": { borderBottom: "1px solid var(--border)" },
   ".cm-panels.cm-panels-bottom": { borderTop: "1px solid var(--border)" },
-  ".cm-panel.cm-search": { padding: "8px 32px 8px 10px" },
-  ".cm-panel.cm-search label": { fontSize: "12.5px", color: "var(--muted)" },
-  ".cm-panel.cm-search [name=close]": { color: "var(--muted)", fontSize: "18px", right: "8px", top: "4px" },
+  ".cm-panel.cm-search": {
+    display: "flex",
+    flexWrap: "wrap",
+    alignItems: "center",
+    gap: "6px",
+    padding: "8px 40px 8px 10px",
+    "& br": { flexBasis: "100%", content: "''", height: "0" },
+    "& label": { display: "inline-flex", alignItems: "center", gap: "4px", fontSize: "12.5px", color: "var(--muted)" },
+    "& input, & button, & label": { margin: "0" },
+    "& [name=close]": {
+      color: "var(--muted)",
+      fontSize: "20px",
+      width: "28px",
+      height: "28px",
+      right: "8px",
+      top: "9px",
+      borderRadius: "6px",
+      cursor: "pointer",
+    },
+    "& [name=close]:hover": { backgroundColor: "var(--hover)" },
+  },
   ".cm-textfield": {
     backgroundColor: "var(--surface)",
     border: "1px solid var(--border-strong)",
@@ -39,7 +60,11 @@ const frame = EditorView.theme({
     color: "var(--text)",
     fontSize: "13px",
     padding: "4px 8px",
+    minHeight: "28px",
+    flex: "1 1 110px",
+    maxWidth: "200px",
   },
+  ".cm-textfield:focus-visible, .cm-button:focus-visible": { outline: "2px solid var(--focus)", outlineOffset: "1px" },
   ".cm-button": {
     backgroundImage: "none",
     backgroundColor: "var(--surface)",
@@ -47,8 +72,34 @@ const frame = EditorView.theme({
     borderRadius: "6px",
     color: "var(--text)",
     fontSize: "12.5px",
-    padding: "4px 9px",
+    padding: "3px 9px",
+    minHeight: "28px",
+    textTransform: "capitalize",
+    cursor: "pointer",
   },
+  ".cm-button:hover": { backgroundColor: "var(--hover)" },
+  ".cm-button:active": { backgroundImage: "none", backgroundColor: "var(--plain-soft)" },
+  ".cm-tooltip": {
+    backgroundColor: "var(--surface)",
+    border: "1px solid var(--border-strong)",
+    borderRadius: "8px",
+    color: "var(--text)",
+    boxShadow: "0 6px 20px var(--shadow)",
+    overflow: "hidden",
+  },
+  ".cm-tooltip-autocomplete > ul": { fontFamily: "var(--mono)", fontSize: "12.5px", maxHeight: "none" },
+  ".cm-tooltip-autocomplete > ul > li": { padding: "2px 10px 2px 6px" },
+  ".cm-tooltip-autocomplete > ul > li[aria-selected]": { backgroundColor: "var(--accent-fill)", color: "#fff" },
+  ".cm-diagnostic-error": { borderLeft: "3px solid var(--fail)", padding: "4px 10px" },
+  ".cm-lintRange-error": {
+    backgroundImage: "none",
+    textDecoration: "underline wavy var(--fail)",
+    textDecorationSkipInk: "none",
+    textUnderlineOffset: "3px",
+  },
+  ".cm-vim-panel": { padding: "3px 12px", fontFamily: "var(--mono)", fontSize: "12.5px", minHeight: "26px" },
+  ".cm-vim-panel input": { color: "var(--text)", outline: "none" },
+  ".cm-fat-cursor, &:not(.cm-focused) .cm-fat-cursor": { color: "var(--text)" },
 });
 
 const syntax = HighlightStyle.define([

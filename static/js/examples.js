@@ -62,6 +62,24 @@ print("Wrote chart.png")
 `,
   },
   {
+    id: "python-progress",
+    language: "python",
+    title: "Progress and colours",
+    code: `import sys
+import time
+
+for done in range(0, 101, 5):
+    print(f"\\r{'█' * (done // 5):20} {done:3} %", end="", flush=True)
+    time.sleep(0.05)
+print()
+
+for name, colour in {"red": 31, "green": 32, "blue": 34}.items():
+    print(f"\\x1b[{colour}m{name}\\x1b[0m", end=" ")
+print("\\x1b[1mbold\\x1b[0m", flush=True)
+print("This line goes to standard error.", file=sys.stderr)
+`,
+  },
+  {
     id: "typescript-hello",
     language: "typescript",
     title: "Hello World",

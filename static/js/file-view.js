@@ -1,9 +1,10 @@
 // Owns how one file looks: its link, its row in the list, its picture below the output. Names come from programs, so
 // every hidden character in them is made visible.
 import { byId, el, icon } from "./dom.js";
-import { bytes, isDeceptive, visibleName } from "./text.js";
+import { bytes, isDeceptive, plural, visibleName } from "./text.js";
 
 const IMAGES_MAX = 24;
+// An SVG file is no picture here: its signed link is an attachment. The viewer shows it.
 const PICTURES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);
 const TABLES = /csv|tab-separated|spreadsheet|excel|sqlite|parquet/;
 const MARKS = { created: "new", changed: "changed" };
@@ -18,31 +19,81 @@ export function isExpired(urlExpiresAt, now = Date.now()) {
   return Number.isFinite(end) && end <= now;
 }
 
-/** A row of the list of files. */
-export function fileRow(file, onDelete) {
-  const name = visibleName(file.path);
-  const href = fileHref(file);
-  const bin = el(
+/** The list of files as a tree; `closed` are the folders that are not unfolded. */
+export function fileTree(files, closed) {
+  const root = { folders: new Map(), files: [] };
+  for (const file of files) {
+    const parts = file.path.split("/");
+    let at = root;
+    for (const name of parts.slice(0, -1)) {
+      if (!at.folders.has(name)) at.folders.set(name, { folders: new Map(), files: [] });
+      at = at.folders.get(name);
+    }
+    at.files.push(file);
+  }
+  return branch(root, "", closed);
+}
+
+function branch({ folders, files }, path, closed) {
+  const rows = [...folders].map(([name, inner]) => folderRow(name, inner, `${path}${name}/`, closed));
+  return [...rows, ...files.map((file) => fileRow(file))];
+}
+
+function folderRow(name, inner, path, closed) {
+  const shown = visibleName(name);
+  const open = !closed.has(path);
+  const list = el("ul", { "aria-label": visibleName(path) }, ...branch(inner, path, closed));
+  list.hidden = !open;
+  const head = el(
     "button",
     {
-      class: "button quiet square",
+      class: "folder",
       type: "button",
-      "data-testid": "file-delete",
-      "aria-label": `Delete ${name}`,
-      title: "Delete",
+      "data-act": "fold",
+      "data-folder": path,
+      "aria-expanded": open ? "true" : "false",
     },
-    icon("trash"),
+    icon("open"),
+    icon("folder"),
+    el("bdi", { class: "file-name" }, shown),
+    el("span", { class: "file-size" }, plural(count(inner), "file")),
   );
-  bin.addEventListener("click", onDelete);
+  return el("li", { "data-testid": "folder-row" }, head, list);
+}
+
+function count({ folders, files }) {
+  return [...folders.values()].reduce((sum, inner) => sum + count(inner), files.length);
+}
+
+function fileRow(file) {
+  const name = visibleName(file.path);
+  const href = fileHref(file);
+  const own = name.slice(name.lastIndexOf("/") + 1);
   return el(
     "li",
     { class: "file", "data-testid": "file-row", "data-key": keyOf(file), "data-change": file.change },
-    icon(isPicture(file) ? "image" : TABLES.test(file.mediaType) ? "table" : "file"),
-    el("span", { class: "file-name", title: file.pathEncoded ?? name }, nameOf(name), ...marksOf(file)),
-    el("span", { class: "file-size" }, bytes(file.size)),
+    el(
+      "button",
+      {
+        class: "file-open",
+        type: "button",
+        "data-act": "open",
+        "data-testid": "file-open",
+        title: file.pathEncoded ?? name,
+      },
+      icon(isPicture(file) ? "image" : TABLES.test(file.mediaType) ? "table" : "file"),
+      el("span", { class: "file-name" }, el("bdi", {}, own), ...marksOf(file)),
+      el("span", { class: "file-size" }, bytes(file.size)),
+    ),
+    rowButton("rename", `Rename ${name}`, "Rename"),
     href ? download(file, name, href) : el("span"),
-    bin,
+    rowButton("trash", `Delete ${name}`, "Delete", "delete"),
   );
+}
+
+function rowButton(symbol, label, title, act = symbol) {
+  const attributes = { class: "button quiet square", type: "button", "data-act": act, "data-testid": `file-${act}` };
+  return el("button", { ...attributes, "aria-label": label, title }, icon(symbol));
 }
 
 /** Shows the pictures among a run's files; returns how many there are. */
@@ -67,11 +118,6 @@ function fileHref(file) {
 
 function isPicture(file) {
   return PICTURES.has(file.mediaType);
-}
-
-function nameOf(name) {
-  const cut = name.lastIndexOf("/") + 1;
-  return el("bdi", {}, cut ? el("span", { class: "file-folder" }, name.slice(0, cut)) : "", name.slice(cut));
 }
 
 function marksOf(file) {

@@ -1,33 +1,50 @@
-// Owns the files panel: which files the conversation has, what the last run did to them, and deleting them.
+// Owns the files panel: which files the conversation has, as a tree, what the last run did to them, and what can be
+// done with them: open, rename, delete, download all.
 import { byId, showText } from "./dom.js";
-import { fileRow, isExpired, keyOf } from "./file-view.js";
-import { announce, confirmAction, page, toast } from "./page.js";
+import { fileTree, isExpired, keyOf } from "./file-view.js";
+import { announce, ask, confirmAction, page, toast } from "./page.js";
 import { visibleName } from "./text.js";
+
+// A conversation may have more; the rest is reached through the API.
+const LISTED_MAX = 5000;
 
 export class Files {
   #client;
   #conversation;
+  #onOpen;
   #onFailure;
   #changes = new Map();
   #files = [];
+  #closed = new Set();
   #asked = 0;
 
-  constructor({ client, conversation, onFailure }) {
+  /** `onOpen(file)` shows a file; `{path}` alone is one that does not exist yet. */
+  constructor({ client, conversation, onOpen, onFailure }) {
     this.#client = client;
     this.#conversation = conversation;
+    this.#onOpen = onOpen;
     this.#onFailure = onFailure;
     byId("files-refresh").addEventListener("click", async () => {
       if (await this.refresh()) announce(`${byId("files-count").textContent || "No"} files.`);
     });
-    byId("files").addEventListener("click", (event) => this.#openLink(event));
+    byId("files-download").addEventListener("click", () => this.#downloadAll());
+    byId("file-new").addEventListener("click", () => this.#create());
+    byId("files").addEventListener("click", (event) => this.#clicked(event));
     page.onState((state) => {
-      byId("files-refresh").disabled = state === "needs-token" || state === "error";
+      const off = state === "needs-token" || state === "error";
+      for (const id of ["files-refresh", "files-download", "file-new"]) byId(id).disabled = off;
     });
+  }
+
+  /** Whether there is a file of this name, as far as the list knows. */
+  has(path) {
+    return this.#files.some((file) => file.path === path);
   }
 
   /** Clears the list for another conversation, then fills it. */
   async reset() {
     this.#changes.clear();
+    this.#closed.clear();
     this.#show([], false);
     await this.refresh();
   }
@@ -45,12 +62,19 @@ export class Files {
   /** Reloads the list; resolves to whether the server answered. */
   async refresh() {
     const asked = ++this.#asked;
+    const conversation = this.#conversation();
     try {
-      const { files = [], truncated = false } = await this.#client.listFiles(this.#conversation());
-      if (asked !== this.#asked) return false;
+      const files = [];
+      let more = null;
+      do {
+        const answer = await this.#client.listFiles(conversation, more);
+        if (asked !== this.#asked) return false;
+        files.push(...(answer.files ?? []));
+        more = answer.after ?? (answer.truncated ? true : null);
+      } while (typeof more === "string" && files.length < LISTED_MAX);
       this.#show(
         files.map((file) => ({ ...file, change: this.#changes.get(keyOf(file)) ?? file.change })),
-        truncated,
+        more !== null,
       );
       return true;
     } catch (error) {
@@ -61,20 +85,81 @@ export class Files {
 
   #show(files, truncated) {
     this.#files = files;
-    byId("files").replaceChildren(...files.map((file) => fileRow(file, () => this.#delete(file))));
+    const focused = byId("files").contains(document.activeElement) ? focusKey(document.activeElement) : null;
+    byId("files").replaceChildren(...fileTree(files, this.#closed));
+    if (focused) findFocus(focused)?.focus();
     byId("files-count").textContent = files.length ? `${files.length}${truncated ? "+" : ""}` : "";
     byId("files-empty").hidden = files.length > 0;
+    byId("files-download").hidden = files.length === 0;
     showText(
       byId("files-notice"),
       truncated ? "Only the first files are listed. Delete some, or pack them into one archive." : "",
     );
   }
 
+  #clicked(event) {
+    const link = event.target.closest("a[data-expires]");
+    if (link) return this.#openLink(event, link);
+    const button = event.target.closest("button[data-act]");
+    if (!button) return;
+    if (button.dataset.act === "fold") return this.#fold(button);
+    const file = this.#files.find((one) => keyOf(one) === button.closest("[data-key]")?.dataset.key);
+    if (!file) return;
+    if (button.dataset.act === "open") this.#onOpen(file);
+    if (button.dataset.act === "rename") this.#rename(file);
+    if (button.dataset.act === "delete") this.#delete(file);
+  }
+
+  #fold(button) {
+    const open = button.getAttribute("aria-expanded") !== "true";
+    button.setAttribute("aria-expanded", String(open));
+    button.closest("li").querySelector(":scope > ul").hidden = !open;
+    if (open) this.#closed.delete(button.dataset.folder);
+    else this.#closed.add(button.dataset.folder);
+  }
+
+  async #create() {
+    const path = await ask({
+      title: "New text file",
+      label: "Name, with folders if you like",
+      yes: "Create",
+      value: "",
+    });
+    if (!path) return;
+    const existing = this.#files.find((file) => file.path === path);
+    this.#onOpen(existing ?? { path });
+  }
+
+  // The server has no request for this: the content is written under the new name first.
+  async #rename(file) {
+    const name = visibleName(file.path);
+    const path = await ask({ title: `Rename ${name}`, label: "New name", yes: "Rename", value: file.path });
+    if (!path || path === file.path) return;
+    const conversation = this.#conversation();
+    try {
+      if (this.has(path) && !(await mayReplace(path))) return;
+      const { blob } = await this.#client.readFile(conversation, file);
+      try {
+        await this.#client.writeFile(conversation, { path }, blob, { ifNew: !this.has(path) });
+      } catch (error) {
+        if (error.status !== 412 || !(await mayReplace(path))) throw error;
+        await this.#client.writeFile(conversation, { path }, blob);
+      }
+      await this.#client.deleteFile(conversation, file);
+      announce(`Renamed to ${visibleName(path)}.`);
+    } catch (error) {
+      if (error.status !== 412) this.#failed(`${name} could not be renamed`, error);
+    }
+    await this.refresh();
+    findFocus({ key: path, act: "rename" })?.focus();
+  }
+
   async #delete(file) {
     const name = visibleName(file.path);
     const sure = await confirmAction({ title: "Delete this file?", text: name, yes: "Delete" });
     if (!sure) return;
-    const index = [...byId("files").children].findIndex((row) => row.dataset.key === keyOf(file));
+    const rows = () => [...byId("files").querySelectorAll("li[data-key]")];
+    const index = rows().findIndex((row) => row.dataset.key === keyOf(file));
     try {
       await this.#client.deleteFile(this.#conversation(), file);
       announce(`Deleted ${name}.`);
@@ -82,13 +167,26 @@ export class Files {
       this.#failed(`${name} could not be deleted`, error);
     }
     await this.refresh();
-    const row = byId("files").children[Math.min(index, byId("files").children.length - 1)];
-    (row?.querySelector("button") ?? byId("files-refresh")).focus();
+    const row = rows()[Math.min(index, rows().length - 1)];
+    (row?.querySelector("button[data-act=delete]") ?? byId("files-refresh")).focus();
   }
 
-  async #openLink(event) {
-    const link = event.target.closest("a[data-expires]");
-    if (!link || !isExpired(link.dataset.expires)) return;
+  async #downloadAll() {
+    const button = byId("files-download");
+    if (button.getAttribute("aria-busy") === "true") return;
+    button.setAttribute("aria-busy", "true");
+    announce("Packing the files.");
+    try {
+      const conversation = this.#conversation();
+      save(await this.#client.readArchive(conversation), `${conversation}.tar`);
+    } catch (error) {
+      this.#failed("The files could not be downloaded", error);
+    }
+    button.removeAttribute("aria-busy");
+  }
+
+  async #openLink(event, link) {
+    if (!isExpired(link.dataset.expires)) return;
     event.preventDefault();
     if (await this.refresh()) toast("The link had expired. The list is up to date now: try again.");
   }
@@ -97,4 +195,36 @@ export class Files {
     toast(`${what}: ${visibleName(error.message)}`);
     this.#onFailure(error);
   }
+}
+
+/** Asks whether a file may be replaced. */
+export function mayReplace(path) {
+  return confirmAction({
+    title: "Replace this file?",
+    text: `${visibleName(path)}\nA file of this name exists. Its content will be lost.`,
+    yes: "Replace",
+  });
+}
+
+/** Lets the browser save a Blob under a name. */
+export function save(blob, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+function focusKey(element) {
+  return {
+    key: element.closest("[data-key]")?.dataset.key,
+    folder: element.dataset.folder,
+    act: element.dataset.act,
+  };
+}
+
+function findFocus({ key, folder, act }) {
+  const list = byId("files");
+  if (folder) return list.querySelector(`button[data-folder="${CSS.escape(folder)}"]`);
+  return key && list.querySelector(`li[data-key="${CSS.escape(key)}"] [data-act="${act}"]`);
 }

@@ -10,6 +10,7 @@ const STEPS = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1, Home: -
 export class History {
   #list = byId("history");
   #runs = [];
+  #drawn = "";
   #chosen = null;
 
   /** `onChoose(run)` is called when the user selects one. */
@@ -24,6 +25,9 @@ export class History {
   /** Shows runs in the form of `/v1`. */
   show(runs) {
     this.#runs = runs;
+    const drawn = JSON.stringify(runs);
+    if (drawn === this.#drawn) return;
+    this.#drawn = drawn;
     const focused = this.#list.contains(document.activeElement) ? document.activeElement.dataset.run : null;
     this.#list.replaceChildren(...runs.map((run) => el("li", {}, chip(run))));
     byId("history-bar").hidden = runs.length === 0;
@@ -68,7 +72,7 @@ export class History {
 function chip(run) {
   const outcome = standing(run);
   const { kind, icon: symbol, text } = describe(outcome);
-  const language = visibleName(displayName(run.language));
+  const language = visibleName(displayName(run.language)) + (run.cell ? " cell" : "");
   const took = run.state === "finished" && !run.error ? duration(run.wallMs) : "";
   const detail = took || { queued: "waiting", running: "now" }[run.state];
   const created = new Date(run.createdAt).toLocaleTimeString();

@@ -1,5 +1,6 @@
 // Owns the input line below the output, for the program that runs. Pieces are sent one at a time, in order; what the
-// server refuses returns to the field. Shown for one run at a time, hidden otherwise.
+// server refuses returns to the field. Shown for one run at a time, hidden otherwise. A cell's question stands
+// before the field; the answer to one that asks for a password is neither shown nor announced.
 import { byId, showText } from "./dom.js";
 import { announce } from "./page.js";
 import { plural, visibleName } from "./text.js";
@@ -7,6 +8,10 @@ import { plural, visibleName } from "./text.js";
 // The line appears late, so that a short program does not make it flash.
 const SHOWN_AFTER_MS = 300;
 const ANNOUNCED_CHARS_MAX = 100;
+// The focus does not leave the editor during typing.
+const TYPING_MS = 700;
+const LABEL = "Program input, Enter sends it";
+const SHOWN = "The program runs. A line for its input is below the output.";
 
 export class InputLine {
   #client;
@@ -15,9 +20,11 @@ export class InputLine {
   #row = byId("input-line");
   #field = byId("input-field");
   #error = byId("input-error");
+  #prompt = byId("input-prompt");
   /** `{ runId, pieces, ended }`: `pieces` wait for the server; `ended` when no more input follows. */
   #line = null;
   #timer = 0;
+  #keyAt = -Infinity;
 
   /**
    * `onTyped(runId, text)` shows what is sent and returns a function that removes it, called when the server refuses
@@ -39,22 +46,38 @@ export class InputLine {
       event.preventDefault();
       this.#submit(true);
     });
+    byId("editor").addEventListener("keydown", ({ ctrlKey, metaKey }) => {
+      if (!ctrlKey && !metaKey) this.#keyAt = performance.now();
+    });
     this.#field.addEventListener("input", () => showText(this.#error, ""));
     byId("input-end").addEventListener("click", () => this.#submit(true));
   }
 
   /**
    * Opens the line for a run, with its unsent text if it was open before. `onShow()` is called when the line becomes
-   * visible.
+   * visible. A cell's `request` `{prompt, password}` for input shows it at once.
    */
-  open(runId, onShow) {
+  open(runId, onShow, request) {
     if (this.#line?.runId !== runId) {
       this.#line = { runId, pieces: [], ended: false };
       this.#field.value = "";
       showText(this.#error, "");
     }
     clearTimeout(this.#timer);
-    if (!this.#line.ended) this.#timer = setTimeout(() => this.#show(onShow), SHOWN_AFTER_MS);
+    this.#ask(request ?? {});
+    if (this.#line.ended) return;
+    if (request) this.#show(onShow, `The program asks for input: ${this.#prompt.textContent}`);
+    else this.#timer = setTimeout(() => this.#show(onShow, SHOWN), SHOWN_AFTER_MS);
+  }
+
+  /** Takes the focus for a prompt, unless it is somewhere that the user chose; returns whether it is here. */
+  focus() {
+    const { activeElement } = document;
+    if (this.#row.hidden) return false;
+    const free = activeElement === document.body || activeElement?.closest("#editor, #run, #stop, #output-body");
+    if (!free || document.querySelector("dialog[open]") || performance.now() - this.#keyAt < TYPING_MS) return false;
+    this.#field.focus({ preventScroll: true });
+    return true;
   }
 
   close() {
@@ -65,10 +88,18 @@ export class InputLine {
     if (focused) byId("output-body").focus({ preventScroll: true });
   }
 
-  #show(onShow) {
+  #show(onShow, text) {
     this.#row.hidden = false;
     onShow();
-    announce("The program runs. A line for its input is below the output.");
+    announce(text);
+  }
+
+  #ask({ prompt = "", password = false }) {
+    const shown = visibleName(prompt.trim());
+    showText(this.#prompt, shown);
+    this.#field.classList.toggle("secret", password);
+    this.#field.placeholder = shown ? "Enter sends it" : LABEL;
+    this.#field.setAttribute("aria-label", shown ? `${shown} (${LABEL})` : LABEL);
   }
 
   // Sends the field as a line, and with `last` the end of the input after it.
@@ -80,20 +111,23 @@ export class InputLine {
     this.#field.value = "";
     showText(this.#error, "");
     line.ended = last;
-    line.pieces.push({ text, last, remove: text ? this.#onTyped(line.runId, text) : () => {} });
+    const secret = this.#field.classList.contains("secret");
+    const drawn = secret ? text.replace(/[^\n]/g, "") : text;
+    line.pieces.push({ text, last, secret, remove: drawn ? this.#onTyped(line.runId, drawn) : () => {} });
+    this.#ask({});
     if (line.pieces.length === 1) this.#send(line);
   }
 
   async #send(line) {
     while (line.pieces.length) {
-      const { text, last } = line.pieces[0];
+      const { text, last, secret } = line.pieces[0];
       try {
         await this.#client.sendInput(line.runId, text, last);
       } catch (error) {
         return this.#refused(line, error);
       }
       line.pieces.shift();
-      announce(last ? "The input has ended." : sent(text));
+      announce(last ? "The input has ended." : secret ? "Sent." : sent(text));
       if (last && line === this.#line) this.close();
     }
   }
@@ -108,6 +142,7 @@ export class InputLine {
     if (over) return this.close();
     const back = pieces.map(({ text }) => text).join("") + this.#field.value;
     this.#field.value = this.#field.value ? back : back.replace(/\n$/, "");
+    if (pieces.some(({ secret }) => secret)) this.#field.classList.add("secret");
     showText(this.#error, visibleName(error.message));
     this.#onFailure(error);
   }

@@ -1,27 +1,37 @@
-// Owns the output panel: verdict, clock, sentence, both streams, images, figures. Shows one run, event by event.
+// Owns the output panel: verdict, clock, sentence, terminal, displays, images, figures. Shows one run, event by event.
 import { Clock } from "./clock.js";
+import { Displays } from "./displays.js";
 import { byId, showText } from "./dom.js";
 import { showImages } from "./file-view.js";
 import { announce } from "./page.js";
 import { store } from "./store.js";
-import { Stream } from "./stream.js";
+import { Terminal } from "./terminal.js";
 import { bytes, duration, visibleName } from "./text.js";
 import { showVerdict, standing } from "./verdict.js";
 
+const DISPLAYS = new Set(["display", "result", "update"]);
+const SENTENCE_CHARS_MAX = 500;
+
 export class Output {
-  #streams = { stdout: new Stream("stdout"), stderr: new Stream("stderr") };
+  #terminal = new Terminal();
+  #displays = new Displays();
   #clock = new Clock();
   #files = [];
+  /** The exception that a cell ended with, as a sentence. */
+  #error = "";
+  /** Whether the next output replaces what a cell has shown. */
+  #clearsNext = false;
   #empty = byId("output-empty");
 
   constructor() {
     const wrap = byId("wrap");
     const show = () => {
-      wrap.setAttribute("aria-pressed", String(store.wrap));
-      byId("output-body").classList.toggle("wrapped", store.wrap);
+      const wraps = store.choice("wrap") !== "no";
+      wrap.setAttribute("aria-pressed", String(wraps));
+      byId("output-body").classList.toggle("wrapped", wraps);
     };
     wrap.addEventListener("click", () => {
-      store.wrap = !store.wrap;
+      store.choose("wrap", store.choice("wrap") === "no" ? null : "no");
       show();
     });
     show();
@@ -30,8 +40,11 @@ export class Output {
   /** Empties the panel. */
   clear(text = "Nothing has run yet.") {
     for (const id of ["sentence", "link", "figures", "verdict"]) byId(id).hidden = true;
-    for (const stream of Object.values(this.#streams)) stream.clear();
+    this.#terminal.clear();
+    this.#displays.reset();
     this.#files = [];
+    this.#error = "";
+    this.#clearsNext = false;
     showImages([]);
     this.#clock.settle();
     showText(this.#empty, text);
@@ -57,17 +70,25 @@ export class Output {
     const { kind } = event;
     if (kind === "started") this.#started();
     else if (kind === "stdout" || kind === "stderr") this.#printed(kind, event);
-    else if (kind === "cut") this.#cut(event);
+    else if (DISPLAYS.has(kind)) this.#displayed(event);
+    else if (kind === "clear") this.#clear(event);
+    else if (kind === "input_request") this.#printed("stdout", { text: event.prompt ?? "" });
+    else if (kind === "error") this.#error = visibleName([event.name, event.value].filter(Boolean).join(": "));
+    else if (kind === "cut") this.#terminal.cut();
     else if (kind === "file") this.#files.push(event.file);
     else if (kind === "finished") this.#finished(event);
     else if (kind === "failed") this.fail(event.error);
   }
 
-  /** Shows sent input after the program's prompt, on the stream that has it; returns a function that removes it. */
+  /** Shows sent input after the program's prompt; returns a function that removes it. */
   typed(text) {
     this.#empty.hidden = true;
-    const { stdout, stderr } = this.#streams;
-    return (stderr.isInLine && !stdout.isInLine ? stderr : stdout).typed(text);
+    return this.#terminal.typed(text);
+  }
+
+  /** Whether the program seems to wait for an answer: its last line has no newline. */
+  get isPrompting() {
+    return this.#terminal.isInLine;
   }
 
   /** `state` is `lost` or `back`. */
@@ -80,7 +101,7 @@ export class Output {
   fail(error) {
     byId("link").hidden = true;
     this.#empty.hidden = true;
-    for (const stream of Object.values(this.#streams)) stream.end();
+    this.#terminal.end();
     showVerdict({ ended: "error" });
     this.#clock.settle();
     const request = error.requestId ? ` (request ${error.requestId})` : "";
@@ -106,27 +127,45 @@ export class Output {
   }
 
   #printed(kind, event) {
+    this.#begins();
     this.#empty.hidden = true;
-    this.#streams[kind].print(event);
+    this.#terminal.print(kind, event);
   }
 
-  #cut({ stdoutBytes, stderrBytes }) {
-    if (stdoutBytes) this.#streams.stdout.cut();
-    if (stderrBytes) this.#streams.stderr.cut();
+  #displayed(event) {
+    this.#begins();
+    this.#displays.show(event);
+    this.#empty.hidden ||= !this.#displays.isEmpty;
+  }
+
+  // With `wait`, what was shown stays until something new replaces it, so that nothing flashes.
+  #clear({ wait }) {
+    this.#clearsNext = wait === true;
+    if (!this.#clearsNext) this.#clearShown();
+  }
+
+  #begins() {
+    if (this.#clearsNext) this.#clearShown();
+    this.#clearsNext = false;
+  }
+
+  #clearShown() {
+    this.#terminal.clear();
+    this.#displays.clear();
   }
 
   #finished({ outcome, figures }) {
     byId("link").hidden = true;
-    const { stdout, stderr } = this.#streams;
-    stdout.end(figures.stdoutBytes);
-    stderr.end(figures.stderrBytes);
+    this.#terminal.end({ stdout: figures.stdoutBytes, stderr: figures.stderrBytes });
     const verdict = showVerdict(outcome);
     this.#clock.settle(figures.wallMs);
     // "Exited 0" needs no sentence; every other outcome does.
     const quiet = outcome.ended === "exited" && outcome.exitCode === 0;
-    showText(byId("sentence"), quiet ? "" : visibleName(outcome.sentence ?? ""));
-    const images = showImages(this.#files);
-    showText(this.#empty, stdout.isEmpty && stderr.isEmpty && !images ? "The program printed nothing." : "");
+    const sentence = (outcome.ended === "exited" && this.#error) || visibleName(outcome.sentence ?? "");
+    showText(byId("sentence"), quiet ? "" : sentence.slice(0, SENTENCE_CHARS_MAX));
+    const images = showImages(this.#files.filter((file) => !this.#displays.holds(file)));
+    const isEmpty = this.#terminal.isEmpty && this.#displays.isEmpty && !images;
+    showText(this.#empty, isEmpty ? "The program printed nothing." : "");
     showText(byId("figures"), describeFigures(figures));
     announce(`${verdict}, after ${duration(figures.wallMs)}. ${visibleName(outcome.sentence ?? "")}`);
   }

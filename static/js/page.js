@@ -74,3 +74,28 @@ export function confirmAction({ title, text, yes }) {
     dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
   });
 }
+
+/** Asks for a text; resolves to it, trimmed, or to null on Escape and Cancel. */
+export function ask({ title, label, yes, value }) {
+  const dialog = byId("ask-dialog");
+  const input = byId("ask-input");
+  byId("ask-title").textContent = title;
+  byId("ask-label").textContent = label;
+  byId("ask-yes").textContent = yes;
+  byId("ask-no").onclick = () => dialog.close("no");
+  byId("ask-form").onsubmit = (event) => {
+    event.preventDefault();
+    if (input.value.trim()) dialog.close("yes");
+  };
+  input.value = value;
+  dialog.returnValue = "no";
+  dialog.showModal();
+  input.focus();
+  // The name without its ending is what is usually changed.
+  const dot = value.lastIndexOf(".");
+  input.setSelectionRange(value.lastIndexOf("/") + 1, dot > 0 ? dot : value.length);
+  return new Promise((resolve) => {
+    const done = () => resolve(dialog.returnValue === "yes" ? input.value.trim() : null);
+    dialog.addEventListener("close", done, { once: true });
+  });
+}

@@ -31,15 +31,19 @@ export function startButtons({ onRun, onStop }) {
   page.onState((state) => show(state, run, stops));
 }
 
-// The editor handles Ctrl+Enter and Escape itself.
+// The editor handles Ctrl+Enter and Escape itself; Escape leaves other fields alone, except an empty line for input.
 function actionOf(event) {
   const inEditor = event.target.closest?.("#editor");
   const mod = event.ctrlKey || event.metaKey;
   if (document.querySelector("dialog[open]")) return null;
   if (event.key === "Enter" && mod && !inEditor) return "run";
   if (event.key === "." && mod) return "stop";
-  if (event.key === "Escape" && page.state === "running" && !event.target.closest?.(FIELDS)) return "stop";
+  if (event.key === "Escape" && page.state === "running" && isFree(event.target)) return "stop";
   return null;
+}
+
+function isFree(target) {
+  return !target.closest?.(FIELDS) || (target.id === "input-field" && !target.value);
 }
 
 function show(state, run, stops) {

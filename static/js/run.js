@@ -1,6 +1,6 @@
 // Owns the runs of the open conversation: starts, follows, stops and shows them, and follows a running one again after
 // a reload. At most one is *live*, and the page is `running` while there is one. Runs are detached: closing the page or
-// changing the conversation does not stop them.
+// changing the conversation does not stop them, and those that go on elsewhere are handed to `Elsewhere`.
 import { follow } from "./follow.js";
 import { announce, page, toast } from "./page.js";
 import { store } from "./store.js";
@@ -8,6 +8,9 @@ import { visibleName } from "./text.js";
 import { TypedLines } from "./typed-lines.js";
 
 const PLACE_INTERVAL_MS = 1000;
+const LIST_INTERVAL_MS = 3000;
+// How long a prompt stands before it gets the focus.
+const PROMPT_MS = 200;
 const END_WAIT_S = 5;
 
 export class Run {
@@ -15,12 +18,17 @@ export class Run {
   #output;
   #history;
   #input;
+  #elsewhere;
+  #conversation;
   #request;
+  #begin;
   #onShow;
   #onEnd;
+  #onOther;
   #onFailure;
   /**
-   * Two watches `{ run, wanted, abort, started, files, typed }`: the live run, and the one shown (live or finished).
+   * Two watches `{ run, wanted, abort, started, files, typed, prompted, asks }`: the live run, and the one shown (live
+   * or finished). `asks`: a cell's request for input is not answered.
    */
   #live = null;
   #shown = null;
@@ -29,30 +37,43 @@ export class Run {
   #typed = new Map();
   /** Runs whose last event was received: a list requested earlier may still show them as running. */
   #over = new Set();
+  /** The finished runs of the newest listing. */
+  #finished = null;
   /** Number of the newest open and of the newest listing: answers to older requests are dropped. */
   #opened = 0;
   #listed = 0;
+  #promptTimer = 0;
 
   /**
-   * `request()` returns what to run. `onShow(runId)` gets the run on display, or null; `onEnd(files)` those of a
-   * finished run.
+   * `request()` returns what to run, or null; `begin(request)` resolves to the run that was made of it.
+   * `onShow(program)` gets that of the run on display, or null; `onEnd(files)` those of a finished run; `onOther()` is
+   * called when a run ended that this page did not follow.
    */
-  constructor({ client, output, history, input, request, onShow, onEnd, onFailure }) {
+  constructor({ client, output, history, input, elsewhere, conversation, request, begin, ...callbacks }) {
+    const { onShow, onEnd, onOther, onFailure } = callbacks;
     this.#client = client;
     this.#output = output;
     this.#history = history;
     this.#input = input;
+    this.#elsewhere = elsewhere;
+    this.#conversation = conversation;
     this.#request = request;
+    this.#begin = begin;
     this.#onShow = onShow;
     this.#onEnd = onEnd;
+    this.#onOther = onOther;
     this.#onFailure = onFailure;
-    document.addEventListener("visibilitychange", () => {
+    const look = () => {
       if (!document.hidden && (page.state === "ready" || page.state === "running")) this.refresh();
-    });
+    };
+    document.addEventListener("visibilitychange", look);
+    setInterval(look, LIST_INTERVAL_MS);
   }
 
   async start() {
     if (page.state !== "ready") return;
+    const request = this.#request();
+    if (!request) return;
     const opened = this.#opened;
     page.state = "running";
     announce("Running");
@@ -60,11 +81,10 @@ export class Run {
     this.#output.begin();
     this.#output.reveal();
     try {
-      const request = this.#request();
-      const run = await this.#client.createRun(request);
+      const run = await this.#begin(request);
       store.remember(run.runId, request);
-      // Another conversation was opened meanwhile: the run continues, and this page does not follow it.
-      if (opened !== this.#opened) return;
+      // Another conversation was opened meanwhile: the run continues there.
+      if (opened !== this.#opened) return this.#elsewhere.add(run);
       this.#watch(run, { live: true, wanted: true });
       if (this.#stopRequested) this.stop();
       await this.refresh();
@@ -93,35 +113,41 @@ export class Run {
   /** Shows input sent to a run; returns a function that removes it. */
   typed(runId, text) {
     const watch = this.#shown;
+    if (watch?.run.runId === runId) watch.asks = false;
     return watch?.run.runId === runId ? watch.typed.add(text, this.#output) : () => {};
   }
 
   /** Opens a conversation: follows its running run, or else shows its newest one. */
-  async open() {
+  async open(conversationId) {
     this.#opened += 1;
     this.#leave();
     this.#live?.abort.abort();
+    if (this.#live) this.#elsewhere.add(this.#live.run);
+    this.#elsewhere.open(conversationId);
     this.#live = null;
     this.#typed.clear();
+    this.#finished = null;
     this.#setReady();
     this.#history.show([]);
     this.#output.clear();
-    await this.refresh();
+    await this.refresh({ follows: true });
   }
 
-  /** Reloads the list of runs. */
-  async refresh() {
+  /** Reloads the list of runs. `follows`: shows one that runs, or the newest one. */
+  async refresh({ follows = false } = {}) {
     const opened = this.#opened;
     const listed = ++this.#listed;
     try {
-      const runs = await this.#client.listRuns(this.#request().conversationId);
+      const runs = await this.#client.listRuns(this.#conversation());
       if (opened !== this.#opened || listed !== this.#listed) return;
       this.#history.show(runs);
       // The list may be older than the events received meanwhile.
       if (this.#live?.started) this.#history.update(this.#live.run.runId, "running");
+      this.#notice(runs);
+      if (page.state !== "ready" || !(follows || !this.#shown)) return;
       const going = runs.find((run) => run.state !== "finished" && !this.#over.has(run.runId));
-      if (going && page.state === "ready") this.#watch(going, { live: true });
-      else if (runs.length && page.state === "ready" && !this.#shown) this.#watch(runs[0], { live: false });
+      if (going) this.#watch(going, { live: true });
+      else if (runs.length && !this.#shown) this.#watch(runs[0], { live: false });
     } catch (error) {
       this.#onFailure(error);
     }
@@ -134,8 +160,8 @@ export class Run {
     try {
       const run = await this.#client.getRun(runId);
       if (opened !== this.#opened) return;
-      const live = this.#live?.run.runId === runId;
-      if (live) this.#live.abort.abort();
+      const live = this.#live ? this.#live.run.runId === runId : run.state !== "finished";
+      if (live) this.#live?.abort.abort();
       this.#watch(run, { live, wanted: true });
       this.#output.reveal();
     } catch (error) {
@@ -143,6 +169,14 @@ export class Run {
       this.#onFailure(error);
       this.refresh();
     }
+  }
+
+  // Notices runs that ended and were not followed here, such as an assistant's.
+  #notice(runs) {
+    const finished = runs.filter(({ state }) => state === "finished").map(({ runId }) => runId);
+    const before = this.#finished;
+    this.#finished = new Set(finished);
+    if (before && finished.some((runId) => !before.has(runId) && !this.#over.has(runId))) this.#onOther();
   }
 
   // Shows a run from its first event on. `wanted`: the user started or chose it on this page.
@@ -158,14 +192,24 @@ export class Run {
       page.state = "running";
     }
     this.#history.choose(run.runId);
-    this.#onShow(run.runId);
     this.#output.begin(run);
     this.#follow(watch);
     this.#pollPlace(watch);
+    this.#offerProgram(watch);
+  }
+
+  // The source of a run that this tab started is kept here; that of any other one is on the server.
+  async #offerProgram(watch) {
+    const { run } = watch;
+    const kept = store.programOf(run.runId) ?? programIn(run);
+    if (kept) return this.#onShow(kept);
+    const known = await this.#client.getRun(run.runId).catch(() => null);
+    if (this.#shown === watch) this.#onShow(known && programIn(known));
   }
 
   // A live run is followed further while another one is shown.
   #leave() {
+    clearTimeout(this.#promptTimer);
     if (this.#shown !== this.#live) this.#shown?.abort.abort();
     this.#shown = null;
     this.#input.close();
@@ -187,8 +231,10 @@ export class Run {
         onEvent: (event) => {
           watch.started ||= event.kind !== "queued";
           if (event.kind === "started" && this.#live === watch) this.#started(watch);
+          if (event.kind === "input_request" && this.#live === watch) this.#asked(watch, event);
           if (event.kind === "file") watch.files.push(event.file);
           whenShown((output) => watch.typed.event(event, output));
+          if (this.#live === watch) this.#awaitPrompt(watch);
         },
         onLost: () => whenShown((output) => output.link("lost")),
         onBack: () => whenShown((output) => output.link("back")),
@@ -205,12 +251,36 @@ export class Run {
 
   #started(watch) {
     const {
-      run: { runId, stdinOpen },
-      wanted,
+      run: { runId, stdinOpen, cell },
     } = watch;
     this.#history.update(runId, "running");
-    if (stdinOpen && this.#shown === watch)
-      this.#input.open(runId, () => wanted && this.#output.reveal({ whole: true }));
+    // A cell says when it waits for input.
+    if (stdinOpen && !cell) this.#openInput(watch);
+  }
+
+  #asked(watch, request) {
+    watch.asks = true;
+    if (watch.run.stdinOpen) this.#openInput(watch, request);
+  }
+
+  #openInput(watch, request) {
+    if (this.#shown !== watch) return;
+    const onShow = () => {
+      if (watch.wanted) this.#output.reveal({ whole: true });
+      this.#awaitPrompt(watch);
+    };
+    this.#input.open(watch.run.runId, onShow, request);
+  }
+
+  // The first prompt of a run that the user started gets the focus.
+  #awaitPrompt(watch) {
+    clearTimeout(this.#promptTimer);
+    if (!watch.wanted || watch.prompted) return;
+    this.#promptTimer = setTimeout(() => {
+      const prompts = watch.asks || this.#output.isPrompting;
+      if (this.#shown === watch && this.#live === watch && prompts)
+        watch.prompted = this.#input.focus();
+    }, PROMPT_MS);
   }
 
   async #ended(watch) {
@@ -241,4 +311,9 @@ export class Run {
     this.#stopRequested = false;
     if (page.state === "running") page.state = "ready";
   }
+}
+
+// The program in the answer about a run, where the server keeps all of it.
+function programIn({ language, source, sourceTruncated }) {
+  return typeof source === "string" && !sourceTruncated ? { language, code: source } : null;
 }

@@ -1,81 +1,109 @@
-// Owns what this tab remembers: token, theme, conversations, draft, programs. Only sessionStorage is used, so that
-// closing the tab deletes all of it and no other tab can read the token. Where storage is disabled, memory replaces it.
+// Owns what this browser remembers. Token, conversations, draft and programs are in sessionStorage, so that closing the
+// tab deletes them; the token also beyond that when the user asked for it. Choices about the look are in localStorage.
+// Where storage is disabled, memory replaces it.
 
 const PREFIX = "sandbox.";
 // Together below the usual limit of a page: five million characters.
 const PROGRAMS_MAX = 40;
 const PROGRAM_CHARS_MAX = 50_000;
-const memory = new Map();
+const SESSIONS_MAX = 100;
 
-function read(key) {
-  try {
-    return sessionStorage.getItem(PREFIX + key) ?? memory.get(key) ?? null;
-  } catch {
-    return memory.get(key) ?? null;
+class Area {
+  #storage;
+  #memory = new Map();
+
+  /** `storage()` returns a Storage, or throws where it is disabled. */
+  constructor(storage) {
+    this.#storage = storage;
+  }
+
+  read(key) {
+    try {
+      return this.#storage().getItem(PREFIX + key) ?? this.#memory.get(key) ?? null;
+    } catch {
+      return this.#memory.get(key) ?? null;
+    }
+  }
+
+  write(key, value) {
+    this.#memory.delete(key);
+    try {
+      if (value === null) this.#storage().removeItem(PREFIX + key);
+      else this.#storage().setItem(PREFIX + key, value);
+    } catch {
+      if (value !== null) this.#memory.set(key, value);
+    }
+  }
+
+  readJson(key) {
+    try {
+      return JSON.parse(this.read(key) ?? "null");
+    } catch {
+      return null;
+    }
+  }
+
+  writeJson(key, value) {
+    this.write(key, JSON.stringify(value));
   }
 }
 
-function write(key, value) {
-  memory.delete(key);
-  try {
-    if (value === null) sessionStorage.removeItem(PREFIX + key);
-    else sessionStorage.setItem(PREFIX + key, value);
-  } catch {
-    if (value !== null) memory.set(key, value);
-  }
-}
-
-function readJson(key) {
-  try {
-    return JSON.parse(read(key) ?? "null");
-  } catch {
-    return null;
-  }
-}
+const tab = new Area(() => sessionStorage);
+const browser = new Area(() => localStorage);
 
 export const store = {
   get token() {
-    return read("token");
+    return tab.read("token") ?? browser.read("token");
   },
-  set token(value) {
-    write("token", value);
+  /** Whether the token is kept when the tab is closed. */
+  get remembersToken() {
+    return browser.read("token") !== null;
   },
-  get theme() {
-    return read("theme");
+  keepToken(token, remember) {
+    tab.write("token", token);
+    browser.write("token", remember ? token : null);
   },
-  set theme(value) {
-    write("theme", value);
+  /** A choice about the look of the page, or null. */
+  choice(name) {
+    return browser.read(name);
+  },
+  choose(name, value) {
+    browser.write(name, value);
   },
   get conversations() {
-    const list = readJson("conversations");
+    const list = tab.readJson("conversations");
     return Array.isArray(list) ? list.filter((id) => typeof id === "string") : [];
   },
   set conversations(list) {
-    write("conversations", JSON.stringify(list));
+    tab.writeJson("conversations", list);
   },
-  get wrap() {
-    return read("wrap") === "1";
+  /** Whether Run executes cells of a session in this conversation. */
+  usesSession(conversationId) {
+    const kept = tab.readJson("sessions");
+    return Array.isArray(kept) && kept.includes(conversationId);
   },
-  set wrap(on) {
-    write("wrap", on ? "1" : null);
+  keepSession(conversationId, uses) {
+    const kept = tab.readJson("sessions");
+    const others = Array.isArray(kept) ? kept.filter((id) => id !== conversationId) : [];
+    tab.writeJson("sessions", (uses ? [conversationId, ...others] : others).slice(0, SESSIONS_MAX));
   },
-  /** `{language, text}` or null. */
+  /** `{language, text, args, stdin}` or null. */
   get draft() {
-    const draft = readJson("draft");
+    const draft = tab.readJson("draft");
     return typeof draft?.text === "string" ? draft : null;
   },
   set draft(value) {
-    write("draft", JSON.stringify(value));
+    tab.writeJson("draft", value);
   },
-  /** The program `{language, code}` of a run that was started in this tab, or null. */
+  /** The program `{language, code, args, stdin}` of a run that was started in this tab, or null. */
   programOf(runId) {
-    const kept = readJson("programs");
+    const kept = tab.readJson("programs");
     return (Array.isArray(kept) && kept.find((program) => program?.runId === runId)) || null;
   },
-  remember(runId, { language, code }) {
-    if (code.length > PROGRAM_CHARS_MAX) return;
-    const kept = readJson("programs");
+  remember(runId, { language, code, args, stdin }) {
+    if (code.length + (stdin?.length ?? 0) > PROGRAM_CHARS_MAX) return;
+    const kept = tab.readJson("programs");
     const older = Array.isArray(kept) ? kept.slice(0, PROGRAMS_MAX - 1) : [];
-    write("programs", JSON.stringify([{ runId, language, code }, ...older]));
+    tab.writeJson("programs", [{ runId, language, code, args, stdin }, ...older]);
   },
 };

@@ -13,9 +13,9 @@ function picture(character) {
   return `\u27e8U+${code.toString(16).toUpperCase().padStart(4, "0")}\u27e9`;
 }
 
-/** Makes printed text inert. A lone carriage return starts a new line, so that progress bars stay readable. */
-export function visibleOutput(text) {
-  return text.replaceAll("\r\n", "\n").replaceAll("\r", "\u240d\n").replace(ACTS, picture);
+/** Makes text inert; tabs and newlines stay. */
+export function visibleText(text) {
+  return text.replace(ACTS, picture);
 }
 
 /** Makes a name inert and keeps it on one line. */
@@ -50,4 +50,20 @@ export function duration(milliseconds) {
 
 export function plural(count, one, many = `${one}s`) {
   return `${count} ${count === 1 ? one : many}`;
+}
+
+/** How long ago a time was, in the largest fitting unit. */
+export function ago(time, now = Date.now()) {
+  const seconds = Math.max(0, (now - Date.parse(time)) / 1000);
+  if (!Number.isFinite(seconds)) return "";
+  if (seconds < 60) return "just now";
+  const units = [
+    ["minute", 60],
+    ["hour", 3600],
+    ["day", 86_400],
+    ["month", 2_629_800],
+    ["year", 31_557_600],
+  ];
+  const [unit, length] = units.findLast(([, length]) => seconds >= length);
+  return `${plural(Math.floor(seconds / length), unit)} ago`;
 }

@@ -24,7 +24,7 @@ export function startTheme(changed) {
     const wanted = isDark() ? "light" : "dark";
     if ((wanted === "dark") === system.matches) delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = wanted;
-    store.theme = document.documentElement.dataset.theme ?? null;
+    store.choose("theme", document.documentElement.dataset.theme ?? null);
     show();
   });
   system.addEventListener("change", show);

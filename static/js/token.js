@@ -1,5 +1,5 @@
-// Owns the access token: asks for it, tries it, keeps it in the tab's storage, deletes it. It leaves the page only in
-// the Authorization header.
+// Owns the access token: asks for it, tries it, keeps it for the tab or by choice for the browser, deletes it. It
+// leaves the page only in the Authorization header.
 import { byId, showText } from "./dom.js";
 import { store } from "./store.js";
 
@@ -32,6 +32,7 @@ export class Token {
   ask(complaint = "") {
     showText(byId("token-error"), complaint);
     byId("token-forget").hidden = !store.token;
+    if (!this.#dialog.open) byId("token-remember").checked = store.remembersToken;
     if (!this.#dialog.open) this.#dialog.showModal();
     this.#input.focus();
   }
@@ -46,7 +47,7 @@ export class Token {
     button.disabled = true;
     try {
       await this.#attempt(token);
-      store.token = token;
+      store.keepToken(token, byId("token-remember").checked);
       this.#dialog.close();
     } catch (error) {
       this.ask(error.needsToken ? "The server refused this token." : error.message);
@@ -57,7 +58,7 @@ export class Token {
   }
 
   #forget() {
-    store.token = null;
+    store.keepToken(null, false);
     this.#dialog.close();
     this.#forgotten();
   }

@@ -1,6 +1,7 @@
-// Owns uploads: by the button, and by dropping files anywhere on the page. One file at a time, each with its own status
-// line; a failed one does not stop the rest.
+// Owns uploads: by the button, and by dropping files anywhere on the page. One file at a time, each with its own line
+// that shows how far it is; a failed one does not stop the rest.
 import { byId, el, icon } from "./dom.js";
+import { mayReplace } from "./files.js";
 import { announce, page } from "./page.js";
 import { bytes, plural, visibleName } from "./text.js";
 
@@ -10,14 +11,17 @@ const LARGE_BYTES = 512 * 1024;
 export class Uploads {
   #client;
   #conversation;
+  #exists;
   #onDone;
   #onFailure;
   #queue = [];
   #busy = false;
 
-  constructor({ client, conversation, onDone, onFailure }) {
+  /** `exists(name)` says whether the conversation has such a file. */
+  constructor({ client, conversation, exists, onDone, onFailure }) {
     this.#client = client;
     this.#conversation = conversation;
+    this.#exists = exists;
     this.#onDone = onDone;
     this.#onFailure = onFailure;
     const input = byId("upload-input");
@@ -51,10 +55,8 @@ export class Uploads {
     announce(`Uploading ${plural(this.#queue.length, "file")}.`);
     while (this.#queue.length) {
       const { file, line, conversationId } = this.#queue.shift();
-      setState(line, "sending", "Sending…");
       try {
-        await this.#send(conversationId, file);
-        sent += 1;
+        if (await this.#send(conversationId, file, line)) sent += 1;
         line.remove();
       } catch (error) {
         failed += 1;
@@ -69,16 +71,48 @@ export class Uploads {
     announce(`Uploaded ${plural(sent, "file")}.${failed ? ` ${failed} failed.` : ""}`);
   }
 
-  async #send(conversationId, file) {
+  // Resolves to whether the file was written: not if the user keeps the one that is there.
+  async #send(conversationId, file, line) {
     await checkReadable(file);
+    const known = this.#exists(file.name);
+    if (known && !(await mayReplace(file.name))) return false;
+    const abort = new AbortController();
+    const stop = el("button", { class: "button small", type: "button", "data-testid": "upload-stop" }, "Cancel");
+    stop.addEventListener("click", () => abort.abort(new Error("Cancelled.")));
+    const bar = el("progress", {
+      max: Math.max(file.size, 1),
+      value: 0,
+      "aria-label": `Upload of ${visibleName(file.name)}`,
+    });
+    line.append(bar, stop);
+    const onProgress = (loaded) => {
+      bar.value = loaded;
+      setState(line, "sending", `${bytes(Math.min(loaded, file.size))} of ${bytes(file.size)}`);
+    };
+    onProgress(0);
+    const write = (options) =>
+      this.#client.writeFile(conversationId, { path: file.name }, file, {
+        onProgress,
+        signal: abort.signal,
+        ...options,
+      });
     try {
-      await this.#client.writeFile(conversationId, file.name, file);
+      await write({ ifNew: !known });
+      return true;
     } catch (error) {
+      if (error.status === 412) {
+        if (!(await mayReplace(file.name))) return false;
+        await write({});
+        return true;
+      }
       if (error.code === "unreachable" && file.size > LARGE_BYTES) {
         throw new Error(`The connection was cut. With ${bytes(file.size)} it may be larger than the server accepts.`);
       }
       if (error.status === 413) error.message = `It has ${bytes(file.size)}. ${error.message}`;
       throw error;
+    } finally {
+      bar.remove();
+      stop.remove();
     }
   }
 

@@ -1,0 +1,104 @@
+// Owns the runs that go on in other conversations of this tab: what they are, and a button that stops each.
+import { byId, el, icon } from "./dom.js";
+import { displayName } from "./languages.js";
+import { announce, toast } from "./page.js";
+import { visibleName } from "./text.js";
+import { describe, standing } from "./verdict.js";
+
+const WAIT_S = 20;
+const RETRY_MS = 5000;
+
+export class Elsewhere {
+  #client;
+  #onOpen;
+  #onFailure;
+  #box = byId("elsewhere");
+  #runs = new Map();
+  #conversationId = null;
+
+  /** `onOpen(conversationId)` is called when the user wants to see one. */
+  constructor({ client, onOpen, onFailure }) {
+    this.#client = client;
+    this.#onOpen = onOpen;
+    this.#onFailure = onFailure;
+    this.#box.addEventListener("click", (event) => {
+      const run = this.#runs.get(event.target.closest("[data-run]")?.dataset.run);
+      const act = event.target.closest("button")?.dataset.act;
+      if (act === "open" && run) this.#onOpen(run.conversationId);
+      if (act === "stop" && run) this.#stop(run, event.target.closest("button"));
+    });
+  }
+
+  /** Watches a run, in the form of `/v1`, until it ends. */
+  add(run) {
+    if (this.#runs.has(run.runId)) return;
+    this.#runs.set(run.runId, run);
+    this.#show();
+    this.#wait(run);
+  }
+
+  /** Another conversation is open: its runs are not elsewhere. */
+  open(conversationId) {
+    this.#conversationId = conversationId;
+    this.#show();
+  }
+
+  async #wait({ runId, conversationId }) {
+    for (let over = false; !over;) {
+      try {
+        const run = await this.#client.getRun(runId, { waitS: WAIT_S });
+        over = run.state === "finished";
+        if (over && conversationId !== this.#conversationId) {
+          toast(`${visibleName(conversationId)}: ${describe(standing(run)).text}`, "Open", () =>
+            this.#onOpen(conversationId),
+          );
+        }
+      } catch (error) {
+        over = !error.mayPass;
+        if (!over) await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+      }
+    }
+    this.#runs.delete(runId);
+    this.#show();
+  }
+
+  async #stop({ runId }, button) {
+    button.setAttribute("aria-disabled", "true");
+    announce("Stopping");
+    try {
+      await this.#client.cancelRun(runId);
+    } catch (error) {
+      button.removeAttribute("aria-disabled");
+      toast(`The run could not be stopped: ${visibleName(error.message)}`);
+      this.#onFailure(error);
+    }
+  }
+
+  #show() {
+    const runs = [...this.#runs.values()].filter((run) => run.conversationId !== this.#conversationId);
+    this.#box.replaceChildren(...runs.map(entry));
+    this.#box.hidden = runs.length === 0;
+  }
+}
+
+function entry({ runId, conversationId, language }) {
+  const name = visibleName(conversationId);
+  const label = visibleName(displayName(language));
+  return el(
+    "span",
+    { class: "elsewhere-run", "data-run": runId },
+    el(
+      "button",
+      { class: "status-button", type: "button", "data-act": "open", title: `Open ${name}` },
+      el("span", { class: "spinner", "aria-hidden": "true" }),
+      el("span", {}, `${label} runs in `, el("bdi", {}, name)),
+    ),
+    el(
+      "button",
+      { class: "button stop small", type: "button", "data-act": "stop", "data-testid": "elsewhere-stop" },
+      icon("stop"),
+      el("span", {}, "Stop"),
+      el("span", { class: "sr-only" }, ` the run in ${name}`),
+    ),
+  );
+}

@@ -1,0 +1,306 @@
+// Owns the dialog that shows one file: as text that can be edited and saved, or as what it is. Loaded when the first
+// file is opened. What a program wrote becomes text nodes, pictures, or a document in a frame of another origin.
+import "../kit.js";
+import { EditorView, keymap } from "@codemirror/view";
+import { CodeView } from "../code-view.js";
+import { byId, el } from "../dom.js";
+import { save as download } from "../files.js";
+import { languageOf } from "../languages.js";
+import { announce, confirmAction } from "../page.js";
+import { bytes, visibleName } from "../text.js";
+
+const TEXT_BYTES_MAX = 2 << 20;
+const SHOWN_BYTES_MAX = 64 << 20;
+const PICTURE = /^image\/(png|jpeg|gif|webp|avif|bmp|svg\+xml)$/;
+const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+/** What can be shown of a file, best first. */
+function viewsOf({ path, mediaType = "" }) {
+  const ending = path.slice(path.lastIndexOf(".") + 1).toLowerCase();
+  if (ending === "svg") return ["picture", "text"];
+  if (PICTURE.test(mediaType)) return ["picture"];
+  if (ending === "pdf") return ["pdf"];
+  if (ending === "parquet") return ["parquet"];
+  if (ending === "csv" || ending === "tsv") return ["table", "text"];
+  if (ending === "md" || ending === "markdown") return ["markdown", "text"];
+  if (ending === "html" || ending === "htm") return ["page", "text"];
+  return ["text"];
+}
+
+const NAMES = {
+  picture: "Picture",
+  pdf: "Document",
+  parquet: "Table",
+  table: "Table",
+  markdown: "Preview",
+  page: "Preview",
+  text: "Text",
+};
+
+export class Viewer {
+  #client;
+  #onSaved;
+  #onFailure;
+  #dialog = byId("viewer");
+  #body = byId("viewer-body");
+  /** `{file, conversationId, blob, etag, isNew, ends, unsaved}`; `unsaved` while another view than the text is shown. */
+  #open = null;
+  #code = null;
+  #savedText = "";
+  #urls = [];
+  #shown = 0;
+
+  /** `onSaved()` is called when a file was written. */
+  constructor({ client, onSaved, onFailure }) {
+    this.#client = client;
+    this.#onSaved = onSaved;
+    this.#onFailure = onFailure;
+    byId("viewer-close").addEventListener("click", () => this.#close());
+    byId("viewer-save").addEventListener("click", () => this.#save());
+    this.#dialog.addEventListener("cancel", (event) => {
+      event.preventDefault();
+      this.#close();
+    });
+    this.#dialog.addEventListener("keydown", (event) => {
+      if (event.key !== "s" || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      this.#save();
+    });
+  }
+
+  /** Shows a file of a listing; `{path}` alone is a new text file. */
+  async open(conversationId, file) {
+    const isNew = file.size === undefined;
+    this.#clear();
+    this.#open = { file, conversationId, isNew, blob: new Blob(), etag: null };
+    byId("viewer-title").textContent = visibleName(file.path);
+    byId("viewer-size").textContent = isNew ? "new" : bytes(file.size);
+    byId("viewer-views").replaceChildren();
+    this.#say("");
+    this.#dialog.showModal();
+    if (isNew) return this.#show("text");
+    if (file.size > SHOWN_BYTES_MAX) return this.#refuse("It is too large to be shown here.");
+    this.#say("Loading…");
+    const opened = this.#open;
+    try {
+      const { blob, etag } = await this.#client.readFile(conversationId, file);
+      if (this.#open !== opened) return;
+      Object.assign(opened, { blob, etag });
+      this.#say("");
+      const views = viewsOf(file);
+      byId("viewer-views").replaceChildren(...(views.length > 1 ? views.map((view) => this.#viewButton(view)) : []));
+      await this.#show(views[0]);
+    } catch (error) {
+      if (this.#open !== opened) return;
+      this.#refuse(visibleName(error.message));
+      this.#onFailure(error);
+    }
+  }
+
+  get #isChanged() {
+    return this.#code ? this.#code.text !== this.#savedText : Boolean(this.#open?.unsaved);
+  }
+
+  #viewButton(view) {
+    const button = el("button", { class: "button small", type: "button", "data-view": view }, NAMES[view]);
+    button.addEventListener("click", () => this.#show(view));
+    return button;
+  }
+
+  async #show(view) {
+    const shown = (this.#shown += 1);
+    this.#open.unsaved = this.#isChanged;
+    if (this.#code && this.#isChanged) this.#open.blob = this.#asWritten(this.#code.text);
+    this.#code = null;
+    this.#release();
+    this.#body.replaceChildren();
+    this.#body.dataset.view = view;
+    byId("viewer-save").hidden = true;
+    for (const button of byId("viewer-views").children) {
+      button.setAttribute("aria-pressed", String(button.dataset.view === view));
+    }
+    try {
+      const made = await this.#made(view);
+      if (shown !== this.#shown) return;
+      if (view === "text") this.#edit(made);
+      else this.#body.append(made);
+    } catch (error) {
+      if (shown === this.#shown) this.#refuse(visibleName(error.message));
+    }
+  }
+
+  // What a view shows: an element, or the text to edit.
+  async #made(view) {
+    const { blob, file } = this.#open;
+    switch (view) {
+      case "picture":
+        return this.#picture(blob, file);
+      case "pdf":
+        return el("iframe", { src: this.#url(blob, "application/pdf"), title: visibleName(file.path) });
+      case "table":
+        return (await import("./table.js")).tableOf(await blob.slice(0, TEXT_BYTES_MAX).text(), file.path);
+      case "parquet":
+        return (await import("./parquet.js")).tableOf(await blob.arrayBuffer());
+      case "markdown":
+        return (await import("./markdown.js")).documentOf(await this.#text(blob));
+      case "page":
+        return frame(await this.#text(blob), file);
+      default:
+        return this.#text(blob);
+    }
+  }
+
+  async #text(blob) {
+    if (blob.size > TEXT_BYTES_MAX) throw new Error(`It has more than ${bytes(TEXT_BYTES_MAX)}.`);
+    const raw = await blob.arrayBuffer();
+    if (new Uint8Array(raw).includes(0)) throw new Error("It is not text.");
+    try {
+      return decoder.decode(raw);
+    } catch {
+      throw new Error("It is not text.");
+    }
+  }
+
+  #picture(blob, file) {
+    const type = file.path.toLowerCase().endsWith(".svg") ? "image/svg+xml" : file.mediaType;
+    const image = el("img", { src: this.#url(blob, type), alt: visibleName(file.path) });
+    image.addEventListener("error", () => this.#refuse("This image cannot be shown."));
+    return image;
+  }
+
+  #edit(text) {
+    const { file, unsaved } = this.#open;
+    // The editor knows one kind of line end; a file that has the other one throughout keeps it.
+    this.#open.ends ??= text.includes("\r\n") && !/(^|[^\r])\n/.test(text) ? "\r\n" : "\n";
+    const update = () => {
+      byId("viewer-save").disabled = !this.#isChanged && !this.#open?.isNew;
+      if (this.#isChanged) this.#say("Not saved");
+    };
+    const saves = { key: "Mod-s", run: () => Boolean(this.#save()), preventDefault: true };
+    this.#code = new CodeView({
+      parent: this.#body,
+      text,
+      // The first Escape lets Tab leave the text, the second one closes the file.
+      onEscape: () => this.#code.tabLeaves && Boolean(this.#close()),
+      extensions: [
+        keymap.of([saves]),
+        EditorView.contentAttributes.of({ "aria-label": `Text of ${visibleName(file.path)}` }),
+        EditorView.updateListener.of(({ docChanged }) => docChanged && update()),
+      ],
+    });
+    this.#body.cmView = this.#code.view;
+    this.#code.setLanguage(languageOf(file.path));
+    this.#code.setDark(byId("theme").dataset.showing === "dark");
+    if (!unsaved) this.#savedText = this.#code.text;
+    byId("viewer-save").hidden = false;
+    update();
+    this.#code.view.focus();
+  }
+
+  async #save() {
+    const open = this.#open;
+    if (!this.#code || byId("viewer-save").disabled) return;
+    const text = this.#code.text;
+    const { file, conversationId } = open;
+    this.#say("Saving…");
+    try {
+      const now = await this.#client.etagOf(conversationId, file);
+      const changed = open.isNew ? now !== null : open.etag !== null && now !== open.etag;
+      const written = await this.#write(open, text, changed);
+      if (written === undefined) return this.#say("Not saved");
+      const etag = written ?? (await this.#client.etagOf(conversationId, file));
+      Object.assign(open, { etag, isNew: false, unsaved: false, blob: this.#asWritten(text) });
+      this.#savedText = text;
+      byId("viewer-size").textContent = bytes(open.blob.size);
+      byId("viewer-save").disabled = !this.#isChanged;
+      this.#say("Saved");
+      this.#onSaved();
+    } catch (error) {
+      this.#say(`Not saved: ${visibleName(error.message)}`);
+      this.#onFailure(error);
+    }
+  }
+
+  // Resolves to the new version, or undefined when the user keeps the other one.
+  async #write({ file, conversationId, isNew, etag }, text, changed) {
+    const blob = this.#asWritten(text);
+    const write = (options) => this.#client.writeFile(conversationId, file, blob, options);
+    if (!changed) {
+      try {
+        return await write(isNew ? { ifNew: true } : { ifMatch: etag });
+      } catch (error) {
+        if (error.status !== 412) throw error;
+      }
+    }
+    const sure = await confirmAction({
+      title: "The file was changed meanwhile",
+      text: `${visibleName(file.path)}\nSomething else wrote it since it was opened. Replace that version with yours?`,
+      yes: "Replace it",
+    });
+    return sure ? ((await write({})) ?? null) : undefined;
+  }
+
+  #asWritten(text) {
+    return new Blob([text.replaceAll("\n", this.#open.ends)]);
+  }
+
+  #refuse(why) {
+    const { file, conversationId } = this.#open;
+    const button = el("button", { class: "button", type: "button" }, "Download");
+    button.addEventListener("click", async () => {
+      try {
+        const { blob } = await this.#client.readFile(conversationId, file);
+        download(blob, file.path.slice(file.path.lastIndexOf("/") + 1));
+      } catch (error) {
+        this.#say(visibleName(error.message));
+        this.#onFailure(error);
+      }
+    });
+    this.#say("");
+    this.#body.replaceChildren(el("div", { class: "refusal" }, el("p", {}, why), button));
+  }
+
+  async #close() {
+    const text = "What you changed in this file is not saved.";
+    if (this.#isChanged && !(await confirmAction({ title: "Discard the changes?", text, yes: "Discard" }))) return;
+    this.#dialog.close();
+    this.#clear();
+  }
+
+  #clear() {
+    this.#shown += 1;
+    this.#code = null;
+    this.#open = null;
+    this.#release();
+    this.#body.replaceChildren();
+    delete this.#body.cmView;
+    byId("viewer-save").hidden = true;
+  }
+
+  #say(text) {
+    byId("viewer-note").textContent = text;
+    if (text) announce(text);
+  }
+
+  #url(blob, type) {
+    const url = URL.createObjectURL(new Blob([blob], { type }));
+    this.#urls.push(url);
+    return url;
+  }
+
+  #release() {
+    for (const url of this.#urls.splice(0)) URL.revokeObjectURL(url);
+  }
+}
+
+// The frame's own policy gives the document another origin, and neither network nor windows.
+function frame(text, { path }) {
+  const element = el("iframe", { src: "frame", sandbox: "allow-scripts", title: `Preview of ${visibleName(path)}` });
+  const send = (event) => {
+    if (event.source !== element.contentWindow || event.data !== "frame-ready") return;
+    removeEventListener("message", send);
+    element.contentWindow.postMessage(text, "*");
+  };
+  addEventListener("message", send);
+  return element;
+}

@@ -1,0 +1,3 @@
+// A part that is loaded when Vim's keys are chosen.
+import "../kit.js";
+export { vim } from "@replit/codemirror-vim";
