@@ -1,18 +1,40 @@
 """The results that every Python client must get, as dictionaries with the names of the protocol."""
 
-TOOLS = ["run_code", "get_run", "cancel_run", "list_runners", "list_files", "read_file", "write_file", "delete_file"]
+TOOLS = [
+    "run_code",
+    "get_run",
+    "cancel_run",
+    "list_runners",
+    "list_files",
+    "read_file",
+    "write_file",
+    "edit_file",
+    "upload_url",
+    "delete_file",
+    "run_cell",
+    "interrupt",
+    "reset_session",
+    "list_sessions",
+]
 CONVERSATION = "python-client-"
 CODE = "print('Hello!')\nopen('out.csv', 'w').write('a,b')"
 PNG_CODE = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.savefig('chart.png')"
 
 
-def check_run(result: dict) -> None:
-    assert not result["isError"], result
-    assert result["structuredContent"]["stdout"] == "Hello!\n", result
-    assert result["content"][0]["text"].startswith("Hello!\n"), result
+def check_plain(result: dict) -> None:
+    """A result for a client that chose nothing."""
+    assert not result["isError"] and result["structuredContent"] is None, result
     links = [block for block in result["content"] if block["type"] == "resource_link"]
     assert [link["name"] for link in links] == ["out.csv"], result
-    assert str(links[0]["uri"]) == result["structuredContent"]["files"][0]["url"], result
+    text = result["content"][0]["text"]
+    assert text.startswith("Hello!\n") and str(links[0]["uri"]) in text, result
+
+
+def check_run(result: dict) -> None:
+    """A result for a client that chose `structured=on`."""
+    check_plain(result | {"structuredContent": None})
+    assert result["structuredContent"]["stdout"] == "Hello!\n", result
+    assert result["structuredContent"]["files"][0]["url"] in result["content"][0]["text"], result
 
 
 def check_picture(result: dict, decode) -> None:
@@ -23,5 +45,5 @@ def check_picture(result: dict, decode) -> None:
 
 def check_error(result: dict) -> None:
     assert result["isError"], result
-    assert result["content"][0]["text"].startswith("conversationId: "), result
+    assert result["content"][0]["text"].startswith("code: "), result
     assert result["structuredContent"]["error"]["code"] == "invalid_argument", result

@@ -21,12 +21,13 @@ expect() {
 }
 
 listed=$(inspect --method tools/list --strict)
-for tool in run_code get_run cancel_run list_runners list_files read_file write_file delete_file; do
-    expect "tools/list" "\"sandbox.$tool\"" "$listed"
+for tool in run_code get_run cancel_run list_runners list_files read_file write_file edit_file upload_url delete_file \
+  run_cell interrupt reset_session list_sessions; do
+    expect "tools/list" "\"sandbox_$tool\"" "$listed"
 done
 for era in auto legacy modern; do
-    result=$(inspect --protocol-era "$era" --method tools/call --tool-name sandbox.run_code \
+    result=$(inspect --protocol-era "$era" --method tools/call --tool-name sandbox_run_code \
         --tool-arg "conversationId=inspector-$era" language=python 'code=print("Hello!")')
-    expect "tools/call ($era)" '"stdout": "Hello!\n"' "$result"
+    expect "tools/call ($era)" '"text": "Hello!\n' "$result"
     expect "tools/call ($era)" '"isError": false' "$result"
 done

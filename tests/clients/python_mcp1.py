@@ -9,19 +9,36 @@ import jsonschema
 from mcp import ClientSession, McpError
 from mcp.client.streamable_http import streamablehttp_client
 
-from expectations import CODE, CONVERSATION, PNG_CODE, TOOLS, check_error, check_picture, check_run
+from expectations import CODE, CONVERSATION, PNG_CODE, TOOLS, check_error, check_picture, check_plain, check_run
 
-# The SDK logs a warning about a 202 to its DELETE, which the specification allows.
-logging.getLogger("mcp.client.streamable_http").setLevel(logging.ERROR)
+
+class Failing(logging.Handler):
+    """The SDK logs what it does not expect, such as an event that it cannot read."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise AssertionError(record.getMessage())
+
+
+logging.getLogger("mcp").addHandler(Failing(logging.WARNING))
 
 
 async def main(url: str, token: str) -> None:
     async with streamablehttp_client(url, headers={"Authorization": f"Bearer {token}"}) as (read, write, _):
         async with ClientSession(read, write) as session:
+            await session.initialize()
+            assert all(tool.outputSchema is None for tool in (await session.list_tools()).tools)
+            run = {"conversationId": CONVERSATION + "plain", "language": "python", "code": CODE}
+            check_plain((await session.call_tool("sandbox_run_code", run)).model_dump(by_alias=True))
+    await structured(url + "?structured=on", token)
+
+
+async def structured(url: str, token: str) -> None:
+    async with streamablehttp_client(url, headers={"Authorization": f"Bearer {token}"}) as (read, write, _):
+        async with ClientSession(read, write) as session:
             opened = await session.initialize()
             assert opened.serverInfo.name == "mcp-sandbox-server", opened
             tools = (await session.list_tools()).tools
-            assert [tool.name for tool in tools] == [f"sandbox.{name}" for name in TOOLS], tools
+            assert [tool.name for tool in tools] == [f"sandbox_{name}" for name in TOOLS], tools
             schemas = {tool.name: tool.outputSchema for tool in tools}
             async def call(name: str, arguments: dict) -> dict:
                 result = (await session.call_tool(name, arguments)).model_dump(by_alias=True)
@@ -30,20 +47,20 @@ async def main(url: str, token: str) -> None:
                 return result
 
             run = {"conversationId": CONVERSATION + "1", "language": "python"}
-            check_run(await call("sandbox.run_code", run | {"code": CODE}))
-            check_picture(await call("sandbox.run_code", run | {"code": PNG_CODE}), base64.b64decode)
-            failed = await call("sandbox.run_code", run | {"code": "raise SystemExit(3)"})
+            check_run(await call("sandbox_run_code", run | {"code": CODE}))
+            check_picture(await call("sandbox_run_code", run | {"code": PNG_CODE}), base64.b64decode)
+            failed = await call("sandbox_run_code", run | {"code": "raise SystemExit(3)"})
             assert failed["isError"] and failed["structuredContent"]["outcome"]["exitCode"] == 3, failed
-            check_error(await call("sandbox.run_code", {"language": "python"}))
-            await call("sandbox.list_runners", {})
+            check_error(await call("sandbox_run_code", {"language": "python"}))
+            await call("sandbox_list_runners", {})
             at = {"conversationId": CONVERSATION + "1", "path": "notes/a.txt"}
-            await call("sandbox.write_file", at | {"content": "ä"})
-            read_back = await call("sandbox.read_file", at)
+            await call("sandbox_write_file", at | {"content": "ä"})
+            read_back = await call("sandbox_read_file", at)
             assert read_back["structuredContent"]["content"] == "ä", read_back
-            await call("sandbox.list_files", {"conversationId": CONVERSATION + "1"})
-            await call("sandbox.delete_file", at)
+            await call("sandbox_list_files", {"conversationId": CONVERSATION + "1"})
+            await call("sandbox_delete_file", at)
             try:
-                await session.call_tool("sandbox.nothing", {})
+                await session.call_tool("sandbox_nothing", {})
             except McpError as error:
                 assert error.error.code == -32602, error
             else:

@@ -10,15 +10,18 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from expectations import CODE, CONVERSATION, PNG_CODE, TOOLS, check_error, check_picture, check_run
+from expectations import CODE, CONVERSATION, PNG_CODE, TOOLS, check_error, check_picture, check_plain, check_run
 
 
 async def era(url: str, token: str, mode: str) -> None:
     conversation = CONVERSATION + mode
     async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60) as http:
         async with Client(streamable_http_client(url, http_client=http), mode=mode) as client:
+            run = {"conversationId": conversation + "plain", "language": "python", "code": CODE}
+            check_plain((await client.call_tool("sandbox_run_code", run)).model_dump(by_alias=True))
+        async with Client(streamable_http_client(url + "?structured=on", http_client=http), mode=mode) as client:
             tools = (await client.list_tools()).tools
-            assert [tool.name for tool in tools] == [f"sandbox.{name}" for name in TOOLS], tools
+            assert [tool.name for tool in tools] == [f"sandbox_{name}" for name in TOOLS], tools
             schemas = {tool.name: tool.output_schema for tool in tools}
 
             async def call(name: str, arguments: dict) -> dict:
@@ -27,14 +30,14 @@ async def era(url: str, token: str, mode: str) -> None:
                 return result
 
             run = {"conversationId": conversation, "language": "python"}
-            check_run(await call("sandbox.run_code", run | {"code": CODE}))
-            check_picture(await call("sandbox.run_code", run | {"code": PNG_CODE}), base64.b64decode)
-            check_error(await call("sandbox.run_code", {"language": "python"}))
-            await call("sandbox.list_runners", {})
-            listed = await call("sandbox.list_files", {"conversationId": conversation})
+            check_run(await call("sandbox_run_code", run | {"code": CODE}))
+            check_picture(await call("sandbox_run_code", run | {"code": PNG_CODE}), base64.b64decode)
+            check_error(await call("sandbox_run_code", {"language": "python"}))
+            await call("sandbox_list_runners", {})
+            listed = await call("sandbox_list_files", {"conversationId": conversation})
             assert {file["path"] for file in listed["structuredContent"]["files"]} == {"out.csv", "chart.png"}, listed
             try:
-                await client.call_tool("sandbox.nothing", {})
+                await client.call_tool("sandbox_nothing", {})
             except MCPError as error:
                 assert error.error.code == -32602, error
             else:

@@ -38,7 +38,7 @@ async def output_comes_while_the_program_runs(name: str, call) -> None:
                 delays.append(now - float(printed))
 
     arguments = {"conversationId": f"clock-{name}", "language": "python", "code": CLOCK}
-    result = await call("sandbox.run_code", arguments, limit=60, progress=progress)
+    result = await call("sandbox_run_code", arguments, limit=60, progress=progress)
     received_early = list(received)
     printed = [float(line.split()[1]) for line in result["structuredContent"]["stdout"].splitlines()]
     assert received_early[:3] == [0, 1, 2] and len(printed) == 5, (received, result)
@@ -52,15 +52,15 @@ async def a_run_longer_than_the_clients_limit_is_fetched_whole(name: str, call) 
     seconds, limit, more = (90, 60, {}) if LONG else (7, 5, {"waitSeconds": 1})
     code = f"import time\nfor i in range({seconds}):\n    print(i, flush=True)\n    time.sleep(1)\nopen('end.txt', 'w').write('x')"
     arguments = {"conversationId": f"long-{name}", "language": "python", "code": code} | more
-    result = await call("sandbox.run_code", arguments, limit=limit, progress=None)
+    result = await call("sandbox_run_code", arguments, limit=limit, progress=None)
     assert result["structuredContent"]["state"] in ("queued", "running") and not result["isError"], result
     pieces = []
     while result["structuredContent"]["state"] != "finished":
         now = result["structuredContent"]
-        assert "sandbox.get_run" in result["content"][0]["text"] and now["runId"] in result["content"][0]["text"], result
+        assert "sandbox_get_run" in result["content"][0]["text"] and now["runId"] in result["content"][0]["text"], result
         pieces.append(now["stdout"])
         asked = {"runId": now["runId"], "afterEvent": now["newestEvent"]} | more
-        result = await call("sandbox.get_run", asked, limit=limit, progress=None)
+        result = await call("sandbox_get_run", asked, limit=limit, progress=None)
     whole = result["structuredContent"]
     assert whole["stdout"] == "".join(f"{n}\n" for n in range(seconds)), result
     assert whole["stdout"].startswith("".join(pieces)), (pieces, whole)
@@ -71,7 +71,7 @@ async def a_run_longer_than_the_clients_limit_is_fetched_whole(name: str, call) 
 async def a_call_that_is_given_up_ends_its_program(name: str, give_up, runs) -> None:
     conversation = f"stubborn-{name}"
     arguments = {"conversationId": conversation, "language": "python", "code": STUBBORN}
-    await give_up("sandbox.run_code", arguments, "ready")
+    await give_up("sandbox_run_code", arguments, "ready")
     given_up = time.monotonic()
     while (run := (await runs(conversation))[0])["state"] != "finished":
         assert time.monotonic() < given_up + 60, run

@@ -18,7 +18,7 @@ logging.getLogger("mcp.client.streamable_http").setLevel(logging.ERROR)
 
 async def main(url: str, token: str) -> None:
     headers = {"Authorization": f"Bearer {token}"}
-    rest = httpx.AsyncClient(base_url=url.removesuffix("/mcp"), headers=headers, timeout=60)
+    rest = httpx.AsyncClient(base_url=url.split("/mcp")[0], headers=headers, timeout=60)
     async with rest, streamablehttp_client(url, headers=headers) as (read, write, _):
         async with ClientSession(read, write) as session:
             await session.initialize()

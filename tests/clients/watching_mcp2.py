@@ -37,7 +37,7 @@ async def era(url: str, token: str, mode: str) -> None:
                 assert scope.cancelled_caught
 
             async def runs(conversation: str) -> list[dict]:
-                answer = await http.get(url.removesuffix("/mcp") + f"/v1/runs?conversationId={conversation}")
+                answer = await http.get(url.split("/mcp")[0] + f"/v1/runs?conversationId={conversation}")
                 return answer.json()["runs"]
 
             await all_of_it(f"mcp2-{mode}", call, give_up, runs)

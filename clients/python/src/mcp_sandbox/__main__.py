@@ -1,0 +1,7 @@
+"""`python -m mcp_sandbox`."""
+
+import sys
+
+from ._cli import main
+
+sys.exit(main())

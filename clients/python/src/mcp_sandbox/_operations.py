@@ -1,0 +1,393 @@
+"""Every operation, written once as a generator of steps. It knows the routes and no connection."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from . import _folders, errors
+from ._sse import EventReader
+from ._steps import Answer, Call, Flow, Local, Meter, Progress, Sink, call
+from .models import (
+    CellError,
+    CellResult,
+    Conversation,
+    Event,
+    File,
+    FileT,
+    Json,
+    MakeFile,
+    Run,
+    Runner,
+    RunResult,
+    SessionState,
+    Transferred,
+)
+
+T = TypeVar("T")
+Sources = Mapping[str, "str | bytes | Path"]
+
+FIRST_WAIT_S = 1
+"""How long the creation of a run waits for its end: one request for most runs. It is short, since an interrupted
+client repeats it to learn which run to cancel."""
+WAIT_S = 20
+"""How long one request waits for the end of a run; shorter than the patience of proxies."""
+READ_BYTES_MAX = 64 << 20
+
+
+def run_members(
+    language: str | None,
+    code: str,
+    conversation: str | None = None,
+    stdin: str | None = None,
+    args: Sequence[str] | None = None,
+    timeout: float | None = None,
+) -> dict[str, Any]:
+    """The body of a run; what is None is left out."""
+    members: dict[str, Any] = {
+        "language": language,
+        "code": code,
+        "conversationId": conversation,
+        "stdin": stdin,
+        "args": None if args is None else list(args),
+        "limits": None if timeout is None else {"wallMs": max(1, round(timeout * 1000))},
+    }
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def create(path: str, members: Json, wait: int) -> Call[Json]:
+    """Creates a run or a cell. The key makes it safe to repeat: it begins one run, however often it is sent."""
+    key = {"Idempotency-Key": uuid.uuid4().hex}
+    return Call("POST", path, Answer.json, headers=key, json={**members, "wait": wait}, repeatable=True)
+
+
+def run(members: Json, files: Sources | None, file: MakeFile[FileT]) -> Flow[RunResult[FileT]]:
+    members = yield from with_files(members, files)
+    status = yield from _to_end("/v1/runs", members)
+    return RunResult.of(status["result"], file)
+
+
+def cell(session: str, members: Json, file: MakeFile[FileT]) -> Flow[CellResult[FileT]]:
+    status = yield from _to_end(cells(session), members)
+    result = status["result"]
+    error: CellError | None = None
+    # A traceback goes to the standard error, so without any there was no exception.
+    if result["stderr"]:
+        error = yield from call(_cell_error(status["runId"]))
+    return CellResult.of_cell(result, file, error)
+
+
+def cells(session: str) -> str:
+    return f"{session_path(session)}/cells"
+
+
+def session_path(session: str) -> str:
+    return f"/v1/sessions/{quote(session, safe='')}"
+
+
+def session_members(language: str, conversation: str | None) -> Json:
+    members = {"language": language, "conversationId": conversation}
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def open_session(members: Json) -> Call[SessionState]:
+    return Call("POST", "/v1/sessions", _as_session, json=members)
+
+
+def interrupt(session: str) -> Call[None]:
+    return Call("POST", f"{session_path(session)}/interrupt", _nothing)
+
+
+def restart(session: str) -> Call[SessionState]:
+    return Call("POST", f"{session_path(session)}/restart", _as_session)
+
+
+def ask_kernel(session: str, what: str, code: str, cursor: int | None) -> Call[Json]:
+    """Asks for the kernel's `complete` or `inspect`, which run nothing."""
+    members = {"code": code, "cursor": len(code) if cursor is None else cursor}
+    return Call("POST", f"{session_path(session)}/{what}", Answer.json, json=members, repeatable=True)
+
+
+def close_session(session: str) -> Flow[None]:
+    # One that has ended by itself is as good as closed.
+    try:
+        yield from call(Call("DELETE", session_path(session), _nothing))
+    except errors.SandboxError as error:
+        if error.code not in ("session_not_found", "session_ended"):
+            raise
+
+
+def with_files(members: Json, files: Sources | None) -> Flow[Json]:
+    """Writes the files of a run before it. They need a conversation, so one is named where none was."""
+    if not files:
+        return members
+    conversation = members.get("conversationId") or uuid.uuid4().hex
+    found = yield from call(Local(lambda: _folders.given(files)))
+    yield from _send(conversation, found, None)
+    return {**members, "conversationId": conversation}
+
+
+def _to_end(path: str, members: Json) -> Flow[Json]:
+    begin = create(path, members, FIRST_WAIT_S)
+    status: Json | None = None
+    try:
+        status = yield from call(begin)
+        while status["state"] != "finished":
+            status = yield from call(get(status["runId"], WAIT_S, Answer.json))
+    except GeneratorExit:
+        raise
+    except BaseException as stop:
+        # An interrupted caller does not leave its program running.
+        if not isinstance(stop, Exception):
+            with contextlib.suppress(errors.SandboxError):
+                status = status or (yield from call(begin))
+                yield from call(cancel(status["runId"]))
+        raise
+    if "error" in status:
+        raise errors.of_run(status["error"], status["runId"])
+    return status
+
+
+def begin(path: str, members: Json, files: Sources | None) -> Flow[str]:
+    """Begins a run or a cell and does not wait for it; its id."""
+    members = yield from with_files(members, files)
+    status = yield from call(create(path, members, 0))
+    return str(status["runId"])
+
+
+def get(run_id: str, wait: int, parse: Callable[[Answer], T]) -> Call[T]:
+    return Call("GET", _run_path(run_id), parse, query={"wait": wait}, repeatable=True)
+
+
+def result(run_id: str, file: MakeFile[FileT]) -> Flow[RunResult[FileT]]:
+    """Waits for the end of a run that was begun before."""
+    status = yield from call(get(run_id, WAIT_S, Answer.json))
+    while status["state"] != "finished":
+        status = yield from call(get(run_id, WAIT_S, Answer.json))
+    if "error" in status:
+        raise errors.of_run(status["error"], run_id)
+    return RunResult.of(status["result"], file)
+
+
+def as_run(answer: Answer) -> Run:
+    return Run.of(answer.json())
+
+
+def _as_session(answer: Answer) -> SessionState:
+    return SessionState.of(answer.json())
+
+
+def cancel(run_id: str) -> Call[Run]:
+    return Call("POST", f"{_run_path(run_id)}/cancel", as_run, repeatable=True)
+
+
+def send_input(run_id: str, data: bytes, eof: bool) -> Call[None]:
+    query = {"eof": "true"} if eof else {}
+    return Call("POST", f"{_run_path(run_id)}/stdin", _nothing, query=query, body=_folders.BytesBody(data))
+
+
+def events_call(run_id: str, reader: EventReader) -> Call[None]:
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": str(reader.after)}
+    return Call("GET", f"{_run_path(run_id)}/events", _nothing, headers=headers, repeatable=True)
+
+
+def _cell_error(run_id: str) -> Call[CellError | None]:
+    """The exception of a cell that has ended, from its events."""
+
+    def parse(answer: Answer) -> CellError | None:
+        for event in EventReader().feed(answer.content):
+            if event.kind == "error":
+                return cell_error(event)
+        return None
+
+    return Call("GET", f"{_run_path(run_id)}/events", parse, repeatable=True)
+
+
+def cell_error(event: Event) -> CellError:
+    return CellError(str(event.members.get("name", "")), str(event.members.get("value", "")))
+
+
+def pages(path: str, member: str, make: Callable[[Json], T], query: Mapping[str, str]) -> Flow[list[T]]:
+    """All items of a list, page by page."""
+    items: list[T] = []
+    after: str | None = None
+    while True:
+        more = {} if after is None else {"after": after}
+        page = yield from call(Call("GET", path, Answer.json, query={**query, **more}, repeatable=True))
+        items += [make(item) for item in page[member]]
+        before, after = after, page.get("after")
+        if after is None:
+            return items
+        if after == before:
+            raise errors.UnexpectedAnswer("The server sent the same page again.")
+
+
+def runs(conversation: str | None) -> Flow[list[Run]]:
+    return pages("/v1/runs", "runs", Run.of, {} if conversation is None else {"conversationId": conversation})
+
+
+def runners() -> Call[list[Runner]]:
+    def parse(answer: Answer) -> list[Runner]:
+        return [Runner.of(one) for one in answer.json()["runners"]]
+
+    return Call("GET", "/v1/runners", parse, repeatable=True)
+
+
+def conversations() -> Flow[list[Conversation]]:
+    return pages("/v1/conversations", "conversations", Conversation.of, {})
+
+
+def delete_conversation(conversation: str) -> Call[None]:
+    return Call("DELETE", _conversation(conversation), _nothing)
+
+
+def list_files(conversation: str, folder: str | None, file: MakeFile[FileT]) -> Flow[list[FileT]]:
+    query = {} if folder is None else {"folder": folder}
+    return pages(f"{_conversation(conversation)}/files", "files", lambda one: file(conversation, one), query)
+
+
+def read_file(conversation: str, path: str | File, bytes_max: int) -> Call[bytes]:
+    """A file in memory. The server's own bound is that of the conversation, which is larger."""
+    return Call("GET", file_path(conversation, path), _content, repeatable=True, bytes_max=bytes_max)
+
+
+def write_file(
+    conversation: str,
+    path: str | File,
+    body: _folders.BytesBody | _folders.FileBody,
+    file: Callable[[str, Json], T],
+    meter: Meter | None = None,
+) -> Call[T]:
+    return Call(
+        "PUT",
+        file_path(conversation, path),
+        lambda answer: file(conversation, answer.json()),
+        headers={"Content-Type": "application/octet-stream"},
+        body=body,
+        meter=meter,
+        repeatable=True,
+    )
+
+
+def delete_file(conversation: str, path: str | File) -> Call[None]:
+    return Call("DELETE", file_path(conversation, path), _nothing)
+
+
+def upload(
+    conversation: str, local: Path, path: str | None, progress: Progress | None, file: MakeFile[FileT]
+) -> Flow[FileT]:
+    body = yield from call(Local(lambda: _folders.file_body(local)))
+    meter = Meter(progress, body.length)
+    uploaded = yield from call(write_file(conversation, path or local.name, body, file, meter))
+    return uploaded
+
+
+def download(
+    conversation: str, path: str | File, to: str | os.PathLike[str] | None, progress: Progress | None
+) -> Flow[Path]:
+    """A file to the disk. It is complete or not there: it is received beside its place and then put there."""
+    name = path.path if isinstance(path, File) else path
+    target = yield from call(Local(lambda: _folders.local_target(name, to)))
+    part = target.with_name(f".{uuid.uuid4().hex}.part")
+    file = yield from call(Local(lambda: part.open("xb")))
+    try:
+        with file:
+            step: Call[bytes] = Call(
+                "GET",
+                file_path(conversation, path),
+                _content,
+                sink=Sink(file),
+                meter=Meter(progress),
+                repeatable=True,
+            )
+            yield from call(step)
+        yield from call(Local(lambda: part.replace(target)))
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
+def upload_folder(conversation: str, local: Path, folder: str, progress: Progress | None) -> Flow[Transferred]:
+    found = yield from call(Local(lambda: _folders.scan(local, folder)))
+    return (yield from _send(conversation, found, progress))
+
+
+def _send(conversation: str, found: _folders.Found, progress: Progress | None) -> Flow[Transferred]:
+    total = sum(entry.size for entry in found.entries)
+    meter = Meter(progress, total)
+    for batch in _folders.batches(found.entries):
+        alone = _folders.alone(batch)
+        if alone is not None:
+            yield from call(write_file(conversation, batch[0].name, alone, _any, meter))
+        else:
+            yield from _send_packed(conversation, batch)
+            meter.add(sum(entry.size for entry in batch))
+        meter.begin()
+    files = sum(entry.source is not None for entry in found.entries)
+    return Transferred(files, total, found.skipped)
+
+
+def _send_packed(conversation: str, batch: list[_folders.Entry]) -> Flow[None]:
+    body = yield from call(Local(lambda: _folders.pack(batch)))
+    headers = {"Content-Type": "application/x-tar"}
+    step = Call("PUT", _archive(conversation), _nothing, headers=headers, body=body, repeatable=True)
+    yield from call(step)
+
+
+def download_folder(
+    conversation: str, local: Path, folder: str, progress: Progress | None, bytes_max: int
+) -> Flow[Transferred]:
+    """The archive is received as a whole before the first file is written."""
+    with tempfile.TemporaryFile() as archive:
+        sink = Sink(archive, bytes_max)
+        step: Call[bytes] = Call(
+            "GET", _archive(conversation), _content, sink=sink, meter=Meter(progress), repeatable=True
+        )
+        yield from call(step)
+        return (yield from call(Local(lambda: _folders.unpack(archive, local, folder, bytes_max))))
+
+
+def file_path(conversation: str, path: str | File) -> str:
+    """The route of a file. A name may have any bytes: those that are not UTF-8 are surrogates, as in `os.fsdecode`."""
+    if isinstance(path, File):
+        encoded = path.path_encoded or _encoded(path.path)
+    else:
+        encoded = _encoded(path)
+    return f"{_conversation(conversation)}/files/{encoded}"
+
+
+def _encoded(path: str) -> str:
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        message = f"{path!r} is not a path of a file below /data."
+        raise errors.InvalidRequest(message, code="invalid_argument", param="path")
+    return quote(path.encode("utf-8", "surrogateescape"), safe="/")
+
+
+def _conversation(conversation: str) -> str:
+    return f"/v1/conversations/{quote(conversation, safe='')}"
+
+
+def _archive(conversation: str) -> str:
+    return f"{_conversation(conversation)}/archive"
+
+
+def _run_path(run_id: str) -> str:
+    return f"/v1/runs/{quote(run_id, safe='')}"
+
+
+def _any(_: str, data: Json) -> Json:
+    return data
+
+
+def _nothing(_: Answer) -> None:
+    return None
+
+
+def _content(answer: Answer) -> bytes:
+    return answer.content

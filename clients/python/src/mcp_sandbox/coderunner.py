@@ -1,0 +1,75 @@
+"""CodeRunner's client, so that its programs need another import only. It uses CodeRunner's routes of the server."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from . import errors
+from ._blocking import Connection
+from ._steps import Answer, Call
+from ._transport import RETRIES_MAX
+from .models import Execution, Json
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page that the server's browser opened."""
+
+    url: str
+    title: str
+    content: str
+    """Its visible text."""
+
+
+class CodeRunner:
+    """A server, with CodeRunner's operations."""
+
+    def __init__(
+        self, url: str | None = None, token: str | None = None, *, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self._connection = Connection(url, token, RETRIES_MAX, transport, time.sleep)
+
+    def __enter__(self) -> CodeRunner:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def execute(self, code: str, language: str = "python", session: str | None = None) -> Execution:
+        """Runs code. Executions with one session, an id, share their variables. A failed program is a result."""
+        members = {"code": code, "language": language}
+        if session is not None:
+            members["session_id"] = session
+        return Execution.of(self._ask("/v1/execute", members, "execute code for CodeRunner"))
+
+    def browse(self, url: str) -> Page:
+        """Opens a page in the server's browser."""
+        answer = self._ask("/v1/browser/navigate", {"url": url}, "open web pages")
+        if answer.get("status") != "success":
+            raise errors.ServerFailed(str(answer.get("error", "The page was not opened.")), code="browser_failed")
+        return Page(answer["url"], answer["title"], answer["content"])
+
+    def _ask(self, path: str, members: Json, what: str) -> dict[str, Any]:
+        def parse(answer: Answer) -> dict[str, Any]:
+            return dict(answer.json())
+
+        try:
+            return self._connection.call(Call("POST", path, parse, json=members))
+        except errors.NotSupported as error:
+            message = f"This server cannot {what}: it has no {path}."
+            raise errors.NotSupported(
+                message, code=error.code, status=error.status, request_id=error.request_id
+            ) from error
+
+
+def execute(code: str, language: str = "python") -> Execution:
+    """Runs code on the server of SANDBOX_URL with MCP_API_TOKEN. `print` shows what it printed."""
+    with CodeRunner() as runner:
+        return runner.execute(code, language)

@@ -1,0 +1,170 @@
+"""Sessions against a scripted server, and the commands of the terminal."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from conftest import Script, event, finished, problem, result, status
+from mcp_sandbox import NotSupported, Sandbox, _repl
+from mcp_sandbox._sse import EventReader
+from mcp_sandbox._terminal import Output, safe
+
+OPEN = {"sessionId": "s1", "conversationId": "demo", "language": "python", "state": "idle"}
+
+
+def opened() -> httpx.Response:
+    return httpx.Response(201, json=OPEN)
+
+
+def cell(**more: Any) -> httpx.Response:
+    return httpx.Response(200, json=status(result=result(**more)))
+
+
+def test_session_is_opened_and_closed(script: Script, sandbox: Sandbox) -> None:
+    script.add(opened(), cell(stdout="42\n"), httpx.Response(204))
+    with sandbox.session("python", "demo") as session:
+        answer = session.cell("a + 1", timeout=2)
+        assert (answer.stdout, answer.error, answer.ok, session.files.conversation) == ("42\n", None, True, "demo")
+    assert script.lines() == ["POST /v1/sessions", "POST /v1/sessions/s1/cells", "DELETE /v1/sessions/s1"]
+    assert script.json(0) == {"language": "python", "conversationId": "demo"}
+    assert script.json(1) == {"code": "a + 1", "limits": {"wallMs": 2000}, "wait": 1}
+    assert "idempotency-key" in script.requests[1].headers
+
+
+def test_exception_of_a_cell_is_told(script: Script, sandbox: Sandbox) -> None:
+    events = event(1, "stderr", text="Traceback") + event(2, "error", name="KeyError", value="'a'") + finished(3)
+    failed = {"ended": "exited", "sentence": "It failed.", "exitCode": 1}
+    script.add(opened(), cell(stderr="Traceback", outcome=failed), httpx.Response(200, content=events))
+    answer = sandbox.session().cell("{}['a']")
+    assert answer.error is not None and not answer.ok
+    assert (answer.error.name, answer.error.value) == ("KeyError", "'a'")
+    script.add(opened(), cell(stderr="a warning"), httpx.Response(200, content=finished(1)))
+    assert sandbox.session().cell("warn()").ok
+
+
+def test_operations_of_a_session(script: Script, sandbox: Sandbox) -> None:
+    script.add(
+        opened(),
+        httpx.Response(204),
+        httpx.Response(200, json={"matches": ["json"]}),
+        httpx.Response(200, json={"found": False}),
+        httpx.Response(200, json={**OPEN, "state": "starting"}),
+        problem("session_ended", 410),
+    )
+    with sandbox.session() as session:
+        session.interrupt()
+        assert session.complete("import jso")["matches"] == ["json"]
+        assert script.json() == {"code": "import jso", "cursor": 10}
+        assert session.inspect("a", 0)["found"] is False
+        assert session.restart().state == "starting"
+    posts = [line.rpartition("/")[2] for line in script.lines()[1:-1]]
+    assert posts == ["interrupt", "complete", "inspect", "restart"]
+
+
+def test_server_without_sessions_is_named(script: Script, sandbox: Sandbox) -> None:
+    script.add(problem("not_found", 404))
+    with pytest.raises(NotSupported):
+        sandbox.session().open()
+
+
+def typed(*lines: str | type[BaseException]) -> Any:
+    rest = iter(lines)
+
+    def read(_: str) -> str:
+        line = next(rest, EOFError)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    return read
+
+
+def test_repl_reads_blocks_and_answers_input(script: Script, sandbox: Sandbox) -> None:
+    shown: list[str] = []
+    script.add(
+        opened(),
+        httpx.Response(202, json=status("running")),
+        httpx.Response(200, content=event(1, "stdout", text="x") + finished(2)),
+        httpx.Response(202, json=status("running")),
+        httpx.Response(200, content=event(1, "input_request", prompt="name? ") + finished(2)),
+        httpx.Response(202),
+    )
+    session = sandbox.session()
+    session.open()
+    read = typed(KeyboardInterrupt, "def f():", "  return 1", "", "  ", "input()", "Ada")
+    assert _repl.loop(session, lambda event: shown.append(event.kind), read) == 0
+    assert script.json(1) == {"code": "def f():\n  return 1\n", "stdinOpen": True, "wait": 0}
+    assert script.bodies[-1] == b"Ada\n"
+    assert shown == ["stdout", "finished", "input_request", "finished"]
+
+
+def test_repl_interrupts_a_cell_and_goes_on(script: Script, sandbox: Sandbox) -> None:
+    def interrupted() -> Iterator[bytes]:
+        yield event(1, "started")
+        raise KeyboardInterrupt
+
+    script.add(
+        opened(),
+        httpx.Response(202, json=status("running")),
+        httpx.Response(200, content=interrupted()),
+        httpx.Response(204),
+        httpx.Response(200, content=event(2, "error", name="KeyboardInterrupt", value="") + finished(3)),
+    )
+    session = sandbox.session()
+    session.open()
+    assert _repl.loop(session, lambda _: None, typed("while True: pass", "", EOFError)) == 0
+    assert "POST /v1/sessions/s1/interrupt" in script.lines()
+
+
+def test_terminal_is_shown_text_and_colours() -> None:
+    assert safe("\x1b[1;31mred\x1b[0m\tb\n") == "\x1b[1;31mred\x1b[0m\tb\n"
+    assert safe("\r 50% \x1b[K\x1b[A") == "\r 50% \x1b[K\x1b[A"
+    for hostile in ("\x1b]0;title\x07", "\x1b]52;c;ZXZpbA==\x07", "\x1bc", "\x1b[6n", "\x9b6n", "\x07", "a\u202eb"):
+        shown = safe(hostile)
+        assert "\ufffd" in shown and not set(shown) & set("\x1b\x07\x9b\u202e")
+
+
+def test_sequences_and_characters_split_between_pieces_are_whole() -> None:
+    data = "\x1b[31m\u00fc\x1b[0m\x1b]0;x\x07".encode()
+    for cut in range(len(data) + 1):
+        stream = io.BytesIO()
+        output = Output(stream, terminal=True)
+        output.write(data[:cut])
+        output.write(data[cut:])
+        assert stream.getvalue().decode() == "\x1b[31m\u00fc\x1b[0m\ufffd]0;x\ufffd", cut
+    stream = io.BytesIO()
+    Output(stream, terminal=False).write(b"\xff\x1b]0;x\x07")
+    assert stream.getvalue() == b"\xff\x1b]0;x\x07"
+
+
+def test_events_are_read_however_they_are_cut() -> None:
+    data = event(1, "stdout", text="\u00fc") + b": keep-alive\r\n\r\n" + event(2, "stdout", base64="/w==") + finished(3)
+    for step in (1, 2, 3, 7, 1000):
+        reader = EventReader()
+        pieces = (data[at : at + step] for at in range(0, len(data), step))
+        read = [one for piece in pieces for one in reader.feed(piece)]
+        assert [one.data for one in read] == ["\u00fc".encode(), b"\xff", b""]
+        assert (reader.after, reader.done) == (3, True)
+
+
+def test_commands_say_what_is_wrong() -> None:
+    def command(*arguments: str, token: str = "0123456789abcdef") -> tuple[int, str]:
+        environment = {"MCP_API_TOKEN": token, "SANDBOX_URL": "http://127.0.0.1:1", "PYTHONPATH": ":".join(sys.path)}
+        call = [sys.executable, "-W", "error", "-m", "mcp_sandbox", *arguments]
+        done = subprocess.run(call, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    status, said = command("run", "x.py", token="")
+    assert (status, said) == (1, "mcp_sandbox: there is no token: give token=..., or set MCP_API_TOKEN\n")
+    status, said = command("run", "program.unknown")
+    assert status == 1 and "give --language" in said
+    status, said = command("run", "missing.py")
+    assert status == 1 and "missing.py" in said and "Traceback" not in said
+    status, said = command()
+    assert status == 2 and "usage" in said
