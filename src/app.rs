@@ -7,13 +7,14 @@
 //! ```
 
 mod background;
+pub(crate) mod descriptors;
 mod error;
 mod listen;
 mod observability;
 mod options;
 mod parts;
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -24,13 +25,18 @@ pub use self::{
     error::StartError,
     parts::{Parts, engine},
 };
-pub(crate) use self::{listen::bind, options::own_disk, parts::signer};
+pub(crate) use self::{
+    listen::bind,
+    options::{own_disk, slots},
+    parts::signer,
+};
 use crate::{
     config::Config,
     ports::{
         engine::{Engine, Probe},
         storage::Storage,
     },
+    services::links::UrlSigner,
 };
 
 /// A running server.
@@ -48,9 +54,29 @@ impl App {
     /// # Errors
     /// When the root folder or the engine cannot be used.
     pub async fn build(config: &Config) -> Result<Self, StartError> {
+        Self::start(config, signer(config)).await
+    }
+
+    /// As [`Self::build`], for a client on this machine: links to files are paths, which no server has to answer.
+    ///
+    /// # Errors
+    /// When the root folder or the engine cannot be used.
+    pub async fn build_for_stdio(config: &Config) -> Result<Self, StartError> {
+        let host_root = &config.engine.host_root;
+        let root = if host_root.is_empty() { &config.root } else { Path::new(host_root) };
+        Self::start(config, signer(config).in_folder(root)).await
+    }
+
+    async fn start(config: &Config, signer: UrlSigner) -> Result<Self, StartError> {
         let store = parts::store(config)?;
         let (engine, probe) = engine(config).await?;
-        let mut app = Self::assemble(config, store, engine, probe).await?;
+        if let Some(warning) = descriptors::shortage(descriptors::raise(), config, options::slots(config, &probe)) {
+            warn!("{warning}");
+        }
+        for name in config.weak_secrets() {
+            warn!("{name} is probably not random: make another with `openssl rand -hex 32`");
+        }
+        let mut app = Self::with(config, signer, store, engine, probe).await?;
         app.test_isolation();
         Ok(app)
     }
@@ -65,12 +91,22 @@ impl App {
         engine: Arc<dyn Engine>,
         probe: Probe,
     ) -> Result<Self, StartError> {
+        Self::with(config, signer(config), store, engine, probe).await
+    }
+
+    async fn with(
+        config: &Config,
+        signer: UrlSigner,
+        store: Arc<dyn Storage>,
+        engine: Arc<dyn Engine>,
+        probe: Probe,
+    ) -> Result<Self, StartError> {
         info!(engine = %probe.engine, api = %probe.api_version, runtime = %probe.runtime, "the engine answers");
         for warning in &probe.warnings {
             warn!("{warning}");
         }
         let observability = Observability::start(config, store.instance())?;
-        let parts = Parts::build(config, store, engine, &probe, &observability).await?;
+        let parts = Parts::build(config, signer, store, engine, &probe, &observability).await?;
         let background = Background::start(config, &parts).await?;
         let shutdown_grace = Duration::from_millis(config.server.shutdown_grace_ms);
         Ok(Self { parts, background, observability, shutdown_grace, listen: options::listen(config) })
@@ -87,9 +123,9 @@ impl App {
     /// When the engine does not isolate; the server was stopped then too.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> Result<(), StartError> {
         let (shutdown, stopping) = (shutdown.child_token(), CancellationToken::new());
-        let router = self.parts.router.clone();
+        let surface = self.parts.surface(&self.parts.router);
         let connections =
-            tokio::spawn(listen::serve(listener, router, self.listen, shutdown.clone(), stopping.clone()));
+            tokio::spawn(listen::serve(listener, surface, self.listen, shutdown.clone(), stopping.clone()));
         let broken = tokio::select! {
             () = shutdown.cancelled() => None,
             why = self.parts.isolation.violated() => Some(why),
@@ -101,12 +137,6 @@ impl App {
         drop(connections.await);
         self.stop().await;
         broken.map_or(Ok(()), |why| Err(StartError::Isolation(why)))
-    }
-
-    /// Serves HTTP in the background until the app stops, for a process whose main interface is another.
-    pub fn serve_beside(&self, listener: TcpListener) {
-        let stop = || self.parts.stop.clone();
-        tokio::spawn(listen::serve(listener, self.parts.router.clone(), self.listen, stop(), stop()));
     }
 
     /// Ends every run and every task; no sandbox is left.

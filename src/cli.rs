@@ -1,6 +1,7 @@
 //! The command line: parses it, loads the settings, starts the log, calls the app, prints one sentence on failure.
 //! Nothing else reads the environment.
 
+mod audit;
 mod doctor;
 mod engine_proxy;
 mod health;
@@ -82,6 +83,11 @@ enum Command {
         #[arg(long, value_name = "SECONDS")]
         ttl_s: Option<u64>,
     },
+    /// Check the audit log.
+    Audit {
+        #[command(subcommand)]
+        command: audit::AuditCommand,
+    },
     /// Open a socket to the container engine that can start sandboxes of this server's form and nothing else.
     EngineProxy(engine_proxy::ProxyArgs),
     /// Ask a running server whether it is ready; the exit status says so.
@@ -147,6 +153,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config { command: ConfigCommand::Example } => print(&config::example()),
         Command::Config { command: ConfigCommand::Table } => print(&config::table()),
         Command::Openapi => print(&openapi::text()),
+        Command::Audit { command } => audit::run(command, &sources),
         Command::EngineProxy(args) => engine_proxy::run(args),
         Command::Health { addr } => health::check(addr, &sources),
     }
@@ -163,7 +170,13 @@ fn block_on(
     let result = runtime.block_on(command);
     // A pending read of standard input cannot be cancelled and must not keep the process.
     runtime.shutdown_background();
-    result
+    result.or_else(|error| {
+        if config.log.format != "json" {
+            return Err(error);
+        }
+        tracing::error!(error = format!("{error:#}"), "the server cannot go on");
+        Ok(ExitCode::FAILURE)
+    })
 }
 
 fn environment() -> Vec<(String, String)> {
@@ -189,12 +202,7 @@ async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
 }
 
 async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
-    let app = App::build(config).await?;
-    // Links to files are answered by this process, or by the server that has the address already.
-    match app::listen(config).await {
-        Ok(listener) => app.serve_beside(listener),
-        Err(error) => tracing::info!(%error, "another server at that address answers the links"),
-    }
+    let app = App::build_for_stdio(config).await?;
     let shutdown = CancellationToken::new();
     stop_on_signal(shutdown.clone())?;
     let isolation = app.parts.isolation.clone();

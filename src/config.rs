@@ -23,12 +23,13 @@ pub use self::{
     check::URL_TTL_S_MAX,
     load::{Sources, load},
     print::{example, table},
+    telemetry::{Audit, Log, Metrics, Traces},
     traces::Collector,
     value::{BaseUrl, BindAddr, Secret},
 };
 use self::{
     section::{section, sections},
-    value::{parsed, shown},
+    value::{is_weak, parsed, shown},
 };
 use crate::domain::limits::Limits;
 
@@ -119,13 +120,29 @@ section! {
         header_read_ms: u64 = 10_000 => 100..=600_000,
         /// Time to send the body of a request, in milliseconds.
         body_read_ms: u64 = 60_000 => 100..=3_600_000,
-        /// Open connections; more wait to be accepted.
+        /// Time that a connection may be idle between two requests, in milliseconds. Keep it above the time after
+        /// which a proxy in front no longer uses an idle connection (nginx 60 s, cloudflared 90 s).
+        idle_ms: u64 = 120_000 => 100..=3_600_000,
+        /// Time in which the sending of an answer must make progress, in milliseconds; then it is broken off.
+        write_stall_ms: u64 = 30_000 => 100..=3_600_000,
+        /// Open connections; more wait to be accepted. A quarter is kept for new ones, health probes and requests with
+        /// a valid token.
         connections_max: u32 = 1024 => 1..=1 << 20,
+        /// How many of these may answer requests without a valid token from one address, in percent. Behind a proxy
+        /// all clients have one address.
+        address_percent: u32 = 50 => 1..=100,
+        /// MCP sessions that may be open; the least recently used one without a call in progress is closed for another.
+        sessions_max: u32 = 1000 => 1..=1 << 20,
+        /// The same for the sessions of one token.
+        token_sessions_max: u32 = 500 => 1..=1 << 20,
         /// Time for running programs to end when the server stops, in milliseconds; then they are cancelled.
         shutdown_grace_ms: u64 = 5_000 => 0..=3_600_000,
         /// More host names that requests may be addressed to, comma separated. The host of PUBLIC_BASE_URL and the
         /// loopback names of this machine are always allowed.
         allowed_hosts: String = String::new(),
+        /// Origins whose pages may use the API (CORS), comma separated, such as `https://app.example.org`. Empty: none
+        /// but the page of the server itself.
+        cors_origins: String = String::new(),
     }
 }
 
@@ -136,6 +153,9 @@ section! {
         cpu_millis: u32 = Limits::default().cpu_millis => 10..=1_000_000,
         /// Memory, in bytes; there is no swap.
         memory_bytes: u64 = Limits::default().memory_bytes => 16 << 20..=1 << 50,
+        /// The most memory that a runner may ask for by its label `sandbox.memory-bytes`, in bytes; never less than
+        /// MEMORY_BYTES.
+        runner_memory_bytes_max: u64 = 1 << 30 => 16 << 20..=1 << 50,
         /// Wall clock, in milliseconds.
         wall_ms: u64 = Limits::default().wall_ms => 100..=24 * 3_600_000,
         /// Processes and threads together.
@@ -162,6 +182,9 @@ section! {
         /// of the engine. Empty: crun if the default of the engine is runc, it also has crun, and crun passes the
         /// self-test; otherwise the default of the engine.
         runtime: String = String::new(),
+        /// Images that may be runners, by name or id: patterns separated by commas, in which `*` stands for any text,
+        /// such as `runner-*:latest`. Empty: every image with the runner label.
+        runner_images: String = String::new(),
         /// SANDBOX_ROOT as the host of the engine sees it. Empty: found by inspecting the container of the server, if
         /// it runs in one.
         host_root: String = String::new(),
@@ -169,6 +192,19 @@ section! {
         cgroup_root: String = "/sys/fs/cgroup".to_owned(),
         /// The user and group that programs run as.
         runner_uid: u32 = 1000 => 1..=u32::MAX - 1,
+    }
+}
+
+section! {
+    /// Sessions: sandboxes that keep an interpreter between calls.
+    pub struct Sessions("sessions") {
+        /// The memory limits of all open sessions together, in bytes. The one that was used least recently ends for
+        /// another. 0: no sessions.
+        memory_bytes_max: u64 = 4 << 30 => 0..=1 << 50,
+        /// How long a session stays after its last use, in seconds.
+        idle_s: u64 = 15 * 60 => 1..=7 * 24 * 3600,
+        /// How old a session may become, in seconds.
+        age_s: u64 = 8 * 3600 => 1..=7 * 24 * 3600,
     }
 }
 
@@ -226,6 +262,21 @@ section! {
 }
 
 section! {
+    /// What MCP clients see that choose nothing in the query of /mcp.
+    pub struct Mcp("mcp") {
+        /// Groups of tools that are listed, comma separated: run, files, session (where a language has a kernel),
+        /// coderunner, ipybox. A client chooses with `/mcp?tools=run`.
+        tools: String = "run,files,session".to_owned(),
+        /// Names of tools: underscore, as sandbox_run_code, because many model APIs refuse a dot; or dotted. A client
+        /// chooses with `/mcp?names=dotted`. Both are always accepted.
+        names: String = "underscore".to_owned(),
+        /// Results also as structuredContent, which makes many clients hide the text and the pictures from the model. A
+        /// client chooses with `/mcp?structured=on`. true or false.
+        structured: bool = false,
+    }
+}
+
+section! {
     /// Files of conversations.
     pub struct Files("files") {
         /// How long a link works, in seconds; at most seven days.
@@ -234,14 +285,18 @@ section! {
         listed_max: u32 = 200 => 1..=10_000,
         /// Depth of nested folders that a listing descends into.
         depth_max: u32 = 16 => 1..=32,
-        /// Largest part of a file that sandbox.read_file returns, in bytes.
-        read_bytes_max: u64 = 1 << 20 => 1..=64 << 20,
-        /// Largest file that sandbox.write_file accepts, in bytes.
+        /// Largest part of a file that sandbox_read_file returns, in bytes.
+        read_bytes_max: u64 = 192 << 10 => 1..=192 << 10,
+        /// Largest file that sandbox_write_file accepts, in bytes.
         write_bytes_max: u64 = 8 << 20 => 1..=256 << 20,
-        /// Largest picture that an answer includes, in bytes.
+        /// Largest picture that an answer includes, in bytes; all of an answer is at most 700 KiB.
         image_bytes_max: u64 = 1 << 20 => 0..=16 << 20,
         /// Pictures that an answer includes.
         images_max: u32 = 4 => 0..=64,
+        /// What links to files begin with, such as `https://files.example.com`, when files are to have an origin of
+        /// their own: at that host only files are served, and at the host of PUBLIC_BASE_URL none. It must lead to
+        /// this server. Empty: PUBLIC_BASE_URL.
+        base_url: String = String::new(),
     }
 }
 
@@ -265,53 +320,15 @@ section! {
     }
 }
 
-section! {
-    /// Metrics, as `/metrics`.
-    pub struct Metrics("metrics") {
-        /// A separate address for /metrics, without a token: `127.0.0.1:9090`, or one on a network that only scrapers
-        /// reach. Empty: only /metrics of the server itself, which requires the bearer token.
-        http_addr: String = String::new(),
-    }
-}
-
-section! {
-    /// The audit log: a line for each run.
-    pub struct Audit("audit") {
-        /// File that a line of JSON is appended to for each run: who, what (as a hash), in which image, how it ended.
-        /// Empty: none. The file is created again after it was moved away.
-        file: String = String::new(),
-    }
-}
-
-section! {
-    /// Traces of requests and runs, for an OpenTelemetry collector.
-    pub struct Traces("traces") {
-        /// Collector that traces are sent to as OTLP over HTTP (protobuf), such as `http://127.0.0.1:4318`; they go
-        /// to its `/v1/traces`. There is no https: the collector must be on this machine or on a trusted network.
-        /// Empty: none.
-        otlp_endpoint: String = String::new(),
-        /// Headers that the collector requires: `name=value,name=value`, values percent-encoded. A secret.
-        otlp_headers: Secret = Secret::default(),
-    }
-}
-
-section! {
-    /// The log, on standard error.
-    pub struct Log("log") {
-        /// error, warn, info, debug or trace, or a tracing filter such as `info,mcp_sandbox_server=debug`.
-        level: String = "info".to_owned(),
-        /// text or json.
-        format: String = "text".to_owned(),
-    }
-}
-
 sections! {
     server: Server,
     limits: RunLimits,
     engine: Engine,
     admission: Admission,
     standby: Standby,
+    sessions: Sessions,
     runs: Runs,
+    mcp: Mcp,
     files: Files,
     quota: Quota,
     metrics: Metrics,
@@ -321,16 +338,33 @@ sections! {
 }
 
 impl Config {
+    /// The names of secrets that are probably not random.
+    pub fn weak_secrets(&self) -> Vec<&'static str> {
+        let token = is_weak(self.api_token.expose().expose_secret()).then_some("MCP_API_TOKEN");
+        let links = self.file_secrets().any(|secret| is_weak(secret.expose_secret())).then_some("FILE_SECRET");
+        token.into_iter().chain(links).collect()
+    }
+
+    /// What links to files begin with.
+    ///
+    /// # Errors
+    /// When it is no address, or not apart from that of the server.
+    pub fn files_base_url(&self) -> Result<BaseUrl, ConfigError> {
+        let own = &self.files.base_url;
+        if own.is_empty() {
+            return Ok(self.public_base_url.clone());
+        }
+        let url: BaseUrl = own.parse().map_err(|why| ConfigError(format!("SANDBOX_FILES__BASE_URL: {why}.")))?;
+        if url.uri().host() == self.public_base_url.uri().host() || url.uri().path().len() > 1 {
+            let why = "SANDBOX_FILES__BASE_URL must have another host name than PUBLIC_BASE_URL, and no path.";
+            return Err(ConfigError(why.to_owned()));
+        }
+        Ok(url)
+    }
+
     /// The secrets of links: the first signs, all verify.
     pub fn file_secrets(&self) -> impl Iterator<Item = SecretString> {
         self.file_secret.expose().expose_secret().split(',').map(|text| text.trim().into())
-    }
-}
-
-impl Metrics {
-    /// The separate address, if there is one.
-    pub fn addr(&self) -> Option<BindAddr> {
-        self.http_addr.parse().ok()
     }
 }
 

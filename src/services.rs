@@ -16,6 +16,7 @@ pub mod readiness;
 pub mod retention;
 pub mod runs;
 pub mod sandbox;
+pub mod sessions;
 pub mod standby;
 pub mod stats;
 pub mod tokens;

@@ -8,6 +8,7 @@
 //! | --- | ---: | --- |
 //! | `BENCH_ROUNDS` | 30 | how often each case of a program is measured |
 //! | `BENCH_PROGRAMS` | all | a part of the names of those that are measured one at a time |
+//! | `BENCH_SESSIONS` | 1 | whether sessions are measured; their opponents are installed below `target/` at first |
 //! | `BENCH_SECONDS` | 10 | how long each of the three turns of a throughput case lasts; 0 leaves them out |
 //! | `BENCH_STANDBYS` | 10,50,100 | how many stand by while their memory and the latency are measured |
 
@@ -15,6 +16,7 @@ mod growth;
 mod latency;
 mod programs;
 mod server;
+mod session;
 mod throughput;
 mod ways;
 
@@ -60,6 +62,10 @@ async fn main() {
     let wanted = std::env::var("BENCH_PROGRAMS").unwrap_or_default();
     for program in PROGRAMS.iter().filter(|program| program.name.contains(&wanted)) {
         latency::table(&warm, &cold, &bare, program).await;
+    }
+    if setting("BENCH_SESSIONS", 1) > 0 {
+        println!("\n{}", session::HEAD);
+        session::table(&warm).await;
     }
     if setting("BENCH_SECONDS", throughput::SECONDS) > 0 {
         println!("\n{}", throughput::HEAD);

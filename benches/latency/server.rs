@@ -62,14 +62,29 @@ impl Server {
     /// Runs a program by one call; how long the call took.
     pub async fn run(&self, conversation: &str, program: &Program) -> Duration {
         let arguments = json!({"conversationId": conversation, "language": program.language, "code": program.code});
+        self.call("sandbox_run_code", arguments).await
+    }
+
+    /// Calls a tool; how long that took.
+    async fn call(&self, tool: &str, arguments: Value) -> Duration {
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-                          "params": {"name": "sandbox.run_code", "arguments": arguments}});
+                          "params": {"name": tool, "arguments": arguments}});
         let begun = Instant::now();
         let response = self.http.post(&self.url).bearer_auth(TOKEN).json(&call).send().await.expect("an answer");
         let answer: Value = response.json().await.expect("JSON");
-        let took = begun.elapsed();
-        assert_eq!(answer["result"]["isError"], false, "{}: {answer}", program.name);
-        took
+        let time = begun.elapsed();
+        assert_eq!(answer["result"]["isError"], false, "{answer}");
+        time
+    }
+
+    /// Runs a cell of the conversation's session, which is opened where there is none.
+    pub async fn cell(&self, conversation: &str, code: &str) -> Duration {
+        self.call("sandbox_run_cell", json!({"conversationId": conversation, "code": code})).await
+    }
+
+    /// Ends the conversation's session.
+    pub async fn reset(&self, conversation: &str) {
+        self.call("sandbox_reset_session", json!({"conversationId": conversation})).await;
     }
 
     /// The runner of a program.

@@ -8,9 +8,12 @@
 //! An observed run puts its line into the queue and never waits. A line that cannot be written is tried again until
 //! it succeeds; meanwhile the queue fills. A line that finds the queue full, or that is left when the server stops,
 //! is counted as lost and logged. The file is created again after it was moved away, so that rotation needs no
-//! signal.
+//! signal. The lines form a chain, which [`verify`] checks.
 
+mod chain;
+mod file;
 mod line;
+mod verify;
 mod writer;
 
 use std::{
@@ -25,7 +28,8 @@ use std::{
 
 use tracing::error;
 
-use self::writer::{AppendFile, Writer};
+pub use self::verify::{Broken, Verified, VerifyError, verify};
+use self::{file::LogFile, writer::Writer};
 use crate::ports::observer::{AuditCounts, Observer, RunFacts};
 
 /// Lines that wait to be written.
@@ -56,7 +60,7 @@ impl Audit {
     }
 
     fn with_queue(path: &Path, lines_max: usize) -> std::io::Result<Self> {
-        let file = AppendFile::open(path)?;
+        let file = LogFile::open(path)?;
         let (queue, lines) = sync_channel(lines_max);
         let counts = Arc::<Counts>::default();
         let writer = Writer { file, lines, counts: Arc::clone(&counts) };

@@ -5,26 +5,25 @@
 
 mod process;
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{hash::Hash, time::Duration};
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::{
+        EncodeLabelSet,
+        text::{encode_eof, encode_registry},
+    },
     metrics::{
-        counter::Counter,
+        counter::{ConstCounter, Counter},
         family::{Family, MetricConstructor},
-        gauge::Gauge,
+        gauge::{ConstGauge, Gauge},
         histogram::Histogram,
         info::Info,
     },
-    registry::{Registry, Unit},
+    registry::{Metric, Registry, Unit},
 };
 
-use self::process::Process;
 use crate::{
-    domain::{error::Code, owner::Principal},
+    domain::{error::Code, id::Language, owner::Principal},
     ports::observer::{AnswerFacts, AuditCounts, CallFacts, Observer, RunFacts, Standing, TraceCounts},
 };
 
@@ -33,6 +32,8 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// Histogram buckets, from a millisecond, which taking a standby takes, to ten times the default limit of a run.
 const SECONDS: [f64; 16] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+const ANSWER_BODIES: &str = "Bodies of HTTP answers that are no streams";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Run {
@@ -43,6 +44,11 @@ struct Run {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
     code: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfLanguage {
+    language: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -88,105 +94,100 @@ pub struct Metrics {
     runs: Family<Run, Counter>,
     failures: Family<Reason, Counter>,
     refusals: Family<Reason, Counter>,
+    runner_changes: Family<OfLanguage, Counter>,
     stages: Histograms<InStage>,
     output: Family<OfStream, Counter>,
     calls: Histograms<Call>,
     answers: Family<Answer, Counter>,
     answer_time: Histogram,
     answer_bytes: Counter,
-    gauges: Mutex<Gauges>,
-}
-
-/// Values that are set when the text is made.
-#[derive(Default)]
-struct Gauges {
-    slots: Gauge,
-    slots_taken: Gauge,
-    waiting: Gauge,
-    under_way: Gauge,
-    leased: Gauge,
-    unwanted: Gauge,
-    languages: Gauge,
-    standbys: Family<StandsBy, Gauge>,
-    standbys_taken: Counter,
-    audit_lines: Counter,
-    audit_lost: Counter,
-    audit_errors: Counter,
-    spans: Counter,
-    spans_lost: Counter,
-    process: Process,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut metrics = Self {
-            registry: Registry::default(),
-            runs: Family::default(),
-            failures: Family::default(),
-            refusals: Family::default(),
-            stages: Family::new_with_constructor(Buckets),
-            output: Family::default(),
-            calls: Family::new_with_constructor(Buckets),
-            answers: Family::default(),
-            answer_time: Histogram::new(SECONDS),
-            answer_bytes: Counter::default(),
-            gauges: Mutex::default(),
-        };
-        metrics.register();
-        metrics
+        let mut registry = Registry::default();
+        let all = registry.sub_registry_with_prefix("sandbox");
+        all.register("build", "Which server this is", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        let seconds = Some(Unit::Seconds);
+        let histogram = || Histogram::new(SECONDS);
+        Self {
+            runs: add(all, "runs", "Runs that are over, by how they ended"),
+            failures: add(all, "run_failures", "Runs that failed for a reason of the server's"),
+            refusals: add(all, "refusals", "Runs that were refused before they began"),
+            runner_changes: add(all, "runner_changes", "Languages that got another image"),
+            stages: with_unit(all, "run_stage", "How long each stage of a run took", seconds.clone(), family()),
+            output: with_unit(all, "run_output", "What programs printed", Some(Unit::Bytes), Family::default()),
+            calls: with_unit(all, "engine_call", "Calls of the container engine", seconds.clone(), family()),
+            answers: add(all, "http_answers", "HTTP requests that were answered"),
+            answer_time: with_unit(all, "http_answer", "How long HTTP answers took", seconds, histogram()),
+            answer_bytes: with_unit(all, "http_answer_body", ANSWER_BODIES, Some(Unit::Bytes), Counter::default()),
+            registry,
+        }
     }
 }
 
-impl Metrics {
-    fn register(&mut self) {
-        let gauges = self.gauges.get_mut().unwrap_or_else(PoisonError::into_inner);
-        gauges.process.register(&mut self.registry);
-        let all = self.registry.sub_registry_with_prefix("sandbox");
-        let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        all.register("build", "Which server this is", version);
-        all.register("runs", "Runs that are over, by how they ended", self.runs.clone());
-        all.register("run_failures", "Runs that failed for a reason of the server's", self.failures.clone());
-        all.register("refusals", "Runs that were refused before they began", self.refusals.clone());
-        all.register_with_unit("run_stage", "How long each stage of a run took", Unit::Seconds, self.stages.clone());
-        all.register_with_unit("run_output", "What programs printed", Unit::Bytes, self.output.clone());
-        all.register_with_unit("engine_call", "Calls of the container engine", Unit::Seconds, self.calls.clone());
-        all.register("http_answers", "HTTP requests that were answered", self.answers.clone());
-        all.register_with_unit(
-            "http_answer",
-            "How long HTTP requests took to be answered",
-            Unit::Seconds,
-            self.answer_time.clone(),
-        );
-        all.register_with_unit(
-            "http_answer_body",
-            "Bodies of HTTP answers that are no streams",
-            Unit::Bytes,
-            self.answer_bytes.clone(),
-        );
-        all.register("slots", "Programs that may run at once", gauges.slots.clone());
-        all.register("slots_taken", "Slots that are taken", gauges.slots_taken.clone());
-        all.register("queue_length", "Runs that wait for a turn or a slot", gauges.waiting.clone());
-        all.register("runs_under_way", "Runs that wait or run", gauges.under_way.clone());
-        all.register("sandboxes_held", "Sandboxes of runs and standbys", gauges.leased.clone());
-        all.register("sandboxes_unwanted", "Sandboxes that are being destroyed", gauges.unwanted.clone());
-        all.register("languages", "Languages that can be run now", gauges.languages.clone());
-        all.register("standbys", "Sandboxes that stand by", gauges.standbys.clone());
-        all.register("standbys_taken", "Runs that were served by a standby", gauges.standbys_taken.clone());
-        all.register("audit_lines", "Lines of the audit log that were written", gauges.audit_lines.clone());
-        all.register("audit_lines_lost", "Lines of the audit log that were given up", gauges.audit_lost.clone());
-        all.register("audit_write_errors", "Writes to the audit log that failed", gauges.audit_errors.clone());
-        all.register("trace_spans", "Spans that the collector took", gauges.spans.clone());
-        all.register("trace_spans_lost", "Spans that were given up", gauges.spans_lost.clone());
+/// Metrics whose values are known when the text is made.
+fn at_this_moment(now: &Standing, audit: AuditCounts, traces: TraceCounts) -> Registry {
+    let mut registry = Registry::default();
+    process::register(&mut registry);
+    let all = registry.sub_registry_with_prefix("sandbox");
+    for (name, help, value) in [
+        ("slots", "Programs that may run at once", now.slots),
+        ("slots_taken", "Slots that are taken", now.slots_taken),
+        ("queue_length", "Runs that wait for a turn or a slot", now.waiting),
+        ("runs_under_way", "Runs that wait or run", now.under_way),
+        ("sandboxes_held", "Sandboxes of runs and standbys", now.leased),
+        ("sandboxes_unwanted", "Sandboxes that are being destroyed", now.unwanted),
+        ("languages", "Languages that can be run now", now.languages),
+    ] {
+        all.register(name, help, ConstGauge::new(whole(value)));
     }
+    let standbys: Family<StandsBy, Gauge> = add(all, "standbys", "Sandboxes that stand by");
+    for (language, stage, count) in &now.standbys {
+        standbys.get_or_create(&StandsBy { language: language.to_string(), stage }).set(whole(*count));
+    }
+    for (name, help, value) in [
+        ("standbys_taken", "Runs that were served by a standby", now.standbys_taken),
+        ("audit_lines", "Lines of the audit log that were written", audit.written),
+        ("audit_lines_lost", "Lines of the audit log that were given up", audit.lost),
+        ("audit_write_errors", "Writes to the audit log that failed", audit.errors),
+        ("trace_spans", "Spans that the collector took", traces.sent),
+        ("trace_spans_lost", "Spans that were given up", traces.lost),
+    ] {
+        all.register(name, help, ConstCounter::new(value));
+    }
+    registry
+}
 
+fn whole(value: usize) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// Registers a metric.
+fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    with_unit(registry, name, help, None, M::default())
+}
+
+fn with_unit<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>, metric: M) -> M {
+    match unit {
+        Some(unit) => registry.register_with_unit(name, help, unit, metric.clone()),
+        None => registry.register(name, help, metric.clone()),
+    }
+    metric
+}
+
+fn family<L: Clone + Eq + Hash>() -> Histograms<L> {
+    Family::new_with_constructor(Buckets)
+}
+
+impl Metrics {
     /// All metrics as text.
     pub fn text(&self, now: &Standing, audit: AuditCounts, traces: TraceCounts) -> String {
-        // Locked until the text is made, so that two concurrent scrapes do not mix their values.
-        let gauges = self.gauges.lock().unwrap_or_else(PoisonError::into_inner);
-        gauges.set(now, audit, traces);
         let mut text = String::new();
         // Writing to a string does not fail.
-        let _ = encode(&mut text, &self.registry);
+        let _ = encode_registry(&mut text, &self.registry);
+        let _ = encode_registry(&mut text, &at_this_moment(now, audit, traces));
+        let _ = encode_eof(&mut text);
         text
     }
 
@@ -195,37 +196,6 @@ impl Metrics {
             self.stages.get_or_create(&InStage { stage }).observe(took.as_secs_f64());
         }
     }
-}
-
-impl Gauges {
-    fn set(&self, now: &Standing, audit: AuditCounts, traces: TraceCounts) {
-        let set = |gauge: &Gauge, value: usize| {
-            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
-        };
-        set(&self.slots, now.slots);
-        set(&self.slots_taken, now.slots_taken);
-        set(&self.waiting, now.waiting);
-        set(&self.under_way, now.under_way);
-        set(&self.leased, now.leased);
-        set(&self.unwanted, now.unwanted);
-        set(&self.languages, now.languages);
-        self.standbys.clear();
-        for (language, stage, count) in &now.standbys {
-            set(&self.standbys.get_or_create(&StandsBy { language: language.to_string(), stage }), *count);
-        }
-        raise(&self.standbys_taken, now.standbys_taken);
-        raise(&self.audit_lines, audit.written);
-        raise(&self.audit_lost, audit.lost);
-        raise(&self.audit_errors, audit.errors);
-        raise(&self.spans, traces.sent);
-        raise(&self.spans_lost, traces.lost);
-        self.process.set();
-    }
-}
-
-/// Raises a counter to a total that is counted elsewhere.
-fn raise(counter: &Counter, value: u64) {
-    counter.inc_by(value.saturating_sub(counter.get()));
 }
 
 impl Observer for Metrics {
@@ -256,6 +226,10 @@ impl Observer for Metrics {
 
     fn refused(&self, code: Code) {
         self.refusals.get_or_create(&Reason { code: code.as_str() }).inc();
+    }
+
+    fn runner_changed(&self, language: &Language) {
+        self.runner_changes.get_or_create(&OfLanguage { language: language.to_string() }).inc();
     }
 
     fn engine_called(&self, call: &CallFacts) {

@@ -41,11 +41,11 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, StatxTimestamp, Timespec, Timestamps},
+    fs::{AtFlags, Dir, DirEntry, Mode, OFlags, ResolveFlags, StatxFlags, StatxTimestamp, Timespec, Timestamps},
     io::Errno,
 };
 
-use self::{background::Background, error::failed};
+use self::{background::Background, error::failed, write::Incoming};
 pub use self::{error::RootError, root::DiskStorage};
 use crate::{
     domain::{
@@ -54,8 +54,8 @@ use crate::{
         path::SafePath,
     },
     ports::storage::{
-        ConversationFolder, Entry, FolderId, LastUse, ListBounds, Listing, Mark, OpenFile, Storage, StorageError,
-        UnassignedFolder, Usage,
+        ConversationFolder, Entry, FolderId, IncomingFile, LastUse, ListBounds, Listing, Mark, OpenFile, Storage,
+        StorageError, UnassignedFolder, Usage,
     },
 };
 
@@ -143,7 +143,9 @@ impl Storage for DiskStorage {
     }
 
     fn free(&self) -> Result<Usage, StorageError> {
-        self.try_free().map_err(failed("measure"))
+        let stat = rustix::fs::fstatvfs(&self.root).map_err(failed("measure"))?;
+        let entries = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
+        Ok(Usage { bytes: stat.f_bavail.saturating_mul(stat.f_frsize), entries })
     }
 
     fn create_unassigned(self: Arc<Self>) -> Result<Box<dyn UnassignedFolder>, StorageError> {
@@ -200,6 +202,15 @@ impl ConversationFolder for Folder {
         self.try_list(bounds, since).map_err(failed("list"))
     }
 
+    fn page(
+        &self,
+        bounds: ListBounds,
+        folder: Option<&SafePath>,
+        after: Option<&SafePath>,
+    ) -> Result<Listing, StorageError> {
+        self.try_page(bounds, folder, after).map_err(failed("list"))
+    }
+
     fn usage(&self, ceiling: &Usage) -> Result<Usage, StorageError> {
         self.try_usage(ceiling).map_err(failed("measure"))
     }
@@ -212,11 +223,11 @@ impl ConversationFolder for Folder {
     }
 
     fn write(&self, path: &SafePath, bytes: &[u8]) -> Result<Entry, StorageError> {
-        self.try_write(path, bytes).map_err(|errno| match errno {
-            Errno::ISDIR => StorageError::FolderInTheWay,
-            Errno::LOOP | Errno::XDEV => StorageError::FolderBlocked,
-            errno => failed("write")(errno),
-        })
+        self.try_write(path, bytes).map_err(not_written)
+    }
+
+    fn incoming(self: Box<Self>) -> Result<Box<dyn IncomingFile>, StorageError> {
+        Ok(Box::new(Incoming::file(*self).map_err(not_written)?))
     }
 
     fn make_folders(&self, path: &SafePath) -> Result<(), StorageError> {
@@ -231,6 +242,28 @@ impl ConversationFolder for Folder {
             Errno::NOTDIR | Errno::LOOP => StorageError::NotFound,
             errno => failed("delete")(errno),
         })
+    }
+}
+
+impl IncomingFile for Incoming<Folder> {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
+        Incoming::append(self, bytes).map_err(not_written)
+    }
+
+    fn is_counted(&self) -> bool {
+        self.is_on_own_disk()
+    }
+
+    fn place(self: Box<Self>, path: &SafePath) -> Result<Entry, StorageError> {
+        Incoming::place(*self, path).map_err(not_written)
+    }
+}
+
+fn not_written(errno: Errno) -> StorageError {
+    match errno {
+        Errno::ISDIR => StorageError::FolderInTheWay,
+        Errno::LOOP | Errno::XDEV => StorageError::FolderBlocked,
+        errno => failed("write")(errno),
     }
 }
 
@@ -276,6 +309,11 @@ fn open_beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd
         }
     }
     result
+}
+
+/// The next entry of a folder, without the folder itself and its parent.
+fn next_entry(folder: &mut Dir) -> Option<Result<DirEntry, Errno>> {
+    folder.find(|entry| !entry.as_ref().is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b"..")))
 }
 
 /// A name of our own that nothing else has.

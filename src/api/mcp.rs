@@ -2,18 +2,24 @@
 //!
 //! ```text
 //! rmcp spawns one task for each request; a run has its own task below it, which the policy ends with it ([`waiting`])
+//! a session has tasks that send notifications, see [`resources`]
 //! ```
 //!
 //! Knows the protocol through rmcp and nothing of how messages travel: HTTP mounts it in `api/http/mcp.rs`, standard
 //! streams in [`stdio`]. Holds no rule: the services and the arguments do.
 
 mod cancellation;
+mod compatible;
 mod content;
 mod describe;
 mod picture;
 mod progress;
+mod resources;
+mod sessions;
+mod shown;
 mod stdio;
 mod tools;
+mod view;
 mod waiting;
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
@@ -24,16 +30,21 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CancelledNotificationParam, CustomRequest, CustomResult, ErrorCode,
-        ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesRequestMethod, ListResourceTemplatesResult,
-        ListResourcesRequestMethod, ListResourcesResult, ListToolsResult, PaginatedRequestParams, ServerConfig,
+        Extensions, ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+        ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+        ServerConfig, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
     },
-    service::{NotificationContext, RequestContext},
+    service::{NotificationContext, RequestContext, SubscriptionContext},
 };
+use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-pub use describe::ToolName;
-pub use stdio::{StdioError, serve_stdio};
-
+use self::resources::{FOLLOWED_MAX, Followed, Sink};
+pub use self::{
+    describe::ToolName,
+    stdio::{StdioError, serve_stdio},
+    view::{Client, Group, View},
+};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -42,7 +53,7 @@ use crate::{
         owner::{ConversationKey, Principal},
         trace::TraceContext,
     },
-    services::{files::Files, runs::Runs},
+    services::{files::Files, runs::Runs, sessions::Sessions},
 };
 
 /// How much of an unknown name is repeated in an answer, in characters.
@@ -55,6 +66,8 @@ pub struct McpParts {
     pub runs: Runs,
     /// Files of conversations.
     pub files: Arc<Files>,
+    /// Sandboxes that keep an interpreter.
+    pub sessions: Sessions,
     /// What is shown.
     pub options: McpOptions,
 }
@@ -66,7 +79,7 @@ pub struct McpOptions {
     pub image_bytes_max: u64,
     /// How many pictures one result shows.
     pub images_max: usize,
-    /// How much one call of `read_file` reads, in bytes.
+    /// How much one call of `read_file` reads at most, in bytes.
     pub read_bytes_max: u64,
     /// The largest file that `write_file` writes, in bytes.
     pub write_bytes_max: u64,
@@ -76,6 +89,15 @@ pub struct McpOptions {
     pub limits: Limits,
     /// How long a call waits for its run by default.
     pub wait_default: Duration,
+    /// What clients see that choose nothing.
+    pub view: View,
+}
+
+impl McpOptions {
+    /// How much one call of `read_file` reads by default, in bytes.
+    fn read_bytes(&self) -> u64 {
+        self.read_bytes_max.min(shown::OUTPUT_BYTES_MAX as u64)
+    }
 }
 
 /// Answers MCP requests. A clone is the same server.
@@ -83,7 +105,10 @@ pub struct McpOptions {
 pub struct McpServer {
     parts: Arc<McpParts>,
     calls: cancellation::Calls,
+    followed: Followed,
     transport: Transport,
+    /// Of a process that serves one client.
+    conversation: ConversationId,
 }
 
 /// How requests arrive, which decides who the caller is.
@@ -102,8 +127,11 @@ struct Caller {
     request: RequestId,
     /// Its place in a trace.
     trace: Option<TraceContext>,
-    /// It names tools without a dot.
-    underscore: bool,
+    view: View,
+    /// Ends with the client's session, where it has one.
+    session: Option<CancellationToken>,
+    /// For tools that name none: that of the client's session, otherwise of the owner.
+    conversation: Option<ConversationId>,
 }
 
 impl Caller {
@@ -111,15 +139,11 @@ impl Caller {
         ConversationKey::new(self.principal.clone(), id)
     }
 
-    /// A tool's name in the form that the caller uses.
+    /// A tool's name as the caller's list has it.
     fn tool(&self, tool: ToolName) -> &'static str {
-        if self.underscore { tool.underscored() } else { tool.dotted() }
+        self.view.name(tool)
     }
 }
-
-/// Among the extensions of a request's head: its client takes one answer and no notifications before it.
-#[derive(Debug, Clone, Copy)]
-pub struct OneAnswer;
 
 impl McpServer {
     /// For HTTP: each request carries its principal in the extensions of its head.
@@ -127,18 +151,19 @@ impl McpServer {
         Self::new(parts, Transport::Http)
     }
 
-    /// The same server for another client: ids of requests are each client's own.
+    /// The same server for another client: ids of requests and subscriptions are each client's own.
     #[must_use]
     pub fn for_another(&self) -> Self {
-        Self { calls: cancellation::Calls::default(), ..self.clone() }
+        Self { calls: cancellation::Calls::default(), followed: Followed::default(), ..self.clone() }
     }
 
     fn new(parts: McpParts, transport: Transport) -> Self {
-        Self { parts: Arc::new(parts), calls: cancellation::Calls::default(), transport }
+        let (calls, followed) = (cancellation::Calls::default(), Followed::default());
+        Self { parts: Arc::new(parts), calls, followed, transport, conversation: ConversationId::fresh() }
     }
 
-    fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
-        let head = context.extensions.get::<Parts>().map(|parts| &parts.extensions);
+    fn caller(&self, extensions: &Extensions) -> Result<Caller, ErrorData> {
+        let head = extensions.get::<Parts>().map(|parts| &parts.extensions);
         let principal = match self.transport {
             Transport::Stdio => Some(Principal::default()),
             Transport::Http => head.and_then(|head| head.get::<Principal>()).cloned(),
@@ -146,13 +171,24 @@ impl McpServer {
         let principal = principal.ok_or_else(|| ErrorData::invalid_request("the request has no principal", None))?;
         let request = head.and_then(|head| head.get::<RequestId>()).copied().unwrap_or_else(RequestId::new);
         let trace = head.and_then(|head| head.get::<TraceContext>()).copied();
-        Ok(Caller { principal, request, trace, underscore: false })
+        let client = head.and_then(|head| head.get::<Client>());
+        let session = match self.transport {
+            // The process ends with its client.
+            Transport::Stdio => Some(CancellationToken::new()),
+            Transport::Http => client.and_then(|client| client.session.clone()),
+        };
+        let conversation = match self.transport {
+            Transport::Stdio => Some(self.conversation.clone()),
+            Transport::Http => client.and_then(|client| client.conversation.clone()),
+        };
+        let view = client.map_or(self.parts.options.view, |client| client.view);
+        Ok(Caller { principal, request, trace, view, session, conversation })
     }
 }
 
 impl ServerHandler for McpServer {
     fn get_info(&self) -> ServerConfig {
-        describe::server(&self.parts.options)
+        describe::server()
     }
 
     async fn list_tools(
@@ -160,16 +196,9 @@ impl ServerHandler for McpServer {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        if request.is_some_and(|request| request.cursor.is_some()) {
-            return Err(ErrorData::invalid_params(
-                "cursor: the list is one page, so there is none: leave it out",
-                None,
-            ));
-        }
-        let query = context.extensions.get::<Parts>().and_then(|parts| parts.uri.query());
-        let underscore = query.is_some_and(|query| query.split('&').any(|pair| pair == "names=underscore"));
-        let languages: Vec<_> = self.parts.runs.runners().iter().map(|runner| runner.language.to_string()).collect();
-        let tools = describe::tools(&self.parts.options, &languages, underscore);
+        one_page(request)?;
+        let view = self.caller(&context.extensions)?.view;
+        let tools = describe::tools(&self.parts.options, &self.parts.runs.runners(), view);
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -182,8 +211,8 @@ impl ServerHandler for McpServer {
             let why = format!("name: there is no tool `{}`: tools/list names all there are", shown(&request.name));
             return Err(ErrorData::invalid_params(why, None));
         };
-        let caller = Caller { underscore: request.name == tool.underscored(), ..self.caller(&context)? };
-        let entered = self.calls.enter(context.id.clone(), context.ct.clone());
+        let caller = self.caller(&context.extensions)?;
+        let entered = self.calls.enter(context.id.clone(), context.ct.clone(), caller.session.clone());
         let arguments = request.arguments.unwrap_or_default();
         // A panic in rmcp's task would leave the client without an answer.
         let answer = AssertUnwindSafe(self.parts.call(tool, &caller, arguments, &entered, &context));
@@ -194,7 +223,7 @@ impl ServerHandler for McpServer {
             Err(_) => Failure::new(Code::Internal, "The server failed to answer: its log says why."),
         };
         info!(request = %caller.request, tool = tool.dotted(), code = %failure.code, "a tool call failed");
-        Ok(content::failure(&failure, &caller).into())
+        Ok(content::failure(&caller, &failure).into())
     }
 
     async fn on_cancelled(&self, cancelled: CancelledNotificationParam, _: NotificationContext<RoleServer>) {
@@ -207,15 +236,27 @@ impl ServerHandler for McpServer {
     async fn on_custom_request(
         &self,
         request: CustomRequest,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
+        let modern = ProtocolVersion::V_2026_07_28;
+        let is_modern = context.protocol_version().is_some_and(|version| version.as_str() >= modern.as_str());
         let method = request.method.as_str();
         let why = match method {
             "tools/call" => {
                 "params: a call is {\"name\": …, \"arguments\": {…}} with a string as name and an object as arguments"
             }
             "initialize" => "params: initialize needs protocolVersion, capabilities and clientInfo {name, version}",
-            "tools/list" | "server/discover" | "ping" => "params: they must be an object of this method's form",
+            "tools/list"
+            | "server/discover"
+            | "ping"
+            | "resources/list"
+            | "resources/templates/list"
+            | "resources/read"
+            | "subscriptions/listen" => "params: they must be an object of this method's form",
+            // Methods of the revisions before 2026-07-28.
+            "resources/subscribe" | "resources/unsubscribe" if !is_modern => {
+                "params: they must be {\"uri\": …} with a string"
+            }
             _ => {
                 let why = format!("method: there is no `{}` here", shown(method));
                 return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, why, None));
@@ -224,8 +265,7 @@ impl ServerHandler for McpServer {
         Err(ErrorData::invalid_params(why, None))
     }
 
-    // Lists of what is not offered are refused, and not empty: the capability is not declared.
-
+    /// Not offered, so the list is refused and not empty: the capability is not declared.
     async fn list_prompts(
         &self,
         _: Option<PaginatedRequestParams>,
@@ -234,20 +274,105 @@ impl ServerHandler for McpServer {
         Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
     }
 
+    /// Empty: there are files only in a conversation, which this request does not name.
     async fn list_resources(
         &self,
-        _: Option<PaginatedRequestParams>,
+        request: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListResourcesRequestMethod>())
+        one_page(request)?;
+        Ok(ListResourcesResult::with_all_items(Vec::new()))
     }
 
     async fn list_resource_templates(
         &self,
-        _: Option<PaginatedRequestParams>,
+        request: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListResourceTemplatesRequestMethod>())
+        one_page(request)?;
+        Ok(ListResourceTemplatesResult::with_all_items(vec![resources::template()]))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let caller = self.caller(&context.extensions)?;
+        Ok(self.parts.read_resource(&caller, request.uri).await?.into())
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        let Ok(Caller { session: Some(ended), .. }) = self.caller(&context.extensions) else { return };
+        let (runs, sink) = (self.parts.runs.clone(), Sink::Session(context.peer));
+        tokio::spawn(async move { ended.run_until_cancelled(resources::follow_languages(&runs, &sink)).await });
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let caller = self.caller(&context.extensions)?;
+        let key = self.parts.file_of(&caller, &request.uri)?;
+        let Some(ended) = caller.session else {
+            return Err(ErrorData::invalid_request("there is no session that could be notified: open one first", None));
+        };
+        match self.followed.add(key, request.uri) {
+            Some(true) => {
+                let (runs, followed, sink) =
+                    (self.parts.runs.clone(), self.followed.clone(), Sink::Session(context.peer));
+                tokio::spawn(async move {
+                    let follow = resources::follow_files(&runs, &caller.principal, &followed, &sink);
+                    ended.run_until_cancelled(follow).await
+                });
+            }
+            Some(false) => {}
+            None => {
+                let why = format!("uri: {FOLLOWED_MAX} files are subscribed to already: unsubscribe from one");
+                return Err(ErrorData::invalid_params(why, None));
+            }
+        }
+        Ok(())
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.followed.remove(&self.parts.file_of(&self.caller(&context.extensions)?, &request.uri)?);
+        Ok(())
+    }
+
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        let mut accepted = requested.clone();
+        accepted.resource_subscriptions.iter_mut().for_each(|uris| uris.truncate(FOLLOWED_MAX));
+        Some(accepted)
+    }
+
+    async fn listen(&self, subscription: SubscriptionContext) -> Result<(), ErrorData> {
+        let caller = self.caller(&subscription.request_context().extensions)?;
+        let (accepted, followed) = (subscription.accepted().clone(), Followed::default());
+        for uri in accepted.resource_subscriptions.into_iter().flatten() {
+            if let Ok(key) = self.parts.file_of(&caller, &uri) {
+                followed.add(key, uri);
+            }
+        }
+        let (runs, sink) = (&self.parts.runs, Sink::Subscription(subscription.sink().clone()));
+        tokio::select! {
+            () = subscription.cancelled() => {}
+            () = resources::follow_languages(runs, &sink), if accepted.tools_list_changed == Some(true) => {}
+            () = resources::follow_files(runs, &caller.principal, &followed, &sink) => {}
+        }
+        Ok(())
+    }
+}
+
+fn one_page(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
+    match request.and_then(|request| request.cursor) {
+        Some(_) => Err(ErrorData::invalid_params("cursor: the list is one page, so there is none: leave it out", None)),
+        None => Ok(()),
     }
 }
 

@@ -12,22 +12,68 @@ pub mod parse;
 pub mod report;
 mod result;
 pub mod run;
+pub mod session;
+
+use std::io;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        ObjectBuilder, RefOr,
+        schema::{KnownFormat, Schema, SchemaFormat, Type},
+    },
+};
 
-pub use file::{File, FileListing, FileResult, ImportResult, SkippedResult};
+pub use file::{File, FileListing, FileResult, ImportResult, SkippedResult, file_query};
 pub use result::{FiguresResult, OutcomeResult, RunResult};
 
 use crate::{
-    domain::{error::Code, id::RequestId, text::rfc3339},
+    domain::{error::Code, file::Change, id::RequestId, outcome::Ended, text::rfc3339},
     ports::runner::Runner,
     services::{
         conversations::{ConversationPage, LastUse},
         runs::Runs,
     },
 };
+
+/// Texts of the API's description: the words come from the domain's own lists.
+macro_rules! texts {
+    ($($(#[doc = $doc:literal])+ $name:ident: $kind:expr;)+) => {
+        $(
+            $(#[doc = $doc])+
+            pub struct $name;
+
+            impl PartialSchema for $name {
+                fn schema() -> RefOr<Schema> {
+                    let about = concat!($($doc),+).trim_ascii();
+                    let kind: fn(ObjectBuilder) -> ObjectBuilder = $kind;
+                    kind(ObjectBuilder::new().schema_type(Type::String).description(Some(about))).into()
+                }
+            }
+
+            impl ToSchema for $name {}
+        )+
+    };
+}
+
+texts! {
+    /// A stable word for the kind of an error.
+    ErrorCode: |text: ObjectBuilder| text.enum_values(Some(Code::ALL.iter().map(|code| code.as_str())));
+    /// One word for how a program ended.
+    Ending: |text: ObjectBuilder| text.enum_values(Some(Ended::WORDS));
+    /// What a run did to a file.
+    ChangeWord: |text: ObjectBuilder| text.enum_values(Some(Change::ALL.map(Change::word)));
+    /// The state of a run.
+    StateWord: |text: ObjectBuilder| text.enum_values(Some(["queued", "running", "finished"]));
+    /// What a session does.
+    SessionWord: |text: ObjectBuilder| text.enum_values(Some(["idle", "busy", "ended"]));
+    /// What happened to a run.
+    EventWord: |text: ObjectBuilder| text.enum_values(Some(run::EVENT_WORDS));
+    /// Bytes, unchanged.
+    Binary: |text: ObjectBuilder| text.format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)));
+}
 
 /// The languages that can be run now.
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
@@ -58,6 +104,8 @@ pub struct RunnerResult {
     pub image: String,
     /// Whether a run in `/v1` may have arguments and input, also while it goes on.
     pub takes_input: bool,
+    /// Whether it offers sessions, which keep variables between cells.
+    pub sessions: bool,
     /// How many sandboxes stand by for it, started and loaded.
     pub standing_by: usize,
 }
@@ -67,6 +115,18 @@ pub struct RunnerResult {
 pub struct Deleted {
     /// Always true.
     pub deleted: bool,
+}
+
+/// Where a file is sent to.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Upload {
+    /// A signed link: a PUT of the bytes to it writes the file.
+    pub url: String,
+    /// When the link stops working (RFC 3339).
+    pub url_expires_at: String,
+    /// The longest file that it takes, in bytes.
+    pub bytes_max: u64,
 }
 
 /// A page of conversations.
@@ -102,6 +162,7 @@ pub struct ErrorResult {
 #[serde(rename_all = "camelCase")]
 pub struct ErrorBody {
     /// A stable word for programs.
+    #[schema(value_type = ErrorCode)]
     pub code: &'static str,
     /// One sentence that says what to do.
     pub message: String,
@@ -119,6 +180,7 @@ impl RunnerResult {
             description: runner.description.clone(),
             image: runner.reference.clone().unwrap_or_else(|| runner.image.0.clone()),
             takes_input: runner.takes_input(),
+            sessions: runner.kernel.is_some(),
             standing_by,
         }
     }
@@ -148,4 +210,22 @@ impl ErrorResult {
     pub fn new(code: Code, message: String, request: RequestId) -> Self {
         Self { error: ErrorBody { code: code.as_str(), message, request_id: request.to_string() } }
     }
+}
+
+/// The length of a value in JSON, in bytes. Nothing is kept of the text.
+pub fn json_len(value: &impl Serialize) -> usize {
+    struct Count(usize);
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    // What cannot be serialized is not sent either.
+    serde_json::to_writer(&mut count, value).map_or(0, |()| count.0)
 }

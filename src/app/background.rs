@@ -1,7 +1,8 @@
 //! Starts what runs in the background, and ends it.
 //!
 //! ```text
-//! Background::start ── janitor (sweep, rounds) · standbys (refill) · discovery (follow) · retention (rounds)
+//! Background::start ── janitor (sweep, rounds) · standbys (refill) · sessions (rounds) · discovery (follow)
+//!                   ├─ retention (rounds)
 //!                   └─ metrics: an accept loop, where they have an address of their own
 //! Background::test_isolation ── one task, until the isolation is settled
 //! ```
@@ -34,11 +35,12 @@ impl Background {
         parts.janitor.reconcile().await?;
         recover(&parts.store).await;
         parts.standbys.start();
+        parts.sessions.start();
         let stop = || parts.stop.clone();
         let tasks = vec![Arc::clone(&parts.discovery).follow(stop()), Arc::clone(&parts.retention).start(stop())];
         if let Some(listener) = metrics {
-            let router = parts.metrics_router.clone();
-            tokio::spawn(listen::serve(listener, router, options::listen(config), stop(), stop()));
+            let surface = parts.surface(&parts.metrics_router);
+            tokio::spawn(listen::serve(listener, surface, options::listen(config), stop(), stop()));
         }
         Ok(Self { tasks })
     }
@@ -48,11 +50,13 @@ impl Background {
         self.tasks.extend(parts.check.take().map(|check| check.start(parts.stop.clone())));
     }
 
-    /// Ends every run and every task, so that no sandbox is left: runs first, then standbys, then the janitor when
+    /// Ends every run and every task, so that no sandbox is left: runs first, then sessions and standbys, then the
+    /// janitor when
     /// its list is empty, then the rest.
     pub(super) async fn stop(self, parts: Parts, grace: Duration) {
         parts.runs.stop(grace).await;
         parts.stop.cancel();
+        parts.sessions.stop().await;
         parts.standbys.stop().await;
         parts.janitor.drain(DRAIN_MAX).await;
         for task in self.tasks {

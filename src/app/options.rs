@@ -8,8 +8,14 @@ use tracing::info;
 use super::listen::Limits;
 use crate::{
     api::{
-        http::{body::Bodies, mcp::McpHttpOptions, piston::PistonParts, v1::V1Parts},
-        mcp::McpOptions,
+        http::{
+            body::Bodies,
+            coderunner::CodeRunnerParts,
+            mcp::{McpHttpOptions, SessionLimits},
+            piston::PistonParts,
+            v1::V1Parts,
+        },
+        mcp::{McpOptions, View},
     },
     config::Config,
     ports::{engine::Probe, storage::Usage},
@@ -20,6 +26,7 @@ use crate::{
         quota::QuotaOptions,
         retention::RetentionOptions,
         runs::{Runs, RunsOptions},
+        sessions::{Sessions, SessionsOptions},
         standby::StandbyOptions,
     },
 };
@@ -31,11 +38,16 @@ pub(super) fn allowed_hosts(config: &Config) -> Vec<String> {
     config.server.allowed_hosts.split(',').map(str::to_owned).collect()
 }
 
-pub(super) fn admission(config: &Config, probe: &Probe) -> AdmissionOptions {
-    let slots = match config.admission.slots as usize {
+/// Programs that may run at once.
+pub fn slots(config: &Config, probe: &Probe) -> usize {
+    match config.admission.slots as usize {
         0 => admission::slots_for(probe.cpus, probe.memory_bytes, config.limits.memory_bytes),
         slots => slots,
-    };
+    }
+}
+
+pub(super) fn admission(config: &Config, probe: &Probe) -> AdmissionOptions {
+    let slots = slots(config, probe);
     info!(slots, "programs that may run at once");
     AdmissionOptions {
         slots,
@@ -59,9 +71,20 @@ pub(super) fn standby(config: &Config) -> StandbyOptions {
     }
 }
 
+pub(super) fn sessions(config: &Config) -> SessionsOptions {
+    SessionsOptions {
+        memory_bytes_max: config.sessions.memory_bytes_max,
+        idle_max: Duration::from_secs(config.sessions.idle_s),
+        age_max: Duration::from_secs(config.sessions.age_s),
+        limits: config.limits.limits(),
+        runner_memory_bytes_max: config.limits.runner_memory_bytes_max,
+    }
+}
+
 pub(super) fn runs(config: &Config) -> RunsOptions {
     RunsOptions {
         limits: config.limits.limits(),
+        runner_memory_bytes_max: config.limits.runner_memory_bytes_max,
         program_bytes_max: usize::try_from(config.limits.program_bytes_max).unwrap_or(usize::MAX),
         detach: config.runs.on_disconnect == "detach",
         kept_runs_max: config.runs.kept_max as usize,
@@ -75,7 +98,6 @@ pub(super) fn files(config: &Config) -> FilesOptions {
         url_ttl_s: config.files.url_ttl_s,
         entries_max: config.files.listed_max as usize,
         depth_max: config.files.depth_max as usize,
-        read_bytes_max: config.files.read_bytes_max,
         write_bytes_max: config.files.write_bytes_max,
         quota: QuotaOptions {
             bytes_max: config.quota.bytes_max,
@@ -101,6 +123,12 @@ pub(super) fn retention(config: &Config) -> RetentionOptions {
     }
 }
 
+/// What MCP clients see by default. Wrong groups are refused with the settings.
+fn view(config: &Config) -> View {
+    let view = View { dotted: config.mcp.names == "dotted", structured: config.mcp.structured, ..View::default() };
+    view.with_groups(&config.mcp.tools).unwrap_or(view)
+}
+
 pub(super) fn mcp(config: &Config) -> McpOptions {
     McpOptions {
         image_bytes_max: config.files.image_bytes_max,
@@ -110,25 +138,41 @@ pub(super) fn mcp(config: &Config) -> McpOptions {
         code_bytes_max: config.limits.program_bytes_max,
         limits: config.limits.limits(),
         wait_default: Duration::from_secs(config.runs.wait_s_default),
+        view: view(config),
     }
 }
 
 pub(super) fn mcp_http(config: &Config, bodies: Bodies, shutdown: CancellationToken) -> McpHttpOptions {
     McpHttpOptions {
         bodies,
+        sessions: SessionLimits {
+            all_max: config.server.sessions_max as usize,
+            principal_max: config.server.token_sessions_max as usize,
+        },
         run_max: Duration::from_millis(config.limits.wall_ms + config.admission.queue_wait_ms),
         shutdown,
     }
 }
 
-pub(super) fn v1(config: &Config, bodies: Bodies, runs: &Runs, files: &Arc<Files>) -> V1Parts {
+pub(super) fn v1(config: &Config, bodies: Bodies, runs: &Runs, files: &Arc<Files>, sessions: &Sessions) -> V1Parts {
     V1Parts {
         runs: runs.clone(),
         files: Arc::clone(files),
         conversations: Conversations::new(Arc::clone(files), runs.clone()),
         keys: Arc::default(),
+        sessions: sessions.clone(),
         limits: config.limits.limits(),
         bodies,
+    }
+}
+
+/// Beside `/v1`, with the same parts.
+pub(super) fn coderunner(v1: &V1Parts) -> CodeRunnerParts {
+    CodeRunnerParts {
+        runs: v1.runs.clone(),
+        sessions: v1.sessions.clone(),
+        files: Arc::clone(&v1.files),
+        bodies: v1.bodies.clone(),
     }
 }
 
@@ -145,7 +189,10 @@ pub(super) fn bodies(config: &Config) -> Bodies {
 
 pub(super) fn listen(config: &Config) -> Limits {
     Limits {
-        header_read_max: Duration::from_millis(config.server.header_read_ms),
         connections_max: config.server.connections_max as usize,
+        address_percent: config.server.address_percent as usize,
+        header_read_max: Duration::from_millis(config.server.header_read_ms),
+        idle_max: Duration::from_millis(config.server.idle_ms),
+        write_stall_max: Duration::from_millis(config.server.write_stall_ms),
     }
 }

@@ -1,13 +1,13 @@
 //! Builds every long-lived part of the server in a straight line. It starts no task, deletes nothing and destroys no
 //! sandbox; [`super::background`] does.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::Router;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{StartError, observability::Observability, options};
+use super::{StartError, listen::Surface, observability::Observability, options};
 use crate::{
     adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
     adapters::storage::{DiskStorage, Owner},
@@ -15,7 +15,7 @@ use crate::{
         http::{self, HttpParts, guard::Names},
         mcp::McpParts,
     },
-    config::Config,
+    config::{BaseUrl, Config},
     domain::{clock::SystemClock, id::InstanceId},
     ports::{
         engine::{Engine, Probe},
@@ -34,6 +34,7 @@ use crate::{
         retention::Retention,
         runs::{Runs, RunsParts},
         sandbox::Sandboxes,
+        sessions::{Sessions, SessionsParts},
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
         tokens::Tokens,
@@ -48,6 +49,7 @@ pub struct Parts {
     pub janitor: Janitor,
     pub retention: Arc<Retention>,
     pub standbys: Standbys,
+    pub sessions: Sessions,
     pub catalog: Arc<Catalog>,
     pub discovery: Arc<Discovery>,
     /// The label of this server's sandboxes.
@@ -58,6 +60,7 @@ pub struct Parts {
     /// Taken when it starts.
     pub check: Option<IsolationCheck>,
     pub router: Router,
+    pub tokens: Arc<Tokens>,
     /// Serves `/metrics` on an address of its own.
     pub metrics_router: Router,
     /// Ends the background tasks and open event streams.
@@ -73,6 +76,7 @@ pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartEr
     let engine = engine::connect(EngineOptions {
         host: config.docker_host.clone(),
         runtime: config.engine.runtime.as_str().into(),
+        images: config.engine.runner_images.as_str().into(),
         host_root: set(&config.engine.host_root).map(Into::into),
         cgroup_root: config.engine.cgroup_root.clone().into(),
         ..EngineOptions::new(&config.root)
@@ -98,6 +102,11 @@ pub(super) fn store(config: &Config) -> Result<Arc<dyn Storage>, StartError> {
 }
 
 impl Parts {
+    /// What a listener serves.
+    pub(super) fn surface(&self, router: &Router) -> Surface {
+        Surface { router: router.clone(), tokens: Arc::clone(&self.tokens) }
+    }
+
     /// Builds the parts for `doctor`, which observes nothing.
     ///
     /// # Errors
@@ -108,7 +117,7 @@ impl Parts {
         engine: Arc<dyn Engine>,
         probe: &Probe,
     ) -> Result<Self, StartError> {
-        Self::build(config, store, engine, probe, &Observability::default()).await
+        Self::build(config, signer(config), store, engine, probe, &Observability::default()).await
     }
 
     /// Builds the parts on an engine.
@@ -117,22 +126,20 @@ impl Parts {
     /// When the engine does not list its images.
     pub(super) async fn build(
         config: &Config,
+        signer: UrlSigner,
         store: Arc<dyn Storage>,
         engine: Arc<dyn Engine>,
         probe: &Probe,
         observability: &Observability,
     ) -> Result<Self, StartError> {
-        let instance: InstanceId = store.instance();
-        let observer: Arc<dyn Observer> = Arc::new(observability.observers());
+        let (instance, observer): (_, Arc<dyn Observer>) = (store.instance(), Arc::new(observability.observers()));
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
         let (stop, isolation) = (CancellationToken::new(), IsolationState::default());
-        let clock = Arc::new(SystemClock);
-        let catalog = Arc::new(Catalog::default());
-        let discovery = discover(&engine, &catalog).await?;
+        let (clock, catalog) = (Arc::new(SystemClock), Arc::new(Catalog::default()));
+        let discovery = discover(&engine, &catalog, &observer).await?;
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 
-        let signer = Arc::new(signer(config));
-        let files = Arc::new(Files::new(Arc::clone(&store), signer, clock.clone(), options::files(config)));
+        let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
         let sandboxes = Sandboxes {
             engine: Arc::clone(&engine),
             janitor: janitor.clone(),
@@ -146,9 +153,21 @@ impl Parts {
                 catalog: Arc::clone(&catalog),
                 store: Arc::clone(&store),
                 limits: config.limits.limits(),
+                runner_memory_bytes_max: config.limits.runner_memory_bytes_max,
+                session_age_max: Duration::from_secs(config.sessions.age_s),
                 isolation: isolation.clone(),
             },
             options::standby(config),
+        );
+        let sessions = Sessions::new(
+            SessionsParts {
+                sandboxes: sandboxes.clone(),
+                catalog: Arc::clone(&catalog),
+                store: Arc::clone(&store),
+                standbys: standbys.clone(),
+                isolation: isolation.clone(),
+            },
+            options::sessions(config),
         );
         let runs = Runs::new(
             RunsParts {
@@ -158,6 +177,7 @@ impl Parts {
                 files: Arc::clone(&files),
                 admission: Admission::new(options::admission(config, probe)),
                 standbys: standbys.clone(),
+                sessions: sessions.clone(),
                 observer: Arc::clone(&observer),
                 isolation: isolation.clone(),
             },
@@ -168,19 +188,31 @@ impl Parts {
         let stats = StatsSnapshot::new(runs.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
         let exposition = observability.exposition(stats.clone());
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation);
-        let mcp = McpParts { runs: runs.clone(), files: Arc::clone(&files), options: options::mcp(config) };
+        let mcp = McpParts {
+            runs: runs.clone(),
+            files: Arc::clone(&files),
+            sessions: sessions.clone(),
+            options: options::mcp(config),
+        };
         let bodies = options::bodies(config);
-        let metrics_router = http::metrics::router(exposition.clone());
+        // Checked when the settings were loaded.
+        let files_url = config.files_base_url().ok().filter(|_| !config.files.base_url.is_empty());
+        let (tokens, metrics_router) =
+            (Arc::new(Tokens::new(config.api_token.expose())), http::metrics::router(exposition.clone()));
+        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions);
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
-            v1: http::v1::router(options::v1(config, bodies.clone(), &runs, &files)),
-            piston: http::piston::router(options::piston(config, bodies, &runs)),
-            files: http::files::router(Arc::clone(&files)),
-            tokens: Arc::new(Tokens::new(config.api_token.expose())),
+            coderunner: options::coderunner(&v1),
+            v1: http::v1::router(v1),
+            piston: http::piston::router(options::piston(config, bodies.clone(), &runs)),
+            files: http::files::router(Arc::clone(&files), bodies),
+            tokens: Arc::clone(&tokens),
             readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), isolation.clone(), stats)),
             metrics: exposition,
             observer,
-            names: Names::new(config.public_base_url.uri(), options::allowed_hosts(config)),
+            names: Names::new(config.public_base_url.uri(), options::allowed_hosts(config))
+                .with_files_at(files_url.as_ref().map(BaseUrl::uri))
+                .with_origins(config.server.cors_origins.split(',')),
         });
         Ok(Self {
             store,
@@ -189,6 +221,7 @@ impl Parts {
             janitor,
             retention: Arc::new(retention),
             standbys,
+            sessions,
             catalog,
             discovery,
             instance,
@@ -196,6 +229,7 @@ impl Parts {
             isolation,
             check: Some(check),
             router,
+            tokens,
             metrics_router,
             stop,
         })
@@ -204,12 +238,16 @@ impl Parts {
 
 /// Signs links with the first secret of the settings.
 pub fn signer(config: &Config) -> UrlSigner {
-    UrlSigner::new(&config.file_secrets().collect::<Vec<_>>(), &config.public_base_url.to_string())
+    UrlSigner::new(&config.file_secrets().collect::<Vec<_>>(), &config.files_base_url().unwrap_or_default().to_string())
 }
 
 /// Reads the runners.
-async fn discover(engine: &Arc<dyn Engine>, catalog: &Arc<Catalog>) -> Result<Arc<Discovery>, StartError> {
-    let discovery = Discovery::new(Arc::clone(engine), Arc::clone(catalog));
+async fn discover(
+    engine: &Arc<dyn Engine>,
+    catalog: &Arc<Catalog>,
+    observer: &Arc<dyn Observer>,
+) -> Result<Arc<Discovery>, StartError> {
+    let discovery = Discovery::new(Arc::clone(engine), Arc::clone(catalog), Arc::clone(observer));
     discovery.refresh().await?;
     if catalog.all().is_empty() {
         warn!("no image carries the label sandbox.runner=true: build the runners with ./build.sh");

@@ -5,6 +5,7 @@
 mod engine;
 mod finding;
 mod machine;
+mod settings;
 
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ pub fn without_settings(error: &ConfigError, json: bool) -> anyhow::Result<ExitC
 pub async fn check(config: &Config, json: bool) -> anyhow::Result<ExitCode> {
     let mut findings = Findings::default();
     findings.ok("settings", "complete");
+    settings::secrets(config, &mut findings);
     let store = machine::root(config, &mut findings);
     machine::addresses(config, &mut findings).await;
     machine::public_address(config, &mut findings);

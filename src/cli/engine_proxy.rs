@@ -28,15 +28,18 @@ pub struct ProxyArgs {
     /// The OCI runtime, as in the settings of the server.
     #[arg(long, value_name = "NAME", env = "SANDBOX_ENGINE__RUNTIME", default_value = "")]
     runtime: String,
+    /// The images that may be runners, as in the settings of the server.
+    #[arg(long, value_name = "PATTERNS", env = "SANDBOX_ENGINE__RUNNER_IMAGES", default_value = "")]
+    runner_images: String,
 }
 
 /// Serves until a signal.
 pub fn run(args: ProxyArgs) -> anyhow::Result<ExitCode> {
-    let ProxyArgs { listen, engine, root, runner_uid: uid, runtime } = args;
-    let runtime = runtime.as_str().into();
+    let ProxyArgs { listen, engine, root, runner_uid: uid, runtime, runner_images } = args;
+    let (runtime, images) = (runtime.as_str().into(), runner_images.as_str().into());
     telemetry::init("info", false)?;
     tokio::runtime::Runtime::new().context("no runtime")?.block_on(async {
-        let proxy = Proxy::new(ProxyOptions { engine, root, uid, runtime })?;
+        let proxy = Proxy::new(ProxyOptions { engine, root, uid, runtime, images })?;
         let listener = Proxy::listen(&listen)?;
         let shutdown = CancellationToken::new();
         super::stop_on_signal(shutdown.clone())?;

@@ -22,6 +22,11 @@ pub(super) fn range<T: PartialOrd + Display>(
     })
 }
 
+fn is_origin(text: &str) -> bool {
+    let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    host.is_some_and(|host| host.parse::<http::uri::Authority>().is_ok() && !host.contains('@'))
+}
+
 fn ensure(holds: bool, error: impl FnOnce() -> String) -> Result<(), ConfigError> {
     if holds { Ok(()) } else { Err(ConfigError(error())) }
 }
@@ -46,13 +51,25 @@ impl Config {
         ensure(matches!(self.runs.on_disconnect.as_str(), "cancel" | "detach"), || {
             "SANDBOX_RUNS__ON_DISCONNECT must be `cancel` or `detach`.".to_owned()
         })?;
+        let is_group = |group: &str| matches!(group.trim(), "run" | "files" | "session" | "coderunner" | "ipybox");
+        ensure(self.mcp.tools.split(',').all(is_group), || {
+            "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox.".to_owned()
+        })?;
+        ensure(matches!(self.mcp.names.as_str(), "underscore" | "dotted"), || {
+            "SANDBOX_MCP__NAMES must be `underscore` or `dotted`.".to_owned()
+        })?;
         ensure(matches!(self.log.format.as_str(), "text" | "json"), || {
             "SANDBOX_LOG__FORMAT must be `text` or `json`.".to_owned()
         })?;
         ensure(self.metrics.http_addr.is_empty() || self.metrics.addr().is_some(), || {
             "SANDBOX_METRICS__HTTP_ADDR must be an address such as 127.0.0.1:9090.".to_owned()
         })?;
+        let origins = self.server.cors_origins.split(',').map(str::trim).filter(|text| !text.is_empty());
+        ensure(origins.into_iter().all(is_origin), || {
+            "SANDBOX_SERVER__CORS_ORIGINS must be origins such as https://app.example.org, without a path.".to_owned()
+        })?;
         self.traces.collector()?;
+        self.files_base_url()?;
         let audit = Path::new(&self.audit.file);
         // A file in the root would be taken for a conversation or deleted with one.
         let apart = audit.is_absolute() && !audit.starts_with(&self.root);

@@ -113,13 +113,38 @@ impl Provider for Source {
             match settings().find(|setting| setting.has_name(name)) {
                 // An empty value means "not set": compose files pass every name that they know.
                 Some(_) if value.as_str() == Some("") => {}
-                Some(setting) => figment = figment.merge(Serialized::default(&setting.path(), value)),
+                Some(setting) => {
+                    let plain = value.as_str().and_then(|text| in_unit(setting.key, text)).map(Value::from);
+                    figment = figment.merge(Serialized::default(&setting.path(), plain.as_ref().unwrap_or(value)));
+                }
                 None if self.shared && !name.starts_with("SANDBOX_") => {}
                 None => return Err(unknown(shown, &self.place).into()),
             }
         }
         figment.data()
     }
+}
+
+/// A number with a unit as the number that the setting takes: `30s`, `500ms`, `5m`, `2h`, `64KiB`, `256MiB`, `1GiB`.
+/// `None` for anything else. The unit of a setting is in its key.
+fn in_unit(key: &str, text: &str) -> Option<String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = (text[..digits].parse::<u64>().ok()?, text[digits..].trim());
+    let kind = |unit: &str| key.split('_').any(|part| part == unit);
+    let factor = match unit {
+        "KiB" if kind("bytes") => 1 << 10,
+        "MiB" if kind("bytes") => 1 << 20,
+        "GiB" if kind("bytes") => 1 << 30,
+        _ if !kind("ms") && !kind("s") => return None,
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    let divisor = if kind("s") { 1000 } else { 1 };
+    let whole = number.checked_mul(factor)?;
+    whole.is_multiple_of(divisor).then(|| (whole / divisor).to_string())
 }
 
 /// The text of a file and its name.

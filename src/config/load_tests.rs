@@ -61,6 +61,13 @@ fn unknown_and_wrong_settings_are_named() {
         ("SANDBOX_ENGINE__RUNNER_UID", "0"),
         ("SANDBOX_FILES__URL_TTL_S", "604801"),
         ("SANDBOX_LOG__FORMAT", "xml"),
+        ("SANDBOX_LIMITS__WALL_MS", "30 parsecs"),
+        ("SANDBOX_LIMITS__WALL_MS", "30MiB"),
+        ("SANDBOX_LIMITS__MEMORY_BYTES", "30s"),
+        ("SANDBOX_RUNS__KEPT_AGE_S", "1500ms"),
+        ("SANDBOX_LIMITS__MEMORY_BYTES", "99999999999GiB"),
+        ("SANDBOX_SERVER__CORS_ORIGINS", "https://a.example,*"),
+        ("SANDBOX_SERVER__CORS_ORIGINS", "https://a.example/"),
         ("SANDBOX_RUNS__ON_DISCONNECT", "leave"),
         ("SANDBOX_RUNS__WAIT_S_DEFAULT", "3601"),
         ("SANDBOX_ROOT", "relative"),
@@ -72,6 +79,11 @@ fn unknown_and_wrong_settings_are_named() {
         ("SANDBOX_TRACES__OTLP_ENDPOINT", "https://127.0.0.1:4318"),
         ("SANDBOX_TRACES__OTLP_ENDPOINT", "127.0.0.1:4318"),
         ("SANDBOX_TRACES__OTLP_HEADERS", "api-key"),
+        ("SANDBOX_FILES__BASE_URL", "files.test"),
+        ("SANDBOX_FILES__BASE_URL", "https://localhost:9000"),
+        ("SANDBOX_FILES__BASE_URL", "https://files.test/below"),
+        ("MCP_API_TOKEN", "passwordpassword"),
+        ("FILE_SECRET", "fedcba9876543210,token-token-token"),
         ("MCP_API_TOKEN", "short"),
         ("FILE_SECRET", "fedcba9876543210,short"),
         ("FILE_SECRET", "0123456789abcdef"),
@@ -98,6 +110,24 @@ fn unknown_and_wrong_settings_are_named() {
     assert!(load(&Sources { overrides: flag, ..sources(&[]) }).is_err());
     let absent = Sources { file: Some("/nonexistent/x.toml".into()), ..sources(&[]) };
     assert!(load(&absent).expect_err("absent").0.contains("/nonexistent/x.toml"));
+}
+
+#[test]
+fn numbers_take_units_of_time_and_size() {
+    let config = load(&sources(&[
+        ("SANDBOX_LIMITS__WALL_MS", "45s"),
+        ("SANDBOX_LIMITS__MEMORY_BYTES", "512MiB"),
+        ("SANDBOX_LIMITS__OUTPUT_KEPT_BYTES", "64 KiB"),
+        ("SANDBOX_QUOTA__BYTES_MAX", "2GiB"),
+        ("SANDBOX_RUNS__KEPT_AGE_S", "2h"),
+        ("SANDBOX_RUNS__WAIT_S_DEFAULT", "30000ms"),
+        ("SANDBOX_SERVER__SHUTDOWN_GRACE_MS", "1m"),
+    ]))
+    .expect("settings");
+    assert_eq!((config.limits.wall_ms, config.limits.memory_bytes), (45_000, 512 << 20));
+    assert_eq!((config.limits.output_kept_bytes, config.quota.bytes_max), (64 << 10, 2 << 30));
+    assert_eq!((config.runs.kept_age_s, config.runs.wait_s_default), (7200, 30));
+    assert_eq!(config.server.shutdown_grace_ms, 60_000);
 }
 
 #[test]

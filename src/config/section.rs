@@ -1,7 +1,7 @@
 //! The macro that makes a section of settings: a struct, its defaults, its ranges and its documentation, from one text.
 
 /// Makes a struct whose fields are the keys of one section. The doc comment of a field is also its line in
-/// `.env.example` and README. A range after the default is checked when the settings are loaded.
+/// `.env.example` and `docs/settings.md`. A range after the default is checked when the settings are loaded.
 macro_rules! section {
     (
         $(#[doc = $about:literal])+
@@ -21,7 +21,7 @@ macro_rules! section {
         }
 
         impl $name {
-            const SETTINGS: &'static [$crate::config::Setting] = &[
+            pub(in crate::config) const SETTINGS: &'static [$crate::config::Setting] = &[
                 $($crate::config::Setting {
                     section: $section,
                     key: stringify!($key),
@@ -30,7 +30,7 @@ macro_rules! section {
                 },)+
             ];
 
-            fn check_ranges(&self) -> Result<(), $crate::config::ConfigError> {
+            pub(in crate::config) fn check_ranges(&self) -> Result<(), $crate::config::ConfigError> {
                 $($($crate::config::check::range($section, stringify!($key), &self.$key, &$range)?;)?)+
                 Ok(())
             }

@@ -1,6 +1,59 @@
-//! The log: lines on standard error, as text or JSON.
+//! Settings of what an operator sees: metrics, the audit log, traces, the log. Starts the log: lines on standard error,
+//! as text or JSON.
 
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+
+use super::{
+    section::section,
+    value::{BindAddr, Secret, parsed, shown},
+};
+
+section! {
+    /// Metrics, as `/metrics`.
+    pub struct Metrics("metrics") {
+        /// A separate address for /metrics, without a token: `127.0.0.1:9090`, or one on a network that only scrapers
+        /// reach. Empty: only /metrics of the server itself, which requires the bearer token.
+        http_addr: String = String::new(),
+    }
+}
+
+section! {
+    /// The audit log: a line for each run.
+    pub struct Audit("audit") {
+        /// File that a line of JSON is appended to for each run: who, what (as a hash), in which image, how it ended.
+        /// Empty: none. The file is created again after it was moved away.
+        file: String = String::new(),
+    }
+}
+
+section! {
+    /// Traces of requests and runs, for an OpenTelemetry collector.
+    pub struct Traces("traces") {
+        /// Collector that traces are sent to as OTLP over HTTP (protobuf), such as `http://127.0.0.1:4318`; they go
+        /// to its `/v1/traces`. There is no https: the collector must be on this machine or on a trusted network.
+        /// Empty: none.
+        otlp_endpoint: String = String::new(),
+        /// Headers that the collector requires: `name=value,name=value`, values percent-encoded. A secret.
+        otlp_headers: Secret = Secret::default(),
+    }
+}
+
+section! {
+    /// The log, on standard error.
+    pub struct Log("log") {
+        /// error, warn, info, debug or trace, or a tracing filter such as `info,mcp_sandbox_server=debug`.
+        level: String = "info".to_owned(),
+        /// text or json.
+        format: String = "text".to_owned(),
+    }
+}
+
+impl Metrics {
+    /// The separate address, if there is one.
+    pub fn addr(&self) -> Option<BindAddr> {
+        self.http_addr.parse().ok()
+    }
+}
 
 /// Starts the log for the whole process. A second call does nothing.
 ///

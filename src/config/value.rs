@@ -15,6 +15,17 @@ const SECRET_CHARS_MIN: usize = 16;
 const PLACEHOLDERS: [&str; 9] =
     ["changeme", "change-me", "change_me", "example", "placeholder", "your-token", "your_token", "<", "replace"];
 
+/// Words that secrets are made of when people think of one.
+const COMMON: [&str; 20] = [
+    "password", "passwort", "passwd", "secret", "token", "admin", "letmein", "welcome", "qwerty", "sandbox", "server",
+    "bearer", "default", "hello", "test", "root", "user", "login", "pass", "key",
+];
+/// A secret is refused when it repeats so few characters, and when it has fewer beside common words.
+const REPEATED_CHARS_MAX: usize = 8;
+const UNCOMMON_CHARS_MIN: usize = 4;
+/// With fewer characters that do not follow from the one before, a secret is reported as weak.
+const RANDOM_CHARS_MIN: usize = 8;
+
 /// Deserializes a value from its text, whatever type the source gave it. No error repeats the text: it may be a secret.
 pub(super) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(deserializer: D) -> Result<T, D::Error> {
     let text = match Value::deserialize(deserializer)? {
@@ -83,11 +94,24 @@ pub(super) fn check_secret(name: &str, text: &str) -> Result<(), ConfigError> {
         return refuse(&format!("holds white space or a control character: {REMEDY}."));
     }
     let lower = text.to_lowercase();
-    let repeated = text.chars().all(|c| text.starts_with(c));
-    if repeated || PLACEHOLDERS.iter().any(|placeholder| lower.contains(placeholder)) {
-        return refuse(&format!("is an example value that is easy to guess: {REMEDY}."));
+    let repeats = |length: usize| lower.chars().skip(length).eq(lower.chars().take(lower.chars().count() - length));
+    if (1..=REPEATED_CHARS_MAX).any(repeats) || PLACEHOLDERS.iter().any(|placeholder| lower.contains(placeholder)) {
+        return refuse(&format!("is an example value or a repetition, which is easy to guess: {REMEDY}."));
+    }
+    if without_words(&lower).chars().filter(|c| c.is_alphanumeric()).count() < UNCOMMON_CHARS_MIN {
+        return refuse(&format!("is made of common words, which are easy to guess: {REMEDY}."));
     }
     Ok(())
+}
+
+fn without_words(lower: &str) -> String {
+    COMMON.iter().fold(lower.to_owned(), |rest, word| rest.replace(word, ""))
+}
+
+/// Whether a secret that is not refused is probably not random: words, or rows such as `0123456789abcdef`.
+pub(super) fn is_weak(text: &str) -> bool {
+    let rest: Vec<_> = without_words(&text.to_lowercase()).chars().map(u32::from).collect();
+    rest.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) > 1).count() < RANDOM_CHARS_MIN
 }
 
 /// The address that links begin with, shown without a trailing slash.
@@ -165,12 +189,29 @@ mod tests {
             "change-me-please-now",
             "<your token goes here>",
             "a b c d e f g h i",
+            "passwordpassword",
+            "PasswordPassword",
+            "hunter2.hunter2.hunter2",
+            "1212121212121212",
+            "admin-secret-token-1",
+            "test-password-test-password",
         ] {
             let error = check_secret("MCP_API_TOKEN", weak).expect_err(weak).0;
             assert!(error.contains("MCP_API_TOKEN") && error.contains("openssl"), "{error}");
             assert!(weak.is_empty() || !error.contains(weak), "{error}");
         }
-        check_secret("X", "0123456789abcdef").expect("strong");
+        check_secret("X", "0123456789abcdef").expect("not refused");
+        for (text, weak) in [
+            ("0123456789abcdef", true),
+            ("12345678901234567890", true),
+            ("my-secret-token-2026", true),
+            ("83920174650918273645", false),
+            ("9b1f64c07de2a853", false),
+            ("correct-horse-battery-staple", false),
+        ] {
+            check_secret("X", text).expect(text);
+            assert_eq!(is_weak(text), weak, "{text}");
+        }
         let Ok(secret) = Secret::from_str("0123456789abcdef");
         assert_eq!(format!("{secret:?} {secret}"), "(secret) (set)");
     }

@@ -1,9 +1,20 @@
 //! Wall clock time as a parameter, so that tests choose it.
 
 use std::{
-    sync::atomic::{AtomicI64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
+
+use tokio::time::Instant;
+use tracing::warn;
+
+/// How far the wall clock may move apart from the monotonic one between two readings.
+const DRIFT_MAX_S: i64 = 30;
+/// How long after a step the wall clock is not trusted for deletions, so that an operator can set it right.
+const DISTRUST: Duration = Duration::from_hours(1);
 
 /// The time of day. Durations are measured with `tokio::time::Instant` instead, which tests can pause.
 pub trait Clock: Send + Sync + 'static {
@@ -31,6 +42,38 @@ fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
+/// Notices steps of the wall clock. After a step forward everything looks old at once, so nothing should be deleted for
+/// its age.
+#[derive(Debug, Default)]
+pub struct StepWatch(Mutex<Option<Reading>>);
+
+#[derive(Debug)]
+struct Reading {
+    unix_s: i64,
+    at: Instant,
+    stepped: Option<Instant>,
+}
+
+impl StepWatch {
+    /// Whether the wall clock kept pace with the monotonic one between the calls of the last hour. To be called
+    /// regularly; the first call is true.
+    pub fn is_steady(&self, clock: &dyn Clock) -> bool {
+        let (unix_s, at) = (clock.unix_s(), Instant::now());
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let stepped = last.take().and_then(|last| {
+            let passed_s = i64::try_from((at - last.at).as_secs()).unwrap_or(i64::MAX);
+            let drift_s = unix_s.saturating_sub(last.unix_s).saturating_sub(passed_s);
+            if drift_s.abs() > DRIFT_MAX_S {
+                warn!(drift_s, "the clock was set: for an hour nothing is deleted for its age");
+                return Some(at);
+            }
+            last.stepped.filter(|stepped| at - *stepped < DISTRUST)
+        });
+        *last = Some(Reading { unix_s, at, stepped });
+        stepped.is_none()
+    }
+}
+
 /// A clock for tests: it changes only when it is set.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicI64);
@@ -52,5 +95,28 @@ impl Clock for ManualClock {
 
     fn unix_ns(&self) -> u64 {
         u64::try_from(self.unix_s()).unwrap_or(0).saturating_mul(1_000_000_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_was_set_is_not_trusted_for_an_hour() {
+        const DAY_S: i64 = 24 * 3600;
+        let (clock, watch) = (ManualClock::at(1000), StepWatch::default());
+        let pass = async |secs: u64, wall_s: i64| {
+            tokio::time::advance(Duration::from_secs(secs)).await;
+            clock.set(clock.unix_s() + wall_s);
+            watch.is_steady(&clock)
+        };
+        assert!(watch.is_steady(&clock), "nothing is known yet");
+        assert!(pass(60, 60).await && pass(60, 80).await && pass(60, 31).await, "small corrections");
+        for step in [365 * DAY_S, -400 * DAY_S, 3600] {
+            assert!(!pass(60, step).await, "{step}");
+            assert!(!pass(60, 60).await && !pass(3480, 3480).await, "{step}");
+            assert!(pass(60, 60).await, "{step}");
+        }
     }
 }

@@ -3,11 +3,11 @@
 use std::fmt;
 
 macro_rules! codes {
-    ($($(#[$doc:meta])* $name:ident = $word:literal,)*) => {
+    ($($(#[doc = $doc:literal])+ $name:ident = $word:literal, $remedy:literal;)*) => {
         /// The kind of an error, for programs. A user's program that fails is never one of these.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Code {
-            $($(#[$doc])* $name,)*
+            $($(#[doc = $doc])+ $name,)*
         }
 
         impl Code {
@@ -20,71 +20,90 @@ macro_rules! codes {
                     $(Self::$name => $word,)*
                 }
             }
+
+            /// What it means and what a client does about it, for documents.
+            pub fn about(self) -> (&'static str, &'static str) {
+                match self {
+                    $(Self::$name => (concat!($($doc),+).trim_ascii(), $remedy),)*
+                }
+            }
         }
     };
 }
 
 codes! {
     /// An argument breaks its rule; the message names it.
-    InvalidArgument = "invalid_argument",
+    InvalidArgument = "invalid_argument", "Correct the argument that the message names.";
     /// The request does not have the form of the protocol.
-    InvalidRequest = "invalid_request",
+    InvalidRequest = "invalid_request", "Send the request in the form that the message describes.";
     /// No valid token.
-    Unauthorized = "unauthorized",
+    Unauthorized = "unauthorized", "Send `Authorization: Bearer` with the token.";
     /// The request is not allowed.
-    Forbidden = "forbidden",
+    Forbidden = "forbidden", "Follow the message: another host name, a new link, or another mode of the file.";
     /// No runner image for the language.
-    RunnerNotFound = "runner_not_found",
+    RunnerNotFound = "runner_not_found", "Choose a language that is listed, or have the operator build its image.";
     /// The conversation has no files here.
-    ConversationNotFound = "conversation_not_found",
+    ConversationNotFound = "conversation_not_found", "Run a program or write a file in it first.";
     /// The caller has no such run: it never existed, belongs to another owner, or is no longer kept.
-    RunNotFound = "run_not_found",
+    RunNotFound = "run_not_found", "Run the program again.";
+    /// The caller has no such session: it never existed, or belongs to another owner.
+    SessionNotFound = "session_not_found", "Open a session.";
+    /// The session was open and has ended; the message says why.
+    SessionEnded = "session_ended", "Open a new session and set its variables again; the files are still there.";
+    /// A session's kernel did not answer in time, because a cell runs.
+    SessionBusy = "session_busy", "Wait for the cell to end, or interrupt it.";
+    /// All sessions together use the memory that is set aside for them, and none of them is idle.
+    SessionsFull = "sessions_full", "Close a session that is no longer needed, or try again later.";
     /// No such file in the conversation.
-    FileNotFound = "file_not_found",
+    FileNotFound = "file_not_found", "List the files to see what is there.";
     /// It exists, but is a link, a pipe, a device or a folder.
-    NotAFile = "not_a_file",
+    NotAFile = "not_a_file", "Choose another path, or delete what is there first.";
+    /// A program holds the file so that it cannot be opened now.
+    FileBusy = "file_busy", "Try again when the program has ended.";
     /// More bytes than the limit.
-    TooLarge = "too_large",
+    TooLarge = "too_large", "Send less, or in several parts.";
     /// Too many requests are waiting.
-    QueueFull = "queue_full",
+    QueueFull = "queue_full", "Try again after the seconds that `Retry-After` says.";
     /// The token begins runs faster than allowed.
-    RateLimited = "rate_limited",
+    RateLimited = "rate_limited", "Try again after the seconds that `Retry-After` says.";
     /// The run waited longer than the queue's limit.
-    QueueTimeout = "queue_timeout",
+    QueueTimeout = "queue_timeout", "Try again later, with fewer runs at once.";
     /// The server is stopping and starts nothing new.
-    ShuttingDown = "shutting_down",
+    ShuttingDown = "shutting_down", "Try again in a moment.";
     /// The engine does not answer.
-    EngineUnavailable = "engine_unavailable",
+    EngineUnavailable = "engine_unavailable", "Try again; the operator must see that the engine runs.";
     /// The engine answered with a failure.
-    EngineFailed = "engine_failed",
+    EngineFailed = "engine_failed", "Try again; the server's log says more.";
     /// A runner image broke the contract that its label promises.
-    RunnerFailed = "runner_failed",
+    RunnerFailed = "runner_failed", "The operator should rebuild the image.";
     /// The engine lost the sandbox while the program ran: whether it ended is unknown.
-    EngineLost = "engine_lost",
+    EngineLost = "engine_lost", "Look at the files, then run the program again.";
     /// The disk is full.
-    NoSpace = "no_space",
+    NoSpace = "no_space", "The operator must free space.";
     /// The conversation's files reached their quota.
-    QuotaExceeded = "quota_exceeded",
+    QuotaExceeded = "quota_exceeded", "Delete files that are no longer needed.";
     /// Nothing is served at that path.
-    NotFound = "not_found",
+    NotFound = "not_found", "Use a path of the API.";
     /// The path exists, but not with that method.
-    MethodNotAllowed = "method_not_allowed",
+    MethodNotAllowed = "method_not_allowed", "Use a method that the header `Allow` names.";
     /// The body is of a media type that is not accepted.
-    UnsupportedMediaType = "unsupported_media_type",
+    UnsupportedMediaType = "unsupported_media_type", "Send the media type that the message names, without compression.";
     /// The body arrived too slowly.
-    BodyTimeout = "body_timeout",
+    BodyTimeout = "body_timeout", "Send the body faster.";
     /// A run is active in the conversation.
-    ConversationBusy = "conversation_busy",
+    ConversationBusy = "conversation_busy", "Wait for the run to end, or cancel it.";
     /// The program takes no input, or no more of it.
-    InputClosed = "input_closed",
+    InputClosed = "input_closed", "Begin a run with `stdinOpen` to send it input.";
     /// The program has not yet read the input it was sent.
-    InputFull = "input_full",
+    InputFull = "input_full", "Send the piece again when the program has read.";
     /// The idempotency key was already used with another request.
-    IdempotencyKeyReused = "idempotency_key_reused",
+    IdempotencyKeyReused = "idempotency_key_reused", "Choose a new key for another request.";
     /// An archive holds an entry that is refused; the message names it.
-    BadArchive = "bad_archive",
+    BadArchive = "bad_archive", "Send a plain tar of files and folders.";
+    /// The condition of the request (`If-Match`, `If-None-Match`) does not hold.
+    PreconditionFailed = "precondition_failed", "Read the file again and decide anew.";
     /// A fault of the server.
-    Internal = "internal",
+    Internal = "internal", "Try again; the server's log says why.";
 }
 
 impl fmt::Display for Code {

@@ -12,10 +12,38 @@ pub enum StreamKind {
     Stderr,
 }
 
+/// Why a cell shows something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DisplayKind {
+    Display,
+    /// The value of the cell's last expression.
+    Result,
+    /// It replaces what was shown with the same display id.
+    Update,
+}
+
+/// Something that a cell shows, in one or more media types.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Display {
+    pub kind: DisplayKind,
+    /// Media types and contents: text as it is, pictures in base64, JSON as its text.
+    pub data: Vec<(String, String)>,
+    pub display_id: Option<String>,
+}
+
+impl Display {
+    /// What it costs to keep, in bytes.
+    pub fn bytes(&self) -> usize {
+        let data = self.data.iter().map(|(media_type, content)| media_type.len() + content.len());
+        data.sum::<usize>() + self.display_id.as_ref().map_or(0, String::len)
+    }
+}
+
 /// One thing that happened to a run.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// Counts from 1 within a run. A gap means a `Cut`, or progress events that a newer one replaced.
+    /// Counts from 1 within a run. A gap means a `Cut`, pieces of output that were joined to the
+    /// next one, or progress events that a newer one replaced.
     pub number: u64,
     /// Since the run was begun.
     pub at: Duration,
@@ -51,6 +79,22 @@ pub enum EventKind {
         wall: Duration,
         stdout_bytes: u64,
         stderr_bytes: u64,
+    },
+    /// A cell shows something, or its last expression has a value: more forms of what its output holds as text.
+    Display(Box<Display>),
+    /// A cell ended with an exception; its traceback is in the standard error.
+    Error {
+        name: String,
+        value: String,
+    },
+    /// What the cell has shown so far is out of date. With `wait`, once something new is shown.
+    Clear {
+        wait: bool,
+    },
+    /// The cell waits for a line of input.
+    InputRequest {
+        prompt: String,
+        password: bool,
     },
     /// The program created or changed a file. Sent when it has ended.
     File(Box<FileEntry>),

@@ -1,6 +1,6 @@
 //! A file of a conversation, as services and observers see it.
 
-use super::{media::media_type, path::SafePath};
+use super::{media::media_type, path::SafePath, text::json_bytes};
 
 /// How a file changed since a mark in the file system's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,6 +13,8 @@ pub enum Change {
 }
 
 impl Change {
+    pub const ALL: [Self; 3] = [Self::Created, Self::Changed, Self::Unchanged];
+
     pub fn word(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -42,5 +44,13 @@ impl FileEntry {
 
     pub fn media_type(&self) -> &'static str {
         media_type(self.path.name())
+    }
+
+    /// An upper bound of its length in an answer (JSON), and of the memory that it takes, in bytes.
+    pub fn wire_bytes(&self) -> usize {
+        /// The names of the members, two times and a number.
+        const REST_BYTES: usize = 260;
+        let encoded = self.path_encoded().map_or(0, |encoded| encoded.len());
+        json_bytes(&self.path.display()) + encoded + self.media_type().len() + json_bytes(&self.url) + REST_BYTES
     }
 }

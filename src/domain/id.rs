@@ -69,6 +69,13 @@ impl Language {
     }
 }
 
+impl Default for Language {
+    /// That of sessions, where a request names none.
+    fn default() -> Self {
+        Self("python".to_owned())
+    }
+}
+
 impl FromStr for Language {
     type Err = IdError;
 
@@ -144,6 +151,11 @@ uuid_id!(
     /// One execution of one program.
     RunId,
     "run-"
+);
+uuid_id!(
+    /// One session: a sandbox that keeps an interpreter between the cells of a conversation.
+    SessionId,
+    "session-"
 );
 uuid_id!(
     /// One sandbox. Chosen before the sandbox exists, so that it can be destroyed while it is being started.

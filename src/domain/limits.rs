@@ -26,6 +26,19 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// No limit: what a request leaves to others.
+    pub const UNBOUNDED: Self = Self {
+        cpu_millis: u32::MAX,
+        memory_bytes: u64::MAX,
+        wall_ms: u64::MAX,
+        processes_max: u32::MAX,
+        open_files_max: u32::MAX,
+        file_bytes_max: u64::MAX,
+        output_bytes_max: u64::MAX,
+        output_kept_bytes: u64::MAX,
+        tmp_bytes: u64::MAX,
+    };
+
     /// The smaller of each limit and the ceiling's.
     #[must_use]
     pub fn at_most(&self, ceiling: &Self) -> Self {

@@ -41,30 +41,48 @@ pub enum DiskLimit {
     Entries { max: u64 },
     /// Free bytes on the server's disk.
     Free { min: u64 },
+    /// The program closed a folder, so that its files cannot be measured.
+    Closed,
 }
 
 impl DiskLimit {
     fn sentence(self) -> String {
         match self {
             Self::Bytes { max } => format!(
-                "The program was stopped because the conversation's files took more than {} MiB on disk: delete files \
-                 that are no longer needed, then write less or smaller ones.",
+                "The conversation's files took more than {} MiB on disk, so the program was stopped, or failed at its \
+                 end: delete files that are no longer needed, then write less or smaller ones.",
                 mib(max)
             ),
             Self::Entries { max } => format!(
-                "The program was stopped because the conversation held more than {max} files and folders: delete those \
-                 that are no longer needed, then put many small files into one."
+                "The conversation held more than {max} files and folders, so the program was stopped, or failed at its \
+                 end: delete those that are no longer needed, then put many small files into one."
             ),
             Self::Free { min } => format!(
                 "The program was stopped because the server's disk had less than {} MiB left: write less; the operator \
                  must free space on it.",
                 mib(min)
             ),
+            Self::Closed => "The program closed a folder to the server, so the size of its files is not known, and it \
+                             was stopped, or failed at its end: run `chmod -R a+rwX /data` first in the next program."
+                .to_owned(),
         }
     }
 }
 
 impl Ended {
+    /// One of each kind, for documents.
+    pub const EXAMPLES: [Self; 9] = [
+        Self::Exited { code: 0 },
+        Self::Exited { code: 1 },
+        Self::Signaled { signal: 11 },
+        Self::TimedOut,
+        Self::OutOfMemory,
+        Self::OutputLimit,
+        Self::DiskLimit(DiskLimit::Bytes { max: 1 << 30 }),
+        Self::ProcessLimit,
+        Self::Cancelled,
+    ];
+
     /// Every word, for schemas and documents.
     pub const WORDS: [&'static str; 8] = [
         "exited",
@@ -156,9 +174,9 @@ impl Outcome {
                  time, or read files in chunks."
             ),
             Ended::OutputLimit => format!(
-                "The program was stopped because it printed more than {} MiB: print less, or write the data to a file \
-                 in /data.",
-                mib(limits.output_bytes_max)
+                "The program was stopped because it printed more than {}: print less, or write the data to a file in \
+                 /data.",
+                amount(limits.output_bytes_max)
             ),
             Ended::DiskLimit(limit) => limit.sentence(),
             Ended::ProcessLimit => format!(
@@ -174,6 +192,15 @@ impl Outcome {
 pub fn mib(bytes: u64) -> String {
     let tenths = bytes.saturating_mul(10) / (1 << 20);
     if tenths.is_multiple_of(10) { (tenths / 10).to_string() } else { format!("{}.{}", tenths / 10, tenths % 10) }
+}
+
+/// The unit that the amount is at least one of.
+fn amount(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} bytes"),
+        1024..1_048_576 => format!("{} KiB", mib(bytes.saturating_mul(1024))),
+        _ => format!("{} MiB", mib(bytes)),
+    }
 }
 
 fn seconds(ms: u64) -> String {
@@ -238,6 +265,13 @@ mod tests {
         for (ended, part) in rows {
             let outcome = Outcome { ended, oom_killed: false, limits: Limits::default(), figures: Figures::default() };
             assert!(outcome.sentence().contains(part), "{}", outcome.sentence());
+        }
+    }
+
+    #[test]
+    fn output_limit_sentence_is_never_zero() {
+        for (bytes, shown) in [(1, "1 bytes"), (1000, "1000 bytes"), (1536, "1.5 KiB"), (16 << 20, "16 MiB")] {
+            assert_eq!(amount(bytes), shown);
         }
     }
 

@@ -14,8 +14,11 @@ pub const PATH_BYTES_MAX: usize = 4095;
 /// The deepest path, in names.
 pub const COMPONENTS_MAX: usize = 32;
 
+/// The longest displayed path, in bytes; of a longer one the middle is left out.
+pub const SHOWN_BYTES_MAX: usize = 512;
+
 /// Everything but the unreserved characters of RFC 3986, so that no proxy rewrites a path.
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+pub const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Why a text is not the path of a file in a conversation. The message states the rule and never repeats the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -122,7 +125,8 @@ impl SafePath {
     }
 
     /// The path for display: unchanged when it is plain UTF-8; control characters, characters that are invisible or
-    /// turn the direction of writing, and bytes that are not UTF-8 are escaped as in Rust (`\u{202e}`, `\xff`).
+    /// turn the direction of writing, and bytes that are not UTF-8 are escaped as in Rust (`\u{202e}`, `\xff`). The
+    /// middle of a path longer than [`SHOWN_BYTES_MAX`] is left out.
     pub fn display(&self) -> String {
         show(&self.0)
     }
@@ -194,6 +198,13 @@ pub(crate) fn show(bytes: &[u8]) -> String {
             // Writing to a String cannot fail.
             let _ = write!(text, "\\x{byte:02x}");
         }
+    }
+    if text.len() > SHOWN_BYTES_MAX {
+        const MARK: char = '…';
+        // The end holds the name, so it gets half.
+        let half = (SHOWN_BYTES_MAX - MARK.len_utf8()) / 2;
+        let end = text.ceil_char_boundary(text.len() - half);
+        text.replace_range(text.floor_char_boundary(half)..end, MARK.encode_utf8(&mut [0; 4]));
     }
     text
 }

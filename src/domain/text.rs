@@ -15,10 +15,34 @@ pub fn rfc3339(unix_s: i64) -> String {
     moment.format(&Rfc3339).unwrap_or_default()
 }
 
+/// The length of a text in JSON, in bytes, without its quotes.
+pub fn json_bytes(text: &str) -> usize {
+    let byte = |byte: u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    text.bytes().map(byte).sum()
+}
+
 /// Lower case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+/// An error with its causes, for a log line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// The bytes that hexadecimal digits of either case stand for.
+pub fn unhex(text: &str) -> Option<Vec<u8>> {
+    let value = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| Some(value(*high)? << 4 | value(*low)?));
+    rest.is_empty().then(|| bytes.collect()).flatten()
 }
 
 #[cfg(test)]
@@ -38,5 +62,10 @@ mod tests {
     #[test]
     fn hex_writes_two_digits_for_each_byte() {
         assert_eq!(hex(b"\x00\x0f\xa0\xff"), "000fa0ff");
+        assert_eq!(unhex("000fA0ff").as_deref(), Some(&b"\x00\x0f\xa0\xff"[..]));
+        assert_eq!(unhex(""), Some(Vec::new()));
+        for bad in ["0", "0g", "+1", " 1", "\u{e4}", "0x00"] {
+            assert_eq!(unhex(bad), None, "{bad}");
+        }
     }
 }

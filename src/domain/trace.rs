@@ -6,7 +6,10 @@
 
 use uuid::Uuid;
 
-use super::id::{RequestId, RunId};
+use super::{
+    id::{RequestId, RunId},
+    text::unhex,
+};
 
 /// The ids of a span, its trace and its parent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,15 +87,8 @@ impl TraceContext {
 
 /// Decodes exactly `N` bytes of lower case hexadecimal digits.
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digits = text.as_bytes();
-    if digits.len() != 2 * N || !digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(bytes)
+    let lower = !text.bytes().any(|digit| digit.is_ascii_uppercase());
+    unhex(text).filter(|_| lower)?.try_into().ok()
 }
 
 #[cfg(test)]

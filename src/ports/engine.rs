@@ -140,6 +140,8 @@ pub enum Fact {
     WritableData,
     /// No folder can be created below `/sys/fs/cgroup`.
     ReadOnlyControlGroups,
+    /// The memory of a program that crashes is not handed to a program of the host (core(5), "piping").
+    NoCorePipe,
     /// The limit on memory, in bytes.
     MemoryLimit(u64),
     /// The limit on processes.
@@ -249,6 +251,14 @@ pub struct Listed {
     /// When it is abandoned, in seconds since the Unix epoch.
     pub deadline_unix_s: i64,
     pub running: bool,
+}
+
+/// How long past its deadline a sandbox of another server counts as abandoned, in seconds: clocks may differ.
+const ABANDONED_S: i64 = 600;
+
+/// Whether the server of a sandbox must be gone.
+pub fn is_abandoned(deadline_unix_s: i64, now_unix_s: i64) -> bool {
+    deadline_unix_s < now_unix_s.saturating_sub(ABANDONED_S)
 }
 
 /// Why a call of the engine failed.

@@ -22,6 +22,9 @@ pub trait Observer: Send + Sync + 'static {
     /// A run was refused before it began.
     fn refused(&self, _code: Code) {}
 
+    /// A language is served by another image than before.
+    fn runner_changed(&self, _language: &Language) {}
+
     /// A run got a sandbox. Called before the engine starts it, or when a standby is taken.
     fn sandbox_held(&self, _run: TraceContext, _sandbox: SandboxId) {}
 
@@ -151,6 +154,10 @@ impl Observer for Observers {
 
     fn refused(&self, code: Code) {
         self.0.iter().for_each(|observer| observer.refused(code));
+    }
+
+    fn runner_changed(&self, language: &Language) {
+        self.0.iter().for_each(|observer| observer.runner_changed(language));
     }
 
     fn sandbox_held(&self, run: TraceContext, sandbox: SandboxId) {

@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 use tokio::sync::watch;
 
 use super::engine::ImageId;
-use crate::domain::id::Language;
+use crate::domain::{id::Language, limits::Limits};
 
 /// Marks an image as a runner when it is `true`.
 pub const LABEL_RUNNER: &str = "sandbox.runner";
@@ -21,8 +21,13 @@ pub const LABEL_DESCRIPTION: &str = "sandbox.description";
 /// The version of the runner protocol; absent for a plain runner.
 pub const LABEL_PROTOCOL: &str = "sandbox.protocol";
 
+/// The Jupyter kernel that the image offers for sessions: the name of its kernelspec.
+pub const LABEL_KERNEL: &str = "sandbox.kernel";
+/// The memory limit of this runner, in bytes, where it differs from the usual one.
+pub const LABEL_MEMORY: &str = "sandbox.memory-bytes";
+
 /// The longest version or description, in characters: labels are free text.
-const TEXT_CHARS_MAX: usize = 400;
+const TEXT_CHARS_MAX: usize = 800;
 const ALIASES_MAX: usize = 16;
 
 /// An image with its labels, as the engine knows it.
@@ -40,7 +45,8 @@ pub struct RunnerImage {
 pub enum Protocol {
     /// The program is sent on standard input until its end; the container exits with the program's status.
     Plain,
-    /// Protocol 1: frames in both directions, a process 1 of the image's own, arguments, input, figures.
+    /// Protocols 1 and 2: frames in both directions, a process 1 of the image's own, arguments, input, figures. With 2
+    /// also sessions.
     Framed,
 }
 
@@ -55,6 +61,10 @@ pub struct Runner {
     pub description: Option<String>,
     pub image: ImageId,
     pub protocol: Protocol,
+    /// The kernel of its sessions.
+    pub kernel: Option<String>,
+    /// The memory limit that it asks for, in bytes.
+    pub memory_bytes: Option<u64>,
     pub reference: Option<String>,
     created_unix_s: i64,
 }
@@ -70,6 +80,15 @@ pub enum LabelError {
     BadName { label: &'static str, why: crate::domain::id::IdError },
     #[error("the label `sandbox.protocol` has a version that this server does not support")]
     UnknownProtocol,
+    #[error("the label `sandbox.kernel` must be the name of a kernelspec: 1 to 64 of `A-Z a-z 0-9 . _ -`")]
+    BadKernel,
+    #[error("the label `sandbox.memory-bytes` must be a number of bytes")]
+    BadMemory,
+}
+
+fn is_kernel_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    name.len() <= 64 && name.bytes().all(fits) && !name.starts_with(['.', '-'])
 }
 
 impl Runner {
@@ -87,7 +106,7 @@ impl Runner {
         let language = language.parse::<Language>().map_err(bad(LABEL_LANGUAGE))?;
         let protocol = match label(LABEL_PROTOCOL) {
             None => Protocol::Plain,
-            Some("1") => Protocol::Framed,
+            Some("1" | "2") => Protocol::Framed,
             Some(_) => return Err(LabelError::UnknownProtocol),
         };
         let mut aliases = Vec::new();
@@ -97,6 +116,11 @@ impl Runner {
                 aliases.push(alias);
             }
         }
+        let kernel = label(LABEL_KERNEL).filter(|_| label(LABEL_PROTOCOL) == Some("2")).map(str::to_owned);
+        if kernel.as_deref().is_some_and(|name| !is_kernel_name(name)) {
+            return Err(LabelError::BadKernel);
+        }
+        let memory_bytes = label(LABEL_MEMORY).map(str::parse).transpose().map_err(|_| LabelError::BadMemory)?;
         let text = |name| label(name).map(|text| text.chars().take(TEXT_CHARS_MAX).collect::<String>());
         Ok(Self {
             language,
@@ -105,9 +129,17 @@ impl Runner {
             description: text(LABEL_DESCRIPTION),
             image: image.id.clone(),
             protocol,
+            kernel,
+            memory_bytes,
             reference: image.reference.clone(),
             created_unix_s: image.created_unix_s,
         })
+    }
+
+    /// The limits of this runner, where these are the usual ones and it may ask for at most `memory_bytes_max`.
+    pub fn limits(&self, usual: &Limits, memory_bytes_max: u64) -> Limits {
+        let asked = self.memory_bytes.map(|bytes| bytes.min(memory_bytes_max.max(usual.memory_bytes)));
+        Limits { memory_bytes: asked.unwrap_or(usual.memory_bytes), ..*usual }
     }
 
     /// Whether programs can be sent arguments, and input while they run. The plain protocol carries neither.

@@ -87,8 +87,17 @@ pub trait ConversationFolder: fmt::Debug + Send + Sync {
     /// as a use.
     fn mark(&self) -> Result<Mark, StorageError>;
 
-    /// Lists plain files; with a mark, also how each changed since.
+    /// Lists plain files; with a mark, also how each changed since, and takes set-user-id and set-group-id from them.
     fn list(&self, bounds: ListBounds, since: Option<Mark>) -> Result<Listing, StorageError>;
+
+    /// Lists the plain files below a folder (of the top without one) that follow `after` in the order of paths. Skipped
+    /// things are in the first page only.
+    fn page(
+        &self,
+        bounds: ListBounds,
+        folder: Option<&SafePath>,
+        after: Option<&SafePath>,
+    ) -> Result<Listing, StorageError>;
 
     /// The space that the files take, counted until it exceeds `ceiling`.
     fn usage(&self, ceiling: &Usage) -> Result<Usage, StorageError>;
@@ -100,12 +109,26 @@ pub trait ConversationFolder: fmt::Debug + Send + Sync {
     /// link, pipe or socket with that name is replaced, not followed.
     fn write(&self, path: &SafePath, bytes: &[u8]) -> Result<Entry, StorageError>;
 
+    /// Begins a file that is written piece by piece.
+    fn incoming(self: Box<Self>) -> Result<Box<dyn IncomingFile>, StorageError>;
+
     /// Creates a folder and its missing parents.
     fn make_folders(&self, path: &SafePath) -> Result<(), StorageError>;
 
     /// Deletes a file, a link (not its target) or a folder with its contents. The name is free at once; a large folder
     /// is deleted in the background.
     fn delete(&self, path: &SafePath) -> Result<(), StorageError>;
+}
+
+/// A file on its way into a conversation. It leaves nothing unless it is placed.
+pub trait IncomingFile: fmt::Debug + Send {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError>;
+
+    /// Whether the conversation's usage counts it already.
+    fn is_counted(&self) -> bool;
+
+    /// As [`ConversationFolder::write`] with the bytes that were appended.
+    fn place(self: Box<Self>, path: &SafePath) -> Result<Entry, StorageError>;
 }
 
 /// A folder that belongs to no conversation yet. When it is dropped unassigned, its removal is posted to the
@@ -213,6 +236,8 @@ pub struct Skipped {
 pub struct ListBounds {
     /// Files in the listing, and as many skipped things.
     pub entries_max: usize,
+    /// Bytes of the paths in the listing, and as many of skipped paths. The first file is listed in any case.
+    pub bytes_max: usize,
     /// Levels of folders: 1 is the top folder alone.
     pub depth_max: usize,
 }
@@ -223,10 +248,14 @@ pub struct Listing {
     pub entries: Vec<Entry>,
     /// Created and changed files, including those beyond the bounds.
     pub changed: u64,
-    /// More exists than the bounds allow.
+    /// Files follow the last entry.
+    pub more: bool,
+    /// All plain files that were found; `None` when the walk was ended early.
+    pub total: Option<u64>,
+    /// More exists than the bounds allow, files or skipped things.
     pub truncated: bool,
     pub skipped: Vec<Skipped>,
-    /// `None` when the bounds ended the listing early.
+    /// `None` for a page, and when the bounds ended the listing early.
     pub usage: Option<Usage>,
 }
 
@@ -257,6 +286,9 @@ pub enum StorageError {
     /// A program changed the mode, and this process is not root.
     #[error("permission denied to {act} the file")]
     Denied { act: &'static str },
+    /// A program holds a lease on it (`F_SETLEASE`), or keeps moving the folders on the way.
+    #[error("a program keeps the server from it: cannot {act} the file")]
+    Busy { act: &'static str },
     #[error("no space left to {act} the file")]
     NoSpace { act: &'static str },
     #[error("cannot {act} the file")]
@@ -294,6 +326,10 @@ impl StorageError {
                 let why = "let a program change its mode or delete it";
                 return Failure::new(Code::Forbidden, format!("The server may not {act} that file: {why}."));
             }
+            Self::Busy { .. } => (
+                Code::FileBusy,
+                "A program holds that file, or keeps moving its folder: try again when the program has ended.",
+            ),
             Self::NoSpace { .. } => {
                 (Code::NoSpace, "No room is left on the disk: delete files, or the operator must free space.")
             }

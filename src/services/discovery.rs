@@ -5,7 +5,7 @@
 //! ```
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -14,22 +14,33 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::janitor::chain;
-use crate::ports::{
-    engine::{Engine, EngineError},
-    runner::{Catalog, Runner},
+use crate::{
+    domain::{id::Language, text::chain},
+    ports::{
+        engine::{Engine, EngineError, ImageId},
+        observer::Observer,
+        runner::{Catalog, Runner},
+    },
 };
 
 pub struct Discovery {
     catalog: Arc<Catalog>,
     engine: Arc<dyn Engine>,
+    observer: Arc<dyn Observer>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
     /// Images that were logged, so that each is logged once.
-    refused: Mutex<HashSet<String>>,
+    refused: HashSet<String>,
+    /// The image that each language had last.
+    images: HashMap<Language, ImageId>,
 }
 
 impl Discovery {
-    pub fn new(engine: Arc<dyn Engine>, catalog: Arc<Catalog>) -> Arc<Self> {
-        Arc::new(Self { catalog, engine, refused: Mutex::default() })
+    pub fn new(engine: Arc<dyn Engine>, catalog: Arc<Catalog>, observer: Arc<dyn Observer>) -> Arc<Self> {
+        Arc::new(Self { catalog, engine, observer, seen: Mutex::default() })
     }
 
     /// Lists the runners now.
@@ -38,13 +49,14 @@ impl Discovery {
     /// When the engine does not list its images; the catalog stays as it was.
     pub async fn refresh(&self) -> Result<(), EngineError> {
         let images = self.engine.runners().await?;
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut runners = Vec::new();
         for image in &images {
             match Runner::from_image(image) {
                 Ok(runner) => runners.push(runner),
                 Err(why) => {
                     let name = image.reference.clone().unwrap_or_else(|| image.id.0.clone());
-                    if self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone()) {
+                    if seen.refused.insert(name.clone()) {
                         warn!(image = %name, %why, "an image with the runner label is not a runner");
                     }
                 }
@@ -52,6 +64,14 @@ impl Discovery {
         }
         self.catalog.replace(runners);
         let all = self.catalog.all();
+        for Runner { language, image, reference, .. } in all.iter() {
+            let before = seen.images.insert(language.clone(), image.clone()).filter(|before| before != image);
+            if let Some(before) = before {
+                let name = reference.as_deref().unwrap_or_default();
+                warn!(%language, before = before.0, image = image.0, name, "a language has another image now");
+                self.observer.runner_changed(language);
+            }
+        }
         let languages: Vec<_> = all.iter().map(|runner| runner.language.as_str()).collect();
         info!(languages = languages.join(","), "runners were listed");
         Ok(())

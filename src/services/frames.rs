@@ -97,6 +97,8 @@ struct Config<'a> {
     args: &'a [String],
     wall_ms: u64,
     grace_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<&'a str>,
 }
 
 /// Why a sandbox is not read any more.
@@ -127,7 +129,7 @@ pub(crate) fn request(
     wall: Duration,
     grace: Duration,
 ) -> Bytes {
-    let config = Config { args, wall_ms: text::ms(wall), grace_ms: text::ms(grace) };
+    let config = Config { args, wall_ms: text::ms(wall), grace_ms: text::ms(grace), kernel: None };
     let config = serde_json::to_vec(&config).unwrap_or_default();
     let mut out = BytesMut::with_capacity(config.len() + program.len() + stdin.len() + 64);
     put(&mut out, CONFIG, &config);
@@ -150,6 +152,15 @@ pub(crate) fn request(
     if !late.is_empty() && !open {
         put(&mut out, STDIN_END, &[]);
     }
+    out.freeze()
+}
+
+/// The frames that start the kernel of a session; its input stays open.
+pub(crate) fn session(kernel: &str, age_max: Duration, grace: Duration) -> Bytes {
+    let config = Config { args: &[], wall_ms: text::ms(age_max), grace_ms: text::ms(grace), kernel: Some(kernel) };
+    let mut out = BytesMut::new();
+    put(&mut out, CONFIG, &serde_json::to_vec(&config).unwrap_or_default());
+    put(&mut out, GO, &[]);
     out.freeze()
 }
 
@@ -310,6 +321,9 @@ mod tests {
             frame(GO, b""),
         ];
         assert_eq!(bytes, expected.concat());
+        let session = session("python3", Duration::from_secs(1), Duration::from_secs(2));
+        let config = frame(CONFIG, br#"{"args":[],"wallMs":1000,"graceMs":2000,"kernel":"python3"}"#);
+        assert_eq!(session, [config, frame(GO, b"")].concat());
         let long = vec![b'x'; PAYLOAD_BYTES_MAX + 1];
         let bytes = request(&long, &[], &long, false, Duration::ZERO, Duration::ZERO);
         let go = bytes.windows(5).position(|w| w == [GO, 0, 0, 0, 0]).expect("GO");

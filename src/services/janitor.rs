@@ -8,11 +8,12 @@
 //! ```
 //!
 //! The labels are the truth: after a crash the first round destroys what the dead process left. A sandbox of another
-//! server is left alone until it is long past the deadline on its label, since its server must be gone then. The
-//! janitor knows nothing of programs, conversations or files.
+//! server is left alone unless its server must be gone: it is long past the deadline on its label, or it does not run,
+//! and was left so from one round to the next. The janitor knows nothing of programs, conversations or files.
 
 use std::{
     collections::HashSet,
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -26,16 +27,19 @@ use tracing::{debug, info, warn};
 
 use crate::{
     domain::{
-        clock::Clock,
+        clock::{Clock, StepWatch},
         id::{InstanceId, SandboxId},
+        text::chain,
     },
-    ports::engine::{Engine, EngineError, Listed},
+    ports::engine::{Engine, EngineError, Listed, is_abandoned},
 };
 
 /// Calls of `destroy` at once: they compete with the runs for the engine.
 const DESTROY_AT_ONCE: usize = 4;
-/// How long past its deadline a sandbox of another server counts as abandoned, in seconds: clocks may differ.
-const ABANDONED_S: i64 = 600;
+/// Longer than a sandbox may take from its creation until it runs, in seconds.
+const START_MAX_S: i64 = 60;
+/// Sandboxes of other servers that one round releases.
+const ABANDONED_MAX: usize = 16;
 const ROUND: Duration = Duration::from_secs(30);
 /// How long a released sandbox is left alone. Most exit by themselves in that time, which saves the engine the process
 /// that kills them, and the answer to the client is sent before that work begins.
@@ -51,6 +55,7 @@ struct Inner {
     engine: Arc<dyn Engine>,
     instance: InstanceId,
     clock: Arc<dyn Clock>,
+    steps: StepWatch,
     registry: Mutex<Registry>,
     /// Taken by the receiver when it starts.
     released: Mutex<Option<mpsc::UnboundedReceiver<SandboxId>>>,
@@ -64,6 +69,9 @@ struct Inner {
 struct Registry {
     leased: HashSet<SandboxId>,
     released: HashSet<SandboxId>,
+    /// Sandboxes of other servers that did not run at the last round, though they are old enough to have run. A living
+    /// server removes them within seconds.
+    ended: HashSet<SandboxId>,
     to_destroy: mpsc::UnboundedSender<SandboxId>,
 }
 
@@ -130,11 +138,12 @@ impl Janitor {
     /// A janitor that destroys nothing before [`Self::start`].
     pub fn new(engine: Arc<dyn Engine>, instance: InstanceId, clock: Arc<dyn Clock>) -> Self {
         let (to_destroy, released) = mpsc::unbounded_channel();
-        let registry = Registry { leased: HashSet::new(), released: HashSet::new(), to_destroy };
+        let registry = Registry { leased: HashSet::new(), released: HashSet::new(), ended: HashSet::new(), to_destroy };
         Self(Arc::new(Inner {
             engine,
             instance,
             clock,
+            steps: StepWatch::default(),
             registry: Mutex::new(registry),
             released: Mutex::new(Some(released)),
             unwanted: watch::Sender::new(0),
@@ -157,26 +166,48 @@ impl Janitor {
         Lease { id, janitor: Arc::clone(&self.0) }
     }
 
-    /// One round: releases the sandboxes of this instance that have no lease, and abandoned ones. Returns how many.
+    /// One round: releases the sandboxes of this instance that have no lease, and what other servers left behind.
+    /// Returns how many.
     ///
     /// # Errors
     /// When the engine does not list.
     pub async fn reconcile(&self) -> Result<usize, EngineError> {
         let listed = self.0.engine.list().await?;
-        let abandoned_s = self.0.clock.unix_s() - ABANDONED_S;
+        // After a step of the clock, no label tells whether a sandbox is abandoned.
+        let steady = self.0.steps.is_steady(self.0.clock.as_ref());
+        let now_unix_s = if steady { self.0.clock.unix_s() } else { i64::MIN };
+        let is_ours = |one: &Listed| one.instance == self.0.instance;
+        let has_ended = |one: &&Listed| !one.running && one.created_unix_s < now_unix_s.saturating_sub(START_MAX_S);
         let mut registry = self.0.registry();
-        let mut count = 0;
-        for Listed { id, instance, deadline_unix_s, .. } in listed {
-            let ours = instance == self.0.instance || deadline_unix_s < abandoned_s;
-            if ours && !registry.leased.contains(&id) && !registry.released.contains(&id) {
-                self.0.release(&mut registry, id);
+        let ended = listed.iter().filter(|one| !is_ours(one)).filter(has_ended).map(|one| one.id).collect();
+        let ended_before = mem::replace(&mut registry.ended, ended);
+        let (mut count, mut abandoned) = (0, 0);
+        for one in &listed {
+            let is_left = is_abandoned(one.deadline_unix_s, now_unix_s)
+                || (ended_before.contains(&one.id) && registry.ended.contains(&one.id));
+            let is_known = registry.leased.contains(&one.id) || registry.released.contains(&one.id);
+            let ours = is_ours(one);
+            if !is_known && (ours || (is_left && abandoned < ABANDONED_MAX)) {
+                self.0.release(&mut registry, one.id);
                 count += 1;
+                abandoned += usize::from(!ours);
             }
         }
         if count > 0 {
             info!(count, "sandboxes without a lease are destroyed");
         }
         Ok(count)
+    }
+
+    /// Returns when a sandbox is neither leased nor waits to be destroyed.
+    pub async fn gone(&self, id: SandboxId) {
+        let mut changes = self.0.unwanted.subscribe();
+        let is_held = || {
+            let registry = self.0.registry();
+            registry.leased.contains(&id) || registry.released.contains(&id)
+        };
+        // The sender lives in `self`, so a change always comes.
+        while is_held() && changes.changed().await.is_ok() {}
     }
 
     /// Sandboxes that are leased now.
@@ -223,16 +254,4 @@ async fn rounds(janitor: Janitor) {
             warn!(error = %chain(&error), "the engine did not list its sandboxes");
         }
     }
-}
-
-/// An error with its causes, for a log line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

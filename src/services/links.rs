@@ -3,15 +3,19 @@
 //! Owns the form of a link and the signed text. Knows nothing of disks or HTTP. A link names a path, not a version of
 //! the file. Its path is `/files/{id}/{path}`, or `/files/@{owner}/{id}/{path}` for an owner other than `default`.
 
-use std::fmt;
+use std::{fmt, os::unix::ffi::OsStrExt as _, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use percent_encoding::percent_encode;
 use secrecy::{ExposeSecret as _, SecretString};
 use sha2::Sha256;
 use subtle::{Choice, ConstantTimeEq as _};
 
-use crate::domain::{owner::ConversationKey, path::SafePath};
+use crate::domain::{
+    owner::ConversationKey,
+    path::{RESERVED, SafePath},
+};
 
 /// The longest lifetime of a link: seven days.
 pub const URL_TTL_S_MAX: i64 = 7 * 24 * 60 * 60;
@@ -20,6 +24,7 @@ pub const URL_TTL_S_MAX: i64 = 7 * 24 * 60 * 60;
 const SIGNATURE_CHARS: usize = 43;
 const KEY_LABEL: &[u8] = b"mcp-sandbox/key/file-url/v1";
 const TEXT_LABEL: &[u8] = b"mcp-sandbox/file-url/v1\0";
+const UPLOAD_LABEL: &[u8] = b"mcp-sandbox/upload-url/v1\0";
 
 /// Why a link is refused. For the log only: the client gets one message for all reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +48,8 @@ pub struct SignedLink {
     pub components: Vec<Vec<u8>>,
     pub expires: String,
     pub signature: String,
+    /// Of a link for an upload: the most bytes that it takes. Such a link reads nothing.
+    pub bytes_max: Option<String>,
 }
 
 /// Mints and verifies links, with keys derived from the secrets for this purpose alone.
@@ -50,6 +57,8 @@ pub struct UrlSigner {
     /// The first signs, all verify. Never empty.
     keys: Vec<[u8; 32]>,
     base_url: String,
+    /// Links are paths below this folder, in place of `base_url`.
+    folder: Option<String>,
 }
 
 impl fmt::Debug for UrlSigner {
@@ -68,32 +77,108 @@ impl UrlSigner {
             let random = || uuid::Uuid::new_v4().into_bytes();
             keys.push(derive(&[random(), random()].concat()));
         }
-        Self { keys, base_url: base_url.trim_end_matches('/').to_owned() }
+        Self { keys, base_url: base_url.trim_end_matches('/').to_owned(), folder: None }
+    }
+
+    /// The same, but with links to the files on this machine, for a client that shares it: no server has to answer.
+    #[must_use]
+    pub fn in_folder(self, root: &Path) -> Self {
+        let names = root.iter().skip(1).map(|name| percent_encode(name.as_bytes(), RESERVED).to_string());
+        let folder = names.fold("file://".to_owned(), |folder, name| folder + "/" + name.as_str());
+        Self { folder: Some(folder), ..self }
     }
 
     /// A link to a file, valid until `expires_unix_s` and not earlier than [`URL_TTL_S_MAX`] before it.
     pub fn mint(&self, conversation: &ConversationKey, path: &SafePath, expires_unix_s: i64) -> String {
+        if let Some(folder) = &self.folder {
+            return format!("{folder}/{conversation}/files/{}", path.to_encoded());
+        }
+        self.signed(conversation, path, expires_unix_s, None)
+    }
+
+    /// A link that takes a file of at most so many bytes.
+    pub fn mint_upload(
+        &self,
+        conversation: &ConversationKey,
+        path: &SafePath,
+        expires_unix_s: i64,
+        bytes_max: u64,
+    ) -> String {
+        match self.folder {
+            Some(_) => self.mint(conversation, path, expires_unix_s),
+            None => self.signed(conversation, path, expires_unix_s, Some(bytes_max)),
+        }
+    }
+
+    fn signed(
+        &self,
+        conversation: &ConversationKey,
+        path: &SafePath,
+        expires_unix_s: i64,
+        bytes_max: Option<u64>,
+    ) -> String {
         let expires = u64::try_from(expires_unix_s).unwrap_or(0);
-        let signature = sign(&self.keys[0], conversation.to_string().as_bytes(), path.as_bytes(), expires);
+        let signature = sign(&self.keys[0], conversation.to_string().as_bytes(), path.as_bytes(), expires, bytes_max);
+        let bytes_max = bytes_max.map(|bytes_max| format!("&max={bytes_max}")).unwrap_or_default();
         format!(
-            "{}/files/{conversation}/{}?expires={expires}&sig={}",
+            "{}/files/{conversation}/{}?expires={expires}{bytes_max}&sig={}",
             self.base_url,
             path.to_encoded(),
             URL_SAFE_NO_PAD.encode(signature),
         )
     }
 
-    /// The file of a valid link. Every key is tried, and each comparison takes constant time.
+    /// The file that a link names, valid or not: for a caller who needs no link to it.
+    pub fn named_by(&self, url: &str) -> Option<(ConversationKey, SafePath)> {
+        let url = url.split_once('?').map_or(url, |(path, _)| path);
+        let (key, path) = if let Some(folder) = &self.folder {
+            url.strip_prefix(folder)?.strip_prefix('/')?.split_once("/files/")?
+        } else {
+            let rest = url.strip_prefix(&self.base_url)?.strip_prefix("/files/")?;
+            let owner = if rest.starts_with('@') { rest.find('/')? + 1 } else { 0 };
+            let slash = owner + rest[owner..].find('/')?;
+            (&rest[..slash], &rest[slash + 1..])
+        };
+        Some((key.parse().ok()?, SafePath::from_encoded(path).ok()?))
+    }
+
+    /// The file of a valid link for reading. Every key is tried, and each comparison takes constant time.
     ///
     /// # Errors
     /// [`Rejected`]: form first, then signature, then time.
     pub fn verify(&self, link: &SignedLink, now_unix_s: i64) -> Result<(ConversationKey, SafePath), Rejected> {
-        let SignedLink { conversation, components, expires, signature } = link;
-        let expires = parse_expires(expires).ok_or(Rejected::Malformed)?;
+        if link.bytes_max.is_some() {
+            return Err(Rejected::Malformed);
+        }
+        self.check(link, None, now_unix_s)
+    }
+
+    /// The place of a valid link for an upload, and how many bytes it takes.
+    ///
+    /// # Errors
+    /// As [`Self::verify`].
+    pub fn verify_upload(
+        &self,
+        link: &SignedLink,
+        now_unix_s: i64,
+    ) -> Result<(ConversationKey, SafePath, u64), Rejected> {
+        let bytes_max = link.bytes_max.as_deref().and_then(parse_number).ok_or(Rejected::Malformed)?.unsigned_abs();
+        let (key, path) = self.check(link, Some(bytes_max), now_unix_s)?;
+        Ok((key, path, bytes_max))
+    }
+
+    fn check(
+        &self,
+        link: &SignedLink,
+        bytes_max: Option<u64>,
+        now_unix_s: i64,
+    ) -> Result<(ConversationKey, SafePath), Rejected> {
+        let SignedLink { conversation, components, expires, signature, .. } = link;
+        let expires = parse_number(expires).ok_or(Rejected::Malformed)?;
         let signature = parse_signature(signature).ok_or(Rejected::Malformed)?;
         let path = SafePath::from_components(components).map_err(|_| Rejected::Malformed)?;
         let good = self.keys.iter().fold(Choice::from(0), |good, key| {
-            good | sign(key, conversation, path.as_bytes(), expires.unsigned_abs()).ct_eq(&signature)
+            good | sign(key, conversation, path.as_bytes(), expires.unsigned_abs(), bytes_max).ct_eq(&signature)
         });
         if !bool::from(good) {
             return Err(Rejected::Signature);
@@ -109,11 +194,16 @@ impl UrlSigner {
     }
 }
 
-/// The signature over fields that carry their lengths, so that no two different links have the same text.
-fn sign(key: &[u8; 32], conversation: &[u8], path: &[u8], expires: u64) -> [u8; 32] {
+/// The signature over fields that carry their lengths, so that no two different links have the same text. A link for an
+/// upload has another label, so that neither kind can stand for the other.
+fn sign(key: &[u8; 32], conversation: &[u8], path: &[u8], expires: u64, bytes_max: Option<u64>) -> [u8; 32] {
     // Both are far shorter than four gigabytes; saturating keeps even that impossible case from wrapping around.
     let length = |field: &[u8]| u32::try_from(field.len()).unwrap_or(u32::MAX).to_be_bytes();
-    mac(key, &[TEXT_LABEL, &length(conversation), conversation, &length(path), path, &expires.to_be_bytes()])
+    let label = if bytes_max.is_some() { UPLOAD_LABEL } else { TEXT_LABEL };
+    let bytes_max = bytes_max.map(u64::to_be_bytes);
+    let bytes_max = bytes_max.as_ref().map_or(&[][..], |bytes| bytes);
+    let expires = expires.to_be_bytes();
+    mac(key, &[label, &length(conversation), conversation, &length(path), path, &expires, bytes_max])
 }
 
 #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
@@ -125,8 +215,8 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// Parses seconds in the one form that is minted: digits without a sign or leading zeros.
-fn parse_expires(text: &str) -> Option<i64> {
+/// Parses a number in the one form that is minted: digits without a sign or leading zeros.
+fn parse_number(text: &str) -> Option<i64> {
     let canonical = matches!(text.as_bytes(), [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit));
     canonical.then(|| text.parse().ok()).flatten()
 }

@@ -2,17 +2,17 @@
 //! each write, and measured while a program runs.
 //!
 //! The usage of a conversation is cached: from the listing after each run, plus later writes. So a run does not wait
-//! for a measurement, and a refusal always follows a measurement. A measurement walks at most a folder of the allowed
-//! size, and the pause after it grows with its duration.
+//! for a measurement, and a refusal always follows a measurement. `watch` measures while a program runs. When it has
+//! ended, its usage is judged once more, since a program can name large files as its last act.
+
+mod watch;
 
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
-use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use crate::{
@@ -24,12 +24,6 @@ use crate::{
     ports::storage::{Storage, StorageError, Usage},
 };
 
-/// The time until the first measurement of a running program, and the shortest pause between two.
-const MEASURE_EVERY: Duration = Duration::from_millis(250);
-/// The longest pause between two measurements, however long they take.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// The pause is this many times the duration of the measurement, which so uses at most a twentieth of a core.
-const PAUSE_FACTOR: u32 = 20;
 /// Free entries (inodes) that the disk must keep.
 const FREE_ENTRIES_MIN: u64 = 1000;
 
@@ -54,10 +48,29 @@ impl Default for QuotaOptions {
 pub struct Quota {
     store: Arc<dyn Storage>,
     options: QuotaOptions,
-    /// The cached usage of conversations: measured once, plus later writes. No refusal relies on it.
-    known: Mutex<HashMap<ConversationKey, Usage>>,
+    known: Mutex<Known>,
     /// One writer at a time for each conversation. The next writer of any conversation removes unused entries.
     writing: Mutex<HashMap<ConversationKey, Arc<AsyncMutex<()>>>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The cached usage of conversations: measured once, plus later writes. No refusal relies on it.
+    usages: HashMap<ConversationKey, Usage>,
+    /// The growth of all conversations together that the cache has shown so far, in bytes.
+    growth_bytes: i64,
+    /// Programs that are being watched, by number.
+    watched: HashSet<u64>,
+    /// The number of the program that began last.
+    newest: u64,
+}
+
+impl Known {
+    fn set(&mut self, id: &ConversationKey, usage: Usage) {
+        if let Some(before) = self.usages.insert(id.clone(), usage) {
+            self.growth_bytes = self.growth_bytes.saturating_add(signed(usage.bytes) - signed(before.bytes));
+        }
+    }
 }
 
 /// The right to write to a conversation. Writers take turns, so the bytes of one reservation are on disk before the
@@ -67,13 +80,6 @@ pub(super) struct Writer {
     quota: Arc<Quota>,
     conversation: ConversationKey,
     _turn: OwnedMutexGuard<()>,
-}
-
-/// One measurement while a program runs.
-#[derive(Debug, Clone, Copy)]
-struct Sample {
-    usage: Usage,
-    free: Usage,
 }
 
 impl Quota {
@@ -92,11 +98,18 @@ impl Quota {
         Writer { quota, conversation, _turn: lock.lock_owned().await }
     }
 
-    fn ceiling(&self) -> Usage {
+    pub(super) fn ceiling(&self) -> Usage {
         Usage { bytes: self.options.bytes_max, entries: self.options.entries_max }
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<ConversationKey, Usage>> {
+    /// Whether a file of this usage can ever be in a conversation, and the disk has room for more of it now.
+    pub(super) fn check_upload(&self, file: &Usage) -> Result<(), Failure> {
+        let nothing = Usage::default();
+        self.disk_has_room(&nothing)?;
+        if file.fits(&self.ceiling()) { Ok(()) } else { Err(self.refusal(&nothing, file)) }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,11 +120,10 @@ impl Quota {
 
     fn reserve_known(&self, id: &ConversationKey, more: &Usage) -> bool {
         let mut known = self.known();
-        let Some(there) = known.get_mut(id) else { return false };
-        let after = there.plus(more);
+        let Some(after) = known.usages.get(id).map(|there| there.plus(more)) else { return false };
         let fits = after.fits(&self.ceiling());
         if fits {
-            *there = after;
+            known.set(id, after);
         }
         fits
     }
@@ -153,19 +165,19 @@ impl Quota {
     pub(super) fn measured(&self, id: &ConversationKey, usage: Option<Usage>) {
         let mut known = self.known();
         match usage {
-            Some(usage) => known.insert(id.clone(), usage),
-            None => known.remove(id),
-        };
+            Some(usage) => known.set(id, usage),
+            None => drop(known.usages.remove(id)),
+        }
     }
 
     /// Drops the cached usage of deleted conversations: other processes on the same root delete some too.
     pub(super) fn keep(&self, still: &HashSet<&ConversationKey>) {
-        self.known().retain(|id, _| still.contains(id));
+        self.known().usages.retain(|id, _| still.contains(id));
     }
 
     /// The usage of a conversation, measured if it is not cached. Blocks.
     pub(super) fn usage(&self, id: &ConversationKey) -> Result<Usage, StorageError> {
-        if let Some(usage) = self.known().get(id) {
+        if let Some(usage) = self.known().usages.get(id) {
             return Ok(*usage);
         }
         // A disk is not mounted only to measure it.
@@ -173,49 +185,36 @@ impl Quota {
             return Ok(Usage { bytes, entries: 0 });
         }
         let usage = self.measure(id)?;
-        self.known().insert(id.clone(), usage);
+        self.known().set(id, usage);
         Ok(usage)
     }
 
-    /// Measures a conversation's files periodically while a program runs; returns when the program must be stopped.
-    pub(super) async fn breach(self: Arc<Self>, id: ConversationKey) -> DiskLimit {
-        let mut before = None;
-        let mut pause = MEASURE_EVERY;
-        loop {
-            sleep(pause).await;
-            let (quota, conversation) = (Arc::clone(&self), id.clone());
-            let began = Instant::now();
-            let sampled = tokio::task::spawn_blocking(move || quota.sample(&conversation)).await;
-            pause = (began.elapsed() * PAUSE_FACTOR).clamp(MEASURE_EVERY, PAUSE_MAX);
-            // A failed measurement does not stop a program.
-            let Ok(Ok(sample)) = sampled else { continue };
-            if let Some(limit) = self.judge(before.as_ref(), &sample) {
-                return limit;
+    /// The limit that a conversation's files exceed now that its program has ended. Measures unless the usage is
+    /// cached, as it is after a complete listing.
+    pub(super) async fn exceeded(self: &Arc<Self>, id: &ConversationKey) -> Option<DiskLimit> {
+        let cached = self.known().usages.get(id).copied();
+        if let Some(usage) = cached {
+            return self.limit(&usage);
+        }
+        let (quota, key) = (Arc::clone(self), id.clone());
+        match tokio::task::spawn_blocking(move || quota.usage(&key)).await {
+            Ok(Ok(usage)) => self.limit(&usage),
+            Ok(Err(StorageError::Denied { .. })) => Some(DiskLimit::Closed),
+            Ok(Err(error)) => {
+                warn!(conversation = %id, ?error, "a conversation's files were not measured");
+                None
             }
-            before = Some(sample);
+            Err(_) => None,
         }
     }
 
-    fn sample(&self, id: &ConversationKey) -> Result<Sample, StorageError> {
-        let sample = Sample { usage: self.measure(id)?, free: self.store.free()? };
-        self.measured(id, Some(sample.usage));
-        Ok(sample)
-    }
-
-    /// Whether a program must be stopped. When the disk is nearly full, a program whose files grew is stopped at once
-    /// and any other at the next sample: deleted files that are still open are not measured and may be the cause.
-    fn judge(&self, before: Option<&Sample>, now: &Sample) -> Option<DiskLimit> {
-        let QuotaOptions { bytes_max, entries_max, free_bytes_min } = self.options;
-        if now.usage.bytes > bytes_max {
+    /// The limit that a usage exceeds.
+    fn limit(&self, usage: &Usage) -> Option<DiskLimit> {
+        let QuotaOptions { bytes_max, entries_max, .. } = self.options;
+        if usage.bytes > bytes_max {
             return Some(DiskLimit::Bytes { max: bytes_max });
         }
-        if now.usage.entries > entries_max {
-            return Some(DiskLimit::Entries { max: entries_max });
-        }
-        let full = |sample: &Sample| sample.free.bytes < free_bytes_min || sample.free.entries < FREE_ENTRIES_MIN;
-        let grew = |before: &Sample| now.usage.bytes > before.usage.bytes || now.usage.entries > before.usage.entries;
-        let to_blame = before.is_some_and(|before| full(before) || grew(before));
-        (full(now) && to_blame).then_some(DiskLimit::Free { min: free_bytes_min })
+        (usage.entries > entries_max).then_some(DiskLimit::Entries { max: entries_max })
     }
 }
 
@@ -230,14 +229,22 @@ impl Writer {
         if quota.reserve_known(conversation, more) {
             return Ok(());
         }
-        let there = quota.measure(conversation)?;
+        let there = match quota.measure(conversation) {
+            // Only a program can open a folder that the server may not read, so that is no reason to refuse one.
+            Err(StorageError::Denied { .. }) => return Ok(()),
+            measured => measured?,
+        };
         let after = there.plus(more);
         if !after.fits(&quota.ceiling()) {
             return Err(quota.refusal(&there, &after));
         }
-        quota.known().insert(conversation.clone(), after);
+        quota.known().set(conversation, after);
         Ok(())
     }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX / 2)
 }
 
 #[cfg(test)]

@@ -7,6 +7,9 @@
 //!
 //! If conversations have disks of their own, those that were not used lately are unmounted.
 //!
+//! After a step of the clock, which makes everything look old, no conversation is deleted for an hour; and a round
+//! deletes at most [`DELETED_MAX`].
+//!
 //! A conversation is in use while a run is in progress or waits in it, and for a while after a run began, since the
 //! runs of another process on the same root are known only by their start. A standby does not use its conversation: a
 //! run takes it only when the folder is still the same.
@@ -23,7 +26,7 @@ use tracing::{info, warn};
 use super::{files::Files, runs::Runs};
 use crate::{
     domain::{
-        clock::Clock,
+        clock::{Clock, StepWatch},
         error::{Code, Failure},
         owner::ConversationKey,
     },
@@ -31,6 +34,8 @@ use crate::{
 };
 
 const ROUND: Duration = Duration::from_mins(1);
+/// Conversations deleted in one round.
+pub const DELETED_MAX: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetentionOptions {
@@ -48,12 +53,13 @@ pub struct Retention {
     files: Arc<Files>,
     runs: Runs,
     clock: Arc<dyn Clock>,
+    steps: StepWatch,
     options: RetentionOptions,
 }
 
 impl Retention {
     pub fn new(files: Arc<Files>, runs: Runs, clock: Arc<dyn Clock>, options: RetentionOptions) -> Self {
-        Self { files, runs, clock, options }
+        Self { files, runs, clock, steps: StepWatch::default(), options }
     }
 
     /// Runs rounds until `stop`. Does nothing when no limit is set.
@@ -78,19 +84,20 @@ impl Retention {
     /// # Errors
     /// [`Code::Internal`] when the disk fails.
     pub async fn round(&self) -> Result<usize, Failure> {
+        let steady = self.steps.is_steady(self.clock.as_ref());
         let mut uses = self.files.blocking(|store| Ok(store.last_uses()?)).await?;
         self.files.quota().keep(&uses.iter().map(|last| &last.key).collect());
         uses.sort();
         let mut deleted = 0;
-        if let Some(unused_max) = self.options.unused_max {
+        if let Some(unused_max) = self.options.unused_max.filter(|_| steady) {
             let before = self.ago(unused_max.max(self.options.in_use));
-            let old = uses.partition_point(|last| last.unix_s < before);
+            let old = uses.partition_point(|last| last.unix_s < before).min(DELETED_MAX);
             for last in uses.drain(..old) {
                 deleted += usize::from(self.expire(&last.key, before, "unused for longer than the limit").await?);
             }
         }
-        if let Some(bytes_max) = self.options.total_bytes_max {
-            deleted += self.shrink(&uses, bytes_max).await?;
+        if let Some(bytes_max) = self.options.total_bytes_max.filter(|_| steady) {
+            deleted += self.shrink(&uses, bytes_max, DELETED_MAX - deleted).await?;
         }
         if self.options.own_disks {
             self.unmount_unused(&uses).await?;
@@ -112,7 +119,7 @@ impl Retention {
     }
 
     /// Deletes the least recently used ones until the rest is within the limit.
-    async fn shrink(&self, uses: &[LastUse], bytes_max: u64) -> Result<usize, Failure> {
+    async fn shrink(&self, uses: &[LastUse], bytes_max: u64, deleted_max: usize) -> Result<usize, Failure> {
         let mut sizes = Vec::with_capacity(uses.len());
         for last in uses {
             sizes.push(self.bytes(&last.key).await?);
@@ -121,7 +128,7 @@ impl Retention {
         let before = self.ago(self.options.in_use);
         let mut deleted = 0;
         for (last, size) in uses.iter().zip(sizes) {
-            if total <= bytes_max || last.unix_s >= before {
+            if total <= bytes_max || last.unix_s >= before || deleted == deleted_max {
                 break;
             }
             if self.expire(&last.key, before, "all conversations together exceed the limit").await? {
@@ -130,7 +137,7 @@ impl Retention {
             }
         }
         if total > bytes_max {
-            warn!(total, bytes_max, "all conversations together exceed the limit, and the remaining ones are in use");
+            warn!(total, bytes_max, deleted, "all conversations together still exceed the limit");
         }
         Ok(deleted)
     }

@@ -10,6 +10,7 @@
 //! run is decided in [`Runs::get`]; a run of another owner and one that never was are the same error. What is kept of
 //! finished runs is bounded by count, bytes and age. Knows no engine by name, no protocol and no settings.
 
+mod cell;
 mod execute;
 mod feed;
 mod isolation_program;
@@ -25,7 +26,7 @@ mod verdict;
 use std::{sync::Arc, time::Duration};
 
 use futures_util::stream::BoxStream;
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, info_span, warn};
 
@@ -33,8 +34,8 @@ use self::{feed::Feed, registry::Registry, task::RunTask};
 pub use self::{
     feed::FeedItem,
     output::CapturedOutput,
-    request::RunRequest,
-    run::{Report, Run, RunHandle, RunPage, RunState, RunView},
+    request::{CellSession, RunRequest},
+    run::{Report, Run, RunHandle, RunPage, RunState, RunView, SOURCE_BYTES_MAX, Source},
     stdin::INPUT_BYTES_MAX,
 };
 use super::{
@@ -42,6 +43,7 @@ use super::{
     files::Files,
     isolation_check::IsolationState,
     sandbox::Sandboxes,
+    sessions::Sessions,
     standby::Standbys,
 };
 use crate::{
@@ -68,6 +70,8 @@ const SELF_TEST_OUTPUT_BYTES: u64 = 64 << 10;
 pub struct RunsOptions {
     /// What one run may use.
     pub limits: Limits,
+    /// The most memory that a runner may ask for by its label, in bytes.
+    pub runner_memory_bytes_max: u64,
     /// The longest program, in bytes.
     pub program_bytes_max: usize,
     /// Whether a run goes on when its caller goes away, where the request does not say.
@@ -88,6 +92,7 @@ pub struct RunsParts {
     pub files: Arc<Files>,
     pub admission: Admission,
     pub standbys: Standbys,
+    pub sessions: Sessions,
     pub observer: Arc<dyn Observer>,
     pub isolation: IsolationState,
 }
@@ -143,7 +148,7 @@ impl Runs {
         inner.check_running()?;
         let runner = inner.runner(&request.language)?;
         request.check(&runner, inner.options.program_bytes_max)?;
-        let limits = inner.limits(&request);
+        let limits = inner.limits(&request, &runner);
         let detached = request.detach.unwrap_or(inner.options.detach);
         let ticket = inner.parts.admission.enter(&request.conversation)?;
         let position = ticket.position();
@@ -154,6 +159,8 @@ impl Runs {
             conversation: request.conversation.clone(),
             language: runner.language.clone(),
             created_unix_s: inner.parts.sandboxes.clock.unix_s(),
+            source: Source::of(&request.program),
+            is_cell: request.session.is_some(),
             position,
             log: Arc::new(log::EventLog::new(usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX))),
             stdin,
@@ -217,14 +224,27 @@ impl Runs {
         self.0.parts.catalog.all()
     }
 
+    /// Whether cells of this language can be executed.
+    pub fn offers_sessions(&self, language: &Language) -> bool {
+        self.0.parts.catalog.find(language).is_some_and(|runner| runner.kernel.is_some())
+    }
+
+    /// Yields each list of runners from now on.
+    pub fn runner_changes(&self) -> watch::Receiver<Arc<[Runner]>> {
+        self.0.parts.catalog.changes()
+    }
+
     /// Standbys of a runner.
     pub fn standing_by(&self, runner: &Runner) -> usize {
         self.0.parts.standbys.standing_by(&runner.image)
     }
 
-    /// The conversation's lock, if no run is under way or waits in it: none starts there while the value lives.
+    /// The conversation's lock, if no run is under way or waits in it: none starts there while the value lives, and its
+    /// sessions are closed.
     pub fn lock_if_idle(&self, conversation: &ConversationKey) -> Option<ConversationLock> {
-        self.0.parts.admission.lock_if_idle(conversation)
+        let lock = self.0.parts.admission.lock_if_idle(conversation)?;
+        self.0.parts.sessions.close_all(conversation);
+        Some(lock)
     }
 
     /// Slots and waiting runs.
@@ -259,10 +279,11 @@ impl Inner {
         Ok(())
     }
 
-    fn limits(&self, request: &RunRequest) -> Limits {
-        let usual = &self.options.limits;
+    fn limits(&self, request: &RunRequest, runner: &Runner) -> Limits {
         if request.conversation.owner.is_self_test() {
-            // Its sandbox is like any other; only the waiting time and the output are not what is tested.
+            // Its sandbox has the usual limits, which the isolation check expects, whatever memory its runner asks for;
+            // the waiting time and the output are not what is tested.
+            let usual = &self.options.limits;
             return Limits {
                 wall_ms: usual.wall_ms.max(SELF_TEST_WALL_MS),
                 output_bytes_max: usual.output_bytes_max.max(SELF_TEST_OUTPUT_BYTES),
@@ -270,7 +291,8 @@ impl Inner {
                 ..*usual
             };
         }
-        request.limits.map_or(*usual, |limits| limits.at_most(usual))
+        let usual = &runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
+        request.limits.map_or(*usual, |asked| asked.at_most(usual))
     }
 
     fn runner(&self, language: &Language) -> Result<Runner, Failure> {

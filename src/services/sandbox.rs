@@ -18,6 +18,7 @@ use crate::{
         event::StreamKind,
         id::{InstanceId, SandboxId},
         limits::Limits,
+        text::chain,
     },
     ports::{
         engine::{Engine, EngineError, Exit, Output, Sandbox, SandboxSpec, Volume},
@@ -25,7 +26,7 @@ use crate::{
     },
     services::{
         frames::{Decoder, ExitReport, RunnerMessage},
-        janitor::{Janitor, Lease, chain},
+        janitor::{Janitor, Lease},
     },
 };
 
@@ -91,6 +92,8 @@ pub(super) enum SandboxEvent {
     Output(StreamKind, Bytes),
     /// A framed runner reports that the program has exited.
     ProgramExited(ExitReport),
+    /// The engine lost the output: of what the program prints from here on, nothing comes.
+    OutputBroke,
     /// The runner broke its contract; why.
     ContractBroken(String),
     /// The sandbox has exited, and its output was read. Nothing follows.
@@ -175,6 +178,7 @@ impl Attachment {
                 warn!(sandbox = %self.id, error = %chain(&error), "the output of a sandbox broke off");
                 self.output_broke = true;
                 self.output = None;
+                return Some(SandboxEvent::OutputBroke);
             }
             (None, _) => self.output = None,
         }

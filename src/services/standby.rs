@@ -24,7 +24,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -80,6 +80,10 @@ pub struct StandbyParts {
     pub catalog: Arc<Catalog>,
     pub store: Arc<dyn Storage>,
     pub limits: Limits,
+    /// The most memory that a runner may ask for by its label, in bytes.
+    pub runner_memory_bytes_max: u64,
+    /// How long a session may become, which a standby can serve as well as a program.
+    pub session_age_max: Duration,
     /// No standby starts before isolation is verified.
     pub isolation: IsolationState,
 }
@@ -94,7 +98,6 @@ struct Inner {
     pool: Mutex<Pool>,
     assignment: AssignmentProbe,
     wake: Notify,
-    foreground: AtomicUsize,
     taken: AtomicU64,
     rounds: AtomicU64,
     stop: CancellationToken,
@@ -110,14 +113,17 @@ pub(super) struct ClaimedStandby {
     pub mark: Mark,
 }
 
-/// While one of these lives, a run is in progress and comes first.
-pub(super) struct ForegroundGuard(Arc<Inner>);
+/// While one of these lives, a run is in progress and comes first, and no standby is started for its conversation.
+pub(super) struct ForegroundGuard(Arc<Inner>, ConversationKey);
 
 impl Drop for ForegroundGuard {
     fn drop(&mut self) {
-        if self.0.foreground.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.0.pool().quiet_since = Some(Instant::now());
+        let mut pool = self.0.pool();
+        pool.in_use.remove(&self.1);
+        if pool.in_use.is_empty() {
+            pool.quiet_since = Some(Instant::now());
         }
+        drop(pool);
         self.0.wake.notify_one();
     }
 }
@@ -131,7 +137,6 @@ impl Standbys {
             pool: Mutex::default(),
             assignment: AssignmentProbe::default(),
             wake: Notify::new(),
-            foreground: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
             stop: CancellationToken::new(),
@@ -146,23 +151,29 @@ impl Standbys {
         }
     }
 
-    /// Marks a run as in progress until the guard is dropped.
-    pub(super) fn foreground(&self) -> ForegroundGuard {
-        self.0.foreground.fetch_add(1, Ordering::SeqCst);
-        ForegroundGuard(Arc::clone(&self.0))
+    /// Marks the run of a conversation, which has one at a time, as in progress until the guard is dropped.
+    pub(super) fn foreground(&self, conversation: &ConversationKey) -> ForegroundGuard {
+        self.0.pool().in_use.insert(conversation.clone());
+        ForegroundGuard(Arc::clone(&self.0), conversation.clone())
     }
 
     /// A standby for this conversation, if one is ready or starting.
     pub(super) async fn take(&self, id: &ConversationKey, runner: &Runner, limits: &Limits) -> Option<ClaimedStandby> {
         // The engine fixed these limits when it created the sandbox; the server enforces the others.
         let Limits { wall_ms, output_bytes_max, output_kept_bytes, .. } = *limits;
-        if self.0.options.total_max == 0
-            || *limits != (Limits { wall_ms, output_bytes_max, output_kept_bytes, ..self.0.parts.limits })
-        {
+        let fixed = Limits { wall_ms, output_bytes_max, output_kept_bytes, ..self.0.limits(runner) };
+        let usable = self.0.options.total_max > 0 && *limits == fixed;
+        let (own, starting) = {
+            let mut pool = self.0.pool();
+            // One of another image is stale, or of another language.
+            let own = pool.take_best(|standby| usable && standby.image == runner.image && standby.is_for(id), |_| ());
+            (own, pool.take_best(|standby| standby.is_for(id) && standby.phase == Phase::Starting, |_| ()))
+        };
+        // None starts on the files of a conversation in use. Its lease is not dropped under the lock.
+        drop(starting);
+        if !usable {
             return None;
         }
-        // One of another image is stale, or of another language.
-        let own = self.0.pool().take_best(|standby| standby.image == runner.image && standby.is_for(id), |_| ());
         let (standby, mark) = match own {
             Some(standby) => self.0.verify_folder(standby, id).await?,
             None => self.0.assign(id, &runner.image).await?,
@@ -292,7 +303,12 @@ impl Inner {
     }
 
     fn lease(&self, runner: &Runner, data: PathBuf) -> (Arc<Lease>, SandboxSpec) {
-        let limits = self.parts.limits;
-        self.parts.sandboxes.lease(runner, data, limits, self.options.age_max + limits.wall())
+        let limits = self.limits(runner);
+        let session = if runner.kernel.is_some() { self.parts.session_age_max } else { Duration::ZERO };
+        self.parts.sandboxes.lease(runner, data, limits, self.options.age_max + limits.wall().max(session))
+    }
+
+    fn limits(&self, runner: &Runner) -> Limits {
+        runner.limits(&self.parts.limits, self.parts.runner_memory_bytes_max)
     }
 }

@@ -218,6 +218,10 @@ async fn hostile_conversation_ids_reach_no_file() {
             ("sandbox.write_file", json!({"path": "secret.txt", "content": "x"})),
             ("sandbox.delete_file", json!({"path": "secret.txt"})),
         ] {
+            if id.is_null() && tool == "sandbox.run_code" {
+                // As if it were left out: a new conversation is made.
+                continue;
+            }
             let mut arguments = more;
             arguments["conversationId"] = id.clone();
             let result = server.call(tool, arguments).await;

@@ -111,7 +111,7 @@ impl Process {
         let arguments = json!({"conversationId": "snoop", "language": "python", "code": code});
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
                           "params": {"name": "sandbox.run_code", "arguments": arguments}});
-        let request = self.call(Method::POST, "/mcp").bearer_auth(TOKEN).json(&call);
+        let request = self.call(Method::POST, "/mcp?structured=on").bearer_auth(TOKEN).json(&call);
         serde_json::from_str(&self.send(place, request).await).expect("JSON")
     }
 

@@ -145,7 +145,8 @@ async fn slow_clients_do_not_lock_out_others() {
     server.stop().await;
 }
 
-/// They come all at once, so that requests wait unread in the server's sockets while others ask for their places.
+/// They come all at once, so that requests wait unread in the server's sockets while others ask for their places. On a
+/// busy machine a request that waits too long for its turn is told to come again; none is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn sent_requests_are_answered_when_connections_run_out() {
     let (clients, places) = (how_many(500, 2000), "20");
@@ -159,10 +160,15 @@ async fn sent_requests_are_answered_when_connections_run_out() {
     };
     let from = Instant::now();
     let answers = join_all((0..clients).map(|_| ask())).await;
-    let answered = answers.iter().filter(|answer| matches!(answer, Ok(text) if text.starts_with("HTTP/1.1 200")));
-    let answered = answered.count();
-    println!("{answered} of {clients} clients on {places} places were answered within {:?}", from.elapsed());
-    assert_eq!(answered, clients, "every sent request is answered");
+    let took = from.elapsed();
+    let (good, others): (Vec<_>, Vec<_>) =
+        answers.into_iter().partition(|answer| matches!(answer, Ok(text) if text.starts_with("HTTP/1.1 200")));
+    println!("{} of {clients} clients on {places} places were served within {took:?}, {others:?}", good.len());
+    for answer in others {
+        let text = answer.expect("every sent request is answered").to_lowercase();
+        assert!(text.starts_with("http/1.1 503") && text.contains("retry-after"), "{text}");
+    }
+    assert!(good.len() * 10 >= clients * 9, "most are served");
     server.stop().await;
 }
 

@@ -31,15 +31,60 @@ fn env_example_matches_the_settings() {
 }
 
 #[test]
-fn readme_settings_table_matches_the_settings() {
-    let text = read("README.md");
-    let (before, rest) = text.split_once(BEGIN).expect("README.md has the mark where the table begins");
-    let (_, after) = rest.split_once(END).expect("README.md has the mark where the table ends");
-    hold("README.md", &text, &format!("{before}{BEGIN}{}{END}{after}", config::table()));
+fn settings_page_matches_the_settings() {
+    let name = "docs/settings.md";
+    let text = read(name);
+    let (before, rest) = text.split_once(BEGIN).expect("the mark where the table begins");
+    let (_, after) = rest.split_once(END).expect("the mark where the table ends");
+    hold(name, &text, &format!("{before}{BEGIN}{}{END}{after}", config::table()));
+}
+
+#[test]
+fn error_list_matches_the_code() {
+    let name = "docs/errors.md";
+    hold(name, &std::fs::read_to_string(at_root(name)).unwrap_or_default(), &openapi::errors());
 }
 
 #[test]
 fn openapi_document_matches_the_code() {
     let name = "docs/generated/openapi.json";
     hold(name, &std::fs::read_to_string(at_root(name)).unwrap_or_default(), &openapi::text());
+}
+
+/// The shell blocks of a page.
+pub fn shell_commands(page: &str) -> impl Iterator<Item = &str> {
+    page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or(rest))
+}
+
+/// What README tells a user to type, by its beginning, and which test does it.
+const TESTED_COMMANDS: [(&str, &str); 3] = [
+    ("./quickstart.sh\n", "quickstart::"),
+    ("claude mcp add ", "./test.sh --clients"),
+    ("MCP_API_TOKEN=$(sed ", "compose::compose_file_serves_on_one_port"),
+];
+
+#[test]
+fn every_command_of_readme_is_run_by_a_test() {
+    let readme = read("README.md");
+    for command in shell_commands(&readme) {
+        let tested = TESTED_COMMANDS.iter().any(|(beginning, _)| command.starts_with(beginning));
+        assert!(tested, "no test is known to run this command of README:\n{command}");
+    }
+    assert_eq!(shell_commands(&readme).count(), TESTED_COMMANDS.len());
+}
+
+/// Every relative link of the pages leads to a file.
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let pages = std::fs::read_dir(at_root("docs")).expect("docs").map(|entry| entry.expect("an entry").path());
+    let pages = pages.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let names = ["README.md", "SECURITY.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SPECIFICATION.md", "CHANGELOG.md"];
+    for page in pages.chain(names.map(at_root)).chain([at_root("runners/README.md")]) {
+        let text = std::fs::read_to_string(&page).expect("a page");
+        let folder = page.parent().expect("a folder");
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
+            let elsewhere = target.is_empty() || target.contains("://");
+            assert!(elsewhere || folder.join(target).exists(), "{} links to {target}", page.display());
+        }
+    }
 }

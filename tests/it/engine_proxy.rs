@@ -1,7 +1,7 @@
 //! The proxy in front of the engine's socket, with the requests of a compromised server. The contract suite
 //! (`engine_contract`) checks that the adapter works behind it.
 
-use std::os::unix::fs::symlink;
+use std::{os::unix::fs::symlink, path::Path};
 
 use bollard::{
     Docker,
@@ -14,12 +14,12 @@ use mcp_sandbox_server::{
         proxy::{Proxy, ProxyOptions},
     },
     domain::id::SandboxId,
-    ports::engine::{Engine, EngineError, ImageId, SandboxSpec, Volume},
+    ports::engine::{Engine, EngineError, ImageId, SandboxSpec, Signal, Volume},
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::engines::{World, docker, docker_host};
+use crate::support::engines::{World, base_image, docker, docker_host};
 
 struct Front {
     host: String,
@@ -30,12 +30,21 @@ struct Front {
 
 impl Front {
     fn new(world: &World, engine: &str) -> Self {
+        Self::at(world.root.path(), engine)
+    }
+
+    fn at(root: &Path, engine: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("engine.sock");
         let listener = Proxy::listen(&socket).expect("a socket");
-        let root = world.root.path().to_owned();
-        let proxy =
-            Proxy::new(ProxyOptions { engine: engine.to_owned(), root, uid: 1000, runtime: RuntimeSetting::Automatic });
+        let root = root.to_owned();
+        let proxy = Proxy::new(ProxyOptions {
+            engine: engine.to_owned(),
+            root,
+            uid: 1000,
+            runtime: RuntimeSetting::Automatic,
+            images: "".into(),
+        });
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(proxy.expect("a proxy").serve(listener, shutdown.clone()));
         Self { host: format!("unix://{}", socket.display()), shutdown, serving, _folder: folder }
@@ -115,8 +124,7 @@ async fn proxy_requires_a_real_folder_a_runner_image_and_the_configured_user() {
         let engine = front.adapter(world).await;
         let link = world.root.path().join("link");
         symlink("/", &link).expect("a link");
-        let unmarked =
-            docker().await.inspect_image("sandbox-base:bookworm").await.expect("an image").id.expect("an id");
+        let unmarked = docker().await.inspect_image(&base_image()).await.expect("an image").id.expect("an id");
         let wrong = [
             SandboxSpec { data: Volume::HostFolder(link.clone()), ..world.spec() },
             SandboxSpec { data: Volume::HostFolder(link.join("etc")), ..world.spec() },
@@ -131,6 +139,28 @@ async fn proxy_requires_a_real_folder_a_runner_image_and_the_configured_user() {
         assert_eq!(world.listed().await, [], "nothing was made");
 
         front.stop().await;
+    };
+    World::docker().await.hold(test).await;
+}
+
+#[tokio::test]
+async fn proxy_refuses_calls_about_sandboxes_of_another_root() {
+    let test = async |world: &World| {
+        let theirs = world.start().await;
+        let other = tempfile::tempdir().expect("a folder");
+        let front = Front::at(other.path(), &docker_host());
+        let options = DockerOptions { host: Some(front.host.clone()), ..DockerOptions::new(other.path()) };
+        let engine = DockerEngine::connect(options).await.expect("an engine");
+        assert!(is_refused(&engine.signal(theirs.id, Signal::Kill).await.expect_err("refused")));
+        assert!(is_refused(&engine.destroy(theirs.id).await.expect_err("refused")));
+        let inspected = front.client().inspect_container(&theirs.id.to_string(), None).await;
+        assert_eq!(status(&inspected.expect_err("refused")), Some(403));
+        assert!(matches!(&world.listed().await[..], [one] if one.id == theirs.id && one.running));
+        // Before a proxy of its own root that did not start it, it is controlled as before.
+        let own = Front::new(world, &docker_host());
+        own.adapter(world).await.destroy(theirs.id).await.expect("destroyed");
+        front.stop().await;
+        own.stop().await;
     };
     World::docker().await.hold(test).await;
 }

@@ -3,7 +3,7 @@
 //!
 //! Short, every row is tried in one language; with `LONG=1` in all three.
 
-mod corpus;
+pub mod corpus;
 mod host;
 
 use std::{
@@ -197,6 +197,8 @@ fn hostile_programs_escape_in_an_unrestricted_container() {
     for (name, user, word) in [
         ("iso-calls", "1000", "ptrace"),
         ("iso-sockets", "1000", "family"),
+        ("sock-protocols", "1000", "protocol"),
+        ("ioctl-files", "1000", "FS_IOC_GETFLAGS"),
         ("iso-memory-map", "1000", "addresses that do not change"),
         ("file-read-only", "0", "a file in /etc"),
         ("iso-root", "0", "setuid"),

@@ -1,11 +1,11 @@
 //! The janitor on an engine that cannot remove some sandboxes.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use mcp_sandbox_server::{
     adapters::engine::fake::FakeEngine,
     domain::{
-        clock::ManualClock,
+        clock::{Clock as _, ManualClock},
         id::{InstanceId, SandboxId},
     },
     ports::engine::{Engine as _, Listed},
@@ -67,4 +67,49 @@ async fn drain_ends_while_a_sandbox_cannot_be_removed() {
     janitor.drain(Duration::from_secs(3)).await;
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     assert_eq!(engine.live(), [id], "the next start finds it by its label");
+}
+
+#[tokio::test(start_paused = true)]
+async fn exited_sandboxes_of_another_server_are_destroyed_when_it_does_not() {
+    let (engine, now) = (FakeEngine::default(), 1_000_000);
+    let (ours, other) = (InstanceId::new(), InstanceId::new());
+    let janitor = Janitor::new(Arc::new(engine.clone()), ours, Arc::new(ManualClock::at(now)));
+    let plant = |created_unix_s, running| {
+        let (id, deadline_unix_s) = (SandboxId::new(), now + 1800);
+        engine.plant(Listed { id, instance: other, created_unix_s, deadline_unix_s, running });
+        id
+    };
+    // One has exited, one runs, and one is being created and does not run yet.
+    let (exited, runs, begins) = (plant(now - 100, false), plant(now - 100, true), plant(now - 5, false));
+    assert_eq!(janitor.reconcile().await.expect("a list"), 0, "its server may be about to remove it");
+    let late = plant(now - 100, false);
+    janitor.start();
+    assert_eq!(janitor.reconcile().await.expect("a list"), 1);
+    janitor.idle().await;
+    let left: HashSet<_> = engine.live().into_iter().collect();
+    assert_eq!(left, HashSet::from([runs, begins, late]), "not {exited}");
+    // The next round finds the one that exited later.
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    janitor.idle().await;
+    assert!(!engine.live().contains(&late) && engine.live().contains(&runs));
+    janitor.drain(Duration::from_secs(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn janitor_leaves_sandboxes_of_other_servers_alone_after_a_step_of_the_clock() {
+    const AT_ONCE: usize = 16;
+    let (engine, clock, now) = (FakeEngine::default(), Arc::new(ManualClock::at(1000)), 1000);
+    let janitor = Janitor::new(Arc::new(engine.clone()), InstanceId::new(), clock.clone());
+    for _ in 0..AT_ONCE + 4 {
+        let (id, instance) = (SandboxId::new(), InstanceId::new());
+        engine.plant(Listed { id, instance, created_unix_s: 0, deadline_unix_s: now + 60, running: true });
+    }
+    assert_eq!(janitor.reconcile().await.expect("a list"), 0);
+    clock.set(now + 365 * 24 * 3600);
+    assert_eq!(janitor.reconcile().await.expect("a list"), 0);
+    clock.set(clock.unix_s() + 3600);
+    tokio::time::advance(Duration::from_hours(1)).await;
+    assert_eq!(janitor.reconcile().await.expect("a list"), AT_ONCE, "few at once");
+    assert_eq!(janitor.reconcile().await.expect("a list"), 4);
+    janitor.drain(Duration::ZERO).await;
 }

@@ -16,6 +16,8 @@ const LIST: &str = "sandbox.list_files";
 const READ: &str = "sandbox.read_file";
 const WRITE: &str = "sandbox.write_file";
 const DELETE: &str = "sandbox.delete_file";
+const EDIT: &str = "sandbox_edit_file";
+const UPLOAD: &str = "sandbox_upload_url";
 
 /// Tool, arguments, the argument that must be named, a part of the sentence.
 type ArgumentRow = (&'static str, Value, &'static str, &'static str);
@@ -30,8 +32,13 @@ fn run(name: &str, value: Value) -> Value {
 /// Missing, empty, too long, unknown.
 fn plain_rows() -> Vec<ArgumentRow> {
     vec![
-        (RUN, json!({}), "conversationId", "missing"),
-        (RUN, json!({"language": "python", "code": "x"}), "conversationId", "missing"),
+        (RUN, json!({}), "language", "missing"),
+        (RUN, run("stdin", json!(1)), "stdin", "a number"),
+        (RUN, run("args", json!("a")), "args", "a string"),
+        (RUN, run("args", json!(["\u{0}"])), "args", "zero bytes"),
+        (RUN, run("args", json!(vec!["a"; 257])), "args", "at most 256"),
+        (RUN, run("timeoutSeconds", json!(0)), "timeoutSeconds", "at least 1"),
+        (RUN, run("timeoutSeconds", json!(0.5)), "timeoutSeconds", "whole number"),
         (RUN, json!({"conversationId": "c", "code": "x"}), "language", "missing"),
         (RUN, json!({"conversationId": "c", "language": "python"}), "code", "missing"),
         (RUN, run("code", json!("")), "code", "empty"),
@@ -63,6 +70,14 @@ fn plain_rows() -> Vec<ArgumentRow> {
         (RUNNERS, json!({"language": "python"}), "language", "takes none"),
         (LIST, json!({}), "conversationId", "missing"),
         (LIST, json!({"conversationId": "c", "path": "."}), "path", "no such argument"),
+        (LIST, json!({"conversationId": "c", "folder": "../x"}), "folder", "`..`"),
+        (LIST, json!({"conversationId": "c", "cursor": "%"}), "cursor", "percent sign"),
+        (READ, json!({"conversationId": "c", "path": "a", "limit": 0}), "limit", "at least 1"),
+        (EDIT, json!({"conversationId": "c", "path": "a"}), "oldText", "append alone"),
+        (EDIT, json!({"conversationId": "c", "path": "a", "oldText": "x"}), "oldText", "append alone"),
+        (EDIT, json!({"conversationId": "c", "path": "a", "oldText": "", "newText": "x"}), "oldText", "empty"),
+        (EDIT, json!({"conversationId": "c", "path": "a", "append": "x", "newText": "x"}), "oldText", "append alone"),
+        (UPLOAD, json!({"conversationId": "c"}), "path", "missing"),
         (READ, json!({"path": "a"}), "conversationId", "missing"),
         (READ, json!({"conversationId": "c"}), "path", "missing"),
         (READ, json!({"conversationId": "c", "path": "a", "pathEncoded": "a"}), "pathEncoded", "only one"),
@@ -109,7 +124,7 @@ fn type_rows() -> Vec<ArgumentRow> {
             rows.push((RUN, run(name, bad.clone()), name, "give a string"));
         }
     }
-    for name in ["conversationId", "language", "code"] {
+    for name in ["language", "code"] {
         rows.push((RUN, run(name, Value::Null), name, "missing"));
     }
     for offset in [json!(-1), json!(1.5), json!("1"), json!(true), json!([]), json!(1e30)] {
@@ -198,14 +213,11 @@ async fn bad_arguments_are_named() {
         assert_eq!(error["message"], text);
         assert!(error["requestId"].as_str().is_some_and(|id| id.starts_with("req-")), "{result}");
     }
-    // Errors name tools in the form that the client used.
-    let long = "x".repeat(1_100_000);
-    for (tool, named) in [("sandbox.run_code", "`sandbox.write_file`"), ("sandbox_run_code", "`sandbox_write_file`")] {
-        let result = server.call(tool, run("code", json!(long))).await;
-        let text = result["content"][0]["text"].as_str().expect("a text");
-        assert!(text.contains(named), "{tool}: {text}");
-        assert_eq!(result["structuredContent"]["error"]["message"], text);
-    }
+    // Errors name tools as the list does.
+    let result = server.call(RUN, run("code", json!("x".repeat(1_100_000)))).await;
+    let text = result["content"][0]["text"].as_str().expect("a text");
+    assert!(text.contains("`sandbox_write_file`"), "{text}");
+    assert_eq!(result["structuredContent"]["error"]["message"], text);
     let result = server.call("sandbox_read_file", json!({"conversationId": "c"})).await;
     assert!(
         result["content"][0]["text"].as_str().is_some_and(|text| text.contains("`sandbox_list_files`")),

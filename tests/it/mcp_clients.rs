@@ -28,14 +28,14 @@ fn root() -> &'static Path {
 }
 
 /// A tool that is prepared once and never skipped.
-fn tool(name: &str) -> PathBuf {
+pub fn tool(name: &str) -> PathBuf {
     let path = root().join("target/test-tools").join(name);
     assert!(path.exists(), "{} is missing: run ./test.sh, which prepares the clients", path.display());
     path
 }
 
 /// Runs a client to its end; its own words are the failure's.
-async fn client(program: &Path, arguments: &[&str]) {
+pub async fn client(program: &Path, arguments: &[&str]) {
     let mut command = Command::new(program);
     command
         .args(arguments)
@@ -69,7 +69,7 @@ async fn python_sdk_2_calls_the_tools() {
 async fn python_sdks_watch_detach_and_cancel_runs() {
     let (before_2, from_2_on) = (tool("mcp1/bin/python"), tool("mcp2/bin/python"));
     let server = Server::with(&[RUN_MAX, ("SANDBOX_STANDBY__TOTAL_MAX", "0"), ("SANDBOX_ADMISSION__SLOTS", "9")]).await;
-    let url = server.url("/mcp");
+    let url = server.url("/mcp?structured=on");
     let first = ["watching_mcp1.py", url.as_str(), TOKEN];
     let second = ["watching_mcp2.py", url.as_str(), TOKEN];
     tokio::join!(client(&before_2, &first), client(&from_2_on, &second));
@@ -104,23 +104,34 @@ async fn stdio_transport_serves_a_client() {
         .expect("the server starts");
     let mut input = process.stdin.take().expect("its input");
     let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
-    let mut ask = async |message: Value| -> Value {
-        input.write_all(format!("{message}\n").as_bytes()).await.expect("sent");
-        if message.get("id").is_none() {
+    let mut ask_line = async |line: &str, answered: bool| -> Value {
+        input.write_all(format!("{line}\n").as_bytes()).await.expect("sent");
+        if !answered {
             return Value::Null;
         }
         let line = timeout(CLIENT_TIME_MAX, lines.next_line()).await.expect("an answer in time").expect("text");
         serde_json::from_str(&line.expect("an answer")).expect("nothing but JSON on standard output")
     };
+    let mut ask = async |message: Value| ask_line(&message.to_string(), message.get("id").is_some()).await;
     let opened =
         ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-06-18",
         "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}}));
     assert_eq!(opened.await["result"]["serverInfo"]["name"], "mcp-sandbox-server");
     ask(json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
-    let run = ask(json!({"jsonrpc": "2.0", "id": "1", "method": "tools/call", "params": {"name": "sandbox.run_code",
-        "arguments": {"conversationId": "stdio", "language": "bash", "code": "echo Hello!"}}}));
+    let run = ask(json!({"jsonrpc": "2.0", "id": "1", "method": "tools/call", "params": {"name": "sandbox_run_code",
+        "arguments": {"conversationId": "stdio", "language": "bash", "code": "echo Hello! | tee 'a b.txt'"}}}));
     let run = run.await;
-    assert_eq!((&run["id"], &run["result"]["structuredContent"]["stdout"]), (&json!("1"), &json!("Hello!\n")), "{run}");
+    let text = run["result"]["content"][0]["text"].as_str().expect("text");
+    assert!(run["id"] == "1" && text.starts_with("Hello!\n"), "{run}");
+    let link = text.lines().find_map(|line| line.split_once("file://")).expect("a link to the file").1;
+    assert_eq!(std::fs::read_to_string(link.replace("%20", " ")).expect("the file"), "Hello!\n");
+    let read = json!({"uri": format!("file://{link}")});
+    let read = ask(json!({"jsonrpc": "2.0", "id": 2, "method": "resources/read", "params": read})).await;
+    assert_eq!(read["result"]["contents"][0]["text"], "Hello!\n", "{read}");
+    for (line, code) in [("nonsense", -32700), ("{\"a\":", -32700), ("[]", -32600), ("{\"id\":7}", -32600)] {
+        let answer = ask_line(line, true).await;
+        assert_eq!(answer["error"]["code"], code, "{line}: {answer}");
+    }
     drop(input);
     let status = timeout(CLIENT_TIME_MAX, process.wait()).await.expect("it ends with its input").expect("a status");
     assert!(status.success(), "{status}");

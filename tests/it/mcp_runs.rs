@@ -78,7 +78,7 @@ async fn run_that_outlasts_the_wait_is_fetched_by_id() {
     let id = report["runId"].as_str().expect("an id");
     assert!(matches!(report["state"].as_str(), Some("queued" | "running")), "{left}");
     assert!(report.get("outcome").is_none() && report["files"] == json!([]), "{left}");
-    for part in ["sandbox.get_run", "sandbox.cancel_run", id] {
+    for part in ["sandbox_get_run", "sandbox_cancel_run", id] {
         assert!(text(&left).contains(part), "{part} in {left}");
     }
     running(&server, "c").await;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use mcp_sandbox_server::api::http::{body::Bodies, mcp::McpHttpOptions};
+use mcp_sandbox_server::api::http::{
+    body::Bodies,
+    mcp::{McpHttpOptions, SessionLimits},
+};
 use reqwest::Response;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -13,8 +16,20 @@ use crate::support::{
     until,
 };
 
-const TOOLS: [&str; 8] =
-    ["run_code", "get_run", "cancel_run", "list_runners", "list_files", "read_file", "write_file", "delete_file"];
+const TOOLS: [&str; 10] = [
+    "run_code",
+    "get_run",
+    "cancel_run",
+    "list_runners",
+    "list_files",
+    "read_file",
+    "write_file",
+    "edit_file",
+    "upload_url",
+    "delete_file",
+];
+/// The list is in every conversation of a client.
+const LIST_BYTES_MAX: usize = 10_000;
 
 fn names(list: &Value) -> Vec<String> {
     let tools = list["result"]["tools"].as_array().expect("tools");
@@ -48,30 +63,46 @@ async fn alive(server: &FakeServer, count: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn tool_list_is_complete_portable_and_stable() {
     let server = FakeServer::start().await;
-    let list = server.rpc("tools/list", json!({})).await;
-    assert_eq!(names(&list), TOOLS.map(|name| format!("sandbox.{name}")));
-    assert_eq!(list, server.rpc("tools/list", json!({})).await);
-    for tool in list["result"]["tools"].as_array().expect("tools") {
-        for member in ["title", "description", "inputSchema", "outputSchema", "annotations"] {
+    let list = async |query: &str| -> Value {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+        let response = server.post_to(query, body.to_string()).send().await.expect("an answer");
+        response.json().await.expect("JSON")
+    };
+    let plain = list("").await;
+    assert_eq!(names(&plain), TOOLS.map(|name| format!("sandbox_{name}")));
+    assert_eq!(plain, list("").await);
+    let bytes = plain["result"].to_string().len();
+    println!("the list has {bytes} bytes");
+    assert!(bytes <= LIST_BYTES_MAX - 2500, "{bytes} bytes, and the runners' labels may add 2500");
+    for tool in plain["result"]["tools"].as_array().expect("tools") {
+        for member in ["title", "description", "inputSchema", "annotations"] {
             assert!(!tool[member].is_null(), "{member} of {tool}");
         }
         for hint in ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"] {
             assert!(tool["annotations"][hint].is_boolean(), "{hint} of {tool}");
         }
-        assert_eq!((&tool["inputSchema"]["type"], &tool["outputSchema"]["type"]), (&json!("object"), &json!("object")));
-        assert!(!tool.to_string().contains("$ref"), "{tool}");
+        assert!(tool["inputSchema"]["type"] == "object" && tool.get("outputSchema").is_none(), "{tool}");
+        assert!(!tool.to_string().contains("$ref") && !tool.to_string().contains('@'), "{tool}");
     }
-    let run = list["result"]["tools"][0].to_string();
-    for part in ["30 s", "256 MiB", "0.5 CPU", "/data", "no network", "bash, python"] {
+    let run = plain["result"]["tools"][0].to_string();
+    for part in ["30 s", "256 MiB", "0.5 CPU", "/data", "No network", "- bash", "- python", "sandbox_get_run"] {
         assert!(run.contains(part), "{part} in {run}");
     }
-    let pretty = serde_json::to_string_pretty(&list["result"]["tools"]).expect("JSON") + "\n";
+    let pretty = serde_json::to_string_pretty(&plain["result"]["tools"]).expect("JSON") + "\n";
     hold("docs/generated/mcp-tools.json", &pretty);
-    let url = format!("http://{}/mcp?names=underscore", server.address);
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
-    let underscored = server.http.post(url).bearer_auth(crate::support::server::TOKEN).json(&body).send().await;
-    let underscored: Value = underscored.expect("an answer").json().await.expect("JSON");
-    assert_eq!(names(&underscored), TOOLS.map(|name| format!("sandbox_{name}")));
+    let structured = list("?structured=on").await;
+    let tools = structured["result"]["tools"].as_array().expect("tools");
+    assert!(tools.iter().all(|tool| tool["outputSchema"]["type"] == "object"), "{structured}");
+    let dotted = list("?names=dotted").await;
+    assert_eq!(names(&dotted), TOOLS.map(|name| format!("sandbox.{name}")));
+    assert!(!dotted.to_string().contains("sandbox_"), "texts name the tools as the list does: {dotted}");
+    assert_eq!(
+        names(&list("?tools=files").await),
+        TOOLS[4..].iter().map(|name| format!("sandbox_{name}")).collect::<Vec<_>>()
+    );
+    for query in ["?tools=shell", "?names=x", "?structured=1"] {
+        assert_eq!(list(query).await["error"]["code"], -32600, "{query}");
+    }
     server.stop().await;
 }
 
@@ -90,7 +121,7 @@ async fn run_result_has_text_structured_content_and_links() {
     assert_eq!((&file["path"], &file["change"], &file["size"]), (&json!("out.csv"), &json!("created"), &json!(3)));
     assert!(file["modifiedAt"].as_str().is_some_and(|at| at.ends_with('Z')) && file.get("pathEncoded").is_none());
     let shown = text(&result);
-    for part in ["hello\n", "[standard error]\noh\n", "exit status 0", "- out.csv (created, 3 B)"] {
+    for part in ["hello\n", "[standard error]\noh\n", "exit status 0", "- out.csv (3 B, created): http"] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
     let links = blocks(&result, "resource_link");
@@ -165,15 +196,12 @@ async fn file_tools_write_read_list_and_delete() {
     assert_eq!(blocks(&written, "resource_link")[0]["uri"], written["structuredContent"]["url"]);
     let read = server.call("sandbox_read_file", at("/data/d/a.txt")).await;
     let piece = &read["structuredContent"];
-    assert_eq!(
-        (&piece["content"], &piece["truncated"], &piece["nextOffset"]),
-        (&json!("abcd"), &json!(true), &json!(4))
-    );
+    assert_eq!((&piece["content"], &piece["nextOffset"]), (&json!("abcd"), &json!(4)));
     let mut rest = at("d/a.txt");
     rest["offset"] = json!(4);
     let read = server.call("sandbox.read_file", rest).await;
     assert_eq!(read["structuredContent"]["content"], "€f");
-    assert_eq!(read["structuredContent"]["truncated"], false);
+    assert_eq!(read["structuredContent"].get("nextOffset"), None);
     server.call("sandbox.write_file", write("b.bin", "//79", "base64")).await;
     let read = server.call("sandbox.read_file", at("b.bin")).await;
     assert_eq!(
@@ -205,6 +233,7 @@ async fn file_tools_write_read_list_and_delete() {
 async fn requests_without_a_principal_are_refused() {
     let server = FakeServer::start().await;
     let options = McpHttpOptions {
+        sessions: SessionLimits { all_max: 10, principal_max: 10 },
         bodies: Bodies::new(1000, Duration::from_secs(1), 1000),
         run_max: Duration::from_secs(1),
         shutdown: CancellationToken::new(),
@@ -285,7 +314,7 @@ async fn session_cancellation_ends_the_program() {
     drop(stream);
     let url = format!("http://{}/mcp", server.address);
     let closed = server.http.delete(url).bearer_auth(crate::support::server::TOKEN).header("mcp-session-id", &session);
-    assert!(closed.send().await.expect("an answer").status().is_success());
+    assert_eq!(closed.send().await.expect("an answer").status(), 200);
     alive(&server, 0).await;
     assert_eq!(in_session(&server, &session, &call).await.status(), 404);
     server.stop().await;

@@ -1,5 +1,14 @@
 //! What an operator sees: metrics and the audit log, on the fake engine.
 
+use std::sync::{Arc, Mutex};
+
+use mcp_sandbox_server::{
+    api::http::json,
+    ports::{
+        engine::{Engine as _, ImageId},
+        runner::RunnerImage,
+    },
+};
 use serde_json::Value;
 use tokio::net::TcpListener;
 
@@ -28,8 +37,13 @@ async fn metrics_count_runs_stages_calls_and_refusals_without_client_text() {
     server.run("c", "print lost").await;
     let unknown = serde_json::json!({"conversationId": "c", "language": "cobol", "code": "x"});
     server.call("sandbox.run_code", unknown).await;
+    let unknown = serde_json::json!({"language": "cobol", "version": "*", "files": [{"content": "x"}]});
+    let url = format!("http://{}/api/v2/execute", server.address);
+    let unknown = server.http.post(url).bearer_auth(TOKEN).json(&unknown).send().await.expect("an answer");
+    assert_eq!(unknown.status(), 400);
     server.janitor.idle().await;
     let text = metrics(&server).await;
+    assert_eq!(value(&text, r#"sandbox_http_answers_total{status="400"}"#), 1);
     assert_eq!(value(&text, r#"sandbox_runs_total{language="python",outcome="exited"}"#), 2);
     assert_eq!(value(&text, r#"sandbox_runs_total{language="python",outcome="failed"}"#), 1);
     assert_eq!(value(&text, r#"sandbox_run_failures_total{code="engine_lost"}"#), 1);
@@ -68,6 +82,24 @@ async fn metrics_report_queue_length_and_free_space() {
     })
     .await;
     assert_eq!(value(&metrics(&server).await, "sandbox_runs_under_way"), 3);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_image_of_a_language_is_counted() {
+    let server = FakeServer::start().await;
+    let counted = r#"sandbox_runner_changes_total{language="python"} 1"#;
+    let mut images = server.engine.runners().await.expect("images");
+    let is_python = |image: &RunnerImage| image.labels.get("sandbox.language").is_some_and(|name| name == "python");
+    // Removed first, as when an image is built in another place and loaded.
+    server.engine.set_runners(images.iter().filter(|image| !is_python(image)).cloned().collect());
+    until("Python is gone", async || value(&metrics(&server).await, "sandbox_languages") == 1).await;
+    server.engine.set_runners(images.clone());
+    until("it is back", async || value(&metrics(&server).await, "sandbox_languages") == 2).await;
+    assert!(!metrics(&server).await.contains(counted), "the same image is no change");
+    images.iter_mut().filter(|image| is_python(image)).for_each(|image| image.id = ImageId("sha256:other".to_owned()));
+    server.engine.set_runners(images);
+    until("the change is counted", async || metrics(&server).await.contains(counted)).await;
     server.stop().await;
 }
 
@@ -112,4 +144,66 @@ async fn audit_log_has_a_line_for_each_run_and_is_complete_at_shutdown() {
     assert_eq!(first["figures"]["stdout_bytes"], 6);
     assert_eq!((&second["outcome"], &second["signal"]), (&"signaled".into(), &11.into()));
     assert!(!text.contains("print hello") && !text.contains(TOKEN));
+}
+
+/// What a test's own thread logs, as JSON.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("not poisoned").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// On one thread, so that everything is logged there.
+#[tokio::test]
+async fn log_lines_have_each_key_once_and_say_what_was_wrong() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let log = tracing_subscriber::fmt().json().with_max_level(tracing::Level::INFO).with_writer(move || writer.clone());
+    let guard = tracing::subscriber::set_default(log.finish());
+    let server = FakeServer::start().await;
+    server.run("c", "print hello").await;
+    let get = async |path: &str| {
+        let url = format!("http://{}{path}", server.address);
+        server.http.get(url).bearer_auth(TOKEN).send().await.expect("an answer")
+    };
+    get("/readyz").await;
+    assert_eq!(get("/v1/runs?limit=0").await.status(), 422);
+    server.stop().await;
+    drop(guard);
+    let text = String::from_utf8(lines.0.lock().expect("not poisoned").clone()).expect("text");
+    let read = |line: &str| json::read(line.as_bytes(), 1000).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let all: Vec<_> = text.lines().map(|line| read(line)["fields"].clone()).collect();
+    assert!(all.iter().any(|line| line["message"] == "run ended" && line["ended"] == "exited"), "{text}");
+    assert!(!text.contains("/readyz"), "{text}");
+    let refused = all.iter().find(|line| line["message"] == "request refused").expect("a line");
+    assert_eq!((&refused["code"], &refused["status"]), (&"invalid_argument".into(), &422.into()));
+    assert!(refused["why"].as_str().is_some_and(|why| why.contains("limit")), "{refused}");
+}
+
+#[test]
+fn a_fatal_error_has_the_format_of_the_log() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
+        .arg("serve")
+        .current_dir(folder.path())
+        .env_clear()
+        .envs([("MCP_API_TOKEN", TOKEN), ("FILE_SECRET", "another-secret-of-this-test")])
+        .envs([("DOCKER_HOST", "unix:///nonexistent/engine.sock"), ("MCP_HTTP_ADDR", "127.0.0.1:0")])
+        .env("SANDBOX_ROOT", folder.path().join("root"))
+        .env("SANDBOX_LOG__FORMAT", "json")
+        .output()
+        .expect("a process");
+    assert!(!output.status.success());
+    let text = String::from_utf8(output.stderr).expect("text");
+    let last: Value = serde_json::from_str(text.lines().last().expect("a line")).expect(&text);
+    assert_eq!(last["level"], "ERROR", "{text}");
+    assert!(last["fields"]["error"].as_str().is_some_and(|error| error.contains("engine")), "{text}");
 }

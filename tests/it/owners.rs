@@ -33,8 +33,8 @@ async fn owners_with_equal_conversation_ids_are_isolated() {
     let my_file = files.write(&mine, &path("f"), "mine".into()).await.expect("written");
     let their_file = files.write(&other, &path("f"), "theirs".into()).await.expect("written");
     assert_eq!(fs::read_to_string(server.root.join("@other/c/files/f")).expect("the file"), "theirs");
-    assert_eq!(&files.read(&mine, &path("f"), 0).await.expect("read").bytes[..], b"mine");
-    assert_eq!(&files.read(&other, &path("f"), 0).await.expect("read").bytes[..], b"theirs");
+    assert_eq!(&files.read(&mine, &path("f"), 0, 100).await.expect("read").bytes[..], b"mine");
+    assert_eq!(&files.read(&other, &path("f"), 0, 100).await.expect("read").bytes[..], b"theirs");
 
     // Links name their owner, and one owner's signature is none for the other's file.
     assert!(their_file.url.contains("/files/@other/c/f?"), "{}", their_file.url);

@@ -29,7 +29,7 @@ async fn run_example(sheet: &Sheet, value: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn examples_run_and_files_are_uploaded_downloaded_and_deleted() {
     // A chart takes long on a busy machine.
-    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
+    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "300000"), ("SANDBOX_QUOTA__BYTES_MAX", "16MiB")]).await;
     let sheet = Sheet::open(&server.url("/")).await;
     let browser = &sheet.browser;
 
@@ -39,11 +39,10 @@ async fn examples_run_and_files_are_uploaded_downloaded_and_deleted() {
     assert!(examples.len() >= 5, "{examples:?}");
     for example in &examples {
         let ended = run_example(&sheet, example).await;
-        let stderr = browser.script("return document.querySelector('[data-testid=stderr]')?.textContent ?? ''").await;
-        let row = format!("{example}: {ended}: {stderr}");
+        let row = format!("{example}: {ended}: {}", sheet.text("terminal").await);
         assert_eq!(ended, "exited", "{row}");
         assert!(browser.script("return document.querySelector('[data-testid=wall]').textContent").await != "", "{row}");
-        let shown = "return document.querySelector('[data-testid=stdout]').textContent.length \
+        let shown = "return document.querySelector('[data-testid=terminal]').textContent.length \
                      + document.querySelectorAll('[data-testid=images] img').length";
         assert!(browser.script(shown).await.as_u64() > Some(0), "{row}");
     }
@@ -139,18 +138,18 @@ async fn files_of_any_name_are_deleted(sheet: &Sheet, server: &Server) {
     assert_eq!((names(&files), names(&files.join("a b"))), (1, 0), "only the empty folder remains");
 }
 
-/// The first is above the limit of a file, the second above the limit of a body.
+/// Both are above the quota of the conversation, whose room the server checks before it reads.
 async fn too_large_upload_shows_its_failure(browser: &Browser) {
     let folder = tempfile::tempdir().expect("a folder");
     let input = browser.driver.find(By::Css("[data-testid=upload-input]")).await.expect("the input");
-    for mebibytes in [9, 24] {
+    for mebibytes in [24, 70] {
         let path = folder.path().join(format!("{mebibytes}.bin"));
         std::fs::File::create(&path).and_then(|file| file.set_len(mebibytes << 20)).expect("a large file");
         input.send_keys(path.display().to_string()).await.expect("chosen");
         until("the failure is shown", async || {
             let script = "return document.querySelector('[data-testid=upload-line][data-upload=failed]')?.textContent";
             let text = browser.script(script).await;
-            text.as_str().is_some_and(|text| text.contains(&format!("{mebibytes}.0 MiB")))
+            text.as_str().is_some_and(|text| text.contains(&format!("{mebibytes}.bin")))
         })
         .await;
     }
@@ -164,8 +163,8 @@ async fn printed_markup_has_no_effect(sheet: &Sheet) {
          open('<img src=x onerror=document.title=1>', 'w').write(p)"
     );
     assert_eq!(sheet.run("python", &code).await, "exited");
-    let stdout = browser.script("return document.querySelector('[data-testid=stdout]').textContent").await;
-    assert!(stdout.as_str().is_some_and(|text| text.contains("<script>")), "{stdout}");
+    let printed = sheet.text("terminal").await;
+    assert_eq!(printed.matches("<script>").count(), 2, "{printed}");
     let title = browser.driver.title().await.expect("a title");
     assert!(title != "pwned" && title != "1", "{title}");
     let images = "return document.querySelectorAll('img[src=\"x\"]').length + \
@@ -184,7 +183,7 @@ async fn take_screenshots(sheet: &Sheet) {
     // A reload removes the notice that an example replaced a program.
     sheet.reload("ready").await;
     sheet.click("new-conversation").await;
-    for example in ["javascript-hello", "typescript-fibonacci", "python-chart"] {
+    for example in ["typescript-fibonacci", "python-progress", "python-chart"] {
         run_example(sheet, example).await;
     }
     until("the chart is drawn", async || {
@@ -194,6 +193,11 @@ async fn take_screenshots(sheet: &Sheet) {
     .await;
     until("the list", async || sheet.history().await == ["exited"; 3]).await;
     browser.screenshot(&screenshot_path("page-light.png")).await;
+    sheet.choose(1).await;
+    sheet.click("reuse").await;
+    sheet.reload("ready").await;
+    sheet.choose(1).await;
+    sheet.says("terminal", |text| text.contains("standard error")).await;
     sheet.click("theme").await;
     browser.screenshot(&screenshot_path("page-dark.png")).await;
     sheet.click("theme").await;
@@ -204,11 +208,11 @@ async fn take_screenshots(sheet: &Sheet) {
                 print(\"Less than that.\")\n\nprint(\"You have it.\")\n";
     sheet.write("python", code).await;
     sheet.start().await;
-    sheet.says("stdout", |text| text == "Guess: ").await;
+    sheet.says("terminal", |text| text == "Guess: ").await;
     until("the line for input", async || sheet.attribute("input-line", "hidden").await == Value::Null).await;
     for (guess, answer) in [("50\n", "Less than that.\nGuess: "), ("25\n", "More than that.\nGuess: ")] {
         browser.element("input-field").await.send_keys(guess).await.expect("typed");
-        sheet.says("stdout", |text| text.ends_with(answer)).await;
+        sheet.says("terminal", |text| text.ends_with(answer)).await;
     }
     browser.script("document.activeElement.blur()").await;
     browser.screenshot(&screenshot_path("page-phone.png")).await;

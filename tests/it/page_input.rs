@@ -45,8 +45,9 @@ async fn input_reaches_a_running_program() {
     let server = Server::with(&SETTINGS).await;
     let sheet = Sheet::open(&server.url("/")).await;
     prompt_is_answered(&sheet).await;
-    input_appears_on_the_stream_of_its_prompt(&sheet).await;
+    input_appears_after_its_prompt(&sheet).await;
     input_is_ended(&sheet).await;
+    arguments_and_input_are_given_before_the_run(&sheet).await;
     programs_without_input_show_no_line(&sheet).await;
     line_returns_after_reload_and_selection(&sheet).await;
     closed_input_hides_the_line_without_error(&server, &sheet).await;
@@ -59,37 +60,33 @@ async fn prompt_is_answered(sheet: &Sheet) {
     sheet.write("python", "name = input('Name? ')\nprint(f'Hello, {name}!')").await;
     let editor = sheet.browser.driver.find(By::Css(".cm-content")).await.expect("the editor");
     editor.send_keys(Key::Control + Key::Enter).await.expect("typed");
-    sheet.says("stdout", |text| text == "Name? ").await;
+    sheet.says("terminal", |text| text == "Name? ").await;
     wait_for_line(sheet, true).await;
-    assert_eq!(focused_element(sheet).await, "editor", "the editor keeps the focus");
     sheet.says("live", |text| text.contains("input")).await;
-    sheet.browser.script("document.querySelector('[data-testid=stdout]').focus()").await;
-    for next in ["input-field", "input-end"] {
-        let here = sheet.browser.driver.active_element().await.expect("a focused element");
-        here.send_keys(Key::Tab).await.expect("typed");
-        assert_eq!(focused_element(sheet).await, next);
-    }
+    until("the prompt gets the focus", async || focused_element(sheet).await == "input-field").await;
+    let here = sheet.browser.driver.active_element().await.expect("a focused element");
+    here.send_keys(Key::Tab).await.expect("typed");
+    assert_eq!(focused_element(sheet).await, "input-end");
     type_input(sheet, "Ada" + Key::Enter).await;
     assert_eq!(sheet.ended().await, "exited");
-    assert_eq!(sheet.text("stdout").await, "Name? Ada\nHello, Ada!\n", "input appears where it was typed");
+    assert_eq!(sheet.text("terminal").await, "Name? Ada\nHello, Ada!\n", "input appears where it was typed");
     assert!(!line_is_visible(sheet).await);
     assert_ne!(focused_element(sheet).await, "run", "one more Enter starts nothing");
     let copy = "navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }; \
-                document.getElementById('stdout-copy').click(); return window.copied";
+                document.getElementById('terminal-copy').click(); return window.copied";
     assert_eq!(sheet.browser.script(copy).await, "Name? Hello, Ada!\n", "a copy contains only printed text");
     let note = sheet.text("stdout-note").await;
-    assert_eq!(note, "18 B", "the size counts only printed text");
+    assert_eq!(note, "stdout 18 B", "the size counts only printed text");
 }
 
-async fn input_appears_on_the_stream_of_its_prompt(sheet: &Sheet) {
+async fn input_appears_after_its_prompt(sheet: &Sheet) {
     sheet.write("bash", "echo begin; printf 'Name? ' >&2; read -r name; echo \"Hello, $name!\" >&2").await;
     sheet.start().await;
-    sheet.says("stderr", |text| text == "Name? ").await;
+    sheet.says("terminal", |text| text == "begin\nName? ").await;
     wait_for_line(sheet, true).await;
     type_input(sheet, "Ada" + Key::Enter).await;
     assert_eq!(sheet.ended().await, "exited");
-    assert_eq!(sheet.text("stderr").await, "Name? Ada\nHello, Ada!\n");
-    assert_eq!(sheet.text("stdout").await, "begin\n");
+    assert_eq!(sheet.text("terminal").await, "begin\nName? Ada\nHello, Ada!\n");
 }
 
 async fn input_is_ended(sheet: &Sheet) {
@@ -103,20 +100,44 @@ async fn input_is_ended(sheet: &Sheet) {
     type_input(sheet, "c").await;
     sheet.click("input-end").await;
     assert_eq!(sheet.ended().await, "exited");
-    assert_eq!(sheet.text("stdout").await, "a\nb <i>\nc\n'a\\nb <i>\\nc\\n'\n");
+    assert_eq!(sheet.text("terminal").await, "a\nb <i>\nc\n'a\\nb <i>\\nc\\n'\n");
 
     sheet.start().await;
     wait_for_line(sheet, true).await;
     type_input(sheet, Key::Control + "d").await;
     assert_eq!(sheet.ended().await, "exited");
-    assert_eq!(sheet.text("stdout").await, "''\n");
+    assert_eq!(sheet.text("terminal").await, "''\n");
     assert!(!line_is_visible(sheet).await);
+}
+
+async fn arguments_and_input_are_given_before_the_run(sheet: &Sheet) {
+    sheet.browser.script("document.getElementById('given').open = true").await;
+    sheet.browser.element("args").await.send_keys(r#"a "b c" 'd "e' f\ g --x=1 "" "#).await.expect("typed");
+    sheet.browser.element("stdin").await.send_keys("one\ntwo").await.expect("typed");
+    let code = "import sys\nprint(sys.argv[1:], repr(sys.stdin.read()))";
+    assert_eq!(sheet.run("python", code).await, "exited");
+    let expected = "['a', 'b c', 'd \"e', 'f g', '--x=1', ''] 'one\\ntwo'\n";
+    assert_eq!(sheet.text("terminal").await, expected);
+    // They survive a reload with the draft, and a quote that is not closed starts nothing.
+    sheet.reload("ready").await;
+    sheet.browser.element("args").await.send_keys(" 'open").await.expect("typed");
+    let before = sheet.history().await.len();
+    sheet.click("run").await;
+    until("the mistake is said", async || {
+        sheet.browser.script("return document.getElementById('args-error').textContent").await
+            == "A quote is not closed."
+    })
+    .await;
+    assert_eq!((focused_element(sheet).await, sheet.history().await.len()), (json!("args"), before));
+    for name in ["args", "stdin"] {
+        sheet.browser.element(name).await.clear().await.expect("cleared");
+    }
 }
 
 async fn programs_without_input_show_no_line(sheet: &Sheet) {
     for (language, code) in [("python", "print('x')"), ("javascript", "console.log('x')"), ("bash", "echo x")] {
         assert_eq!(sheet.run(language, code).await, "exited");
-        assert_eq!(sheet.text("stdout").await, "x\n", "{language}");
+        assert_eq!(sheet.text("terminal").await, "x\n", "{language}");
         assert!(!line_is_visible(sheet).await, "{language}");
     }
 }
@@ -124,28 +145,28 @@ async fn programs_without_input_show_no_line(sheet: &Sheet) {
 async fn line_returns_after_reload_and_selection(sheet: &Sheet) {
     sheet.write("python", LINES).await;
     sheet.start().await;
-    sheet.says("stdout", |text| text == "up\n").await;
+    sheet.says("terminal", |text| text == "up\n").await;
     wait_for_line(sheet, true).await;
     type_input(sheet, "one" + Key::Enter).await;
-    sheet.says("stdout", |text| text == "up\none\ngot one\n").await;
+    sheet.says("terminal", |text| text == "up\none\ngot one\n").await;
     type_input(sheet, "not sent").await;
     until("it is listed", async || sheet.history().await[0] == "running").await;
     // A finished run has no line; selecting the running one restores line and text.
     sheet.choose(1).await;
-    sheet.says("stdout", |text| text == "x\n").await;
+    sheet.says("terminal", |text| text == "x\n").await;
     assert!(!line_is_visible(sheet).await);
     sheet.choose(0).await;
     wait_for_line(sheet, true).await;
-    sheet.says("stdout", |text| text == "up\none\ngot one\n").await;
+    sheet.says("terminal", |text| text == "up\none\ngot one\n").await;
     assert_eq!(field_text(sheet).await, "not sent");
 
     sheet.reload("running").await;
     wait_for_line(sheet, true).await;
-    sheet.says("stdout", |text| text == "up\ngot one\n").await;
+    sheet.says("terminal", |text| text == "up\ngot one\n").await;
     // Faster than the server answers.
     type_input(sheet, "two\nthree\nfour\n").await;
-    sheet.says("stdout", |text| text.ends_with("\ngot four\n")).await;
-    let text = sheet.text("stdout").await;
+    sheet.says("terminal", |text| text.ends_with("\ngot four\n")).await;
+    let text = sheet.text("terminal").await;
     let got: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("got ")).collect();
     assert_eq!(got, ["one", "two", "three", "four"]);
     sheet.click("input-end").await;
@@ -170,14 +191,14 @@ async fn closed_input_hides_the_line_without_error(server: &Server, sheet: &Shee
     let path = format!("/v1/runs/{}/stdin?eof=true", run["runId"].as_str().expect("a run"));
     let ended = server.http.post(server.url(&path)).bearer_auth(TOKEN).send().await.expect("an answer");
     assert_eq!(ended.status(), 202);
-    sheet.says("stdout", |text| text == "up\nend\n").await;
+    sheet.says("terminal", |text| text == "up\nend\n").await;
     type_input(sheet, "late" + Key::Enter).await;
     wait_for_line(sheet, false).await;
-    assert_eq!(sheet.text("stdout").await, "up\nend\n", "refused input is not shown as sent");
+    assert_eq!(sheet.text("terminal").await, "up\nend\n", "refused input is not shown as sent");
     assert_eq!(sheet.text("input-error").await, "");
     // After a reload the run says that it accepts no input.
     sheet.reload("running").await;
-    sheet.says("stdout", |text| text == "up\nend\n").await;
+    sheet.says("terminal", |text| text == "up\nend\n").await;
     let run = newest_run(&server.http, &server.url(""), &sheet.conversation().await).await;
     assert_eq!(run["stdinOpen"], false, "{run}");
     assert!(!line_is_visible(sheet).await);
@@ -224,7 +245,7 @@ async fn refused_input_stays_in_the_field(server: &Server, sheet: &Sheet) {
     sheet.click("input-end").await;
     assert_eq!(sheet.ended().await, "exited");
     let expected = (0..lines).map(|line| format!("('{line}', {})", LONG + 1)).collect::<Vec<_>>().join(", ");
-    let text = sheet.text("stdout").await;
+    let text = sheet.text("terminal").await;
     assert!(text.ends_with(&format!("[{expected}]\n")), "{}", &text[text.len().saturating_sub(400)..]);
 }
 
@@ -236,7 +257,7 @@ async fn plain_runner_gets_no_open_input() {
     sheet.write("python", "print up\nhang").await;
     sheet.start().await;
     // The server would refuse an open input for this runner.
-    sheet.says("stdout", |text| text == "up\n").await;
+    sheet.says("terminal", |text| text == "up\n").await;
     let run = newest_run(&server.http, &base, &sheet.conversation().await).await;
     assert_eq!((&run["state"], &run["stdinOpen"]), (&json!("running"), &json!(false)), "{run}");
     sheet.click("stop").await;

@@ -38,7 +38,7 @@ async fn a_run_is_followed_stopped_and_followed_again_after_reload() {
 }
 
 async fn output_appears_while_the_program_runs(server: &Server, sheet: &Sheet) {
-    let watch = "const out = document.querySelector('[data-testid=stdout]'); \
+    let watch = "const out = document.querySelector('[data-testid=terminal]'); \
                  new MutationObserver(() => { if (out.textContent.includes('first')) \
                  window.firstSeen ??= Date.now(); }) \
                  .observe(out, {childList: true, subtree: true, characterData: true});";
@@ -50,17 +50,17 @@ async fn output_appears_while_the_program_runs(server: &Server, sheet: &Sheet) {
     sheet.write("python", &code).await;
     sheet.start().await;
     // The second and third line cannot be printed yet: the program waits for the test.
-    sheet.says("stdout", |text| text.starts_with("first ") && text.ends_with('\n')).await;
-    let printed: f64 = sheet.text("stdout").await.trim_start_matches("first ").trim().parse().expect("a time");
+    sheet.says("terminal", |text| text.starts_with("first ") && text.ends_with('\n')).await;
+    let printed: f64 = sheet.text("terminal").await.trim_start_matches("first ").trim().parse().expect("a time");
     let seen = sheet.browser.script("return window.firstSeen").await.as_f64().expect("a time");
     eprintln!("the first line was on the page {} ms after it was printed", seen - printed);
     assert_eq!(sheet.attribute("verdict", "data-ended").await, "running");
     sheet.says("wall", |text| text.ends_with(" s") || text.contains("min")).await;
     create_file(server, sheet, "go-2").await;
-    sheet.says("stdout", |text| text.ends_with("second\n")).await;
+    sheet.says("terminal", |text| text.ends_with("second\n")).await;
     create_file(server, sheet, "go-3").await;
     assert_eq!(sheet.ended().await, "exited");
-    assert!(sheet.text("stdout").await.ends_with("\nsecond\nthird\n"));
+    assert!(sheet.text("terminal").await.ends_with("\nsecond\nthird\n"));
 }
 
 async fn stop_kills_a_program_that_ignores_signals(server: &Server, sheet: &Sheet) {
@@ -75,7 +75,7 @@ if os.fork() == 0:
 time.sleep(100000)";
     sheet.write("python", code).await;
     sheet.start().await;
-    sheet.says("stdout", |text| text == "deaf\n").await;
+    sheet.says("terminal", |text| text == "deaf\n").await;
     assert_eq!(server.containers().await, 1);
     let clicked = Instant::now();
     sheet.click("stop").await;
@@ -83,18 +83,18 @@ time.sleep(100000)";
     eprintln!("the container was gone {} ms after the click on Stop", clicked.elapsed().as_millis());
     assert_eq!(sheet.ended().await, "cancelled");
     assert_eq!(sheet.text("verdict-text").await, "Cancelled");
-    assert_eq!(sheet.text("stdout").await, "deaf\n", "earlier output stays");
+    assert_eq!(sheet.text("terminal").await, "deaf\n", "earlier output stays");
 }
 
 async fn reload_follows_the_running_run(server: &Server, sheet: &Sheet) {
     let code = format!("{WAITS}print('before', flush=True)\nwait('go-on')\nprint('after', flush=True)");
     sheet.write("python", &code).await;
     sheet.start().await;
-    sheet.says("stdout", |text| text == "before\n").await;
+    sheet.says("terminal", |text| text == "before\n").await;
     let conversation = sheet.conversation().await;
     let known = runs(server, &conversation).await[0]["wallMs"].as_f64().expect("a figure");
     sheet.reload("running").await;
-    sheet.says("stdout", |text| text == "before\n").await;
+    sheet.says("terminal", |text| text == "before\n").await;
     sheet.says("wall", |text| text.contains('s')).await;
     // The clock continues from the start of the program, not of the page; the page rounds down to a tenth of a second.
     let shown = sheet.text("wall").await;
@@ -110,20 +110,20 @@ async fn reload_follows_the_running_run(server: &Server, sheet: &Sheet) {
     assert_eq!(sheet.history().await[0], "running");
     create_file(server, sheet, "go-on").await;
     assert_eq!(sheet.ended().await, "exited");
-    assert_eq!(sheet.text("stdout").await, "before\nafter\n");
+    assert_eq!(sheet.text("terminal").await, "before\nafter\n");
 }
 
 async fn list_shows_finished_runs(sheet: &Sheet) {
     sheet.reload("ready").await;
     until("the list", async || sheet.history().await == ["exited", "cancelled", "exited"]).await;
-    sheet.says("stdout", |text| text == "before\nafter\n").await;
+    sheet.says("terminal", |text| text == "before\nafter\n").await;
     sheet.choose(1).await;
-    sheet.says("stdout", |text| text == "deaf\n").await;
+    sheet.says("terminal", |text| text == "deaf\n").await;
     sheet.says("verdict-text", |text| text == "Cancelled").await;
     sheet.click("reuse").await;
     sheet.says("editor", |text| text.contains("deaf") && !text.contains("go-on")).await;
     sheet.choose(0).await;
-    sheet.says("stdout", |text| text == "before\nafter\n").await;
+    sheet.says("terminal", |text| text == "before\nafter\n").await;
     sheet.says("verdict-text", |text| text == "Exited 0").await;
 }
 
@@ -134,16 +134,13 @@ sys.stdout.flush()
 sys.stdout.buffer.write(b"\xff\xfe\x89PNG\n")"#;
     let title = sheet.browser.driver.title().await.expect("a title");
     assert_eq!(sheet.run("python", code).await, "exited");
-    let text = sheet.text("stdout").await;
-    assert!(
-        text.contains("<img src=x onerror") && text.contains("\u{241b}[31mred") && text.contains("\u{27e8}U+202E"),
-        "{text}"
-    );
+    let text = sheet.text("terminal").await;
+    assert!(text.contains("<img src=x onerror") && text.contains("> red  \u{27e8}U+202E"), "{text}");
     assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}', '\0']), "{text}");
     assert!(text.contains("\u{fffd}"), "{text}");
     sheet.says("stdout-note", |note| note.contains("not all of it is text")).await;
     assert_eq!(sheet.browser.driver.title().await.expect("a title"), title);
-    assert_eq!(sheet.browser.script("return document.querySelectorAll('[data-testid=stdout] img').length").await, 0);
+    assert_eq!(sheet.browser.script("return document.querySelectorAll('[data-testid=terminal] img').length").await, 0);
 }
 
 async fn large_output_is_bounded(sheet: &Sheet) {
@@ -151,13 +148,13 @@ async fn large_output_is_bounded(sheet: &Sheet) {
                 sys.stdout.write(('x' * 99 + '\\n') * 655)\n\
                 sys.stdout.write('the end\\n')";
     assert_eq!(sheet.run("python", code).await, "exited");
-    let text = sheet.text("stdout").await;
+    let text = sheet.text("terminal").await;
     assert!(text.starts_with("the beginning\n") && text.ends_with("the end\n"));
     assert!(text.contains("left out here"));
     assert!(text.len() < 2 << 20, "{} characters are on the page", text.len());
-    let elements = sheet.browser.script("return document.querySelectorAll('[data-testid=stdout] *').length").await;
-    assert!(elements.as_u64().is_some_and(|count| count < 100), "{elements}");
-    sheet.says("stdout-note", |note| note.contains("Cut short: the program printed 3.0 MiB")).await;
+    let elements = sheet.browser.script("return document.querySelectorAll('[data-testid=terminal] *').length").await;
+    assert!(elements.as_u64().is_some_and(|count| count < 200), "{elements}");
+    sheet.says("terminal-cut", |note| note.contains("Cut short: the program printed 3.0 MiB")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,13 +165,13 @@ async fn a_lost_connection_is_reported_and_restored() {
     let code = format!("{WAITS}print('before', flush=True)\nwait('go-on')\nprint('after', flush=True)\nwait('ever')");
     sheet.write("python", &code).await;
     sheet.start().await;
-    sheet.says("stdout", |text| text == "before\n").await;
+    sheet.says("terminal", |text| text == "before\n").await;
 
     cable.pull();
     until("the loss is reported", async || sheet.attribute("link", "hidden").await == Value::Null).await;
     create_file(&server, &sheet, "go-on").await;
     cable.plug();
-    sheet.says("stdout", |text| text == "before\nafter\n").await;
+    sheet.says("terminal", |text| text == "before\nafter\n").await;
     until("the connection is restored", async || sheet.attribute("link", "hidden").await != Value::Null).await;
 
     // While the page is disconnected the run ends, and newer runs displace it.
@@ -192,12 +189,12 @@ async fn a_lost_connection_is_reported_and_restored() {
     let page = sheet.browser.script("return document.body.innerText").await;
     assert_eq!(ended, "error", "{page}");
     sheet.says("sentence", |text| text.contains("no longer kept")).await;
-    assert_eq!(sheet.text("stdout").await, "before\nafter\n", "displayed output stays");
+    assert_eq!(sheet.text("terminal").await, "before\nafter\n", "displayed output stays");
 
     // The page still works, and the keyboard stops a run too.
     sheet.write("bash", "echo here; sleep 100000").await;
     sheet.start().await;
-    sheet.says("stdout", |text| text == "here\n").await;
+    sheet.says("terminal", |text| text == "here\n").await;
     let body = sheet.browser.driver.find(By::Tag("body")).await.expect("the page");
     body.send_keys(Key::Escape).await.expect("typed");
     assert_eq!(sheet.ended().await, "cancelled");

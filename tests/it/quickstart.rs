@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const PREPARE: &str =
     "this test needs an engine, Docker Compose and what build.sh makes: run ./test.sh, which has them";
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "quickstart.sh",
     "build.sh",
     "scripts",
@@ -25,6 +25,7 @@ const FILES: [&str; 10] = [
     ".env.example",
     "dist",
     "Cargo.toml",
+    "Cargo.lock",
 ];
 
 struct Copy {
@@ -73,6 +74,10 @@ impl Copy {
 impl Drop for Copy {
     fn drop(&mut self) {
         drop(self.run(&["--stop"]));
+        let unmount = ". scripts/provision.sh && ! mountpoint -q root || as_root umount root";
+        let mut command = Command::new("bash");
+        command.args(["-c", unmount]).current_dir(self.folder.path()).env("PROGRAM", "test");
+        drop(command.output());
         // The server is root in its container, and who runs the tests may not be.
         let mount = format!("{}:/folder", self.folder.path().display());
         let arguments = ["run", "--rm", "--user", "0", "--network", "none", "-v", &mount, "--entrypoint", "rm"];
@@ -123,4 +128,39 @@ fn quickstart_prints_a_programs_output_on_every_run() {
 
     copy.well(&["--stop"]);
     assert!(TcpListener::bind(format!("127.0.0.1:{port}")).is_ok(), "the port is still taken");
+}
+
+/// The functions of the script, in a mount namespace that ends with the command.
+const HARDEN: &str = r#"
+. ./functions.sh
+export SANDBOX_ROOT=$PWD/root
+options() { awk -v point="$SANDBOX_ROOT" '$5 == point { print $6 }' /proc/self/mountinfo; }
+mkdir root && echo kept > root/file
+harden_root && harden_root
+options && cat root/file
+umount root
+mount -t tmpfs -o noexec none root
+harden_root && harden_root
+options
+"#;
+
+#[test]
+fn root_is_mounted_with_nosuid_and_nodev_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let script = fs::read_to_string(source.join("quickstart.sh")).expect("the script");
+    let functions = script.trim_end().strip_suffix("main \"$@\"").expect("it ends with its call");
+    fs::write(folder.path().join("functions.sh"), functions).expect("written");
+    let copied = Command::new("cp").arg("-r").arg(source.join("scripts")).arg(folder.path()).status().expect("cp");
+    assert!(copied.success());
+    // Who is not root is so in a user namespace.
+    let namespace = if rustix::process::getuid().is_root() { "-m" } else { "-rm" };
+    let mut command = Command::new("unshare");
+    command.args([namespace, "bash", "-c", HARDEN]).current_dir(folder.path());
+    let output = command.output().expect("unshare");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let lines: Vec<_> = out.lines().collect();
+    let [first, "kept", second] = lines[..] else { panic!("{out}\n{err}") };
+    let has = |options: &str, wanted: &[&str]| wanted.iter().all(|one| options.split(',').any(|option| option == *one));
+    assert!(has(first, &["nosuid", "nodev"]) && has(second, &["nosuid", "nodev", "noexec"]), "{out}\n{err}");
 }

@@ -1,9 +1,15 @@
 //! What conversations may take on disk: before a run, while it goes on, by every way that writes; and how long they are
 //! kept.
 
-use std::{fs, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
-use mcp_sandbox_server::domain::owner::Principal;
+use mcp_sandbox_server::{
+    domain::{
+        clock::{Clock, ManualClock, SystemClock},
+        owner::Principal,
+    },
+    services::retention::{DELETED_MAX, Retention, RetentionOptions},
+};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -111,6 +117,55 @@ async fn program_over_quota_is_stopped_and_the_next_is_refused_until_space_is_fr
     server.stop().await;
 }
 
+/// Programs that exceed the quota as their last act, before any look at their files.
+#[tokio::test(flavor = "multi_thread")]
+async fn program_that_exceeds_the_quota_at_its_end_ends_with_disk_limit() {
+    let server = FakeServer::with(&SMALL).await;
+    let ended = |result: &Value| result["structuredContent"]["outcome"]["ended"].clone();
+    let big = "x".repeat(200 * KIB);
+    assert_eq!(put(&server, "bytes", "there", 700 * KIB, 1).await.status(), 201);
+    let lines = |line: &dyn Fn(usize) -> String, count| (0..count).map(line).collect::<Vec<_>>().join("\n");
+    let names = lines(&|number| format!("write {number} x"), 21);
+    let bytes = lines(&|_| format!("append big {big}"), 2);
+    for (conversation, code, word) in [
+        ("names", names.clone(), "20 files"),
+        ("failed", format!("{names}\nexit 3"), "20 files"),
+        ("killed", format!("{names}\nsignal 9"), "20 files"),
+        ("bytes", bytes, "1 MiB"),
+    ] {
+        let result = server.run(conversation, &code).await;
+        assert_eq!(ended(&result), "disk_limit", "{conversation}: {result}");
+        let sentence = result["structuredContent"]["outcome"]["sentence"].as_str().expect("a sentence");
+        assert!(result["isError"] == true && sentence.contains(word), "{conversation}: {sentence}");
+        let next = server.run(conversation, "print 1").await;
+        let text = next["content"][0]["text"].as_str().expect("a text");
+        assert!(next["isError"] == true && text.contains("delete"), "{conversation}: {next}");
+    }
+    for name in ["0", "1"] {
+        let path = format!("/v1/conversations/names/files/{name}");
+        assert_eq!(send(&server, Method::DELETE, &path, vec![]).await.status(), 204);
+    }
+    assert_eq!(ended(&server.run("names", "print 1").await), "exited");
+    server.stop().await;
+}
+
+/// Files without names are seen by no walk; they get names as the last act.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_are_linked_at_the_very_end_count() {
+    let server = Server::with(&[("SANDBOX_QUOTA__BYTES_MAX", "67108864")]).await;
+    let link = "import os\nfds = []\nfor i in range(15):\n fd = os.open('.', os.O_TMPFILE | os.O_RDWR, 0o600)\n \
+                os.posix_fallocate(fd, 0, 9 << 20)\n fds.append(fd)\nfor i, fd in enumerate(fds):\n \
+                os.link(f'/proc/self/fd/{fd}', str(i), src_dir_fd=fds[0])\nprint('linked', flush=True)\n\
+                os.kill(os.getpid(), 9)";
+    let result = server.run("linker", "python", link).await;
+    assert_eq!(result["structuredContent"]["stdout"], "linked\n", "{result}");
+    assert_eq!(result["structuredContent"]["outcome"]["ended"], "disk_limit", "{result}");
+    let refused = server.run("linker", "python", "print(1)").await;
+    assert!(refused["isError"] == true && refused.to_string().contains("64 MiB"), "{refused}");
+    server.settled().await;
+    server.stop().await;
+}
+
 async fn refused_files(server: &Server) -> Vec<String> {
     let listed = server.call("sandbox.list_files", json!({"conversationId": "bytes"})).await;
     let files = listed["structuredContent"]["files"].as_array().expect("files").clone();
@@ -190,5 +245,33 @@ async fn least_recently_used_conversations_are_deleted_first_unless_in_use() {
     })
     .await;
     assert_eq!(there(), [false, false, false, true]);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retention_deletes_nothing_after_a_step_of_the_clock_and_few_at_once() {
+    let server = FakeServer::start().await;
+    let names: Vec<_> = (0..DELETED_MAX + 5).map(|number| server.root.join(format!("c{number}"))).collect();
+    for name in &names {
+        fs::create_dir_all(name.join("files")).expect("a conversation");
+    }
+    let clock = Arc::new(ManualClock::at(SystemClock.unix_s()));
+    let retention = || {
+        let unused_max = Some(Duration::from_hours(24 * 30));
+        let (total_bytes_max, in_use) = (Some(0), Duration::from_mins(10));
+        let options = RetentionOptions { unused_max, total_bytes_max, in_use, own_disks: false };
+        Retention::new(Arc::clone(&server.mcp.files), server.mcp.runs.clone(), clock.clone(), options)
+    };
+    let left = || names.iter().filter(|name| name.exists()).count();
+    let stepped = retention();
+    assert_eq!(stepped.round().await, Ok(0));
+    clock.set(clock.unix_s() + 365 * 24 * 3600);
+    for _ in 0..3 {
+        assert_eq!((stepped.round().await, left()), (Ok(0), DELETED_MAX + 5));
+    }
+    // A year later in fact.
+    let later = retention();
+    assert_eq!((later.round().await, left()), (Ok(DELETED_MAX), 5));
+    assert_eq!((later.round().await, left()), (Ok(5), 0));
     server.stop().await;
 }

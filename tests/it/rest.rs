@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::support::{FakeServer, Server, browser::Browser, server::TOKEN, until};
 
 mod archive;
+mod uploads;
 
 fn call(server: &FakeServer, method: Method, path: &str) -> RequestBuilder {
     server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(TOKEN)
@@ -250,15 +251,102 @@ async fn openapi_document_and_docs_page_need_no_token() {
     let page = open("/docs").await;
     let policy = page.headers()["content-security-policy"].to_str().expect("text").to_owned();
     assert!(policy.contains("script-src 'self'") && !policy.contains("unsafe"), "{policy}");
-    assert!(page.text().await.expect("text").contains("js/docs.js"));
-    assert_eq!(open("/js/docs.js").await.status(), 200);
+    let page = page.text().await.expect("text");
+    let script = page.split('"').find(|part| part.ends_with("/docs.js")).expect("a script");
+    assert_eq!(open(&format!("/{}", script.trim_start_matches('/'))).await.status(), 200);
     server.stop().await;
+}
+
+/// The description and the wire: members of events, the list of codes.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_have_the_members_that_the_document_names() {
+    let server = FakeServer::start().await;
+    let run = json!({"language": "python", "code": "print 1\nflood 600000\nwrite a b\nexit 3"});
+    let run: Value = create(&server, run).await.json().await.expect("JSON");
+    let address = format!("http://{}/v1/runs/{}/events", server.address, run["runId"].as_str().expect("an id"));
+    let text = server.http.get(address).bearer_auth(TOKEN).send().await.expect("events").text().await.expect("text");
+    let document: Value = serde_json::from_str(&openapi::text()).expect("JSON");
+    let schemas = &document["components"]["schemas"];
+    let known = schemas["RunEvent"]["properties"].as_object().expect("members");
+    let mut seen = Vec::new();
+    for line in text.lines().filter_map(|line| line.strip_prefix("data: ")) {
+        let event: Value = serde_json::from_str(line).expect("JSON");
+        assert!(event.as_object().expect("an object").keys().all(|name| known.contains_key(name)), "{event}");
+        assert!(schemas["EventWord"]["enum"].as_array().expect("words").contains(&event["kind"]), "{event}");
+        seen.push(event["kind"].as_str().expect("a kind").to_owned());
+    }
+    for kind in ["queued", "started", "stdout", "cut", "file", "finished"] {
+        assert!(seen.iter().any(|seen| seen == kind), "{kind} in {seen:?}");
+    }
+    let codes = document["components"]["schemas"]["ErrorCode"]["enum"].as_array().expect("codes");
+    assert!(codes.len() > 30 && codes.contains(&json!("precondition_failed")));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_pages_may_use_the_api_only_where_the_setting_says_so() {
+    const PAGE: &str = "https://app.example.org";
+    let ask = async |server: &FakeServer, method: Method| {
+        let request = server.http.request(method, format!("http://{}/v1/runners", server.address));
+        let request = request.bearer_auth(TOKEN).header("origin", PAGE).header("access-control-request-method", "GET");
+        let request = request.header("access-control-request-headers", "authorization");
+        let response = request.send().await.expect("an answer");
+        let allowed =
+            response.headers().get("access-control-allow-origin").map(|value| value.to_str().expect("text").to_owned());
+        (response.status().as_u16(), allowed)
+    };
+    let server = FakeServer::start().await;
+    assert_eq!(ask(&server, Method::GET).await, (403, None));
+    assert_eq!(ask(&server, Method::OPTIONS).await.1, None);
+    server.stop().await;
+    let server =
+        FakeServer::with(&[("SANDBOX_SERVER__CORS_ORIGINS", "https://x.example, https://app.example.org")]).await;
+    assert_eq!(ask(&server, Method::GET).await, (200, Some(PAGE.to_owned())));
+    assert_eq!(ask(&server, Method::OPTIONS).await, (200, Some(PAGE.to_owned())));
+    let other = call(&server, Method::GET, "/v1/runners").header("origin", "https://other.example").send();
+    let other = other.await.expect("an answer");
+    assert_eq!(other.status(), 403);
+    server.stop().await;
+}
+
+/// Each example of the page, as it is printed, in a shell.
+async fn examples_run(server: &FakeServer, browser: &Browser) {
+    let printed =
+        browser.script("return [...document.querySelectorAll('section.card pre code')].map(e => e.textContent)");
+    let printed: Vec<String> = serde_json::from_value(printed.await).expect("texts");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(0);
+    header.set_mode(0o644);
+    archive.append_data(&mut header, "x", &b""[..]).expect("an entry");
+    // The fake engine's programs read no input, and have no modules.
+    let runs_here = |example: &String| !example.contains("/stdin") && !example.contains("/modules/");
+    for example in printed.into_iter().filter(runs_here) {
+        std::fs::write(folder.path().join("archive.tar"), archive.get_ref()).expect("written");
+        let put = call(server, Method::PUT, "/v1/conversations/demo/files/hello.txt").body("Hello");
+        assert!(put.send().await.expect("an answer").status().is_success());
+        let run = json!({"language": "python", "code": "print 1\nsleep 1s", "wait": 0});
+        let run: Value = create(server, run).await.json().await.expect("JSON");
+        let session = call(server, Method::POST, "/v1/sessions").json(&json!({"conversationId": "demo"}));
+        let session: Value = session.send().await.expect("an answer").json().await.expect("JSON");
+        let script = format!("curl() {{ command curl -sSf -m 20 \"$@\"; }}\n{example}");
+        let run = tokio::process::Command::new("bash")
+            .args(["-c", &script])
+            .current_dir(folder.path())
+            .env("MCP_API_TOKEN", TOKEN)
+            .env("RUN_ID", run["runId"].as_str().expect("an id"))
+            .env("SESSION_ID", session["sessionId"].as_str().expect("an id"))
+            .output();
+        let output = run.await.expect("a shell");
+        assert!(output.status.success(), "{example}\n{}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 /// The page of the API, in a browser that enforces its policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn docs_page_shows_every_operation() {
-    let server = FakeServer::start().await;
+    let server = FakeServer::with_kernel(&[]).await;
     let browser = Browser::open().await;
     browser.driver.goto(format!("http://{}/docs", server.address)).await.expect("the page");
     until("it is filled", async || {
@@ -279,6 +367,7 @@ async fn docs_page_shows_every_operation() {
     assert_eq!(sorted, expected);
     let wide = browser.script("return document.documentElement.scrollWidth > innerWidth").await;
     assert_eq!(wide, false, "nothing sticks out");
+    examples_run(&server, &browser).await;
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
     std::fs::create_dir_all(&folder).expect("a folder");
     browser.screenshot(&folder.join("docs.png")).await;

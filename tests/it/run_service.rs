@@ -40,6 +40,10 @@ fn words(events: &[Event]) -> Vec<&'static str> {
         EventKind::Output(..) => "output",
         EventKind::Cut { .. } => "cut",
         EventKind::Progress { .. } => "progress",
+        EventKind::Display(_) => "display",
+        EventKind::Error { .. } => "error",
+        EventKind::Clear { .. } => "clear",
+        EventKind::InputRequest { .. } => "input_request",
         EventKind::File(_) => "file",
         EventKind::Finished(_) => "finished",
         EventKind::Failed(_) => "failed",
@@ -178,7 +182,8 @@ async fn finished_runs_are_kept_within_bounds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_readers_do_not_slow_the_run_and_receive_a_cut() {
-    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "600000")]).await;
+    let limits = [("SANDBOX_LIMITS__WALL_MS", "600000"), ("SANDBOX_LIMITS__OUTPUT_KEPT_BYTES", "16384")];
+    let server = FakeServer::with(&limits).await;
     let runs = server.mcp.runs.clone();
     let lines = "print 0123456789\n".repeat(6_000);
     let handle = begin(&runs, "many", &format!("sleep 50ms\n{lines}print end"));
@@ -196,7 +201,17 @@ async fn slow_readers_do_not_slow_the_run_and_receive_a_cut() {
         assert_eq!(words(&events).last(), Some(&"finished"));
         assert!(events.windows(2).all(|pair| pair[0].number < pair[1].number));
         let gaps = events.windows(2).filter(|pair| pair[0].number + 1 < pair[1].number);
-        assert!(gaps.into_iter().all(|pair| matches!(pair[1].kind, EventKind::Cut { .. })), "a gap without a cut");
+        let explained = |kind: &EventKind| matches!(kind, EventKind::Cut { .. } | EventKind::Output(..));
+        assert!(gaps.into_iter().all(|pair| explained(&pair[1].kind)), "a gap without a cut");
+        let (mut read, mut cut) = (0, 0);
+        for event in &events {
+            match &event.kind {
+                EventKind::Output(_, bytes) => read += bytes.len() as u64,
+                EventKind::Cut { stdout_bytes, .. } => cut = *stdout_bytes,
+                _ => {}
+            }
+        }
+        assert!(read <= 66_004 && read + cut >= 66_004, "{read} read, {cut} cut");
     }
     let mut slept = Vec::new();
     while let Some(event) = sleeper.next().await {
@@ -260,5 +275,24 @@ async fn cancel_ends_a_run_that_waits_for_a_starting_standby() {
     let late = server.engine.started()[1];
     sleep(start).await;
     until("the late sandbox is gone", async || !server.engine.live().contains(&late)).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conversation_stays_locked_while_a_killed_program_may_live() {
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300")]).await;
+    let runs = &server.mcp.runs;
+    let stuck = begin(runs, "stuck", "hang");
+    until("it has begun", async || server.engine.started().len() == 1).await;
+    let sandbox = server.engine.started()[0];
+    server.engine.set_indestructible(sandbox, true);
+    // Its own run is answered, since nothing more is to be learned of it.
+    assert_eq!(ended(runs, stuck.id()).await, Ended::TimedOut);
+    let next = begin(runs, "stuck", "print x");
+    assert_eq!(ended(runs, begin(runs, "other", "print x").id()).await, Ended::Exited { code: 0 });
+    assert_eq!(server.engine.started().len(), 2, "only the other conversation's program was started");
+    assert!(next.view().result.is_none());
+    server.engine.set_indestructible(sandbox, false);
+    assert_eq!(ended(runs, next.id()).await, Ended::Exited { code: 0 });
     server.stop().await;
 }

@@ -71,12 +71,12 @@ async fn written_file_is_downloaded_by_link_without_token() {
     let on_disk = std::fs::read(server.root.join("files-1/files/out.csv")).expect("the file");
     assert_eq!((&bytes[..], on_disk.as_slice()), ("a,b\n1,x\n2,ÿ\n".as_bytes(), "a,b\n1,x\n2,ÿ\n".as_bytes()));
     altered_links_are_refused(&server, url).await;
-    // The next run sees the file and reports it as unchanged.
+    // The next run sees the file and does not report it.
     let result = server.run("files-1", "bash", "cat out.csv | head -1; echo more > second.txt").await;
     assert_eq!(stdout(&result), "a,b\n");
     let files = result["structuredContent"]["files"].as_array().expect("files");
     let named: Vec<_> = files.iter().map(|f| (f["path"].as_str(), f["change"].as_str())).collect();
-    assert_eq!(named, [(Some("second.txt"), Some("created")), (Some("out.csv"), Some("unchanged"))]);
+    assert_eq!(named, [(Some("second.txt"), Some("created"))]);
     // Another conversation sees none of it.
     let result = server.run("files-2", "bash", "ls -A").await;
     assert_eq!(stdout(&result), "");
@@ -122,7 +122,9 @@ async fn open_figure_is_saved_and_shown() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_limit_ends_the_program_in_time_and_leaves_nothing() {
-    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "5000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    // At 256 MiB the processes of a Python program can take all the memory before they reach their limit.
+    let (none, memory) = (("SANDBOX_STANDBY__TOTAL_MAX", "0"), ("SANDBOX_LIMITS__MEMORY_BYTES", "536870912"));
+    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "5000"), none, memory]).await;
     let limit_and_two = std::time::Duration::from_secs(7);
     for (language, code, expected) in [
         ("python", "import time\nprint('first', flush=True)\ntime.sleep(1000)", "timed_out"),
@@ -153,7 +155,8 @@ async fn disconnect_cancels_the_run() {
     let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sandbox.run_code",
         "arguments": {"conversationId": "gone", "language": "bash", "code": "touch begun; sleep 1000"}}});
-    let request = server.http.post(server.url("/mcp")).bearer_auth(super::support::server::TOKEN).json(&call);
+    let request =
+        server.http.post(server.url("/mcp?structured=on")).bearer_auth(super::support::server::TOKEN).json(&call);
     let begun = server.root.join("gone/files/begun");
     tokio::select! {
         answer = request.send() => panic!("answered: {answer:?}"),

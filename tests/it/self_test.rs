@@ -73,7 +73,8 @@ impl Testing {
     }
 
     async fn ready(&self) -> (u16, Value) {
-        let answer = Client::new().get(format!("{}/readyz", self.url)).send().await.expect("an answer");
+        let answer =
+            Client::new().get(format!("{}/readyz", self.url)).bearer_auth(TOKEN).send().await.expect("an answer");
         (answer.status().as_u16(), answer.json().await.expect("JSON"))
     }
 

@@ -4,10 +4,10 @@
 use std::process::Command;
 
 use futures_util::future::join_all;
-use mcp_sandbox_server::ports::runner::Runner;
-use serde_json::json;
+use mcp_sandbox_server::{domain::owner::Principal, ports::runner::Runner};
+use serde_json::{Value, json};
 
-use crate::support::{Server, until};
+use crate::support::{FakeServer, Server, server::TOKEN, until};
 
 async fn hello(server: &Server, conversation: &str) -> String {
     let result = server.run(conversation, "bash", "echo $(hostname) $(cat n 2>/dev/null); echo $$ >> n").await;
@@ -143,5 +143,32 @@ async fn standbys_of_known_conversations_leave_places_for_new_ones() {
     assert_eq!(hello(&server, "new-3").await.split_whitespace().count(), 2, "its file is there");
     assert_eq!(server.standbys.taken(), before + 1, "a conversation that was active lately found its own");
     server.settled().await;
+    server.stop().await;
+}
+
+/// A program could change what a sandbox reads as it starts.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_standby_is_started_for_a_conversation_in_use() {
+    let settings = [("SANDBOX_STANDBY__TOTAL_MAX", "4"), ("SANDBOX_STANDBY__NAMELESS_MAX", "0")];
+    let server = FakeServer::with(&settings).await;
+    let live = async |count: usize| until("sandboxes live", async || server.engine.live().len() == count).await;
+    for _ in 0..2 {
+        server.run("in-use", "print 1").await;
+    }
+    live(1).await;
+    let hang = json!({"conversationId": "in-use", "language": "python", "code": "hang", "wait": 0});
+    let run = server.http.post(format!("http://{}/v1/runs", server.address)).bearer_auth(TOKEN).json(&hang);
+    let run: Value = run.send().await.expect("an answer").json().await.expect("JSON");
+    // Each of these runs has standbys started for conversations that had several.
+    for _ in 0..20 {
+        server.run("other", "print 1").await;
+        until("its sandbox is gone", async || server.janitor.unwanted() == 0).await;
+        assert!(server.engine.live().len() <= 2, "the program's sandbox and the other conversation's standby");
+    }
+    live(2).await;
+    let run = run["runId"].as_str().expect("an id").parse().expect("an id");
+    server.mcp.runs.get(&Principal::default(), run).expect("a run").cancel();
+    live(2).await;
+    until("its conversation has one again", async || server.janitor.leased() == 2).await;
     server.stop().await;
 }

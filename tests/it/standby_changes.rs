@@ -104,7 +104,8 @@ impl Process {
     async fn echo(&self, conversation: &str) {
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sandbox.run_code",
             "arguments": {"conversationId": conversation, "language": "bash", "code": "echo right; echo x >> runs"}}});
-        let request = reqwest::Client::new().post(format!("{}/mcp", self.url)).bearer_auth(TOKEN).json(&call);
+        let request =
+            reqwest::Client::new().post(format!("{}/mcp?structured=on", self.url)).bearer_auth(TOKEN).json(&call);
         let answer: Value = request.send().await.expect("an answer").json().await.expect("JSON");
         assert_eq!(answer["result"]["structuredContent"]["stdout"], "right\n", "{answer}");
     }

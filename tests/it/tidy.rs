@@ -20,7 +20,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 28] = [
+const NEIGHBOURS: [(&str, &[&str]); 29] = [
     ("adapters::audit", &[]),
     ("adapters::engine", &[]),
     ("adapters::metrics", &[]),
@@ -43,8 +43,12 @@ const NEIGHBOURS: [(&str, &[&str]); 28] = [
     ("services::frames", &[]),
     ("services::sandbox", &["frames", "janitor"]),
     ("services::standby", &["frames", "janitor", "isolation_check", "sandbox"]),
-    ("services::runs", &["admission", "files", "frames", "janitor", "isolation_check", "sandbox", "standby"]),
-    ("services::idempotency", &["runs"]),
+    ("services::sessions", &["frames", "janitor", "isolation_check", "sandbox", "standby"]),
+    (
+        "services::runs",
+        &["admission", "files", "frames", "janitor", "isolation_check", "sandbox", "sessions", "standby"],
+    ),
+    ("services::idempotency", &[]),
     ("services::conversations", &["files", "runs"]),
     ("services::stats", &["janitor", "runs", "standby"]),
     ("api::schema", &[]),
@@ -52,7 +56,7 @@ const NEIGHBOURS: [(&str, &[&str]); 28] = [
 ];
 
 /// Vendor crates and the only places that may name them.
-const VENDORS: [(&str, &[&str]); 13] = [
+const VENDORS: [(&str, &[&str]); 14] = [
     ("bollard", &["adapters/engine/docker"]),
     ("prometheus_client", &["adapters/metrics"]),
     ("opentelemetry_proto", &["adapters/traces"]),
@@ -60,10 +64,11 @@ const VENDORS: [(&str, &[&str]); 13] = [
     ("axum", &["api/http", "app"]),
     ("hyper", &["app", "adapters/engine/docker/proxy", "adapters/traces"]),
     ("hyper_util", &["app", "cli", "adapters/engine/docker/proxy", "adapters/traces"]),
+    ("socket2", &["app/listen"]),
     ("tower_http", &["api/http"]),
     ("rmcp", &["api/mcp", "api/http/mcp"]),
     ("figment", &["config"]),
-    ("governor", &["services/admission"]),
+    ("governor", &["services/admission", "services/tokens"]),
     ("clap", &["cli"]),
     ("anyhow", &["cli", "main"]),
 ];

@@ -149,7 +149,17 @@ async fn run_trace_on_a_standby_contains_take_without_start() {
     server.run("a", "print first").await;
     let ready = async || {
         let url = format!("http://{}/readyz", server.address);
-        server.http.get(url).send().await.expect("an answer").text().await.expect("text").contains("\"warm\":1")
+        server
+            .http
+            .get(url)
+            .bearer_auth(TOKEN)
+            .send()
+            .await
+            .expect("an answer")
+            .text()
+            .await
+            .expect("text")
+            .contains("\"warm\":1")
     };
     until("one stands by", ready).await;
     let (trace, header) = caller(9);

@@ -5,7 +5,10 @@ use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::*;
+use super::{
+    file::{TAIL_BYTES, head_path},
+    *,
+};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -26,8 +29,12 @@ fn outcome(ended: Ended) -> Outcome {
 }
 
 fn report(audit: &Audit, end: Result<&Outcome, &Failure>) {
+    report_named(audit, end, "a\nb");
+}
+
+fn report_named(audit: &Audit, end: Result<&Outcome, &Failure>, name: &str) {
     let file = FileEntry {
-        path: SafePath::from_text("a\nb").expect("a path"),
+        path: SafePath::from_text(name).expect("a path"),
         size: 3,
         change: Change::Created,
         modified_unix_s: 0,
@@ -154,4 +161,112 @@ fn links_and_devices_are_refused() {
     assert!(Audit::open(&link).is_err());
     assert!(Audit::open(Path::new("/dev/null")).is_err());
     assert!(Audit::open(&folder.path().join("no/folder")).is_err());
+}
+
+/// Writes so many lines as one process does.
+fn write(path: &Path, lines: usize) {
+    let audit = Audit::open(path).expect("a log");
+    for _ in 0..lines {
+        report(&audit, Ok(&outcome(Ended::TimedOut)));
+    }
+    audit.close();
+    assert_eq!(audit.counts().lost, 0);
+}
+
+fn broken(files: &[&Path]) -> (u64, Broken) {
+    let files: Vec<_> = files.iter().map(|file| file.to_path_buf()).collect();
+    match verify(&files) {
+        Err(VerifyError::Broken { line, broken, .. }) => (line, broken),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn chain_continues_across_restarts_rotation_and_processes() {
+    let folder = folder();
+    let (path, old) = (folder.path().join("audit.jsonl"), folder.path().join("audit.1"));
+    fs::write(&path, "{\"run\":\"of an older version\"}\n").expect("a log");
+    write(&path, 2);
+    write(&path, 1);
+    fs::rename(&path, &old).expect("moved");
+    // The server is started again before the next line.
+    write(&path, 1);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| write(&path, 25));
+        }
+    });
+    let verified = verify(&[old.clone(), path.clone()]).expect("unbroken");
+    assert_eq!(verified, Verified { lines: 104, first: 1, unchained: 1, ..Verified::default() });
+    assert_eq!(verify(std::slice::from_ref(&path)).expect("unbroken").first, 4);
+    assert_eq!(broken(&[&path, &old]), (1, Broken::Added), "not oldest first");
+}
+
+#[test]
+fn verify_finds_every_change() {
+    let folder = folder();
+    let path = folder.path().join("audit.jsonl");
+    write(&path, 5);
+    let sound = fs::read_to_string(&path).expect("the log");
+    let lines: Vec<_> = sound.lines().collect();
+    let after = |lines: &[&str]| {
+        fs::write(&path, lines.join("\n") + "\n").expect("written");
+        broken(&[&path])
+    };
+    let changed = lines[1].replace("timed_out", "exited");
+    assert_ne!(changed, lines[1]);
+    let last = lines[4].replace("timed_out", "exited");
+    for (what, found) in [
+        (after(&[lines[0], &changed, lines[2], lines[3], lines[4]]), (3, Broken::Changed(2))),
+        (after(&[lines[0], "junk", lines[2], lines[3], lines[4]]), (3, Broken::Missing { from: 2, to: 2 })),
+        (after(&[lines[0], lines[2], lines[3], lines[4]]), (2, Broken::Missing { from: 2, to: 2 })),
+        (after(&[lines[0], lines[1], lines[1], lines[2]]), (3, Broken::Moved { found: 2, expected: 3 })),
+        (after(&[lines[0], lines[2], lines[1], lines[3], lines[4]]), (2, Broken::Missing { from: 2, to: 2 })),
+        (after(&[lines[0], "{\"run\":\"x\"}", lines[1]]), (2, Broken::Added)),
+        (after(&[lines[0], lines[1], lines[2]]), (3, Broken::Truncated { last: 3, head: 5 })),
+        (after(&["{\"run\":\"x\"}"]), (1, Broken::Truncated { last: 0, head: 5 })),
+        (after(&[lines[0], lines[1], lines[2], lines[3], &last]), (5, Broken::LastChanged)),
+    ] {
+        assert_eq!(what, found);
+    }
+    // Lines that are written after lines were removed do not hide it.
+    fs::write(&path, lines[..3].join("\n") + "\n").expect("written");
+    write(&path, 1);
+    assert_eq!(broken(&[&path]), (4, Broken::Missing { from: 4, to: 5 }));
+    fs::write(&path, &sound).expect("written");
+    fs::remove_file(head_path(&path)).expect("removed");
+    assert!(verify(&[path]).expect("unbroken").end_unknown);
+}
+
+#[test]
+fn chain_continues_after_a_crash_in_the_middle_of_a_line_or_between_the_writes() {
+    let folder = folder();
+    let path = folder.path().join("audit.jsonl");
+    write(&path, 1);
+    let early = fs::read(head_path(&path)).expect("a head");
+    write(&path, 1);
+    fs::write(head_path(&path), &early).expect("the head of before");
+    write(&path, 1);
+    let whole = fs::read_to_string(&path).expect("the log");
+    fs::write(&path, format!("{whole}{{\"seq\":4,\"prev")).expect("cut off");
+    assert_eq!(verify(std::slice::from_ref(&path)).expect("unbroken").cut_off, 1);
+    write(&path, 1);
+    let verified = verify(std::slice::from_ref(&path)).expect("unbroken");
+    assert_eq!((verified.lines, verified.cut_off), (4, 1));
+    fs::write(head_path(&path), "nonsense").expect("a broken head");
+    write(&path, 1);
+    assert_eq!(verify(&[path]).expect("unbroken").lines, 5, "the log itself says where it ends");
+}
+
+#[test]
+fn longest_line_is_shorter_than_what_is_searched_for_the_last_one() {
+    let folder = folder();
+    let path = folder.path().join("audit.jsonl");
+    let audit = Audit::open(&path).expect("a log");
+    report_named(&audit, Ok(&outcome(Ended::OutOfMemory)), &vec!["\u{1f600}".repeat(63); 4].join("/"));
+    report_named(&audit, Ok(&outcome(Ended::OutOfMemory)), &"\"".repeat(255));
+    audit.close();
+    let text = fs::read_to_string(&path).expect("the log");
+    let longest = text.lines().map(str::len).max().expect("a line");
+    assert!(longest as u64 > 30 << 10 && (longest as u64) < TAIL_BYTES, "{longest}");
 }

@@ -1,74 +1,19 @@
-//! The thread that appends, and the file it appends to.
+//! The thread that appends.
 
 use std::{
-    fs::{File, OpenOptions},
-    io::{self, Write as _},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
-    path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering, mpsc::Receiver},
     time::Duration,
 };
 
-use rustix::fs::OFlags;
 use tracing::{error, info};
 
-use super::Counts;
+use super::{Counts, file::LogFile};
 
 /// The pause before a failed write is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// A file that is only appended to, and whose name may be moved away.
-pub(super) struct AppendFile {
-    path: PathBuf,
-    file: File,
-    /// The last write stopped in the middle of a line.
-    torn: bool,
-}
-
-impl AppendFile {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), file: open(path)?, torn: false })
-    }
-
-    /// Appends a whole line or fails. A line feed ends what a failed attempt left.
-    fn append(&mut self, line: &str) -> io::Result<()> {
-        self.follow_the_name()?;
-        let text = if self.torn { format!("\n{line}") } else { line.to_owned() };
-        match self.file.write(text.as_bytes()) {
-            Ok(written) if written == text.len() => {
-                self.torn = false;
-                Ok(())
-            }
-            Ok(written) => {
-                self.torn |= written > 0;
-                Err(io::Error::from(io::ErrorKind::StorageFull))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Opens a new file when the current one was moved away.
-    fn follow_the_name(&mut self) -> io::Result<()> {
-        let own = self.file.metadata()?;
-        let same = std::fs::symlink_metadata(&self.path)
-            .is_ok_and(|there| (there.dev(), there.ino()) == (own.dev(), own.ino()));
-        if !same {
-            self.file = open(&self.path)?;
-            self.torn = false;
-        }
-        Ok(())
-    }
-}
-
-/// Refuses a symbolic link, and a pipe, which would block.
-fn open(path: &Path) -> io::Result<File> {
-    let flags = (OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK).bits().cast_signed();
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
-}
-
 pub(super) struct Writer {
-    pub(super) file: AppendFile,
+    pub(super) file: LogFile,
     pub(super) lines: Receiver<String>,
     pub(super) counts: Arc<Counts>,
 }

@@ -42,7 +42,7 @@ use bollard::{
 use futures_util::stream::BoxStream;
 use tokio::time::{Instant, sleep_until};
 
-pub use self::runtime::RuntimeSetting;
+pub use self::{images::AllowedImages, runtime::RuntimeSetting};
 
 use crate::{
     domain::{id::SandboxId, limits::Limits},
@@ -72,6 +72,8 @@ pub struct DockerOptions {
     pub host_root: Option<PathBuf>,
     /// Which system calls a program may make.
     pub seccomp: Seccomp,
+    /// Which images may be runners.
+    pub images: AllowedImages,
     /// The mount point of the engine's control groups, if this process can see them.
     pub cgroup_root: PathBuf,
     /// How long each kind of call may take.
@@ -87,6 +89,7 @@ impl DockerOptions {
             root: root.into(),
             host_root: None,
             seccomp: Seccomp::Own,
+            images: AllowedImages::default(),
             cgroup_root: PathBuf::from("/sys/fs/cgroup"),
             time: TimeLimits::default(),
         }
@@ -173,6 +176,7 @@ struct Inner {
     profile: convert::Profile,
     /// Overrides the profile's runtime.
     runtime: runtime::Selection,
+    images: images::Images,
     mounts: mounts::HostPaths,
     forks: Arc<forks::Forks>,
     time: TimeLimits,
@@ -203,7 +207,8 @@ impl DockerEngine {
         };
         let forks = Arc::new(forks::Forks::new(options.cgroup_root));
         let runtime = runtime::Selection::new(options.runtime, &info);
-        Ok(Self(Arc::new(Inner { docker, profile, runtime, mounts, forks, time: options.time })))
+        let images = images::Images::new(options.images);
+        Ok(Self(Arc::new(Inner { docker, profile, runtime, images, mounts, forks, time: options.time })))
     }
 }
 
@@ -230,7 +235,7 @@ impl Engine for DockerEngine {
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
-        images::runners(&self.0.docker, self.0.time.answer).await
+        self.0.images.runners(&self.0.docker, self.0.time.answer).await
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {
@@ -243,8 +248,7 @@ impl Engine for DockerEngine {
 
     async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
         let Signal::Kill = signal;
-        // The control group is gone once the container is.
-        self.0.forks.look(None);
+        self.0.forks.killing(id);
         let options = KillContainerOptionsBuilder::new().signal("KILL").build();
         let name = id.to_string();
         match call::within("kill", self.0.time.answer, self.0.docker.kill_container(&name, Some(options))).await {

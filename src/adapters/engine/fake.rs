@@ -9,6 +9,7 @@
 //! ```
 
 mod candidates;
+mod kernel;
 mod life;
 mod orders;
 mod script;
@@ -107,7 +108,7 @@ struct Faults {
     streams_to_break: u32,
     exits_to_lose: u32,
     destroys_to_fail: u32,
-    /// Sandboxes that cannot be destroyed.
+    /// Sandboxes that can be neither killed nor destroyed.
     indestructible: HashSet<SandboxId>,
     storm: Option<Storm>,
 }
@@ -290,6 +291,9 @@ impl Engine for FakeEngine {
         if !self.answers("kill").await? {
             return Ok(());
         }
+        if self.state().faults.indestructible.contains(&id) {
+            return Err(unavailable("kill"));
+        }
         self.kill("kill", id).await
     }
 
@@ -310,7 +314,7 @@ impl Engine for FakeEngine {
             return Ok(Vec::new());
         }
         let listed = |record: &Record| Listed {
-            running: record.life.as_ref().is_some_and(|life| life.is_running()),
+            running: record.life.as_ref().map_or(record.listed.running, |life| life.is_running()),
             ..record.listed.clone()
         };
         Ok(self.state().sandboxes.values().map(listed).collect())

@@ -4,8 +4,8 @@
 //! Background::start ── one thread; ends when the last handle is dropped
 //! ```
 //!
-//! Emptying a trash folder can take minutes, so it is done in slices: other jobs wait for one slice at most. The rest
-//! is deleted after the next start when the process ends first.
+//! Emptying a trash folder can take minutes, so it is done in turns: other jobs wait for one turn at most. The rest is
+//! deleted after the next start when the process ends first.
 
 use std::{
     collections::VecDeque,
@@ -18,9 +18,10 @@ use std::{
     },
 };
 
+use rustix::io::Errno;
 use tracing::warn;
 
-use super::delete::{self, Deleted, Effort};
+use super::delete::Emptying;
 
 enum Job {
     Once(Box<dyn FnOnce() + Send>),
@@ -69,7 +70,7 @@ impl Background {
         let _ = all.recv();
     }
 
-    /// Begins no further slice of a trash folder and ends the current one at its next step.
+    /// Begins no further turn of a trash folder and ends the current one at its next step.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
     }
@@ -81,19 +82,31 @@ impl Background {
 }
 
 fn work(posted: &Receiver<Job>, stop: &AtomicBool) {
-    let mut unfinished = VecDeque::new();
+    let (mut emptying, mut waiting) = (VecDeque::<Emptying>::new(), Vec::<Sender<()>>::new());
     loop {
-        let new = if unfinished.is_empty() { posted.recv().ok() } else { posted.try_recv().ok() };
-        let Some(job) = new.or_else(|| unfinished.pop_front()) else { return };
-        match job {
-            Job::Once(job) => job(),
-            Job::Empty(trash) => match delete::empty(&trash, &mut Effort::slice(stop)) {
-                Ok(Deleted::Begun) if !stop.load(Ordering::SeqCst) => unfinished.push_back(Job::Empty(trash)),
-                Ok(_) => {}
-                Err(errno) => warn!(%errno, "something that was deleted still takes space"),
+        match if emptying.is_empty() { posted.recv().ok() } else { posted.try_recv().ok() } {
+            Some(Job::Once(job)) => job(),
+            Some(Job::Empty(trash)) => match emptying.iter_mut().find(|known| Arc::ptr_eq(&known.trash, &trash)) {
+                Some(known) => known.again = true,
+                None => emptying.extend(Emptying::of(trash).inspect_err(|errno| left(*errno))),
             },
-            Job::Drain(done) if unfinished.is_empty() => drop(done.send(())),
-            Job::Drain(done) => unfinished.push_back(Job::Drain(done)),
+            Some(Job::Drain(done)) => waiting.push(done),
+            None => {
+                let Some(mut first) = emptying.pop_front() else { return };
+                if first.turn(stop).inspect_err(|errno| left(*errno)).unwrap_or(false) {
+                    emptying.push_back(first);
+                }
+            }
+        }
+        if emptying.is_empty() {
+            for done in waiting.drain(..) {
+                // One that stopped waiting is told nothing.
+                let _ = done.send(());
+            }
         }
     }
+}
+
+fn left(errno: Errno) {
+    warn!(%errno, "something that was deleted still takes space");
 }

@@ -10,14 +10,14 @@ use std::{
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, poll},
-    fs::{MemfdFlags, Timespec},
-    io::Errno,
-    process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
+    fs::MemfdFlags,
+    process::{Pid, Signal, kill_process_group},
 };
 
 /// Where these programs are found.
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+/// How often it is looked whether a program has ended: these take some milliseconds.
+const POLL: Duration = Duration::from_millis(1);
 /// How long a killed program may take to end: one that waits for a broken device does not end at all.
 const KILLED_MAX: Duration = Duration::from_secs(2);
 /// The longest output that is read, in bytes.
@@ -62,31 +62,26 @@ fn contents(mut file: File) -> io::Result<Vec<u8>> {
 
 /// `None` for a program that did not end in time; it is killed with its children and reaped.
 fn wait(mut child: Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
-    let group = Pid::from_child(&child);
-    let ended = ends(group, limit);
-    if ended == Ok(true) {
-        return child.wait().map(Some);
+    let status = ends(&mut child, limit)?;
+    if status.is_none() {
+        // It is not reaped, so its number is its own.
+        kill_process_group(Pid::from_child(&child), Signal::KILL)?;
+        if ends(&mut child, KILLED_MAX)?.is_none() {
+            std::thread::spawn(move || child.wait());
+        }
     }
-    kill_process_group(group, Signal::KILL)?;
-    if ends(group, KILLED_MAX).unwrap_or(false) {
-        child.wait()?;
-    } else {
-        std::thread::spawn(move || child.wait());
-    }
-    Ok(ended.map(|_| None)?)
+    Ok(status)
 }
 
-/// Whether a child ends within a time. It is not reaped, so its number stays its own.
-fn ends(child: Pid, within: Duration) -> Result<bool, Errno> {
-    let handle = pidfd_open(child, PidfdFlags::empty())?;
+/// How a child ends within a time.
+fn ends(child: &mut Child, within: Duration) -> io::Result<Option<ExitStatus>> {
     let until = Instant::now() + within;
     loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&left)) {
-            Err(Errno::INTR) => {}
-            ended => return Ok(ended? > 0),
+        let status = child.try_wait()?;
+        if status.is_some() || Instant::now() >= until {
+            return Ok(status);
         }
+        std::thread::sleep(POLL);
     }
 }
 

@@ -12,47 +12,77 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, Dir, Mode, OFlags},
+    fs::{AtFlags, CWD, Dir, IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags},
     io::Errno,
 };
+use tracing::warn;
 
-use super::{Background, Folder, fresh_name, open_beneath, own_disk};
+use super::{Background, Folder, fresh_name, next_entry, open_beneath, own_disk};
 use crate::domain::path::SafePath;
 
 /// Steps that a caller waits for: a fraction of a second.
 const STEPS_AT_ONCE: u64 = 2000;
-/// Steps in the background that other jobs wait for: a few seconds.
-const STEPS_OF_A_SLICE: u64 = 50_000;
+/// The same in time, for a program that made the folder slow to delete or still adds to it.
+const TIME_AT_ONCE: Duration = Duration::from_millis(250);
+/// How long one entry of the trash is deleted in the background before the next one has its turn.
+const TURN: Duration = Duration::from_millis(500);
 
 /// How far a deletion has come. In both cases the name is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Deleted {
+enum Deleted {
     Wholly,
     /// The rest is in the trash.
     Begun,
 }
 
 /// How much work may still be done.
-pub(super) struct Effort<'a> {
+struct Effort<'a> {
     steps: u64,
+    until: Instant,
     stop: Option<&'a AtomicBool>,
 }
 
-impl<'a> Effort<'a> {
-    pub(super) fn at_once() -> Self {
-        Self { steps: STEPS_AT_ONCE, stop: None }
-    }
-
-    pub(super) fn slice(stop: &'a AtomicBool) -> Self {
-        Self { steps: STEPS_OF_A_SLICE, stop: Some(stop) }
-    }
-
+impl Effort<'_> {
     fn step(&mut self) -> Result<(), Errno> {
         self.steps = self.steps.checked_sub(1).ok_or(Errno::CANCELED)?;
-        if self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) { Err(Errno::CANCELED) } else { Ok(()) }
+        let stopped = self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
+        if stopped || Instant::now() >= self.until { Err(Errno::CANCELED) } else { Ok(()) }
+    }
+}
+
+/// A trash folder that is being emptied, an entry at a time and in rotation: a program that still adds to its deleted
+/// folder delays no other deletion.
+pub(super) struct Emptying {
+    pub trash: Arc<OwnedFd>,
+    entries: Dir,
+    /// The current round left something, or something was added.
+    pub again: bool,
+}
+
+impl Emptying {
+    pub(super) fn of(trash: Arc<OwnedFd>) -> Result<Self, Errno> {
+        Ok(Self { entries: Dir::read_from(&trash)?, trash, again: false })
+    }
+
+    /// Gives the next entry a turn. Returns whether more is to be done.
+    pub(super) fn turn(&mut self, stop: &AtomicBool) -> Result<bool, Errno> {
+        if stop.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
+        let Some(entry) = next_entry(&mut self.entries) else {
+            self.entries.rewind();
+            return Ok(std::mem::take(&mut self.again));
+        };
+        let mut effort = Effort { steps: u64::MAX, until: Instant::now() + TURN, stop: Some(stop) };
+        match purge(&self.trash, entry?.file_name().to_bytes(), &mut effort) {
+            Ok(deleted) => self.again |= deleted == Deleted::Begun,
+            Err(errno) => warn!(%errno, "something that was deleted still takes space"),
+        }
+        Ok(true)
     }
 }
 
@@ -77,27 +107,10 @@ impl Folder {
     }
 }
 
-/// Deletes the content of the trash. Returns the last error, after every entry was tried.
-pub(super) fn empty(trash: &OwnedFd, effort: &mut Effort<'_>) -> Result<Deleted, Errno> {
-    let mut result = Ok(Deleted::Wholly);
-    for entry in Dir::read_from(trash)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if name.starts_with(b".") {
-            continue;
-        }
-        match purge(trash, name, effort) {
-            Ok(Deleted::Wholly) => {}
-            Ok(Deleted::Begun) => return Ok(Deleted::Begun),
-            Err(errno) => result = Err(errno),
-        }
-    }
-    result
-}
-
 /// Deletes a folder in the trash for as many steps as a caller waits, and posts the rest.
 pub(super) fn purge_or_post(trash: &Arc<OwnedFd>, name: &str, background: &Background) -> Result<(), Errno> {
-    if purge(trash, name.as_bytes(), &mut Effort::at_once())? == Deleted::Begun {
+    let mut effort = Effort { steps: STEPS_AT_ONCE, until: Instant::now() + TIME_AT_ONCE, stop: None };
+    if purge(trash, name.as_bytes(), &mut effort)? == Deleted::Begun {
         background.empty(trash);
     }
     Ok(())
@@ -119,19 +132,16 @@ fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut Effort<'_>) -> Result<()
         Err(Errno::ISDIR) => {}
         other => return other,
     }
-    let folder = open_unlocked(trash, name)?;
+    let folder = open_to_empty(trash, name)?;
     own_disk::lazy_unmount(&folder);
     let mut top = Dir::new(folder)?;
     let mut hoisted = 0;
     loop {
         let mut empty = true;
         top.rewind();
-        while let Some(entry) = top.read() {
-            let entry = entry?;
-            if !is_dots(entry.file_name()) {
-                empty = false;
-                take_apart(top.fd()?, entry.file_name(), &mut hoisted, effort)?;
-            }
+        while let Some(entry) = next_entry(&mut top) {
+            empty = false;
+            take_apart(top.fd()?, entry?.file_name(), &mut hoisted, effort)?;
         }
         if empty {
             match rustix::fs::unlinkat(trash, name, AtFlags::REMOVEDIR) {
@@ -148,17 +158,14 @@ fn take_apart(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, effort: &mut 
     if remove(top, name)? {
         return Ok(());
     }
-    let mut folder = match open_unlocked(top, name.to_bytes()) {
+    let mut folder = match open_to_empty(top, name.to_bytes()) {
         Ok(folder) => Dir::new(folder)?,
         // A program replaced it: the next round finds the new entry.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
         Err(errno) => return Err(errno),
     };
-    while let Some(entry) = folder.read() {
+    while let Some(entry) = next_entry(&mut folder) {
         let entry = entry?;
-        if is_dots(entry.file_name()) {
-            continue;
-        }
         effort.step()?;
         if !remove(folder.fd()?, entry.file_name())? {
             hoist(folder.fd()?, entry.file_name(), top, hoisted)?;
@@ -200,8 +207,21 @@ fn hoist(from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>, hoisted: &mut u
     }
 }
 
+/// Opens a folder whose entries are to be removed, and ends synchronous updates, which a program can ask for and which
+/// make that several times slower.
+pub(super) fn open_to_empty(parent: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    const SLOW: IFlags = IFlags::SYNC.union(IFlags::DIRSYNC);
+    let folder = open_unlocked(parent, name)?;
+    match ioctl_getflags(&folder) {
+        Ok(flags) if flags.intersects(SLOW) => drop(ioctl_setflags(&folder, flags - SLOW)),
+        // Not every file system has such flags.
+        _ => {}
+    }
+    Ok(folder)
+}
+
 /// Opens a folder for reading and changing its names, whatever rights the program left on it.
-fn open_unlocked(parent: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+pub(super) fn open_unlocked(parent: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     if !rustix::process::geteuid().is_root() {
         unlock(&open_beneath(&parent, name, OFlags::PATH | OFlags::DIRECTORY)?)?;
     }
@@ -209,17 +229,17 @@ fn open_unlocked(parent: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
 }
 
 /// Gives the owner every right to a folder, by its handle: its name may lead elsewhere by now.
-/// `fchmod` refuses such a handle, so the change uses the kernel's path of the handle.
-fn unlock(folder: &OwnedFd) -> Result<(), Errno> {
-    use std::os::fd::AsRawFd as _;
-    let name = format!("/proc/self/fd/{}", folder.as_raw_fd());
-    match rustix::fs::chmodat(CWD, name, Mode::RWXU, AtFlags::empty()) {
+pub(super) fn unlock(folder: &OwnedFd) -> Result<(), Errno> {
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(folder)?.st_mode & 0o777) | Mode::RWXU;
+    match set_mode(folder, mode) {
         // Root needs no permission.
         Err(_) if rustix::process::geteuid().is_root() => Ok(()),
         other => other,
     }
 }
 
-fn is_dots(name: &CStr) -> bool {
-    matches!(name.to_bytes(), b"." | b"..")
+/// Sets the mode of what an `O_PATH` handle names. `fchmod` refuses such a handle, so this uses its path in `/proc`.
+pub(super) fn set_mode(handle: &OwnedFd, mode: Mode) -> Result<(), Errno> {
+    use std::os::fd::AsRawFd as _;
+    rustix::fs::chmodat(CWD, format!("/proc/self/fd/{}", handle.as_raw_fd()), mode, AtFlags::empty())
 }

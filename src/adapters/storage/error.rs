@@ -63,6 +63,8 @@ pub(super) fn failed(act: &'static str) -> impl Fn(Errno) -> StorageError {
         Errno::NOTDIR => StorageError::FolderBlocked,
         Errno::ACCESS | Errno::PERM | Errno::ROFS => StorageError::Denied { act },
         Errno::NAMETOOLONG => StorageError::NameTooLong,
+        // `O_NONBLOCK` does not wait until the holder of a lease gives it up.
+        Errno::AGAIN => StorageError::Busy { act },
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => StorageError::NoSpace { act },
         other => StorageError::Io { act, source: other.into() },
     }

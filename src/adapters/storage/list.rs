@@ -1,13 +1,14 @@
 //! Listing: one pass over the tree, level by level, with bounded work, memory and descriptors (two at a time).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ffi::CStr, os::fd::BorrowedFd};
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, OFlags, Statx, StatxFlags},
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags},
     io::Errno,
 };
+use tracing::debug;
 
-use super::{Folder, mark, open_beneath, usage::Tally};
+use super::{Folder, delete::set_mode, mark, next_entry, open_beneath, usage::Tally};
 use crate::{
     domain::path::{PATH_BYTES_MAX, SafePath, show},
     ports::storage::{Change, Entry, ListBounds, Listing, Mark, SkipKind, Skipped},
@@ -21,27 +22,38 @@ const FOLDERS_MAX: usize = 20_000;
 impl Folder {
     /// A concurrent change may be listed or not. Only folders are opened.
     pub(super) fn try_list(&self, bounds: ListBounds, since: Option<Mark>) -> Result<Listing, Errno> {
-        let mut walk = Walk {
-            bounds,
-            since,
-            visits: 0,
-            folders: vec![Unvisited { parent: 0, name: Vec::new(), level: 1 }],
-            found: BTreeMap::new(),
-            listing: Listing::default(),
-            tally: Tally::default(),
-            unseen: false,
-        };
-        let mut next = 0;
-        while next < walk.folders.len() && walk.visits < VISITS_MAX {
-            walk.folder(self, next)?;
-            next += 1;
+        let mut walk = Walk { since, ..Walk::new(bounds) };
+        walk.run(self)?;
+        let usage = (walk.listing.total.is_some() && !walk.unseen).then(|| walk.tally.usage());
+        let usage = self.disk_usage()?.or(usage);
+        Ok(Listing { usage, ..walk.listing() })
+    }
+
+    pub(super) fn try_page(
+        &self,
+        bounds: ListBounds,
+        folder: Option<&SafePath>,
+        after: Option<&SafePath>,
+    ) -> Result<Listing, Errno> {
+        let mut walk = Walk { after: after.cloned(), ..Walk::new(bounds) };
+        if let Some(folder) = folder {
+            walk.folders[0] =
+                Unvisited { parent: 0, name: folder.as_bytes().to_vec(), level: 1 + folder.components().count() };
         }
-        let ended_early = next < walk.folders.len();
-        walk.listing.truncated |= ended_early;
-        let on_disk = self.disk_usage()?;
-        walk.listing.usage = on_disk.or_else(|| (!ended_early && !walk.unseen).then(|| walk.tally.usage()));
-        walk.listing.entries = walk.found.into_values().collect();
-        Ok(walk.listing)
+        walk.run(self)?;
+        Ok(walk.listing())
+    }
+}
+
+/// Takes set-user-id and set-group-id from a plain file that a program made: outside of a sandbox they would act.
+fn clear_set_id(folder: BorrowedFd<'_>, name: &CStr) {
+    let cleared = open_beneath(folder, name.to_bytes(), OFlags::PATH).and_then(|handle| {
+        let mode = rustix::fs::fstat(&handle)?.st_mode;
+        let is_file = FileType::from_raw_mode(mode) == FileType::RegularFile;
+        if is_file { set_mode(&handle, Mode::from_raw_mode(mode & 0o1777)) } else { Ok(()) }
+    });
+    if let Err(errno) = cleared {
+        debug!(%errno, "set-user-id was not cleared");
     }
 }
 
@@ -55,18 +67,64 @@ struct Unvisited {
 struct Walk {
     bounds: ListBounds,
     since: Option<Mark>,
+    after: Option<SafePath>,
     visits: usize,
-    /// The first is the top and its own parent.
+    /// The first is the folder where the walk begins, and its own parent.
     folders: Vec<Unvisited>,
     /// The first files in the order of the answer: changed before unchanged.
-    found: BTreeMap<(bool, SafePath), Entry>,
+    found: BTreeMap<(bool, SafePath), Found>,
+    found_bytes: usize,
+    skipped_bytes: usize,
+    files: u64,
     listing: Listing,
     tally: Tally,
     /// Some entries were not examined.
     unseen: bool,
 }
 
+/// What is known of a file beside its path.
+struct Found {
+    size: u64,
+    modified_unix_s: i64,
+    change: Change,
+}
+
 impl Walk {
+    fn new(bounds: ListBounds) -> Self {
+        Self {
+            bounds,
+            since: None,
+            after: None,
+            visits: 0,
+            folders: vec![Unvisited { parent: 0, name: Vec::new(), level: 1 }],
+            found: BTreeMap::new(),
+            found_bytes: 0,
+            skipped_bytes: 0,
+            files: 0,
+            listing: Listing::default(),
+            tally: Tally::default(),
+            unseen: false,
+        }
+    }
+
+    fn run(&mut self, conversation: &Folder) -> Result<(), Errno> {
+        let mut next = 0;
+        while next < self.folders.len() && self.visits < VISITS_MAX {
+            self.folder(conversation, next)?;
+            next += 1;
+        }
+        let ended_early = next < self.folders.len() || self.visits == VISITS_MAX;
+        self.listing.truncated |= ended_early;
+        self.listing.total = (!ended_early).then_some(self.files);
+        Ok(())
+    }
+
+    fn listing(self) -> Listing {
+        let entry =
+            |((_, path), Found { size, modified_unix_s, change })| Entry { path, size, modified_unix_s, change };
+        Listing { entries: self.found.into_iter().map(entry).collect(), ..self.listing }
+    }
+
     fn folder(&mut self, conversation: &Folder, index: usize) -> Result<(), Errno> {
         let path = self.path(index);
         let handle = match open_beneath(&conversation.files, &path, OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -81,12 +139,9 @@ impl Walk {
             }
         };
         let mut names = Dir::new(handle)?;
-        while let Some(entry) = names.read() {
+        while let Some(entry) = next_entry(&mut names) {
             let entry = entry?;
             let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
             if self.visits == VISITS_MAX {
                 self.listing.truncated = true;
                 self.unseen = true;
@@ -95,10 +150,18 @@ impl Walk {
             self.visits += 1;
             let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
             let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-            // An entry that cannot be examined was removed.
-            if let Ok(stat) = rustix::fs::statx(names.fd()?, name, flags, mask) {
-                self.tally.add(&stat);
-                self.entry(index, &path, name.to_bytes(), &stat);
+            match rustix::fs::statx(names.fd()?, name, flags, mask) {
+                Ok(stat) => {
+                    self.tally.add(&stat);
+                    self.entry(index, &path, name.to_bytes(), &stat);
+                    if self.since.is_some() && stat.stx_mode & 0o6000 != 0 {
+                        clear_set_id(names.fd()?, name);
+                    }
+                }
+                // A folder that may be read and not searched.
+                Err(Errno::ACCESS) => self.unseen = true,
+                // It was removed.
+                Err(_) => {}
             }
         }
         Ok(())
@@ -118,16 +181,31 @@ impl Walk {
     }
 
     fn file(&mut self, path: &[u8], stat: &Statx) {
+        let change = self.change(stat);
+        let unchanged = change == Change::Unchanged;
+        self.files += 1;
+        self.listing.changed += u64::from(!unchanged);
+        if self.after.as_ref().is_some_and(|after| path <= after.as_bytes()) {
+            return;
+        }
+        let ListBounds { entries_max, bytes_max, .. } = self.bounds;
+        let full = self.found.len() >= entries_max || self.found_bytes >= bytes_max;
+        let is_behind = |((kind, last), _): (&(bool, SafePath), _)| (unchanged, path) > (*kind, last.as_bytes());
+        if full && self.found.last_key_value().is_some_and(is_behind) {
+            self.listing.more = true;
+            self.listing.truncated = true;
+            return;
+        }
         let Ok(safe) = SafePath::from_components(path.split(|&b| b == b'/')) else {
             return self.skip(path, SkipKind::TooDeep);
         };
-        let change = self.change(stat);
-        self.listing.changed += u64::from(change != Change::Unchanged);
-        let key = (change == Change::Unchanged, safe.clone());
-        let modified_unix_s = stat.stx_mtime.tv_sec;
-        self.found.insert(key, Entry { path: safe, size: stat.stx_size, modified_unix_s, change });
-        if self.found.len() > self.bounds.entries_max {
-            self.found.pop_last();
+        self.found_bytes += path.len();
+        let found = Found { size: stat.stx_size, modified_unix_s: stat.stx_mtime.tv_sec, change };
+        self.found.insert((unchanged, safe), found);
+        while self.found.len() > entries_max || (self.found_bytes > bytes_max && self.found.len() > 1) {
+            let Some(((_, last), _)) = self.found.pop_last() else { return };
+            self.found_bytes -= last.as_bytes().len();
+            self.listing.more = true;
             self.listing.truncated = true;
         }
     }
@@ -155,8 +233,12 @@ impl Walk {
     }
 
     fn skip(&mut self, path: &[u8], kind: SkipKind) {
-        if self.listing.skipped.len() < self.bounds.entries_max {
-            self.listing.skipped.push(Skipped { path: show(path), kind });
+        if self.after.is_some() {
+            // The first page names them.
+        } else if self.listing.skipped.len() < self.bounds.entries_max && self.skipped_bytes < self.bounds.bytes_max {
+            let path = show(path);
+            self.skipped_bytes += path.len();
+            self.listing.skipped.push(Skipped { path, kind });
         } else {
             self.listing.truncated = true;
         }
@@ -168,6 +250,7 @@ impl Walk {
             names.push(self.folders[index].name.as_slice());
             index = self.folders[index].parent;
         }
+        names.extend(Some(self.folders[0].name.as_slice()).filter(|name| !name.is_empty()));
         names.reverse();
         names.join(&b'/')
     }

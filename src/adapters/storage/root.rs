@@ -18,7 +18,9 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Background, Folder, Handover, Owner, RootError, delete::purge_or_post, fresh_name, own_disk::OwnDisks};
+use super::{
+    Background, Folder, Handover, Owner, RootError, delete::purge_or_post, fresh_name, next_entry, own_disk::OwnDisks,
+};
 use crate::domain::{
     id::InstanceId,
     owner::{ConversationKey, Principal},
@@ -278,12 +280,10 @@ pub(super) fn own_folder(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno>
 
 /// Removes the unfinished files and empty folders of a killed process.
 pub(super) fn clear_incoming(incoming: &OwnedFd) -> Result<(), Errno> {
-    for entry in Dir::read_from(incoming)? {
+    let mut entries = Dir::read_from(incoming)?;
+    while let Some(entry) = next_entry(&mut entries) {
         let entry = entry?;
         let name = entry.file_name();
-        if name.to_bytes() == b"." || name.to_bytes() == b".." {
-            continue;
-        }
         match rustix::fs::unlinkat(incoming, name, AtFlags::empty()) {
             Err(Errno::ISDIR | Errno::PERM) => rustix::fs::unlinkat(incoming, name, AtFlags::REMOVEDIR)?,
             other => other?,

@@ -1,6 +1,7 @@
 //! Storage against the files that hostile programs create.
 
 mod disk;
+mod hold;
 mod list;
 mod race;
 
@@ -26,7 +27,7 @@ use crate::domain::test_scale::as_root;
 use crate::ports::storage::{Change, SkipKind, Skipped};
 
 const OWNER: Owner = Owner { uid: 1000, gid: 1000 };
-const ALL: ListBounds = ListBounds { entries_max: 1000, depth_max: 16 };
+const ALL: ListBounds = ListBounds { entries_max: 1000, bytes_max: 1 << 20, depth_max: 16 };
 
 struct Place {
     /// Gone when dropped.
@@ -102,7 +103,7 @@ fn read_returns_what_write_stored_until_delete() {
     conversation.delete(&path("a/b/c.txt")).expect("deleted");
     assert!(matches!(conversation.delete(&path("a/b/c.txt")), Err(StorageError::NotFound)));
     conversation.delete(&path("a")).expect("deleted");
-    let nothing = Listing { usage: Some(Usage::default()), ..Listing::default() };
+    let nothing = Listing { usage: Some(Usage::default()), total: Some(0), ..Listing::default() };
     assert_eq!(conversation.list(ALL, None).expect("a listing"), nothing);
     assert!(storage.remove(&id("c")).expect("removed"));
     assert!(!storage.remove(&id("c")).expect("removed"));
@@ -281,12 +282,18 @@ fn storage_works_without_root() {
 
 /// Runs one of these tests again as a user without rights. Only root can.
 fn rerun_unprivileged(test: &str) {
+    rerun_unprivileged_in(test, |_, _| {});
+}
+
+/// The same, with what `prepare` puts into the folder that is its `TMPDIR`; it is given that user's id.
+fn rerun_unprivileged_in(test: &str, prepare: impl FnOnce(&Path, u32)) {
     const UNPRIVILEGED: u32 = 65534;
     if !as_root() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("rights");
+    prepare(folder.path(), UNPRIVILEGED);
     let binary = folder.path().join("tests");
     fs::copy(std::env::current_exe().expect("the tests"), &binary).expect("a copy");
     let name = format!("adapters::storage::tests::{test}");

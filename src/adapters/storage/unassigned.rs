@@ -11,7 +11,9 @@ use rustix::{
 };
 use tracing::debug;
 
-use super::{ConversationFolder, DiskStorage, StorageError, UnassignedFolder, failed, fresh_name, root::discard};
+use super::{
+    ConversationFolder, DiskStorage, StorageError, UnassignedFolder, failed, fresh_name, next_entry, root::discard,
+};
 use crate::domain::{id::Language, owner::ConversationKey};
 
 /// The file that lists the languages in use.
@@ -40,12 +42,9 @@ impl DiskStorage {
 
     /// The folder is empty at once; its earlier content is deleted in the background.
     pub(super) fn clear_unassigned(&self) -> Result<(), Errno> {
-        for entry in Dir::read_from(&*self.unassigned)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            if name.to_bytes() != b"." && name.to_bytes() != b".." {
-                rustix::fs::renameat(&*self.unassigned, name, &*self.trash, fresh_name())?;
-            }
+        let mut entries = Dir::read_from(&*self.unassigned)?;
+        while let Some(entry) = next_entry(&mut entries) {
+            rustix::fs::renameat(&*self.unassigned, entry?.file_name(), &*self.trash, fresh_name())?;
         }
         self.background.empty(&self.trash);
         Ok(())

@@ -1,4 +1,4 @@
-//! The disk usage of a conversation, and the free space.
+//! The disk usage of a conversation.
 //!
 //! A walk depth first that ends as soon as a ceiling is passed, so its cost is bounded by that of a folder of the
 //! allowed size. It reaches any depth with a bounded number of descriptors. It counts blocks, not lengths: a sparse
@@ -11,7 +11,11 @@ use rustix::{
     io::Errno,
 };
 
-use super::{DiskStorage, Folder, open_beneath};
+use super::{
+    Folder,
+    delete::{open_unlocked, unlock},
+    next_entry, open_beneath,
+};
 use crate::ports::storage::Usage;
 
 /// Folders on the way down that stay open.
@@ -43,19 +47,12 @@ impl Tally {
 }
 
 impl Folder {
-    /// A concurrent change may be counted or not. Unlinked open files and folders that this process may not read are
-    /// not counted. A disk of its own counts both; there a file with several names is one entry.
+    /// A concurrent change may be counted or not. Unlinked open files are not counted. A folder that the program closed
+    /// is opened again; where this process may not do that, the usage is unknown. A disk of its own counts everything;
+    /// there a file with several names is one entry.
     pub(super) fn try_usage(&self, ceiling: &Usage) -> Result<Usage, Errno> {
         let walk = Walk { top: &self.files, tally: Tally::default(), levels: Vec::new() };
         self.disk_usage()?.map_or_else(|| walk.run(ceiling), Ok)
-    }
-}
-
-impl DiskStorage {
-    pub(super) fn try_free(&self) -> Result<Usage, Errno> {
-        let stat = rustix::fs::fstatvfs(&self.root)?;
-        let entries = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
-        Ok(Usage { bytes: stat.f_bavail.saturating_mul(stat.f_frsize), entries })
     }
 }
 
@@ -76,7 +73,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn run(mut self, ceiling: &Usage) -> Result<Usage, Errno> {
-        let top = open_beneath(self.top, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let top = open_closed(self.top, b"")?;
         self.enter(Vec::new(), top, ceiling)?;
         while self.tally.usage().fits(ceiling) {
             let Some(level) = self.levels.last_mut() else { break };
@@ -90,7 +87,7 @@ impl Walk<'_> {
                 continue;
             }
             let parent = self.levels.last().and_then(|level| level.handle.as_ref()).unwrap_or(self.top);
-            if let Some(folder) = gone(open_beneath(parent, &name, OFlags::RDONLY | OFlags::DIRECTORY))? {
+            if let Some(folder) = gone(open_closed(parent, &name))? {
                 self.enter(name, folder, ceiling)?;
             }
         }
@@ -100,16 +97,14 @@ impl Walk<'_> {
     /// Counts the entries of a folder and enters it.
     fn enter(&mut self, name: Vec<u8>, folder: OwnedFd, ceiling: &Usage) -> Result<(), Errno> {
         let mut ahead = Vec::new();
-        let mut names = Dir::read_from(&folder)?;
-        while let Some(entry) = names.read() {
+        let mut names = unlocked(&folder, || Dir::read_from(&folder))?;
+        while let Some(entry) = next_entry(&mut names) {
             let entry = entry?;
             let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
             let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-            // An entry that cannot be examined was removed.
-            let Ok(stat) = rustix::fs::statx(&folder, name, flags, StatxFlags::BASIC_STATS) else { continue };
+            let stat = unlocked(&folder, || rustix::fs::statx(&folder, name, flags, StatxFlags::BASIC_STATS));
+            // An entry that is not there was removed.
+            let Some(stat) = gone(stat)? else { continue };
             self.tally.add(&stat);
             if !self.tally.usage().fits(ceiling) {
                 break;
@@ -148,11 +143,29 @@ impl Walk<'_> {
     }
 }
 
-/// `None` for an entry that is no longer a folder or not readable; other errors are returned.
+/// Opens a folder below an open one, also when the program removed permissions from either.
+fn open_closed(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    match open_beneath(parent, name, OFlags::RDONLY | OFlags::DIRECTORY) {
+        Err(Errno::ACCESS) => unlocked(parent, || open_unlocked(parent, name)),
+        other => other,
+    }
+}
+
+/// A step in a folder, done again with the owner's rights when the program removed them.
+fn unlocked<T>(folder: &OwnedFd, step: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    match step() {
+        Err(Errno::ACCESS) => unlock(folder).and_then(|()| step()),
+        other => other,
+    }
+}
+
+/// `None` for an entry that is no longer there or no longer a folder; other errors are returned.
 fn gone<T>(opened: Result<T, Errno>) -> Result<Option<T>, Errno> {
     match opened {
         Ok(opened) => Ok(Some(opened)),
-        Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO)) => Err(errno),
+        Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO | Errno::ACCESS | Errno::PERM)) => {
+            Err(errno)
+        }
         Err(_) => Ok(None),
     }
 }

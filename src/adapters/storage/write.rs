@@ -1,7 +1,7 @@
 //! Writing one file: it is completed in a folder of ours and then moved into place through a handle, so that no write,
 //! chown or chmod uses a name that a program could have placed.
 
-use std::{fs::File, io::Write as _, os::fd::OwnedFd};
+use std::{borrow::Borrow, fs::File, io::Write as _, os::fd::OwnedFd};
 
 use rustix::{
     fs::{AtFlags, Mode, OFlags, StatxFlags},
@@ -19,27 +19,9 @@ const TRIES: usize = 16;
 
 impl Folder {
     pub(super) fn try_write(&self, path: &SafePath, bytes: &[u8]) -> Result<Entry, Errno> {
-        let whole = Incoming::file(self, bytes)?;
-        let (folder, name) = path.split_last();
-        let change = self.place(&whole, folder, name)?;
-        let stat = rustix::fs::statx(&whole.handle, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
-        whole.moved();
-        let modified_unix_s = stat.stx_mtime.tv_sec;
-        Ok(Entry { path: path.clone(), size: stat.stx_size, modified_unix_s, change })
-    }
-
-    fn place(&self, whole: &Incoming<'_>, folder: &[u8], name: &[u8]) -> Result<Change, Errno> {
-        for _ in 0..TRIES {
-            let parent = self.folder(folder)?;
-            let was_there = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-            match rustix::fs::renameat(&self.incoming, &whole.name, &parent, name) {
-                Ok(()) => return Ok(if was_there { Change::Changed } else { Change::Created }),
-                // The folder was removed between the two steps.
-                Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        Err(Errno::NOTDIR)
+        let mut whole = Incoming::file(self)?;
+        whole.append(bytes)?;
+        whole.place(path)
     }
 
     /// A handle of a folder, which is made with its parents if it is missing.
@@ -80,35 +62,66 @@ impl Folder {
 }
 
 /// A file or folder that is not in place yet; removed when dropped before [`Incoming::moved`].
-struct Incoming<'a> {
-    conversation: &'a Folder,
+#[derive(Debug)]
+pub(super) struct Incoming<F: Borrow<Folder>> {
+    conversation: F,
     name: String,
-    handle: OwnedFd,
+    handle: File,
     moved: bool,
     remove: AtFlags,
 }
 
-impl<'a> Incoming<'a> {
-    fn file(conversation: &'a Folder, bytes: &[u8]) -> Result<Self, Errno> {
-        let name = fresh_name();
+impl<F: Borrow<Folder>> Incoming<F> {
+    /// An empty file.
+    pub(super) fn file(conversation: F) -> Result<Self, Errno> {
+        let (folder, name) = (conversation.borrow(), fresh_name());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let handle = rustix::fs::openat(&conversation.incoming, &name, flags, Mode::RUSR | Mode::WUSR)?;
-        let mut file = File::from(handle);
-        let written = file.write_all(bytes);
-        let this = Self { conversation, name, handle: file.into(), moved: false, remove: AtFlags::empty() };
-        written.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        conversation.handover.apply(&this.handle, 0o644)?;
-        Ok(this)
+        let handle = rustix::fs::openat(&folder.incoming, &name, flags, Mode::RUSR | Mode::WUSR)?;
+        Self { conversation, name, handle: handle.into(), moved: false, remove: AtFlags::empty() }.handed_over(0o644)
     }
 
-    fn folder(conversation: &'a Folder) -> Result<Self, Errno> {
-        let name = fresh_name();
-        rustix::fs::mkdirat(&conversation.incoming, &name, Mode::RWXU)?;
+    fn folder(conversation: F) -> Result<Self, Errno> {
+        let (folder, name) = (conversation.borrow(), fresh_name());
+        rustix::fs::mkdirat(&folder.incoming, &name, Mode::RWXU)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let handle = rustix::fs::openat(&conversation.incoming, &name, flags, Mode::empty())?;
-        let this = Self { conversation, name, handle, moved: false, remove: AtFlags::REMOVEDIR };
-        conversation.handover.apply(&this.handle, 0o755)?;
-        Ok(this)
+        let handle = rustix::fs::openat(&folder.incoming, &name, flags, Mode::empty())?;
+        Self { conversation, name, handle: handle.into(), moved: false, remove: AtFlags::REMOVEDIR }.handed_over(0o755)
+    }
+
+    fn handed_over(self, mode: u32) -> Result<Self, Errno> {
+        self.conversation.borrow().handover.apply(&self.handle, mode)?;
+        Ok(self)
+    }
+
+    pub(super) fn is_on_own_disk(&self) -> bool {
+        self.conversation.borrow().on_own_disk
+    }
+
+    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        self.handle.write_all(bytes).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    }
+
+    /// Moves the file to its place, through a handle of its folder.
+    pub(super) fn place(mut self, path: &SafePath) -> Result<Entry, Errno> {
+        let conversation = self.conversation.borrow();
+        let (folder, name) = path.split_last();
+        for _ in 0..TRIES {
+            let parent = conversation.folder(folder)?;
+            let was_there = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+            match rustix::fs::renameat(&conversation.incoming, &self.name, &parent, name) {
+                Ok(()) => {
+                    let stat = rustix::fs::statx(&self.handle, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+                    self.moved = true;
+                    let change = if was_there { Change::Changed } else { Change::Created };
+                    let (size, modified_unix_s) = (stat.stx_size, stat.stx_mtime.tv_sec);
+                    return Ok(Entry { path: path.clone(), size, modified_unix_s, change });
+                }
+                // The folder was removed between the two steps.
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::NOTDIR)
     }
 
     fn moved(mut self) {
@@ -116,11 +129,11 @@ impl<'a> Incoming<'a> {
     }
 }
 
-impl Drop for Incoming<'_> {
+impl<F: Borrow<Folder>> Drop for Incoming<F> {
     fn drop(&mut self) {
         if !self.moved {
             // What remains is removed at the next start.
-            let _ = rustix::fs::unlinkat(&self.conversation.incoming, &self.name, self.remove);
+            let _ = rustix::fs::unlinkat(&self.conversation.borrow().incoming, &self.name, self.remove);
         }
     }
 }

@@ -20,7 +20,10 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{Counts, post::post, spans::text};
-use crate::{config::Collector, domain::id::InstanceId};
+use crate::{
+    config::Collector,
+    domain::{id::InstanceId, text::chain},
+};
 
 /// Spans of one request to the collector.
 const BATCH_MAX: usize = 512;
@@ -134,10 +137,4 @@ impl LossLog {
             LogLine::Recovered
         })
     }
-}
-
-/// An error with its causes, for a log line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

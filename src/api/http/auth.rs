@@ -1,28 +1,96 @@
-//! Bearer tokens: decided before a body is read.
+//! Bearer tokens: decided before a body is read. And what a request may take when places are short.
 
-use std::sync::Arc;
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+};
 
 use axum::{
     extract::{Request, State},
-    http::header,
+    http::{HeaderMap, HeaderName, HeaderValue, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use tokio::time::sleep;
 
-use super::error::ApiError;
-use crate::{domain::error::Code, services::tokens::Tokens};
+use super::{coderunner, error::ApiError, health};
+use crate::{
+    domain::{error::Code, owner::Principal},
+    services::tokens::Tokens,
+};
 
-/// Passes a request with a valid token on with its principal; any other is 401.
-pub async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, next: Next) -> Response {
-    let mut headers = request.headers().get_all(header::AUTHORIZATION).iter();
-    let principal = match (headers.next(), headers.next()) {
-        (Some(one), None) => tokens.authorize(one.as_bytes()),
-        // Of two headers one could be a proxy's and the other an attacker's.
-        _ => None,
+/// Where a request comes from, among its extensions. Behind a proxy this is the proxy.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientAddress(pub IpAddr);
+
+/// Among a request's extensions: the listener has no room to answer it.
+#[derive(Debug, Clone, Copy)]
+pub struct NoTurn;
+
+/// Who sends a request, as far as room is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// A health probe.
+    Probe,
+    /// With a valid token.
+    Holder,
+    Guest,
+}
+
+impl Class {
+    pub fn of(tokens: &Tokens, path: &str, headers: &HeaderMap) -> Self {
+        match principal(tokens, path, headers) {
+            _ if health::PATHS.contains(&path) => Self::Probe,
+            Some(_) => Self::Holder,
+            None => Self::Guest,
+        }
+    }
+}
+
+/// Who sends a request with a valid token: `Authorization: Bearer`, and on the paths of CodeRunner's clients also
+/// `X-API-Key` and the password of HTTP Basic.
+pub(super) fn principal(tokens: &Tokens, path: &str, headers: &HeaderMap) -> Option<Principal> {
+    // Of two headers one could be a proxy's and the other an attacker's.
+    let only = |name: HeaderName| {
+        let mut all = headers.get_all(name).iter();
+        all.next().filter(|_| all.next().is_none()).map(HeaderValue::as_bytes)
     };
-    if let Some(principal) = principal {
+    let takes_keys = coderunner::takes_keys(path);
+    if !headers.contains_key(header::AUTHORIZATION) {
+        return only(coderunner::KEY).filter(|_| takes_keys).and_then(|key| tokens.principal(key));
+    }
+    let value = only(header::AUTHORIZATION)?;
+    tokens.authorize(value).or_else(|| password(value).filter(|_| takes_keys).and_then(|key| tokens.principal(&key)))
+}
+
+/// The password of HTTP Basic (RFC 7617).
+fn password(value: &[u8]) -> Option<Vec<u8>> {
+    let (scheme, rest) = value.split_at_checked("basic ".len())?;
+    let pair = BASE64_STANDARD.decode(rest.trim_ascii()).ok().filter(|_| scheme.eq_ignore_ascii_case(b"basic "))?;
+    let colon = pair.iter().position(|&byte| byte == b':')?;
+    Some(pair[colon + 1..].to_vec())
+}
+
+/// Refuses a request for which there is no room.
+pub async fn turn(request: Request, next: Next) -> Response {
+    if request.extensions().get::<NoTurn>().is_none() {
+        return next.run(request).await;
+    }
+    let why = "The server has no room for requests without a token: send it again in a moment.";
+    ApiError::new(Code::QueueFull, why).into_response()
+}
+
+/// Passes a request with a valid token on with its principal; any other is 401. A wrong token is answered late when
+/// there were many, so that tokens cannot be guessed quickly.
+pub async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, next: Next) -> Response {
+    if let Some(principal) = principal(&tokens, request.uri().path(), request.headers()) {
         request.extensions_mut().insert(principal);
         return next.run(request).await;
+    }
+    if [header::AUTHORIZATION, coderunner::KEY].iter().any(|name| request.headers().contains_key(name)) {
+        let from = request.extensions().get().map_or(Ipv4Addr::UNSPECIFIED.into(), |ClientAddress(address)| *address);
+        sleep(tokens.refused(from)).await;
     }
     let why = "Send the header `Authorization: Bearer <token>` once, with the server's MCP_API_TOKEN.";
     ApiError::new(Code::Unauthorized, why).into_response()

@@ -16,12 +16,13 @@ use axum::{
     middleware::Next,
     response::Response,
 };
+use futures_util::{Stream, stream};
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, oneshot},
-    time::timeout,
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::json;
@@ -33,8 +34,15 @@ use crate::{
 /// Values in one JSON body, keys and values of objects counted one each.
 const VALUES_MAX: usize = 10_000;
 
+/// What a long body gains time by, in bytes a second.
+const PACE_BYTES_A_S: u64 = 64 << 10;
+
 /// The bytes that one permit stands for.
 const UNIT_BYTES: usize = 1024;
+
+/// What a client has to send of a body in each window while less than half of the memory for bodies is free.
+const WINDOW: Duration = Duration::from_secs(5);
+const WINDOW_BYTES_MIN: usize = 40 << 10;
 
 /// How much of an unread body is drained, for how long, and how long the client may pause.
 const DRAIN_BYTES_MAX: usize = 16 << 20;
@@ -109,6 +117,7 @@ pub struct Bodies {
     read_max: Duration,
     /// A permit for each started [`UNIT_BYTES`].
     room: Arc<Semaphore>,
+    units: usize,
 }
 
 /// A body, and its part of the memory until the last reference to it is dropped.
@@ -128,7 +137,7 @@ impl Bodies {
     /// bytes, which is at least one of the largest.
     pub fn new(bytes_max: usize, read_max: Duration, together_bytes_max: usize) -> Self {
         let units = together_bytes_max.max(bytes_max).div_ceil(UNIT_BYTES).min(Semaphore::MAX_PERMITS);
-        Self { bytes_max, read_max, room: Arc::new(Semaphore::new(units)) }
+        Self { bytes_max, read_max, room: Arc::new(Semaphore::new(units)), units }
     }
 
     /// The largest, in bytes.
@@ -155,10 +164,34 @@ impl Bodies {
             return Err(self.too_large());
         }
         let read = timeout(self.read_max, self.collect(Limited::new(body, max))).await;
-        read.unwrap_or_else(|_| {
-            let why = format!("The body took longer than {} s: send it faster.", self.read_max.as_secs());
-            Err(Failure::new(Code::BodyTimeout, why))
-        })
+        read.unwrap_or_else(|_| Err(late(self.read_max)))
+    }
+
+    /// The pieces of a body of any length, and its announced length. They have to come at no less than
+    /// [`PACE_BYTES_A_S`] after the time for a short body.
+    ///
+    /// # Errors
+    /// [`Code::UnsupportedMediaType`]; the stream ends with [`Code::BodyTimeout`] or [`Code::InvalidRequest`].
+    pub fn stream(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<(Option<u64>, impl Stream<Item = Result<Bytes, Failure>> + Send), Failure> {
+        plain(headers)?;
+        let announced = body.size_hint().exact();
+        let (read_max, begun) = (self.read_max, Instant::now());
+        let pieces = stream::try_unfold((body, 0_u64), move |(mut body, mut received)| async move {
+            loop {
+                let within = read_max + Duration::from_secs(received / PACE_BYTES_A_S);
+                let frame = timeout(within.saturating_sub(begun.elapsed()), body.frame()).await;
+                let frame = frame.map_err(|_| late(read_max));
+                let Some(frame) = frame? else { return Ok(None) };
+                let Ok(piece) = frame.map_err(|_| broken())?.into_data() else { continue };
+                received += piece.len() as u64;
+                return Ok(Some((piece, (body, received))));
+            }
+        });
+        Ok((announced, pieces))
     }
 
     async fn collect(&self, mut body: Limited<Body>) -> Result<Bytes, Failure> {
@@ -168,11 +201,19 @@ impl Bodies {
         };
         let room = |units| Arc::clone(&self.room).try_acquire_many_owned(units).map_err(|_| full());
         let (mut held, mut length, mut pieces) = (room(0)?, 0_usize, Vec::new());
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| {
-                let broken = || Failure::new(Code::InvalidRequest, "The body broke off: send it again.");
-                if error.is::<LengthLimitError>() { self.too_large() } else { broken() }
-            })?;
+        let (mut window, mut length_before) = (Instant::now() + WINDOW, 0);
+        loop {
+            let Ok(frame) = timeout_at(window, body.frame()).await else {
+                if length < length_before + WINDOW_BYTES_MIN && self.room.available_permits() < self.units / 2 {
+                    let why = "The body arrives slowly while the server has little room for bodies: send it faster.";
+                    return Err(Failure::new(Code::BodyTimeout, why));
+                }
+                (window, length_before) = (Instant::now() + WINDOW, length);
+                continue;
+            };
+            let Some(frame) = frame else { break };
+            let frame =
+                frame.map_err(|error| if error.is::<LengthLimitError>() { self.too_large() } else { broken() })?;
             let Ok(piece) = frame.into_data() else { continue };
             length += piece.len();
             let more = length.div_ceil(UNIT_BYTES).saturating_sub(held.num_permits());
@@ -209,6 +250,14 @@ impl Bodies {
     }
 }
 
+fn broken() -> Failure {
+    Failure::new(Code::InvalidRequest, "The body broke off: send it again.")
+}
+
+fn late(read_max: Duration) -> Failure {
+    Failure::new(Code::BodyTimeout, format!("The body took longer than {} s: send it faster.", read_max.as_secs()))
+}
+
 /// The media type of a body in lower case, without parameters; empty when none is announced.
 ///
 /// # Errors
@@ -234,7 +283,7 @@ fn plain(headers: &HeaderMap) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::stream;
+    use futures_util::StreamExt as _;
 
     use super::*;
 
@@ -269,6 +318,30 @@ mod tests {
         let pieces = [Ok("some"), Err(std::io::Error::other("gone"))];
         let broken = bodies.read(&HeaderMap::new(), Body::from_stream(stream::iter(pieces))).await;
         assert_eq!(broken.map_err(|failure| failure.code), Err(Code::InvalidRequest));
+        assert_eq!(bodies.room.available_permits(), 8);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_bodies_release_their_memory_when_it_is_short() {
+        let bodies = Bodies::new(4096, Duration::from_mins(1), 8192);
+        // All but the last piece at once, then a byte now and then.
+        let slow = |bytes: usize| {
+            let first = stream::once(async move { Ok::<_, std::io::Error>(vec![b'x'; bytes]) });
+            let rest = stream::unfold((), |()| async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Some((Ok(vec![b'x']), ()))
+            });
+            Body::from_stream(first.chain(rest))
+        };
+        let read = async |bytes| {
+            let from = Instant::now();
+            let read = bodies.read(&HeaderMap::new(), slow(bytes)).await;
+            (read.map_err(|failure| failure.code), from.elapsed().as_secs())
+        };
+        assert_eq!(read(1000).await, (Err(Code::BodyTimeout), 60), "alone it has all the time");
+        let (one, two) = tokio::join!(read(4000), read(3000));
+        assert_eq!((one.0, two.0), (Err(Code::BodyTimeout), Err(Code::BodyTimeout)));
+        assert_eq!((one.1.min(two.1), one.1.max(two.1)), (5, 60), "the first makes room for the other");
         assert_eq!(bodies.room.available_permits(), 8);
     }
 

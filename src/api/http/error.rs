@@ -1,6 +1,6 @@
 //! The error of every HTTP surface. It travels in the response's extensions until [`render`], which knows the surface
-//! and the request's id, writes the body: `/v1` problem details (RFC 9457), `/api/v2` a `message`, a JSON-RPC request
-//! a JSON-RPC error, everything else an `error` object.
+//! and the request's id, writes the body: `/v1` problem details (RFC 9457), `/api/v2` a `message`, CodeRunner's paths
+//! its own form, a JSON-RPC request a JSON-RPC error, everything else an `error` object.
 
 use axum::{
     Json,
@@ -13,8 +13,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::coderunner::{self, CodeRunnerRefusal};
 use crate::{
-    api::schema::ErrorResult,
+    api::schema::{ErrorCode, ErrorResult},
     domain::{
         error::{Code, Failure, Operation},
         id::RequestId,
@@ -56,6 +57,7 @@ pub struct Problem {
     /// One sentence that says what to do.
     pub detail: String,
     /// A stable word for programs.
+    #[schema(value_type = ErrorCode)]
     pub code: &'static str,
     /// Names the request in the server's log.
     pub request_id: String,
@@ -72,14 +74,23 @@ pub struct PistonRefusal {
     /// What is wrong and what to do.
     pub message: String,
     /// A stable word for programs; not Piston's.
+    #[schema(value_type = Option<ErrorCode>)]
     pub code: Option<String>,
     /// Names the request in the server's log; not Piston's.
     pub request_id: Option<String>,
 }
 
+/// Why a request was refused, for the log: an extension of the answer.
+#[derive(Debug, Clone)]
+pub struct Refused {
+    pub code: Code,
+    pub why: String,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Surface {
     V1,
+    CodeRunner,
     Piston,
     Other,
 }
@@ -117,6 +128,7 @@ impl ApiError {
                 let (code, request_id) = (Some(code.to_owned()), Some(request_id));
                 (status, Json(PistonRefusal { message, code, request_id })).into_response()
             }
+            Surface::CodeRunner => (status, Json(CodeRunnerRefusal::new(code, message, request_id))).into_response(),
             Surface::Other => (status, Json(ErrorResult::new(failure.code, message, request))).into_response(),
         }
     }
@@ -140,13 +152,21 @@ pub async fn render(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let Some(error) = response.extensions_mut().remove::<ApiError>() else { return response };
     let retry_after_s = error.failure.retry_after_s.unwrap_or(RETRY_AFTER_S);
+    let refused = Refused { code: error.failure.code, why: error.failure.message.clone() };
     let mut answer = error.into_answer(surface, id);
+    answer.extensions_mut().insert(refused);
     keep_headers(response.headers(), &mut answer);
     answer.headers_mut().entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if matches!(answer.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(retry_after_s));
     }
     answer
+}
+
+/// An answer to a part of a request, with the body that [`render`] writes for a whole one.
+pub(super) fn rendered(mut response: Response, request: RequestId) -> Response {
+    let error = response.extensions_mut().remove::<ApiError>();
+    error.map_or(response, |error| error.into_answer(Surface::Other, request))
 }
 
 /// Keeps what a status needs, such as `Allow`, but not what described the old body.
@@ -162,6 +182,7 @@ impl Surface {
     fn of(path: &str) -> Self {
         let below = |root| path.strip_prefix(root).is_some_and(|rest: &str| rest.is_empty() || rest.starts_with('/'));
         match path {
+            _ if coderunner::is_own(path) => Self::CodeRunner,
             _ if below("/v1") => Self::V1,
             _ if below("/api") => Self::Piston,
             _ => Self::Other,
@@ -190,23 +211,34 @@ impl Surface {
     }
 }
 
+/// The status of a code in `/v1`.
+pub fn status(code: Code) -> StatusCode {
+    Surface::V1.status(code)
+}
+
 /// The status that means the same as a code (RFC 9110).
 fn http_status(code: Code) -> StatusCode {
     match code {
         Code::InvalidArgument | Code::InvalidRequest => StatusCode::BAD_REQUEST,
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
         Code::Forbidden => StatusCode::FORBIDDEN,
-        Code::RunnerNotFound | Code::ConversationNotFound | Code::RunNotFound | Code::FileNotFound | Code::NotFound => {
-            StatusCode::NOT_FOUND
-        }
+        Code::RunnerNotFound
+        | Code::ConversationNotFound
+        | Code::RunNotFound
+        | Code::SessionNotFound
+        | Code::FileNotFound
+        | Code::NotFound => StatusCode::NOT_FOUND,
+        Code::SessionEnded => StatusCode::GONE,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-        Code::NotAFile | Code::ConversationBusy | Code::InputClosed => StatusCode::CONFLICT,
+        Code::NotAFile | Code::ConversationBusy | Code::SessionBusy | Code::InputClosed => StatusCode::CONFLICT,
+        Code::FileBusy => StatusCode::LOCKED,
         Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
         Code::IdempotencyKeyReused | Code::BadArchive => StatusCode::UNPROCESSABLE_ENTITY,
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::RateLimited | Code::InputFull => StatusCode::TOO_MANY_REQUESTS,
-        Code::QueueFull | Code::QueueTimeout | Code::ShuttingDown | Code::EngineUnavailable => {
+        Code::QueueFull | Code::QueueTimeout | Code::SessionsFull | Code::ShuttingDown | Code::EngineUnavailable => {
             StatusCode::SERVICE_UNAVAILABLE
         }
         Code::EngineFailed | Code::RunnerFailed | Code::EngineLost => StatusCode::BAD_GATEWAY,

@@ -1,5 +1,6 @@
 //! `GET|HEAD /files/{conversationId}/{path}?expires=…&sig=…`, or `/files/@{owner}/{conversationId}/{path}?…` for an
-//! owner other than `default`: a file by its signed link, without a token.
+//! owner other than `default`: a file by its signed link, without a token. A link with `max=…` takes an upload by `PUT`
+//! of at most so many bytes, and nothing else.
 //!
 //! Owns the form of the request and of the answer. Whether a link is good and what it opens is the service's to say.
 //! The path is taken raw from the request, split at slashes and each name decoded exactly once: what a router decodes
@@ -22,14 +23,17 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::any,
 };
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 
 use self::range::{Part, RangeRequest};
-use super::error::ApiError;
+use super::{body::Bodies, error::ApiError};
 use crate::{
-    domain::{error::Code, path::decode_component},
+    domain::{
+        error::{Code, Failure},
+        path::decode_component,
+    },
     services::{
-        files::{Content, Download, Files},
+        files::{Content, Download, Files, Precondition},
         links::SignedLink,
     },
 };
@@ -48,27 +52,59 @@ const ALWAYS: [(HeaderName, HeaderValue); 7] = [
 
 /// The routes of downloads. Everything below `/files` ends here, so that a bad link and a missing route get the same
 /// answer.
-pub fn router(files: Arc<Files>) -> Router {
+pub fn router(files: Arc<Files>, bodies: Bodies) -> Router {
     let serve = any(serve);
     Router::new()
         .route("/files", serve.clone())
         .route("/files/", serve.clone())
         .route("/files/{*path}", serve)
-        .with_state(files)
+        .with_state((files, bodies))
 }
 
-async fn serve(State(files): State<Arc<Files>>, OriginalUri(uri): OriginalUri, request: Request) -> Response {
-    let mut response = match *request.method() {
-        Method::GET | Method::HEAD => match files.open_signed(link(&uri)).await {
-            Ok(download) => answer(request.method(), request.headers(), download),
-            Err(failure) => ApiError::from(failure).into_response(),
-        },
-        _ => not_allowed(),
+async fn serve(
+    State((files, bodies)): State<(Arc<Files>, Bodies)>,
+    OriginalUri(uri): OriginalUri,
+    request: Request,
+) -> Response {
+    let link = link(&uri);
+    let takes_upload = link.as_ref().is_some_and(|link| link.bytes_max.is_some());
+    let answered = match *request.method() {
+        Method::GET | Method::HEAD => {
+            files.open_signed(link).await.map(|file| answer(request.method(), request.headers(), file))
+        }
+        Method::PUT if takes_upload => upload(&files, &bodies, link, request).await,
+        _ => Ok(not_allowed()),
     };
+    let mut response = answered.unwrap_or_else(|failure| ApiError::from(failure).into_response());
     for (name, value) in ALWAYS {
         response.headers_mut().insert(name, value);
     }
     response
+}
+
+async fn upload(
+    files: &Files,
+    bodies: &Bodies,
+    link: Option<SignedLink>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (conversation, path, bytes_max) = files.open_upload(link)?;
+    let (head, body) = request.into_parts();
+    let (announced, pieces) = bodies.stream(&head.headers, body)?;
+    let too_large = move || {
+        Failure::new(Code::TooLarge, format!("The file is longer than the {bytes_max} bytes that this link takes."))
+    };
+    if announced.is_some_and(|bytes| bytes > bytes_max) {
+        return Err(too_large());
+    }
+    let mut received = 0;
+    let bounded = pieces.map(move |piece| {
+        let piece = piece?;
+        received += piece.len() as u64;
+        if received > bytes_max { Err(too_large()) } else { Ok(piece) }
+    });
+    files.upload(&conversation, &path, None, announced, bounded).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 fn not_allowed() -> Response {
@@ -84,19 +120,27 @@ fn link(uri: &Uri) -> Option<SignedLink> {
     let first = names.next()??;
     let conversation = if first.starts_with(b"@") { [first, names.next()??].join(&b'/') } else { first };
     let components = names.collect::<Option<Vec<_>>>()?;
-    let (mut expires, mut signature) = (None, None);
+    let (mut expires, mut signature, mut bytes_max) = (None, None, None);
     for parameter in uri.query()?.split('&') {
         let (name, value) = parameter.split_once('=')?;
         let slot = match name {
             "expires" => &mut expires,
             "sig" => &mut signature,
+            "max" => &mut bytes_max,
             _ => return None,
         };
         if slot.replace(value.to_owned()).is_some() {
             return None;
         }
     }
-    Some(SignedLink { conversation, components, expires: expires?, signature: signature? })
+    Some(SignedLink { conversation, components, expires: expires?, signature: signature?, bytes_max })
+}
+
+/// The condition of a request that changes a file.
+pub fn condition(headers: &HeaderMap) -> Option<Precondition> {
+    let conditional = [header::IF_MATCH, header::IF_NONE_MATCH].iter().any(|name| headers.contains_key(name));
+    let headers = conditional.then(|| headers.clone())?;
+    Some(Box::new(move |etag| range::holds(&headers, etag)))
 }
 
 /// A file for an authorized client, with the headers that keep browsers from running it.

@@ -1,18 +1,31 @@
-//! Which names this server answers to: `Host` and `Origin`, against DNS rebinding and foreign pages.
+//! Which names this server answers to: `Host` and `Origin`, against DNS rebinding and foreign pages; and which of them
+//! serves files, when these have an origin of their own.
 //!
 //! The MCP specification demands the `Origin` check (2026-07-28, basic/transports/streamable-http).
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, Uri, header, uri::Authority},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use tower_http::cors::{AllowHeaders, CorsLayer};
 
 use super::error::ApiError;
 use crate::domain::error::{Code, Failure};
+
+/// What pages of other origins may read of an answer beside its body.
+const EXPOSED: [HeaderName; 7] = [
+    header::ETAG,
+    header::LOCATION,
+    header::CONTENT_DISPOSITION,
+    header::CONTENT_RANGE,
+    header::RETRY_AFTER,
+    HeaderName::from_static("x-request-id"),
+    HeaderName::from_static("mcp-session-id"),
+];
 
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
@@ -21,6 +34,10 @@ const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 pub struct Names {
     hosts: HashSet<String>,
     public_origin: String,
+    /// The host at which only files are served, and what links begin with.
+    files: Option<(String, String)>,
+    /// Foreign pages that may use the API.
+    origins: HashSet<String>,
 }
 
 impl Names {
@@ -31,7 +48,59 @@ impl Names {
         let hosts = hosts.map(|name| name.trim().to_lowercase()).filter(|name| !name.is_empty()).collect();
         let scheme = public_base_url.scheme_str().unwrap_or("http");
         let authority = public_base_url.authority().map_or("", Authority::as_str);
-        Self { hosts, public_origin: format!("{scheme}://{authority}").to_lowercase() }
+        let public_origin = format!("{scheme}://{authority}").to_lowercase();
+        Self { hosts, public_origin, files: None, origins: HashSet::new() }
+    }
+
+    /// Serves files only at the host of this address, and nothing else there.
+    #[must_use]
+    pub fn with_files_at(self, base_url: Option<&Uri>) -> Self {
+        let Some((url, host)) = base_url.and_then(|url| Some((url, url.host()?.to_lowercase()))) else { return self };
+        let base = url.to_string().trim_end_matches('/').to_lowercase();
+        let hosts = self.hosts.into_iter().chain([host.clone()]).collect();
+        Self { hosts, files: Some((host, base)), ..self }
+    }
+
+    /// Sends a request for a file to the host of files, and refuses any other there.
+    fn elsewhere(&self, request: &Request) -> Option<Response> {
+        let (files_host, base) = self.files.as_ref()?;
+        let host = request.headers().get(header::HOST)?.to_str().ok()?.parse::<Authority>().ok()?;
+        let at_files = host.host().eq_ignore_ascii_case(files_host);
+        let path = request.uri().path();
+        let is_file = path.strip_prefix("/files").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if at_files == is_file {
+            return None;
+        }
+        let moved = || {
+            let target = request.uri().path_and_query()?;
+            let headers = [(header::LOCATION, format!("{base}{target}")), (header::CACHE_CONTROL, "no-store".into())];
+            Some((StatusCode::TEMPORARY_REDIRECT, headers).into_response())
+        };
+        let redirects = is_file && matches!(*request.method(), Method::GET | Method::HEAD);
+        redirects.then(moved).flatten().or_else(|| {
+            let why = "At this address only files are served: use the server's own address.";
+            Some(ApiError::new(Code::NotFound, why).into_response())
+        })
+    }
+
+    /// Lets the pages of these origins use the API too.
+    #[must_use]
+    pub fn with_origins<'a>(self, origins: impl Iterator<Item = &'a str>) -> Self {
+        let origins = origins.map(|origin| origin.trim().to_lowercase()).filter(|origin| !origin.is_empty());
+        Self { origins: origins.collect(), ..self }
+    }
+
+    /// What browsers let the pages of those origins do; `None` when there are none.
+    pub fn cors(&self) -> Option<CorsLayer> {
+        let origins = self.origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect::<Vec<_>>();
+        (!origins.is_empty()).then(|| {
+            CorsLayer::new()
+                .allow_origin(origins)
+                .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE])
+                .allow_headers(AllowHeaders::mirror_request())
+                .expose_headers(EXPOSED)
+                .max_age(Duration::from_hours(1))
+        })
     }
 
     fn host_is_ours(&self, host: &str) -> bool {
@@ -46,7 +115,7 @@ impl Names {
     /// published port or a proxy may differ from ours.
     fn origin_is_ours(&self, origin: &str) -> bool {
         let lower = origin.to_lowercase();
-        if lower == self.public_origin {
+        if lower == self.public_origin || self.origins.contains(&lower) {
             return true;
         }
         let rest = lower.strip_prefix("http://").or_else(|| lower.strip_prefix("https://"));
@@ -87,15 +156,16 @@ impl Names {
 /// Lets requests pass that are addressed to us and come from no foreign page.
 pub async fn check(State(names): State<Arc<Names>>, request: Request, next: Next) -> Response {
     match names.check(request.uri(), request.headers()) {
-        Ok(()) => next.run(request).await,
+        Ok(()) => match names.elsewhere(&request) {
+            Some(answer) => answer,
+            None => next.run(request).await,
+        },
         Err(failure) => ApiError::from(failure).into_response(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
-
     use super::*;
 
     fn names() -> Names {
@@ -141,6 +211,38 @@ mod tests {
         ] {
             assert!(!names.origin_is_ours(bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_host_of_files_serves_files_and_no_other_host_does() {
+        let files = Uri::from_static("https://Files.example.com");
+        let request = |method: Method, host: &str, path: &str| {
+            let request = axum::http::Request::builder().method(method).uri(path).header("host", host);
+            request.body(axum::body::Body::empty()).expect("a request")
+        };
+        let answer = |names: &Names, method, host, path| {
+            let request = request(method, host, path);
+            names.check(request.uri(), request.headers()).expect("our host");
+            names.elsewhere(&request).map(|response| {
+                let to = response.headers().get("location").map(|to| to.to_str().expect("text").to_owned());
+                (response.status().as_u16(), to)
+            })
+        };
+        let names = names().with_files_at(Some(&files));
+        let get = Method::GET;
+        assert_eq!(answer(&names, get.clone(), "files.example.com", "/files/c/a?sig=x"), None);
+        assert_eq!(answer(&names, get.clone(), "localhost", "/filesystem"), None);
+        for path in ["/", "/mcp", "/v1/runs", "/filesystem", "/openapi.json"] {
+            assert_eq!(answer(&names, get.clone(), "FILES.example.com:443", path), Some((404, None)), "{path}");
+        }
+        let moved = Some((307, Some("https://files.example.com/files/c/a?sig=x".to_owned())));
+        for host in ["sandbox.example.com", "localhost:8080"] {
+            assert_eq!(answer(&names, get.clone(), host, "/files/c/a?sig=x"), moved, "{host}");
+            assert_eq!(answer(&names, Method::POST, host, "/files/c/a?sig=x"), Some((404, None)), "{host}");
+        }
+        let same = self::names().with_files_at(None);
+        assert_eq!(answer(&same, get.clone(), "localhost", "/files/c/a"), None);
+        assert_eq!(answer(&same, get, "localhost", "/mcp"), None);
     }
 
     #[test]

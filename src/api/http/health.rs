@@ -1,29 +1,38 @@
-//! `/healthz`: the process is alive. `/readyz` and `/health`: a run can start.
+//! `/healthz`: the process is alive. `/readyz` and `/health`: a run can start; with a valid token, what stands by.
 
 use std::sync::Arc;
 
 use axum::{
     Json, Router,
     extract::State,
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
 };
 use serde_json::{Map, json};
 
-use crate::services::readiness::{Readiness, Ready};
+use super::auth::principal;
+use crate::services::{
+    readiness::{Readiness, Ready},
+    tokens::Tokens,
+};
+
+pub(super) const PATHS: [&str; 3] = ["/healthz", "/readyz", "/health"];
+
+type Parts = (Arc<Readiness>, Arc<Tokens>);
 
 /// The three paths.
-pub fn router(readiness: Arc<Readiness>) -> Router {
+pub fn router(readiness: Arc<Readiness>, tokens: Arc<Tokens>) -> Router {
     let alive = || async { ([(header::CACHE_CONTROL, "no-store")], Json(json!({"status": "alive"}))) };
+    let [healthz, readyz, health] = PATHS;
     Router::new()
-        .route("/healthz", get(alive))
-        .route("/readyz", get(ready))
-        .route("/health", get(ready))
-        .with_state(readiness)
+        .route(healthz, get(alive))
+        .route(readyz, get(ready))
+        .route(health, get(ready))
+        .with_state((readiness, tokens))
 }
 
-async fn ready(State(readiness): State<Arc<Readiness>>) -> Response {
+async fn ready(State((readiness, tokens)): State<Parts>, headers: HeaderMap) -> Response {
     let state = readiness.check().await;
     let reason = match &state {
         Ready::Yes => "A run can start.",
@@ -38,10 +47,13 @@ async fn ready(State(readiness): State<Arc<Readiness>>) -> Response {
         Ready::Yes => (StatusCode::OK, "ready"),
         _ => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     };
-    let mut standbys = Map::new();
-    for (language, stage, count) in readiness.standing_by() {
-        standbys.entry(language.to_string()).or_insert_with(|| json!({}))[stage] = json!(count);
+    let mut body = json!({"status": word, "reason": reason});
+    if principal(&tokens, "", &headers).is_some() {
+        let mut standbys = Map::new();
+        for (language, stage, count) in readiness.standing_by() {
+            standbys.entry(language.to_string()).or_insert_with(|| json!({}))[stage] = json!(count);
+        }
+        body["standbys"] = standbys.into();
     }
-    let headers = [(header::CACHE_CONTROL, "no-store")];
-    (status, headers, Json(json!({"status": word, "reason": reason, "standbys": standbys}))).into_response()
+    (status, [(header::CACHE_CONTROL, "no-store")], Json(body)).into_response()
 }

@@ -4,18 +4,21 @@
 //! POST ─ headers ─ body (bounded in bytes and time) ─ envelope ─┬─ has a session id, or initialize over SSE ─ sessions
 //!                                                              ├─ takes SSE ─ stateless, kept alive by comments
 //!                                                              └─ a bare call ─ stateless, plain JSON
-//! GET, DELETE ─ sessions
+//! GET ─ sessions; DELETE ends one
 //! GET /mcp/events ─ the feed of all runs, see [`events`]
 //! rmcp spawns: a task for each session (ends when idle or at shutdown), a task for each stateless request
 //! ```
 //!
 //! Sessions exist for clients of the handshake era, whose `notifications/cancelled` only a session can match to its
-//! request. A bare call names no `Accept` that rmcp takes, so the header is repaired. Errors here are JSON-RPC
-//! errors. The caller, hosts and origins were checked before.
+//! request. A bare call names no `Accept` that rmcp takes, so the header is repaired. What the query chooses is kept by
+//! a session. Errors here are JSON-RPC errors. The caller, hosts and origins were checked before.
 
+mod batch;
 mod envelope;
 mod events;
 mod refusal;
+mod resumable;
+mod sessions;
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,32 +30,29 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use rmcp::transport::streamable_http_server::{
-    StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
-};
+use bytes::Bytes;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio_util::sync::CancellationToken;
 
+pub use self::sessions::SessionLimits;
 use self::{
     envelope::Envelope,
     refusal::{HEADER_MISMATCH, INVALID_REQUEST, failed, refusal},
+    resumable::{Manager, Session},
+    sessions::{InProgress, Sessions},
 };
 use crate::{
     api::{
         http::{body::Bodies, error::ApiError},
-        mcp::{McpParts, McpServer, OneAnswer},
+        mcp::{Client, McpParts, McpServer, View},
         schema::parse::by_size,
     },
-    domain::{
-        error::{Code, Failure},
-        owner::Principal,
-    },
+    domain::owner::Principal,
     services::runs::Runs,
 };
 
 /// The margin of a session beyond its longest silence, which is a run that waits in the queue.
 const SESSION_MARGIN: Duration = Duration::from_mins(5);
-/// Open sessions at once: each holds memory until its idle time is over.
-const SESSIONS_MAX: usize = 1000;
 /// Headers that decide what a request means: a repeated one is refused, because readers may choose differently.
 const ONCE: [&str; 7] = [
     "content-type",
@@ -70,35 +70,45 @@ const BOTH_KINDS: HeaderValue = HeaderValue::from_static("application/json, text
 pub struct McpHttpOptions {
     /// Reads request bodies.
     pub bodies: Bodies,
+    pub sessions: SessionLimits,
     /// The longest that a call can be silent: waiting in the queue and running.
     pub run_max: Duration,
     /// Ends every stream and session.
     pub shutdown: CancellationToken,
 }
 
-/// The names of the tool that begins a run, as in the header `mcp-name`.
-const RUN_TOOLS: [&str; 2] = ["sandbox.run_code", "sandbox_run_code"];
+/// The names of the tools that begin a run, as in the header `mcp-name`.
+const RUN_TOOLS: [&str; 7] = [
+    "sandbox.run_code",
+    "sandbox_run_code",
+    "sandbox.run_cell",
+    "sandbox_run_cell",
+    "execute_python_code",
+    "execute_bash_code",
+    "execute_ipython_cell",
+];
 
-type Service = StreamableHttpService<McpServer, LocalSessionManager>;
+type Service = StreamableHttpService<McpServer, Manager>;
 
 struct Mount {
     sessions: Service,
     stream: Service,
     plain: Service,
-    manager: Arc<LocalSessionManager>,
+    open: Sessions,
+    /// What clients see that choose nothing.
+    view: View,
     runs: Runs,
     bodies: Bodies,
 }
 
 /// The route. It must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
-    let mut manager = LocalSessionManager::default();
-    manager.session_config.keep_alive = Some(options.run_max + SESSION_MARGIN);
-    let manager = Arc::new(manager);
-    let runs = parts.runs.clone();
+    let manager = Arc::new(Manager::new(options.run_max + SESSION_MARGIN));
+    let (runs, view) = (parts.runs.clone(), parts.options.view);
     let feed = get(events::watch).with_state(runs.clone());
     let server = McpServer::http(parts);
     let base = StreamableHttpServerConfig::default()
+        .with_sse_retry(None)
         .disable_allowed_hosts()
         .disable_allowed_origins()
         .with_max_request_body_bytes(options.bodies.bytes_max())
@@ -111,46 +121,89 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
         sessions: service(base.clone()),
         stream: service(base.clone().with_legacy_session_mode(false)),
         plain: service(base.with_legacy_session_mode(false).with_json_response(true)),
-        manager: Arc::clone(&manager),
+        open: Sessions::new(manager, options.sessions),
+        view,
         runs,
         bodies: options.bodies.clone(),
     };
+    let methods = post(call).get(listen).delete(end);
     Router::new()
-        .route("/mcp", post(call).get(session).delete(session))
+        .route("/mcp", methods.clone())
+        .route("/mcp/", methods)
         .with_state(Arc::new(mount))
         .route("/mcp/events", feed)
 }
 
-/// Streams that a session's client opens, and the end of a session.
-async fn session(State(mount): State<Arc<Mount>>, request: Request) -> Response {
+/// A session's own stream, or one that its client resumes; and what is refused.
+async fn listen(State(mount): State<Arc<Mount>>, request: Request) -> Response {
+    if let Some(id) = session_id(request.headers()) {
+        drop(mount.open.used(id));
+    }
     let response = mount.sessions.handle(request).await.map(Body::new);
     refusal::as_json_rpc(response, None).await
 }
 
+/// The end of a session. Its calls are given up at once.
+async fn end(State(mount): State<Arc<Mount>>, request: Request) -> Response {
+    let Some(id) = session_id(request.headers()) else { return listen(State(mount), request).await };
+    if mount.open.manager.end(id).await {
+        return StatusCode::OK.into_response();
+    }
+    let error = refusal(INVALID_REQUEST, None, "There is no such session: it has ended, or never was.");
+    ApiError { status: Some(StatusCode::NOT_FOUND), ..error }.into_response()
+}
+
 async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
+    let session = session_id(&head.headers).and_then(|id| mount.open.manager.get(id));
     let taken = async {
         check_headers(&head.headers)?;
         mount.check_capacity(&head)?;
-        let body = mount.bodies.read(&head.headers, body).await.map_err(failed)?;
-        let message = body.clone();
-        let envelope = by_size(body.len(), move || Envelope::read(&message)).await?;
-        check_method(&head.headers, &envelope)?;
-        Ok::<_, ApiError>((body, envelope))
+        mount.see(&mut head, session.as_deref())?;
+        mount.bodies.read(&head.headers, body).await.map_err(failed)
     };
-    let (body, envelope) = match taken.await {
-        Ok(taken) => taken,
-        Err(error) => return error.into_response(),
+    let answered = match taken.await {
+        Ok(body) if session.is_some_and(|session| batch::is_taken(&session, &body)) => {
+            batch::answer(&mount.sessions, &head, &body).await
+        }
+        Ok(body) => mount.one(head, body).await,
+        Err(error) => Err(error),
     };
-    let service = match mount.choose(&mut head, &envelope).await {
-        Ok(service) => service,
-        Err(error) => return error.into_response(),
-    };
-    let response = service.handle(Request::from_parts(head, Body::from(body))).await.map(Body::new);
-    refusal::as_json_rpc(response, envelope.id).await
+    answered.unwrap_or_else(IntoResponse::into_response)
+}
+
+fn session_id(headers: &HeaderMap) -> Option<&str> {
+    headers.get("mcp-session-id").and_then(|id| id.to_str().ok())
 }
 
 impl Mount {
+    /// Adds what is known of the client to the request's head.
+    fn see(&self, head: &mut Parts, session: Option<&Session>) -> Result<(), ApiError> {
+        let query = head.uri.query().unwrap_or_default();
+        let chosen = || self.view.with_query(query).map_err(|why| refusal(INVALID_REQUEST, None, why + "."));
+        let view = session.map_or_else(chosen, |session| Ok(session.view))?;
+        let one_answer = !accepts(&head.headers, "text/event-stream");
+        // A batch's requests share it with their head.
+        if let Some(in_progress) = session_id(&head.headers).and_then(|id| self.open.used(id)) {
+            head.extensions.insert(in_progress);
+        }
+        let (over, conversation) = session.map(|session| (session.over.clone(), session.conversation.clone())).unzip();
+        head.extensions.insert(Client { view, one_answer, session: over, conversation });
+        Ok(())
+    }
+
+    async fn one(&self, mut head: Parts, body: Bytes) -> Result<Response, ApiError> {
+        let message = body.clone();
+        let envelope = by_size(body.len(), move || Envelope::read(&message)).await?;
+        check_method(&head.headers, &envelope)?;
+        let (service, opening) = self.choose(&mut head, &envelope).await?;
+        let response = service.handle(Request::from_parts(head, Body::from(body))).await.map(Body::new);
+        if let Some((place, id)) = opening.zip(session_id(response.headers())) {
+            self.open.opened(&place, id);
+        }
+        Ok(refusal::as_json_rpc(response, envelope.id).await)
+    }
+
     /// Refuses unread a request whose headers announce a new run, when none can begin. Other requests are read
     /// first even then: only the body tells what they are, and it may be the cancellation that makes room.
     fn check_capacity(&self, head: &Parts) -> Result<(), ApiError> {
@@ -162,29 +215,17 @@ impl Mount {
         }
     }
 
-    async fn choose(&self, head: &mut Parts, envelope: &Envelope) -> Result<&Service, ApiError> {
-        let in_session = head.headers.contains_key("mcp-session-id");
+    /// The service for a request, and the place of the session that it opens.
+    async fn choose(&self, head: &mut Parts, envelope: &Envelope) -> Result<(&Service, Option<InProgress>), ApiError> {
+        let in_session = session_id(&head.headers).is_some();
         let streams = accepts(&head.headers, "text/event-stream");
         head.headers.insert(header::ACCEPT, BOTH_KINDS);
-        if !streams {
-            head.extensions.insert(OneAnswer);
+        match (streams, envelope.method == "initialize", head.extensions.get::<Principal>()) {
+            (true, ..) if in_session => Ok((&self.sessions, None)),
+            (true, true, Some(who)) => Ok((&self.sessions, Some(self.open.room(who).await.map_err(failed)?))),
+            (true, ..) => Ok((&self.stream, None)),
+            (false, ..) => Ok((&self.plain, None)),
         }
-        if in_session && streams {
-            return Ok(&self.sessions);
-        }
-        match (streams, envelope.method == "initialize") {
-            (true, true) => self.room_for_a_session().await.map(|()| &self.sessions),
-            (true, false) => Ok(&self.stream),
-            (false, _) => Ok(&self.plain),
-        }
-    }
-
-    async fn room_for_a_session(&self) -> Result<(), ApiError> {
-        if self.manager.sessions.read().await.len() < SESSIONS_MAX {
-            return Ok(());
-        }
-        let why = "Too many sessions are open: close some, or call without a session.";
-        Err(failed(Failure::new(Code::QueueFull, why)))
     }
 }
 

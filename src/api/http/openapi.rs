@@ -2,30 +2,67 @@
 
 use axum::{Router, http::header, routing::get};
 use utoipa::{
-    PartialSchema, ToSchema,
+    ToSchema,
     openapi::{
-        Content, InfoBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, Response, ResponseBuilder,
+        ContactBuilder, Content, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, Response,
+        ResponseBuilder,
         path::Operation,
         schema::{Schema, SchemaType, Type},
         security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
+        server::ServerBuilder,
         tag::TagBuilder,
     },
 };
 
 use super::{
-    error::{PistonRefusal, Problem},
+    error::{PistonRefusal, Problem, status},
     piston, v1,
 };
-use crate::api::schema::run::RunEvent;
+use crate::{
+    api::schema::run::RunEvent,
+    domain::{
+        error::Code,
+        limits::Limits,
+        outcome::{Ended, Figures, Outcome},
+    },
+};
 
 const SCHEME: &str = "token";
-const TAGS: [(&str, &str); 5] = [
+const TAGS: [(&str, &str); 6] = [
     ("runs", "Programs that run, ran or wait."),
+    ("sessions", "Sandboxes that keep an interpreter between the cells of a conversation."),
     ("runners", "The languages that can be run."),
     ("conversations", "The owners of files."),
     ("files", "What programs find in /data, and what they leave there."),
     ("piston", "The interface of Piston, version 2, for programs that were written for it."),
 ];
+
+/// The beginning of the document of errors.
+const CODES: &str = "\
+# Errors and outcomes
+
+<!-- Made from the code: `UPDATE=1 cargo test --test it docs` rewrites it. -->
+
+A program that fails is a result, not an error. An error is the server's or the request's. It has a code that does not
+change, a sentence that says what to do, and the id of the request, which is in the server's log. The sentence may
+change: programs decide by the code.
+
+## Codes
+
+The status is that of `/v1`. An MCP tool answers with `isError` and the sentence.
+
+| code | status | meaning | what to do |
+| --- | --- | --- | --- |
+";
+
+const OUTCOMES: &str = "
+## Outcomes
+
+How a program ended, with the sentence at the default limits.
+
+| word | sentence |
+| --- | --- |
+";
 
 /// The whole document.
 pub fn document() -> OpenApi {
@@ -37,21 +74,22 @@ pub fn document() -> OpenApi {
                 .description(Some(
                     "Runs programs in fresh containers without network. The same operations as the MCP tools at /mcp.",
                 ))
+                .contact(Some(ContactBuilder::new().name(Some("The operator of this server")).build()))
+                .license(Some(LicenseBuilder::new().name("MIT").identifier(Some("MIT")).build()))
                 .build(),
         )
+        .servers(Some([ServerBuilder::new().url("/").description(Some("This server.")).build()]))
         .tags(Some(TAGS.map(|(name, about)| TagBuilder::new().name(name).description(Some(about)).build())))
         .security(Some([SecurityRequirement::new::<_, [&str; 0], &str>(SCHEME, [])]))
         .build();
     document.merge(v1::document());
     document.merge(piston::document());
     let components = document.components.get_or_insert_default();
-    let mut schemas = vec![
-        (Problem::name().into_owned(), Problem::schema()),
-        (PistonRefusal::name().into_owned(), PistonRefusal::schema()),
-        (RunEvent::name().into_owned(), RunEvent::schema()),
-    ];
-    Problem::schemas(&mut schemas);
-    RunEvent::schemas(&mut schemas);
+    // What no operation names as its body: refusals, and the JSON inside an event's data.
+    let mut schemas = Vec::new();
+    with_parts::<Problem>(&mut schemas);
+    with_parts::<PistonRefusal>(&mut schemas);
+    with_parts::<RunEvent>(&mut schemas);
     components.schemas.extend(schemas);
     let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("MCP_API_TOKEN")).build();
     components.add_security_scheme(SCHEME, SecurityScheme::Http(scheme));
@@ -65,10 +103,30 @@ pub fn document() -> OpenApi {
     document
 }
 
+fn with_parts<T: ToSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+    schemas.push((T::name().into_owned(), T::schema()));
+    T::schemas(schemas);
+}
+
 /// The document as it is served and checked in.
 pub fn text() -> String {
     let mut text = document().to_pretty_json().unwrap_or_default();
     text.push('\n');
+    text
+}
+
+/// Every machine code and every outcome, as a document for people.
+pub fn errors() -> String {
+    let mut text = CODES.to_owned();
+    for code in Code::ALL {
+        let (meaning, remedy) = code.about();
+        text.extend([format!("| `{code}` | {} | {meaning} | {remedy} |\n", status(*code).as_u16())]);
+    }
+    text += OUTCOMES;
+    for ended in Ended::EXAMPLES {
+        let outcome = Outcome { ended, oom_killed: false, limits: Limits::default(), figures: Figures::default() };
+        text.extend([format!("| `{}` | {} |\n", ended.word(), outcome.sentence())]);
+    }
     text
 }
 
@@ -83,8 +141,9 @@ fn absent_is_not_null(operation: &mut Operation) {
             object.schema_type = SchemaType::Type(kind.clone());
         }
     }
-    // A file without bytes is a file, and so is input; HTTP does not tell an empty body from none.
-    if matches!(operation.operation_id.as_deref(), Some("writeFile" | "sendInput"))
+    // A file without bytes is a file, and so is input; HTTP does not tell an empty body from none. A session has
+    // defaults for all that its body may say.
+    if matches!(operation.operation_id.as_deref(), Some("writeFile" | "sendInput" | "createSession"))
         && let Some(RefOr::T(body)) = &mut operation.request_body
     {
         body.required = None;

@@ -1,22 +1,45 @@
 //! The web page, embedded in the binary, and the headers that keep it what it is.
+//!
+//! What `static/dist` holds is served below an address that contains its digest, so a browser may keep it for ever; the
+//! few addresses that stay the same are checked again each time. A file is compressed when it is first asked for.
+
+use std::{
+    io::{self, Write as _},
+    sync::Arc,
+};
 
 use axum::{
     Router,
     extract::Request,
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
     routing::get,
 };
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD};
+use bytes::Bytes;
 use include_dir::{Dir, include_dir};
 use sha2::{Digest, Sha256};
+use tokio::sync::OnceCell;
 
-static FILES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/static");
+static BUNDLE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/static/dist");
+/// The digests of the sources and of the bundle. By this file a build notices that the bundle has changed.
+const DIGEST: &str = include_str!("../../../static/dist.digest");
+/// In a page: the folder of the bundle.
+const ASSETS: &str = "@assets";
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-                      img-src 'self' data: blob:; font-src 'self'; base-uri 'none'; form-action 'none'; \
-                      frame-ancestors 'none'; require-trusted-types-for 'script'";
+                      img-src 'self' data: blob:; font-src 'self'; frame-src 'self' blob:; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
+
+/// Of the frame that shows a program's HTML: an origin of its own, scripts, and no way out.
+const FRAME_POLICY: &str = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' data: \
+                            blob:; style-src 'unsafe-inline' data: blob:; img-src data: blob:; font-src data: blob:; \
+                            media-src data: blob:; worker-src data: blob:; base-uri 'none'; form-action 'none'; \
+                            frame-ancestors 'self'";
+
+const CHECKED: &str = "no-cache";
+const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 
 /// Headers of every answer that does not set them itself.
 const ALWAYS: [(&str, &str); 6] = [
@@ -31,64 +54,130 @@ const ALWAYS: [(&str, &str); 6] = [
 /// `/`, `/docs` and what the pages are made of: one route for each embedded file, so nothing is looked up by what a
 /// client typed.
 pub fn router() -> Router {
-    let mut router = Router::new();
-    for file in files(&FILES) {
-        let Some((path, kind)) = file.path().to_str().and_then(|path| Some((path, media_type(path)?))) else {
-            continue;
-        };
-        let bytes = file.contents();
-        let tag = etag(bytes);
-        let handler = move |headers: HeaderMap| async move { answer(bytes, kind, &tag, &headers) };
-        router = match path {
-            "index.html" => router.route("/", get(handler.clone())).route("/index.html", get(handler)),
-            "docs.html" => router.route("/docs", get(handler)),
-            _ => router.route(&format!("/{path}"), get(handler)),
-        };
-    }
-    router
-}
-
-fn files(folder: &'static Dir<'static>) -> Vec<&'static include_dir::File<'static>> {
-    folder.files().chain(folder.dirs().flat_map(files)).collect()
-}
-
-/// Only what a browser asks for is served; how the vendored editor was built is not.
-fn media_type(path: &str) -> Option<&'static str> {
-    Some(match path.rsplit_once('.')?.1 {
-        "html" => "text/html; charset=utf-8",
-        "css" => "text/css; charset=utf-8",
-        "js" => "text/javascript; charset=utf-8",
-        "svg" => "image/svg+xml",
-        "png" => "image/png",
-        "ico" => "image/x-icon",
-        "woff2" => "font/woff2",
-        "txt" => "text/plain; charset=utf-8",
-        _ => return None,
+    let folder = format!("assets/{}", short(DIGEST.as_bytes()));
+    let page = |source: &str| Asset::new(source.replace(ASSETS, &folder), "text/html; charset=utf-8", CHECKED);
+    let icon = Asset::new(include_str!("../../../static/favicon.svg"), "image/svg+xml", CHECKED);
+    let index = page(include_str!("../../../static/index.html"));
+    let frame = page(include_str!("../../../static/frame.html"));
+    let frame = Asset { policy: FRAME_POLICY, frames: "SAMEORIGIN", ..frame };
+    let router = [("/", index.clone()), ("/index.html", index), ("/frame", frame), ("/favicon.svg", icon)]
+        .into_iter()
+        .chain([("/docs", page(include_str!("../../../static/docs.html")))])
+        .fold(Router::new(), |router, (path, asset)| asset.at(path, router));
+    BUNDLE.files().fold(router, |router, file| match file.path().to_str() {
+        Some(path) => Asset::new(file.contents(), media_type(path), IMMUTABLE).at(&format!("/{folder}/{path}"), router),
+        None => router,
     })
 }
 
-fn etag(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
-    format!("\"{}\"", URL_SAFE_NO_PAD.encode(&digest[..12]))
+/// One file, and its compressed forms once they were asked for.
+#[derive(Clone)]
+struct Asset {
+    plain: Bytes,
+    kind: &'static str,
+    cache: &'static str,
+    policy: &'static str,
+    frames: &'static str,
+    tag: String,
+    brotli: Arc<OnceCell<Bytes>>,
+    gzip: Arc<OnceCell<Bytes>>,
 }
 
-fn answer(bytes: &'static [u8], kind: &'static str, tag: &str, request: &HeaderMap) -> Response {
-    // A 304 carries them too: a browser takes its headers over into the answer that it kept (RFC 9111, 3.2).
-    let headers = [
-        (header::CONTENT_TYPE, kind),
-        (header::CACHE_CONTROL, "no-cache"),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::ETAG, tag),
-    ];
-    let known = request.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == tag.as_bytes());
-    if known { (StatusCode::NOT_MODIFIED, headers).into_response() } else { (headers, bytes).into_response() }
+impl Asset {
+    fn new(plain: impl Into<Bytes>, kind: &'static str, cache: &'static str) -> Self {
+        let plain = plain.into();
+        let tag = short(&plain);
+        let (brotli, gzip) = Default::default();
+        Self { plain, kind, cache, policy: POLICY, frames: "DENY", tag, brotli, gzip }
+    }
+
+    fn at(self, path: &str, router: Router) -> Router {
+        router.route(path, get(async move |headers: HeaderMap| self.answer(&headers).await))
+    }
+
+    async fn answer(&self, request: &HeaderMap) -> Response {
+        let encoding = encoding(request);
+        let tag = format!("\"{}{}\"", self.tag, encoding.unwrap_or_default());
+        // A 304 carries them too: a browser takes its headers over into the answer that it kept (RFC 9111, 3.2).
+        let headers = [
+            (header::CONTENT_TYPE, self.kind),
+            (header::CACHE_CONTROL, self.cache),
+            (header::VARY, "accept-encoding"),
+            (header::CONTENT_SECURITY_POLICY, self.policy),
+            (header::X_FRAME_OPTIONS, self.frames),
+            (header::ETAG, &tag),
+        ];
+        let known = request.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == tag.as_bytes());
+        if known {
+            return (StatusCode::NOT_MODIFIED, headers).into_response();
+        }
+        let (cell, compress): (_, Compress) = match encoding {
+            Some("br") => (&self.brotli, brotli),
+            Some(_) => (&self.gzip, gzip),
+            None => return (headers, self.plain.clone()).into_response(),
+        };
+        let plain = self.plain.clone();
+        let make = || async { tokio::task::spawn_blocking(move || compress(&plain)).await.map_err(io::Error::other)? };
+        match cell.get_or_try_init(async || make().await.map(Bytes::from)).await {
+            Ok(body) => {
+                let mut response = (headers, body.clone()).into_response();
+                let name = HeaderValue::from_static(encoding.unwrap_or_default());
+                response.headers_mut().insert(header::CONTENT_ENCODING, name);
+                response
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a file of the page could not be compressed");
+                StatusCode::INTERNAL_SERVER_ERROR.into_response()
+            }
+        }
+    }
+}
+
+/// The best encoding that the client accepts. Browsers send no weights except to forbid one.
+fn encoding(request: &HeaderMap) -> Option<&'static str> {
+    let accepted = request.get(header::ACCEPT_ENCODING)?.to_str().ok()?;
+    let takes = |name: &str| {
+        accepted.split(',').any(|item| {
+            let (item, weight) = item.split_once(';').unwrap_or((item, ""));
+            let refused = weight.trim().strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0_f32));
+            item.trim().eq_ignore_ascii_case(name) && !refused
+        })
+    };
+    ["br", "gzip"].into_iter().find(|name| takes(name))
+}
+
+type Compress = fn(&[u8]) -> io::Result<Vec<u8>>;
+
+fn brotli(plain: &[u8]) -> io::Result<Vec<u8>> {
+    let mut compressed = Vec::new();
+    let parameters = brotli::enc::BrotliEncoderParams { quality: 9, lgwin: 20, ..Default::default() };
+    brotli::BrotliCompress(&mut &plain[..], &mut compressed, &parameters)?;
+    Ok(compressed)
+}
+
+fn gzip(plain: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(plain)?;
+    encoder.finish()
+}
+
+fn media_type(path: &str) -> &'static str {
+    match path.rsplit_once('.').map(|(_, ending)| ending) {
+        Some("css") => "text/css; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        _ => "text/plain; charset=utf-8",
+    }
+}
+
+fn short(content: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(&Sha256::digest(content)[..12])
 }
 
 /// Adds the headers that every answer carries.
 pub async fn headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     for (name, value) in ALWAYS {
-        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+        response.headers_mut().entry(HeaderName::from_static(name)).or_insert(HeaderValue::from_static(value));
     }
     response
 }

@@ -87,6 +87,8 @@ pub fn document() -> OpenApi {
 }
 
 /// List the languages that can be run.
+///
+/// Each has one version: that of its image.
 #[utoipa::path(
     get, path = "/api/v2/runtimes", tag = "piston", operation_id = "pistonRuntimes",
     responses((status = 200, description = "The languages.", body = Vec<Runtime>)),
@@ -101,6 +103,8 @@ async fn runtimes(State(runs): State<Runs>) -> Json<Vec<Runtime>> {
 }
 
 /// List the packages.
+///
+/// They are the installed images; none is installed or removed over this interface.
 #[utoipa::path(
     get, path = "/api/v2/packages", tag = "piston", operation_id = "pistonPackages",
     responses((status = 200, description = "The packages.", body = Vec<Package>)),

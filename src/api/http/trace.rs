@@ -11,14 +11,17 @@ use axum::{
     response::Response,
 };
 use tokio::time::Instant;
-use tracing::{Instrument, info, info_span, warn};
+use tracing::{Instrument, debug, info, info_span, warn};
 
+use super::error::Refused;
 use crate::{
     domain::{id::RequestId, trace::TraceContext},
     ports::observer::{AnswerFacts, Observer},
 };
 
 const PATH_CHARS_MAX: usize = 200;
+/// Asked every few seconds by whatever watches the server.
+const PROBES: [&str; 4] = ["/healthz", "/readyz", "/health", "/metrics"];
 
 /// Gives a request its id and returns it in a header. A client's own id is ignored: it could be anything.
 pub async fn identify(mut request: Request, next: Next) -> Response {
@@ -61,8 +64,14 @@ pub async fn log(State(observer): State<Arc<dyn Observer>>, request: Request, ne
         bytes: response.body().size_hint().exact(),
     });
     let ms = took.as_millis();
+    let refused = response.extensions().get::<Refused>();
+    let (code, why) = refused.map(|refused| (refused.code.as_str(), refused.why.as_str())).unzip();
     if response.status().is_server_error() {
-        warn!(%method, path, status, ms, "request failed");
+        warn!(%method, path, status, ms, code, why, "request failed");
+    } else if refused.is_some() {
+        info!(%method, path, status, ms, code, why, "request refused");
+    } else if PROBES.contains(&path.as_str()) {
+        debug!(%method, path, status, ms, "request");
     } else {
         info!(%method, path, status, ms, "request");
     }

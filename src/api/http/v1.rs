@@ -11,6 +11,7 @@ mod files;
 mod input;
 mod runners;
 mod runs;
+mod sessions;
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::body::Bodies;
 use crate::{
     domain::limits::Limits,
-    services::{conversations::Conversations, files::Files, idempotency::Idempotency, runs::Runs},
+    services::{conversations::Conversations, files::Files, idempotency::Idempotency, runs::Runs, sessions::Sessions},
 };
 
 /// The parts of the surface.
@@ -37,6 +38,8 @@ pub struct V1Parts {
     pub keys: Arc<Idempotency>,
     /// Reads request bodies.
     pub bodies: Bodies,
+    /// Sandboxes that keep an interpreter.
+    pub sessions: Sessions,
     /// What a run may use at most.
     pub limits: Limits,
 }
@@ -48,7 +51,15 @@ fn described() -> OpenApiRouter<V1Parts> {
         .routes(routes!(runs::cancel))
         .routes(routes!(input::send))
         .routes(routes!(events::watch))
+        .routes(routes!(sessions::create, sessions::list))
+        .routes(routes!(sessions::get, sessions::close))
+        .routes(routes!(sessions::run_cell))
+        .routes(routes!(sessions::interrupt))
+        .routes(routes!(sessions::restart))
+        .routes(routes!(sessions::complete))
+        .routes(routes!(sessions::inspect))
         .routes(routes!(runners::list))
+        .routes(routes!(runners::module))
         .routes(routes!(conversations::list))
         .routes(routes!(conversations::remove))
         .routes(routes!(files::list))

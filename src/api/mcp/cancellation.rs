@@ -26,13 +26,15 @@ pub(super) struct Call {
     number: u64,
     cancelled: CancellationToken,
     left: CancellationToken,
+    /// The client's session. rmcp cancels its calls only seconds after its end.
+    session: Option<CancellationToken>,
 }
 
 impl Calls {
     /// Registers a call. `left` is rmcp's token of it.
-    pub(super) fn enter(&self, id: RequestId, left: CancellationToken) -> Call {
+    pub(super) fn enter(&self, id: RequestId, left: CancellationToken, session: Option<CancellationToken>) -> Call {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let call = Call { calls: self.clone(), number, cancelled: CancellationToken::new(), left };
+        let call = Call { calls: self.clone(), number, cancelled: CancellationToken::new(), left, session };
         self.entries().push((number, id, call.cancelled.clone()));
         // A notification that came before the entry existed has found nothing.
         if call.left.is_cancelled() {
@@ -59,9 +61,16 @@ impl Call {
 
     /// Waits until the client no longer waits for this call.
     pub(super) async fn left(&self) {
+        let session = async {
+            match &self.session {
+                Some(session) => session.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = self.left.cancelled() => {}
             () = self.cancelled.cancelled() => {}
+            () = session => {}
         }
     }
 }
@@ -79,7 +88,7 @@ mod tests {
     #[test]
     fn end_of_a_call_keeps_the_entry_of_another_with_its_id() {
         let (calls, id) = (Calls::default(), RequestId::Number(1));
-        let enter = || calls.enter(id.clone(), CancellationToken::new());
+        let enter = || calls.enter(id.clone(), CancellationToken::new(), None);
         let (first, second) = (enter(), enter());
         drop(first);
         calls.cancel(&id);
@@ -91,7 +100,7 @@ mod tests {
     #[test]
     fn cancel_reaches_every_call_with_the_id_and_no_other() {
         let calls = Calls::default();
-        let [one, same, other] = [1, 1, 2].map(|id| calls.enter(RequestId::Number(id), CancellationToken::new()));
+        let [one, same, other] = [1, 1, 2].map(|id| calls.enter(RequestId::Number(id), CancellationToken::new(), None));
         calls.cancel(&RequestId::Number(1));
         assert_eq!([one, same, other].map(|call| call.cancelled.is_cancelled()), [true, true, false]);
     }

@@ -1,13 +1,11 @@
-//! Answers as content blocks. The first block is text that a model reads; `structuredContent` holds the same for
-//! programs.
+//! Answers as content blocks: text that a model reads, pictures, links. A client that wants it gets the same as
+//! `structuredContent`; by default none, because clients then hide the text and the pictures from the model.
 //!
-//! The JSON is not repeated as a text block, though the specification suggests it for older clients: the text is
-//! complete, and models would pay for the same output twice.
-//!
+//! An answer is bounded ([`super::shown`]): output by its own limit, files by the listing's, pictures by what is left.
 //! A program's output is in the text unchanged and may imitate our own lines; the reliable outcome is in
 //! `structuredContent`, which no program can write to.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
 use serde::Serialize;
@@ -15,56 +13,201 @@ use serde::Serialize;
 use super::{
     Caller,
     describe::{ToolName, size},
+    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, fitting, shorten},
 };
 use crate::{
-    api::schema::{Deleted, ErrorResult, File, FileListing, FileResult, RunnerList, report::RunReport},
-    domain::error::Failure,
-    services::runs::{RunState, RunView},
+    api::schema::{
+        Deleted, ErrorResult, File, FileListing, FileResult, RunnerList, Upload, json_len,
+        report::RunReport,
+        session::{SessionList, SessionStatus, SessionsChanged},
+    },
+    domain::{error::Failure, file::Change, id::ConversationId, outcome::Ended, text::json_bytes},
+    services::runs::{CapturedOutput, Report, RunState, RunView},
 };
 
-/// How many names one text holds; `structuredContent` has them all.
-const NAMES_MAX: usize = 50;
+/// Room for what surrounds the result of a call, and for the last hint, in bytes.
+const REST_BYTES: usize = 4 << 10;
 
-/// A run: output, verdict, names of files; then pictures, then links.
-pub(super) fn run(result: &RunReport, pictures: Vec<ContentBlock>) -> CallToolResult {
-    let made: Vec<_> = result.files.iter().filter(|file| file.change != "unchanged").collect();
-    let mut blocks = vec![ContentBlock::text(run_text(result, &made))];
-    blocks.extend(pictures);
-    blocks.extend(made.into_iter().map(link));
-    let succeeded = result.outcome.as_ref().is_some_and(|outcome| outcome.exit_code == Some(0));
-    answer(blocks, result, !succeeded)
+/// A run as a call shows it.
+pub(super) struct RunAnswer<'a> {
+    pub caller: &'a Caller,
+    pub view: &'a RunView,
+    pub output: (&'a CapturedOutput, &'a CapturedOutput),
+    /// Only the output from this byte on.
+    pub offset: Option<u64>,
+    /// The conversation was made for this run.
+    pub new_conversation: bool,
 }
 
-/// A run that goes on: its new output, and how to return to it.
-pub(super) fn going_on(result: &RunReport, view: &RunView, caller: &Caller) -> CallToolResult {
-    let mut text = printed(result, "[nothing was printed since]");
-    let state = match view.state {
-        RunState::Queued { position: Some(position) } => format!("The run waits for its turn, as number {position}."),
-        RunState::Queued { position: None } => "The run's sandbox is being started.".to_owned(),
-        RunState::Running | RunState::Finished => format!("The program still runs, for {} now.", took(view.wall)),
-    };
-    let come_back = format!(
-        "[{state} It goes on: call {} {{\"runId\": \"{}\", \"afterEvent\": {}, \"waitSeconds\": 45}} to see \
-         what comes, or {} {{\"runId\": \"{}\"}} to stop it.]",
-        caller.tool(ToolName::GetRun),
-        result.run_id,
-        result.newest_event,
-        caller.tool(ToolName::CancelRun),
-        result.run_id,
-    );
-    section(&mut text, &come_back);
-    answer(vec![ContentBlock::text(text)], result, false)
+impl RunAnswer<'_> {
+    /// The answer without pictures, and how many bytes they may take in it.
+    pub(super) fn begin(&self) -> (RunReport, usize) {
+        let (stdout, stderr) = self.shown();
+        let mut report = RunReport::of(self.view, stdout, stderr);
+        if self.offset.is_some() {
+            report.files.clear();
+        }
+        report.hints = self.hints();
+        let used = json_len(&self.end(&report, Vec::new()));
+        (report, ANSWER_BYTES_MAX.saturating_sub(used + REST_BYTES))
+    }
+
+    /// Output, verdict, files; then pictures, then links.
+    pub(super) fn end(&self, report: &RunReport, pictures: Vec<ContentBlock>) -> CallToolResult {
+        let nothing = if self.offset.is_some() { "[nothing more was printed]" } else { "[nothing was printed]" };
+        let mut text = printed(&report.stdout, &report.stderr);
+        if text.is_empty() {
+            section(&mut text, nothing);
+        }
+        if let (Some(outcome), Some(figures)) = (&report.outcome, &report.figures) {
+            let wall = took(Duration::from_millis(figures.wall_ms));
+            section(&mut text, &format!("[{} It took {wall}.]", outcome.sentence));
+        }
+        if !report.files.is_empty() {
+            section(&mut text, "[Files in /data that this run created or changed:]");
+            for file in &report.files {
+                section(&mut text, &listed(file, file.change));
+            }
+        }
+        for hint in &report.hints {
+            section(&mut text, &format!("[{hint}]"));
+        }
+        let mut blocks = vec![ContentBlock::text(text)];
+        blocks.extend(pictures);
+        blocks.extend(report.files.iter().map(link));
+        let failed = report.outcome.as_ref().is_some_and(|outcome| outcome.exit_code != Some(0));
+        answer(self.caller, blocks, report, failed)
+    }
+
+    /// What is shown of both streams. A mark in each says how to get what is left out.
+    fn shown(&self) -> (String, String) {
+        let (stdout, stderr) = (self.output.0.text.as_str(), self.output.1.text.as_str());
+        let whole = printed(stdout, stderr);
+        if let Some(offset) = self.offset {
+            let start = whole.floor_char_boundary(usize::try_from(offset).unwrap_or(usize::MAX).min(whole.len()));
+            let end = start + fitting(&whole[start..], OUTPUT_BYTES_MAX);
+            let more = if end < whole.len() { self.mark(end, whole.len() - end) } else { String::new() };
+            return ([&whole[start..end], &more].concat(), String::new());
+        }
+        let err = stderr.len().min(OUTPUT_BYTES_MAX / 3);
+        let out = stdout.len().min(OUTPUT_BYTES_MAX - err);
+        let before = whole.len() - stderr.len();
+        (
+            shorten(stdout, OUTPUT_BYTES_MAX - err, |at, left| self.mark(at, left)),
+            shorten(stderr, OUTPUT_BYTES_MAX - out, |at, left| self.mark(before + at, left)),
+        )
+    }
+
+    fn mark(&self, at: usize, left: usize) -> String {
+        let get_run = self.caller.tool(ToolName::GetRun);
+        let how = match self.view.state {
+            RunState::Finished => format!("{get_run} {{\"runId\": \"{}\", \"outputOffset\": {at}}}", self.view.run),
+            _ => format!("{get_run}, when the program has ended,"),
+        };
+        format!("\n[… {left} bytes are left out here: {how} shows them …]\n")
+    }
+
+    fn hints(&self) -> Vec<String> {
+        let mut hints = Vec::new();
+        match &self.view.result {
+            Some(Ok(report)) => {
+                let (all, made) = (report.files.files.len() as u64, report.files.changed);
+                let listed = report.files.files.iter().filter(|file| file.change != Change::Unchanged).count() as u64;
+                let list = self.caller.tool(ToolName::ListFiles);
+                if made > listed {
+                    hints.push(format!("{} more files were created or changed: {list} lists them", made - listed));
+                }
+                let others = all - listed;
+                if others > 0 {
+                    let more = if report.files.truncated { "at least " } else { "" };
+                    hints.push(format!("Other files in /data: {more}{others}"));
+                }
+            }
+            Some(Err(_)) => {}
+            None => hints.push(self.come_back()),
+        }
+        if self.new_conversation {
+            let id = &self.view.conversation.id;
+            let found = if self.view.is_cell { "variables and files" } else { "files" };
+            hints.push(format!("The conversationId is {id}: give it in the next call to find these {found} again"));
+        }
+        hints
+    }
+
+    fn come_back(&self) -> String {
+        let RunView { state, run, newest, wall, .. } = self.view;
+        let state = match state {
+            RunState::Queued { position: Some(position) } => {
+                format!("The run waits for its turn, as number {position}.")
+            }
+            RunState::Queued { position: None } => "The run's sandbox is being started.".to_owned(),
+            RunState::Running | RunState::Finished => format!("The program still runs, for {} now.", took(*wall)),
+        };
+        format!(
+            "{state} It goes on: call {} {{\"runId\": \"{run}\", \"afterEvent\": {newest}}} to see what comes, or {} \
+             {{\"runId\": \"{run}\"}} to stop it.",
+            self.caller.tool(ToolName::GetRun),
+            self.caller.tool(ToolName::CancelRun),
+        )
+    }
 }
 
-fn printed(result: &RunReport, nothing: &str) -> String {
+/// A run as text alone, for tools of others: what it printed, what stopped it, its files.
+pub(super) fn plain_run(report: &Report, bytes_max: usize) -> CallToolResult {
+    let outcome = &report.outcome;
+    let mark = |_: usize, left: usize| format!("\n[… {left} bytes are left out here …]\n");
+    let bytes_max = bytes_max.min(OUTPUT_BYTES_MAX);
+    let mut text = shorten(&printed(&report.stdout.text, &report.stderr.text), bytes_max, mark);
+    if !outcome.ended.is_success() && (text.is_empty() || !matches!(outcome.ended, Ended::Exited { .. })) {
+        section(&mut text, &format!("[{}]", outcome.sentence()));
+    }
+    let mut left = OUTPUT_BYTES_MAX;
+    for file in report.files.files.iter().filter(|file| file.change != Change::Unchanged) {
+        let line = listed(&File::from(file), file.change.word());
+        match left.checked_sub(json_bytes(&line)) {
+            Some(rest) => left = rest,
+            None => break,
+        }
+        section(&mut text, &line);
+    }
+    plain(text, !outcome.ended.is_success())
+}
+
+/// A text.
+pub(super) fn plain(text: String, is_error: bool) -> CallToolResult {
+    let blocks = vec![ContentBlock::text(text)];
+    if is_error { CallToolResult::error(blocks) } else { CallToolResult::success(blocks) }
+}
+
+/// The open sessions.
+pub(super) fn sessions(caller: &Caller, list: &SessionList) -> CallToolResult {
+    answer(caller, vec![ContentBlock::text(session_lines(list))], list, false)
+}
+
+/// A session on each line.
+pub(super) fn session_lines(list: &SessionList) -> String {
     let mut text = String::new();
-    section(&mut text, &result.stdout);
-    if !result.stderr.is_empty() {
-        section(&mut text, "[standard error]");
-        section(&mut text, &result.stderr);
+    for SessionStatus { session_id, language, state, cells, idle_ms, .. } in &list.sessions {
+        let unused = took(Duration::from_millis(*idle_ms));
+        section(&mut text, &format!("- {language} ({session_id}): {state}, {cells} cells, unused for {unused}"));
     }
     if text.is_empty() {
-        section(&mut text, nothing);
+        text.push_str("No session is open: the next cell opens one.");
+    }
+    text
+}
+
+/// What was done to sessions.
+pub(super) fn sessions_changed(caller: &Caller, sessions: usize, done: &str) -> CallToolResult {
+    let text = if sessions == 0 { "No session is open there." } else { done };
+    answer(caller, vec![ContentBlock::text(text)], &SessionsChanged { sessions }, false)
+}
+
+fn printed(stdout: &str, stderr: &str) -> String {
+    let mut text = stdout.to_owned();
+    if !stderr.is_empty() {
+        section(&mut text, "[standard error]");
+        section(&mut text, stderr);
     }
     text
 }
@@ -73,112 +216,95 @@ fn took(wall: Duration) -> String {
     format!("{}.{:02} s", wall.as_secs(), wall.subsec_millis() / 10)
 }
 
-fn run_text(result: &RunReport, made: &[&File]) -> String {
-    let mut text = printed(result, "[nothing was printed]");
-    if let (Some(outcome), Some(figures)) = (&result.outcome, &result.figures) {
-        let wall = took(Duration::from_millis(figures.wall_ms));
-        section(&mut text, &format!("[{} It took {wall}.]", outcome.sentence));
-    }
-    if !made.is_empty() {
-        section(&mut text, "[Files in /data that this run created or changed:]");
-        names(&mut text, made, |file| format!("{}, {}", file.change, size(file.size)));
-    }
-    let others = result.files.len() - made.len();
-    if others > 0 {
-        let more = if result.files_truncated { "at least " } else { "" };
-        section(&mut text, &format!("[Other files in /data: {more}{others}]"));
-    }
-    text
-}
-
 /// The languages.
-pub(super) fn runners(list: &RunnerList) -> CallToolResult {
+pub(super) fn runners(caller: &Caller, list: &RunnerList) -> CallToolResult {
     let mut text = String::new();
     for runner in &list.runners {
-        let mut line = runner.language.clone();
-        // Writing to a String cannot fail.
-        if let Some(version) = &runner.version {
-            let _ = write!(line, " {version}");
-        }
-        if !runner.aliases.is_empty() {
-            let _ = write!(line, " (also: {})", runner.aliases.join(", "));
-        }
-        if let Some(description) = &runner.description {
-            let _ = write!(line, ": {description}");
-        }
-        if runner.standing_by > 0 {
-            let _ = write!(line, " [{} stand by]", runner.standing_by);
-        }
+        let version = runner.version.as_ref().map(|version| format!(" {version}"));
+        let aliases = (!runner.aliases.is_empty()).then(|| format!(" (also: {})", runner.aliases.join(", ")));
+        let about = runner.description.as_ref().map(|about| format!(": {about}"));
+        let line = [Some(runner.language.clone()), version, aliases, about].into_iter().flatten().collect::<String>();
         section(&mut text, &line);
     }
     if text.is_empty() {
         text.push_str("No language is installed: the operator builds runner images with ./build.sh.");
     }
-    answer(vec![ContentBlock::text(text)], list, false)
+    let text = shorten(&text, OUTPUT_BYTES_MAX, |_, left| format!("\n[… {left} bytes are left out here …]\n"));
+    answer(caller, vec![ContentBlock::text(text)], list, false)
 }
 
-/// A conversation's files.
-pub(super) fn listing(list: &FileListing) -> CallToolResult {
+/// A page of a conversation's files.
+pub(super) fn listing(caller: &Caller, conversation: &ConversationId, list: &FileListing) -> CallToolResult {
     let mut text = String::new();
-    let files: Vec<_> = list.files.iter().collect();
-    names(&mut text, &files, |file| format!("{}, {}", size(file.size), file.media_type));
+    for file in &list.files {
+        section(&mut text, &listed(file, &file.media_type));
+    }
     if text.is_empty() {
-        section(&mut text, "There are no files in /data.");
+        section(&mut text, "There are no files here.");
     }
-    if list.truncated {
-        section(&mut text, "There are more files than are listed: look closer with a program.");
-    }
-    for skipped in list.skipped.iter().take(NAMES_MAX) {
+    for skipped in &list.skipped {
         section(&mut text, &format!("- {} is not a plain file ({}) and cannot be read", skipped.path, skipped.kind));
     }
-    answer(vec![ContentBlock::text(text)], list, false)
+    if let Some(cursor) = &list.after {
+        let list = caller.tool(ToolName::ListFiles);
+        let more =
+            format!("[More files follow: {list} {{\"conversationId\": \"{conversation}\", \"cursor\": \"{cursor}\"}}]");
+        section(&mut text, &more);
+    }
+    answer(caller, vec![ContentBlock::text(text)], list, false)
 }
 
-/// A file's content.
-pub(super) fn file(file: &FileResult, picture: Option<ContentBlock>) -> CallToolResult {
-    let mut blocks = vec![ContentBlock::text(match (file.encoding, &picture) {
-        (_, Some(_)) => format!("{}: a picture of {}", file.path, size(file.size)),
-        ("utf-8", None) if file.content.is_empty() => {
-            format!("{}: nothing from there on, {}", file.path, size(file.size))
-        }
-        ("utf-8", None) => file.content.clone(),
-        _ => format!(
-            "{} is not text ({}, {}): its bytes are in structuredContent as base64; a program can read them in /data.",
-            file.path,
-            file.media_type,
-            size(file.size)
-        ),
-    })];
-    blocks.extend(picture);
-    if let Some(next) = file.next_offset {
-        let note = format!("[There is more: the file has {} bytes. Go on with offset {next}.]", file.size);
-        blocks.push(ContentBlock::text(note));
-    }
-    answer(blocks, file, false)
+/// A file's content, once: in the text, as a picture or as bytes; for a client with `structuredContent`, there.
+pub(super) fn file(caller: &Caller, file: FileResult, picture: Option<ContentBlock>) -> CallToolResult {
+    let about = format!("{} ({}, {})", file.path, file.media_type, size(file.size));
+    let more = file.next_offset.map(|next| format!("[The file goes on at offset {next}; it has {} bytes.]", file.size));
+    let (text, is_picture) = (file.encoding == "utf-8", picture.is_some());
+    let shown = match &file.content {
+        _ if is_picture => format!("{about} is this picture."),
+        content if content.is_empty() => format!("{about} has nothing there."),
+        _ if caller.view.structured => format!("{about}: see content."),
+        content if text => content.clone(),
+        _ => format!("{about} is not text: its bytes follow in base64. A program can read them in /data."),
+    };
+    let bytes = (!text && !is_picture && !caller.view.structured).then(|| file.content.clone());
+    let blocks = [Some(shown), more, bytes].into_iter().flatten().map(ContentBlock::text).chain(picture).collect();
+    let content = if is_picture { String::new() } else { file.content };
+    answer(caller, blocks, &FileResult { content, ..file }, false)
 }
 
 /// A file that was written.
-pub(super) fn written(file: &File) -> CallToolResult {
-    let text = format!("Wrote /data/{} ({}).", file.path, size(file.size));
-    answer(vec![ContentBlock::text(text), link(file)], file, false)
+pub(super) fn written(caller: &Caller, done: &str, file: &File) -> CallToolResult {
+    let text = format!("{done} /data/{} ({}): {}", file.path, size(file.size), file.url);
+    answer(caller, vec![ContentBlock::text(text), link(file)], file, false)
+}
+
+/// Where a file is sent to.
+pub(super) fn upload(caller: &Caller, upload: &Upload) -> CallToolResult {
+    let text = format!(
+        "Send the file with HTTP PUT, at most {}, until {}: {}",
+        size(upload.bytes_max),
+        upload.url_expires_at,
+        upload.url
+    );
+    answer(caller, vec![ContentBlock::text(text)], upload, false)
 }
 
 /// A deleted file.
-pub(super) fn deleted(path: &str, deleted: &Deleted) -> CallToolResult {
-    answer(vec![ContentBlock::text(format!("Deleted /data/{path}."))], deleted, false)
+pub(super) fn deleted(caller: &Caller, path: &str) -> CallToolResult {
+    answer(caller, vec![ContentBlock::text(format!("Deleted /data/{path}."))], &Deleted { deleted: true }, false)
 }
 
 /// A server error or invalid arguments: the sentence for the model, the code for programs.
-pub(super) fn failure(failure: &Failure, caller: &Caller) -> CallToolResult {
+pub(super) fn failure(caller: &Caller, failure: &Failure) -> CallToolResult {
     let message = failure.sentence(|operation| caller.tool(operation.into()));
     let structured = ErrorResult::new(failure.code, message.clone(), caller.request);
-    answer(vec![ContentBlock::text(message)], &structured, true)
+    answer(caller, vec![ContentBlock::text(message)], &structured, true)
 }
 
-fn answer(blocks: Vec<ContentBlock>, structured: &impl Serialize, is_error: bool) -> CallToolResult {
+fn answer(caller: &Caller, blocks: Vec<ContentBlock>, structured: &impl Serialize, is_error: bool) -> CallToolResult {
     let mut result = if is_error { CallToolResult::error(blocks) } else { CallToolResult::success(blocks) };
     // Cannot fail: these structs hold only strings, numbers and lists.
-    result.structured_content = serde_json::to_value(structured).ok();
+    result.structured_content = caller.view.structured.then(|| serde_json::to_value(structured).ok()).flatten();
     result
 }
 
@@ -188,19 +314,16 @@ fn link(file: &File) -> ContentBlock {
     )
 }
 
+/// A file on a line of its own. Nothing follows the link, and no character in it has a meaning in Markdown or a shell.
+fn listed(file: &File, about: &str) -> String {
+    let encoded = file.path_encoded.as_ref().map(|path| format!(", pathEncoded {path}")).unwrap_or_default();
+    format!("- {} ({}, {about}{encoded}): {}", file.path, size(file.size), file.url)
+}
+
 /// A part of a text, on lines of its own.
 fn section(text: &mut String, part: &str) {
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
     text.push_str(part);
-}
-
-fn names(text: &mut String, files: &[&File], about: impl Fn(&File) -> String) {
-    for file in files.iter().take(NAMES_MAX) {
-        section(text, &format!("- {} ({})", file.path, about(file)));
-    }
-    if let Some(more) = files.len().checked_sub(NAMES_MAX).filter(|more| *more > 0) {
-        section(text, &format!("- and {more} more, named in structuredContent"));
-    }
 }

@@ -1,26 +1,40 @@
-//! How the server describes itself and its tools. Written for models: what a tool is for, needs and returns.
+//! How the server describes itself and its tools. Written for models: what a tool is for, needs and returns. The list
+//! is in every conversation of a client, so it is short: [`LANGUAGES_BYTES_MAX`] bounds what the runners' labels add.
 //!
-//! The list is in a fixed order and depends on the settings and the runners only, never on who asks.
+//! The list is in a fixed order and depends on the settings, the runners and the client's view. In texts `@` stands for
+//! what the names of tools begin with.
 
 use std::sync::{Arc, LazyLock};
 
 use rmcp::model::{Implementation, JsonObject, ServerCapabilities, ServerConfig, Tool, ToolAnnotations};
 use serde_json::Value;
 
-use super::McpOptions;
+use super::{
+    McpOptions,
+    shown::shorten,
+    view::{Group, View},
+};
 use crate::{
     api::schema::{
-        Deleted, File, FileListing, FileResult, RunnerList,
-        arguments::{CancelRun, DeleteFile, GetRun, ListFiles, Nothing, ReadFile, RunCode, WriteFile},
+        Deleted, File, FileListing, FileResult, RunnerList, Upload,
+        arguments::{
+            CancelRun, DeleteFile, EditFile, ExecuteCommand, ExecuteIpythonCell, GetRun, InstallPackage, ListFiles,
+            Nothing, OfSessions, ReadFile, RunCell, RunCode, UploadUrl, WriteFile,
+        },
         json_schema::{Schema, input, output},
         report::RunReport,
+        session::{SessionList, SessionsChanged},
     },
     domain::{error::Operation, limits::Limits},
+    ports::runner::Runner,
 };
 
+/// How much of the runners' labels the description of `run_code` holds, in bytes.
+const LANGUAGES_BYTES_MAX: usize = 2500;
+
 macro_rules! tools {
-    ($($name:ident $word:literal $title:literal [$read_only:literal $destructive:literal $idempotent:literal]
-        $arguments:ty => $result:ty;)*) => {
+    ($($name:ident $dotted:literal $underscored:literal $group:ident $title:literal [$read_only:literal
+        $destructive:literal $idempotent:literal] $arguments:ty $(=> $result:ty)?: $about:literal;)*) => {
         /// The tools, in the order of the list.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum ToolName {
@@ -30,27 +44,44 @@ macro_rules! tools {
         impl ToolName {
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The contract's name.
             pub fn dotted(self) -> &'static str {
                 match self {
-                    $(Self::$name => concat!("sandbox.", $word),)*
+                    $(Self::$name => $dotted,)*
                 }
             }
 
             /// The name for clients that refuse a dot.
             pub fn underscored(self) -> &'static str {
                 match self {
-                    $(Self::$name => concat!("sandbox_", $word),)*
+                    $(Self::$name => $underscored,)*
+                }
+            }
+
+            fn group(self) -> Group {
+                match self {
+                    $(Self::$name => Group::$group,)*
                 }
             }
 
             /// No tool reaches beyond the conversation: a sandbox has no network.
             fn annotations(self) -> ToolAnnotations {
-                let (title, read_only, destructive, idempotent) = match self {
-                    $(Self::$name => ($title, $read_only, $destructive, $idempotent),)*
+                let (read_only, destructive, idempotent) = match self {
+                    $(Self::$name => ($read_only, $destructive, $idempotent),)*
                 };
-                let annotations = ToolAnnotations::with_title(title).read_only(read_only).destructive(destructive);
+                let annotations = ToolAnnotations::new().read_only(read_only).destructive(destructive);
                 annotations.idempotent(idempotent).open_world(false)
+            }
+
+            fn title(self) -> &'static str {
+                match self {
+                    $(Self::$name => $title,)*
+                }
+            }
+
+            fn about(self) -> &'static str {
+                match self {
+                    $(Self::$name => $about,)*
+                }
             }
 
             fn arguments(self) -> Schema {
@@ -61,21 +92,64 @@ macro_rules! tools {
         }
 
         /// In the order of the list.
-        static OUTPUTS: LazyLock<Vec<Arc<JsonObject>>> = LazyLock::new(|| vec![$(Arc::new(output::<$result>()),)*]);
+        static OUTPUTS: LazyLock<Vec<Option<Arc<JsonObject>>>> =
+            LazyLock::new(|| vec![$([$(Arc::new(output::<$result>()))?].into_iter().next(),)*]);
     };
 }
 
-// Name, title, then whether it is read-only, destructive and idempotent. A program may do anything to the
+// Both names, group, title, then whether it is read-only, destructive and idempotent. A program may do anything to the
 // conversation's files, deleting them too. The second deletion finds no file, which is an error; nothing more changes.
 tools! {
-    RunCode "run_code" "Run code" [false true false] RunCode => RunReport;
-    GetRun "get_run" "Get a run" [true false true] GetRun => RunReport;
-    CancelRun "cancel_run" "Cancel a run" [false true true] CancelRun => RunReport;
-    ListRunners "list_runners" "List languages" [true false true] Nothing => RunnerList;
-    ListFiles "list_files" "List files" [true false true] ListFiles => FileListing;
-    ReadFile "read_file" "Read a file" [true false true] ReadFile => FileResult;
-    WriteFile "write_file" "Write a file" [false true true] WriteFile => File;
-    DeleteFile "delete_file" "Delete a file" [false true true] DeleteFile => Deleted;
+    RunCode "sandbox.run_code" "sandbox_run_code" Run "Run code" [false true false] RunCode => RunReport:
+        "Runs a program in a fresh sandbox; returns what it printed, how it ended and links to the files it made.\n\
+         - The working directory is /data. Its files are there again in runs with the same conversationId; nothing \
+         else is: no variables, processes or packages.\n\
+         - No network: nothing can be installed or downloaded.\n\
+         - Print what you want to see: the value of the last line is not shown.\n\
+         - Save charts as PNG in /data (Python saves open figures itself): small pictures come back as images.";
+    GetRun "sandbox.get_run" "sandbox_get_run" Run "Get a run" [true false true] GetRun => RunReport:
+        "Waits for a run that was left running and returns its new output; when it has ended, its whole result.";
+    CancelRun "sandbox.cancel_run" "sandbox_cancel_run" Run "Cancel a run" [false true true] CancelRun => RunReport:
+        "Stops a run; returns its result up to then.";
+    ListRunners "sandbox.list_runners" "sandbox_list_runners" Run "List languages" [true false true]
+        Nothing => RunnerList:
+        "Lists the languages, with versions and installed packages.";
+    ListFiles "sandbox.list_files" "sandbox_list_files" Files "List files" [true false true] ListFiles => FileListing:
+        "Lists the files in /data with size, type and download link.";
+    ReadFile "sandbox.read_file" "sandbox_read_file" Files "Read a file" [true false true] ReadFile => FileResult:
+        "Reads a file in /data: text, a picture, other bytes as base64. Process large data with @run_code.";
+    WriteFile "sandbox.write_file" "sandbox_write_file" Files "Write a file" [false true true] WriteFile => File:
+        "Writes or replaces a file in /data, with missing folders.";
+    EditFile "sandbox.edit_file" "sandbox_edit_file" Files "Edit a file" [false true false] EditFile => File:
+        "Replaces an exact text, which must occur once unless replaceAll, or appends.";
+    UploadUrl "sandbox.upload_url" "sandbox_upload_url" Files "Link for an upload" [false true true]
+        UploadUrl => Upload:
+        "Returns a link to which a large file is sent: `curl -T FILE URL`. It replaces the file.";
+    DeleteFile "sandbox.delete_file" "sandbox_delete_file" Files "Delete a file" [false true true]
+        DeleteFile => Deleted:
+        "Deletes a file, or a folder with all in it.";
+    RunCell "sandbox.run_cell" "sandbox_run_cell" Session "Run a cell" [false true false] RunCell => RunReport:
+        "Runs a cell, as in a notebook: variables stay for later cells with the same conversationId, and the value of \
+         the last expression is shown. In Python also top-level await, `!command` and plots. When variables are lost, \
+         the answer says so. The rest is as in @run_code.";
+    Interrupt "sandbox.interrupt" "sandbox_interrupt" Session "Interrupt a cell" [false true true]
+        OfSessions => SessionsChanged: "Interrupts the cell that runs; variables stay.";
+    ResetSession "sandbox.reset_session" "sandbox_reset_session" Session "Reset a session" [false true true]
+        OfSessions => SessionsChanged: "Forgets all variables. Files stay.";
+    ListSessions "sandbox.list_sessions" "sandbox_list_sessions" Session "List sessions" [true false true]
+        OfSessions => SessionList: "Lists the conversation's open sessions.";
+    ExecutePythonCode "execute_python_code" "execute_python_code" CodeRunner "Execute Python" [false true false]
+        ExecuteCommand: "Executes Python code in a kernel that keeps variables between calls; files are in /data.";
+    ExecuteBashCode "execute_bash_code" "execute_bash_code" CodeRunner "Execute Bash" [false true false]
+        ExecuteCommand: "Executes Bash commands in a shell that stays between calls; files are in /data.";
+    GetKernelStatus "get_kernel_status" "get_kernel_status" CodeRunner "Kernel status" [true false true]
+        Nothing: "Says which kernels are open and what they do.";
+    ExecuteIpythonCell "execute_ipython_cell" "execute_ipython_cell" Ipybox "Execute a cell" [false true false]
+        ExecuteIpythonCell: "Executes Python code in an IPython kernel that keeps variables between calls.";
+    InstallPackage "install_package" "install_package" Ipybox "Install a package" [true false true]
+        InstallPackage: "Says what is installed: there is no network to install more.";
+    Reset "reset" "reset" Ipybox "Reset the kernel" [false true true]
+        Nothing: "Forgets all variables. Files stay.";
 }
 
 impl From<Operation> for ToolName {
@@ -94,68 +168,20 @@ impl ToolName {
         Self::ALL.iter().copied().find(|tool| name == tool.dotted() || name == tool.underscored())
     }
 
-    fn description(self, options: &McpOptions) -> String {
-        let McpOptions { read_bytes_max, write_bytes_max, .. } = options;
-        match self {
-            Self::RunCode => run_code(options),
-            Self::GetRun => {
-                "Waits for a run that run_code left running, and returns what it printed after afterEvent; when \
-                             the program has ended, the whole result with its images and links, as run_code does. Call \
-                             it again until state is finished. Runs that are over are kept for a while."
-                    .to_owned()
-            }
-            Self::CancelRun => {
-                "Stops a run and returns when its program is dead, with what it printed and the files it \
-                                made until then. A run that is over stays as it is."
-                    .to_owned()
-            }
-            Self::ListRunners => "Lists the languages that run_code can run now, with version, aliases and what is \
-                                  installed for each."
-                .to_owned(),
-            Self::ListFiles => "Lists the files in a conversation's /data with size, media type, time and a download \
-                                link. Works without running a program."
-                .to_owned(),
-            Self::ReadFile => format!(
-                "Reads a file from a conversation's /data: text as text, a picture as an image, other bytes as base64. \
-                 One call reads up to {}; for more, go on at the result's nextOffset. Large data is better processed \
-                 by a program with run_code.",
-                size(*read_bytes_max)
-            ),
-            Self::WriteFile => format!(
-                "Writes a file of up to {} into a conversation's /data, where programs find it, and returns a download \
-                 link. A file that is there is replaced; missing folders and the conversation itself are made.",
-                size(*write_bytes_max)
-            ),
-            Self::DeleteFile => {
-                "Deletes one file from a conversation's /data. A link is deleted itself, never what it points to; a \
-                 folder goes with all that is in it."
-                    .to_owned()
-            }
-        }
-    }
-
-    /// The schema of the arguments, with what depends on the settings and the runners.
-    fn input(self, options: &McpOptions, languages: &[String]) -> Schema {
+    /// The schema of the arguments, with what depends on the settings.
+    fn input(self, options: &McpOptions, view: View) -> Schema {
         let mut schema = self.arguments();
-        let properties = schema.get_mut("properties");
-        let Some(properties) = properties.and_then(Value::as_object_mut) else { return schema };
-        for (name, property) in properties {
+        let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+        for (name, property) in properties.into_iter().flatten() {
             match name.as_str() {
                 "waitSeconds" => property["default"] = options.wait_default.as_secs().into(),
-                "code" => property["maxLength"] = options.code_bytes_max.into(),
-                "language" if languages.is_empty() => append(property, "Call list_runners for the names."),
-                "language" => {
-                    let known = languages.join(", ");
-                    append(property, &format!("Installed now: {known}. list_runners tells more about each."));
-                }
-                "offset" => {
-                    let most = options.read_bytes_max;
-                    let about =
-                        format!("One call reads up to {most} bytes; the result's nextOffset says where to go on.");
-                    append(property, &about);
-                }
-                "content" => append(property, &format!("At most {} bytes.", options.write_bytes_max)),
+                "timeoutSeconds" => property["maximum"] = options.limits.wall_ms.div_ceil(1000).into(),
+                "limit" => property["default"] = options.read_bytes().into(),
+                "content" => append(property, &format!("At most {}.", size(options.write_bytes_max))),
                 _ => {}
+            }
+            if let Some(text) = property["description"].as_str() {
+                property["description"] = view.names_in(text).into();
             }
         }
         schema
@@ -168,60 +194,58 @@ fn append(property: &mut Value, sentence: &str) {
 }
 
 /// The list of tools.
-pub fn tools(options: &McpOptions, languages: &[String], underscore: bool) -> Vec<Tool> {
-    let one = |(tool, output): (&ToolName, &Arc<JsonObject>)| {
-        let name = if underscore { tool.underscored() } else { tool.dotted() };
-        let annotations = tool.annotations();
-        Tool::new(name, tool.description(options), tool.input(options, languages))
-            .with_title(annotations.title.clone().unwrap_or_default())
-            .with_raw_output_schema(Arc::clone(output))
-            .with_annotations(annotations)
+pub fn tools(options: &McpOptions, runners: &[Runner], view: View) -> Vec<Tool> {
+    let one = |(tool, output): (&ToolName, &Option<Arc<JsonObject>>)| {
+        let mut about = view.names_in(tool.about());
+        if *tool == ToolName::RunCode {
+            about += &limits(options);
+            about += &languages(runners);
+        }
+        let described = Tool::new(view.name(*tool), about, tool.input(options, view))
+            .with_title(tool.title())
+            .with_annotations(tool.annotations());
+        match output.as_ref().filter(|_| view.structured) {
+            Some(output) => described.with_raw_output_schema(Arc::clone(output)),
+            None => described,
+        }
     };
-    ToolName::ALL.iter().zip(OUTPUTS.iter()).map(one).collect()
+    let has_kernels = runners.iter().any(|runner| runner.kernel.is_some());
+    let listed = |tool: &ToolName| view.lists(tool.group()) && (tool.group() != Group::Session || has_kernels);
+    ToolName::ALL.iter().zip(OUTPUTS.iter()).filter(|(tool, _)| listed(tool)).map(one).collect()
 }
 
 /// Who we are, and how the tools work together.
-pub fn server(options: &McpOptions) -> ServerConfig {
-    let Limits { wall_ms, .. } = options.limits;
+pub fn server() -> ServerConfig {
     let identity = Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
         .with_title("Code sandbox")
         .with_description(env!("CARGO_PKG_DESCRIPTION"));
-    ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-        .with_server_info(identity)
-        .with_instructions(format!(
-            "Runs programs in a sandbox without network and keeps their files. run_code takes a conversationId of your \
-             choice; files that a program leaves in /data stay there for later calls with the same conversationId, and \
-             every new or changed file comes back as a link that a person can open. Each run is a fresh process of at \
-             most {}. One that takes longer than a call waits goes on, and get_run comes back to it. list_runners \
-             names the languages.",
-            seconds(wall_ms)
-        ))
+    let capabilities = ServerCapabilities::builder()
+        .enable_tools()
+        .enable_tool_list_changed()
+        .enable_resources()
+        .enable_resources_subscribe()
+        .build();
+    ServerConfig::new(capabilities).with_server_info(identity).with_instructions(
+        "Runs programs in a sandbox without network and keeps their files: what a program leaves in /data is there in \
+         later calls with the same conversationId, and each new or changed file comes back as a link that a person can \
+         open.",
+    )
 }
 
-fn run_code(options: &McpOptions) -> String {
-    let McpOptions { limits, wait_default, .. } = options;
-    format!(
-        "Runs a program in a fresh sandbox and returns what it printed, how it ended and the files it made.\n\n\
-         - The working directory is /data. Files there belong to the conversation: they are there again in the next \
-         run with the same conversationId. Nothing else survives a run: no variables, no processes, no installed \
-         packages.\n\
-         - There is no network: nothing can be downloaded or installed. list_runners says what is installed.\n\
-         - Limits of one run: {} of time, {} of memory, {} CPU cores, {} processes and threads, {} for one file; \
-         output beyond {} is cut in the middle. A run that reaches a limit is stopped and says which.\n\
-         - A program that takes longer than waitSeconds (default {}) goes on: the result then has its state, its \
-         output so far and a runId for get_run and cancel_run.\n\
-         - Print what you want to see: only printed text and files come back, not the value of the last line.\n\
-         - To show a chart, save it as a PNG in /data (Python: figures left open are saved by themselves). Small \
-         pictures come back as images, and every new or changed file as a download link.\n\
-         - The run is marked as an error when the program does not end with status 0; the result says why.",
-        seconds(limits.wall_ms),
-        size(limits.memory_bytes),
-        thousandths(limits.cpu_millis),
-        limits.processes_max,
-        size(limits.file_bytes_max),
-        size(limits.output_kept_bytes),
-        seconds(wait_default.as_secs() * 1000),
-    )
+fn limits(options: &McpOptions) -> String {
+    let Limits { wall_ms, memory_bytes, cpu_millis, .. } = options.limits;
+    format!("\n- Limits: {}, {}, {} CPU.", seconds(wall_ms), size(memory_bytes), thousandths(cpu_millis))
+}
+
+/// What can be run now, by the labels of the images.
+fn languages(runners: &[Runner]) -> String {
+    let one = |runner: &Runner| {
+        let version = runner.version.iter().map(|version| format!(" {version}"));
+        let about = runner.description.iter().map(|about| format!(": {about}"));
+        format!("\n- {}{}", runner.language, version.chain(about).collect::<String>())
+    };
+    let text = runners.iter().map(one).collect::<Vec<_>>().concat();
+    shorten(&text, LANGUAGES_BYTES_MAX, |_, _| "…".to_owned())
 }
 
 fn seconds(ms: u64) -> String {

@@ -7,7 +7,7 @@ use tracing::debug;
 
 use super::McpOptions;
 use crate::services::{
-    files::{Change, FileEntry, Files},
+    files::{Change, Files},
     runs::Report,
 };
 
@@ -15,26 +15,47 @@ use crate::services::{
 const SIDE_PIXELS_MAX: u32 = 8000;
 const KINDS: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-/// The small pictures that a run created or changed.
-pub(super) async fn of_run(files: &Files, options: &McpOptions, report: &Report) -> Vec<ContentBlock> {
-    let small = |file: &&FileEntry| {
-        !matches!(file.change, Change::Unchanged)
-            && KINDS.contains(&file.media_type())
-            && file.size <= options.image_bytes_max
-    };
-    let mut blocks = Vec::new();
-    for file in report.files.files.iter().filter(small) {
-        if blocks.len() == options.images_max {
-            break;
+/// The pictures that a run created or changed, as far as they fit into so many bytes of base64, and how many do not.
+pub(super) async fn of_run(
+    files: &Files,
+    options: &McpOptions,
+    report: &Report,
+    mut bytes_left: usize,
+) -> (Vec<ContentBlock>, usize) {
+    let (mut blocks, mut left_out) = (Vec::new(), 0);
+    let made = report.files.files.iter().filter(|file| !matches!(file.change, Change::Unchanged));
+    for file in made.filter(|file| is_picture(file.media_type())) {
+        if blocks.len() == options.images_max || !fits(file.size, options, bytes_left) {
+            left_out += 1;
+            continue;
         }
-        match files.read(&report.conversation, &file.path, 0).await {
-            Ok(content) if !content.truncated => blocks.extend(block(&content.bytes)),
+        match files.read(&report.conversation, &file.path, 0, file.size).await {
+            Ok(content) if !content.truncated => {
+                if let Some(block) = block(&content.bytes) {
+                    bytes_left -= base64_len(content.bytes.len());
+                    blocks.push(block);
+                }
+            }
             // Gone or grown since it was listed: its link is in the answer.
             Ok(_) => {}
             Err(failure) => debug!(code = %failure.code, "a picture is not shown"),
         }
     }
-    blocks
+    (blocks, left_out)
+}
+
+/// By its name.
+pub(super) fn is_picture(media_type: &str) -> bool {
+    KINDS.contains(&media_type)
+}
+
+/// Whether a picture of this size is shown.
+pub(super) fn fits(size: u64, options: &McpOptions, bytes_left: usize) -> bool {
+    size <= options.image_bytes_max && usize::try_from(size).is_ok_and(|size| base64_len(size) <= bytes_left)
+}
+
+fn base64_len(bytes: usize) -> usize {
+    bytes.div_ceil(3) * 4
 }
 
 /// An image block, if the bytes are a picture that models can look at.

@@ -15,7 +15,7 @@ use rmcp::{
 };
 use tokio::time::{Instant, sleep_until};
 
-use super::OneAnswer;
+use super::Client;
 use crate::domain::event::{Event, EventKind};
 
 /// The time between two notifications of a silent program. Short enough for a client that waits 10 s.
@@ -46,8 +46,9 @@ struct News {
 impl Progress {
     /// Of the call that waits for the run with these events.
     pub(super) fn of(context: &RequestContext<RoleServer>, events: BoxStream<'static, Event>) -> Self {
-        let one_answer = context.extensions.get::<Parts>().and_then(|head| head.extensions.get::<OneAnswer>());
-        let token = context.meta.get_progress_token().filter(|_| one_answer.is_none());
+        let client = context.extensions.get::<Parts>().and_then(|head| head.extensions.get::<Client>());
+        let one_answer = client.is_some_and(|client| client.one_answer);
+        let token = context.meta.get_progress_token().filter(|_| !one_answer);
         let to = token.map(|token| (context.peer.clone(), token));
         Self { to, begun: Instant::now(), notified: None, events, news: News::default() }
     }

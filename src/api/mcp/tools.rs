@@ -2,14 +2,24 @@
 
 use rmcp::model::{CallToolResult, JsonObject};
 
-use super::{Caller, McpParts, cancellation::Call, content, describe::ToolName, picture, waiting::ToolContext};
+use super::{
+    Caller, McpParts,
+    cancellation::Call,
+    content,
+    describe::ToolName,
+    picture,
+    shown::{ANSWER_BYTES_MAX, fitting},
+    waiting::ToolContext,
+};
 use crate::{
     api::schema::{
-        Deleted, File, FileListing, FileResult, RunnerList,
-        arguments::{DeleteFile, ListFiles, Nothing, ReadFile, WriteFile},
+        File, FileListing, FileResult, RunnerList, Upload,
+        arguments::{Conversation, DeleteFile, EditFile, ListFiles, Nothing, ReadFile, UploadUrl, WriteFile, one_path},
+        file_query,
         parse::{Source, by_size, parse},
     },
-    domain::error::Failure,
+    domain::{error::Failure, text::rfc3339},
+    services::files::{TextChange, media_type},
 };
 
 impl McpParts {
@@ -29,32 +39,58 @@ impl McpParts {
             ToolName::RunCode => self.run_code(caller, arguments, call, context).await,
             ToolName::GetRun => self.get_run(caller, arguments, call, context).await,
             ToolName::CancelRun => self.cancel_run(caller, arguments).await,
-            ToolName::ListRunners => self.list_runners(arguments),
+            ToolName::ListRunners => self.list_runners(caller, arguments),
             ToolName::ListFiles => self.list_files(caller, arguments).await,
             ToolName::ReadFile => self.read_file(caller, arguments).await,
             ToolName::WriteFile => self.write_file(caller, arguments).await,
+            ToolName::EditFile => self.edit_file(caller, arguments).await,
+            ToolName::UploadUrl => self.upload_url(caller, arguments),
             ToolName::DeleteFile => self.delete_file(caller, arguments).await,
+            ToolName::RunCell => self.run_cell(caller, arguments, call, context).await,
+            ToolName::Interrupt => self.interrupt(caller, arguments).await,
+            ToolName::ResetSession => self.reset_session(caller, arguments),
+            ToolName::ListSessions => self.list_sessions(caller, arguments),
+            ToolName::ExecutePythonCode => self.execute_command("python", caller, arguments, call, context).await,
+            ToolName::ExecuteBashCode => self.execute_command("bash", caller, arguments, call, context).await,
+            ToolName::GetKernelStatus => self.kernel_status(caller, arguments),
+            ToolName::ExecuteIpythonCell => self.execute_ipython_cell(caller, arguments, call, context).await,
+            ToolName::InstallPackage => self.install_package(caller, arguments),
+            ToolName::Reset => self.reset(caller, arguments),
         }
     }
 
-    fn list_runners(&self, arguments: JsonObject) -> Result<CallToolResult, Failure> {
+    fn list_runners(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         let Nothing {} = parse(arguments, Source::Json)?;
-        Ok(content::runners(&RunnerList::from(&self.runs)))
+        Ok(content::runners(caller, &RunnerList::from(&self.runs)))
     }
 
     async fn list_files(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let ListFiles { conversation } = parse(arguments, Source::Json)?;
-        let list = self.files.list(&caller.key(conversation)).await?;
-        Ok(content::listing(&FileListing::from(&list)))
+        let ListFiles { conversation_id: Conversation(conversation), folder, cursor } = parse(arguments, Source::Json)?;
+        let top = |folder: &str| matches!(folder.trim_end_matches('/'), "" | "." | "/data");
+        let folder = folder.as_deref().filter(|folder| !top(folder));
+        let query = file_query(folder, ("cursor", cursor.as_deref()), None)?;
+        let key = caller.key(conversation);
+        let list = FileListing::from(&self.files.page(&key, query).await?);
+        Ok(content::listing(caller, &key.id, &list))
     }
 
     async fn read_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         let request: ReadFile = parse(arguments, Source::Json)?;
-        let (path, offset) = (request.path()?, request.offset.unwrap_or(0));
-        let file = self.files.read(&caller.key(request.conversation), &path, offset).await?;
-        let whole = offset == 0 && !file.truncated && file.bytes.len() as u64 <= self.options.image_bytes_max;
-        let picture = if whole { picture::block(&file.bytes) } else { None };
-        Ok(content::file(&FileResult::new(&file, offset), picture))
+        let path = one_path(request.path.as_deref(), request.path_encoded.as_deref())?;
+        let offset = request.offset.unwrap_or(0);
+        if request.limit == Some(0) {
+            return Err(Failure::argument("limit", "it must be at least 1"));
+        }
+        let limit = request.limit.unwrap_or(self.options.read_bytes()).min(self.options.read_bytes_max);
+        // A picture is of use only whole.
+        let whole = offset == 0 && request.limit.is_none() && picture::is_picture(media_type(path.name()));
+        let bytes_max = if whole { limit.max(self.options.image_bytes_max) } else { limit };
+        let file = self.files.read(&caller.key(request.conversation_id.0), &path, offset, bytes_max).await?;
+        let shown = whole && !file.truncated && picture::fits(file.size, &self.options, ANSWER_BYTES_MAX - (16 << 10));
+        let picture = if shown { picture::block(&file.bytes) } else { None };
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let piece = FileResult::new(&file, offset, limit, |text| fitting(text, limit));
+        Ok(content::file(caller, piece, picture))
     }
 
     async fn write_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
@@ -62,13 +98,36 @@ impl McpParts {
         let bytes_max = self.options.write_bytes_max;
         let (conversation, path, content) = by_size(file.content.len(), move || file.decode(bytes_max)).await?;
         let entry = self.files.write(&caller.key(conversation), &path, content).await?;
-        Ok(content::written(&File::from(&entry)))
+        Ok(content::written(caller, "Wrote", &File::from(&entry)))
+    }
+
+    async fn edit_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
+        let EditFile { conversation_id, path, old_text, new_text, replace_all, append } =
+            parse(arguments, Source::Json)?;
+        let change = match (old_text, new_text, append) {
+            (Some(old), Some(new), None) if !old.is_empty() => {
+                TextChange::Replace { old, new, all: replace_all.unwrap_or(false) }
+            }
+            (Some(_), Some(_), None) => {
+                return Err(Failure::argument("oldText", "it is empty: give the text to replace"));
+            }
+            (None, None, Some(text)) if replace_all.is_none() => TextChange::Append(text),
+            _ => return Err(Failure::argument("oldText", "give either oldText and newText, or append alone")),
+        };
+        let entry = self.files.edit(&caller.key(conversation_id.0), &path, change).await?;
+        Ok(content::written(caller, "Edited", &File::from(&entry)))
+    }
+
+    fn upload_url(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
+        let UploadUrl { conversation_id: Conversation(conversation), path } = parse(arguments, Source::Json)?;
+        let (url, expires_unix_s, bytes_max) = self.files.upload_url(&caller.key(conversation), &path);
+        Ok(content::upload(caller, &Upload { url, url_expires_at: rfc3339(expires_unix_s), bytes_max }))
     }
 
     async fn delete_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         let request: DeleteFile = parse(arguments, Source::Json)?;
-        let path = request.path()?;
-        self.files.delete(&caller.key(request.conversation), &path).await?;
-        Ok(content::deleted(&path.display(), &Deleted { deleted: true }))
+        let path = one_path(request.path.as_deref(), request.path_encoded.as_deref())?;
+        self.files.delete(&caller.key(request.conversation_id.0), &path, None).await?;
+        Ok(content::deleted(caller, &path.display()))
     }
 }

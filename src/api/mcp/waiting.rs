@@ -3,7 +3,7 @@
 //! A call waits for the end of its run, at most `waitSeconds`; then the run goes on, and the answer says how to return
 //! to it. The policy in [`super::cancellation`] decides what happens to a run whose call is cancelled.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use rmcp::{
     RoleServer,
@@ -11,15 +11,15 @@ use rmcp::{
     service::RequestContext,
 };
 
-use super::{Caller, McpParts, cancellation::Call, content, picture, progress::Progress};
+use super::{Caller, McpParts, cancellation::Call, content::RunAnswer, picture, progress::Progress};
 use crate::{
     api::schema::{
-        arguments::{CancelRun, GetRun, RunCode, Wait},
+        arguments::{CancelRun, GetRun, RunCell, RunCode, WAIT_S_MAX, Wait},
+        create_run::check_args,
         parse::{Source, parse},
-        report::RunReport,
     },
-    domain::error::Failure,
-    services::runs::{Run, RunRequest, RunState, RunView},
+    domain::{error::Failure, id::ConversationId, limits::Limits},
+    services::runs::{CapturedOutput, CellSession, Report, Run, RunHandle, RunRequest, RunState, RunView},
 };
 
 /// How long to wait for a cancelled program; a working engine takes less.
@@ -27,6 +27,16 @@ const STOP_WAIT: Duration = Duration::from_secs(15);
 
 /// The call without its arguments.
 pub(super) type ToolContext<'a> = &'a RequestContext<RoleServer>;
+
+/// Which part of a run an answer shows.
+#[derive(Default)]
+struct Shown {
+    /// While it goes on: output after this event.
+    after_event: u64,
+    /// When it has ended: output from this byte on.
+    offset: Option<u64>,
+    new_conversation: bool,
+}
 
 impl McpParts {
     pub(super) async fn run_code(
@@ -36,15 +46,85 @@ impl McpParts {
         call: &Call,
         context: ToolContext<'_>,
     ) -> Result<CallToolResult, Failure> {
-        let RunCode { conversation, language, code, wait_seconds, detach } = parse(arguments, Source::Json)?;
-        let request = RunRequest::new(caller.key(conversation), language, code.0);
-        let run = self.runs.begin(RunRequest { within: caller.trace, detach, ..request })?;
+        let RunCode { conversation, language, code, stdin, args, timeout_seconds, wait_seconds, detach } =
+            parse(arguments, Source::Json)?;
+        let shown = Shown { new_conversation: conversation.is_none(), ..Shown::default() };
+        let conversation = caller.key(conversation.unwrap_or_else(ConversationId::fresh));
+        let args = args.unwrap_or_default();
+        check_args(&args)?;
+        let request = RunRequest {
+            args,
+            stdin: stdin.unwrap_or_default().into(),
+            limits: timeout_seconds.map(|seconds| limited_to("timeoutSeconds", seconds)).transpose()?,
+            detach,
+            ..RunRequest::new(conversation, language, code.0)
+        };
+        self.begin(caller, request, shown, wait_seconds, call, context).await
+    }
+
+    pub(super) async fn run_cell(
+        &self,
+        caller: &Caller,
+        arguments: JsonObject,
+        call: &Call,
+        context: ToolContext<'_>,
+    ) -> Result<CallToolResult, Failure> {
+        let RunCell { conversation, code, language, stdin, timeout_seconds, wait_seconds, detach } =
+            parse(arguments, Source::Json)?;
+        let shown = Shown { new_conversation: conversation.is_none(), ..Shown::default() };
+        let conversation = caller.key(conversation.unwrap_or_else(ConversationId::fresh));
+        let request = RunRequest {
+            session: Some(CellSession::Any),
+            stdin: stdin.unwrap_or_default().into(),
+            limits: timeout_seconds.map(|seconds| limited_to("timeoutSeconds", seconds)).transpose()?,
+            detach,
+            ..RunRequest::new(conversation, language.unwrap_or_default(), code.0)
+        };
+        self.begin(caller, request, shown, wait_seconds, call, context).await
+    }
+
+    /// Begins a run and waits for its end, or until its call is given up.
+    async fn begun(
+        &self,
+        caller: &Caller,
+        request: RunRequest,
+        wait: Option<Wait>,
+        call: &Call,
+        context: ToolContext<'_>,
+    ) -> Result<(RunHandle, RunView), Failure> {
+        let run = self.runs.begin(RunRequest { within: caller.trace, ..request })?;
         let view = tokio::select! {
-            view = self.watch(&run, 0, wait_seconds, context) => view,
+            view = self.watch(&run, 0, wait, context) => view,
             // rmcp does not drop a cancelled call, so the call waits until the program has ended.
             () = call.ended(run.is_detached()) => stop(&run).await,
         };
-        let answer = self.answer(caller, &run, &view, 0).await;
+        Ok((run, view))
+    }
+
+    /// A run from its beginning to its end.
+    pub(super) async fn whole(
+        &self,
+        caller: &Caller,
+        request: RunRequest,
+        call: &Call,
+        context: ToolContext<'_>,
+    ) -> Result<Arc<Report>, Failure> {
+        let wait = Wait(Duration::from_secs(WAIT_S_MAX));
+        let (run, _) = self.begun(caller, request, Some(wait), call, context).await?;
+        run.finished().await
+    }
+
+    async fn begin(
+        &self,
+        caller: &Caller,
+        request: RunRequest,
+        shown: Shown,
+        wait: Option<Wait>,
+        call: &Call,
+        context: ToolContext<'_>,
+    ) -> Result<CallToolResult, Failure> {
+        let (run, view) = self.begun(caller, request, wait, call, context).await?;
+        let answer = self.answer(caller, &run, &view, shown).await;
         if view.state != RunState::Finished {
             // The client can return to the run, so its disconnecting must not cancel it.
             run.detach();
@@ -59,21 +139,21 @@ impl McpParts {
         call: &Call,
         context: ToolContext<'_>,
     ) -> Result<CallToolResult, Failure> {
-        let GetRun { run, after_event, wait_seconds } = parse(arguments, Source::Json)?;
-        let after_event = after_event.unwrap_or(0);
+        let GetRun { run, after_event, output_offset: offset, wait_seconds } = parse(arguments, Source::Json)?;
+        let shown = Shown { after_event: after_event.unwrap_or(0), offset, new_conversation: false };
         let run = self.runs.get(&caller.principal, run)?;
         let view = tokio::select! {
-            view = self.watch(&run, after_event, wait_seconds, context) => view,
+            view = self.watch(&run, shown.after_event, wait_seconds, context) => view,
             // Cancelling the call does not stop the run.
             () = call.left() => run.view(),
         };
-        self.answer(caller, &run, &view, after_event).await
+        self.answer(caller, &run, &view, shown).await
     }
 
     pub(super) async fn cancel_run(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         let CancelRun { run } = parse(arguments, Source::Json)?;
         let run = self.runs.get(&caller.principal, run)?;
-        let mut result = self.answer(caller, &run, &stop(&run).await, 0).await?;
+        let mut result = self.answer(caller, &run, &stop(&run).await, Shown::default()).await?;
         // The program did not succeed, but the cancellation did.
         result.is_error = Some(false);
         Ok(result)
@@ -98,20 +178,37 @@ impl McpParts {
         caller: &Caller,
         run: &Run,
         view: &RunView,
-        after_event: u64,
+        shown: Shown,
     ) -> Result<CallToolResult, Failure> {
-        match &view.result {
-            Some(Ok(report)) => {
-                let pictures = picture::of_run(&self.files, &self.options, report).await;
-                Ok(content::run(&RunReport::finished(report, view.newest), pictures))
-            }
-            Some(Err(failure)) => Err(failure.clone()),
+        let so_far;
+        let (output, offset, finished): ((&CapturedOutput, &CapturedOutput), _, _) = match &view.result {
+            Some(Ok(report)) => ((&report.stdout, &report.stderr), shown.offset, Some(report)),
+            Some(Err(failure)) => return Err(failure.clone()),
             None => {
-                let output = run.output(after_event, view.newest);
-                Ok(content::going_on(&RunReport::so_far(view, output), view, caller))
+                so_far = run.output(shown.after_event, view.newest);
+                ((&so_far.0, &so_far.1), None, None)
+            }
+        };
+        let answer = RunAnswer { caller, view, output, offset, new_conversation: shown.new_conversation };
+        let (mut report, bytes_left) = answer.begin();
+        let mut pictures = Vec::new();
+        if let (Some(finished), None) = (finished, offset) {
+            let (shown, left_out) = picture::of_run(&self.files, &self.options, finished, bytes_left).await;
+            pictures = shown;
+            if left_out > 0 {
+                report.hints.push(format!("Pictures that are not shown here: {left_out}; their links open them"));
             }
         }
+        Ok(answer.end(&report, pictures))
     }
+}
+
+/// This time limit and no other.
+pub(super) fn limited_to(argument: &str, seconds: u64) -> Result<Limits, Failure> {
+    if seconds == 0 {
+        return Err(Failure::argument(argument, "it must be at least 1"));
+    }
+    Ok(Limits { wall_ms: seconds.saturating_mul(1000), ..Limits::UNBOUNDED })
 }
 
 async fn stop(run: &Run) -> RunView {

@@ -1,5 +1,6 @@
 //! Arguments of the tools. A struct is an argument list: serde reads it, schemars makes its JSON Schema, and a doc
-//! comment is the description that a model reads. What a schema cannot say is checked by the types of the members.
+//! comment is the description that a model reads, with `@` for what the names of tools begin with. What a schema cannot
+//! say is checked by the types of the members.
 
 #[cfg(test)]
 mod fuzz;
@@ -14,7 +15,7 @@ use serde::Deserialize;
 use super::parse;
 use crate::domain::{
     error::{Code, Failure, Operation},
-    id::{CONVERSATION_ID_CHARS_MAX, ConversationId, LANGUAGE_CHARS_MAX, Language, RunId},
+    id::{CONVERSATION_ID_CHARS_MAX, ConversationId, Language, RunId},
     path::SafePath,
 };
 
@@ -24,24 +25,81 @@ pub const WAIT_S_MAX: u64 = 3600;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunCode {
-    #[serde(rename = "conversationId", deserialize_with = "parse::text")]
-    #[schemars(schema_with = "conversation")]
-    pub conversation: ConversationId,
-    /// The language of the program.
+    #[serde(rename = "conversationId", default, deserialize_with = "parse::optional")]
+    #[schemars(schema_with = "conversation_of_run")]
+    pub conversation: Option<ConversationId>,
+    /// The program's language.
     #[serde(deserialize_with = "parse::text")]
-    #[schemars(with = "String", length(min = 1, max = LANGUAGE_CHARS_MAX))]
+    #[schemars(with = "String")]
     pub language: Language,
-    /// The whole program, as in a file. Each run is a fresh process: define and import what it needs again, and keep
-    /// data in files in /data.
-    #[schemars(length(min = 1))]
+    /// The whole program.
     pub code: Program,
-    /// How many seconds to wait for the program's end. One that takes longer goes on: the result then has its state,
-    /// its output so far and its runId for `get_run`. 0 returns at once.
+    /// Standard input.
+    pub stdin: Option<String>,
+    /// Command line arguments.
+    pub args: Option<Vec<String>>,
+    /// A time limit below the server's.
+    #[schemars(range(min = 1))]
+    pub timeout_seconds: Option<u64>,
+    /// How long to wait for the end, in the queue too. A run that takes longer goes on: see `@get_run`.
     #[schemars(range(min = 0, max = WAIT_S_MAX))]
     pub wait_seconds: Option<Wait>,
-    /// true: the run goes on when this call is broken off, and `get_run` fetches it. false: it is then cancelled.
-    /// Leave it out for the server's own choice.
+    /// Whether the run goes on when this call is broken off.
     pub detach: Option<bool>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RunCell {
+    #[serde(rename = "conversationId", default, deserialize_with = "parse::optional")]
+    #[schemars(with = "Option<String>")]
+    pub conversation: Option<ConversationId>,
+    pub code: Program,
+    /// Default python.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(with = "Option<String>")]
+    pub language: Option<Language>,
+    pub stdin: Option<String>,
+    pub timeout_seconds: Option<u64>,
+    pub wait_seconds: Option<Wait>,
+    pub detach: Option<bool>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OfSessions {
+    #[serde(rename = "conversationId", deserialize_with = "parse::text")]
+    #[schemars(with = "String")]
+    pub conversation: ConversationId,
+}
+
+/// CodeRunner's.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExecuteCommand {
+    /// The code.
+    pub command: Program,
+}
+
+/// ipybox's.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExecuteIpythonCell {
+    /// The cell.
+    pub code: Program,
+    /// A time limit in seconds, below the server's.
+    #[schemars(range(min = 1))]
+    pub timeout: Option<u64>,
+    /// Characters of output that are shown.
+    pub max_output_chars: Option<u64>,
+}
+
+/// ipybox's.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InstallPackage {
+    /// The package.
+    pub package_name: String,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -50,11 +108,11 @@ pub struct GetRun {
     #[serde(rename = "runId", deserialize_with = "parse::text")]
     #[schemars(schema_with = "run_id")]
     pub run: RunId,
-    /// While the program runs, show only what it printed after this event: the newestEvent of the result before. When
-    /// it has ended, the result is whole in any case.
-    #[schemars(range(min = 0), extend("default" = 0))]
+    /// While it runs: only output after this event.
     pub after_event: Option<u64>,
-    /// How many seconds to wait for the program's end; 0 returns at once.
+    /// After its end: output from this byte on.
+    pub output_offset: Option<u64>,
+    /// How long to wait for the end.
     #[schemars(range(min = 0, max = WAIT_S_MAX))]
     pub wait_seconds: Option<Wait>,
 }
@@ -73,54 +131,80 @@ pub struct CancelRun {
 pub struct Nothing {}
 
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ListFiles {
-    #[serde(rename = "conversationId", deserialize_with = "parse::text")]
-    #[schemars(schema_with = "conversation")]
-    pub conversation: ConversationId,
+    pub conversation_id: Conversation,
+    /// List only this folder of /data.
+    pub folder: Option<String>,
+    /// The cursor of the page before.
+    pub cursor: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReadFile {
-    #[serde(rename = "conversationId", deserialize_with = "parse::text")]
-    #[schemars(schema_with = "conversation")]
-    pub conversation: ConversationId,
-    /// Path of the file relative to /data, such as out/report.csv.
+    pub conversation_id: Conversation,
+    /// Relative to /data.
     pub path: Option<String>,
-    /// Instead of path: the pathEncoded of a listed file whose name cannot be written as plain text.
+    /// Instead of path: a listed file's pathEncoded.
     pub path_encoded: Option<String>,
-    /// First byte to read.
-    #[schemars(range(min = 0), extend("default" = 0))]
+    /// First byte.
     pub offset: Option<u64>,
+    /// Bytes to read at most.
+    #[schemars(range(min = 1))]
+    pub limit: Option<u64>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WriteFile {
-    #[serde(rename = "conversationId", deserialize_with = "parse::text")]
-    #[schemars(schema_with = "conversation")]
-    pub conversation: ConversationId,
-    /// Path of the file relative to /data, such as input/table.csv. Missing folders are made.
+    pub conversation_id: Conversation,
+    /// Relative to /data.
     #[serde(deserialize_with = "path")]
     #[schemars(with = "String")]
     pub path: SafePath,
-    /// The whole content. It replaces the file.
+    /// The whole content.
     pub content: String,
-    /// How content is written: utf-8 for text, base64 for any bytes.
+    /// Of content; base64 for any bytes.
     #[schemars(extend("default" = "utf-8"))]
     pub encoding: Option<Encoding>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EditFile {
+    pub conversation_id: Conversation,
+    /// Relative to /data.
+    #[serde(deserialize_with = "path")]
+    #[schemars(with = "String")]
+    pub path: SafePath,
+    /// The exact text to replace.
+    pub old_text: Option<String>,
+    /// What it becomes.
+    pub new_text: Option<String>,
+    /// Replace each occurrence.
+    pub replace_all: Option<bool>,
+    /// Instead: text to add at the end.
+    pub append: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct UploadUrl {
+    pub conversation_id: Conversation,
+    /// Relative to /data.
+    #[serde(deserialize_with = "path")]
+    #[schemars(with = "String")]
+    pub path: SafePath,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DeleteFile {
-    #[serde(rename = "conversationId", deserialize_with = "parse::text")]
-    #[schemars(schema_with = "conversation")]
-    pub conversation: ConversationId,
-    /// Path of the file relative to /data, such as out/report.csv.
+    pub conversation_id: Conversation,
+    /// Relative to /data.
     pub path: Option<String>,
-    /// Instead of path: the pathEncoded of a listed file whose name cannot be written as plain text.
+    /// Instead of path: a listed file's pathEncoded.
     pub path_encoded: Option<String>,
 }
 
@@ -131,6 +215,16 @@ pub enum Encoding {
     #[serde(rename = "base64")]
     Base64,
 }
+
+/// Whose /data is meant.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(inline)]
+pub struct Conversation(
+    #[serde(deserialize_with = "parse::text")]
+    #[schemars(with = "String")]
+    pub ConversationId,
+);
 
 /// A program's text, which is not empty.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -163,22 +257,6 @@ impl TryFrom<u64> for Wait {
     }
 }
 
-impl ReadFile {
-    /// # Errors
-    /// [`Code::InvalidArgument`], naming the argument.
-    pub fn path(&self) -> Result<SafePath, Failure> {
-        one_path(self.path.as_deref(), self.path_encoded.as_deref())
-    }
-}
-
-impl DeleteFile {
-    /// # Errors
-    /// [`Code::InvalidArgument`], naming the argument.
-    pub fn path(&self) -> Result<SafePath, Failure> {
-        one_path(self.path.as_deref(), self.path_encoded.as_deref())
-    }
-}
-
 impl WriteFile {
     /// The conversation, the path and the bytes to write. Takes time in proportion to the content.
     ///
@@ -195,12 +273,15 @@ impl WriteFile {
             let why = format!("content: it has {} bytes and one file at most {bytes_max}: write less", bytes.len());
             return Err(Failure::new(Code::TooLarge, why));
         }
-        Ok((self.conversation, self.path, bytes.into()))
+        Ok((self.conversation_id.0, self.path, bytes.into()))
     }
 }
 
 /// The path, plain or percent-encoded: exactly one of the two.
-fn one_path(path: Option<&str>, encoded: Option<&str>) -> Result<SafePath, Failure> {
+///
+/// # Errors
+/// [`Code::InvalidArgument`], naming the argument.
+pub fn one_path(path: Option<&str>, encoded: Option<&str>) -> Result<SafePath, Failure> {
     match (path, encoded) {
         (Some(path), None) => SafePath::from_text(path).map_err(|why| Failure::argument("path", why)),
         (None, Some(encoded)) => SafePath::from_encoded(encoded).map_err(|why| Failure::argument("pathEncoded", why)),
@@ -215,18 +296,14 @@ fn path<'de, D: serde::Deserializer<'de>>(reader: D) -> Result<SafePath, D::Erro
     SafePath::from_text(&String::deserialize(reader)?).map_err(serde::de::Error::custom)
 }
 
-fn conversation(_: &mut SchemaGenerator) -> Schema {
+fn conversation_of_run(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
-        "type": "string", "minLength": 1, "maxLength": CONVERSATION_ID_CHARS_MAX,
-        "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        "description": "Names the conversation whose files are /data. Choose one name (letters, digits, . _ -) and \
-                        give the same in every call, so that files are found again; another name sees other files.",
+        "type": "string", "maxLength": CONVERSATION_ID_CHARS_MAX, "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        "description": "Whose files are /data. Give the same in every call to find files again; without it a new one \
+                        is made and named in the answer.",
     })
 }
 
 fn run_id(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": "string", "pattern": "^run-[0-9a-f]{32}$",
-        "description": "The runId of a result of run_code or get_run.",
-    })
+    json_schema!({"type": "string", "description": "From a result of @run_code."})
 }

@@ -85,12 +85,20 @@ impl CreateRun {
     /// # Errors
     /// [`crate::domain::error::Code::InvalidArgument`], naming the argument.
     pub fn checked(&self, server: &Limits) -> Result<Option<Limits>, Failure> {
-        let args = self.args.as_deref().unwrap_or_default();
-        if args.len() > ARGS_MAX || args.iter().any(|text| text.contains('\0')) {
-            return Err(Failure::argument("args", format!("give at most {ARGS_MAX} strings without zero bytes")));
-        }
+        check_args(self.args.as_deref().unwrap_or_default())?;
         self.limits.as_ref().map(|limits| limits.within(server)).transpose()
     }
+}
+
+/// Checks the arguments of a program.
+///
+/// # Errors
+/// [`crate::domain::error::Code::InvalidArgument`].
+pub fn check_args(args: &[String]) -> Result<(), Failure> {
+    if args.len() > ARGS_MAX || args.iter().any(|text| text.contains('\0')) {
+        return Err(Failure::argument("args", format!("give at most {ARGS_MAX} strings without zero bytes")));
+    }
+    Ok(())
 }
 
 impl RunLimits {
@@ -99,7 +107,7 @@ impl RunLimits {
             Some(value) if value < min => {
                 Err(Failure::argument(&format!("limits.{name}"), format!("it must be at least {min}")))
             }
-            value => Ok(value.unwrap_or(most).min(most)),
+            value => Ok(value.map_or(u64::MAX, |value| value.min(most))),
         };
         let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         Ok(Limits {
@@ -108,7 +116,7 @@ impl RunLimits {
             cpu_millis: small(one("cpuMillis", self.cpu_millis, 10, server.cpu_millis.into())?),
             processes_max: small(one("processesMax", self.processes_max, 4, server.processes_max.into())?),
             output_bytes_max: one("outputBytesMax", self.output_bytes_max, 1, server.output_bytes_max)?,
-            ..*server
+            ..Limits::UNBOUNDED
         })
     }
 }

@@ -5,25 +5,35 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::rfc3339;
-use crate::services::files::{FileContent, FileEntry, FileList, Imported, media_type};
+use super::{ChangeWord, rfc3339};
+use crate::{
+    domain::{error::Failure, path::SafePath},
+    services::files::{FileContent, FileEntry, FileList, FileQuery, Imported, media_type},
+};
 
-/// What a run did to a file.
-#[derive(ToSchema)]
-#[schema(rename_all = "snake_case")]
-#[expect(dead_code, reason = "stands for the words in the API's description")]
-enum ChangeWord {
-    Created,
-    Changed,
-    Unchanged,
+/// Which files of a conversation are asked for. `cursor` is the argument's name on the surface, and its value.
+///
+/// # Errors
+/// [`crate::domain::error::Code::InvalidArgument`], naming the argument.
+pub fn file_query(
+    folder: Option<&str>,
+    (cursor, after): (&str, Option<&str>),
+    limit: Option<u64>,
+) -> Result<FileQuery, Failure> {
+    let folder = folder.map(|folder| SafePath::from_text(folder.strip_suffix('/').unwrap_or(folder)));
+    Ok(FileQuery {
+        folder: folder.transpose().map_err(|why| Failure::argument("folder", why))?,
+        after: after.map(SafePath::from_encoded).transpose().map_err(|why| Failure::argument(cursor, why))?,
+        limit: limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
+    })
 }
 
 /// A file of a conversation.
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct File {
-    /// Its path below /data. Characters that mislead and bytes that are not UTF-8 are escaped; then pathEncoded is
-    /// there.
+    /// Its path below /data. Characters that mislead and bytes that are not UTF-8 are escaped, and the middle of a long
+    /// path is left out; then pathEncoded is there.
     pub path: String,
     /// The exact path, percent-encoded, when `path` had to escape something: use it to read or delete the file.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,6 +63,11 @@ pub struct FileListing {
     pub files: Vec<File>,
     /// There are more than are listed.
     pub truncated: bool,
+    /// Give it as `after` for the next page; absent on the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    #[schema(nullable = false)]
+    pub after: Option<String>,
     /// What is not a plain file: links, pipes, sockets, devices. These cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<SkippedResult>,
@@ -68,27 +83,24 @@ pub struct SkippedResult {
 }
 
 /// A file's content, or a piece of it.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FileResult {
+    /// The content from the requested offset.
+    pub content: String,
+    /// How `content` is written: text as it is, or bytes in base64.
+    #[schemars(extend("enum" = ["utf-8", "base64"]))]
+    pub encoding: &'static str,
+    /// The offset of what follows, when there is more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u64")]
+    pub next_offset: Option<u64>,
     /// Its path below /data.
     pub path: String,
     /// Bytes of the whole file.
     pub size: u64,
     /// Its media type, from its name.
     pub media_type: String,
-    /// How `content` is written: text as it is, or bytes in base64.
-    #[schemars(extend("enum" = ["utf-8", "base64"]))]
-    pub encoding: &'static str,
-    /// The content from the requested offset.
-    pub content: String,
-    /// There is more after this piece.
-    pub truncated: bool,
-    /// The offset of what follows, when there is more.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "u64")]
-    #[schema(nullable = false)]
-    pub next_offset: Option<u64>,
 }
 
 /// What was written from an archive.
@@ -130,33 +142,33 @@ impl From<&FileList> for FileListing {
         Self {
             files: list.files.iter().map(File::from).collect(),
             truncated: list.truncated,
+            after: list.after.as_ref().map(SafePath::to_encoded),
             skipped: skipped.collect(),
         }
     }
 }
 
 impl FileResult {
-    /// A piece that starts at `offset`. Text stays text: a character that the end of the piece cuts is left for the
-    /// next.
-    pub fn new(content: &FileContent, offset: u64) -> Self {
-        let mut bytes = &content.bytes[..];
-        if content.truncated {
-            bytes = whole_characters(bytes);
-        }
-        let (encoding, text) = if let Ok(text) = std::str::from_utf8(bytes) {
-            ("utf-8", text.to_owned())
-        } else {
-            bytes = &content.bytes;
-            ("base64", BASE64_STANDARD.encode(bytes))
+    /// A piece that starts at `offset`, of at most so many bytes. Text stays text: a character that the end of the
+    /// piece cuts is left for the next. `fitting` is how many bytes of a text fit into the answer.
+    pub fn new(content: &FileContent, offset: u64, bytes_max: usize, fitting: impl FnOnce(&str) -> usize) -> Self {
+        let mut bytes = &content.bytes[..content.bytes.len().min(bytes_max)];
+        let cut = content.truncated || bytes.len() < content.bytes.len();
+        let (encoding, text) = match std::str::from_utf8(if cut { whole_characters(bytes) } else { bytes }) {
+            Ok(text) => {
+                bytes = &bytes[..fitting(text)];
+                ("utf-8", String::from_utf8_lossy(bytes).into_owned())
+            }
+            Err(_) => ("base64", BASE64_STANDARD.encode(bytes)),
         };
+        let next = offset.saturating_add(bytes.len() as u64);
         Self {
+            content: text,
+            encoding,
+            next_offset: (next < content.size && !bytes.is_empty()).then_some(next),
             path: content.path.display(),
             size: content.size,
             media_type: media_type(content.path.name()).to_owned(),
-            encoding,
-            content: text,
-            truncated: content.truncated,
-            next_offset: content.truncated.then(|| offset.saturating_add(bytes.len() as u64)),
         }
     }
 }
@@ -171,7 +183,40 @@ fn whole_characters(bytes: &[u8]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::{
+        domain::path::{COMPONENTS_MAX, SHOWN_BYTES_MAX},
+        services::{files::Change, links::UrlSigner},
+    };
+
+    proptest! {
+        /// A listing is bounded by these lengths, so none may be too small for a name, and none far too large.
+        #[test]
+        fn a_file_counts_its_length_in_json_whatever_its_name_is(
+            names in proptest::collection::vec(
+                prop_oneof![
+                    "[a-z./\u{1b}\u{202e}\"\\\\é日\u{e0041}]{1,60}".prop_map(String::into_bytes),
+                    proptest::collection::vec(1_u8.., 1..255),
+                    Just(vec![0x1b; 250]),
+                ],
+                1..COMPONENTS_MAX,
+            ),
+            size: u64,
+            modified_unix_s: i64,
+        ) {
+            let Ok(path) = SafePath::from_components(names) else { return Ok(()) };
+            let key = "c".parse().expect("an id");
+            let url = UrlSigner::new(&[], "https://sandbox.example.org").mint(&key, &path, 2_000_000_000);
+            let entry =
+                FileEntry { path, size, change: Change::Unchanged, modified_unix_s, url, url_expires_unix_s: i64::MAX };
+            let file = File::from(&entry);
+            prop_assert!(file.path.len() <= SHOWN_BYTES_MAX);
+            let (counted, real) = (entry.wire_bytes(), serde_json::to_string(&file).expect("JSON").len());
+            prop_assert!(real <= counted && counted <= real + 160, "{real} {counted}");
+        }
+    }
 
     #[test]
     fn text_cut_inside_a_character_leaves_it_for_the_next_piece() {

@@ -54,7 +54,11 @@ pub(super) fn of<T: JsonSchema>(serialized: bool) -> Schema {
 fn simplify(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
-            map.retain(|key, value| !(matches!(key.as_str(), "title" | "format") && value.is_string()));
+            map.retain(|key, value| match key.as_str() {
+                "title" | "format" => !value.is_string(),
+                "default" => !value.is_null(),
+                _ => true,
+            });
             if let Some(Value::String(text)) = map.get_mut("description") {
                 *text = text.replace('\n', " ");
             }
@@ -97,12 +101,19 @@ mod tests {
     fn input_schemas_are_portable() {
         let inputs = [
             input::<RunCode>(),
+            input::<RunCell>(),
+            input::<OfSessions>(),
+            input::<ExecuteCommand>(),
+            input::<ExecuteIpythonCell>(),
+            input::<InstallPackage>(),
             input::<GetRun>(),
             input::<CancelRun>(),
             input::<Nothing>(),
             input::<ListFiles>(),
             input::<ReadFile>(),
             input::<WriteFile>(),
+            input::<EditFile>(),
+            input::<UploadUrl>(),
             input::<DeleteFile>(),
         ];
         for schema in inputs {

@@ -108,6 +108,7 @@ pub fn optional<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(reader
 fn missing<T: JsonSchema>(name: &str) -> Failure {
     let schema = json_schema::of::<T>(false);
     let about = schema["properties"][name]["description"].as_str().unwrap_or_default();
+    let about = about.replace('@', "");
     let about = about.split_once(". ").map_or(about.trim_end_matches('.'), |(first, _)| first);
     let failure = Failure::argument(name, format!("it is missing: give it. {about}."));
     match name {
@@ -127,6 +128,13 @@ fn unknown(name: &str, known: &[&str]) -> String {
         (None, []) => "there is no such argument: this operation takes none".to_owned(),
         (None, known) => format!("there is no such argument: the arguments are {}", known.join(", ")),
     }
+}
+
+/// A number such as 5.0: JSON Schema counts it as an integer. Not one that floating point may have rounded.
+fn whole(value: &Value) -> Option<u64> {
+    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+    let number = value.as_f64().filter(|number| number.fract() == 0.0 && (0.0..=EXACT_MAX).contains(number))?;
+    format!("{number:.0}").parse().ok()
 }
 
 /// A value with typed errors. Null counts as absent.
@@ -197,7 +205,7 @@ impl<'de> Deserializer<'de> for Json {
     fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         // `u64::from_str` takes a plus sign too.
         let digits = self.value.as_str().is_none_or(|text| text.bytes().all(|b| b.is_ascii_digit()));
-        let number = self.value.as_u64().or_else(|| self.parsed().filter(|_| digits));
+        let number = self.value.as_u64().or_else(|| whole(&self.value)).or_else(|| self.parsed().filter(|_| digits));
         visitor.visit_u64(number.ok_or_else(|| self.wrong("a whole number from 0 up"))?)
     }
 

@@ -4,82 +4,64 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{FiguresResult, File, OutcomeResult, run::RunEvent};
-use crate::services::runs::{CapturedOutput, FeedItem, Report, RunState, RunView};
+use crate::services::{
+    files::{Change, FileEntry},
+    runs::{FeedItem, RunView},
+};
 
-/// A run: its result, or its state so far.
+/// A run: its result, or its state so far. What a program printed comes first, because clients show a beginning.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunReport {
-    /// Identifies this run: for `get_run` and `cancel_run` while it goes on, and in logs.
-    pub run_id: String,
-    /// The conversation whose files are /data.
-    pub conversation_id: String,
-    /// The language's own name, also when the request used an alias.
-    pub language: String,
-    /// Where it is on its way. Only a finished run has outcome, figures and files.
-    #[schemars(extend("enum" = ["queued", "running", "finished"]))]
-    pub state: &'static str,
-    /// The number of its newest event: give it to `get_run` as afterEvent to see only what is printed later.
-    pub newest_event: u64,
+    /// What the program printed to standard output; a mark says where some is left out. Bytes that are not UTF-8 are
+    /// replaced by U+FFFD.
+    pub stdout: String,
+    /// What the program printed to standard error, in the same way.
+    pub stderr: String,
     /// How the program ended, once it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "OutcomeResult")]
     pub outcome: Option<OutcomeResult>,
-    /// What the program printed to standard output: all of it when it ended, else what came after the event that was
-    /// asked for. Bytes that are not UTF-8 are replaced by U+FFFD.
-    pub stdout: String,
-    /// What the program printed to standard error, in the same way.
-    pub stderr: String,
-    /// Some of standard output was not kept; a mark in the text says where and how much.
-    pub stdout_truncated: bool,
-    /// Some of standard error was not kept; a mark in the text says where and how much.
-    pub stderr_truncated: bool,
+    /// What to know or do about it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hints: Vec<String>,
+    /// Where it is on its way. Only a finished run has outcome, figures and files.
+    #[schemars(extend("enum" = ["queued", "running", "finished"]))]
+    pub state: &'static str,
+    /// Identifies this run.
+    pub run_id: String,
+    /// The conversation whose files are /data.
+    pub conversation_id: String,
+    /// The language's own name.
+    pub language: String,
+    /// The number of its newest event: give it as afterEvent to see only what is printed later.
+    pub newest_event: u64,
+    /// The files in /data that this run created or changed.
+    pub files: Vec<File>,
     /// What the run used, once it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "FiguresResult")]
     pub figures: Option<FiguresResult>,
-    /// The files in /data: those this run created or changed first, then the rest. Empty until the program has ended.
-    pub files: Vec<File>,
-    /// There are more files than are listed.
-    pub files_truncated: bool,
 }
 
 impl RunReport {
-    /// A run that is over.
-    pub fn finished(report: &Report, newest_event: u64) -> Self {
+    /// A run as it is, with some of what it printed.
+    pub fn of(view: &RunView, stdout: String, stderr: String) -> Self {
+        let report = view.result.as_ref().and_then(|result| result.as_ref().ok());
+        let made = |file: &&FileEntry| file.change != Change::Unchanged;
+        let files = report.map(|report| report.files.files.iter().filter(made).map(File::from).collect());
         Self {
-            run_id: report.run.to_string(),
-            conversation_id: report.conversation.id.to_string(),
-            language: report.language.to_string(),
-            state: RunState::Finished.word(),
-            newest_event,
-            outcome: Some((&report.outcome).into()),
-            stdout: report.stdout.text.clone(),
-            stderr: report.stderr.text.clone(),
-            stdout_truncated: report.stdout.truncated,
-            stderr_truncated: report.stderr.truncated,
-            figures: Some((&report.outcome.figures).into()),
-            files: report.files.files.iter().map(File::from).collect(),
-            files_truncated: report.files.truncated,
-        }
-    }
-
-    /// A run that goes on, with some of what it printed so far.
-    pub fn so_far(view: &RunView, (stdout, stderr): (CapturedOutput, CapturedOutput)) -> Self {
-        Self {
+            stdout,
+            stderr,
+            outcome: report.map(|report| (&report.outcome).into()),
+            hints: Vec::new(),
+            state: view.state.word(),
             run_id: view.run.to_string(),
             conversation_id: view.conversation.id.to_string(),
             language: view.language.to_string(),
-            state: view.state.word(),
             newest_event: view.newest,
-            outcome: None,
-            stdout: stdout.text,
-            stderr: stderr.text,
-            stdout_truncated: stdout.truncated,
-            stderr_truncated: stderr.truncated,
-            figures: None,
-            files: Vec::new(),
-            files_truncated: false,
+            files: files.unwrap_or_default(),
+            figures: report.map(|report| (&report.outcome.figures).into()),
         }
     }
 }

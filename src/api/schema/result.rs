@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::File;
+use super::{Ending, File};
 use crate::domain::text::ms;
 use crate::{
     domain::outcome::{Ended, Figures, Outcome, signal_name},
@@ -37,21 +37,6 @@ pub struct RunResult {
     pub files: Vec<File>,
     /// There are more files than are listed.
     pub files_truncated: bool,
-}
-
-/// One word for how a program ended.
-#[derive(ToSchema)]
-#[schema(rename_all = "snake_case")]
-#[expect(dead_code, reason = "stands for the words in the API's description")]
-enum Ending {
-    Exited,
-    Signaled,
-    TimedOut,
-    OutOfMemory,
-    OutputLimit,
-    DiskLimit,
-    ProcessLimit,
-    Cancelled,
 }
 
 /// How a program ended.

@@ -1,15 +1,17 @@
 //! A run as clients see it while it goes on and when it is over, and what happens to it.
 
+use std::collections::BTreeMap;
+
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{FiguresResult, File, OutcomeResult, RunResult, rfc3339};
+use super::{ErrorCode, EventWord, FiguresResult, File, OutcomeResult, RunResult, StateWord, rfc3339};
 use crate::domain::text::ms;
 use crate::{
     domain::{
         error::Failure,
-        event::{Event, EventKind, StreamKind},
+        event::{DisplayKind, Event, EventKind, StreamKind},
     },
     services::runs::{RunPage, RunState, RunView},
 };
@@ -24,6 +26,9 @@ pub struct RunStatus {
     pub conversation_id: String,
     /// The language's own name.
     pub language: String,
+    /// It is a cell of a session.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cell: bool,
     /// Its state.
     #[schema(value_type = StateWord)]
     pub state: &'static str,
@@ -51,26 +56,25 @@ pub struct RunStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub error: Option<RunError>,
+    /// The program, at most its first 64 KiB, when the run is read by its id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub source: Option<String>,
+    /// The program is longer than `source`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub source_truncated: Option<bool>,
     /// The whole result, once it ended; not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub result: Option<Box<RunResult>>,
 }
 
-/// The state of a run.
-#[derive(ToSchema)]
-#[schema(rename_all = "snake_case")]
-#[expect(dead_code, reason = "stands for the words in the API's description")]
-enum StateWord {
-    Queued,
-    Running,
-    Finished,
-}
-
 /// Why the server could not run a program.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct RunError {
     /// A stable word for programs.
+    #[schema(value_type = ErrorCode)]
     pub code: &'static str,
     /// One sentence that says what to do.
     pub message: String,
@@ -93,15 +97,15 @@ pub struct RunList {
 pub struct RunEventMessage {
     /// The event's number.
     id: String,
-    /// Its kind.
+    #[schema(value_type = EventWord)]
     event: String,
     /// The event itself: a `RunEvent`.
     #[schema(content_media_type = "application/json")]
     data: String,
 }
 
-/// One thing that happened to a run.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+/// One thing that happened to a run: its kind, and the members that this kind has.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunEvent {
     /// Counts from 1 within a run.
@@ -109,69 +113,97 @@ pub struct RunEvent {
     /// When, in milliseconds since the run was created.
     pub at_ms: u64,
     /// What happened.
-    #[serde(flatten)]
-    pub what: RunEventKind,
+    #[schema(value_type = EventWord)]
+    pub kind: &'static str,
+    /// `queued`: its place in the queue, counted from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub position: Option<u32>,
+    /// `stdout`, `stderr`: what it printed, when that is UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub text: Option<String>,
+    /// `stdout`, `stderr`: what it printed, when that is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub base64: Option<String>,
+    /// `progress`: how long the program has run, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub wall_ms: Option<u64>,
+    /// Bytes of standard output: printed (`progress`), or not kept (`cut`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub stdout_bytes: Option<u64>,
+    /// Bytes of standard error: printed (`progress`), or not kept (`cut`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub stderr_bytes: Option<u64>,
+    /// `display`, `result`, `update`: what the cell shows by media type: text as it is, pictures in base64, JSON as its
+    /// text. A terminal's form of it is in `stdout` as well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub data: Option<BTreeMap<String, String>>,
+    /// `display`, `update`: an update replaces what was shown with the same id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub display_id: Option<String>,
+    /// `error`: the exception's name. Its traceback is in `stderr`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub name: Option<String>,
+    /// `error`: the exception's text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub value: Option<String>,
+    /// `clear`: what was shown goes only once something new is shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub wait: Option<bool>,
+    /// `input_request`: the question. The answer is a line of standard input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub prompt: Option<String>,
+    /// `input_request`: the answer is not to be shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub password: Option<bool>,
+    /// `file`: what it created or changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub file: Option<File>,
+    /// `finished`: how it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub outcome: Option<OutcomeResult>,
+    /// `finished`: what it used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub figures: Option<FiguresResult>,
+    /// `failed`: why the server could not run it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub error: Option<RunError>,
 }
 
-/// What happened.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase")]
-pub enum RunEventKind {
-    /// It waits in the queue.
-    Queued {
-        /// Its place in the queue, counted from 1.
-        position: u32,
-    },
-    /// The program runs.
-    Started,
-    /// It printed to standard output.
-    Stdout(Printed),
-    /// It printed to standard error.
-    Stderr(Printed),
-    /// Output in the middle was not kept.
-    Cut {
-        /// Bytes of standard output.
-        stdout_bytes: u64,
-        /// Bytes of standard error.
-        stderr_bytes: u64,
-    },
-    /// It still runs.
-    Progress {
-        /// How long the program has run, in milliseconds.
-        wall_ms: u64,
-        /// Bytes it printed to standard output.
-        stdout_bytes: u64,
-        /// Bytes it printed to standard error.
-        stderr_bytes: u64,
-    },
-    /// It created or changed a file.
-    File {
-        /// The file.
-        file: File,
-    },
-    /// It ended.
-    Finished {
-        /// How it ended.
-        outcome: OutcomeResult,
-        /// What it used.
-        figures: FiguresResult,
-    },
-    /// The server could not run it.
-    Failed {
-        /// The reason.
-        error: RunError,
-    },
-}
-
-/// A piece of output.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Printed {
-    /// Valid UTF-8.
-    Text(String),
-    /// Bytes that are not UTF-8.
-    Base64(String),
-}
+/// The kinds of events.
+pub const EVENT_WORDS: [&str; 15] = [
+    "queued",
+    "started",
+    "stdout",
+    "stderr",
+    "cut",
+    "progress",
+    "display",
+    "result",
+    "update",
+    "error",
+    "clear",
+    "input_request",
+    "file",
+    "finished",
+    "failed",
+];
 
 impl RunStatus {
     /// A run with its whole result.
@@ -180,7 +212,13 @@ impl RunStatus {
         Self { result: result.map(|report| Box::new(RunResult::from(&**report))), ..Self::brief(view) }
     }
 
-    /// A run without its output and files.
+    /// The same with its program.
+    pub fn with_source(view: &RunView) -> Self {
+        let (source, truncated) = (view.source.text.to_string(), view.source.truncated);
+        Self { source: Some(source), source_truncated: Some(truncated), ..Self::whole(view) }
+    }
+
+    /// A run without its program, output and files.
     pub fn brief(view: &RunView) -> Self {
         let report = view.result.as_ref().and_then(|result| result.as_ref().ok());
         let failure = view.result.as_ref().and_then(|result| result.as_ref().err());
@@ -188,6 +226,7 @@ impl RunStatus {
             run_id: view.run.to_string(),
             conversation_id: view.conversation.id.to_string(),
             language: view.language.to_string(),
+            cell: view.is_cell,
             state: view.state.word(),
             position: if let RunState::Queued { position } = view.state { position } else { None },
             created_at: rfc3339(view.created_unix_s),
@@ -197,6 +236,8 @@ impl RunStatus {
             outcome: report.map(|report| (&report.outcome).into()),
             figures: report.map(|report| (&report.outcome.figures).into()),
             error: failure.map(RunError::from),
+            source: None,
+            source_truncated: None,
             result: None,
         }
     }
@@ -219,35 +260,47 @@ impl From<&Failure> for RunError {
 
 impl From<&Event> for RunEvent {
     fn from(event: &Event) -> Self {
-        Self { number: event.number, at_ms: ms(event.at), what: RunEventKind::from(&event.kind) }
-    }
-}
-
-impl From<&EventKind> for RunEventKind {
-    fn from(kind: &EventKind) -> Self {
-        match kind {
-            EventKind::Queued { position } => Self::Queued { position: *position },
-            EventKind::Started => Self::Started,
-            EventKind::Output(StreamKind::Stdout, bytes) => Self::Stdout(bytes[..].into()),
-            EventKind::Output(StreamKind::Stderr, bytes) => Self::Stderr(bytes[..].into()),
+        let of = |kind| Self { number: event.number, at_ms: ms(event.at), kind, ..Self::default() };
+        match &event.kind {
+            EventKind::Queued { position } => Self { position: Some(*position), ..of("queued") },
+            EventKind::Started => of("started"),
+            EventKind::Output(stream, bytes) => {
+                let event = of(if *stream == StreamKind::Stdout { "stdout" } else { "stderr" });
+                match std::str::from_utf8(bytes) {
+                    Ok(text) => Self { text: Some(text.to_owned()), ..event },
+                    Err(_) => Self { base64: Some(BASE64_STANDARD.encode(bytes)), ..event },
+                }
+            }
             EventKind::Cut { stdout_bytes, stderr_bytes } => {
-                Self::Cut { stdout_bytes: *stdout_bytes, stderr_bytes: *stderr_bytes }
+                Self { stdout_bytes: Some(*stdout_bytes), stderr_bytes: Some(*stderr_bytes), ..of("cut") }
             }
-            EventKind::Progress { wall, stdout_bytes, stderr_bytes } => {
-                Self::Progress { wall_ms: ms(*wall), stdout_bytes: *stdout_bytes, stderr_bytes: *stderr_bytes }
+            EventKind::Progress { wall, stdout_bytes, stderr_bytes } => Self {
+                wall_ms: Some(ms(*wall)),
+                stdout_bytes: Some(*stdout_bytes),
+                stderr_bytes: Some(*stderr_bytes),
+                ..of("progress")
+            },
+            EventKind::Display(display) => Self {
+                data: Some(display.data.iter().cloned().collect()),
+                display_id: display.display_id.clone(),
+                ..of(match display.kind {
+                    DisplayKind::Display => "display",
+                    DisplayKind::Result => "result",
+                    DisplayKind::Update => "update",
+                })
+            },
+            EventKind::Error { name, value } => {
+                Self { name: Some(name.clone()), value: Some(value.clone()), ..of("error") }
             }
-            EventKind::File(file) => Self::File { file: File::from(&**file) },
+            EventKind::Clear { wait } => Self { wait: Some(*wait), ..of("clear") },
+            EventKind::InputRequest { prompt, password } => {
+                Self { prompt: Some(prompt.clone()), password: Some(*password), ..of("input_request") }
+            }
+            EventKind::File(file) => Self { file: Some(File::from(&**file)), ..of("file") },
             EventKind::Finished(outcome) => {
-                Self::Finished { outcome: (&**outcome).into(), figures: (&outcome.figures).into() }
+                Self { outcome: Some((&**outcome).into()), figures: Some((&outcome.figures).into()), ..of("finished") }
             }
-            EventKind::Failed(failure) => Self::Failed { error: failure.into() },
+            EventKind::Failed(failure) => Self { error: Some(failure.into()), ..of("failed") },
         }
-    }
-}
-
-impl From<&[u8]> for Printed {
-    fn from(bytes: &[u8]) -> Self {
-        let text = std::str::from_utf8(bytes).map(|text| Self::Text(text.to_owned()));
-        text.unwrap_or_else(|_| Self::Base64(BASE64_STANDARD.encode(bytes)))
     }
 }

@@ -4,9 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
-use super::finding::{Findings, Level};
+use super::{
+    finding::{Findings, Level},
+    settings::open_descriptors,
+};
 use crate::{
-    app::{Parts, StartError},
+    app::{self, Parts, StartError},
     config::Config,
     ports::{
         engine::{Engine, Probe},
@@ -39,6 +42,7 @@ pub(super) async fn check(
     for detail in &probe.details {
         findings.ok("engine", detail);
     }
+    open_descriptors(app::descriptors::raise(), config, app::slots(config, &probe), findings);
     for warning in &probe.warnings {
         findings.sentence(Level::Warn, "engine", warning);
     }

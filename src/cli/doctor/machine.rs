@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use rustix::fs::{Mode, OFlags, fstatfs, open, statvfs};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fstatfs, open, statvfs};
 
 use super::finding::Findings;
 use crate::{
@@ -72,7 +72,21 @@ fn disk(root: &Path, findings: &mut Findings) {
     }
     if let Ok(stat) = statvfs(root) {
         free(stat.f_bavail.saturating_mul(stat.f_frsize), findings);
+        mount(stat.f_flag, findings);
     }
+}
+
+/// Judges how `SANDBOX_ROOT` is mounted. Programs inherit the options as those of `/data`.
+pub(super) fn mount(flags: StatVfsMountFlags, findings: &mut Findings) {
+    if flags.contains(StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV) {
+        return findings.ok("mount", "SANDBOX_ROOT is mounted with nosuid and nodev");
+    }
+    findings.warn(
+        "mount",
+        "SANDBOX_ROOT is mounted without nosuid or nodev, so a setuid program or a device in /data would work on this \
+         machine",
+        "run ./quickstart.sh as root, or give it its own mount with these options (docs/operations.md)",
+    );
 }
 
 /// Judges the free space, in bytes.

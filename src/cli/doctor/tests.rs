@@ -126,6 +126,12 @@ async fn doctor_fails_without_engine_runner_or_isolation() {
     lying.answer("== ", &HONEST.replace("NoNewPrivs:\t1", "NoNewPrivs:\t0"));
     assert_eq!(line(&of_engine(&lying).await, "isolation", Level::Fail), "programs may gain privileges");
 
+    let piped = FakeEngine::default();
+    piped.add_runner("bash");
+    piped.answer("== ", &HONEST.replace("\ncore\n", "\n|/usr/share/apport/apport %p\n"));
+    let findings = of_engine(&piped).await;
+    assert!(line(&findings, "isolation", Level::Warn).contains("core_pattern") && !findings.failed());
+
     let unlimited = FakeEngine::default();
     unlimited.add_runner("bash");
     unlimited.answer("== ", &HONEST.replace("268435456", "max"));
@@ -191,6 +197,19 @@ fn doctor_warns_and_then_fails_when_the_disk_fills_up() {
         findings.0[0].level
     };
     assert_eq!((level(1 << 20), level(1 << 30), level(1 << 40)), (Level::Fail, Level::Warn, Level::Ok));
+}
+
+#[test]
+fn doctor_warns_when_the_root_is_mounted_without_nosuid_or_nodev() {
+    use rustix::fs::StatVfsMountFlags as Flags;
+    let level = |flags| {
+        let mut findings = Findings::default();
+        machine::mount(flags, &mut findings);
+        findings.0[0].level
+    };
+    let both = Flags::NOSUID | Flags::NODEV;
+    assert_eq!((level(both), level(both | Flags::RELATIME)), (Level::Ok, Level::Ok));
+    assert_eq!([Flags::NOSUID, Flags::NODEV, Flags::empty()].map(level), [Level::Warn; 3]);
 }
 
 #[test]

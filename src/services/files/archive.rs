@@ -1,6 +1,6 @@
 //! A conversation's folder as a tar archive, both ways.
 //!
-//! Export: the archive is made while it is read, a chunk at a time, so a slow reader costs a listing and one chunk.
+//! Export: the archive is made while it is read, a chunk at a time, so a slow reader costs a page of names and a chunk.
 //! Import: the whole archive is checked before the first file is written; an entry that is not a plain file or folder
 //! below `/data` is refused by name. Files are written as [`Files::write`] does.
 
@@ -20,20 +20,22 @@ use futures_util::{
 use tar::EntryType;
 use tracing::debug;
 
-use super::{Download, Files, space};
+use super::{Download, Files, write::space};
 use crate::{
     domain::{
         error::{Code, Failure},
         owner::ConversationKey,
         path::SafePath,
     },
-    ports::storage::{ConversationFolder, ListBounds, StorageError, Usage},
+    ports::storage::{ConversationFolder, ListBounds, Listing, StorageError, Usage},
 };
 
 /// The maximum number of files and folders in one archive.
 pub const ARCHIVE_ENTRIES_MAX: usize = 10_000;
 /// The maximum depth of folders in one archive.
 const ARCHIVE_DEPTH_MAX: usize = 32;
+/// Names that an export holds at a time, in bytes. The folder is listed again for the next ones.
+const NAMES_BYTES_MAX: usize = 1 << 20;
 /// The block size of tar.
 const BLOCK_BYTES: u64 = 512;
 
@@ -60,7 +62,7 @@ impl Item {
     fn space(&self) -> Usage {
         match self {
             Self::Folder(path) => space(path, None),
-            Self::File(path, bytes) => space(path, Some(bytes.len())),
+            Self::File(path, bytes) => space(path, Some(bytes.len() as u64)),
         }
     }
 }
@@ -72,17 +74,18 @@ impl Files {
     /// [`Code::ConversationNotFound`], [`Code::TooLarge`] when there are more files than an archive holds.
     pub async fn archive(self: &Arc<Self>, conversation: &ConversationKey) -> Result<Archive, Failure> {
         debug!(%conversation, "read an archive");
-        let bounds = ListBounds { entries_max: ARCHIVE_ENTRIES_MAX, depth_max: ARCHIVE_DEPTH_MAX };
-        let listing = self.existing(conversation, move |there| there.list(bounds, None)).await?;
-        if listing.truncated {
+        let (files, conversation) = (Arc::clone(self), conversation.clone());
+        let mut packing =
+            Packing { files, conversation, names: VecDeque::new(), after: None, left: ARCHIVE_ENTRIES_MAX };
+        let first = packing.list(None).await?;
+        if first.total.is_none_or(|total| total > ARCHIVE_ENTRIES_MAX as u64) {
             let why = format!(
                 "There are more than {ARCHIVE_ENTRIES_MAX} files, or folders deeper than {ARCHIVE_DEPTH_MAX}: let a \
                  program pack them, and download what it made."
             );
             return Err(Failure::new(Code::TooLarge, why));
         }
-        let paths: VecDeque<_> = listing.entries.into_iter().map(|entry| entry.path).collect();
-        let packing = Packing { files: Arc::clone(self), conversation: conversation.clone(), paths };
+        packing.add(first);
         Ok(packing.stream())
     }
 
@@ -209,7 +212,12 @@ fn shown(name: &[u8]) -> String {
 struct Packing {
     files: Arc<Files>,
     conversation: ConversationKey,
-    paths: VecDeque<SafePath>,
+    /// The next files, in the order of paths.
+    names: VecDeque<SafePath>,
+    /// The last of them, when more follow.
+    after: Option<SafePath>,
+    /// Files that may still be listed: a program can add some all the time.
+    left: usize,
 }
 
 impl Packing {
@@ -221,9 +229,34 @@ impl Packing {
         entries.map(flatten).flatten().chain(end).boxed()
     }
 
+    async fn list(&self, after: Option<SafePath>) -> Result<Listing, Failure> {
+        let bounds = ListBounds { entries_max: self.left, bytes_max: NAMES_BYTES_MAX, depth_max: ARCHIVE_DEPTH_MAX };
+        self.files.existing(&self.conversation, move |there| there.page(bounds, None, after.as_ref())).await
+    }
+
+    fn add(&mut self, listing: Listing) {
+        self.left = self.left.saturating_sub(listing.entries.len());
+        self.names.extend(listing.entries.into_iter().map(|entry| entry.path));
+        self.after = self.names.back().filter(|_| listing.more).cloned();
+    }
+
+    /// The next name; an error when more were added meanwhile than an archive holds.
+    async fn next_name(&mut self) -> io::Result<Option<SafePath>> {
+        if self.names.is_empty()
+            && let Some(after) = self.after.take()
+        {
+            if self.left == 0 {
+                return Err(io::Error::other("the folder grew while it was packed"));
+            }
+            let listing = self.list(Some(after)).await.map_err(io::Error::other)?;
+            self.add(listing);
+        }
+        Ok(self.names.pop_front())
+    }
+
     /// The next file that still exists.
     async fn next(&mut self) -> io::Result<Option<(SafePath, Download)>> {
-        while let Some(path) = self.paths.pop_front() {
+        while let Some(path) = self.next_name().await? {
             match self.files.open(&self.conversation, &path).await {
                 Ok(file) => return Ok(Some((path, file))),
                 Err(failure) if failure.code == Code::Internal => return Err(io::Error::other(failure)),

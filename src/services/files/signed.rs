@@ -27,19 +27,38 @@ impl Files {
     /// when it is malformed); [`Code::FileNotFound`] when a valid link names nothing or no plain file.
     pub async fn open_signed(&self, link: Option<SignedLink>) -> Result<Download, Failure> {
         let verified = link.ok_or(Rejected::Malformed).and_then(|link| self.signer.verify(&link, self.clock.unix_s()));
-        let (conversation, path) = verified.map_err(|rejected| {
-            info!(%rejected, "a link was refused");
-            Failure::new(Code::Forbidden, "This link is invalid or has expired: request a new one.")
-        })?;
+        let (conversation, path) = verified.map_err(refused)?;
         let name = path.name().to_vec();
-        let opened = self.blocking(move |store| {
-            let read = store.open(&conversation)?.ok_or(StorageError::NotFound)?.read(&path);
+        let id = conversation.clone();
+        let opened = self.step(&conversation, move |store| {
+            let read = store.open(&id)?.ok_or(StorageError::NotFound)?.read(&path);
             Ok(read.map_err(|error| match error {
                 StorageError::NotAFile | StorageError::Denied { .. } => StorageError::NotFound,
                 other => other,
             })?)
         });
         Ok(Download::new(name, opened.await?))
+    }
+
+    /// Where a link for an upload leads to, and how many bytes it takes.
+    ///
+    /// # Errors
+    /// [`Code::Forbidden`], as for [`Self::open_signed`].
+    pub fn open_upload(&self, link: Option<SignedLink>) -> Result<(ConversationKey, SafePath, u64), Failure> {
+        let link = link.ok_or(Rejected::Malformed);
+        link.and_then(|link| self.signer.verify_upload(&link, self.clock.unix_s())).map_err(refused)
+    }
+
+    /// The file that a link names, valid or not: for a caller who may read it without.
+    pub fn named_by(&self, url: &str) -> Option<(ConversationKey, SafePath)> {
+        self.signer.named_by(url)
+    }
+
+    /// A link that takes a file by PUT, until when it does, and how many bytes.
+    pub fn upload_url(&self, conversation: &ConversationKey, path: &SafePath) -> (String, i64, u64) {
+        let expires_unix_s = self.url_expires_unix_s().min(self.clock.unix_s().saturating_add(UPLOAD_TTL_S_MAX));
+        let bytes_max = self.quota.ceiling().bytes;
+        (self.signer.mint_upload(conversation, path, expires_unix_s, bytes_max), expires_unix_s, bytes_max)
     }
 
     /// Opens a whole file, however long it is.
@@ -53,6 +72,14 @@ impl Files {
         Ok(Download::new(name, opened))
     }
 }
+
+fn refused(rejected: Rejected) -> Failure {
+    info!(%rejected, "a link was refused");
+    Failure::new(Code::Forbidden, "This link is invalid or has expired: request a new one.")
+}
+
+/// How long a link takes an upload at most, in seconds.
+const UPLOAD_TTL_S_MAX: i64 = 60 * 60;
 
 /// A file to send.
 #[derive(Debug)]

@@ -1,5 +1,10 @@
 //! Limits and refusals. Names, links and downloads are tested in `api::http::files`.
 
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
 use super::*;
 use crate::{
     adapters::storage::{DiskStorage, Owner},
@@ -23,13 +28,13 @@ fn path(text: &str) -> SafePath {
 
 #[tokio::test]
 async fn files_refuse_missing_files_and_exceeded_limits() {
-    let options = FilesOptions { read_bytes_max: 4, write_bytes_max: 10, entries_max: 1, ..FilesOptions::default() };
+    let options = FilesOptions { write_bytes_max: 10, entries_max: 1, ..FilesOptions::default() };
     let (root, _, files) = files(options);
     let id = "c".parse::<ConversationKey>().expect("an id");
     assert_eq!(files.list(&id).await, Ok(FileList::default()));
     let code = |result: Result<(), Failure>| result.map_err(|failure| failure.code);
-    assert_eq!(code(files.read(&id, &path("a"), 0).await.map(|_| ())), Err(Code::ConversationNotFound));
-    assert_eq!(code(files.delete(&id, &path("a")).await), Err(Code::ConversationNotFound));
+    assert_eq!(code(files.read(&id, &path("a"), 0, 4).await.map(|_| ())), Err(Code::ConversationNotFound));
+    assert_eq!(code(files.delete(&id, &path("a"), None).await), Err(Code::ConversationNotFound));
     let long = files.write(&id, &path("a"), Bytes::from_static(b"01234567890")).await;
     assert_eq!(code(long.map(|_| ())), Err(Code::TooLarge));
     // None of that made a folder.
@@ -41,17 +46,17 @@ async fn files_refuse_missing_files_and_exceeded_limits() {
     for (offset, bytes, truncated) in
         [(0, "0123", true), (4, "4567", true), (8, "89", false), (10, "", false), (u64::MAX, "", false)]
     {
-        let part = files.read(&id, &path("d/a.png"), offset).await.expect("read");
+        let part = files.read(&id, &path("d/a.png"), offset, 4).await.expect("read");
         assert_eq!((&part.bytes[..], part.truncated, part.size), (bytes.as_bytes(), truncated, 10), "{offset}");
     }
-    assert_eq!(code(files.read(&id, &path("b"), 0).await.map(|_| ())), Err(Code::FileNotFound));
-    assert_eq!(code(files.read(&id, &path("d"), 0).await.map(|_| ())), Err(Code::NotAFile));
+    assert_eq!(code(files.read(&id, &path("b"), 0, 4).await.map(|_| ())), Err(Code::FileNotFound));
+    assert_eq!(code(files.read(&id, &path("d"), 0, 4).await.map(|_| ())), Err(Code::NotAFile));
     assert_eq!(code(files.write(&id, &path("d"), Bytes::new()).await.map(|_| ())), Err(Code::NotAFile));
     files.write(&id, &path("z"), Bytes::new()).await.expect("written");
     let list = files.list(&id).await.expect("a list");
     assert_eq!((list.files.len(), list.truncated), (1, true));
-    assert_eq!(code(files.delete(&id, &path("d")).await), Ok(()));
-    assert_eq!(code(files.delete(&id, &path("d")).await), Err(Code::FileNotFound));
+    assert_eq!(code(files.delete(&id, &path("d"), None).await), Ok(()));
+    assert_eq!(code(files.delete(&id, &path("d"), None).await), Err(Code::FileNotFound));
 }
 
 #[tokio::test]
@@ -66,6 +71,7 @@ async fn links_expire_as_stated_and_within_a_week() {
             components: vec![b"f".to_vec()],
             expires: entry.url_expires_unix_s.to_string(),
             signature: entry.url.split_once("&sig=").expect("a signature").1.to_owned(),
+            bytes_max: None,
         };
         assert_eq!(files.open_signed(Some(link())).await.map(|download| download.size), Ok(1));
         clock.set(NOW + lives_s);
@@ -103,4 +109,37 @@ async fn a_writer_blocks_its_own_conversation_only() {
     assert!(!waits.is_finished(), "the same conversation waits");
     drop(writer);
     waits.await.expect("it ended").expect("written");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_steps_of_one_conversation_leave_steps_to_others() {
+    let (_root, _, files) = files(FilesOptions::default());
+    let files = Arc::new(files);
+    let [slow, other] = ["slow", "other"].map(|id| id.parse::<ConversationKey>().expect("an id"));
+    let is_open = Arc::new(AtomicBool::new(false));
+    let blocked: Vec<_> = (0..STEPS_MAX)
+        .map(|_| {
+            let (files, slow, is_open) = (Arc::clone(&files), slow.clone(), Arc::clone(&is_open));
+            tokio::spawn(async move {
+                let step = move |_: &dyn Storage| {
+                    while !is_open.load(Ordering::SeqCst) {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    Ok(())
+                };
+                files.step(&slow, step).await
+            })
+        })
+        .collect();
+    while files.steps.available_permits() > STEPS_MAX - CONVERSATION_STEPS_MAX {
+        tokio::task::yield_now().await;
+    }
+    let listed = tokio::time::timeout(Duration::from_secs(20), files.list(&other)).await;
+    assert_eq!(files.steps.available_permits(), STEPS_MAX - CONVERSATION_STEPS_MAX, "the others still wait");
+    is_open.store(true, Ordering::SeqCst);
+    listed.expect("it does not wait for the other").expect("a list");
+    for step in blocked {
+        step.await.expect("a step").expect("it ends");
+    }
+    assert_eq!(files.steps.available_permits(), STEPS_MAX);
 }

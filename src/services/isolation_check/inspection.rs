@@ -42,6 +42,7 @@ fn observe(report: &str, fact: Fact) -> Option<bool> {
         }
         Fact::WritableData => Some(part(report, "writable").trim() == "yes"),
         Fact::ReadOnlyControlGroups => Some(part(report, "groups").trim() != "open"),
+        Fact::NoCorePipe => Some(!part(report, "/proc/sys/kernel/core_pattern").starts_with('|')),
         Fact::MemoryLimit(bytes) => limit(report, ["memory.max", "memory/memory.limit_in_bytes"], bytes),
         Fact::ProcessLimit(count) => limit(report, ["pids.max", "pids/pids.max"], count.into()),
     }
@@ -104,6 +105,8 @@ Inter-|   Receive                                                |  Transmit
 == /sys/fs/cgroup/pids.max
 128
 == /sys/fs/cgroup/pids/pids.max
+== /proc/sys/kernel/core_pattern
+core
 == writable
 yes
 ";
@@ -116,7 +119,7 @@ mod tests {
         Expectation { fact, otherwise: format!("{fact:?}"), severity: Severity::Required, unobserved: None }
     }
 
-    const FACTS: [Fact; 10] = [
+    const FACTS: [Fact; 11] = [
         Fact::User(1000),
         Fact::NoCapabilities,
         Fact::NoNewPrivileges,
@@ -125,6 +128,7 @@ mod tests {
         Fact::ReadOnlyRoot,
         Fact::WritableData,
         Fact::ReadOnlyControlGroups,
+        Fact::NoCorePipe,
         Fact::MemoryLimit(268_435_456),
         Fact::ProcessLimit(128),
     ];
@@ -151,6 +155,7 @@ mod tests {
             ("/ / ro,relatime", "/ / rw,relatime", "ReadOnlyRoot"),
             ("yes\n", "", "WritableData"),
             ("yes\n", "yes\n== groups\nopen\n", "ReadOnlyControlGroups"),
+            ("core\n", "|/usr/share/apport/apport %p\n", "NoCorePipe"),
             ("268435456", "max", "MemoryLimit"),
             ("268435456", "536870912", "MemoryLimit"),
             ("128\n", "max\n", "ProcessLimit"),
@@ -165,8 +170,8 @@ mod tests {
 
     #[test]
     fn inspection_fails_closed_on_an_empty_report() {
-        // That no folder could be created is the one fact that an empty part states.
-        assert_eq!(inspect("", all()).violations.len(), FACTS.len() - 1);
+        // That no folder could be created and that there is no pipe are the facts that an empty part states.
+        assert_eq!(inspect("", all()).violations.len(), FACTS.len() - 2);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use crate::domain::id::Language;
 
 /// The files to print. A missing file is an empty part.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "/proc/self/status",
     "/proc/net/dev",
     "/proc/self/mountinfo",
@@ -13,6 +13,7 @@ const FILES: [&str; 7] = [
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",
     "/sys/fs/cgroup/pids.max",
     "/sys/fs/cgroup/pids/pids.max",
+    "/proc/sys/kernel/core_pattern",
 ];
 
 const BASH: &str = r#"for f in FILES; do echo "== $f"; cat "$f" 2>/dev/null; done

@@ -33,7 +33,8 @@ fn verify(
 ) -> Result<(), Rejected> {
     let components = path.split('/').map(|name| name.as_bytes().to_vec()).collect();
     let (expires, signature) = (expires.to_owned(), sig.to_owned());
-    let link = SignedLink { conversation: conversation.as_bytes().to_vec(), components, expires, signature };
+    let link =
+        SignedLink { conversation: conversation.as_bytes().to_vec(), components, expires, signature, bytes_max: None };
     let (key, opened) = signer.verify(&link, now)?;
     assert_eq!((key.to_string().as_str(), opened.as_bytes()), (conversation, path.as_bytes()));
     Ok(())
@@ -203,7 +204,13 @@ fn verify_refuses_a_slash_inside_a_name() {
     let signer = signer(&["one"]);
     let sig = signature(&mint(&signer, "c", "a/b", EXPIRES));
     let components = vec![b"a/b".to_vec()];
-    let link = SignedLink { conversation: b"c".to_vec(), components, expires: EXPIRES.to_string(), signature: sig };
+    let link = SignedLink {
+        conversation: b"c".to_vec(),
+        components,
+        expires: EXPIRES.to_string(),
+        signature: sig,
+        bytes_max: None,
+    };
     assert_eq!(signer.verify(&link, NOW), Err(Rejected::Malformed));
 }
 
@@ -260,8 +267,59 @@ fn verify_refuses_random_signatures_and_altered_bytes() {
         let [conversation, path, expires, sig] = sent;
         let components = path.split(|&b| b == b'/').map(<[u8]>::to_vec).collect();
         let [expires, signature] = [expires, sig].map(|text| String::from_utf8_lossy(&text).into_owned());
-        let link = SignedLink { conversation, components, expires, signature };
+        let link = SignedLink { conversation, components, expires, signature, bytes_max: None };
         assert!(signer.verify(&link, NOW).is_err(), "{link:?}");
     }
     println!("{altered} altered links and {random} random signatures, none was accepted");
+}
+
+/// A link as it is sent.
+fn taken_apart(url: &str) -> SignedLink {
+    let (path, query) = url.split_once("/files/").and_then(|(_, rest)| rest.split_once('?')).expect("a link");
+    let value =
+        |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned);
+    let (conversation, path) = path.split_once('/').expect("a path");
+    SignedLink {
+        conversation: conversation.into(),
+        components: path.split('/').map(|name| name.as_bytes().to_vec()).collect(),
+        expires: value("expires").expect("an expiry"),
+        signature: value("sig").expect("a signature"),
+        bytes_max: value("max"),
+    }
+}
+
+#[test]
+fn link_for_an_upload_is_bound_to_its_length_and_reads_nothing() {
+    let signer = signer(&["one"]);
+    let (key, path) = ("c".parse().expect("an id"), SafePath::from_text("a/b").expect("a path"));
+    let upload = taken_apart(&signer.mint_upload(&key, &path, EXPIRES, 1000));
+    assert_eq!(signer.verify_upload(&upload, NOW), Ok((key.clone(), path.clone(), 1000)));
+    assert_eq!(signer.verify_upload(&upload, EXPIRES), Err(Rejected::Expired));
+    assert_eq!(signer.verify(&upload, NOW), Err(Rejected::Malformed));
+    let with = |bytes_max: Option<&str>| SignedLink { bytes_max: bytes_max.map(str::to_owned), ..upload.clone() };
+    assert_eq!(signer.verify(&with(None), NOW), Err(Rejected::Signature));
+    for (bytes_max, why) in [("1001", Rejected::Signature), ("01000", Rejected::Malformed), ("", Rejected::Malformed)] {
+        assert_eq!(signer.verify_upload(&with(Some(bytes_max)), NOW), Err(why), "{bytes_max}");
+    }
+    let read = taken_apart(&signer.mint(&key, &path, EXPIRES));
+    assert_eq!(signer.verify_upload(&read, NOW), Err(Rejected::Malformed));
+    let bounded = SignedLink { bytes_max: Some("1000".to_owned()), ..read };
+    assert_eq!(signer.verify_upload(&bounded, NOW), Err(Rejected::Signature));
+}
+
+#[test]
+fn named_by_reads_what_mint_wrote() {
+    let path = SafePath::from_components([&b"d"[..], b"a b%\xff?.txt"]).expect("a path");
+    let (here, there) = (signer(&["one"]), signer(&["one"]).in_folder(Path::new("/var/sand boxes")));
+    for key in ["c", "@other/c"] {
+        let key: ConversationKey = key.parse().expect("a key");
+        for signer in [&here, &there] {
+            assert_eq!(signer.named_by(&signer.mint(&key, &path, EXPIRES)), Some((key.clone(), path.clone())));
+        }
+    }
+    let key = "c".parse().expect("a key");
+    assert_eq!(there.mint(&key, &path, EXPIRES), "file:///var/sand%20boxes/c/files/d/a%20b%25%FF%3F.txt");
+    for other in ["", "http://evil.test/files/c/a", "file:///etc/passwd", "file:///var/sand%20boxes/c/files/../x"] {
+        assert_eq!((here.named_by(other), there.named_by(other)), (None, None), "{other}");
+    }
 }

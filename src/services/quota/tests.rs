@@ -1,12 +1,23 @@
 //! Quotas on a real folder.
 
-use super::*;
+use std::{fs::File, os::fd::AsRawFd as _, path::Path, time::Duration};
+
+use rustix::{
+    fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags},
+    mount::{MountFlags, UnmountFlags},
+};
+
+use super::{
+    watch::{Look, TICK, Watch},
+    *,
+};
 use crate::{
     adapters::storage::{DiskStorage, Owner},
-    domain::path::SafePath,
+    domain::{path::SafePath, test_scale::as_root},
 };
 
 const ROOM: QuotaOptions = QuotaOptions { bytes_max: 1 << 20, entries_max: 10, free_bytes_min: 0 };
+const MIB: u64 = 1 << 20;
 
 fn quota(options: QuotaOptions) -> (tempfile::TempDir, Arc<dyn Storage>, Arc<Quota>) {
     let root = tempfile::tempdir().expect("a folder");
@@ -22,6 +33,10 @@ fn id() -> ConversationKey {
 
 fn usage(bytes: u64, entries: u64) -> Usage {
     Usage { bytes, entries }
+}
+
+fn look(bytes: u64, entries: u64, free: u64) -> Look {
+    Look { usage: usage(bytes, entries), free: usage(free, FREE_ENTRIES_MIN), growth_bytes: 0 }
 }
 
 #[tokio::test]
@@ -65,9 +80,9 @@ async fn reserve_refuses_when_the_disk_is_nearly_full() {
 #[test]
 fn judge_stops_the_program_that_exceeds_a_limit() {
     let (_root, _, quota) = quota(QuotaOptions { free_bytes_min: 1000, ..ROOM });
-    let sample = |bytes, entries, free| Sample { usage: usage(bytes, entries), free: usage(free, FREE_ENTRIES_MIN) };
+    let sample = look;
     let (small, full) = (sample(1, 1, 1000), sample(1, 1, 999));
-    let no_names = Sample { free: usage(u64::MAX, FREE_ENTRIES_MIN - 1), ..small };
+    let no_names = Look { free: usage(u64::MAX, FREE_ENTRIES_MIN - 1), ..small };
     let rows = [
         (None, sample(1 << 20, 10, 1000), None),
         (None, sample((1 << 20) + 1, 10, 1000), Some(DiskLimit::Bytes { max: 1 << 20 })),
@@ -91,9 +106,122 @@ async fn breach_returns_when_a_limit_is_exceeded() {
     let (_root, store, quota) = quota(ROOM);
     let there = store.create(&id()).expect("a conversation");
     let mut breach = std::pin::pin!(quota.breach(id()));
-    let early = tokio::time::timeout(MEASURE_EVERY * 3, &mut breach).await;
+    let early = tokio::time::timeout(TICK * 3, &mut breach).await;
     assert!(early.is_err(), "an empty folder breaks none");
     let path = SafePath::from_text("big").expect("a path");
     there.write(&path, &vec![1; 2 << 20]).expect("written");
     assert_eq!(breach.await, DiskLimit::Bytes { max: 1 << 20 });
+}
+
+#[test]
+fn lost_space_is_unexplained_beyond_growth_quota_and_reserve() {
+    let (_root, _, quota) = quota(QuotaOptions { free_bytes_min: 3 * MIB, ..ROOM });
+    let first = look(MIB / 2, 1, 100 * MIB);
+    // Half of the quota and the reserve may be lost without an explanation.
+    let rest = 100 * MIB - 3 * MIB - MIB / 2;
+    assert!(!quota.is_unexplained(&first, &look(MIB / 2, 1, rest)));
+    assert!(quota.is_unexplained(&first, &look(MIB / 2, 1, rest - 1)));
+    assert!(!quota.is_unexplained(&first, &look(MIB / 4, 1, rest - 1)), "more of the quota is left");
+    assert!(!quota.is_unexplained(&first, &Look { growth_bytes: 1, ..look(MIB / 2, 1, rest - 1) }));
+    assert!(!quota.is_unexplained(&first, &look(MIB / 2, 1, 200 * MIB)), "the disk won space");
+}
+
+/// A file system of 64 MiB of its own, so that nothing else on this machine changes its free space.
+struct OwnDisk(tempfile::TempDir);
+
+impl OwnDisk {
+    fn mount() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let size = c"size=64m,mode=700";
+        rustix::mount::mount("tmpfs", folder.path(), "tmpfs", MountFlags::empty(), size).expect("mounted");
+        Self(folder)
+    }
+}
+
+impl Drop for OwnDisk {
+    fn drop(&mut self) {
+        rustix::mount::unmount(self.0.path(), UnmountFlags::DETACH).expect("unmounted");
+    }
+}
+
+/// A file without a name that takes `mib` on disk.
+fn unnamed(folder: &Path, mib: u64) -> File {
+    let file = rustix::fs::open(folder, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR).expect("a file without a name");
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, mib * MIB).expect("its space");
+    file.into()
+}
+
+fn on(disk: &OwnDisk, bytes_max: u64) -> (Arc<dyn Storage>, Arc<Quota>) {
+    let root = disk.0.path().join("root");
+    let store: Arc<dyn Storage> = Arc::new(DiskStorage::at(&root, Owner { uid: 0, gid: 0 }).expect("a store"));
+    let options = QuotaOptions { bytes_max, entries_max: 10_000, free_bytes_min: 4 * MIB };
+    (Arc::clone(&store), Arc::new(Quota::new(store, options)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn space_that_is_lost_unseen_stops_a_program_that_runs_alone() {
+    if !as_root() {
+        return;
+    }
+    let disk = OwnDisk::mount();
+    let (store, quota) = on(&disk, 8 * MIB);
+    let data = store.create(&id()).expect("a conversation").data_dir();
+    let ten = Duration::from_secs(10);
+    // What fits into the quota and the reserve is not suspected.
+    let mut alone = std::pin::pin!(Arc::clone(&quota).breach(id()));
+    let within = unnamed(&data, 11);
+    assert!(tokio::time::timeout(ten, &mut alone).await.is_err());
+    let beyond = unnamed(&data, 5);
+    assert_eq!(tokio::time::timeout(ten, &mut alone).await, Ok(DiskLimit::Bytes { max: 8 * MIB }));
+    drop((within, beyond));
+    // With another program beside it, it is not known whose the space is. What gets a name is measured.
+    let other = Arc::clone(&quota).breach("other".parse().expect("an id"));
+    let mut one = std::pin::pin!(Arc::clone(&quota).breach(id()));
+    let hidden = unnamed(&data, 16);
+    assert!(tokio::time::timeout(ten, &mut one).await.is_err());
+    drop(other);
+    let path = format!("/proc/self/fd/{}", hidden.as_raw_fd());
+    rustix::fs::linkat(CWD, path, CWD, data.join("named"), AtFlags::SYMLINK_FOLLOW).expect("a name");
+    assert_eq!(one.await, DiskLimit::Bytes { max: 8 * MIB });
+}
+
+/// A walk of a large tree takes long, and so does the pause after it.
+#[tokio::test]
+async fn loss_of_free_space_ends_the_pause_between_two_walks() {
+    if !as_root() {
+        return;
+    }
+    let disk = OwnDisk::mount();
+    let (store, quota) = on(&disk, 8 * MIB);
+    let data = store.create(&id()).expect("a conversation").data_dir();
+    let mut watch = Watch::begin(quota, id());
+    assert_eq!(watch.look().await, None);
+    let hour = tokio::time::Instant::now() + Duration::from_hours(1);
+    watch.due = hour;
+    let file = File::create(data.join("f")).expect("a file");
+    let grow = |mib: u64| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, mib * MIB).expect("its space");
+    grow(4);
+    assert_eq!((watch.look().await, watch.due), (None, hour), "a walk for half of the quota or less is not due");
+    grow(9);
+    watch.soonest = hour;
+    assert_eq!(watch.look().await, None, "walks in haste have a pause too");
+    watch.soonest = tokio::time::Instant::now();
+    assert_eq!(watch.look().await, Some(DiskLimit::Bytes { max: 8 * MIB }));
+}
+
+#[tokio::test]
+async fn a_walk_that_ends_after_its_program_changes_nothing() {
+    let (_root, store, quota) = quota(ROOM);
+    let there = store.create(&id()).expect("a conversation");
+    let watch = Watch::begin(Arc::clone(&quota), id());
+    let number = watch.number;
+    quota.sample(&id(), number).expect("walked");
+    assert_eq!(quota.exceeded(&id()).await, None);
+    drop(watch);
+    quota.measured(&id(), Some(usage(2 << 20, 1)));
+    there.write(&SafePath::from_text("f").expect("a path"), b"x").expect("written");
+    quota.sample(&id(), number).expect("walked");
+    assert_eq!(quota.exceeded(&id()).await, Some(DiskLimit::Bytes { max: 1 << 20 }));
+    quota.measured(&id(), None);
+    assert_eq!(quota.exceeded(&id()).await, None, "it is measured when it is not known");
 }

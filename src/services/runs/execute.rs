@@ -24,18 +24,19 @@ use crate::{
         error::{Code, Failure},
         limits::Limits,
         outcome::{DiskLimit, Ended, Figures, Outcome},
+        text::chain,
     },
     ports::engine::{Engine, EngineError, Exit, Signal},
     services::{
         frames::{self, ExitReport},
-        janitor::chain,
         sandbox::{Attachment, SandboxEvent, Started, attach},
     },
 };
 
 /// How long process 1 may take to end a program on request, before the engine kills the sandbox.
 const POLITE_MAX: Duration = Duration::from_millis(300);
-/// How long a killed sandbox may take to be gone before its end counts as unknown.
+/// How long a killed sandbox may take to be gone before its end counts as unknown. Its run is answered then; its
+/// conversation waits until it is destroyed.
 const DEATH_MAX: Duration = Duration::from_secs(5);
 /// How long after our own deadline process 1 ends the program by itself.
 const GRACE: Duration = Duration::from_secs(2);
@@ -74,6 +75,13 @@ impl ExecuteError {
     }
 }
 
+/// How an execution went.
+pub(super) struct Executed {
+    pub outcome: Result<Outcome, ExecuteError>,
+    /// The program is known to be dead.
+    pub is_dead: bool,
+}
+
 /// Executes one program to its end, or until it breaches a limit on the disk.
 pub(super) async fn execute(
     engine: &dyn Engine,
@@ -82,7 +90,7 @@ pub(super) async fn execute(
     log: &EventLog,
     cancel: &CancellationToken,
     breach: impl Future<Output = DiskLimit>,
-) -> Result<Outcome, ExecuteError> {
+) -> Executed {
     let begun = Instant::now();
     let Program { code, args, stdin, more_stdin, limits } = program;
     let (stdin_stream, sandbox) = attach(started);
@@ -94,9 +102,16 @@ pub(super) async fn execute(
     };
     let (control, control_receiver) = mpsc::channel(1);
     let mut writing = std::pin::pin!(stdin::write(stdin_stream, request, !framed, control_receiver, more_stdin));
-    let mut execution = Execution { sandbox, log, exit: None, stopping: false };
+    let mut execution = Execution {
+        sandbox,
+        log,
+        output_left: limits.output_bytes_max,
+        output_over: false,
+        exit: None,
+        stopping: false,
+    };
     let deadline = begun + limits.wall();
-    let stopped = execution.until_end(writing.as_mut(), deadline, limits.output_bytes_max, cancel, breach).await;
+    let stopped = execution.until_end(writing.as_mut(), deadline, cancel, breach).await;
     let unseen = execution.sandbox.output_ended();
     if stopped.is_some() && execution.exit.is_none() {
         execution.stopping = true;
@@ -109,9 +124,10 @@ pub(super) async fn execute(
         }
         execution.kill(engine).await;
     }
-    let exit = execution.known_exit(engine, stopped, unseen).await?;
+    let is_dead = matches!(execution.exit, Some(Ok(_)));
+    let exit = execution.known_exit(engine, stopped, unseen).await;
     let [stdout_bytes, stderr_bytes] = log.printed();
-    Ok(Outcome {
+    let outcome = exit.map(|exit| Outcome {
         ended: ended(stopped, exit),
         oom_killed: exit.is_some_and(|exit| exit.oom_kills > 0),
         limits: *limits,
@@ -123,11 +139,15 @@ pub(super) async fn execute(
             stderr_bytes,
             files: 0,
         },
-    })
+    });
+    Executed { outcome, is_dead }
 }
 
 struct Execution<'a> {
     sandbox: Attachment,
+    /// Output that the program may still print, in bytes, and whether it printed more.
+    output_left: u64,
+    output_over: bool,
     log: &'a EventLog,
     exit: Option<Result<ExitReport, ExecuteError>>,
     /// We end the program.
@@ -140,7 +160,6 @@ impl Execution<'_> {
         &mut self,
         mut writing: Pin<&mut impl Future<Output = ()>>,
         deadline: Instant,
-        output_bytes_max: u64,
         cancel: &CancellationToken,
         breach: impl Future<Output = DiskLimit>,
     ) -> Option<Ended> {
@@ -154,7 +173,7 @@ impl Execution<'_> {
                 () = &mut deadline, if alive => return Some(Ended::TimedOut),
                 event = self.sandbox.next() => {
                     self.record(event);
-                    if self.log.printed().iter().sum::<u64>() > output_bytes_max {
+                    if self.output_over {
                         return Some(Ended::OutputLimit);
                     }
                     if self.exit.is_some() {
@@ -177,7 +196,14 @@ impl Execution<'_> {
 
     fn record(&mut self, event: SandboxEvent) {
         self.exit = Some(match event {
-            SandboxEvent::Output(stream, bytes) => return self.log.output(stream, &bytes),
+            SandboxEvent::Output(stream, bytes) => {
+                let fits = usize::try_from(self.output_left).unwrap_or(usize::MAX).min(bytes.len());
+                self.output_left -= fits as u64;
+                self.output_over |= fits < bytes.len();
+                return self.log.output(stream, &bytes.slice(..fits));
+            }
+            // The end is still awaited: it may be known.
+            SandboxEvent::OutputBroke => return,
             SandboxEvent::ProgramExited(report) => Ok(report),
             SandboxEvent::ContractBroken(why) => Err(ExecuteError::Runner(why)),
             SandboxEvent::SandboxExited(exit) => exit.map_err(Into::into).and_then(|exit| self.trusted(exit)),
@@ -231,7 +257,7 @@ impl Execution<'_> {
         }
     }
 
-    /// Kills a program that may go on unseen: the next one of its conversation would meet it.
+    /// Kills a program that may go on unseen.
     async fn lost(&mut self, engine: &dyn Engine) -> ExecuteError {
         // Detached first, so that the engine knows that nothing reads any more before it is called.
         self.sandbox.detach();

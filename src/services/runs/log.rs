@@ -1,8 +1,13 @@
 //! The numbered, bounded log of one run.
 //!
 //! Output is kept up to a number of bytes: its beginning and its end. What is dropped between them is counted, and one
-//! `Cut` event stands in its place. A reader pulls one event at a time: the run never waits for it, and it costs a
-//! cursor.
+//! `Cut` event stands in its place. Pieces of output are numbered, and kept joined: an event that is read holds all
+//! pieces from the requested number on that are joined. A reader pulls one event at a time: the run never waits for it,
+//! and it costs a cursor.
+
+mod kept;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::VecDeque,
@@ -17,16 +22,19 @@ use futures_util::{
 };
 use tokio::{sync::watch, time::Instant};
 
+use self::kept::{Joined, Kept};
 use crate::domain::event::{Event, EventKind, StreamKind};
 
-/// What an output event costs beside its bytes, so that a program that prints single characters is bounded too.
-const EVENT_COST_BYTES: usize = 64;
+/// The longest piece of output with a number of its own. Shorter where little is kept, since whole pieces are dropped.
+const PIECE_BYTES_MAX: usize = 4096;
+const PIECE_BYTES_MIN: usize = 64;
 
 /// The events of one run so far.
 #[derive(Debug)]
 pub(super) struct EventLog {
     begun: Instant,
-    kept_bytes_max: usize,
+    /// Output that is kept of the beginning, and as much of the end.
+    half_bytes: usize,
     state: Mutex<State>,
     /// The number of the newest event; readers wait on it.
     newest: watch::Sender<u64>,
@@ -41,21 +49,20 @@ pub(super) struct LogFacts {
     pub started_at: Option<Duration>,
     /// When the last event was added, since the run was begun.
     pub ended_at: Option<Duration>,
-    /// Kept output in bytes, with each event's own cost.
+    /// Memory of the kept events, in bytes.
     pub kept_bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    head: Vec<Event>,
+    head: VecDeque<Kept>,
     head_bytes: usize,
     /// Stands for what was dropped between head and tail, with the number of the last dropped event.
     cut: Option<Event>,
     /// Dropped bytes of each stream.
     dropped: [u64; 2],
-    tail: VecDeque<Event>,
+    tail: VecDeque<Kept>,
     tail_bytes: usize,
-    next: u64,
     partial: [BytesMut; 2],
     printed: [u64; 2],
     facts: LogFacts,
@@ -64,7 +71,8 @@ struct State {
 impl EventLog {
     /// An empty log that keeps so many bytes of output.
     pub(super) fn new(kept_bytes_max: usize) -> Self {
-        Self { begun: Instant::now(), kept_bytes_max, state: Mutex::default(), newest: watch::Sender::new(0) }
+        let half_bytes = kept_bytes_max / 2;
+        Self { begun: Instant::now(), half_bytes, state: Mutex::default(), newest: watch::Sender::new(0) }
     }
 
     /// Adds an event that is not output.
@@ -86,35 +94,34 @@ impl EventLog {
             let split = whole_len(partial);
             partial.split_to(split).freeze()
         };
-        if !whole.is_empty() {
-            self.push(&mut state, EventKind::Output(stream, whole));
-        }
+        self.push_output(&mut state, stream, &whole);
     }
 
     /// No more output comes: an unfinished sequence is added as it is.
     pub(super) fn flush(&self) {
         let mut state = self.lock();
         for stream in [StreamKind::Stdout, StreamKind::Stderr] {
-            let rest = state.partial[index(stream)].split().freeze();
-            if !rest.is_empty() {
-                self.push(&mut state, EventKind::Output(stream, rest));
-            }
+            let rest = state.partial[index(stream)].split();
+            self.push_output(&mut state, stream, &rest);
         }
     }
 
-    /// Every kept event from this number on, in order; a `Cut` stands for those that were dropped.
-    pub(super) fn since(&self, number: u64) -> Vec<Event> {
+    /// Every kept event from `first` to `last`, in order; a `Cut` stands for those that were dropped.
+    pub(super) fn range(&self, first: u64, last: u64) -> Vec<Event> {
         let state = self.lock();
-        state.head.iter().chain(&state.cut).chain(&state.tail).filter(|event| event.number >= number).cloned().collect()
+        let cut = state.cut.iter().filter(|cut| (first..=last).contains(&cut.number)).cloned();
+        let of = |kept: &VecDeque<Kept>| kept.iter().filter_map(|kept| kept.event(first, last)).collect::<Vec<_>>();
+        of(&state.head).into_iter().chain(cut).chain(of(&state.tail)).collect()
     }
 
     /// The first kept event from this number on. A `Cut` stands for dropped events up to its own number.
     pub(super) fn next(&self, number: u64) -> Option<Event> {
         let state = self.lock();
-        let of_head = state.head.partition_point(|event| event.number < number);
-        let cut = || state.cut.as_ref().filter(|event| event.number >= number);
-        let of_tail = || state.tail.get(state.tail.partition_point(|event| event.number < number));
-        state.head.get(of_head).or_else(cut).or_else(of_tail).cloned()
+        let of = |kept: &VecDeque<Kept>| {
+            kept.get(kept.partition_point(|kept| kept.last() < number)).and_then(|kept| kept.event(number, u64::MAX))
+        };
+        let cut = || state.cut.clone().filter(|event| event.number >= number);
+        of(&state.head).or_else(cut).or_else(|| of(&state.tail))
     }
 
     /// Adds that the program is still under way; nothing when it has not started or is over.
@@ -133,8 +140,7 @@ impl EventLog {
 
     /// The log in short.
     pub(super) fn facts(&self) -> LogFacts {
-        let state = self.lock();
-        LogFacts { newest: state.next, kept_bytes: state.head_bytes + state.tail_bytes, ..state.facts }
+        self.lock().facts
     }
 
     /// The time since the run was begun.
@@ -183,75 +189,94 @@ impl EventLog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn push_output(&self, state: &mut State, stream: StreamKind, mut bytes: &[u8]) {
+        let piece_max = (self.half_bytes / 16).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX);
+        while !bytes.is_empty() {
+            let split = if bytes.len() > piece_max { whole_len(&bytes[..piece_max]).max(1) } else { bytes.len() };
+            let (piece, rest) = bytes.split_at(split);
+            state.add_output(stream, piece, self.begun.elapsed(), self.half_bytes);
+            bytes = rest;
+            self.announce(state);
+        }
+    }
+
     fn push(&self, state: &mut State, kind: EventKind) {
         // A progress event replaces one directly before it, so a silent program does not grow the log.
-        if matches!(kind, EventKind::Progress { .. }) && state.tail.pop_back_if(is_progress).is_none() {
-            state.head.pop_if(|event| state.tail.is_empty() && is_progress(event));
+        if matches!(kind, EventKind::Progress { .. }) && state.tail.pop_back_if(Kept::is_progress).is_none() {
+            state.head.pop_back_if(|kept| state.tail.is_empty() && kept.is_progress());
         }
-        state.next += 1;
-        let event = Event { number: state.next, at: self.begun.elapsed(), kind };
+        state.facts.newest += 1;
+        let event = Event { number: state.facts.newest, at: self.begun.elapsed(), kind };
         match &event.kind {
             EventKind::Started => state.facts.started_at = Some(event.at),
             kind if kind.is_last() => state.facts.ended_at = Some(event.at),
             _ => {}
         }
-        let (cost, half) = (cost(&event), self.kept_bytes_max / 2);
-        // Once something is in the tail, everything goes there: order is by number.
-        if state.tail.is_empty() && state.head_bytes + cost <= half {
-            state.head_bytes += cost;
-            state.head.push(event);
-        } else {
-            state.tail_bytes += cost;
-            state.tail.push_back(event);
-            state.shorten_tail(half);
-        }
-        // While the log is locked, so that numbers only grow.
-        self.newest.send_replace(state.next);
+        state.facts.kept_bytes += match &event.kind {
+            EventKind::File(file) => file.wire_bytes(),
+            EventKind::Failed(failure) => failure.message.len(),
+            EventKind::Display(display) => display.bytes(),
+            EventKind::Error { name, value } => name.len() + value.len(),
+            EventKind::InputRequest { prompt, .. } => prompt.len(),
+            _ => 0,
+        };
+        let list = if state.tail.is_empty() { &mut state.head } else { &mut state.tail };
+        list.push_back(Kept::Other(event));
+        self.announce(state);
+    }
+
+    /// While the log is locked, so that numbers only grow.
+    fn announce(&self, state: &State) {
+        self.newest.send_replace(state.facts.newest);
     }
 }
 
 impl State {
-    fn shorten_tail(&mut self, bytes_max: usize) {
-        while self.tail_bytes > bytes_max {
-            // Only output and progress are dropped: files and the end come after all output.
-            let Some(oldest) = self.tail.iter().position(is_output) else { return };
-            // The newest output stays, however long it is: it is at most one frame of the engine.
-            if !self.tail.iter().skip(oldest + 1).any(is_output) {
-                return;
-            }
-            for _ in 0..=oldest {
-                let Some(dropped) = self.tail.pop_front() else { return };
-                self.tail_bytes -= cost(&dropped);
-                self.note_cut(&dropped);
+    fn add_output(&mut self, stream: StreamKind, piece: &[u8], at: Duration, half_bytes: usize) {
+        self.facts.newest += 1;
+        let number = self.facts.newest;
+        // Once something is in the tail, everything goes there: order is by number.
+        let to_head = self.cut.is_none() && self.tail.is_empty() && self.head_bytes + piece.len() <= half_bytes;
+        let (list, sum) =
+            if to_head { (&mut self.head, &mut self.head_bytes) } else { (&mut self.tail, &mut self.tail_bytes) };
+        *sum += piece.len();
+        let open = list.back_mut().and_then(|kept| if let Kept::Output(open) = kept { Some(open) } else { None });
+        match open {
+            Some(open) if open.takes(stream, at, number, piece) => open.add(at, piece),
+            open => {
+                open.into_iter().for_each(Joined::close);
+                self.facts.kept_bytes += size_of::<Kept>();
+                list.push_back(Kept::Output(Joined::new(stream, at, number, piece)));
             }
         }
+        self.facts.kept_bytes += piece.len() + size_of::<u32>();
+        while self.tail_bytes > half_bytes && self.drop_oldest() {}
     }
 
-    fn note_cut(&mut self, dropped: &Event) {
-        if let EventKind::Output(stream, bytes) = &dropped.kind {
-            self.dropped[index(*stream)] += bytes.len() as u64;
+    /// Drops the oldest piece of the tail. Progress before it goes too; files and the end come after all output.
+    fn drop_oldest(&mut self) -> bool {
+        let Some(oldest) = self.tail.front_mut() else { return false };
+        let (number, at, freed) = match oldest {
+            Kept::Other(event) => (event.number, event.at, Some(0)),
+            Kept::Output(joined) => {
+                let (number, bytes, emptied) = joined.drop_piece();
+                self.tail_bytes -= bytes;
+                self.dropped[index(joined.stream)] += bytes as u64;
+                (number, joined.at, emptied.then(|| joined.memory()))
+            }
+        };
+        if let Some(freed) = freed {
+            self.facts.kept_bytes -= freed;
+            self.tail.pop_front();
         }
         let [stdout_bytes, stderr_bytes] = self.dropped;
-        let kind = EventKind::Cut { stdout_bytes, stderr_bytes };
-        self.cut = Some(Event { number: dropped.number, at: dropped.at, kind });
+        self.cut = Some(Event { number, at, kind: EventKind::Cut { stdout_bytes, stderr_bytes } });
+        true
     }
 }
 
 fn index(stream: StreamKind) -> usize {
     usize::from(stream == StreamKind::Stderr)
-}
-
-/// What an event takes of the bytes that are kept for output: only output takes any.
-fn cost(event: &Event) -> usize {
-    if let EventKind::Output(_, bytes) = &event.kind { bytes.len() + EVENT_COST_BYTES } else { 0 }
-}
-
-fn is_output(event: &Event) -> bool {
-    matches!(event.kind, EventKind::Output(..))
-}
-
-fn is_progress(event: &mut Event) -> bool {
-    matches!(event.kind, EventKind::Progress { .. })
 }
 
 /// How much of `bytes` does not end within a UTF-8 sequence. Bytes that are no UTF-8 at all count as whole.
@@ -265,123 +290,4 @@ fn whole_len(bytes: &[u8]) -> usize {
         _ => 1,
     };
     if bytes.len() - start < wanted { start } else { bytes.len() }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn text(log: &EventLog, of: StreamKind) -> Vec<u8> {
-        let mut all = Vec::new();
-        for event in log.since(0) {
-            if let EventKind::Output(stream, bytes) = event.kind
-                && stream == of
-            {
-                all.extend_from_slice(&bytes);
-            }
-        }
-        all
-    }
-
-    #[test]
-    fn utf8_sequence_is_never_split() {
-        let log = EventLog::new(1 << 20);
-        for byte in "a€𝄞é".bytes() {
-            log.output(StreamKind::Stdout, &Bytes::copy_from_slice(&[byte]));
-        }
-        for event in log.since(0) {
-            let EventKind::Output(_, bytes) = event.kind else { continue };
-            assert!(std::str::from_utf8(&bytes).is_ok());
-        }
-        assert_eq!(text(&log, StreamKind::Stdout), "a€𝄞é".as_bytes());
-        log.output(StreamKind::Stderr, &Bytes::from_static(b"\xe2\x82"));
-        assert_eq!(text(&log, StreamKind::Stderr), b"");
-        log.flush();
-        assert_eq!(text(&log, StreamKind::Stderr), b"\xe2\x82");
-    }
-
-    #[test]
-    fn full_log_keeps_beginning_and_end_and_counts_the_cut() {
-        let log = EventLog::new(2000);
-        log.add(EventKind::Started);
-        for n in 0..1000_u32 {
-            log.output(StreamKind::Stdout, &Bytes::from(format!("{n:06}\n")));
-        }
-        let events = log.since(0);
-        assert!(events.len() < 60, "{}", events.len());
-        let kept = String::from_utf8(text(&log, StreamKind::Stdout)).expect("text");
-        assert!(kept.starts_with("000000\n") && kept.ends_with("000999\n"));
-        let cut = events.iter().find_map(|e| match e.kind {
-            EventKind::Cut { stdout_bytes, stderr_bytes } => Some((stdout_bytes, stderr_bytes)),
-            _ => None,
-        });
-        assert_eq!(cut, Some((7000 - kept.len() as u64, 0)));
-        assert!(events.windows(2).all(|pair| pair[0].number < pair[1].number));
-        assert_eq!(*log.subscribe().borrow(), 1001);
-        assert_eq!(log.since(1001).len(), 1);
-    }
-
-    #[test]
-    fn next_returns_a_cut_for_dropped_events() {
-        let log = EventLog::new(2000);
-        assert!(log.next(0).is_none());
-        log.progress();
-        assert!(log.next(0).is_none(), "nothing is under way yet");
-        log.add(EventKind::Started);
-        for n in 0..1000_u32 {
-            log.output(StreamKind::Stdout, &Bytes::from(format!("{n:06}\n")));
-            if n % 100 == 0 {
-                log.progress();
-            }
-        }
-        let (mut one_by_one, mut from) = (Vec::new(), 0);
-        while let Some(event) = log.next(from) {
-            from = event.number + 1;
-            one_by_one.push(event.number);
-        }
-        let at_once: Vec<_> = log.since(0).iter().map(|event| event.number).collect();
-        assert_eq!(one_by_one, at_once);
-        let cut = log.next(100).expect("an event");
-        assert!(matches!(cut.kind, EventKind::Cut { stdout_bytes: 1.., .. }), "{cut:?}");
-        let facts = log.facts();
-        assert!(facts.newest == 1011 && facts.started_at.is_some() && facts.ended_at.is_none() && facts.kept_bytes > 0);
-        log.add(EventKind::Failed(crate::domain::error::Failure::argument("a", "b")));
-        log.progress();
-        assert_eq!((log.facts().newest, log.facts().ended_at.is_some()), (1012, true));
-    }
-
-    #[test]
-    fn progress_events_displace_no_output() {
-        let log = EventLog::new(1000);
-        log.add(EventKind::Started);
-        for text in ["first", "second", "third"] {
-            log.output(StreamKind::Stdout, &Bytes::from_static(text.as_bytes()));
-            for _ in 0..1000 {
-                log.progress();
-            }
-        }
-        assert_eq!(text(&log, StreamKind::Stdout), b"firstsecondthird");
-        let events = log.since(0);
-        assert!(!events.iter().any(|event| matches!(event.kind, EventKind::Cut { .. })), "{events:?}");
-        assert!(events.len() < 10, "a silent program costs a bounded log: {} events", events.len());
-        log.output(StreamKind::Stdout, &Bytes::from(vec![b'x'; 2000]));
-        log.progress();
-        assert!(text(&log, StreamKind::Stdout).ends_with(&[b'x'; 2000]), "the newest output is kept");
-    }
-
-    proptest! {
-        #[test]
-        fn output_below_the_bound_is_kept_whole(chunks in proptest::collection::vec(any::<Vec<u8>>(), 0..40)) {
-            let log = EventLog::new(1 << 24);
-            let mut all = Vec::new();
-            for chunk in &chunks {
-                all.extend_from_slice(chunk);
-                log.output(StreamKind::Stdout, &Bytes::copy_from_slice(chunk));
-            }
-            log.flush();
-            prop_assert_eq!(text(&log, StreamKind::Stdout), all);
-        }
-    }
 }

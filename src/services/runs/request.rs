@@ -6,13 +6,24 @@ use crate::{
     domain::path::SafePath,
     domain::{
         error::{Failure, Operation},
-        id::Language,
+        id::{Language, SessionId},
         limits::Limits,
         owner::ConversationKey,
         trace::TraceContext,
     },
     ports::runner::Runner,
 };
+
+/// The session that executes a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CellSession {
+    /// That of the conversation and the language; one is opened where there is none.
+    Any,
+    /// This one, if it is still open.
+    Open(SessionId),
+    /// One that ends with the cell. For a conversation of its own: its other sessions end too.
+    Once,
+}
 
 /// A program and how to run it. Only a framed runner takes arguments and input.
 #[derive(Debug, Clone)]
@@ -29,7 +40,10 @@ pub struct RunRequest {
     pub stdin: Bytes,
     /// More of it follows while the program runs: [`super::Run::send_input`].
     pub stdin_open: bool,
-    /// What this run may use, where it is less than the server's limits.
+    /// The program is a cell of this session.
+    pub session: Option<CellSession>,
+    /// What this run may use, where it is less than the server's limits; [`Limits::UNBOUNDED`] in what it leaves to
+    /// them.
     pub limits: Option<Limits>,
     /// What is written to `/data` before the program starts.
     pub files: Vec<(SafePath, Bytes)>,
@@ -51,6 +65,7 @@ impl RunRequest {
             args: Vec::new(),
             stdin: Bytes::new(),
             stdin_open: false,
+            session: None,
             limits: None,
             files: Vec::new(),
             throw_away: false,
@@ -66,6 +81,13 @@ impl RunRequest {
                 "it is longer than {program_bytes_max} bytes: write long data to a file and read it from /data"
             );
             return Err(Failure::argument("code", why).see(Operation::WriteFile));
+        }
+        if self.session.is_some() && !self.args.is_empty() {
+            return Err(Failure::argument("args", "a cell of a session takes no arguments"));
+        }
+        if self.session.is_some() && runner.kernel.is_none() {
+            let why = format!("the runner of `{}` offers no sessions; its programs can be run", runner.language);
+            return Err(Failure::argument("language", why));
         }
         let framed_only =
             [("args", !self.args.is_empty()), ("stdin", !self.stdin.is_empty()), ("stdinOpen", self.stdin_open)];

@@ -25,9 +25,16 @@ use crate::{
         id::{Language, RunId},
         outcome::Outcome,
         owner::ConversationKey,
+        text::json_bytes,
     },
-    services::{admission::QueuePosition, files::FileList},
+    services::{
+        admission::QueuePosition,
+        files::{FileEntry, FileList},
+    },
 };
+
+/// How much of a program is kept with its run, in bytes of JSON.
+pub const SOURCE_BYTES_MAX: usize = 64 << 10;
 
 /// A run that was begun.
 pub struct Run {
@@ -35,6 +42,8 @@ pub struct Run {
     pub(super) conversation: ConversationKey,
     pub(super) language: Language,
     pub(super) created_unix_s: i64,
+    pub(super) source: Source,
+    pub(super) is_cell: bool,
     pub(super) position: QueuePosition,
     pub(super) log: Arc<EventLog>,
     /// Open only if the request said so.
@@ -61,6 +70,30 @@ pub struct Report {
     pub stderr: CapturedOutput,
     /// The conversation's files, those of this run first.
     pub files: FileList,
+}
+
+/// The text of a program, as far as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// Bytes that are not UTF-8 are replaced by U+FFFD.
+    pub text: Arc<str>,
+    /// The program goes on after the text.
+    pub truncated: bool,
+}
+
+impl Source {
+    /// At most [`SOURCE_BYTES_MAX`] of a program.
+    pub(super) fn of(program: &[u8]) -> Self {
+        let begin = &program[..program.len().min(SOURCE_BYTES_MAX)];
+        let text = String::from_utf8_lossy(begin);
+        let mut bytes = 0;
+        let end = text.char_indices().find(|(_, c)| {
+            bytes += json_bytes(c.encode_utf8(&mut [0; 4]));
+            bytes > SOURCE_BYTES_MAX
+        });
+        let kept = &text[..end.map_or(text.len(), |(at, _)| at)];
+        Self { text: kept.into(), truncated: kept.len() < text.len() || begin.len() < program.len() }
+    }
 }
 
 /// The state of a run.
@@ -101,6 +134,10 @@ pub struct RunView {
     pub state: RunState,
     /// When it was requested, in seconds since the Unix epoch.
     pub created_unix_s: i64,
+    /// What it runs.
+    pub source: Source,
+    /// It is a cell of a session.
+    pub is_cell: bool,
     /// How long the program has run so far, or took.
     pub wall: Duration,
     /// Whether its program can be sent input.
@@ -146,6 +183,8 @@ impl Run {
             language: self.language.clone(),
             state,
             created_unix_s: self.created_unix_s,
+            source: self.source.clone(),
+            is_cell: self.is_cell,
             wall,
             takes_input: result.is_none() && self.stdin.as_ref().is_some_and(StdinSender::is_open),
             result,
@@ -181,9 +220,7 @@ impl Run {
 
     /// Kept output of the events after `after`, up to and including `last`.
     pub fn output(&self, after: u64, last: u64) -> (CapturedOutput, CapturedOutput) {
-        let mut events = self.log.since(after.saturating_add(1));
-        events.retain(|event| event.number <= last);
-        CapturedOutput::of(&events)
+        CapturedOutput::of(&self.log.range(after.saturating_add(1), last))
     }
 
     /// Sends a piece of standard input, whole or not at all; `last` ends the input. A piece for a program that has not
@@ -205,14 +242,16 @@ impl Run {
         self.stdin.as_ref().ok_or_else(complete)?.send(bytes, last).await
     }
 
-    /// What it costs to keep this run, in bytes: an estimate from above for what is not text.
+    /// What it costs to keep this run, in bytes.
     pub(super) fn kept_bytes(&self) -> usize {
-        const FILE_BYTES: usize = 1024;
+        /// What does not depend on the program: ids, locks, outcome.
         const RUN_BYTES: usize = 4096;
         let report = self.result.get().and_then(|result| result.as_ref().ok()).map_or(0, |report| {
-            report.stdout.text.len() + report.stderr.text.len() + report.files.files.len() * FILE_BYTES
+            let files = report.files.files.iter().map(FileEntry::wire_bytes);
+            let skipped = report.files.skipped.iter().map(|skipped| skipped.path.len() + 32);
+            report.stdout.text.len() + report.stderr.text.len() + files.chain(skipped).sum::<usize>()
         });
-        RUN_BYTES + self.log.facts().kept_bytes + report
+        RUN_BYTES + self.source.text.len() + self.log.facts().kept_bytes + report
     }
 }
 
@@ -246,6 +285,23 @@ impl Drop for RunHandle {
     fn drop(&mut self) {
         if !self.detached {
             self.run.cancel();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_kept_whole_or_cut_by_its_length_in_json() {
+        let whole = Source::of("print('é')\n".as_bytes());
+        assert_eq!((&*whole.text, whole.truncated), ("print('é')\n", false));
+        for program in ["\u{1}".repeat(100_000), "é\"".repeat(100_000), "x".repeat(SOURCE_BYTES_MAX + 1)] {
+            let source = Source::of(program.as_bytes());
+            let bytes = json_bytes(&source.text);
+            assert!(program.starts_with(&*source.text) && source.truncated);
+            assert!((SOURCE_BYTES_MAX - 6..=SOURCE_BYTES_MAX).contains(&bytes), "{bytes}");
         }
     }
 }

@@ -10,6 +10,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -98,6 +102,16 @@ impl Drop for StdinReceiver {
         self.queue.close();
         self.room.close();
     }
+}
+
+/// All input of a cell: what came with the request, then what follows while it is executed.
+pub(super) fn pieces(first: Bytes, receiver: Option<StdinReceiver>) -> BoxStream<'static, Bytes> {
+    let more = stream::unfold(receiver, |receiver| async move {
+        let mut receiver = receiver?;
+        let piece = receiver.queue.recv().await?;
+        Some((piece.bytes, Some(receiver)))
+    });
+    stream::iter((!first.is_empty()).then_some(first)).chain(more).boxed()
 }
 
 /// Why a run takes no input.

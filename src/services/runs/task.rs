@@ -11,7 +11,7 @@ use tracing::{error, info};
 
 use super::{
     Inner, Report, Run, RunRequest,
-    execute::{self, Program},
+    execute::{self, Executed, Program},
     internal,
     output::CapturedOutput,
     stdin::StdinReceiver,
@@ -20,9 +20,10 @@ use crate::{
     domain::{
         error::Failure,
         event::EventKind,
+        id::SandboxId,
         limits::Limits,
         outcome::{Ended, Figures, Outcome},
-        text,
+        text::{self, chain},
         trace::TraceContext,
     },
     ports::{
@@ -33,7 +34,7 @@ use crate::{
     services::{
         admission::{Permit, Ticket},
         files::{Change, FileEntry, FileList},
-        janitor::{Lease, chain},
+        janitor::Lease,
         sandbox::Started,
         standby::ClaimedStandby,
     },
@@ -41,17 +42,19 @@ use crate::{
 
 /// The execution of one run.
 pub(super) struct RunTask {
-    service: Arc<Inner>,
-    run: Arc<Run>,
-    request: RunRequest,
-    runner: Runner,
-    limits: Limits,
+    pub(super) service: Arc<Inner>,
+    pub(super) run: Arc<Run>,
+    pub(super) request: RunRequest,
+    pub(super) runner: Runner,
+    pub(super) limits: Limits,
     trace: TraceContext,
     /// Taken when the program starts, dropped with the run in any case.
-    stdin: Option<StdinReceiver>,
+    pub(super) stdin: Option<StdinReceiver>,
     begun: Instant,
     stage_begun: Instant,
-    stages: Stages,
+    pub(super) stages: Stages,
+    /// The sandbox whose program is not known to be dead.
+    undead: Option<SandboxId>,
 }
 
 impl RunTask {
@@ -66,7 +69,7 @@ impl RunTask {
         let trace = TraceContext::of_run(run.id, request.within);
         let begun = Instant::now();
         let stages = Stages::default();
-        Self { service, run, request, runner, limits, trace, stdin, begun, stage_begun: begun, stages }
+        Self { service, run, request, runner, limits, trace, stdin, begun, stage_begun: begun, stages, undead: None }
     }
 
     /// Executes the run and logs its last event. `place` is the position in the queue that is already logged.
@@ -82,7 +85,7 @@ impl RunTask {
             Ok(report) => {
                 let Outcome { ended, figures, .. } = report.outcome;
                 let wall_ms = text::ms(figures.wall);
-                info!(%principal, %conversation, %language, ended = ended.word(), ?ended, wall_ms, "run ended");
+                info!(%principal, %conversation, %language, ended = ended.word(), how = ?ended, wall_ms, "run ended");
                 self.run.log.add(EventKind::Finished(Box::new(report.outcome)));
             }
             Err(failure) => {
@@ -94,7 +97,7 @@ impl RunTask {
 
     async fn execute(&mut self, ticket: Ticket, place: u32) -> Result<Report, Failure> {
         // Kept to the end: the slot and the conversation's turn are given back after the sandbox is posted.
-        let _permit = tokio::select! {
+        let permit = tokio::select! {
             biased;
             () = self.run.cancel.cancelled() => return Ok(self.cancelled()),
             permit = self.permit(ticket) => permit?,
@@ -107,7 +110,23 @@ impl RunTask {
         {
             error!(%failure, "the folder of a conversation that was to be deleted is left");
         }
+        if let Some(sandbox) = self.undead {
+            self.hold(permit, sandbox);
+        }
         result
+    }
+
+    /// Keeps the conversation and the slot until the sandbox is gone, since its program may go on in the conversation's
+    /// folder. A run that waits too long for it gets [`Code::QueueTimeout`](crate::domain::error::Code::QueueTimeout).
+    fn hold(&self, permit: Permit, sandbox: SandboxId) {
+        let service = Arc::clone(&self.service);
+        self.service.tasks.spawn(async move {
+            tokio::select! {
+                () = service.parts.sandboxes.janitor.gone(sandbox) => {}
+                () = service.cancel_all.cancelled() => {}
+            }
+            drop(permit);
+        });
     }
 
     /// The right to start, once the engine was seen to isolate. A run that waits for that holds no slot.
@@ -138,7 +157,10 @@ impl RunTask {
         let parts = &service.parts;
         let conversation = self.request.conversation.clone();
         self.check_capacity().await?;
-        let _foreground = parts.standbys.foreground();
+        if let Some(session) = self.request.session {
+            return self.in_session(session).await;
+        }
+        let _foreground = parts.standbys.foreground(&conversation);
         // A standby may still be starting. Dropping the wait drops its lease; the start ends by itself, and then the
         // janitor destroys the sandbox.
         let standby = tokio::select! {
@@ -168,22 +190,35 @@ impl RunTask {
         let program = Program { code, args, stdin, more_stdin, limits: &self.limits };
         let breach = Arc::clone(parts.files.quota()).breach(conversation.clone());
         let (log, cancel) = (&self.run.log, &self.run.cancel);
-        let outcome = execute::execute(parts.sandboxes.engine.as_ref(), started, program, log, cancel, breach).await;
-        let outcome = outcome.map_err(|error| self.failed(&error, error.failure()))?;
+        let engine = parts.sandboxes.engine.as_ref();
+        let Executed { outcome, is_dead } = execute::execute(engine, started, program, log, cancel, breach).await;
+        self.undead = (!is_dead).then(|| lease.id());
+        let mut outcome = outcome.map_err(|error| {
+            // What the program left is not listed, so it is measured before the next one.
+            parts.files.quota().measured(&conversation, None);
+            self.failed(&error, error.failure())
+        })?;
         self.stages.program = Some(self.stage_over());
-        // The program is dead, so nothing races with the listing; the sandbox itself is destroyed in the background.
+        // A dead program does not race with the listing; the sandbox itself is destroyed in the background.
         drop(lease);
         if self.request.throw_away {
             return Ok(self.report(outcome, FileList::default()));
         }
         let files = parts.files.changed_since(&conversation, mark).await?;
+        if outcome.ended != Ended::Cancelled
+            && let Some(limit) = parts.files.quota().exceeded(&conversation).await
+        {
+            outcome.ended = Ended::DiskLimit(limit);
+        }
         self.stages.collect = Some(self.stage_over());
-        parts.standbys.used(&conversation, &self.runner.language);
+        if is_dead {
+            parts.standbys.used(&conversation, &self.runner.language);
+        }
         Ok(self.report(outcome, files))
     }
 
     /// Ends a stage; how long it took.
-    fn stage_over(&mut self) -> Duration {
+    pub(super) fn stage_over(&mut self) -> Duration {
         let now = Instant::now();
         now - mem::replace(&mut self.stage_begun, now)
     }
@@ -221,7 +256,7 @@ impl RunTask {
     }
 
     /// The conversation's folder, and the moment before the program in the file system's time.
-    async fn prepare(&self) -> Result<(PathBuf, Mark), Failure> {
+    pub(super) async fn prepare(&self) -> Result<(PathBuf, Mark), Failure> {
         let (store, id) = (Arc::clone(&self.service.parts.store), self.request.conversation.clone());
         let prepared = tokio::task::spawn_blocking(move || {
             let conversation = store.create(&id)?;
@@ -250,13 +285,13 @@ impl RunTask {
         self.report(Outcome { ended: Ended::Cancelled, oom_killed: false, limits, figures }, FileList::default())
     }
 
-    fn report(&self, mut outcome: Outcome, files: FileList) -> Report {
+    pub(super) fn report(&self, mut outcome: Outcome, files: FileList) -> Report {
         outcome.figures.files = files.changed;
         self.run.log.flush();
         for file in changed(&files) {
             self.run.log.add(EventKind::File(Box::new(file.clone())));
         }
-        let (stdout, stderr) = CapturedOutput::of(&self.run.log.since(0));
+        let (stdout, stderr) = CapturedOutput::of(&self.run.log.range(0, u64::MAX));
         let (conversation, language) = (self.run.conversation.clone(), self.run.language.clone());
         Report { run: self.run.id, conversation, language, outcome, stdout, stderr, files }
     }

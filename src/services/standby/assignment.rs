@@ -91,7 +91,7 @@ async fn finish(started: Started, program: &str, limits: &Limits) -> bool {
     }
     loop {
         match sandbox.next().await {
-            SandboxEvent::Output(..) => {}
+            SandboxEvent::Output(..) | SandboxEvent::OutputBroke => {}
             SandboxEvent::ProgramExited(_) | SandboxEvent::ContractBroken(_) => return true,
             SandboxEvent::SandboxExited(exit) => return !framed && exit.is_ok_and(|exit| !exit.broke_off),
         }

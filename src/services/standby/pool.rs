@@ -1,6 +1,10 @@
 //! The standbys and what is remembered in order to choose the next one. Decides nothing.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{sync::oneshot, time::Instant};
 
@@ -95,6 +99,8 @@ pub(super) struct Pool {
     pub languages: HashMap<Language, Instant>,
     /// Oldest first.
     pub recent: Vec<RecentConversation>,
+    /// Conversations in which a run is in progress.
+    pub in_use: HashSet<ConversationKey>,
     /// When the last run ended.
     pub quiet_since: Option<Instant>,
     /// The most that a standby of an image has used, in bytes.

@@ -114,7 +114,7 @@ impl Inner {
         if let Some(regular) = self.conversation_demand(REGULAR_RUNS_MIN) {
             return Some(regular);
         }
-        if self.foreground.load(Ordering::SeqCst) > 0 {
+        if !self.pool().in_use.is_empty() {
             return None;
         }
         // Support is probed once, with a sandbox, so only when the answer matters.
@@ -137,8 +137,11 @@ impl Inner {
         candidates.take(self.options.total_max).find_map(|RecentConversation { key, language, at, .. }| {
             let runner = self.parts.catalog.find(language)?;
             let exists = pool.standbys.iter().any(|standby| standby.image == runner.image && standby.is_for(key));
-            let wanted =
-                !exists && !pool.is_backing_off(&runner.image) && self.fits_conversation(&pool, &runner.image, *at);
+            // A program that runs could change what a sandbox reads as it starts.
+            let wanted = !exists
+                && !pool.in_use.contains(key)
+                && !pool.is_backing_off(&runner.image)
+                && self.fits_conversation(&pool, &runner.image, *at);
             wanted.then(|| Demand { conversation: Some(key.clone()), runner })
         })
     }
@@ -189,7 +192,13 @@ impl Inner {
             memory_bytes: None,
             handover,
         };
-        self.pool().standbys.push(standby);
+        let mut pool = self.pool();
+        if pool.in_use.iter().any(|key| standby.is_for(key)) {
+            drop(pool);
+            return false;
+        }
+        pool.standbys.push(standby);
+        drop(pool);
         self.tasks.spawn(watch::watch(Arc::clone(self), lease, spec, requested));
         self.retire();
         true

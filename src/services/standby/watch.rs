@@ -8,13 +8,9 @@ use tracing::{debug, warn};
 
 use super::{Inner, pool::Phase};
 use crate::{
-    domain::{event::StreamKind, id::SandboxId},
+    domain::{event::StreamKind, id::SandboxId, text::chain},
     ports::engine::{Output, SandboxSpec},
-    services::{
-        frames::RunnerMessage,
-        janitor::{Lease, chain},
-        sandbox::Started,
-    },
+    services::{frames::RunnerMessage, janitor::Lease, sandbox::Started},
 };
 
 /// Runs until the standby is taken, retired or dead.

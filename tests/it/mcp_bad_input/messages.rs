@@ -85,7 +85,7 @@ fn body_rows() -> Vec<(String, u16, i64, Value)> {
     ] {
         rows.push((call(params), 200, -32602, json!("x")));
     }
-    for name in ["tools/nothing", "", "prompts/list", "resources/list", "resources/templates/list", "TOOLS/LIST"] {
+    for name in ["tools/nothing", "", "prompts/list", "TOOLS/LIST"] {
         rows.push((method(name), 200, -32601, json!(7)));
     }
     rows.push((
@@ -95,6 +95,7 @@ fn body_rows() -> Vec<(String, u16, i64, Value)> {
         json!(7),
     ));
     rows.push((method("initialize"), 200, -32602, json!(7)));
+    rows.push((method("resources/read"), 200, -32602, json!(7)));
     rows.push((
         r#"{"jsonrpc":"2.0","id":7,"method":"initialize","params":{"protocolVersion":1}}"#.to_owned(),
         200,
@@ -104,10 +105,19 @@ fn body_rows() -> Vec<(String, u16, i64, Value)> {
     rows
 }
 
+/// URIs that name no file of the caller.
+fn uri_rows() -> Vec<(String, u16, i64, Value)> {
+    let read =
+        |uri: &str| format!(r#"{{"jsonrpc":"2.0","id":7,"method":"resources/read","params":{{"uri":"{uri}"}}}}"#);
+    let uris =
+        ["", "file:///etc/passwd", "sandbox://files/c/../x", "sandbox://files/@a/c/x", "http://evil.test/files/c/x"];
+    uris.map(|uri| (read(uri), 200, -32002, json!(7))).into()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_messages_are_json_rpc_errors() {
     let server = FakeServer::start().await;
-    for (body, status, code, id) in body_rows() {
+    for (body, status, code, id) in [body_rows(), uri_rows()].concat() {
         let response = server.post(body.clone()).send().await.expect("an answer");
         let got = response.status().as_u16();
         let answer: Value = response.json().await.expect("JSON");

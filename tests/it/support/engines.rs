@@ -149,6 +149,7 @@ impl World {
                 root: options.root.clone(),
                 uid: 1000,
                 runtime: RuntimeSetting::Automatic,
+                images: "".into(),
             };
             let proxy = Proxy::new(options).expect("a proxy");
             tokio::spawn(proxy.serve(listener, shutdown.clone()));

@@ -13,7 +13,7 @@ use mcp_sandbox_server::{
     api::mcp::McpParts,
     app::{App, StartError},
     ports::{engine::Engine, storage::Usage},
-    services::{isolation_check::Isolation, janitor::Janitor, retention::Retention},
+    services::{isolation_check::Isolation, janitor::Janitor, retention::Retention, sessions::Sessions},
 };
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -32,6 +32,7 @@ pub struct FakeServer {
     pub engine: FakeEngine,
     pub janitor: Janitor,
     pub mcp: McpParts,
+    pub sessions: Sessions,
     pub retention: Arc<Retention>,
     pub http: Client,
     shutdown: CancellationToken,
@@ -47,6 +48,17 @@ impl FakeServer {
 
     /// A server with some settings of its own.
     pub async fn with(more: &[(&str, &str)]) -> Self {
+        Self::on(FakeEngine::default(), more).await
+    }
+
+    /// A server whose Python offers sessions.
+    pub async fn with_kernel(more: &[(&str, &str)]) -> Self {
+        let engine = FakeEngine::default();
+        engine.add_kernel("python");
+        Self::on(engine, more).await
+    }
+
+    async fn on(engine: FakeEngine, more: &[(&str, &str)]) -> Self {
         let folder = tempfile::Builder::new().prefix("sandbox-it-").tempdir().expect("a folder");
         let root = folder.path().join("root");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -56,8 +68,9 @@ impl FakeServer {
         let mut pairs = vec![("PUBLIC_BASE_URL", base.as_str()), ("SANDBOX_STANDBY__TOTAL_MAX", "0")];
         pairs.extend(more);
         let config = settings(&root, &pairs);
-        let engine = FakeEngine::default();
-        engine.add_runner("python");
+        if engine.runners().await.expect("the fake engine").is_empty() {
+            engine.add_runner("python");
+        }
         engine.add_runner("bash");
         let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
         let mut store = DiskStorage::at(&root, owner).expect("a root");
@@ -72,6 +85,7 @@ impl FakeServer {
         app.parts.isolation.set(Isolation::Verified { notes: Vec::new(), rejected: Vec::new() });
         let (janitor, mcp, retention) =
             (app.parts.janitor.clone(), app.parts.mcp.clone(), Arc::clone(&app.parts.retention));
+        let sessions = app.parts.sessions.clone();
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
         let http = Client::builder().timeout(Duration::from_mins(1)).build().expect("a client");
@@ -81,6 +95,7 @@ impl FakeServer {
             engine,
             janitor,
             mcp,
+            sessions,
             retention,
             http,
             shutdown,
@@ -97,9 +112,14 @@ impl FakeServer {
         marker.set_modified(began.expect("when it began") - ago).expect("a time");
     }
 
-    /// A POST to `/mcp` with the token and JSON's content type.
+    /// A POST to `/mcp` with the token and JSON's content type, for results that programs read.
     pub fn post(&self, body: impl Into<reqwest::Body>) -> RequestBuilder {
-        let url = format!("http://{}/mcp", self.address);
+        self.post_to("?structured=on", body)
+    }
+
+    /// The same with another query.
+    pub fn post_to(&self, query: &str, body: impl Into<reqwest::Body>) -> RequestBuilder {
+        let url = format!("http://{}/mcp{query}", self.address);
         self.http.post(url).bearer_auth(TOKEN).header("content-type", "application/json").body(body)
     }
 

@@ -71,12 +71,23 @@ impl Process {
         text.trim().to_owned()
     }
 
+    /// Its folder in `/proc`.
+    pub fn proc_folder(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}", self.child.id()))
+    }
+
+    /// Reads `/proc/<pid>/status`; the result gives the number of a line by its name.
+    pub fn proc_status(&self) -> impl Fn(&str) -> u64 {
+        let status = std::fs::read_to_string(self.proc_folder().join("status")).expect("a process");
+        move |name| {
+            let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            value.expect("the line").trim().trim_end_matches(" kB").parse().expect("a number")
+        }
+    }
+
     /// The most memory that it has used, in bytes.
     pub fn memory_peak_bytes(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a process");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
-        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
-        kib * 1024
+        self.proc_status()("VmHWM") * 1024
     }
 
     /// Ends it as a crash does.

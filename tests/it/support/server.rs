@@ -10,7 +10,7 @@ use mcp_sandbox_server::{
     config::{self, Config, Sources, telemetry},
     domain::id::InstanceId,
     ports::{engine::Engine, runner::Catalog},
-    services::{isolation_check::Isolation, janitor::Janitor, standby::Standbys},
+    services::{isolation_check::Isolation, janitor::Janitor, runs::Runs, standby::Standbys},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -30,6 +30,7 @@ pub struct Server {
     pub catalog: Arc<Catalog>,
     pub janitor: Janitor,
     pub standbys: Standbys,
+    pub runs: Runs,
     pub http: reqwest::Client,
     instance: InstanceId,
     shutdown: CancellationToken,
@@ -78,6 +79,7 @@ impl Server {
         let (catalog, janitor, instance) =
             (Arc::clone(&app.parts.catalog), app.parts.janitor.clone(), app.parts.instance);
         let standbys = app.parts.standbys.clone();
+        let runs = app.parts.runs.clone();
         // Tests count sandboxes: that of the self-test is gone before they begin.
         let isolation = &app.parts.isolation;
         assert!(matches!(isolation.settled().await, Isolation::Verified { .. }), "{:?}", isolation.now());
@@ -92,6 +94,7 @@ impl Server {
             catalog,
             janitor,
             standbys,
+            runs,
             http,
             instance,
             shutdown,
@@ -109,7 +112,14 @@ impl Server {
     pub async fn rpc(&self, tool: &str, arguments: Value) -> Value {
         let call = json!({"jsonrpc": "2.0", "id": "1", "method": "tools/call",
                           "params": {"name": tool, "arguments": arguments}});
-        let response = self.http.post(self.url("/mcp")).bearer_auth(TOKEN).json(&call).send().await.expect("an answer");
+        let response = self
+            .http
+            .post(self.url("/mcp?structured=on"))
+            .bearer_auth(TOKEN)
+            .json(&call)
+            .send()
+            .await
+            .expect("an answer");
         assert_eq!(response.status(), 200);
         let answer: Value = response.json().await.expect("JSON");
         assert_eq!(answer["id"], "1");

@@ -217,15 +217,21 @@ fn parse_listed(container: &ContainerSummary) -> Option<Listed> {
         id: id.parse().ok()?,
         instance: labels.get(LABEL_INSTANCE)?.parse().ok()?,
         created_unix_s: container.created?,
-        deadline_unix_s: labels.get(LABEL_DEADLINE)?.parse().ok()?,
+        deadline_unix_s: deadline_unix_s(labels)?,
         running: container.state == Some(ContainerSummaryStateEnum::RUNNING),
     })
 }
 
-/// An image as a runner; `None` without a tag. A rebuilt image leaves its predecessor without a tag and with all
-/// labels.
-pub(super) fn runner_image(image: ImageSummary) -> Option<RunnerImage> {
-    let reference = image.repo_tags.into_iter().filter(|tag| !tag.starts_with("<none>")).min()?;
+/// When a sandbox is abandoned, from the labels of its container.
+pub(super) fn deadline_unix_s(labels: &HashMap<String, String>) -> Option<i64> {
+    labels.get(LABEL_DEADLINE)?.parse().ok()
+}
+
+/// An image as a runner; `None` without an allowed tag. A rebuilt image leaves its predecessor without a tag and with
+/// all labels.
+pub(super) fn runner_image(image: ImageSummary, allows: impl Fn(&str) -> bool) -> Option<RunnerImage> {
+    let is_named = |tag: &String| !tag.starts_with("<none>") && allows(tag);
+    let reference = image.repo_tags.into_iter().filter(is_named).min()?;
     Some(RunnerImage {
         id: ImageId(image.id),
         reference: Some(reference),

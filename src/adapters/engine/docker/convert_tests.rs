@@ -185,7 +185,7 @@ fn runner_image_requires_a_tag() {
         repo_tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
         ..ImageSummary::default()
     };
-    let reference = |tags: &[&str]| runner_image(image(tags)).and_then(|runner| runner.reference);
+    let reference = |tags: &[&str]| runner_image(image(tags), |_| true).and_then(|runner| runner.reference);
     assert_eq!(reference(&["<none>:<none>"]), None);
     assert_eq!(reference(&[]), None);
     assert_eq!(reference(&["runner-b:latest", "runner-a:1"]).as_deref(), Some("runner-a:1"));

@@ -23,6 +23,11 @@ use crate::{
 
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How long the engine may take to report that the kernel killed process 1 for memory: it learns of that apart from the
+/// exit.
+const OOM_REPORT_MAX: Duration = Duration::from_secs(1);
+/// The status of a process that was killed.
+const KILLED: i32 = 137;
 
 /// What is needed to follow a started sandbox to its end.
 pub(super) struct Ending {
@@ -64,13 +69,18 @@ pub(super) async fn ended(ending: Ending) -> Result<Exit, EngineError> {
         };
         broke_off |= waited.is_none();
         let look = match (ending.look().await, waited) {
-            (Look::Away | Look::Unknown, None) => ending.search().await,
+            (Look::Away | Look::Unknown, None) => {
+                ending.look_while(ending.time.lost, |look| matches!(look, Look::Away | Look::Unknown)).await
+            }
             (look, _) => look,
         };
         // An engine that shuts down refuses calls and ends its containers, so the exit may be its doing.
         broke_off |= look == Look::Away;
         let (status, oom_killed) = match (look, waited) {
-            (Look::Ended { oom_killed, status }, waited) => (waited.unwrap_or(status), oom_killed),
+            (Look::Ended { oom_killed, status }, waited) => {
+                let status = waited.unwrap_or(status);
+                (status, oom_killed || (status == KILLED && ending.reports_oom().await))
+            }
             // Removed, or the engine became unavailable, after it had reported the status.
             (_, Some(status)) => (status, false),
             (Look::Running, None) => {
@@ -108,14 +118,21 @@ impl Ending {
         }
     }
 
-    /// Inspects with growing pauses until the engine answers or the time is up.
-    async fn search(&self) -> Look {
-        let until = Instant::now() + self.time.lost;
+    /// Whether the engine reports, a little later, that a sandbox was killed for memory that we did not kill.
+    async fn reports_oom(&self) -> bool {
+        let is_open = |look: &Look| !self.refusals.killed() && matches!(look, Look::Ended { oom_killed: false, .. });
+        let look = if self.refusals.killed() { Look::Gone } else { self.look_while(OOM_REPORT_MAX, is_open).await };
+        matches!(look, Look::Ended { oom_killed: true, .. })
+    }
+
+    /// Inspects with growing pauses while the state is as described and until the time is up.
+    async fn look_while(&self, limit: Duration, goes_on: impl Fn(&Look) -> bool) -> Look {
+        let until = Instant::now() + limit;
         let mut pause = PAUSE_FIRST;
         loop {
             sleep(pause).await;
             let seen = self.look().await;
-            if !matches!(seen, Look::Away | Look::Unknown) || Instant::now() >= until {
+            if !goes_on(&seen) || Instant::now() >= until {
                 return seen;
             }
             pause = (pause * 2).min(PAUSE_MAX);
@@ -138,7 +155,48 @@ fn status(code: i64) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use serde_json::json;
+
+    use super::{
+        super::{forks::Forks, proxy::scripted::ScriptedEngine},
+        *,
+    };
+
+    /// The end of a sandbox that was killed, and that an engine reports as killed for memory from its nth look on.
+    async fn of_killed(reported_at: usize, by_us: bool) -> (Exit, Duration) {
+        let looks = AtomicUsize::new(0);
+        let engine = ScriptedEngine::start(move |call| match call {
+            wait if wait.contains("/wait?") => (200, json!({"StatusCode": 137})),
+            _ => {
+                let oom = looks.fetch_add(1, Ordering::Relaxed) + 1 >= reported_at;
+                (200, json!({"State": {"Running": false, "ExitCode": 137, "OOMKilled": oom}}))
+            }
+        });
+        let (forks, id) = (Arc::new(Forks::new("/nowhere".into())), SandboxId::new());
+        let refusals = forks.watch(id);
+        if by_us {
+            forks.killing(id);
+        }
+        let (time, streams_over) = (TimeLimits::default(), CancellationToken::new());
+        let begun = Instant::now();
+        let exit = ended(Ending { docker: engine.client(), id, time, refusals, streams_over }).await.expect("an exit");
+        (exit, begun.elapsed())
+    }
+
+    #[tokio::test]
+    async fn an_oom_kill_that_is_reported_late_is_found() {
+        assert!(of_killed(1, false).await.0.oom_killed);
+        assert!(of_killed(3, false).await.0.oom_killed, "the first answers do not say so yet");
+        let (exit, took) = of_killed(usize::MAX, false).await;
+        assert!(!exit.oom_killed && took < OOM_REPORT_MAX * 3, "{took:?}");
+        let (exit, took) = of_killed(usize::MAX, true).await;
+        assert!(!exit.oom_killed && took < OOM_REPORT_MAX, "our own kill is not waited for: {took:?}");
+    }
 
     #[test]
     fn read_decides_by_the_fields_of_the_state() {

@@ -1,11 +1,12 @@
-//! Which sandbox was refused another process or thread.
+//! What is known of a sandbox that the engine does not report: whether it was refused another process or thread, and
+//! whether we killed it.
 //!
-//! The engine does not report it. The kernel counts it in `pids.events` of the control group of the sandbox, which is
-//! gone when the end of the sandbox is known. So a refusal is remembered from two sources that come before that:
+//! The kernel counts refusals in `pids.events` of the control group of the sandbox, which is gone when the end of the
+//! sandbox is known. So a refusal is remembered from two sources that come before that:
 //!
 //! * inotify reports a change of the counter. From Linux 6.10 on it does not for version 1 of control groups.
-//! * [`Forks::look`] reads the counters of version 1. It is called when output arrives (a refused program usually
-//!   prints an error, and a framed runner reports its end) and before a sandbox is killed.
+//! * [`Forks::look`] reads the counter of version 1. It is called when output arrives (a refused program usually prints
+//!   an error, and a framed runner reports its end) and before a sandbox is killed.
 //!
 //! Without access to the control groups the answer is "no". Spawns nothing; the descriptors are closed with the engine.
 
@@ -20,25 +21,22 @@ use std::{
 
 use rustix::fs::inotify;
 
+use crate::domain::id::SandboxId;
+
 /// Both sources, for all sandboxes of an engine.
 #[derive(Debug)]
 pub(super) struct Forks {
     cgroup_root: PathBuf,
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
     inotify: Option<OwnedFd>,
-    /// The container of each watch.
-    watches: HashMap<i32, String>,
-    containers: HashMap<String, Watched>,
+    watched: Mutex<HashMap<SandboxId, Watched>>,
 }
 
 #[derive(Debug, Default)]
 struct Watched {
     refused: bool,
-    /// The counter of a container in version 1.
+    killed: bool,
+    watch: Option<i32>,
+    /// The counter in version 1.
     counter: Option<PathBuf>,
 }
 
@@ -46,33 +44,36 @@ struct Watched {
 #[derive(Debug)]
 pub(super) struct Refusals {
     forks: Arc<Forks>,
-    container: String,
+    id: SandboxId,
 }
 
 impl Forks {
     pub(super) fn new(cgroup_root: PathBuf) -> Self {
         let inotify = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).ok();
-        let state = State { inotify, watches: HashMap::new(), containers: HashMap::new() };
-        Self { cgroup_root, state: Mutex::new(state) }
+        Self { cgroup_root, inotify, watched: Mutex::default() }
     }
 
-    /// Registers a container before it is started.
-    pub(super) fn watch(self: &Arc<Self>, container: &str) -> Refusals {
-        self.state().containers.insert(container.to_owned(), Watched::default());
-        Refusals { forks: Arc::clone(self), container: container.to_owned() }
+    /// Registers a sandbox before it is started.
+    pub(super) fn watch(self: &Arc<Self>, id: SandboxId) -> Refusals {
+        self.watched().insert(id, Watched::default());
+        Refusals { forks: Arc::clone(self), id }
     }
 
-    /// Reads the counters of version 1: of one container, or of all.
-    pub(super) fn look(&self, container: Option<&str>) {
-        let mut state = self.state();
-        match container {
-            Some(name) => state.containers.get_mut(name).into_iter().for_each(Watched::look),
-            None => state.containers.values_mut().for_each(Watched::look),
+    /// Reads the counter of version 1.
+    fn look(&self, id: SandboxId) {
+        self.watched().get_mut(&id).into_iter().for_each(Watched::look);
+    }
+
+    /// To be called before a sandbox is killed, since its control group is gone afterwards.
+    pub(super) fn killing(&self, id: SandboxId) {
+        if let Some(watched) = self.watched().get_mut(&id) {
+            watched.look();
+            watched.killed = true;
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn watched(&self) -> MutexGuard<'_, HashMap<SandboxId, Watched>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The counters that a container may have, and whether they are of version 1: with and without systemd.
@@ -86,6 +87,18 @@ impl Forks {
             (first.join(&plain), true),
             (first.join(&scope), true),
         ]
+    }
+
+    fn drain_inotify(&self, watched: &mut HashMap<SandboxId, Watched>) {
+        let Some(inotify) = &self.inotify else { return };
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(inotify, &mut buffer);
+        while let Ok(event) = events.next() {
+            let modified = event.events().contains(inotify::ReadFlags::MODIFY);
+            if let Some(one) = watched.values_mut().find(|one| modified && one.watch == Some(event.wd())) {
+                one.refused = true;
+            }
+        }
     }
 }
 
@@ -102,67 +115,51 @@ impl Watched {
 
 impl Refusals {
     /// Follows the control group of the container, which exists once the container was started.
-    pub(super) fn follow_group(&self) {
-        let mut state = self.forks.state();
-        let State { inotify, watches, containers } = &mut *state;
-        let Some(inotify) = inotify else { return };
+    pub(super) fn follow_group(&self, container: &str) {
+        let Some(inotify) = &self.forks.inotify else { return };
         // Once is enough, and a fork bomb would otherwise fill the queue.
         let flags = inotify::WatchFlags::MODIFY | inotify::WatchFlags::ONESHOT;
-        let found = self.forks.candidates(&self.container).into_iter().find_map(|(path, first)| {
-            let watch = inotify::add_watch(&*inotify, &path, flags).ok()?;
-            Some((watch, first.then_some(path)))
-        });
-        if let (Some((watch, counter)), Some(watched)) = (found, containers.get_mut(&self.container)) {
-            watches.insert(watch, self.container.clone());
-            watched.counter = counter;
+        let mut all = self.forks.watched();
+        let Some(watched) = all.get_mut(&self.id) else { return };
+        for (path, first) in self.forks.candidates(container) {
+            if let Ok(watch) = inotify::add_watch(inotify, &path, flags) {
+                (watched.watch, watched.counter) = (Some(watch), first.then_some(path));
+                return;
+            }
         }
     }
 
     /// Reads the counter on each call, for a stream of output.
     pub(super) fn looker(&self) -> impl Fn() + Send + Sync + use<> {
-        let (forks, container) = (Arc::clone(&self.forks), self.container.clone());
-        move || forks.look(Some(&container))
+        let (forks, id) = (Arc::clone(&self.forks), self.id);
+        move || forks.look(id)
     }
 
     /// Whether the sandbox was refused a process until now.
     pub(super) fn seen(&self) -> bool {
-        let mut state = self.forks.state();
-        state.drain_inotify();
-        state.containers.get_mut(&self.container).is_some_and(|watched| {
+        let mut all = self.forks.watched();
+        self.forks.drain_inotify(&mut all);
+        all.get_mut(&self.id).is_some_and(|watched| {
             watched.look();
             watched.refused
         })
+    }
+
+    /// Whether we killed the sandbox.
+    pub(super) fn killed(&self) -> bool {
+        self.forks.watched().get(&self.id).is_some_and(|watched| watched.killed)
     }
 }
 
 impl Drop for Refusals {
     fn drop(&mut self) {
-        let mut state = self.forks.state();
-        state.containers.remove(&self.container);
-        let State { inotify, watches, .. } = &mut *state;
-        watches.retain(|watch, container| {
-            let ours = *container == self.container;
-            if let (true, Some(inotify)) = (ours, &inotify) {
-                // Gone already when it fired or when the group was removed.
-                let _ = inotify::remove_watch(inotify, *watch);
-            }
-            !ours
-        });
-    }
-}
-
-impl State {
-    fn drain_inotify(&mut self) {
-        let Some(inotify) = &self.inotify else { return };
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut events = inotify::Reader::new(inotify, &mut buffer);
-        while let Ok(event) = events.next() {
-            if !event.events().contains(inotify::ReadFlags::MODIFY) {
-                continue;
-            }
-            if let Some(watched) = self.watches.get(&event.wd()).and_then(|name| self.containers.get_mut(name)) {
-                watched.refused = true;
-            }
+        let mut all = self.forks.watched();
+        // What others' watches have reported is kept before this one's number can be given again.
+        self.forks.drain_inotify(&mut all);
+        let watch = all.remove(&self.id).and_then(|watched| watched.watch);
+        if let (Some(watch), Some(inotify)) = (watch, &self.forks.inotify) {
+            // Gone already when it fired or when the group was removed.
+            let _ = inotify::remove_watch(inotify, watch);
         }
     }
 }
@@ -179,8 +176,8 @@ mod tests {
             let group = root.path().join("docker").join(name);
             fs::create_dir_all(&group).expect("a group");
             fs::write(group.join("pids.events"), "max 0\n").expect("a counter");
-            let refusals = forks.watch(name);
-            refusals.follow_group();
+            let refusals = forks.watch(SandboxId::new());
+            refusals.follow_group(name);
             (group, refusals)
         };
         let (bomb, bomb_refusals) = begin("bomb");
@@ -191,8 +188,7 @@ mod tests {
         assert!(bomb_refusals.seen() && bomb_refusals.seen());
         assert!(!calm_refusals.seen());
         drop((bomb_refusals, calm_refusals));
-        let state = forks.state();
-        assert!(state.containers.is_empty() && state.watches.is_empty());
+        assert!(forks.watched().is_empty());
     }
 
     #[test]
@@ -201,24 +197,25 @@ mod tests {
         let group = root.path().join("pids/docker/bomb");
         fs::create_dir_all(&group).expect("a group");
         fs::write(group.join("pids.events"), "max 0\n").expect("a counter");
-        let forks = Arc::new(Forks::new(root.path().to_owned()));
-        let refusals = forks.watch("bomb");
-        refusals.follow_group();
+        let (forks, id) = (Arc::new(Forks::new(root.path().to_owned())), SandboxId::new());
+        let refusals = forks.watch(id);
+        refusals.follow_group("bomb");
         // No event is reported, as on Linux 6.10 and later.
-        forks.state().inotify = None;
+        forks.watched().get_mut(&id).expect("it is watched").watch = None;
         refusals.looker()();
         assert!(!refusals.seen());
         fs::write(group.join("pids.events"), "max 3\n").expect("a change");
-        forks.look(None);
+        assert!(!refusals.killed());
+        forks.killing(id);
         fs::remove_dir_all(group).expect("removed");
-        assert!(refusals.seen());
+        assert!(refusals.seen() && refusals.killed());
     }
 
     #[test]
     fn no_refusal_is_seen_without_control_groups() {
         let forks = Arc::new(Forks::new("/nowhere".into()));
-        let refusals = forks.watch("abc");
-        refusals.follow_group();
+        let refusals = forks.watch(SandboxId::new());
+        refusals.follow_group("abc");
         assert!(!refusals.seen());
     }
 }

@@ -1,12 +1,17 @@
 //! Runner images, and the stream that reports changes. Spawns nothing; the stream reconnects inside its own
 //! polling and ends when it is dropped.
 
-use std::{collections::HashMap, pin::Pin, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    pin::Pin,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use bollard::{
     Docker,
     errors::Error,
-    models::EventMessage,
+    models::{EventMessage, ImageSummary},
     query_parameters::{EventsOptionsBuilder, ListImagesOptionsBuilder},
 };
 use futures_util::{
@@ -14,6 +19,7 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use tokio::time::{Instant, sleep, timeout_at};
+use tracing::warn;
 
 use super::{call, convert};
 use crate::ports::{
@@ -30,13 +36,70 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 pub(super) const ACTIONS: [&str; 10] =
     ["build", "create", "delete", "import", "load", "loadfromarchive", "pull", "remove", "tag", "untag"];
 
-pub(super) async fn runners(docker: &Docker, limit: Duration) -> Result<Vec<RunnerImage>, EngineError> {
-    let filters = HashMap::from([("label", vec![format!("{LABEL_RUNNER}=true")])]);
-    let options = ListImagesOptionsBuilder::new().filters(&filters).build();
-    let images = call::within("list images", limit, docker.list_images(Some(options))).await?;
-    let mut runners: Vec<_> = images.into_iter().filter_map(convert::runner_image).collect();
-    runners.sort_by(|a, b| (&a.reference, &a.id).cmp(&(&b.reference, &b.id)));
-    Ok(runners)
+/// Which images may be runners, by name or id.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllowedImages(Vec<String>);
+
+impl From<&str> for AllowedImages {
+    /// Patterns, separated by commas; `*` stands for any text. None: every image is allowed.
+    fn from(text: &str) -> Self {
+        Self(text.split(',').map(|one| one.trim().to_owned()).filter(|one| !one.is_empty()).collect())
+    }
+}
+
+impl AllowedImages {
+    /// Whether a name such as `runner-python:latest`, or an id, is allowed.
+    pub(super) fn allows(&self, name: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|pattern| matches(pattern, name))
+    }
+}
+
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(text) = text.strip_prefix(start) else { return false };
+    text.char_indices().map(|(at, _)| at).chain([text.len()]).any(|at| matches(rest, &text[at..]))
+}
+
+/// The runner images of an engine.
+#[derive(Debug, Default)]
+pub(super) struct Images {
+    allowed: AllowedImages,
+    /// Images that are not allowed and were logged.
+    refused: Mutex<HashSet<String>>,
+}
+
+impl Images {
+    pub(super) fn new(allowed: AllowedImages) -> Self {
+        Self { allowed, refused: Mutex::default() }
+    }
+
+    pub(super) async fn runners(&self, docker: &Docker, limit: Duration) -> Result<Vec<RunnerImage>, EngineError> {
+        let filters = HashMap::from([("label", vec![format!("{LABEL_RUNNER}=true")])]);
+        let options = ListImagesOptionsBuilder::new().filters(&filters).build();
+        let images = call::within("list images", limit, docker.list_images(Some(options))).await?;
+        Ok(self.allowed_of(images))
+    }
+
+    /// The images that may be runners, by name. Another one is logged once.
+    fn allowed_of(&self, images: Vec<ImageSummary>) -> Vec<RunnerImage> {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.retain(|id| images.iter().any(|image| image.id == *id));
+        let mut runners = Vec::new();
+        for image in images {
+            let (id, names) = (image.id.clone(), image.repo_tags.clone());
+            let is_allowed = self.allowed.allows(&id);
+            match convert::runner_image(image, |name| is_allowed || self.allowed.allows(name)) {
+                Some(runner) => runners.push(runner),
+                None if !names.is_empty() && refused.insert(id.clone()) => {
+                    let names = names.join(", ");
+                    warn!(image = id, names, "an image with the runner label is not in SANDBOX_ENGINE__RUNNER_IMAGES");
+                }
+                None => {}
+            }
+        }
+        runners.sort_by(|a, b| (&a.reference, &a.id).cmp(&(&b.reference, &b.id)));
+        runners
+    }
 }
 
 type Events = Pin<Box<dyn Stream<Item = Result<EventMessage, Error>> + Send>>;
@@ -99,4 +162,64 @@ async fn settle(events: &mut Events) -> bool {
 fn open(docker: &Docker) -> Events {
     let filters = HashMap::from([("type", vec!["image"]), ("event", ACTIONS.to_vec())]);
     Box::pin(docker.events(Some(EventsOptionsBuilder::new().filters(&filters).build())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(id: &str, tags: &[&str]) -> ImageSummary {
+        let repo_tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+        ImageSummary { id: id.to_owned(), repo_tags, ..ImageSummary::default() }
+    }
+
+    fn listed(setting: &str) -> Vec<String> {
+        let images = Images::new(setting.into());
+        let all = || {
+            vec![
+                image("sha256:1", &["runner-python:latest", "backup/python:1"]),
+                image("sha256:2", &["runner-evil:latest"]),
+                image("sha256:3", &[]),
+            ]
+        };
+        images.allowed_of(all());
+        let known = images.refused.lock().expect("unpoisoned").clone();
+        let names = images.allowed_of(all()).into_iter().filter_map(|runner| runner.reference).collect();
+        assert_eq!(*images.refused.lock().expect("unpoisoned"), known, "each is logged once");
+        names
+    }
+
+    #[test]
+    fn only_allowed_images_are_runners() {
+        assert_eq!(listed(""), ["backup/python:1", "runner-evil:latest"]);
+        assert_eq!(listed("runner-python:latest"), ["runner-python:latest"]);
+        assert_eq!(listed(" runner-p*:* , other"), ["runner-python:latest"]);
+        assert_eq!(listed("sha256:2"), ["runner-evil:latest"]);
+        assert_eq!(listed("python"), [""; 0]);
+    }
+
+    #[test]
+    fn refused_images_that_are_gone_are_forgotten() {
+        let images = Images::new("x".into());
+        for n in 0..1000 {
+            assert_eq!(images.allowed_of(vec![image(&format!("sha256:{n}"), &["a:b"])]).len(), 0);
+        }
+        assert_eq!(images.refused.lock().expect("unpoisoned").len(), 1);
+    }
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        for (pattern, text, expected) in [
+            ("*", "", true),
+            ("a*", "abc", true),
+            ("*c", "abc", true),
+            ("a*c", "abcbc", true),
+            ("a*b*", "ab", true),
+            ("a*c", "ab", false),
+            ("a", "ab", false),
+            ("*é", "xéé", true),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
 }

@@ -59,6 +59,14 @@ pub(super) fn expectations(runtime: &Runtime, limits: &Limits, uid: u32) -> Vec<
                  with control groups v2, or runc.",
             )
         },
+        Expectation {
+            severity: Severity::Recommended,
+            ..required(
+                Fact::NoCorePipe,
+                "The memory of each program that crashes is handed to a root process of the host, since core_pattern \
+                 begins with `|`: set it to a file name there (`sysctl kernel.core_pattern=core`).",
+            )
+        },
         limit("memory", Fact::MemoryLimit(limits.memory_bytes)),
         limit("processes", Fact::ProcessLimit(limits.processes_max)),
     ]);

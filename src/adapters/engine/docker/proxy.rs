@@ -3,7 +3,8 @@
 //!
 //! A request is parsed into one of the calls of [`rules`], and a new request is made of that; of a client's bytes only
 //! those of an attached stream are passed on. A container is created only if it is exactly what [`super::convert`]
-//! would make, for a folder below the root, of an image with the runner label.
+//! would make, for a folder below the root, of an image with the runner label. Of other servers' sandboxes only what
+//! they left behind can be removed.
 //!
 //! ```text
 //! serve ── one task a connection ── one task for each attached stream, until one of its ends closes
@@ -12,11 +13,16 @@
 
 mod folder;
 mod forward;
+mod ownership;
 mod profile;
 mod rules;
+#[cfg(test)]
+pub(super) mod scripted;
+#[cfg(test)]
+mod tests;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
@@ -24,9 +30,9 @@ use std::{
     time::Duration,
 };
 
-use bollard::Docker;
+use bollard::{Docker, models::ContainerCreateResponse};
 use http::{Request, Response, StatusCode};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Limited};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
@@ -41,11 +47,14 @@ use self::{
     folder::Root,
     forward::Body,
     profile::Form,
-    rules::{Call, Denied},
+    rules::{Act, Allowed, Call, Denied},
 };
-use super::{RuntimeSetting, about, call, convert::Profile};
+use super::{AllowedImages, RuntimeSetting, about, call, convert::Profile};
 use crate::{
-    domain::id::SandboxId,
+    domain::{
+        clock::{Clock as _, SystemClock},
+        id::SandboxId,
+    },
     ports::{
         engine::{EngineError, ImageId, Volume},
         runner::LABEL_RUNNER,
@@ -56,6 +65,10 @@ use crate::{
 const CONNECTIONS_MAX: usize = 4096;
 /// The largest body; ours are a tenth of it.
 const BODY_BYTES_MAX: usize = 256 << 10;
+/// Containers that are remembered. The oldest is forgotten first; its next call inspects it.
+const CONTAINERS_MAX: usize = 4096;
+/// Images that are remembered.
+const RUNNERS_MAX: usize = 256;
 /// How long the engine may take to describe itself or an image.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
@@ -70,6 +83,8 @@ pub struct ProxyOptions {
     pub uid: u32,
     /// The same as the server's setting.
     pub runtime: RuntimeSetting,
+    /// Which images may be runners: the same as the server's setting.
+    pub images: AllowedImages,
 }
 
 /// Why the socket cannot be opened.
@@ -105,6 +120,7 @@ struct Inner {
     root: Root,
     uid: u32,
     runtime: RuntimeSetting,
+    images: AllowedImages,
     /// What containers must look like on this engine, read from the engine at the first need.
     form: OnceCell<Form>,
     known: Mutex<Known>,
@@ -114,8 +130,31 @@ struct Inner {
 struct Known {
     /// Images with the runner label. An image id names its content, so the label cannot change.
     runners: HashSet<ImageId>,
-    /// The folders of the sandboxes that were created here.
-    folders: HashMap<SandboxId, PathBuf>,
+    /// The containers that the engine created for this proxy.
+    containers: BTreeMap<SandboxId, Container>,
+}
+
+/// A sandbox's container: the engine's own id of it and its folder, which belong together.
+#[derive(Debug, Clone)]
+struct Container {
+    id: String,
+    folder: PathBuf,
+}
+
+impl Known {
+    fn remember_container(&mut self, id: SandboxId, container: Container) {
+        self.containers.insert(id, container);
+        if self.containers.len() > CONTAINERS_MAX {
+            self.containers.pop_first();
+        }
+    }
+
+    fn remember_runner(&mut self, image: ImageId) {
+        if self.runners.len() >= RUNNERS_MAX {
+            self.runners.clear();
+        }
+        self.runners.insert(image);
+    }
 }
 
 impl Proxy {
@@ -136,6 +175,7 @@ impl Proxy {
             root,
             uid: options.uid,
             runtime: options.runtime,
+            images: options.images,
             form: OnceCell::new(),
             known: Mutex::default(),
         })))
@@ -210,31 +250,25 @@ impl Proxy {
     }
 
     async fn pass(&self, request: Request<Incoming>) -> Result<Response<Body>, Denied> {
-        let allowed = rules::parse(request.method(), request.uri())?;
+        let mut allowed = rules::parse(request.method(), request.uri())?;
         let inner = &self.0;
-        match &allowed.call {
-            Call::Create(id) => {
-                let body = http_body_util::Limited::new(request.into_body(), BODY_BYTES_MAX);
-                let body = body.collect().await.map_err(|_| Denied::new("the body is too large or broke off"))?;
-                let made = inner.vetted(*id, &body.to_bytes()).await?;
-                forward::send(&inner.socket, &allowed, forward::body(made)).await
-            }
-            Call::Start(id) => {
-                let folder = inner.known().folders.get(id).cloned();
-                let folder = folder.ok_or_else(|| Denied::new("the sandbox was not created here"))?;
-                inner.root.check(&folder)?;
-                forward::send(&inner.socket, &allowed, forward::body(Vec::new())).await
-            }
-            Call::Attach(_) => forward::attach(&inner.socket, &allowed, request).await,
-            Call::Remove(id) => {
-                let answer = forward::send(&inner.socket, &allowed, forward::body(Vec::new())).await?;
-                if answer.status().is_success() || answer.status() == StatusCode::NOT_FOUND {
-                    inner.known().folders.remove(id);
-                }
-                Ok(answer)
-            }
-            _ => forward::send(&inner.socket, &allowed, forward::body(Vec::new())).await,
+        let (id, act) = match allowed.call {
+            Call::Create(id) => return inner.create(id, &allowed, request).await,
+            Call::On(id, act) => (id, act),
+            _ => return forward::send(&inner.socket, &allowed, forward::body(Vec::new())).await,
+        };
+        let container = inner.container(id, act).await?;
+        allowed.container = Some(container.id.clone());
+        match act {
+            Act::Attach => return forward::attach(&inner.socket, &allowed, request).await,
+            Act::Start => inner.root.check(&container.folder)?,
+            _ => {}
         }
+        let answer = forward::send(&inner.socket, &allowed, forward::body(Vec::new())).await?;
+        if act == Act::Remove && (answer.status().is_success() || answer.status() == StatusCode::NOT_FOUND) {
+            inner.known().containers.retain(|_, known| known.id != container.id);
+        }
+        Ok(answer)
     }
 }
 
@@ -243,8 +277,46 @@ impl Inner {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The body of a container, built from the requested one when the two are equal.
-    async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<Vec<u8>, Denied> {
+    /// Creates a container and remembers it once the engine has it.
+    async fn create(
+        &self,
+        id: SandboxId,
+        allowed: &Allowed,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Denied> {
+        let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await;
+        let body = body.map_err(|_| Denied::new("the body is too large or broke off"))?;
+        let (folder, made) = self.vetted(id, &body.to_bytes()).await?;
+        let answer = forward::send(&self.socket, allowed, forward::body(made)).await?;
+        if answer.status() != StatusCode::CREATED {
+            return Ok(answer);
+        }
+        let (head, body) = answer.into_parts();
+        let broken = || Denied { status: StatusCode::BAD_GATEWAY, why: "the engine's answer is unreadable".to_owned() };
+        let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|_| broken())?.to_bytes();
+        let created: ContainerCreateResponse = serde_json::from_slice(&body).map_err(|_| broken())?;
+        self.known().remember_container(id, Container { id: created.id, folder });
+        Ok(Response::from_parts(head, forward::body(body)))
+    }
+
+    /// The container that a call is about, if the call is allowed.
+    async fn container(&self, id: SandboxId, act: Act) -> Result<Container, Denied> {
+        if let Some(known) = self.known().containers.get(&id).cloned() {
+            return Ok(known);
+        }
+        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_container(&id.to_string(), None)).await;
+        let found = found.map_err(|error| Denied::engine(&error))?;
+        let folder = ownership::folder(&found).filter(|folder| folder.starts_with(self.root.path()));
+        let left_behind = || act == Act::Remove && ownership::is_left_behind(&found, SystemClock.unix_s());
+        match (folder, &found.id) {
+            (Some(folder), Some(container)) => Ok(Container { id: container.clone(), folder }),
+            (None, Some(container)) if left_behind() => Ok(Container { id: container.clone(), folder: PathBuf::new() }),
+            _ => Err(Denied::new(format!("{id} is not a sandbox of this server's root"))),
+        }
+    }
+
+    /// The folder and the body of a container, built from the requested one when the two are equal.
+    async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<(PathBuf, Vec<u8>), Denied> {
         let form = self.form.get_or_try_init(|| self.look()).await.map_err(|error| Denied::engine(&error))?;
         let (spec, made) = profile::vet(form, id, self.uid, body)?;
         let Volume::HostFolder(folder) = spec.data;
@@ -252,8 +324,7 @@ impl Inner {
         if !self.known().runners.contains(&spec.image) {
             self.check_image(&spec.image).await?;
         }
-        self.known().folders.insert(id, folder);
-        Ok(made)
+        Ok((folder, made))
     }
 
     async fn look(&self) -> Result<Form, EngineError> {
@@ -266,16 +337,17 @@ impl Inner {
 
     async fn check_image(&self, image: &ImageId) -> Result<(), Denied> {
         let found = call::within("inspect", LOOK_MAX, self.docker.inspect_image(&image.0)).await;
-        let found = found.map_err(|error| match call::status(&error) {
-            // The adapter reports it as an image that is gone.
-            Some(404) => Denied { status: StatusCode::NOT_FOUND, why: "there is no such image".to_owned() },
-            _ => Denied::engine(&error),
-        })?;
+        // The adapter reports one that is not found as an image that is gone.
+        let found = found.map_err(|error| Denied::engine(&error))?;
         let labels = found.config.and_then(|config| config.labels).unwrap_or_default();
         if found.id.as_deref() != Some(&image.0) || !labels.contains_key(LABEL_RUNNER) {
             return Err(Denied::new("the image does not have the runner label"));
         }
-        self.known().runners.insert(image.clone());
+        let mut names = found.repo_tags.iter().flatten().chain(&found.id);
+        if !names.any(|name| self.images.allows(name)) {
+            return Err(Denied::new("the image is not in SANDBOX_ENGINE__RUNNER_IMAGES"));
+        }
+        self.known().remember_runner(image.clone());
         Ok(())
     }
 }

@@ -34,9 +34,9 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
     let container = create(engine, spec, &name, runtime.name.clone()).await?;
     runtime.ensure_applied(engine, &name).await?;
     let AttachContainerResults { output, input } = attach(docker, &name, time.start).await?;
-    let refusals = engine.forks.watch(&container);
+    let refusals = engine.forks.watch(spec.id);
     call::within("start", time.start, docker.start_container(&name, None)).await?;
-    refusals.follow_group();
+    refusals.follow_group(&container);
     let look = refusals.looker();
     let output = output.inspect(move |_| look());
     let streams_over = CancellationToken::new();

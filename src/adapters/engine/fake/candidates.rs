@@ -73,6 +73,10 @@ impl Candidates {
             required(Fact::MemoryLimit(limits.memory_bytes), "the limit on memory does not hold"),
             required(Fact::ProcessLimit(limits.processes_max), "the limit on processes does not hold"),
             groups,
+            Expectation {
+                severity: Severity::Recommended,
+                ..required(Fact::NoCorePipe, "core_pattern begins with a pipe")
+            },
         ]
     }
 

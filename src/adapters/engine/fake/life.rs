@@ -18,6 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    kernel,
     script::{self, Step},
     unavailable,
 };
@@ -61,7 +62,8 @@ impl Life {
         let kill = CancellationToken::new();
         let life = Self { kill: kill.clone(), exit: exit.clone(), output: output.downgrade() };
         let Volume::HostFolder(data) = spec.data.clone();
-        let actor = Actor { data, output: Some(output), breaks: quirks.breaks, answers };
+        let framed = spec.own_init;
+        let actor = Actor { data, output: Some(output), breaks: quirks.breaks, framed, answers };
         tokio::spawn(play(input, actor, kill, ended));
         let sandbox = Sandbox {
             id: spec.id,
@@ -110,16 +112,21 @@ fn exit_of(
 }
 
 /// The environment of a program.
-struct Actor {
+pub(super) struct Actor {
     data: PathBuf,
     output: Option<mpsc::Sender<Piece>>,
     breaks: bool,
+    /// Its image speaks frames.
+    framed: bool,
     answers: Vec<(String, String)>,
 }
 
 async fn play(mut input: DuplexStream, mut actor: Actor, kill: CancellationToken, ended: watch::Sender<Option<Exit>>) {
     let mut exit = Exit { status: 0, oom_killed: false, process_limit_hit: false, broke_off: false };
     let program = async {
+        if actor.framed {
+            return kernel::serve(input, &mut actor, &mut exit).await;
+        }
         let mut program = Vec::new();
         // A writer may disconnect in the middle; the part that was received is played.
         let _ = input.read_to_end(&mut program).await;
@@ -133,7 +140,7 @@ async fn play(mut input: DuplexStream, mut actor: Actor, kill: CancellationToken
 }
 
 impl Actor {
-    async fn perform(&mut self, program: &str, exit: &mut Exit) {
+    pub(super) async fn perform(&mut self, program: &str, exit: &mut Exit) {
         if let Some((_, answer)) = self.answers.iter().find(|(text, _)| program.contains(text)) {
             return self.emit(StreamKind::Stdout, answer.clone().into_bytes()).await;
         }
@@ -143,17 +150,7 @@ impl Actor {
                 Some(Step::Stdout(bytes)) => self.emit(StreamKind::Stdout, bytes).await,
                 Some(Step::Stderr(bytes)) => self.emit(StreamKind::Stderr, bytes).await,
                 Some(Step::Flood(bytes)) => self.flood(bytes).await,
-                Some(Step::Write { name, text }) => {
-                    if let Err(error) = std::fs::write(self.data.join(name), text) {
-                        self.emit(StreamKind::Stderr, format!("{error}\n").into_bytes()).await;
-                    }
-                }
-                Some(Step::Append { name, text }) => {
-                    let file = std::fs::OpenOptions::new().create(true).append(true).open(self.data.join(name));
-                    if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
-                        self.emit(StreamKind::Stderr, format!("{error}\n").into_bytes()).await;
-                    }
-                }
+                Some(step @ (Step::Write { .. } | Step::Append { .. })) => self.write(step).await,
                 Some(Step::Sleep(time)) => sleep(time).await,
                 Some(Step::Hang) => std::future::pending().await,
                 Some(Step::ForkLimit) => exit.process_limit_hit = true,
@@ -171,6 +168,25 @@ impl Actor {
         }
     }
 
+    /// A step that changes a file.
+    pub(super) async fn write(&mut self, step: Step) {
+        let written = match step {
+            Step::Write { name, text } => {
+                let path = self.data.join(name);
+                let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+                folder.and_then(|()| std::fs::write(path, text))
+            }
+            Step::Append { name, text } => {
+                let file = std::fs::OpenOptions::new().create(true).append(true).open(self.data.join(name));
+                file.and_then(|mut file| file.write_all(text.as_bytes()))
+            }
+            _ => Ok(()),
+        };
+        if let Err(error) = written {
+            self.emit(StreamKind::Stderr, format!("{error}\n").into_bytes()).await;
+        }
+    }
+
     async fn flood(&mut self, mut bytes: usize) {
         while bytes > 0 {
             let piece = bytes.min(PIECE_BYTES);
@@ -180,7 +196,21 @@ impl Actor {
     }
 
     /// Waits while the pipe is full. Output without a reader is discarded, as an engine does.
-    async fn emit(&mut self, stream: StreamKind, bytes: Vec<u8>) {
+    pub(super) async fn emit(&mut self, stream: StreamKind, bytes: Vec<u8>) {
+        if self.framed {
+            return self.emit_frame(if stream == StreamKind::Stdout { 0x82 } else { 0x83 }, &bytes).await;
+        }
+        self.send(stream, bytes).await;
+    }
+
+    /// A frame of the runner protocol.
+    pub(super) async fn emit_frame(&mut self, kind: u8, payload: &[u8]) {
+        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let frame = [&[kind][..], &length.to_be_bytes(), payload].concat();
+        self.send(StreamKind::Stdout, frame).await;
+    }
+
+    async fn send(&mut self, stream: StreamKind, bytes: Vec<u8>) {
         let Some(output) = self.output.as_ref().filter(|_| !bytes.is_empty()) else { return };
         let _ = output.send(Ok(Output { stream, bytes: Bytes::from(bytes) })).await;
         if self.breaks {

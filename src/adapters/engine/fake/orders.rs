@@ -7,20 +7,29 @@ use crate::{
     domain::id::SandboxId,
     ports::{
         engine::{ImageId, Listed},
-        runner::{LABEL_LANGUAGE, LABEL_RUNNER, RunnerImage},
+        runner::{LABEL_KERNEL, LABEL_LANGUAGE, LABEL_PROTOCOL, LABEL_RUNNER, RunnerImage},
     },
 };
 
 impl FakeEngine {
     /// Adds a runner for a language; returns its image.
     pub fn add_runner(&self, language: &str) -> ImageId {
+        self.add_image_with(language, &[(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)])
+    }
+
+    /// The same for one whose image speaks frames and offers sessions.
+    pub fn add_kernel(&self, language: &str) -> ImageId {
+        let protocol = [(LABEL_PROTOCOL, "2"), (LABEL_KERNEL, "fake")];
+        self.add_image_with(language, &[[(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)], protocol].concat())
+    }
+
+    fn add_image_with(&self, language: &str, labels: &[(&str, &str)]) -> ImageId {
         let id = ImageId(format!("sha256:fake-{language}"));
-        let labels = [(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)];
         let image = RunnerImage {
             id: id.clone(),
             reference: Some(format!("runner-{language}:latest")),
             created_unix_s: self.0.clock.unix_s(),
-            labels: labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            labels: labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         };
         self.0.runners.send_modify(|runners| {
             runners.retain(|runner| runner.id != image.id);
@@ -49,7 +58,7 @@ impl FakeEngine {
         self.state().sandboxes.insert(listed.id, Record { listed, life: None });
     }
 
-    /// From now on this sandbox cannot be destroyed, or it can be again.
+    /// From now on this sandbox can be neither killed nor destroyed, or it can be again.
     pub fn set_indestructible(&self, id: SandboxId, on: bool) {
         let sandboxes = &mut self.state().faults.indestructible;
         if on {

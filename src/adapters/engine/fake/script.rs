@@ -6,7 +6,7 @@
 //! | `stderr some text` | the same on standard error |
 //! | `bytes ff 0a` | these bytes on standard output, as one piece |
 //! | `flood 1000000` | that many bytes on standard output |
-//! | `write name some text` | a file with that text in the data folder |
+//! | `write name some text` | a file with that text in the data folder, and the folders in its name |
 //! | `append name some text` | the text at the end of a file in the data folder |
 //! | `sleep 50ms` | time passes: `ms` or `s` |
 //! | `hang` | nothing, for ever |

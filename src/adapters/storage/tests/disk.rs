@@ -6,7 +6,7 @@ use crate::domain::test_scale::rounds;
 pub(super) const EVERYTHING: Usage = Usage { bytes: u64::MAX, entries: u64::MAX };
 
 /// In memory where there is such a place: this is about names and descriptors, and a busy disk takes minutes for them.
-fn quick_place() -> Place {
+pub(super) fn quick_place() -> Place {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { place_in(memory) } else { place() }
 }
@@ -53,7 +53,7 @@ fn usage_stops_at_the_ceiling() {
     assert_eq!(measure(&place, &EVERYTHING).entries, 20 * 102);
     let ceiling = Usage { entries: 500, ..EVERYTHING };
     assert_eq!(measure(&place, &ceiling).entries, 501, "no step more than it takes to know");
-    let truncated = place.conversation.list(ListBounds { entries_max: 1000, depth_max: 1 }, None).expect("a listing");
+    let truncated = place.conversation.list(ListBounds { depth_max: 1, ..ALL }, None).expect("a listing");
     assert_eq!(truncated.usage, None, "what was not seen is not told");
 }
 

@@ -43,7 +43,7 @@ fn list_puts_changed_files_first() {
     ];
     assert_eq!(told, expected.map(|(name, change)| (name.to_owned(), change)));
     assert_eq!(listing.entries[3].modified_unix_s, 5);
-    let cut = conversation.list(ListBounds { entries_max: 3, depth_max: 16 }, Some(mark)).expect("a listing");
+    let cut = conversation.list(ListBounds { entries_max: 3, ..ALL }, Some(mark)).expect("a listing");
     assert_eq!((names(&cut), cut.truncated), (vec!["b".to_owned(), "c".to_owned(), "old/y".to_owned()], true));
 }
 
@@ -86,7 +86,7 @@ fn list_is_bounded_in_entries_and_depth() {
         fs::File::create(wide.join(format!("{number:05}"))).expect("a file");
     }
     let began = Instant::now();
-    let listing = place.conversation.list(ListBounds { entries_max: 200, depth_max: 16 }, None).expect("a listing");
+    let listing = place.conversation.list(ListBounds { entries_max: 200, ..ALL }, None).expect("a listing");
     assert!(began.elapsed() < Duration::from_mins(1), "{:?}", began.elapsed());
     let expected: Vec<_> = (0..200).map(|number| format!("a/{number:05}")).collect();
     assert_eq!((names(&listing), listing.truncated), (expected, true));

@@ -41,6 +41,13 @@ pub(super) fn range_request(method: &Method, headers: &HeaderMap, etag: &str, si
     }
 }
 
+/// Whether a request may replace or delete what has this validator (RFC 9110, section 13.1); `None` stands for nothing.
+pub(super) fn holds(headers: &HeaderMap, etag: Option<&str>) -> bool {
+    let absent = |name| !headers.contains_key(name);
+    let matches = |name, weak| etag.is_some_and(|etag| lists(headers, name, etag, weak));
+    (absent(&header::IF_MATCH) || matches(&header::IF_MATCH, false)) && !matches(&header::IF_NONE_MATCH, true)
+}
+
 /// Reads `bytes=…`. A malformed range counts as absent.
 fn part(range: &str, size: u64) -> RangeRequest {
     let Some((unit, set)) = range.split_once('=') else { return RangeRequest::Whole };
@@ -155,6 +162,25 @@ mod tests {
         }
         assert_eq!(of("bytes=18446744073709551614-", u64::MAX), bytes(u64::MAX - 1, 1));
         assert_eq!(of(&format!("bytes={}", "0-0,".repeat(100_000)), 10), RangeRequest::Whole);
+    }
+
+    #[test]
+    fn conditions_of_changes() {
+        /// Headers, and whether they let an existing and a missing file be written.
+        type Row<'a> = (&'a [(HeaderName, &'a str)], bool, bool);
+        let table: [Row; 7] = [
+            (&[], true, true),
+            (&[(header::IF_MATCH, ETAG)], true, false),
+            (&[(header::IF_MATCH, "*")], true, false),
+            (&[(header::IF_MATCH, "\"x\", W/\"0011\"")], false, false),
+            (&[(header::IF_NONE_MATCH, "*")], false, true),
+            (&[(header::IF_NONE_MATCH, ETAG)], false, true),
+            (&[(header::IF_NONE_MATCH, "\"x\"")], true, true),
+        ];
+        for (pairs, existing, missing) in table {
+            let headers = headers(pairs);
+            assert_eq!((holds(&headers, Some(ETAG)), holds(&headers, None)), (existing, missing), "{pairs:?}");
+        }
     }
 
     #[test]

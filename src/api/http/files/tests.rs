@@ -41,7 +41,7 @@ impl Place {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let addr = listener.local_addr().expect("an address");
         // One id for all requests, so that answers can be compared whole.
-        let router = router(Arc::clone(&files));
+        let router = router(Arc::clone(&files), Bodies::new(1 << 20, Duration::from_secs(5), 1 << 20));
         tokio::spawn(async move { axum::serve(listener, router).await });
         let place = Self { root, files, clock, signer, addr };
         place.write("c", "a.txt", b"0123456789").await;
@@ -313,9 +313,9 @@ async fn hostile_file_names_are_listed_linked_served_and_deleted() {
         let index = names.iter().position(|name| *name == path.as_bytes()).expect("one of ours");
         let answer = place.get(&entry.url).await;
         assert_eq!((answer.status, answer.body), (200, format!("bytes {index}").into_bytes()), "{}", entry.path);
-        let read = place.files.read(&id("c"), &path, 6).await.expect("read");
+        let read = place.files.read(&id("c"), &path, 6, 1 << 20).await.expect("read");
         assert_eq!(read.bytes, index.to_string());
-        place.files.delete(&id("c"), &path).await.expect("deleted");
+        place.files.delete(&id("c"), &path, None).await.expect("deleted");
         assert_eq!(place.get(&entry.url).await.status, 404);
     }
     assert_eq!(place.files.list(&id("c")).await.expect("a list").files.len(), 1);

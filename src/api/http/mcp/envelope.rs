@@ -20,11 +20,7 @@ pub(super) struct Envelope {
 
 impl Envelope {
     pub(super) fn read(body: &[u8]) -> Result<Self, ApiError> {
-        let message = json::outline(body, VALUES_MAX).map_err(|error| {
-            let rpc = if error.classify() == Category::Data { INVALID_REQUEST } else { PARSE_ERROR };
-            refusal(rpc, None, json::complaint(&error))
-        })?;
-        let Value::Object(mut members) = message else {
+        let Value::Object(mut members) = outline(body)? else {
             let why = "The body is not one JSON object: send one message at a time, without a batch.";
             return Err(refusal(INVALID_REQUEST, None, why));
         };
@@ -46,6 +42,14 @@ impl Envelope {
             Some(_) => refuse(INVALID_PARAMS, "params: they must be an object."),
         }
     }
+}
+
+/// The outside of a body, which is JSON within its bounds.
+pub(super) fn outline(body: &[u8]) -> Result<Value, ApiError> {
+    json::outline(body, VALUES_MAX).map_err(|error| {
+        let rpc = if error.classify() == Category::Data { INVALID_REQUEST } else { PARSE_ERROR };
+        refusal(rpc, None, json::complaint(&error))
+    })
 }
 
 /// An id is echoed exactly, so only forms that survive are accepted.

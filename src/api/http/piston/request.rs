@@ -18,6 +18,7 @@ use crate::{
         id::Language,
         limits::Limits,
         path::SafePath,
+        text::unhex,
     },
     ports::runner::Runner,
 };
@@ -160,7 +161,7 @@ impl Execute {
             let path = path.map_err(|why| refuse("files", format!("files[{index}].name: {why}")))?;
             let bytes = match encoding.as_deref() {
                 Some("base64") => BASE64_STANDARD.decode(content.trim()).ok(),
-                Some("hex") => hex(content.trim()),
+                Some("hex") => unhex(content.trim()),
                 _ if program.is_none() => {
                     program = Some(Bytes::from(content));
                     continue;
@@ -185,17 +186,8 @@ impl Execute {
         let memory = constraint("run_memory_limit", &self.run_memory_limit, Some(server.memory_bytes))?;
         // A sandbox does not start in less.
         let raised = |bytes: u64| bytes.max(MEMORY_BYTES_MIN).min(server.memory_bytes);
-        Ok(Limits { memory_bytes: memory.map_or(server.memory_bytes, raised), wall_ms, ..*server })
+        Ok(Limits { memory_bytes: memory.map_or(u64::MAX, raised), wall_ms, ..Limits::UNBOUNDED })
     }
-}
-
-fn hex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes();
-    if !digits.len().is_multiple_of(2) || !digits.iter().all(u8::is_ascii_hexdigit) {
-        return None;
-    }
-    let pairs = digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
-    pairs.collect()
 }
 
 /// A limit of the request's own, if there is one.

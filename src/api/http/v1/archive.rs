@@ -17,7 +17,7 @@ use crate::{
             body::{Bodies, media_type},
             error::ApiError,
         },
-        schema::{ImportResult, arguments::Nothing},
+        schema::{Binary, ImportResult, arguments::Nothing},
     },
     domain::error::Code,
     services::files::Files,
@@ -29,7 +29,7 @@ use crate::{
 #[utoipa::path(
     get, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "readArchive",
     params(InConversation),
-    responses((status = 200, description = "The archive.", content_type = "application/x-tar", body = String)),
+    responses((status = 200, description = "The archive.", content_type = "application/x-tar", body = Binary)),
 )]
 pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, call: Call) -> Result<Response, ApiError> {
     let conversation = call.conversation()?;
@@ -50,7 +50,7 @@ pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, cal
     put, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "writeArchive",
     params(InConversation),
     request_body(
-        content((String = "application/x-tar"), (String = "application/octet-stream")),
+        content((Binary = "application/x-tar"), (Binary = "application/octet-stream")),
         description = "A plain, uncompressed tar.",
     ),
     responses((status = 200, description = "What was written.", body = ImportResult)),

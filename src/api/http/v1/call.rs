@@ -19,7 +19,7 @@ use crate::{
     },
     domain::{
         error::{Code, Failure},
-        id::RunId,
+        id::{RunId, SessionId},
         owner::{ConversationKey, Principal},
         path::{SafePath, decode_component},
         trace::TraceContext,
@@ -45,9 +45,22 @@ pub(super) struct InConversation {
 #[into_params(parameter_in = Path)]
 #[expect(dead_code, reason = "the path is decoded by hand")]
 pub(super) struct AtPath {
-    /// The path below /data; each name percent-encoded, with plain slashes between names.
+    /// The path below /data; percent-encoded; slashes between names may be encoded too.
     #[param(pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1)]
     path: String,
+}
+
+/// For the API's description: [`crate::api::http::files::condition`] reads them.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "the headers are lists")]
+pub(super) struct Conditions {
+    /// Only if the file has one of these validators; `*` stands for any file.
+    #[param(rename = "If-Match")]
+    if_match: Option<String>,
+    /// Only if the file has none of these validators; `*` means: only if there is no file.
+    #[param(rename = "If-None-Match")]
+    if_none_match: Option<String>,
 }
 
 /// A request without its body.
@@ -86,10 +99,17 @@ impl Call {
         self.name(3, "runId")
     }
 
+    /// The session in `/v1/sessions/{id}…`.
+    pub fn session(&self) -> Result<SessionId, Failure> {
+        self.name(3, "sessionId")
+    }
+
     /// The path in `/v1/conversations/{id}/files/{path}`.
     pub fn path(&self) -> Result<SafePath, Failure> {
         let encoded = self.uri.path().splitn(6, '/').nth(5).unwrap_or_default();
-        SafePath::from_encoded(encoded).map_err(|why| Failure::argument("path", why))
+        // No name holds a slash: an encoded one is a generated client's, which takes the path for one name.
+        let plain = encoded.replace("%2F", "/").replace("%2f", "/");
+        SafePath::from_encoded(&plain).map_err(|why| Failure::argument("path", why))
     }
 
     /// A name in the path.

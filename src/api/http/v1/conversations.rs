@@ -28,7 +28,9 @@ pub(super) struct ListConversations {
     limit: Option<u64>,
 }
 
-/// List the conversations that have files, in the order of their names.
+/// List the conversations that have files.
+///
+/// In the order of their names, a page at a time.
 #[utoipa::path(
     get, path = "/v1/conversations", tag = "conversations", operation_id = "listConversations",
     params(ListConversations),

@@ -60,9 +60,8 @@ pub(super) async fn watch(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let events = run.events(after.saturating_add(1)).map(|event| {
-        let event = json!(RunEvent::from(&event));
-        let kind = event["kind"].as_str().unwrap_or_default();
-        Event::default().id(event["number"].to_string()).event(kind).data(event.to_string())
+        let event = RunEvent::from(&event);
+        Event::default().id(event.number.to_string()).event(event.kind).data(json!(event).to_string())
     });
     Ok(sse::answer(events))
 }

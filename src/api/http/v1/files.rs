@@ -10,29 +10,65 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::call::{AtPath, Call, InConversation, Query};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::call::{AtPath, Call, Conditions, InConversation, Query};
 use crate::{
     api::{
-        http::{body::Bodies, error::ApiError, files as downloads},
-        schema::{File, FileListing, arguments::Nothing},
+        http::{
+            body::Bodies,
+            error::{ApiError, Problem},
+            files as downloads,
+        },
+        schema::{Binary, File, FileListing, arguments::Nothing, file_query},
     },
-    services::files::{Change, Files},
+    domain::error::Failure,
+    services::files::{Change, FileQuery, Files},
 };
+
+/// The most files that can be asked for in one page.
+const LIMIT_MAX: u64 = 10_000;
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListFiles {
+    /// Only files below this folder.
+    folder: Option<String>,
+    /// The `after` of the page before.
+    after: Option<String>,
+    /// Maximum number of files; by default, and at most, the server's setting. A page is also bounded in bytes.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
+    limit: Option<u64>,
+}
+
+impl ListFiles {
+    fn checked(self) -> Result<FileQuery, Failure> {
+        if self.limit.is_some_and(|limit| !(1..=LIMIT_MAX).contains(&limit)) {
+            return Err(Failure::argument("limit", format!("it must be from 1 to {LIMIT_MAX}")));
+        }
+        let named = |text: &&str| !text.is_empty();
+        let (folder, after) = (self.folder.as_deref().filter(named), self.after.as_deref().filter(named));
+        file_query(folder, ("after", after), self.limit)
+    }
+}
 
 /// List a conversation's files.
 ///
-/// An unknown conversation has none.
+/// An unknown conversation or folder has none.
 #[utoipa::path(
     get, path = "/v1/conversations/{conversationId}/files", tag = "files", operation_id = "listFiles",
-    params(InConversation),
-    responses((status = 200, description = "The files, ordered by path.", body = FileListing)),
+    params(InConversation, ListFiles),
+    responses((status = 200, description = "A page of files, ordered by path.", body = FileListing)),
 )]
 pub(super) async fn list(
     State(files): State<Arc<Files>>,
-    _: Query<Nothing>,
+    Query(query): Query<ListFiles>,
     call: Call,
 ) -> Result<Json<FileListing>, ApiError> {
-    Ok(Json(FileListing::from(&files.list(&call.conversation()?).await?)))
+    let list = files.page(&call.conversation()?, query.checked()?).await?;
+    Ok(Json(FileListing::from(&list)))
 }
 
 /// Read a file.
@@ -42,9 +78,9 @@ pub(super) async fn list(
     get, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "readFile",
     params(InConversation, AtPath),
     responses(
-        (status = 200, description = "The file.", content_type = "*/*", body = String,
+        (status = 200, description = "The file.", content_type = "*/*", body = Binary,
             headers(("etag" = String, description = "Identifies this content."))),
-        (status = 206, description = "The requested part."),
+        (status = 206, description = "The requested part.", content_type = "*/*", body = Binary),
         (status = 304, description = "The client has the current version."),
         (status = 412, description = "The condition does not hold."),
         (status = 416, description = "The part begins beyond the end."),
@@ -57,15 +93,18 @@ pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, cal
 
 /// Write a file.
 ///
-/// The body is the whole content. Folders on the way are made; an existing file is replaced in one step.
+/// The body is the whole content, of any length that the conversation's quota allows. Folders on the way are made; an
+/// existing file is replaced in one step, so that an upload that breaks off changes nothing.
 #[utoipa::path(
     put, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "writeFile",
-    params(InConversation, AtPath),
-    request_body(content = String, content_type = "application/octet-stream", description = "The whole content, of any \
+    params(InConversation, AtPath, Conditions),
+    request_body(content = Binary, content_type = "application/octet-stream", description = "The whole content, of any \
         kind: the type follows from the name, not from the header."),
     responses(
         (status = 200, description = "It was replaced.", body = File),
         (status = 201, description = "It was made.", body = File),
+        (status = 412, description = "The condition does not hold.", body = Problem,
+            content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn write(
@@ -76,8 +115,9 @@ pub(super) async fn write(
     body: Body,
 ) -> Result<Response, ApiError> {
     let (conversation, path) = (call.conversation()?, call.path()?);
-    let bytes = limits.read(&call.headers, body).await?;
-    let entry = files.write(&conversation, &path, bytes).await?;
+    let condition = downloads::condition(&call.headers);
+    let (announced, pieces) = limits.stream(&call.headers, body)?;
+    let entry = files.upload(&conversation, &path, condition, announced, pieces).await?;
     let status = if entry.change == Change::Created { StatusCode::CREATED } else { StatusCode::OK };
     let mut response = (status, Json(File::from(&entry))).into_response();
     // A program may have removed or replaced it already; then there is no validator to send.
@@ -95,14 +135,18 @@ pub(super) async fn write(
 /// A link is deleted, not what it points to; a folder with all it holds.
 #[utoipa::path(
     delete, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "deleteFile",
-    params(InConversation, AtPath),
-    responses((status = 204, description = "It was deleted.")),
+    params(InConversation, AtPath, Conditions),
+    responses(
+        (status = 204, description = "It was deleted."),
+        (status = 412, description = "The condition does not hold.", body = Problem,
+            content_type = "application/problem+json"),
+    ),
 )]
 pub(super) async fn remove(
     State(files): State<Arc<Files>>,
     _: Query<Nothing>,
     call: Call,
 ) -> Result<StatusCode, ApiError> {
-    files.delete(&call.conversation()?, &call.path()?).await?;
+    files.delete(&call.conversation()?, &call.path()?, downloads::condition(&call.headers)).await?;
     Ok(StatusCode::NO_CONTENT)
 }

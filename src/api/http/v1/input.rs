@@ -7,7 +7,10 @@ use utoipa::IntoParams;
 
 use super::call::{Call, Query};
 use crate::{
-    api::http::{body::Bodies, error::ApiError},
+    api::{
+        http::{body::Bodies, error::ApiError},
+        schema::Binary,
+    },
     services::runs::{INPUT_BYTES_MAX, Runs},
 };
 
@@ -30,7 +33,7 @@ pub(super) struct SendInput {
         ("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$"),
         SendInput,
     ),
-    request_body(content = String, content_type = "application/octet-stream", description = "The bytes, or none."),
+    request_body(content = Binary, content_type = "application/octet-stream", description = "The bytes, or none."),
     responses((status = 202, description = "It is on its way to the program.")),
 )]
 pub(super) async fn send(

@@ -3,7 +3,7 @@
 //! A request that is broken off cancels its run, except with `detach`, with `wait: 0`, or with an idempotency key,
 //! whose client will repeat the request.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use axum::{
     Json,
@@ -14,13 +14,17 @@ use axum::{
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use utoipa::IntoParams;
 
-use super::call::{Call, Query, page};
+use super::{
+    V1Parts,
+    call::{Call, Query, page},
+};
 use crate::{
     api::{
-        http::{body::Bodies, error::ApiError},
+        http::error::ApiError,
         schema::{
             arguments::{Nothing, WAIT_S_MAX, Wait},
             create_run::CreateRun,
@@ -35,7 +39,7 @@ use crate::{
         owner::ConversationKey,
     },
     services::{
-        idempotency::{Idempotency, Once},
+        idempotency::Once,
         runs::{Run, RunHandle, RunRequest, RunState, RunView, Runs},
     },
 };
@@ -61,33 +65,65 @@ const KEY_CHARS_MAX: usize = 255;
     ),
 )]
 pub(super) async fn create(
-    State(runs): State<Runs>,
-    State(keys): State<Arc<Idempotency>>,
-    State(bodies): State<Bodies>,
-    State(server): State<Limits>,
+    State(parts): State<V1Parts>,
     _: Query<Nothing>,
     call: Call,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let key = idempotency_key(&call)?;
+    let call = &call;
+    begin(&parts, call, "", body, |members| {
+        let create: CreateRun = parse::parse(members, Source::Json)?;
+        let limits = create.checked(&parts.limits)?;
+        Ok(Asked {
+            conversation: create.conversation.clone(),
+            wait: create.wait,
+            detach: create.detach,
+            request: Box::new(move || Ok(request(call, create, limits))),
+        })
+    })
+    .await
+}
+
+/// A body that was read. The request is made from it unless an earlier one was the same.
+pub(super) struct Asked<'a> {
+    pub conversation: Option<ConversationId>,
+    pub wait: Option<Wait>,
+    pub detach: Option<bool>,
+    pub request: Box<dyn FnOnce() -> Result<RunRequest, Failure> + Send + 'a>,
+}
+
+/// Begins a run and waits for its end. `place` is what a request means beside its body.
+pub(super) async fn begin<'a>(
+    V1Parts { runs, keys, bodies, .. }: &V1Parts,
+    call: &Call,
+    place: &str,
+    body: Body,
+    read: impl FnOnce(Map<String, Value>) -> Result<Asked<'a>, Failure>,
+) -> Result<Response, ApiError> {
+    let key = idempotency_key(call)?;
     // Without capacity the body is not read; a run that exists already needs none.
     let again = key.as_ref().is_some_and(|key| keys.knows(&call.who, key));
     if !again {
         runs.check_capacity(&call.who)?;
     }
     let (members, bytes) = bodies.json(&call.headers, body).await?;
-    let create: CreateRun = parse::parse(members, Source::Json)?;
-    let limits = create.checked(&server)?;
-    let wait = create.wait.map(|wait| wait.0);
+    let digest = if key.is_some() {
+        let hasher = Sha256::new().chain_update(place);
+        Some(by_size(bytes.len(), move || hasher.chain_update(&bytes).finalize().into()).await)
+    } else {
+        None
+    };
+    let Asked { conversation, wait, detach, request } = read(members)?;
+    let wait = wait.map(|wait| wait.0);
     let leaves = key.is_some() || wait == Some(Duration::ZERO);
-    let detach = if leaves { Some(true) } else { create.detach };
-    let start = || runs.begin(RunRequest { detach, ..request(&call, create, limits) });
-    let begun = match key {
-        None => Once::New(start()?),
-        Some(key) => {
-            let digest = by_size(bytes.len(), move || Sha256::digest(&bytes).into()).await;
-            keys.once(&call.who, key, digest, start)?
-        }
+    let detach = if leaves { Some(true) } else { detach };
+    let start = || {
+        let handle = runs.begin(RunRequest { detach, ..request()? })?;
+        Ok((handle.id(), handle))
+    };
+    let begun = match key.zip(digest) {
+        None => Once::New(start()?.1),
+        Some(key) => keys.once(&call.who, conversation.as_ref(), key, start)?,
     };
     let mut response = match begun {
         Once::New(handle) => {
@@ -112,7 +148,7 @@ fn outlive(handle: RunHandle, view: &RunView) {
     }
 }
 
-fn request(call: &Call, create: CreateRun, limits: Option<Limits>) -> RunRequest {
+pub(super) fn request(call: &Call, create: CreateRun, limits: Option<Limits>) -> RunRequest {
     let conversation = create.conversation.unwrap_or_else(ConversationId::fresh);
     RunRequest {
         args: create.args.unwrap_or_default(),
@@ -198,6 +234,8 @@ pub(super) async fn list(
 }
 
 /// Read a run.
+///
+/// While the program runs, the answer waits for its end for at most `wait` seconds.
 #[utoipa::path(
     get, path = "/v1/runs/{runId}", tag = "runs", operation_id = "getRun",
     params(
@@ -213,7 +251,7 @@ pub(super) async fn get(
 ) -> Result<Json<RunStatus>, ApiError> {
     let wait = query.wait.map_or(Duration::ZERO, |wait| wait.0);
     let view = runs.get(&call.who, call.run()?)?.wait(wait).await;
-    Ok(Json(RunStatus::whole(&view)))
+    Ok(Json(RunStatus::with_source(&view)))
 }
 
 /// Stop a run.

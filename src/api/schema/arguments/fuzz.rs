@@ -16,7 +16,7 @@ use crate::domain::{fuzz_support::cases, limits::Limits};
 const NAME_CHARS_MAX: usize = 40;
 
 const BYTES_MAX: u64 = 30;
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 31] = [
     "conversationId",
     "language",
     "code",
@@ -35,6 +35,19 @@ const NAMES: [&str; 18] = [
     "runId",
     "afterEvent",
     "waitSeconds",
+    "timeoutSeconds",
+    "outputOffset",
+    "folder",
+    "cursor",
+    "limit",
+    "oldText",
+    "newText",
+    "replaceAll",
+    "append",
+    "command",
+    "timeout",
+    "max_output_chars",
+    "package_name",
 ];
 const WORDS: [&str; 8] =
     ["python", "base64", "utf-8", "", "aGk=", "a/../b", "%2e%2e/x", "run-01a1fe518e79729fa1f3ea1e9fc9dc95"];
@@ -110,14 +123,18 @@ fn is_well_described(failure: &Failure, members: &Map<String, Value>) {
 fn are_accepted_or_refused(members: &Map<String, Value>) {
     let sent = || members.clone();
     let run = parse::<RunCode>(sent(), Source::Json).map(|run| assert!(!run.code.0.is_empty()));
-    let read = parse(sent(), Source::Json).and_then(|read: ReadFile| read.path());
-    let deleted = parse(sent(), Source::Json).and_then(|deleted: DeleteFile| deleted.path());
+    let read = parse(sent(), Source::Json)
+        .and_then(|read: ReadFile| one_path(read.path.as_deref(), read.path_encoded.as_deref()));
+    let deleted = parse(sent(), Source::Json)
+        .and_then(|deleted: DeleteFile| one_path(deleted.path.as_deref(), deleted.path_encoded.as_deref()));
     let written = parse(sent(), Source::Json).and_then(|written: WriteFile| written.decode(BYTES_MAX));
     let written = written.map(|(_, path, content)| {
         assert!(content.len() as u64 <= BYTES_MAX);
         path
     });
-    let paths = [read, deleted, written].map(|path| path.map(|path| assert!(is_beneath(&path))));
+    let edited = parse(sent(), Source::Json).map(|edited: EditFile| edited.path);
+    let uploaded = parse(sent(), Source::Json).map(|uploaded: UploadUrl| uploaded.path);
+    let paths = [read, deleted, written, edited, uploaded].map(|path| path.map(|path| assert!(is_beneath(&path))));
     let most = Limits::default();
     let created = parse(sent(), Source::Json).and_then(|run: CreateRun| {
         let limits = run.checked(&most)?;
@@ -126,8 +143,15 @@ fn are_accepted_or_refused(members: &Map<String, Value>) {
         Ok(())
     });
     let listed = [parse::<ListFiles>(sent(), Source::Json).map(drop), parse::<Nothing>(sent(), Source::Json).map(drop)];
+    let cells = [
+        parse::<RunCell>(sent(), Source::Json).map(|cell| assert!(!cell.code.0.is_empty())),
+        parse::<OfSessions>(sent(), Source::Json).map(drop),
+        parse::<ExecuteCommand>(sent(), Source::Json).map(drop),
+        parse::<ExecuteIpythonCell>(sent(), Source::Json).map(drop),
+        parse::<InstallPackage>(sent(), Source::Json).map(drop),
+    ];
     let known = [parse::<GetRun>(sent(), Source::Json).map(drop), parse::<CancelRun>(sent(), Source::Json).map(drop)];
-    let all = [run, created].into_iter().chain(paths).chain(listed).chain(known);
+    let all = [run, created].into_iter().chain(paths).chain(listed).chain(known).chain(cells);
     for failure in all.filter_map(Result::err) {
         is_well_described(&failure, members);
     }

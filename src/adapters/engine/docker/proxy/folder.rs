@@ -1,7 +1,7 @@
 //! Whether a folder for `/data` is a real one below the root: no symbolic link and no mount on the way.
 //!
 //! The engine resolves the path again when it mounts it. A process that can write the root could replace it by a link
-//! in between; the mount option `nosymfollow` on the root prevents that (`docs/operations.md`).
+//! in between (`SECURITY.md`).
 
 use std::{
     os::fd::OwnedFd,
@@ -26,6 +26,10 @@ impl Root {
     pub(super) fn open(path: &Path) -> Result<Self, Errno> {
         let handle = openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { path: path.to_owned(), handle })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Whether it is a folder below the root, with a normalized path.

@@ -5,7 +5,7 @@ use http::{Method, StatusCode, Uri};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::super::{convert, images};
+use super::super::{call, convert, images};
 use crate::{
     domain::id::SandboxId,
     ports::{engine::EngineError, runner::LABEL_RUNNER},
@@ -26,12 +26,18 @@ pub(super) enum Call {
     /// One of them, as a list shows it.
     Find(SandboxId),
     Create(SandboxId),
-    Attach(SandboxId),
-    Start(SandboxId),
-    Inspect(SandboxId),
-    Wait(SandboxId),
-    Kill(SandboxId),
-    Remove(SandboxId),
+    On(SandboxId, Act),
+}
+
+/// A call about one container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Act {
+    Attach,
+    Start,
+    Inspect,
+    Wait,
+    Kill,
+    Remove,
 }
 
 /// A call in a version of the engine's interface.
@@ -40,6 +46,8 @@ pub(super) struct Allowed {
     /// Major and minor, if present.
     version: Option<(u16, u16)>,
     pub call: Call,
+    /// The engine's own id of the container, once it is known: unlike a name, it never names another one.
+    pub container: Option<String>,
 }
 
 /// Why a request is not passed on.
@@ -54,8 +62,11 @@ impl Denied {
         Self { status: StatusCode::FORBIDDEN, why: why.into() }
     }
 
-    /// The engine itself failed; the adapter reports it as unavailable.
+    /// The engine does not have it, or failed; the adapter reports the latter as unavailable.
     pub(super) fn engine(error: &EngineError) -> Self {
+        if call::status(error) == Some(404) {
+            return Self { status: StatusCode::NOT_FOUND, why: "the engine has no such image or container".to_owned() };
+        }
         Self { status: StatusCode::BAD_GATEWAY, why: format!("the engine does not answer: {error}") }
     }
 }
@@ -77,15 +88,15 @@ pub(super) fn parse(method: &Method, uri: &Uri) -> Result<Allowed, Denied> {
         ("GET", ["images", "json"]) => Call::Images,
         ("GET", ["containers", "json"]) => selected(uri).ok_or_else(denied)?,
         ("POST", ["containers", "create"]) => Call::Create(id(&argument(uri, "name").ok_or_else(denied)?)?),
-        ("POST", ["containers", name, "attach"]) => Call::Attach(id(name)?),
-        ("POST", ["containers", name, "start"]) => Call::Start(id(name)?),
-        ("GET", ["containers", name, "json"]) => Call::Inspect(id(name)?),
-        ("POST", ["containers", name, "wait"]) => Call::Wait(id(name)?),
-        ("POST", ["containers", name, "kill"]) => Call::Kill(id(name)?),
-        ("DELETE", ["containers", name]) => Call::Remove(id(name)?),
+        ("POST", ["containers", name, "attach"]) => Call::On(id(name)?, Act::Attach),
+        ("POST", ["containers", name, "start"]) => Call::On(id(name)?, Act::Start),
+        ("GET", ["containers", name, "json"]) => Call::On(id(name)?, Act::Inspect),
+        ("POST", ["containers", name, "wait"]) => Call::On(id(name)?, Act::Wait),
+        ("POST", ["containers", name, "kill"]) => Call::On(id(name)?, Act::Kill),
+        ("DELETE", ["containers", name]) => Call::On(id(name)?, Act::Remove),
         _ => return Err(denied()),
     };
-    Ok(Allowed { version, call })
+    Ok(Allowed { version, call, container: None })
 }
 
 /// `v1.41`.
@@ -115,8 +126,8 @@ fn selected(uri: &Uri) -> Option<Call> {
 impl Allowed {
     pub(super) fn method(&self) -> Method {
         match self.call {
-            Call::Create(_) | Call::Attach(_) | Call::Start(_) | Call::Wait(_) | Call::Kill(_) => Method::POST,
-            Call::Remove(_) => Method::DELETE,
+            Call::On(_, Act::Remove) => Method::DELETE,
+            Call::Create(_) | Call::On(_, Act::Attach | Act::Start | Act::Wait | Act::Kill) => Method::POST,
             _ => Method::GET,
         }
     }
@@ -140,12 +151,17 @@ impl Allowed {
             Call::List => containers(convert::MANAGED_FILTER),
             Call::Find(id) => containers(&convert::id_filter(*id)),
             Call::Create(id) => format!("containers/create?name={id}"),
-            Call::Attach(id) => format!("containers/{id}/attach?stream=true&stdin=true&stdout=true&stderr=true"),
-            Call::Start(id) => format!("containers/{id}/start"),
-            Call::Inspect(id) => format!("containers/{id}/json"),
-            Call::Wait(id) => format!("containers/{id}/wait?condition=not-running"),
-            Call::Kill(id) => format!("containers/{id}/kill?signal=KILL"),
-            Call::Remove(id) => format!("containers/{id}?force=true&v=true"),
+            Call::On(id, act) => {
+                let rest = match act {
+                    Act::Attach => "/attach?stream=true&stdin=true&stdout=true&stderr=true",
+                    Act::Start => "/start",
+                    Act::Inspect => "/json",
+                    Act::Wait => "/wait?condition=not-running",
+                    Act::Kill => "/kill?signal=KILL",
+                    Act::Remove => "?force=true&v=true",
+                };
+                format!("containers/{}{rest}", self.container.clone().unwrap_or_else(|| id.to_string()))
+            }
         };
         format!("{version}/{rest}")
     }

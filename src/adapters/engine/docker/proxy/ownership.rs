@@ -1,0 +1,83 @@
+//! Whose sandbox a container is. Each server has a root of its own, and the engine reports which folder it mounted as
+//! `/data`: a server could choose the instance on a label, but not that. Pure.
+
+use std::path::PathBuf;
+
+use bollard::models::{
+    ContainerInspectResponse,
+    ContainerStateStatusEnum::{CREATED, DEAD, EXITED},
+};
+
+use super::super::convert;
+use crate::{domain::text::rfc3339, ports::engine};
+
+/// How long ago a container that its server has not removed exited, in seconds. A living server removes it at once.
+const UNCLAIMED_S: i64 = 30;
+/// How long ago a container that its server has not started was created, in seconds. A living server starts it at once.
+const UNSTARTED_S: i64 = 60;
+
+/// The folder that is mounted as `/data`.
+pub(super) fn folder(found: &ContainerInspectResponse) -> Option<PathBuf> {
+    let data = found.mounts.iter().flatten().find(|mount| mount.destination.as_deref() == Some("/data"))?;
+    data.source.as_ref().map(PathBuf::from)
+}
+
+/// Whether it is a sandbox whose server must be gone: it does not run and was left so, or it is long past its deadline.
+pub(super) fn is_left_behind(found: &ContainerInspectResponse, now_unix_s: i64) -> bool {
+    let labels = found.config.as_ref().and_then(|config| config.labels.as_ref());
+    let Some(deadline_unix_s) = labels.and_then(convert::deadline_unix_s) else { return false };
+    let state = found.state.as_ref();
+    let (since, seconds) = match state.and_then(|state| state.status) {
+        Some(EXITED | DEAD) => (state.and_then(|state| state.finished_at.as_ref()), UNCLAIMED_S),
+        Some(CREATED) => (found.created.as_ref(), UNSTARTED_S),
+        _ => (None, 0),
+    };
+    // Both are in UTC (RFC 3339), so the seconds compare as text.
+    let until = rfc3339(now_unix_s - seconds);
+    let is_over = since.and_then(|since| since.get(..19)).is_some_and(|since| since < &until[..19]);
+    is_over || engine::is_abandoned(deadline_unix_s, now_unix_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard::models::{ContainerConfig, ContainerState, ContainerStateStatusEnum};
+
+    use super::*;
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn found(
+        status: ContainerStateStatusEnum,
+        finished_unix_s: i64,
+        deadline: Option<i64>,
+    ) -> ContainerInspectResponse {
+        let labels = deadline.map(|deadline| [("sandbox.deadline".to_owned(), deadline.to_string())].into());
+        let at = rfc3339(finished_unix_s).replace('Z', ".123456789Z");
+        ContainerInspectResponse {
+            config: Some(ContainerConfig { labels, ..ContainerConfig::default() }),
+            created: Some(rfc3339(NOW - 50)),
+            state: Some(ContainerState { status: Some(status), finished_at: Some(at), ..ContainerState::default() }),
+            ..ContainerInspectResponse::default()
+        }
+    }
+
+    #[test]
+    fn only_exited_or_abandoned_sandboxes_are_left_behind() {
+        use ContainerStateStatusEnum::RUNNING;
+        let never = -62_135_596_800;
+        for (status, finished, deadline, expected) in [
+            (RUNNING, never, Some(NOW), false),
+            (RUNNING, NOW - 3600, Some(NOW - 599), false),
+            (RUNNING, never, Some(NOW - 601), true),
+            (EXITED, NOW - 1, Some(NOW + 60), false),
+            (EXITED, NOW - 31, Some(NOW + 60), true),
+            (CREATED, never, Some(NOW + 60), false),
+            (EXITED, NOW - 3600, None, false),
+            (CREATED, never, None, false),
+        ] {
+            let is = is_left_behind(&found(status, finished, deadline), NOW);
+            assert_eq!(is, expected, "{status:?} {finished} {deadline:?}");
+        }
+        assert!(is_left_behind(&found(CREATED, never, Some(NOW + 60)), NOW + 11), "never started");
+    }
+}

@@ -1,0 +1,205 @@
+//! The proxy before a scripted engine: what it remembers, and whose sandboxes it controls.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use bollard::{
+    errors::Error,
+    query_parameters::{
+        AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder,
+        WaitContainerOptionsBuilder,
+    },
+};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{
+    super::convert,
+    scripted::{self, ScriptedEngine},
+    *,
+};
+use crate::{
+    domain::{id::InstanceId, limits::Limits},
+    ports::engine::SandboxSpec,
+};
+
+struct Scene {
+    root: TempDir,
+    engine: ScriptedEngine,
+    proxy: Proxy,
+    client: Docker,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+fn image() -> String {
+    format!("sha256:{}", "5d".repeat(32))
+}
+
+/// A proxy before an engine that creates each name once and shows every container as `inspected`.
+fn scene(root: TempDir, inspected: Value) -> Scene {
+    let (created, names) = (AtomicUsize::new(0), Mutex::new(HashSet::new()));
+    let engine = ScriptedEngine::start(move |call| match call {
+        "GET /info" => (200, json!({})),
+        create if create.starts_with("POST /containers/create") => {
+            if !names.lock().expect("names").insert(create.to_owned()) {
+                return (409, json!({"message": "the name is taken"}));
+            }
+            (201, json!({"Id": format!("container-{}", created.fetch_add(1, Ordering::Relaxed)), "Warnings": []}))
+        }
+        image if image.starts_with("GET /images/") => {
+            let id = image.trim_start_matches("GET /images/").trim_end_matches("/json").replace("%3A", ":");
+            (200, json!({"Id": id, "Config": {"Labels": {"sandbox.runner": "true"}}}))
+        }
+        inspect if inspect.ends_with("/json") => (200, inspected.clone()),
+        _ => (204, Value::Null),
+    });
+    let options = ProxyOptions {
+        engine: engine.host(),
+        root: root.path().to_owned(),
+        uid: 1000,
+        runtime: RuntimeSetting::Default,
+        images: "sha256:5*".into(),
+    };
+    let proxy = Proxy::new(options).expect("a proxy");
+    let socket = root.path().join("proxy.sock");
+    let listener = Proxy::listen(&socket).expect("a socket");
+    let serving = tokio::spawn(proxy.clone().serve(listener, CancellationToken::new()));
+    let client = scripted::client(&format!("unix://{}", socket.display()));
+    Scene { root, engine, proxy, client, serving }
+}
+
+impl Scene {
+    async fn create(&self, id: SandboxId, folder: &str) -> Result<(), Error> {
+        let folder = self.root.path().join(folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        let spec = SandboxSpec {
+            id,
+            instance: InstanceId::new(),
+            image: ImageId(image()),
+            data: Volume::HostFolder(folder.clone()),
+            limits: Limits::default(),
+            uid: 1000,
+            own_init: true,
+            deadline_unix_s: 1_800_000_000,
+        };
+        let profile = Profile { runtime: None, own_seccomp: true, cgroup_v1: true, podman: None };
+        let body = convert::create_body(&profile, &spec, &folder);
+        let options = CreateContainerOptionsBuilder::new().name(&id.to_string()).build();
+        self.client.create_container(Some(options), body).await.map(drop)
+    }
+
+    /// The status of each call about a container: attach, start, inspect, wait, kill, remove.
+    async fn statuses(&self, id: SandboxId) -> [Option<u16>; 6] {
+        let name = id.to_string();
+        let attach = AttachContainerOptionsBuilder::new().stream(true).build();
+        let wait = WaitContainerOptionsBuilder::new().build();
+        let remove = RemoveContainerOptionsBuilder::new().force(true).build();
+        [
+            status(self.client.attach_container(&name, Some(attach)).await.err()),
+            status(self.client.start_container(&name, None).await.err()),
+            status(self.client.inspect_container(&name, None).await.err()),
+            status(self.client.wait_container(&name, Some(wait)).next().await.and_then(Result::err)),
+            status(self.client.kill_container(&name, None).await.err()),
+            status(self.client.remove_container(&name, Some(remove)).await.err()),
+        ]
+    }
+}
+
+fn status(error: Option<Error>) -> Option<u16> {
+    match error? {
+        Error::DockerResponseServerError { status_code, .. } => Some(status_code),
+        _ => None,
+    }
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+/// A container that runs with this folder and has all labels of a sandbox.
+fn running(id: SandboxId, source: &Path) -> Value {
+    json!({
+        "Id": "found",
+        "State": {"Status": "running", "Running": true, "FinishedAt": "0001-01-01T00:00:00Z"},
+        "Config": {"Labels": {
+            "sandbox.managed": "true", "sandbox.id": id.to_string(), "sandbox.deadline": i64::MAX.to_string(),
+            "sandbox.instance": InstanceId::new().to_string()
+        }},
+        "Mounts": [{"Type": "bind", "Source": source, "Destination": "/data"}]
+    })
+}
+
+#[tokio::test]
+async fn second_create_of_a_name_does_not_change_what_start_checks() {
+    let scene = scene(folder(), json!({}));
+    let id = SandboxId::new();
+    scene.create(id, "swapped").await.expect("created");
+    // The engine refuses the second, for a folder that stays as it is; the first one's becomes a link.
+    assert_eq!(status(scene.create(id, "sound").await.err()), Some(409));
+    fs::remove_dir(scene.root.path().join("swapped")).expect("removed");
+    symlink("/", scene.root.path().join("swapped")).expect("a link");
+    let started = scene.client.start_container(&id.to_string(), None).await;
+    assert_eq!(status(started.err()), Some(403));
+    assert!(!scene.engine.calls().iter().any(|call| call.ends_with("/start")));
+}
+
+#[tokio::test]
+async fn calls_name_the_created_container_by_the_engines_own_id() {
+    let scene = scene(folder(), json!({}));
+    let id = SandboxId::new();
+    scene.create(id, "c").await.expect("created");
+    assert_eq!(scene.statuses(id).await.iter().flatten().count(), 0);
+    let calls = scene.engine.calls();
+    let about: Vec<_> = calls.iter().filter(|call| call.contains("/containers/") && !call.contains("create")).collect();
+    assert!(about.len() == 6 && about.iter().all(|call| call.contains("/containers/container-0")), "{calls:?}");
+    assert!(scene.proxy.0.known().containers.is_empty(), "what was removed is forgotten");
+}
+
+#[tokio::test]
+async fn sandboxes_of_another_root_are_refused() {
+    let (id, root, other) = (SandboxId::new(), folder(), folder());
+    let scene = scene(root, running(id, other.path()));
+    assert_eq!(scene.statuses(id).await, [Some(403); 6]);
+    let changing = |call: &String| !call.starts_with("GET ");
+    assert_eq!(scene.engine.calls().into_iter().filter(changing).count(), 0);
+}
+
+#[tokio::test]
+async fn sandboxes_of_this_root_are_found_after_a_restart_of_the_proxy() {
+    let (id, root) = (SandboxId::new(), folder());
+    let data = root.path().join("c/files");
+    fs::create_dir_all(&data).expect("a folder");
+    let inspected = running(id, &data);
+    let scene = scene(root, inspected);
+    assert_eq!(scene.statuses(id).await.iter().flatten().count(), 0);
+}
+
+#[test]
+fn what_is_remembered_has_a_bound() {
+    let mut known = Known::default();
+    for n in 0..2 * CONTAINERS_MAX {
+        known.remember_container(SandboxId::new(), Container { id: String::new(), folder: PathBuf::new() });
+        known.remember_runner(ImageId(n.to_string()));
+        assert!(known.containers.len() <= CONTAINERS_MAX && known.runners.len() <= RUNNERS_MAX);
+    }
+    assert_eq!(known.containers.len(), CONTAINERS_MAX);
+}
+
+#[tokio::test]
+async fn image_outside_of_the_allowed_ones_is_refused() {
+    let scene = scene(folder(), json!({}));
+    for (digit, allowed) in [("5", true), ("f", false)] {
+        let checked = scene.proxy.0.check_image(&ImageId(format!("sha256:{}", digit.repeat(64)))).await;
+        assert_eq!(checked.is_ok(), allowed, "{checked:?}");
+    }
+}

@@ -1,0 +1,318 @@
+//! The inside of a fake sandbox whose image speaks frames: process 1, the bridge and a kernel, in one.
+//!
+//! A program is played as in any sandbox. A session's cells are scripts too, with steps of their own:
+//!
+//! | line | what happens |
+//! | --- | --- |
+//! | `set name value`, `get name` | a variable of the session; `get` of one that is not there is an error |
+//! | `raise Name some text` | the cell ends with an error |
+//! | `ask some prompt` | waits for a line of input, and prints it |
+//! | `show text/html some text` | a display with that form and `text/plain` |
+//! | `figure` | a display with a small picture |
+//! | `stubborn` | interrupts are ignored from here on |
+//! | `forge` | output, a reply and an idle status for a request that is not this one |
+//! | `garbage` | bytes that are no message |
+//! | `exit 3`, `signal 9`, `oom` | the kernel ends |
+//!
+//! It reads and writes the frames by itself, so a mistake in the server's codec shows.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, DuplexStream},
+    sync::mpsc,
+};
+
+use super::{
+    life::Actor,
+    script::{self, Step},
+};
+use crate::{domain::event::StreamKind, ports::engine::Exit};
+
+const CONFIG: u8 = 1;
+const PROGRAM: u8 = 2;
+const GO: u8 = 3;
+const STDIN: u8 = 4;
+const READY: u8 = 0x81;
+const EXIT: u8 = 0x84;
+/// Bytes of a frame's or a message's text that are sent at once.
+const PIECE_BYTES: usize = 32 << 10;
+/// A picture of one pixel.
+const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+/// A message of the server: its channel, header, parent header and content.
+struct Message {
+    channel: String,
+    header: Value,
+    content: Value,
+}
+
+/// Reads what the server sends: a program that is then played, or the name of a kernel.
+pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut Exit) {
+    actor.emit_frame(READY, br#"{"protocol":2,"warm":true,"memoryBytes":1000000}"#).await;
+    let (mut config, mut program) = (Value::Null, Vec::new());
+    loop {
+        let Some((kind, payload)) = frame(&mut input).await else { return };
+        match kind {
+            CONFIG => config = serde_json::from_slice(&payload).unwrap_or_default(),
+            PROGRAM => program.extend_from_slice(&payload),
+            GO => break,
+            _ => {}
+        }
+    }
+    if config["kernel"].is_string() {
+        let (messages, received) = mpsc::channel(64);
+        let reading = tokio::spawn(read(input, messages));
+        Kernel { actor, received, variables: HashMap::new(), cells: 0, stubborn: false }.run(exit).await;
+        reading.abort();
+    } else {
+        actor.perform(&String::from_utf8_lossy(&program), exit).await;
+    }
+    let oom = u8::from(exit.oom_killed);
+    let end = match exit.status {
+        status @ 129..=192 => json!({"signal": status - 128, "oomKills": oom}),
+        status => json!({"status": status, "oomKills": oom}),
+    };
+    actor.emit_frame(EXIT, end.to_string().as_bytes()).await;
+}
+
+async fn frame(input: &mut DuplexStream) -> Option<(u8, Vec<u8>)> {
+    let kind = input.read_u8().await.ok()?;
+    let mut payload = vec![0; input.read_u32().await.ok()? as usize];
+    input.read_exact(&mut payload).await.ok()?;
+    Some((kind, payload))
+}
+
+async fn read(mut input: DuplexStream, messages: mpsc::Sender<Message>) {
+    let mut bytes = Vec::new();
+    while let Some((kind, payload)) = frame(&mut input).await {
+        if kind != STDIN {
+            continue;
+        }
+        bytes.extend_from_slice(&payload);
+        while let Some(length) = bytes.first_chunk().map(|length| u32::from_be_bytes(*length) as usize)
+            && bytes.len() >= 4 + length
+        {
+            let message: Vec<u8> = bytes.drain(..4 + length).skip(4).collect();
+            if messages.send(parse(&message)).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn parse(bytes: &[u8]) -> Message {
+    let number = |at: usize| usize::try_from(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default()));
+    let offset = |index: usize| number(8 * (1 + index)).unwrap_or_default();
+    let part = |index: usize| &bytes[offset(index)..offset(index + 1)];
+    let value = |index| serde_json::from_slice(part(index)).unwrap_or_default();
+    Message { channel: String::from_utf8_lossy(part(0)).into_owned(), header: value(1), content: value(4) }
+}
+
+fn layout(channel: &str, header: &Value, parent: &Value, content: &Value) -> Vec<u8> {
+    let parts = [channel.to_owned(), header.to_string(), parent.to_string(), "{}".to_owned(), content.to_string()];
+    let mut offset = 8 * 7;
+    let mut message = 6_u64.to_le_bytes().to_vec();
+    message.extend((offset as u64).to_le_bytes());
+    for part in &parts {
+        offset += part.len();
+        message.extend((offset as u64).to_le_bytes());
+    }
+    message.extend(parts.concat().into_bytes());
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    [&length.to_be_bytes()[..], &message].concat()
+}
+
+struct Kernel<'a> {
+    actor: &'a mut Actor,
+    received: mpsc::Receiver<Message>,
+    variables: HashMap<String, String>,
+    cells: u64,
+    stubborn: bool,
+}
+
+/// How a cell ended.
+enum CellEnd {
+    Ok,
+    Error(String, String),
+    /// With the kernel.
+    Dead,
+}
+
+impl Kernel<'_> {
+    async fn run(&mut self, exit: &mut Exit) {
+        let info = json!({"status": "ok", "implementation": "fake", "language_info": {"name": "script"}});
+        self.send("bridge", "ready", &json!({}), &info).await;
+        while let Some(Message { channel, header, content }) = self.received.recv().await {
+            let reply =
+                |status: Value| (header["msg_type"].as_str().unwrap_or_default().replace("request", "reply"), status);
+            let (kind, answer) = match header["msg_type"].as_str().unwrap_or_default() {
+                "execute_request" => {
+                    if self.cell(&header, &content, exit).await {
+                        return;
+                    }
+                    continue;
+                }
+                "complete_request" => {
+                    reply(json!({"status": "ok", "matches": self.variables.keys().collect::<Vec<_>>(),
+                    "cursor_start": 0, "cursor_end": content["cursor_pos"], "metadata": {}}))
+                }
+                "inspect_request" => {
+                    reply(json!({"status": "ok", "found": true, "data": {"text/plain": content["code"]},
+                    "metadata": {}}))
+                }
+                "kernel_info_request" => reply(info.clone()),
+                "figures" => {
+                    let used =
+                        json!({"cpuMs": self.cells * 10, "memoryBytes": 2_000_000, "memoryPeakBytes": 3_000_000});
+                    ("figures".to_owned(), used)
+                }
+                _ => continue,
+            };
+            self.send(&channel, &kind, &header, &answer).await;
+        }
+    }
+
+    async fn send(&mut self, channel: &str, kind: &str, parent: &Value, content: &Value) {
+        let header = json!({"msg_id": format!("fake-{kind}"), "msg_type": kind, "session": "fake"});
+        let message = layout(channel, &header, parent, content);
+        self.actor.emit(StreamKind::Stdout, message).await;
+    }
+
+    async fn print(&mut self, parent: &Value, name: &str, text: &[u8]) {
+        for piece in text.chunks(PIECE_BYTES) {
+            let content = json!({"name": name, "text": String::from_utf8_lossy(piece)});
+            self.send("iopub", "stream", parent, &content).await;
+        }
+    }
+
+    /// Plays a cell; whether the kernel ended in it.
+    async fn cell(&mut self, parent: &Value, request: &Value, exit: &mut Exit) -> bool {
+        self.cells += 1;
+        self.send("iopub", "status", parent, &json!({"execution_state": "busy"})).await;
+        let mut end = CellEnd::Ok;
+        for line in request["code"].as_str().unwrap_or_default().lines() {
+            end = self.step(parent, line.trim(), exit).await;
+            if !matches!(end, CellEnd::Ok) {
+                break;
+            }
+        }
+        let reply = match end {
+            CellEnd::Ok => json!({"status": "ok", "execution_count": self.cells, "payload": []}),
+            CellEnd::Dead => return true,
+            CellEnd::Error(name, value) => {
+                let traceback = [format!("Traceback: {name}: {value}")];
+                let error = json!({"ename": name, "evalue": value, "traceback": traceback});
+                self.send("iopub", "error", parent, &error).await;
+                json!({"status": "error", "ename": name, "evalue": value, "traceback": traceback})
+            }
+        };
+        self.send("shell", "execute_reply", parent, &reply).await;
+        self.send("iopub", "status", parent, &json!({"execution_state": "idle"})).await;
+        false
+    }
+
+    async fn step(&mut self, parent: &Value, line: &str, exit: &mut Exit) -> CellEnd {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let (name, value) = rest.split_once(' ').unwrap_or((rest, ""));
+        let count = self.cells;
+        match word {
+            "set" => drop(self.variables.insert(name.to_owned(), value.to_owned())),
+            "get" => {
+                let Some(value) = self.variables.get(name) else {
+                    return CellEnd::Error("NameError".to_owned(), format!("name '{name}' is not defined"));
+                };
+                let content = json!({"data": {"text/plain": value}, "metadata": {}, "execution_count": count});
+                self.send("iopub", "execute_result", parent, &content).await;
+            }
+            "raise" => return CellEnd::Error(name.to_owned(), value.to_owned()),
+            "show" => {
+                let content = json!({"data": {name: value, "text/plain": "<object>"}, "metadata": {}});
+                self.send("iopub", "display_data", parent, &content).await;
+            }
+            "figure" => {
+                let data = json!({"image/png": PNG, "text/plain": "<Figure>"});
+                self.send("iopub", "display_data", parent, &json!({"data": data, "metadata": {}})).await;
+            }
+            "stubborn" => self.stubborn = true,
+            "garbage" => self.actor.emit(StreamKind::Stdout, vec![0xff; 64]).await,
+            "forge" => {
+                let other = json!({"msg_id": "another", "msg_type": "execute_request", "session": "another"});
+                self.print(&other, "stdout", b"of another cell\n").await;
+                self.send("shell", "execute_reply", &other, &json!({"status": "error"})).await;
+                self.send("iopub", "status", &other, &json!({"execution_state": "idle"})).await;
+            }
+            "ask" => {
+                self.send("stdin", "input_request", parent, &json!({"prompt": rest, "password": false})).await;
+                loop {
+                    match self.wait().await {
+                        Some(message) if message.header["msg_type"] == "input_reply" => {
+                            let text = format!("{}\n", message.content["value"].as_str().unwrap_or_default());
+                            self.print(parent, "stdout", text.as_bytes()).await;
+                            break;
+                        }
+                        Some(message) if message.header["msg_type"] == "interrupt" => return interrupted(),
+                        Some(_) => {}
+                        None => return CellEnd::Dead,
+                    }
+                }
+            }
+            _ => return self.usual(parent, line, exit).await,
+        }
+        CellEnd::Ok
+    }
+
+    /// A step that programs have too.
+    async fn usual(&mut self, parent: &Value, line: &str, exit: &mut Exit) -> CellEnd {
+        match script::step(line) {
+            Some(Step::Stdout(bytes)) => self.print(parent, "stdout", &bytes).await,
+            Some(Step::Stderr(bytes)) => self.print(parent, "stderr", &bytes).await,
+            Some(Step::Flood(bytes)) => self.print(parent, "stdout", &vec![b'x'; bytes]).await,
+            Some(Step::Sleep(time)) => {
+                let until = tokio::time::Instant::now() + time;
+                return self.rest(Some(until)).await;
+            }
+            Some(Step::Hang) => return self.rest(None).await,
+            Some(Step::End { status, oom }) => {
+                (exit.status, exit.oom_killed) = (status, oom);
+                return CellEnd::Dead;
+            }
+            Some(Step::Invalid(why)) => return CellEnd::Error("SyntaxError".to_owned(), why),
+            Some(other) => self.actor.write(other).await,
+            None => {}
+        }
+        CellEnd::Ok
+    }
+
+    async fn wait(&mut self) -> Option<Message> {
+        self.received.recv().await
+    }
+
+    /// Lets time pass, or for ever, until it is interrupted.
+    async fn rest(&mut self, until: Option<tokio::time::Instant>) -> CellEnd {
+        let over = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                () = &mut over => return CellEnd::Ok,
+                message = self.received.recv() => match message {
+                    Some(message) if message.header["msg_type"] == "interrupt" && !self.stubborn => {
+                        return interrupted();
+                    }
+                    Some(_) => {}
+                    None => return CellEnd::Dead,
+                },
+            }
+        }
+    }
+}
+
+fn interrupted() -> CellEnd {
+    CellEnd::Error("KeyboardInterrupt".to_owned(), String::new())
+}

@@ -1,0 +1,188 @@
+//! Programs that hold on to what they have: closed folders, leases, deleted folders that are filled again, flags.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+
+use super::{
+    super::delete::open_to_empty,
+    disk::{EVERYTHING, quick_place},
+    *,
+};
+
+/// Every way to close a folder to its owner. With 0400 its names are readable and nothing about them.
+const CLOSED: [u32; 6] = [0o000, 0o100, 0o200, 0o300, 0o400, 0o600];
+
+#[test]
+fn files_in_closed_folders_count() {
+    let place = place();
+    for (number, mode) in CLOSED.into_iter().enumerate() {
+        let folder = place.data().join(number.to_string());
+        fs::create_dir_all(folder.join("deep")).expect("a folder");
+        fs::write(folder.join("deep/f"), vec![1; 1 << 20]).expect("a file");
+        for closed in [folder.join("deep"), folder] {
+            fs::set_permissions(closed, fs::Permissions::from_mode(mode)).expect("rights");
+        }
+    }
+    let listed = place.conversation.list(ALL, None).expect("a listing").usage;
+    let usage = place.conversation.usage(&EVERYTHING).expect("measured");
+    assert!(usage.entries == 18 && usage.bytes >= 6 << 20, "{usage:?}");
+    assert!(listed.is_none_or(|listed| listed == usage), "a listing that did not see everything claims nothing");
+    fs::set_permissions(place.data(), fs::Permissions::from_mode(0o000)).expect("rights");
+    assert_eq!(place.conversation.usage(&EVERYTHING).expect("measured"), usage, "the folder itself is closed");
+    rerun_unprivileged("hold::files_in_closed_folders_count");
+}
+
+/// A server that is neither root nor the program's user cannot open what the program closed.
+#[test]
+fn usage_is_refused_when_a_closed_folder_belongs_to_another_user() {
+    let at = std::env::temp_dir().join("closed");
+    if let (false, true) = (root(), at.exists()) {
+        let storage = DiskStorage::at(&at, OWNER).expect("a root");
+        let conversation = storage.try_create(&id("c")).expect("a conversation");
+        let refused = conversation.usage(&EVERYTHING);
+        assert!(matches!(refused, Err(StorageError::Denied { .. })), "{refused:?}");
+    }
+    rerun_unprivileged_in("hold::usage_is_refused_when_a_closed_folder_belongs_to_another_user", |folder, uid| {
+        let files = folder.join("closed/c/files");
+        fs::create_dir_all(files.join("shut")).expect("a folder");
+        for ours in ["closed", "closed/c", "closed/c/files"] {
+            std::os::unix::fs::chown(folder.join(ours), Some(uid), Some(uid)).expect("chown");
+        }
+        fs::set_permissions(folder.join("closed"), fs::Permissions::from_mode(0o700)).expect("rights");
+        fs::set_permissions(files.join("shut"), fs::Permissions::from_mode(0o000)).expect("rights");
+    });
+}
+
+/// A process that holds a write lease on a file and does not give it up.
+struct Holder(Child);
+
+impl Holder {
+    fn of(file: &Path) -> Self {
+        // 1024 is F_SETLEASE and 1 is F_WRLCK.
+        let hold = "$| = 1; $SIG{IO} = 'IGNORE'; open(F, '+<', $ARGV[0]) or die; fcntl(F, 1024, 1) or die \"$!\"; \
+                    print \"held\\n\"; sleep 600";
+        let mut command = Command::new("perl");
+        let mut child = command.args(["-e", hold]).arg(file).stdout(Stdio::piped()).spawn().expect("perl");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+        assert_eq!(line, "held\n");
+        Self(child)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.0.kill().and_then(|()| self.0.wait()).expect("it ends");
+    }
+}
+
+#[test]
+fn a_leased_file_is_busy_until_its_holder_ends() {
+    let place = place();
+    place.conversation.write(&path("held"), b"x").expect("written");
+    let began = Instant::now();
+    let holder = Holder::of(&place.data().join("held"));
+    let refused = place.conversation.read(&path("held"));
+    let busy = matches!(refused, Err(StorageError::Busy { .. }));
+    assert!(busy && refused.expect_err("busy").failure().code == crate::domain::error::Code::FileBusy);
+    assert_eq!(names(&place.conversation.list(ALL, None).expect("a listing")), ["held"]);
+    place.conversation.write(&path("held"), b"replaced").expect("another file with the name");
+    assert_eq!(bytes(place.conversation.read(&path("held"))), b"replaced");
+    drop(holder);
+    let holder = Holder::of(&place.data().join("held"));
+    assert!(place.conversation.read(&path("held")).is_err());
+    drop(holder);
+    assert_eq!(bytes(place.conversation.read(&path("held"))), b"replaced");
+    assert!(began.elapsed() < Duration::from_secs(40), "the kernel itself ends a lease after 45 s");
+}
+
+/// A squatter keeps filling a folder that was deleted: its trash entry is never empty.
+#[test]
+fn a_deleted_folder_that_is_filled_again_delays_no_other_deletion() {
+    const OTHERS: usize = 4;
+    const FILES: usize = 3000;
+    let fill = |folder: &Path| {
+        fs::create_dir(folder).expect("a folder");
+        (0..FILES).for_each(|file| fs::write(folder.join(file.to_string()), "").expect("a file"));
+    };
+    // A squatter that got no processor time has lost its folder, and nothing was shown.
+    let shown = (0..5).any(|_| {
+        let (place, done) = (quick_place(), AtomicBool::new(false));
+        for name in 0..OTHERS {
+            fill(&place.data().join(name.to_string()));
+        }
+        fill(&place.data().join("squatted"));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let squatted = rustix::fs::open(place.data().join("squatted"), flags, Mode::empty()).expect("a folder");
+        let squat = |thread: usize| {
+            for number in 0.. {
+                let made = rustix::fs::mkdirat(&squatted, format!("{thread}-{number}"), Mode::RWXU);
+                if made.is_err() || done.load(Ordering::Relaxed) {
+                    return made.is_ok();
+                }
+            }
+            false
+        };
+        std::thread::scope(|scope| {
+            let squatters: Vec<_> = (0..3).map(|thread| scope.spawn(move || squat(thread))).collect();
+            for name in 0..OTHERS {
+                place.conversation.delete(&path(&name.to_string())).expect("deleted");
+            }
+            place.conversation.delete(&path("squatted")).expect("deleted");
+            let trash = place.root.path().join("root/.trash");
+            let left = || fs::read_dir(&trash).expect("a folder").count();
+            let until = Instant::now() + Duration::from_secs(20);
+            while left() > 1 && Instant::now() < until {
+                std::thread::yield_now();
+            }
+            let others_are_gone = left() <= 1;
+            done.store(true, Ordering::Relaxed);
+            let stayed = squatters.into_iter().any(|squatter| squatter.join().expect("it ends"));
+            assert!(others_are_gone || !stayed, "{} folders are left", left());
+            place.storage.drain();
+            assert_eq!(left(), 0);
+            stayed
+        })
+    });
+    assert!(shown, "the squatter never stayed");
+}
+
+#[test]
+fn synchronous_folders_are_made_ordinary_before_they_are_emptied() {
+    let place = place();
+    fs::create_dir(place.data().join("d")).expect("a folder");
+    let folder = fs::File::open(place.data().join("d")).expect("a folder");
+    let slow = IFlags::SYNC | IFlags::DIRSYNC;
+    let Ok(flags) = ioctl_getflags(&folder) else { return println!("SKIPPED: this file system has no flags") };
+    ioctl_setflags(&folder, flags | slow).expect("flags");
+    assert!(ioctl_getflags(&folder).expect("flags").contains(slow));
+    open_to_empty(&place.conversation.files, b"d").expect("opened");
+    assert_eq!(ioctl_getflags(&folder).expect("flags"), flags);
+}
+
+#[test]
+fn set_user_id_is_taken_from_files_of_a_run() {
+    let place = place();
+    let mode = |name: &str| fs::metadata(place.data().join(name)).expect("it is there").mode() & 0o7777;
+    let mark = place.conversation.mark().expect("a mark");
+    fs::create_dir_all(place.data().join("in")).expect("a folder");
+    for (name, mode) in [("in", 0o2755), ("plain", 0o755), ("u", 0o4755), ("in/g", 0o2751), ("both", 0o7000)] {
+        if name != "in" {
+            fs::write(place.data().join(name), "").expect("a file");
+        }
+        fs::set_permissions(place.data().join(name), fs::Permissions::from_mode(mode)).expect("rights");
+    }
+    symlink("/bin/sh", place.data().join("link")).expect("a link");
+    let outside = fs::metadata("/bin/sh").expect("a shell").mode();
+    place.conversation.list(ALL, None).expect("a listing");
+    assert_eq!(mode("u"), 0o4755, "a listing without a mark changes nothing");
+    place.conversation.list(ALL, Some(mark)).expect("a listing");
+    assert_eq!(["in", "plain", "u", "in/g", "both"].map(mode), [0o2755, 0o755, 0o755, 0o751, 0o1000]);
+    assert_eq!(fs::metadata("/bin/sh").expect("a shell").mode(), outside);
+    rerun_unprivileged("hold::set_user_id_is_taken_from_files_of_a_run");
+}

@@ -1,0 +1,117 @@
+//! Programs: in a session, where variables stay, or on their own. Asked for and waited for, or begun and asked about.
+
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::{Path, State},
+    http::HeaderMap,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    CodeRunnerParts,
+    answer::{Executed, Task},
+    sessions::named,
+};
+use crate::{
+    api::{
+        http::error::ApiError,
+        schema::parse::{self, Source},
+    },
+    domain::{
+        error::{Code, Failure},
+        id::{ConversationId, Language, RunId},
+        limits::Limits,
+        owner::{ConversationKey, Principal},
+        trace::TraceContext,
+    },
+    services::runs::{CellSession, RunHandle, RunRequest, Runs},
+};
+
+#[derive(Deserialize, JsonSchema)]
+struct Execute {
+    code: Option<String>,
+    command: Option<String>,
+    session_id: Option<String>,
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    language: Option<Language>,
+    /// Seconds.
+    timeout: Option<u64>,
+}
+
+/// Runs a program and waits for its end. One that fails is a result.
+pub(super) async fn execute(
+    State(parts): State<CodeRunnerParts>,
+    Extension(who): Extension<Principal>,
+    trace: Option<Extension<TraceContext>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Executed>, ApiError> {
+    let run = start(&parts, who, trace, &headers, body).await?;
+    let report = run.finished().await?;
+    Ok(Json(Executed::from(&*report)))
+}
+
+/// Begins a program that goes on without its caller.
+pub(super) async fn begin(
+    State(parts): State<CodeRunnerParts>,
+    Extension(who): Extension<Principal>,
+    trace: Option<Extension<TraceContext>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let run = start(&parts, who, trace, &headers, body).await?;
+    let task = run.id().to_string();
+    run.detach();
+    Ok(Json(json!({"task_id": task})))
+}
+
+/// A program that was begun.
+pub(super) async fn result(
+    State(runs): State<Runs>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<Json<Task>, ApiError> {
+    let id: RunId = id.parse().map_err(|_| Failure::new(Code::RunNotFound, "There is no such task."))?;
+    Ok(Json(Task::from(&runs.get(&who, id)?.view())))
+}
+
+async fn start(
+    parts: &CodeRunnerParts,
+    who: Principal,
+    trace: Option<Extension<TraceContext>>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<RunHandle, Failure> {
+    // Without capacity the body is not read.
+    parts.runs.check_capacity(&who)?;
+    let members = parts.bodies.json(headers, body).await?.0;
+    let Execute { code, command, session_id, language, timeout } = parse::parse(members, Source::Lenient)?;
+    let program = code.or(command).filter(|program| !program.is_empty());
+    let program = program.ok_or_else(|| Failure::argument("code", "it is missing: give the program's text"))?;
+    let wall_ms = timeout.map(|seconds| seconds.max(1).saturating_mul(1000));
+    let limits = wall_ms.map(|wall_ms| Limits { wall_ms, ..Limits::UNBOUNDED });
+    let (conversation, session, language) = if let Some(id) = session_id {
+        let session = parts.sessions.get(&who, named(&id)?)?;
+        match language.filter(|language| *language != session.language) {
+            // Another language of the same conversation: its files are the same.
+            Some(language) => (session.conversation, Some(CellSession::Any), language),
+            None => (session.conversation, Some(CellSession::Open(session.session)), session.language),
+        }
+    } else {
+        let language = language.unwrap_or_default();
+        // In a cell the value of the last expression is shown, as it is there.
+        let session = parts.runs.offers_sessions(&language).then_some(CellSession::Once);
+        (ConversationKey::new(who, ConversationId::fresh()), session, language)
+    };
+    parts.runs.begin(RunRequest {
+        session,
+        limits,
+        detach: Some(false),
+        within: trace.map(|trace| trace.0),
+        ..RunRequest::new(conversation, language, program.into())
+    })
+}

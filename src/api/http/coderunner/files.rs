@@ -1,0 +1,125 @@
+//! Files of a session's conversation, to it and from it.
+//!
+//! CodeRunner's clients name absolute paths; here each is below `/data`, and the answer says where.
+
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::State,
+    http::{HeaderMap, header},
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use futures_util::{StreamExt as _, stream};
+use multer::{Constraints, Field, Multipart, SizeLimit};
+use serde_json::{Value, json};
+
+use super::{CodeRunnerParts, members, sessions::named};
+use crate::{
+    api::http::error::ApiError,
+    domain::{
+        error::{Code, Failure},
+        owner::{ConversationKey, Principal},
+        path::SafePath,
+    },
+};
+
+/// The longest file that one answer holds, in bytes; a longer one has a signed link.
+const DOWNLOAD_BYTES_MAX: u64 = 8 << 20;
+/// A member beside the file, in bytes.
+const MEMBER_BYTES_MAX: u64 = 8 << 10;
+const MEMBERS_MAX: usize = 8;
+/// The folders that stand for `/data` in CodeRunner's containers and in ours.
+const DATA: [&str; 2] = ["/app/uploads/", "/data/"];
+
+/// Writes a file. The members `session_id` and `remote_path` come before the file, as the SDK sends them.
+pub(super) async fn upload(
+    State(parts): State<CodeRunnerParts>,
+    Extension(who): Extension<Principal>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let boundary = multer::parse_boundary(kind)
+        .map_err(|_| Failure::new(Code::UnsupportedMediaType, "The body is not announced as multipart/form-data."))?;
+    let (_, pieces) = parts.bodies.stream(&headers, body)?;
+    let pieces = pieces.map(|piece| piece.map_err(|failure| std::io::Error::other(failure.message)));
+    let names = ["remote_path", "session_id", "recursive"];
+    let limits = names.iter().fold(SizeLimit::new(), |limits, name| limits.for_field(*name, MEMBER_BYTES_MAX));
+    let constraints = Constraints::new().size_limit(limits);
+    let mut form = Multipart::with_constraints(pieces, boundary, constraints);
+    let (mut session, mut path) = (None, None);
+    for _ in 0..MEMBERS_MAX {
+        let Some(field) = form.next_field().await.map_err(|error| broken(&error))? else { break };
+        match field.name() {
+            Some("session_id") => session = Some(field.text().await.map_err(|error| broken(&error))?),
+            Some("remote_path") => path = Some(field.text().await.map_err(|error| broken(&error))?),
+            Some("file") => {
+                let early = |name: &str| Failure::argument(name, "it is missing: send it before the file");
+                let session = session.ok_or_else(|| early("session_id"))?;
+                let path = path.ok_or_else(|| early("remote_path"))?;
+                return write(&parts, &who, &session, &path, field).await;
+            }
+            _ => {}
+        }
+    }
+    Err(Failure::argument("file", "it is missing: send the file").into())
+}
+
+async fn write(
+    parts: &CodeRunnerParts,
+    who: &Principal,
+    session: &str,
+    path: &str,
+    field: Field<'_>,
+) -> Result<Json<Value>, ApiError> {
+    let conversation = conversation(parts, who, session)?;
+    let folder = path.ends_with('/');
+    let name = field.file_name().and_then(|name| name.rsplit('/').next()).unwrap_or_default();
+    let path = below_data("remote_path", &if folder { format!("{path}{name}") } else { path.to_owned() })?;
+    let bytes = stream::unfold(field, |mut field| async {
+        let piece = field.chunk().await.map_err(|error| broken(&error)).transpose()?;
+        Some((piece, field))
+    });
+    let entry = parts.files.upload(&conversation, &path, None, None, bytes).await?;
+    let path = format!("/data/{}", path.display());
+    Ok(Json(json!({"status": "success", "path": path, "size": entry.size})))
+}
+
+/// Reads a file, in base64.
+pub(super) async fn download(
+    State(parts): State<CodeRunnerParts>,
+    Extension(who): Extension<Principal>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let body = members(&parts.bodies, &headers, body).await?;
+    let member = |name: &str| {
+        let text = body.get(name).and_then(Value::as_str);
+        text.ok_or_else(|| Failure::argument(name, "it is missing: give a text"))
+    };
+    let conversation = conversation(&parts, &who, member("session_id")?)?;
+    let path = below_data("filename", member("filename")?)?;
+    let file = parts.files.read(&conversation, &path, 0, DOWNLOAD_BYTES_MAX).await?;
+    if file.truncated {
+        let why = "The file is too large for one answer: read it at /v1/conversations/{conversationId}/files/{path}.";
+        return Err(Failure::new(Code::TooLarge, why).into());
+    }
+    let content = BASE64_STANDARD.encode(&file.bytes);
+    Ok(Json(json!({"status": "success", "filename": path.display(), "size": file.size, "content": content})))
+}
+
+fn conversation(parts: &CodeRunnerParts, who: &Principal, session: &str) -> Result<ConversationKey, Failure> {
+    Ok(parts.sessions.get(who, named(session)?)?.conversation)
+}
+
+fn below_data(name: &str, path: &str) -> Result<SafePath, Failure> {
+    let within = DATA.iter().find_map(|folder| path.strip_prefix(folder)).unwrap_or(path);
+    SafePath::from_text(within.trim_start_matches('/')).map_err(|why| Failure::argument(name, why))
+}
+
+fn broken(error: &multer::Error) -> Failure {
+    match error {
+        multer::Error::FieldSizeExceeded { .. } => Failure::new(Code::TooLarge, "A member of the form is too long."),
+        _ => Failure::new(Code::InvalidRequest, "The body is not a whole multipart form: send it again."),
+    }
+}

@@ -1,0 +1,99 @@
+//! Sessions under the names that CodeRunner and its vendor's SDK have for them.
+
+use axum::{
+    Extension, Json,
+    body::{Body, HttpBody as _},
+    extract::{Path, Query, State},
+    http::HeaderMap,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{CodeRunnerParts, members};
+use crate::{
+    api::{http::error::ApiError, schema::session::SessionStatus},
+    domain::{
+        error::{Code, Failure},
+        id::{ConversationId, Language, SessionId},
+        owner::{ConversationKey, Principal},
+    },
+    services::{runs::Runs, sessions::Sessions},
+};
+
+#[derive(Deserialize)]
+pub(super) struct OfSession {
+    session_id: Option<String>,
+}
+
+/// A session's id; any other text names no session.
+pub(super) fn named(id: &str) -> Result<SessionId, Failure> {
+    id.parse().map_err(|_| Failure::new(Code::SessionNotFound, "session_id: there is no such session."))
+}
+
+/// Opens a session for Python. What the body says of a machine is the operator's to decide here.
+pub(super) async fn open(
+    State(runs): State<Runs>,
+    State(sessions): State<Sessions>,
+    Extension(who): Extension<Principal>,
+) -> Result<Json<SessionStatus>, ApiError> {
+    runs.check_capacity(&who)?;
+    let conversation = ConversationKey::new(who, ConversationId::fresh());
+    let view = sessions.open(&conversation, &Language::default()).await?;
+    Ok(Json(SessionStatus::from(&view)))
+}
+
+/// The session that the query names; without a name the newest.
+pub(super) async fn newest(
+    State(sessions): State<Sessions>,
+    Extension(who): Extension<Principal>,
+    Query(OfSession { session_id }): Query<OfSession>,
+) -> Result<Json<SessionStatus>, ApiError> {
+    let view = match session_id {
+        Some(id) => sessions.get(&who, named(&id)?)?,
+        None => sessions
+            .list(&who, None)
+            .into_iter()
+            .next()
+            .ok_or_else(|| Failure::new(Code::SessionNotFound, "There is no open session."))?,
+    };
+    Ok(Json(SessionStatus::from(&view)))
+}
+
+/// A session.
+pub(super) async fn get(
+    State(sessions): State<Sessions>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<Json<SessionStatus>, ApiError> {
+    Ok(Json(SessionStatus::from(&sessions.get(&who, named(&id)?)?)))
+}
+
+/// Whether a session is open. One that has ended is an answer here.
+pub(super) async fn status(
+    State(sessions): State<Sessions>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let word = match sessions.get(&who, named(&id)?) {
+        Ok(_) => "active",
+        Err(failure) if failure.code == Code::SessionEnded => "stopped",
+        Err(failure) => return Err(failure.into()),
+    };
+    Ok(Json(json!({"session_id": id, "status": word, "vm_status": word})))
+}
+
+/// Closes the session that the body or the query names.
+pub(super) async fn close_named(
+    State(parts): State<CodeRunnerParts>,
+    Extension(who): Extension<Principal>,
+    Query(query): Query<OfSession>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<SessionStatus>, ApiError> {
+    let body = if body.is_end_stream() { Map::new() } else { members(&parts.bodies, &headers, body).await? };
+    let id = body.get("session_id").and_then(Value::as_str).or(query.session_id.as_deref());
+    let id = id.ok_or_else(|| Failure::argument("session_id", "it is missing: name the session to close"))?;
+    let view = parts.sessions.get(&who, named(id)?)?;
+    parts.sessions.close(&who, view.session)?;
+    Ok(Json(SessionStatus::ended(&view)))
+}

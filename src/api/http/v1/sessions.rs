@@ -1,0 +1,247 @@
+//! Sessions: opened, listed, closed, and their cells. A cell is a run, so what [`super::runs`] says of runs holds.
+
+use axum::{
+    Json,
+    body::{Body, HttpBody as _},
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use utoipa::IntoParams;
+
+use super::{
+    V1Parts,
+    call::{Call, Query},
+    runs::{Asked, begin, request},
+};
+use crate::{
+    api::{
+        http::{body::Bodies, coderunner, error::ApiError},
+        schema::{
+            arguments::Nothing,
+            parse::{Source, parse},
+            run::RunStatus,
+            session::{CodePosition, CreateCell, CreateSession, InspectCode, SessionList, SessionStatus},
+        },
+    },
+    domain::{id::ConversationId, owner::ConversationKey},
+    services::{
+        runs::{CellSession, RunRequest},
+        sessions::Sessions,
+    },
+};
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ListSessions {
+    /// Only those of this conversation.
+    #[serde(default, deserialize_with = "crate::api::schema::parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
+    conversation_id: Option<ConversationId>,
+}
+
+/// For the API's description: [`Call::session`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the name is decoded by hand")]
+pub(super) struct InSession {
+    /// The session.
+    #[param(rename = "sessionId", pattern = "^session-[0-9a-f]{32}$")]
+    session_id: String,
+}
+
+/// Open a session.
+///
+/// A session keeps an interpreter between cells. There is one for each conversation and language: the open one, or a
+/// new one. Without a body, one for Python in a fresh conversation.
+#[utoipa::path(
+    post, path = "/v1/sessions", tag = "sessions", operation_id = "createSession",
+    request_body(content = CreateSession),
+    responses((status = 201, description = "It is open; `Location` is its address.", body = SessionStatus,
+        headers(("location" = String, description = "The session.")))),
+)]
+pub(super) async fn create(
+    State(V1Parts { runs, sessions, bodies, .. }): State<V1Parts>,
+    _: Query<Nothing>,
+    call: Call,
+    body: Body,
+) -> Result<Response, ApiError> {
+    runs.check_capacity(&call.who)?;
+    let members = if body.is_end_stream() { Map::new() } else { bodies.json(&call.headers, body).await?.0 };
+    let create: CreateSession = parse(coderunner::without_its_members(members), Source::Json)?;
+    let conversation = ConversationKey::new(call.who, create.conversation.unwrap_or_else(ConversationId::fresh));
+    let view = sessions.open(&conversation, &create.language.unwrap_or_default()).await?;
+    let location = [(header::LOCATION, format!("/v1/sessions/{}", view.session))];
+    Ok((StatusCode::CREATED, location, Json(SessionStatus::from(&view))).into_response())
+}
+
+/// List the open sessions, newest first.
+#[utoipa::path(
+    get, path = "/v1/sessions", tag = "sessions", operation_id = "listSessions",
+    params(ListSessions),
+    responses((status = 200, description = "The sessions.", body = SessionList)),
+)]
+pub(super) async fn list(
+    State(sessions): State<Sessions>,
+    Query(query): Query<ListSessions>,
+    call: Call,
+) -> Json<SessionList> {
+    Json(SessionList::from(&*sessions.list(&call.who, query.conversation_id.as_ref())))
+}
+
+/// Read a session.
+#[utoipa::path(
+    get, path = "/v1/sessions/{sessionId}", tag = "sessions", operation_id = "getSession",
+    params(InSession),
+    responses((status = 200, description = "The session as it is now.", body = SessionStatus)),
+)]
+pub(super) async fn get(
+    State(sessions): State<Sessions>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<Json<SessionStatus>, ApiError> {
+    Ok(Json(SessionStatus::from(&sessions.get(&call.who, call.session()?)?)))
+}
+
+/// Close a session.
+///
+/// Its variables are gone; the conversation's files stay.
+#[utoipa::path(
+    delete, path = "/v1/sessions/{sessionId}", tag = "sessions", operation_id = "closeSession",
+    params(InSession),
+    responses((status = 200, description = "It is closed.", body = SessionStatus)),
+)]
+pub(super) async fn close(
+    State(sessions): State<Sessions>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<Json<SessionStatus>, ApiError> {
+    let view = sessions.get(&call.who, call.session()?)?;
+    sessions.close(&call.who, view.session)?;
+    Ok(Json(SessionStatus::ended(&view)))
+}
+
+/// Run a cell.
+///
+/// A cell is a run in the session: it is read, watched, sent input and cancelled as `/v1/runs/{runId}`, and the answer
+/// is that of `createRun`. Cells of a session run one after another, each once.
+#[utoipa::path(
+    post, path = "/v1/sessions/{sessionId}/cells", tag = "sessions", operation_id = "runCell",
+    params(InSession, ("Idempotency-Key" = Option<String>, Header,
+        description = "A text that the client chooses anew for each cell.",
+        pattern = "^[!-~]+$", min_length = 1, max_length = 255)),
+    request_body(content = CreateCell),
+    responses(
+        (status = 200, description = "The cell is over.", body = RunStatus),
+        (status = 202, description = "The cell goes on; `Location` is the run's address.", body = RunStatus,
+            headers(("location" = String, description = "The run."))),
+    ),
+)]
+pub(super) async fn run_cell(
+    State(parts): State<V1Parts>,
+    _: Query<Nothing>,
+    call: Call,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let (id, parts, call) = (call.session()?, &parts, &call);
+    begin(parts, call, &id.to_string(), body, |members| {
+        let create: CreateCell = parse(members, Source::Json)?;
+        let (wait, detach) = (create.wait, create.detach);
+        let make = move || {
+            let session = parts.sessions.get(&call.who, id)?;
+            let run = create.into_run(&session);
+            let limits = run.checked(&parts.limits)?;
+            Ok(RunRequest { session: Some(CellSession::Open(id)), ..request(call, run, limits) })
+        };
+        Ok(Asked { conversation: None, wait, detach, request: Box::new(make) })
+    })
+    .await
+}
+
+/// Interrupt the cell that runs.
+///
+/// Its variables stay. Nothing happens when none runs.
+#[utoipa::path(
+    post, path = "/v1/sessions/{sessionId}/interrupt", tag = "sessions", operation_id = "interruptSession",
+    params(InSession),
+    responses((status = 204, description = "It was interrupted.")),
+)]
+pub(super) async fn interrupt(
+    State(sessions): State<Sessions>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<StatusCode, ApiError> {
+    sessions.interrupt(&call.who, call.session()?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Restart a session.
+///
+/// A new interpreter without variables, under the same id.
+#[utoipa::path(
+    post, path = "/v1/sessions/{sessionId}/restart", tag = "sessions", operation_id = "restartSession",
+    params(InSession),
+    responses((status = 200, description = "The session as it is now.", body = SessionStatus)),
+)]
+pub(super) async fn restart(
+    State(sessions): State<Sessions>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<Json<SessionStatus>, ApiError> {
+    Ok(Json(SessionStatus::from(&sessions.restart(&call.who, call.session()?).await?)))
+}
+
+/// Complete code.
+///
+/// The answer is the content of Jupyter's `complete_reply`. While a cell runs, it is 409.
+#[utoipa::path(
+    post, path = "/v1/sessions/{sessionId}/complete", tag = "sessions", operation_id = "completeCode",
+    params(InSession),
+    request_body(content = CodePosition),
+    responses((status = 200, description = "Completions.", body = Object)),
+)]
+pub(super) async fn complete(
+    State(sessions): State<Sessions>,
+    State(bodies): State<Bodies>,
+    _: Query<Nothing>,
+    call: Call,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let id = sessions.get(&call.who, call.session()?)?.session;
+    let CodePosition { code, cursor } = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    let cursor = within(&code, cursor);
+    Ok(Json(sessions.complete(&call.who, id, &code, cursor).await?))
+}
+
+/// Look up a name.
+///
+/// The answer is the content of Jupyter's `inspect_reply`. While a cell runs, it is 409.
+#[utoipa::path(
+    post, path = "/v1/sessions/{sessionId}/inspect", tag = "sessions", operation_id = "inspectCode",
+    params(InSession),
+    request_body(content = InspectCode),
+    responses((status = 200, description = "What is known of it.", body = Object)),
+)]
+pub(super) async fn inspect(
+    State(sessions): State<Sessions>,
+    State(bodies): State<Bodies>,
+    _: Query<Nothing>,
+    call: Call,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let id = sessions.get(&call.who, call.session()?)?.session;
+    let InspectCode { code, cursor, detailed } = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    let cursor = within(&code, cursor);
+    Ok(Json(sessions.inspect(&call.who, id, &code, cursor, detailed.unwrap_or(false)).await?))
+}
+
+/// A position in a text, in characters.
+fn within(code: &str, cursor: Option<u64>) -> usize {
+    let end = code.chars().count();
+    cursor.map_or(end, |cursor| usize::try_from(cursor).unwrap_or(end).min(end))
+}

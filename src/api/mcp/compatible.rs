@@ -1,0 +1,90 @@
+//! Tools under the names that CodeRunner and ipybox have for them, with plain text as results.
+//!
+//! They name no conversation: each session of a client has one of its own; clients without a session share one with
+//! the same token.
+
+use rmcp::model::{CallToolResult, JsonObject};
+
+use super::{
+    Caller, McpParts,
+    cancellation::Call,
+    content,
+    waiting::{ToolContext, limited_to},
+};
+use crate::{
+    api::schema::{
+        arguments::{ExecuteCommand, ExecuteIpythonCell, InstallPackage, Nothing, Program},
+        parse::{Source, parse},
+        session::SessionList,
+    },
+    domain::{
+        error::Failure,
+        id::{ConversationId, Language},
+    },
+    services::runs::{CellSession, RunRequest},
+};
+
+/// The conversation of clients without a session.
+const SHARED: &str = "mcp";
+
+impl McpParts {
+    pub(super) async fn execute_command(
+        &self,
+        language: &str,
+        caller: &Caller,
+        arguments: JsonObject,
+        call: &Call,
+        context: ToolContext<'_>,
+    ) -> Result<CallToolResult, Failure> {
+        let ExecuteCommand { command } = parse(arguments, Source::Json)?;
+        let request = cell(caller, command, Some(language))?;
+        Ok(content::plain_run(&*self.whole(caller, request, call, context).await?, usize::MAX))
+    }
+
+    pub(super) fn kernel_status(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
+        let Nothing {} = parse(arguments, Source::Json)?;
+        let sessions = self.open_sessions(caller, &own_conversation(caller)?);
+        Ok(content::plain(content::session_lines(&SessionList::from(&*sessions)), false))
+    }
+
+    pub(super) async fn execute_ipython_cell(
+        &self,
+        caller: &Caller,
+        arguments: JsonObject,
+        call: &Call,
+        context: ToolContext<'_>,
+    ) -> Result<CallToolResult, Failure> {
+        let ExecuteIpythonCell { code, timeout, max_output_chars } = parse(arguments, Source::Json)?;
+        let limits = timeout.map(|seconds| limited_to("timeout", seconds)).transpose()?;
+        let request = RunRequest { limits, ..cell(caller, code, None)? };
+        let shown = max_output_chars.map_or(usize::MAX, |chars| usize::try_from(chars).unwrap_or(usize::MAX));
+        Ok(content::plain_run(&*self.whole(caller, request, call, context).await?, shown))
+    }
+
+    pub(super) fn install_package(&self, _: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
+        let InstallPackage { package_name: _ } = parse(arguments, Source::Json)?;
+        let runners = self.runs.runners();
+        let python = runners.iter().find(|runner| runner.language == Language::default());
+        let about = python.and_then(|runner| runner.description.as_deref());
+        let installed = about.map(|about| format!(" Installed: {about}")).unwrap_or_default();
+        let text = format!("Nothing can be installed: a sandbox has no network. Use what is there.{installed}");
+        Ok(content::plain(text, true))
+    }
+
+    pub(super) fn reset(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
+        let Nothing {} = parse(arguments, Source::Json)?;
+        self.end_sessions(caller, &own_conversation(caller)?)?;
+        Ok(content::plain("All variables are gone; the files in /data are still there.".to_owned(), false))
+    }
+}
+
+fn cell(caller: &Caller, code: Program, language: Option<&str>) -> Result<RunRequest, Failure> {
+    let language = language.map(str::parse).transpose().map_err(|why| Failure::argument("language", why))?;
+    let request = RunRequest::new(caller.key(own_conversation(caller)?), language.unwrap_or_default(), code.0);
+    Ok(RunRequest { session: Some(CellSession::Any), ..request })
+}
+
+fn own_conversation(caller: &Caller) -> Result<ConversationId, Failure> {
+    let own = caller.conversation.clone().map_or_else(|| SHARED.parse(), Ok);
+    own.map_err(|why| Failure::argument("conversationId", why))
+}

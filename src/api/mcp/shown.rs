@@ -1,0 +1,62 @@
+//! What one answer holds at most, and texts cut to fit into it. Clients refuse an event above 1 MiB and lose the whole
+//! answer, so lengths are those in JSON, where a control character takes six bytes.
+
+use crate::domain::text::json_bytes;
+
+/// One answer, in bytes of JSON.
+pub(super) const ANSWER_BYTES_MAX: usize = 700 << 10;
+/// A program's output in one answer, in bytes.
+pub(super) const OUTPUT_BYTES_MAX: usize = 48 << 10;
+/// What the JSON of a shown text may exceed the text by: cuts texts of control characters shorter.
+const JSON_PER_BYTE: usize = 3;
+
+/// Where the longest beginning ends that has at most so many bytes, also in JSON.
+pub(super) fn fitting(text: &str, bytes_max: usize) -> usize {
+    prefix(text.char_indices().map(|(at, c)| (at + c.len_utf8(), c)), bytes_max).unwrap_or(0)
+}
+
+/// The last of the ends that is within the bounds.
+fn prefix(ends: impl Iterator<Item = (usize, char)>, bytes_max: usize) -> Option<usize> {
+    let (mut bytes, mut json) = (0, 0);
+    let within = ends.take_while(|(_, c)| {
+        (bytes, json) = (bytes + c.len_utf8(), json + json_bytes(c.encode_utf8(&mut [0; 4])));
+        bytes <= bytes_max && json <= bytes_max * JSON_PER_BYTE
+    });
+    within.last().map(|(end, _)| end)
+}
+
+/// The text, or its beginning and its end around `mark(where the beginning ends, how much is left out)`.
+pub(super) fn shorten(text: &str, bytes_max: usize, mark: impl FnOnce(usize, usize) -> String) -> String {
+    if fitting(text, bytes_max) == text.len() {
+        return text.to_owned();
+    }
+    let head = fitting(text, bytes_max / 2);
+    let tail = prefix(text.char_indices().rev(), bytes_max / 2).unwrap_or(text.len()).max(head);
+    [&text[..head], &mark(head, tail - head), &text[tail..]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::schema::json_len;
+
+    #[test]
+    fn lengths_are_those_of_serde() {
+        let all: String = ('\0'..'\u{100}').chain("€😀\u{2028}".chars()).collect();
+        assert_eq!(json_bytes(&all) + 2, json_len(&all));
+        assert_eq!(json_len(&all), serde_json::to_string(&all).expect("JSON").len());
+    }
+
+    #[test]
+    fn shorten_keeps_both_ends_and_bounds_the_json() {
+        let mark = |_: usize, left: usize| format!("<{left}>");
+        assert_eq!(shorten("abcdef", 6, mark), "abcdef");
+        assert_eq!(shorten("abcdefgh", 6, mark), "abc<2>fgh");
+        assert_eq!(shorten("€€€€", 6, mark), "€<6>€");
+        for worst in ["\u{1}", "\"", "€", "x", "\u{1b}[31m"] {
+            let short = shorten(&worst.repeat(100_000), 1000, |head, left| format!("<{head},{left}>"));
+            assert!(short.len() <= 1020 && json_bytes(&short) <= 3020, "{worst:?}");
+            assert!(short.starts_with(worst) && short.ends_with(worst), "{worst:?}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What a client sees of the tools: which groups, under which names, in which form. A setting, which the query of
+//! `/mcp` overrides; a session keeps that of its first request.
+
+use tokio_util::sync::CancellationToken;
+
+use super::describe::ToolName;
+use crate::domain::id::ConversationId;
+
+/// The groups of tools that exist.
+const GROUPS: [(&str, Group); 5] = [
+    ("run", Group::Run),
+    ("files", Group::Files),
+    ("session", Group::Session),
+    ("coderunner", Group::CodeRunner),
+    ("ipybox", Group::Ipybox),
+];
+
+/// A group of tools, which is listed or not as a whole. Every tool can be called, listed or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    Run,
+    Files,
+    /// Listed only where some language has a kernel.
+    Session,
+    /// With CodeRunner's names.
+    CodeRunner,
+    /// With ipybox's names.
+    Ipybox,
+}
+
+/// What a client sees of the tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct View {
+    /// Names with a dot instead of an underscore.
+    pub dotted: bool,
+    /// Results also as `structuredContent`, with an output schema.
+    pub structured: bool,
+    /// Whether each group is listed, in the order of [`Group`].
+    pub groups: [bool; GROUPS.len()],
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self { dotted: false, structured: false, groups: [true, true, true, false, false] }
+    }
+}
+
+impl View {
+    /// With the groups of a list such as `run,files`.
+    ///
+    /// # Errors
+    /// The sentence for a list that is empty or names an unknown group.
+    pub fn with_groups(self, list: &str) -> Result<Self, String> {
+        let mut view = Self { groups: [false; GROUPS.len()], ..self };
+        for name in list.split(',').map(str::trim) {
+            let Some((_, group)) = GROUPS.iter().find(|(known, _)| *known == name) else {
+                let known = GROUPS.map(|(known, _)| known).join(", ");
+                return Err(format!("it must be a list of tool groups, comma separated, out of: {known}"));
+            };
+            view.groups[*group as usize] = true;
+        }
+        Ok(view)
+    }
+
+    /// As the query of a request changes it. Unknown parameters are ignored.
+    ///
+    /// # Errors
+    /// The sentence for a value that is not one of a parameter's.
+    pub fn with_query(mut self, query: &str) -> Result<Self, String> {
+        let switch = |name: &str, value: &str, off: &str, on: &str| match value {
+            _ if value == off => Ok(false),
+            _ if value == on => Ok(true),
+            _ => Err(format!("{name}: it must be `{off}` or `{on}`")),
+        };
+        for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+            match name {
+                "names" => self.dotted = switch(name, value, "underscore", "dotted")?,
+                "structured" => self.structured = switch(name, value, "off", "on")?,
+                "tools" => {
+                    let list = value.replace("%2C", ",").replace("%2c", ",");
+                    self = self.with_groups(&list).map_err(|why| format!("tools: {why}"))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(self)
+    }
+
+    pub(super) fn lists(self, group: Group) -> bool {
+        self.groups[group as usize]
+    }
+
+    /// A tool's name as this client's list has it.
+    pub(super) fn name(self, tool: ToolName) -> &'static str {
+        if self.dotted { tool.dotted() } else { tool.underscored() }
+    }
+
+    /// A text in which `@` stands for what the names of tools begin with.
+    pub(super) fn names_in(self, text: &str) -> String {
+        text.replace('@', if self.dotted { "sandbox." } else { "sandbox_" })
+    }
+}
+
+/// What the transport knows of a request's client. Among the extensions of the request's head.
+#[derive(Debug, Clone)]
+pub struct Client {
+    pub view: View,
+    /// It takes one answer and no notifications before it.
+    pub one_answer: bool,
+    /// Ends with its session, where it has one.
+    pub session: Option<CancellationToken>,
+    /// That of its session, for tools that name none.
+    pub conversation: Option<ConversationId>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn query_overrides_the_settings_and_wrong_values_are_named() {
+        let seen = View::default().with_query("names=dotted&structured=on&tools=files&more=1").expect("a view");
+        assert_eq!(seen, View { dotted: true, structured: true, groups: [false, true, false, false, false] });
+        assert_eq!(seen.with_query("names=underscore&structured=off&tools=run%2Cfiles,session"), Ok(View::default()));
+        for (query, part) in [("names=x", "names: "), ("structured=", "structured: "), ("tools=run,shell", "tools: ")] {
+            assert!(View::default().with_query(query).is_err_and(|why| why.starts_with(part)), "{query}");
+        }
+        assert!(View::default().with_groups("").is_err());
+        assert_eq!(View::default().names_in("see @get_run"), "see sandbox_get_run");
+    }
+}

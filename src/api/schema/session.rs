@@ -1,0 +1,204 @@
+//! Sessions, as clients see them, and the bodies that open one and run a cell in it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    SessionWord,
+    arguments::{Program, Wait},
+    create_run::{CreateRun, RunLimits},
+    parse, rfc3339,
+};
+use crate::{
+    domain::{
+        id::{ConversationId, Language},
+        text::ms,
+    },
+    services::sessions::SessionView,
+};
+
+/// Which session to open.
+#[derive(Debug, Default, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CreateSession {
+    /// The conversation whose files are /data; a fresh one if none is named.
+    #[serde(rename = "conversationId", default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1,
+        max_length = 128)]
+    pub conversation: Option<ConversationId>,
+    /// A language or an alias of one; default python.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1,
+        max_length = 32)]
+    pub language: Option<Language>,
+}
+
+/// What to run in a session.
+#[derive(Debug, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CreateCell {
+    /// The cell.
+    #[schema(value_type = String, min_length = 1)]
+    pub code: Program,
+    /// What it reads from its standard input, a line for each request.
+    #[schema(nullable = false)]
+    pub stdin: Option<String>,
+    /// Its standard input stays open after `stdin`: more is sent with `sendInput`, which also ends it.
+    #[schema(nullable = false)]
+    pub stdin_open: Option<bool>,
+    /// How many seconds to wait for the end; 0 answers at once. By default, the answer waits for the end.
+    #[schema(value_type = Option<u64>, nullable = false, minimum = 0, maximum = 3600)]
+    pub wait: Option<Wait>,
+    /// Whether the cell goes on when this request is broken off; by default, the server's setting decides.
+    #[schema(nullable = false)]
+    pub detach: Option<bool>,
+    /// Less than the server allows; more is lowered to that.
+    #[schema(nullable = false)]
+    pub limits: Option<CellLimits>,
+}
+
+/// What a cell may use. Memory and processors are the session's.
+#[derive(Debug, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CellLimits {
+    /// Wall clock, in milliseconds. A cell that reaches it is interrupted; the session goes on.
+    #[schema(nullable = false, minimum = 1)]
+    pub wall_ms: Option<u64>,
+    /// Output of both streams together, in bytes.
+    #[schema(nullable = false, minimum = 1)]
+    pub output_bytes_max: Option<u64>,
+}
+
+/// A position in a piece of code.
+#[derive(Debug, Deserialize, JsonSchema, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CodePosition {
+    /// The code.
+    pub code: String,
+    /// The position, in characters; by default the end.
+    #[schema(nullable = false)]
+    pub cursor: Option<u64>,
+}
+
+/// A name in a piece of code.
+#[derive(Debug, Deserialize, JsonSchema, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InspectCode {
+    /// The code.
+    pub code: String,
+    /// A position in the name, in characters; by default the end.
+    #[schema(nullable = false)]
+    pub cursor: Option<u64>,
+    /// With the source, where it is known.
+    #[schema(nullable = false)]
+    pub detailed: Option<bool>,
+}
+
+/// A session.
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionStatus {
+    /// Its id.
+    pub session_id: String,
+    /// The same, for clients of CodeRunner.
+    #[serde(rename = "session_id")]
+    pub coderunner_session_id: String,
+    /// The conversation whose files are /data.
+    pub conversation_id: String,
+    /// The language's own name.
+    pub language: String,
+    /// What it does now.
+    #[schemars(extend("enum" = ["idle", "busy", "ended"]))]
+    #[schema(value_type = SessionWord)]
+    pub state: &'static str,
+    /// `active`, or `stopped` when it has ended; for clients of CodeRunner.
+    pub status: &'static str,
+    /// When it was opened (RFC 3339).
+    pub created_at: String,
+    /// How long it has not been used, in milliseconds.
+    pub idle_ms: u64,
+    /// Cells that were executed.
+    pub cells: u64,
+    /// Its memory limit, in bytes.
+    pub memory_bytes_max: u64,
+}
+
+/// The open sessions.
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+pub struct SessionList {
+    /// Newest first.
+    pub sessions: Vec<SessionStatus>,
+}
+
+/// What is known of a session's end.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionsChanged {
+    /// How many sessions it concerned.
+    pub sessions: usize,
+}
+
+/// The source of an installed module.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct ModuleSource {
+    /// Its name.
+    pub name: String,
+    /// The source.
+    pub source: String,
+    /// The source goes on.
+    pub truncated: bool,
+}
+
+impl CreateCell {
+    /// The same as a run in the session's conversation.
+    pub fn into_run(self, session: &SessionView) -> CreateRun {
+        CreateRun {
+            conversation: Some(session.conversation.id.clone()),
+            language: session.language.clone(),
+            code: self.code,
+            args: None,
+            stdin: self.stdin,
+            stdin_open: self.stdin_open,
+            wait: self.wait,
+            detach: self.detach,
+            limits: self.limits.map(|limits| RunLimits {
+                wall_ms: limits.wall_ms,
+                output_bytes_max: limits.output_bytes_max,
+                ..RunLimits::default()
+            }),
+        }
+    }
+}
+
+impl SessionStatus {
+    /// The last of a session that its caller ended.
+    pub fn ended(view: &SessionView) -> Self {
+        Self { state: "ended", status: "stopped", ..view.into() }
+    }
+}
+
+impl From<&SessionView> for SessionStatus {
+    fn from(view: &SessionView) -> Self {
+        Self {
+            session_id: view.session.to_string(),
+            coderunner_session_id: view.session.to_string(),
+            conversation_id: view.conversation.id.to_string(),
+            language: view.language.to_string(),
+            state: view.state.word(),
+            status: "active",
+            created_at: rfc3339(view.created_unix_s),
+            idle_ms: ms(view.idle),
+            cells: view.cells,
+            memory_bytes_max: view.memory_bytes_max,
+        }
+    }
+}
+
+impl From<&[SessionView]> for SessionList {
+    fn from(all: &[SessionView]) -> Self {
+        Self { sessions: all.iter().map(SessionStatus::from).collect() }
+    }
+}

@@ -1,0 +1,280 @@
+//! The places of a listener: how many requests are answered at once, and which connection makes room for another.
+//!
+//! A place is an open connection. A quarter of the places is never taken by answers to requests without a token
+//! (guests), and some are left even by those with one (holders), so a new connection can be read and a health probe
+//! or a holder answered. One address has a share of what guests may take. A guest beyond that waits.
+//!
+//! When every place is taken, the connection that has waited longest for its client makes room, those of guests
+//! first, then a guest's request that waits for its turn. Each has a short time first in which its client is likely
+//! to send a request, or an answer to end. One connection is asked at a time.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
+    time::{Instant, sleep_until},
+};
+
+use super::connection::Connection;
+use crate::api::http::auth::Class;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub connections_max: usize,
+    /// The share of one address in all connections, for requests without a token, in percent.
+    pub address_percent: usize,
+    /// Time to send the head of a request.
+    pub header_read_max: Duration,
+    /// Time between two requests.
+    pub idle_max: Duration,
+    /// Time in which the sending of an answer has to make progress.
+    pub write_stall_max: Duration,
+}
+
+impl Limits {
+    fn reserve(&self) -> usize {
+        self.connections_max / 4
+    }
+
+    /// Whether one more request of a class is answered beside these.
+    fn admit(&self, class: Class, answers: &Answers, address: IpAddr) -> bool {
+        let places = self.connections_max;
+        let of_address = answers.guests.get(&address).copied().unwrap_or_default();
+        match class {
+            Class::Probe => true,
+            Class::Holder => answers.all < places - self.reserve().div_ceil(4),
+            Class::Guest => {
+                answers.all < places - self.reserve() && of_address < (places * self.address_percent / 100).max(1)
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Answers {
+    all: usize,
+    guests: HashMap<IpAddr, usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Places {
+    pub(super) limits: Limits,
+    free: Arc<Semaphore>,
+    /// In the order in which they were opened.
+    open: Mutex<Vec<Weak<Connection>>>,
+    answers: Mutex<Answers>,
+    /// Requests that wait for their turn.
+    pub(super) queued: AtomicUsize,
+    /// Notified when a connection became idle, or stays although it was asked to make room.
+    pub(super) changed: Notify,
+    /// Notified when an answer has ended.
+    pub(super) ended: Notify,
+}
+
+/// While it lives, a request is answered.
+#[derive(Debug)]
+pub(super) struct Turn {
+    places: Arc<Places>,
+    guest: Option<IpAddr>,
+}
+
+impl Places {
+    pub(super) fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            free: Arc::new(Semaphore::new(limits.connections_max)),
+            open: Mutex::default(),
+            answers: Mutex::default(),
+            queued: AtomicUsize::new(0),
+            changed: Notify::new(),
+            ended: Notify::new(),
+        })
+    }
+
+    /// A place for a new connection. It waits while every connection is busy.
+    pub(super) async fn open(self: &Arc<Self>, address: IpAddr) -> Option<Arc<Connection>> {
+        let place = loop {
+            tokio::select! {
+                biased;
+                place = Arc::clone(&self.free).acquire_owned() => break place.ok()?,
+                () = self.make_room() => {}
+            }
+        };
+        let connection = self.add(address, place);
+        if self.are_short()
+            && let Ok(idle) = self.next_to_go()
+        {
+            idle.make_room.notify_one();
+        }
+        Some(connection)
+    }
+
+    fn add(self: &Arc<Self>, address: IpAddr, place: OwnedSemaphorePermit) -> Arc<Connection> {
+        let connection = Arc::new(Connection::new(Arc::clone(self), address, place));
+        let mut open = locked(&self.open);
+        open.retain(|other| other.strong_count() > 0);
+        open.push(Arc::downgrade(&connection));
+        connection
+    }
+
+    /// Whether only the reserve is left, or a request waits for its turn.
+    pub(super) fn are_short(&self) -> bool {
+        self.free.available_permits() < self.limits.reserve() || self.queued.load(Ordering::Relaxed) > 0
+    }
+
+    /// The right to be answered now.
+    pub(super) fn turn(self: &Arc<Self>, class: Class, address: IpAddr) -> Option<Turn> {
+        let mut answers = locked(&self.answers);
+        if !self.limits.admit(class, &answers, address) {
+            return None;
+        }
+        answers.all += 1;
+        let guest = (class == Class::Guest).then_some(address);
+        if let Some(address) = guest {
+            *answers.guests.entry(address).or_default() += 1;
+        }
+        Some(Turn { places: Arc::clone(self), guest })
+    }
+
+    /// Asks a connection to make room, if one can. Returns when the next try makes sense.
+    async fn make_room(&self) {
+        let later = self.next_to_go().map(|connection| connection.make_room.notify_one()).err().flatten();
+        tokio::select! {
+            () = self.changed.notified() => {}
+            () = sleep_until(later.unwrap_or_else(Instant::now)), if later.is_some() => {}
+        }
+    }
+
+    /// The connection that makes room first; otherwise when there will be one.
+    fn next_to_go(&self) -> Result<Arc<Connection>, Option<Instant>> {
+        let now = Instant::now();
+        let (mut first, mut later) = (None, None::<Instant>);
+        for connection in locked(&self.open).iter().filter_map(Weak::upgrade) {
+            let Some((rank, from)) = connection.may_go() else { continue };
+            if from > now {
+                later = Some(later.map_or(from, |later| later.min(from)));
+            } else if first.as_ref().is_none_or(|(least, _)| (rank, from) < *least) {
+                first = Some(((rank, from), connection));
+            }
+        }
+        first.map(|(_, connection)| connection).ok_or(later)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut answers = locked(&self.places.answers);
+        answers.all -= 1;
+        if let Some(address) = self.guest
+            && let Some(count) = answers.guests.get_mut(&address)
+        {
+            *count -= 1;
+            if *count == 0 {
+                answers.guests.remove(&address);
+            }
+        }
+        drop(answers);
+        self.places.ended.notify_waiters();
+    }
+}
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::pending, net::Ipv4Addr};
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    const THERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+    fn places(connections_max: usize) -> Arc<Places> {
+        let header_read_max = Duration::from_secs(10);
+        let (idle_max, write_stall_max) = (Duration::from_mins(2), Duration::from_secs(30));
+        Places::new(Limits { connections_max, address_percent: 50, header_read_max, idle_max, write_stall_max })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_connection_that_waited_longest_makes_room_and_none_that_is_answered() {
+        let all = places(8);
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            open.push(all.open(HERE).await.expect("a place"));
+        }
+        assert!(all.next_to_go().is_err(), "they are new");
+        sleep(Duration::from_millis(600)).await;
+        let is_next = |expected: &Arc<Connection>| all.next_to_go().is_ok_and(|next| Arc::ptr_eq(&next, expected));
+        assert!(is_next(&open[0]));
+        let busy = open[0].begin(Class::Guest).await;
+        assert!(is_next(&open[1]), "the answer of the first is not sent yet");
+        drop(busy);
+        assert!(is_next(&open[1]), "the first became idle later");
+        drop(open[1].begin(Class::Holder).await);
+        sleep(Duration::from_millis(600)).await;
+        drop(open.remove(2));
+        assert!(is_next(&open[0]), "the connection of a holder stays longest");
+        let late = open[0].begin(Class::Guest).await;
+        drop(open);
+        assert!(matches!(all.next_to_go(), Err(None)), "a closed connection makes no room");
+        drop(late);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_stays_when_its_request_has_arrived_and_ends_when_none_has() {
+        let all = places(2);
+        let (asks, silent) = (all.open(HERE).await.expect("a place"), all.open(HERE).await.expect("a place"));
+        // Its request is read only after it was asked to make room.
+        let connection = async {
+            sleep(Duration::from_millis(101)).await;
+            let busy = asks.begin(Class::Guest).await;
+            sleep(Duration::from_secs(1)).await;
+            drop(busy);
+        };
+        let newcomer = async {
+            loop {
+                all.make_room().await;
+            }
+        };
+        let both = async { tokio::join!(asks.drive(connection), silent.drive(pending::<()>())) };
+        let (answered, ended) = tokio::select! {
+            ends = both => ends,
+            () = newcomer => unreachable!("it asks for ever"),
+        };
+        assert!(answered.is_ok() && ended.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn guests_leave_places_to_holders_and_holders_to_probes() {
+        let all = places(16);
+        let turns = |class, address| std::iter::from_fn(|| all.turn(class, address)).collect::<Vec<_>>();
+        let (here, there) = (turns(Class::Guest, HERE), turns(Class::Guest, THERE));
+        assert_eq!((here.len(), there.len()), (8, 4), "half for one address, three quarters for all");
+        let holders = turns(Class::Holder, HERE);
+        assert_eq!(holders.len(), 3);
+        assert!(all.turn(Class::Probe, HERE).is_some());
+        let waiting = all.open(HERE).await.expect("a place");
+        let (refused, ()) = tokio::join!(waiting.begin(Class::Guest), async {
+            sleep(Duration::from_secs(1)).await;
+            drop(there);
+        });
+        assert!(!refused.is_answered(), "its address has its share");
+        drop((here, holders, refused));
+        let served = waiting.begin(Class::Guest).await;
+        assert!(served.is_answered() && !all.are_short());
+        assert_eq!(locked(&all.answers).all, 1);
+        assert_eq!(locked(&all.answers).guests.len(), 1);
+    }
+}

@@ -1,0 +1,41 @@
+//! Checks of settings that are allowed and may still be wrong here: weak secrets, and the limit on descriptors.
+
+use super::finding::Findings;
+use crate::{app::descriptors, config::Config};
+
+/// Whether the secrets look random.
+pub(super) fn secrets(config: &Config, findings: &mut Findings) {
+    for name in config.weak_secrets() {
+        let fix = "make another with `openssl rand -hex 32`, and change it where it is used";
+        findings.warn("secrets", format!("{name} is probably not random, so it can be guessed"), fix);
+    }
+}
+
+/// Whether a process with this limit on descriptors can hold what the settings allow.
+pub(super) fn open_descriptors(limit: u64, config: &Config, slots: usize, findings: &mut Findings) {
+    match descriptors::shortage(limit, config, slots) {
+        Some(why) => findings.sentence(super::finding::Level::Warn, "descriptors", &why),
+        None => findings.ok("descriptors", format!("{limit} may be open")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Sources, load};
+
+    #[test]
+    fn weak_secrets_and_few_descriptors_are_warned_of_with_a_fix() {
+        let pairs = [("MCP_API_TOKEN", "0123456789abcdef"), ("FILE_SECRET", "9b1f64c07de2a853")];
+        let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let config = load(&Sources::environment_only(pairs.into())).expect("settings");
+        let mut findings = Findings::default();
+        secrets(&config, &mut findings);
+        open_descriptors(1 << 20, &config, 4, &mut findings);
+        open_descriptors(1024, &config, 4, &mut findings);
+        let text = findings.text();
+        assert!(text.contains("MCP_API_TOKEN") && !text.contains("FILE_SECRET"), "{text}");
+        assert!(text.contains("1048576 may be open") && text.contains("SANDBOX_SERVER__CONNECTIONS_MAX"), "{text}");
+        assert!(!findings.failed(), "{text}");
+    }
+}

@@ -1,0 +1,112 @@
+//! Listings: pages of a conversation's files, and what a run changed, bounded in bytes of the answer.
+
+use tracing::debug;
+
+use super::{Files, FilesOptions};
+use crate::{
+    domain::{error::Failure, file::FileEntry, owner::ConversationKey, path::SafePath, text::json_bytes},
+    ports::storage::{ListBounds, Listing, Mark, Skipped, Storage},
+};
+
+/// The files in one answer, in bytes of JSON, and the skipped things. A tool's answer shows a file up to three times
+/// and stays below 256 KiB beside the program's output.
+pub const LISTING_BYTES_MAX: usize = 72 << 10;
+const SKIPPED_BYTES_MAX: usize = 12 << 10;
+
+/// Which files are listed.
+#[derive(Debug, Clone, Default)]
+pub struct FileQuery {
+    /// Only what is below this folder.
+    pub folder: Option<SafePath>,
+    /// Only what follows this path: [`FileList::after`] of the page before.
+    pub after: Option<SafePath>,
+    /// At most so many, within the limit of one answer.
+    pub limit: Option<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FileList {
+    /// Created and changed files first, each group in the order of paths.
+    pub files: Vec<FileEntry>,
+    /// The number of created and changed files, including those beyond the limits of one answer.
+    pub changed: u64,
+    /// There is more than is listed.
+    pub truncated: bool,
+    /// Where the next page of a listing begins, when files follow.
+    pub after: Option<SafePath>,
+    pub skipped: Vec<Skipped>,
+}
+
+impl Files {
+    /// Lists a conversation's files; an unknown conversation has an empty list.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub async fn list(&self, conversation: &ConversationKey) -> Result<FileList, Failure> {
+        self.page(conversation, FileQuery::default()).await
+    }
+
+    /// Lists a page of a conversation's files; an unknown conversation or folder has an empty list.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub async fn page(&self, conversation: &ConversationKey, query: FileQuery) -> Result<FileList, Failure> {
+        debug!(%conversation, "list files");
+        let entries_max = query.limit.unwrap_or(usize::MAX).min(self.options.entries_max);
+        let bounds = ListBounds { entries_max, ..self.bounds() };
+        let (id, FileQuery { folder, after, .. }) = (conversation.clone(), query);
+        let first = after.is_none();
+        let step = move |store: &dyn Storage| {
+            let there = store.open(&id)?;
+            Ok(there.map(|there| there.page(bounds, folder.as_ref(), after.as_ref())).transpose()?)
+        };
+        let Some(mut listing) = self.step(conversation, step).await? else { return Ok(FileList::default()) };
+        if !first {
+            // The first page names them.
+            listing.skipped.clear();
+        }
+        Ok(self.file_list(conversation, listing))
+    }
+
+    /// Lists a conversation's files, those created or changed since the mark first.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub async fn changed_since(&self, conversation: &ConversationKey, mark: Mark) -> Result<FileList, Failure> {
+        let (id, bounds) = (conversation.clone(), self.bounds());
+        let listed = self.step(conversation, move |store| {
+            Ok(store.open(&id)?.map(|there| there.list(bounds, Some(mark))).transpose()?)
+        });
+        let Some(listing) = listed.await? else { return Ok(FileList::default()) };
+        self.quota.measured(conversation, listing.usage);
+        Ok(self.file_list(conversation, listing))
+    }
+
+    fn bounds(&self) -> ListBounds {
+        let FilesOptions { entries_max, depth_max, .. } = self.options;
+        ListBounds { entries_max, bytes_max: LISTING_BYTES_MAX, depth_max }
+    }
+
+    /// What one answer holds of a listing, with links.
+    fn file_list(&self, conversation: &ConversationKey, listing: Listing) -> FileList {
+        let Listing { entries, changed, more, truncated, skipped, .. } = listing;
+        let expires = self.url_expires_unix_s();
+        let files = entries.into_iter().map(|entry| self.entry(conversation, entry, expires)).collect();
+        let (files, cut) = within(files, LISTING_BYTES_MAX, FileEntry::wire_bytes);
+        let (skipped, skipped_cut) = within(skipped, SKIPPED_BYTES_MAX, |one| json_bytes(&one.path) + 32);
+        let after = files.last().filter(|_| more || cut).map(|last: &FileEntry| last.path.clone());
+        FileList { files, changed, truncated: truncated || cut || skipped_cut, after, skipped }
+    }
+}
+
+/// As many items as fit into these bytes, at least one, and whether some were left out.
+fn within<T>(mut items: Vec<T>, bytes_max: usize, bytes: impl Fn(&T) -> usize) -> (Vec<T>, bool) {
+    let mut sum = 0;
+    let fits = items.iter().take_while(|item| {
+        sum += bytes(item);
+        sum <= bytes_max
+    });
+    let (all, fits) = (items.len(), fits.count().max(1));
+    items.truncate(fits);
+    (items, fits < all)
+}

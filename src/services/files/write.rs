@@ -1,0 +1,210 @@
+//! Writing and deleting: within the quota, one writer of a conversation at a time, on a condition of the client.
+
+use std::{pin::pin, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use tracing::debug;
+
+use super::Files;
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        file::FileEntry,
+        owner::ConversationKey,
+        path::SafePath,
+    },
+    ports::storage::{ConversationFolder, Storage, StorageError, Usage},
+};
+
+/// The usage of a new folder on most disks.
+const FOLDER_BYTES: u64 = 4096;
+
+/// What of an upload is held in memory, in bytes, before it is written to the disk.
+const STEP_BYTES: usize = 256 << 10;
+
+/// Whether a file may be replaced or deleted, by its validator; `None` stands for no file.
+pub type Precondition = Box<dyn Fn(Option<&str>) -> bool + Send>;
+
+impl Files {
+    /// Writes a whole file atomically. A missing conversation and missing folders are created.
+    ///
+    /// # Errors
+    /// [`Code::TooLarge`] before the disk is touched, [`Code::NotAFile`] when a folder or file is in the way,
+    /// [`Code::QuotaExceeded`] and [`Code::NoSpace`] with the old file unchanged, [`Code::Forbidden`].
+    pub async fn write(
+        &self,
+        conversation: &ConversationKey,
+        path: &SafePath,
+        bytes: Bytes,
+    ) -> Result<FileEntry, Failure> {
+        debug!(%conversation, bytes = bytes.len(), "write a file");
+        let bytes_max = self.options.write_bytes_max;
+        if bytes.len() as u64 > bytes_max {
+            let sentence =
+                format!("The file is longer than {bytes_max} bytes: write a shorter one, or let a program create it.");
+            return Err(Failure::new(Code::TooLarge, sentence));
+        }
+        let more = space(path, Some(bytes.len() as u64));
+        let path = path.clone();
+        let entry = self.writing(conversation, more, move |there| there.write(&path, &bytes)).await?;
+        Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
+    }
+
+    /// Checks that `more` may be written to a conversation.
+    ///
+    /// # Errors
+    /// [`Code::QuotaExceeded`], [`Code::NoSpace`]; nothing was touched.
+    pub(in crate::services) async fn check_capacity(
+        &self,
+        conversation: &ConversationKey,
+        more: Usage,
+    ) -> Result<(), Failure> {
+        let writer = self.quota.writer(conversation).await;
+        self.step(conversation, move |_| writer.reserve(&more)).await
+    }
+
+    /// Writes to a conversation that has room for `more`. Other writes to the conversation wait until it is done, so
+    /// that none is measured while another is in progress.
+    pub(super) async fn writing<T: Send + 'static>(
+        &self,
+        conversation: &ConversationKey,
+        more: Usage,
+        write: impl Fn(&dyn ConversationFolder) -> Result<T, StorageError> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let id = conversation.clone();
+        let writer = self.quota.writer(conversation).await;
+        let step = move |store: &dyn Storage| {
+            writer.reserve(&more)?;
+            Ok(written(store, &id, write)?)
+        };
+        self.step(conversation, step).await
+    }
+
+    /// Deletes a file, a link (not its target) or a folder with its contents, if the condition holds.
+    ///
+    /// # Errors
+    /// [`Code::ConversationNotFound`], [`Code::FileNotFound`], [`Code::Forbidden`], [`Code::PreconditionFailed`].
+    pub async fn delete(
+        &self,
+        conversation: &ConversationKey,
+        path: &SafePath,
+        condition: Option<Precondition>,
+    ) -> Result<(), Failure> {
+        debug!(%conversation, "delete a file");
+        // Between the condition and the deletion, no client writes.
+        let _turn = self.quota.writer(conversation).await;
+        let id = conversation.clone();
+        let (checked, deleted) = (path.clone(), path.clone());
+        self.step(conversation, move |store| check(store, &id, &checked, condition.as_ref())).await?;
+        self.existing(conversation, move |there| there.delete(&deleted)).await
+    }
+
+    /// Writes a whole file of any length from a stream, if the condition holds. The file is completed beside the
+    /// conversation's files and then takes its place, so that a stream that breaks off changes nothing.
+    ///
+    /// # Errors
+    /// As [`Files::write`], [`Code::PreconditionFailed`], and those of the stream.
+    pub async fn upload(
+        &self,
+        conversation: &ConversationKey,
+        path: &SafePath,
+        condition: Option<Precondition>,
+        announced_bytes: Option<u64>,
+        body: impl Stream<Item = Result<Bytes, Failure>> + Send,
+    ) -> Result<FileEntry, Failure> {
+        debug!(%conversation, ?announced_bytes, "write a file from a stream");
+        self.check_capacity(conversation, space(path, announced_bytes)).await?;
+        let (id, wanted) = (conversation.clone(), path.clone());
+        let begin = move |store: &dyn Storage| {
+            check(store, &id, &wanted, condition.as_ref())?;
+            let there = store.create(&id)?;
+            there.mark()?;
+            Ok((there.incoming()?, condition))
+        };
+        let (mut file, condition) = self.step(conversation, begin).await?;
+        let (mut body, mut received, mut ended) = (pin!(body), 0_u64, false);
+        while !ended {
+            let mut pieces = Vec::new();
+            let mut bytes = 0;
+            while bytes < STEP_BYTES && !ended {
+                match body.next().await.transpose()? {
+                    Some(piece) => {
+                        bytes += piece.len();
+                        pieces.push(piece);
+                    }
+                    None => ended = true,
+                }
+            }
+            received += bytes as u64;
+            let (quota, so_far) = (Arc::clone(&self.quota), space(path, Some(received)));
+            let step = move |_: &dyn Storage| {
+                quota.check_upload(&so_far)?;
+                pieces.iter().try_for_each(|piece| file.append(piece))?;
+                Ok(file)
+            };
+            file = self.step(conversation, step).await?;
+        }
+        let writer = self.quota.writer(conversation).await;
+        let (id, path) = (conversation.clone(), path.clone());
+        let place = move |store: &dyn Storage| {
+            check(store, &id, &path, condition.as_ref())?;
+            let bytes = if file.is_counted() { 0 } else { received };
+            writer.reserve(&space(&path, Some(bytes)))?;
+            Ok(file.place(&path)?)
+        };
+        let entry = self.step(conversation, place).await?;
+        Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
+    }
+}
+
+/// Whether a condition holds for the file that is there now.
+fn check(
+    store: &dyn Storage,
+    id: &ConversationKey,
+    path: &SafePath,
+    condition: Option<&Precondition>,
+) -> Result<(), Failure> {
+    let Some(condition) = condition else { return Ok(()) };
+    let there = store.open(id)?.map(|there| there.read(path)).transpose();
+    let etag = match there {
+        Ok(file) => file.map(|file| file.etag),
+        Err(StorageError::NotFound | StorageError::NotAFile | StorageError::Denied { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    if condition(etag.as_deref()) {
+        return Ok(());
+    }
+    let why = "The file is not the one that the condition requires: read it again and decide anew.";
+    Err(Failure::new(Code::PreconditionFailed, why))
+}
+
+/// Writes to a conversation, creating it if it is missing, and counts as a use of it. A conversation that is deleted
+/// meanwhile is created again.
+fn written<T>(
+    store: &dyn Storage,
+    id: &ConversationKey,
+    write: impl Fn(&dyn ConversationFolder) -> Result<T, StorageError>,
+) -> Result<T, StorageError> {
+    /// If the conversation is deleted during each of these attempts, the write is lost with it.
+    const TRIES: usize = 4;
+
+    let mut tries = TRIES;
+    loop {
+        let there = store.create(id)?;
+        there.mark()?;
+        let done = write(there.as_ref())?;
+        tries -= 1;
+        let still = store.open(id)?.map(|now| now.identity()).transpose()?;
+        if tries == 0 || still == Some(there.identity()?) {
+            return Ok(done);
+        }
+    }
+}
+
+/// An upper bound of the usage of a file of this length, or of a folder, with its parent folders.
+pub(super) fn space(path: &SafePath, file_bytes: Option<u64>) -> Usage {
+    let names = path.components().count().saturating_sub(1) as u64;
+    let folders = Usage { bytes: names * FOLDER_BYTES, entries: names };
+    folders.plus(&file_bytes.map_or(Usage { bytes: FOLDER_BYTES, entries: 1 }, Usage::of_file))
+}

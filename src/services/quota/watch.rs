@@ -1,0 +1,171 @@
+//! Watches the files of one running program.
+//!
+//! The free space of the disk is read every [`TICK`]. The tree is walked after a pause that grows with the duration of
+//! a walk, and at once when the disk lost so much since the last walk that the quota may be used up. So a tree that is
+//! slow to walk delays no verdict.
+//!
+//! A walk misses unlinked open files and folders that are moved meanwhile. Free space that no conversation's growth
+//! explains may be theirs, or another process' on the same disk. It stops a program only when two walks in a row leave
+//! more than its remaining quota and the reserve of free space unexplained, and no other program was watched meanwhile.
+//! With several programs, the reserve protects the disk and the measurement at the end finds the one that left files.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+use super::{FREE_ENTRIES_MIN, Quota, QuotaOptions, signed};
+use crate::{
+    domain::{outcome::DiskLimit, owner::ConversationKey},
+    ports::storage::{StorageError, Usage},
+};
+
+/// How often the free space is read; the time until the first walk, and the shortest pause between two.
+pub(super) const TICK: Duration = Duration::from_millis(250);
+/// The longest pause between two walks, however long they take.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// The pause is this many times the duration of the walk, which so uses at most a twentieth of a core.
+const PAUSE_FACTOR: u32 = 20;
+/// As above, while the disk loses space quickly: at most a third of a core.
+const HASTY_FACTOR: u32 = 2;
+
+/// The state of the disk and of one conversation on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Look {
+    pub usage: Usage,
+    pub free: Usage,
+    /// The growth of all conversations together that measurements and writes have shown, in bytes.
+    pub growth_bytes: i64,
+}
+
+pub(super) struct Watch {
+    quota: Arc<Quota>,
+    id: ConversationKey,
+    /// Before the program began; `None` when the disk could not be asked.
+    first: Option<Look>,
+    last: Option<Look>,
+    /// Walks in a row that left too much unexplained.
+    unexplained: u32,
+    /// Walks in a row that met a closed folder.
+    closed: u32,
+    pub(super) number: u64,
+    /// No other program was watched when this one began.
+    alone: bool,
+    /// When the next walk is due.
+    pub(super) due: Instant,
+    /// When the next walk may begin while the disk loses space quickly.
+    pub(super) soonest: Instant,
+}
+
+impl Quota {
+    /// Returns when a program must be stopped for its files. The call itself notes the state before the program.
+    pub(in super::super) fn breach(self: Arc<Self>, id: ConversationKey) -> impl Future<Output = DiskLimit> + use<> {
+        let mut watch = Watch::begin(self, id);
+        async move {
+            loop {
+                sleep(TICK).await;
+                if let Some(limit) = watch.look().await {
+                    return limit;
+                }
+            }
+        }
+    }
+
+    /// The free space is read first, so that growth during the walk is explained and not suspected.
+    pub(super) fn sample(&self, id: &ConversationKey, number: u64) -> Result<Look, StorageError> {
+        let free = self.store.free()?;
+        let usage = self.measure(id)?;
+        let mut known = self.known();
+        // A walk that ends after its program is older than the listing that follows the program.
+        if known.watched.contains(&number) {
+            known.set(id, usage);
+        }
+        Ok(Look { usage, free, growth_bytes: known.growth_bytes })
+    }
+
+    /// Whether a program must be stopped. When the disk is nearly full, a program whose files grew is stopped at once
+    /// and any other at the next look: deleted files that are still open are not measured and may be the cause.
+    pub(super) fn judge(&self, before: Option<&Look>, now: &Look) -> Option<DiskLimit> {
+        let limit = self.limit(&now.usage);
+        if limit.is_some() {
+            return limit;
+        }
+        let min = self.options.free_bytes_min;
+        let full = |look: &Look| look.free.bytes < min || look.free.entries < FREE_ENTRIES_MIN;
+        let grew = |before: &Look| now.usage.bytes > before.usage.bytes || now.usage.entries > before.usage.entries;
+        let to_blame = before.is_some_and(|before| full(before) || grew(before));
+        (full(now) && to_blame).then_some(DiskLimit::Free { min })
+    }
+
+    /// Whether the disk lost more since `first` than the growth that was shown, the remaining quota of this
+    /// conversation and the reserve, which is the operator's allowance for other users of the disk.
+    pub(super) fn is_unexplained(&self, first: &Look, now: &Look) -> bool {
+        let QuotaOptions { bytes_max, free_bytes_min, .. } = self.options;
+        let lost = signed(first.free.bytes) - signed(now.free.bytes);
+        let hidden = lost - (now.growth_bytes - first.growth_bytes);
+        hidden > signed(bytes_max.saturating_sub(now.usage.bytes).saturating_add(free_bytes_min))
+    }
+}
+
+impl Watch {
+    pub(super) fn begin(quota: Arc<Quota>, id: ConversationKey) -> Self {
+        let free = quota.store.free();
+        let mut known = quota.known();
+        known.newest += 1;
+        let (number, alone) = (known.newest, known.watched.is_empty());
+        known.watched.insert(number);
+        let usage = known.usages.get(&id).copied().unwrap_or_default();
+        let first = free.ok().map(|free| Look { usage, free, growth_bytes: known.growth_bytes });
+        drop(known);
+        let now = Instant::now();
+        Self { quota, id, first, last: None, unexplained: 0, closed: 0, number, alone, due: now, soonest: now }
+    }
+
+    /// Walks the tree if that is due, and judges what was found.
+    pub(super) async fn look(&mut self) -> Option<DiskLimit> {
+        let due = if self.is_urgent() { self.soonest } else { self.due };
+        if Instant::now() < due {
+            return None;
+        }
+        let (quota, id, number, begun) = (Arc::clone(&self.quota), self.id.clone(), self.number, Instant::now());
+        let sampled = tokio::task::spawn_blocking(move || quota.sample(&id, number)).await;
+        let (now, took) = (Instant::now(), begun.elapsed());
+        self.due = now + (took * PAUSE_FACTOR).clamp(TICK, PAUSE_MAX);
+        self.soonest = now + (took * HASTY_FACTOR).min(PAUSE_MAX);
+        match sampled {
+            Ok(Ok(look)) => self.judge(look),
+            // A program that is just closing a folder is not yet stopped for it.
+            Ok(Err(StorageError::Denied { .. })) => {
+                self.closed += 1;
+                (self.closed >= 2).then_some(DiskLimit::Closed)
+            }
+            // A failed measurement does not stop a program.
+            _ => None,
+        }
+    }
+
+    /// Whether the disk is nearly full, or lost half of what the conversation may still take since the last walk, or
+    /// the last walk did not explain what it lost.
+    fn is_urgent(&self) -> bool {
+        let (Some(before), Ok(free)) = (self.last.or(self.first), self.quota.store.free()) else { return false };
+        let QuotaOptions { bytes_max, free_bytes_min, .. } = self.quota.options;
+        let room = bytes_max.saturating_sub(before.usage.bytes);
+        let lost = before.free.bytes.saturating_sub(free.bytes);
+        lost > room / 2 || free.bytes < free_bytes_min || self.unexplained > 0
+    }
+
+    fn judge(&mut self, now: Look) -> Option<DiskLimit> {
+        self.closed = 0;
+        let limit = self.quota.judge(self.last.as_ref(), &now);
+        self.last = Some(now);
+        let alone = self.alone && self.quota.known().newest == self.number;
+        let suspect = alone && self.first.is_some_and(|first| self.quota.is_unexplained(&first, &now));
+        self.unexplained = if suspect { self.unexplained + 1 } else { 0 };
+        limit.or((self.unexplained >= 2).then_some(DiskLimit::Bytes { max: self.quota.options.bytes_max }))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.quota.known().watched.remove(&self.number);
+    }
+}

@@ -1,0 +1,83 @@
+//! One run that is a cell of a session: its turn is that of every run; its program goes to the session's kernel, and
+//! what it shows becomes files of the conversation.
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+
+use super::{CellSession, Report, RunTask, stdin};
+use crate::{
+    domain::{
+        error::Failure,
+        event::{EventKind, StreamKind},
+        outcome::{Ended, Figures, Outcome},
+        path::SafePath,
+    },
+    services::sessions::{Cell, CellEnd, Shown},
+};
+
+impl RunTask {
+    /// Executes the cell, with the conversation's turn in hand.
+    pub(super) async fn in_session(&mut self, session: CellSession) -> Result<Report, Failure> {
+        let service = self.service.clone();
+        let parts = &service.parts;
+        let conversation = self.request.conversation.clone();
+        let (_, mark) = self.prepare().await?;
+        for (path, bytes) in &self.request.files {
+            parts.files.write(&conversation, path, bytes.clone()).await?;
+        }
+        self.stages.start = Some(self.stage_over());
+        let run = self.run.clone();
+        let mut sink = |event| match event {
+            EventKind::Output(stream, bytes) => run.log.output(stream, &bytes),
+            event => run.log.add(event),
+        };
+        let takes_input = self.request.stdin_open || !self.request.stdin.is_empty();
+        let more = self.stdin.take();
+        let code = String::from_utf8_lossy(&self.request.program);
+        let cell = Cell {
+            conversation: &conversation,
+            runner: &self.runner,
+            session: if let CellSession::Open(id) = session { Some(id) } else { None },
+            code: &code,
+            input: takes_input.then(|| stdin::pieces(self.request.stdin.clone(), more)),
+            limits: &self.limits,
+        };
+        let breach = parts.files.quota().clone().breach(conversation.clone());
+        let executed = parts.sessions.execute(cell, &mut sink, &self.run.cancel, breach).boxed().await;
+        if session == CellSession::Once {
+            parts.sessions.close_all(&conversation);
+        }
+        let CellEnd { ended, wall, cpu, memory_peak_bytes, shown } = executed.inspect_err(|_| {
+            // What the cell left is not listed, so it is measured before the next one.
+            parts.files.quota().measured(&conversation, None);
+        })?;
+        self.stages.program = Some(self.stage_over());
+        self.store(shown).await;
+        let [stdout_bytes, stderr_bytes] = self.run.log.printed();
+        let figures = Figures { wall, cpu, memory_peak_bytes, stdout_bytes, stderr_bytes, files: 0 };
+        let oom_killed = ended == Ended::OutOfMemory;
+        let mut outcome = Outcome { ended, oom_killed, limits: self.limits, figures };
+        let files = parts.files.changed_since(&conversation, mark).await?;
+        if outcome.ended != Ended::Cancelled
+            && let Some(limit) = parts.files.quota().exceeded(&conversation).await
+        {
+            outcome.ended = Ended::DiskLimit(limit);
+        }
+        self.stages.collect = Some(self.stage_over());
+        Ok(self.report(outcome, files))
+    }
+
+    /// Stores what the cell showed, under names that no other run uses.
+    async fn store(&self, shown: Vec<Shown>) {
+        let id = self.run.id.to_string();
+        let unique = &id[id.len() - 6..];
+        for (n, Shown { extension, bytes }) in (1..).zip(shown) {
+            let name = format!("figure-{unique}-{n}.{extension}");
+            let Ok(path) = SafePath::from_text(&name) else { continue };
+            if let Err(failure) = self.service.parts.files.write(&self.request.conversation, &path, bytes).await {
+                let note = Bytes::from(format!("[{name} was not stored: {}]\n", failure.message));
+                return self.run.log.output(StreamKind::Stderr, &note);
+            }
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Sessions: sandboxes that keep an interpreter, a Jupyter kernel, between the cells of a conversation and a language.
+//!
+//! ```text
+//! Sessions::open ── one task a session (`kernel`): owns its lease and streams; ends with the kernel or by `close`
+//! Sessions::start ── one task that ends idle and old sessions
+//! ```
+//!
+//! A session belongs to one conversation of one owner and is in one sandbox with the isolation of a run. It ends by
+//! being closed, by idleness or age, for the memory of another session, with the server, or with its kernel; the next
+//! caller is told. A cell is executed once: nothing here sends it a second time. A cell is a run, so its queue, its
+//! events and its report are those of `services::runs`, which calls [`Sessions::execute`]. Knows no surface and no
+//! kernel by name.
+
+mod cell;
+mod display;
+mod input;
+mod kernel;
+pub mod message;
+mod registry;
+mod view;
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, interval};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{error, info, warn};
+
+pub(super) use self::{cell::Cell, display::Shown, view::CellEnd};
+use self::{
+    kernel::Kernel,
+    registry::{Registry, Session},
+};
+pub use self::{
+    kernel::KernelConnection,
+    view::{SessionEnd, SessionState, SessionView},
+};
+use super::{
+    isolation_check::IsolationState,
+    janitor::Lease,
+    sandbox::{Sandboxes, Started},
+    standby::{ClaimedStandby, Standbys},
+};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::{ConversationId, Language, SessionId},
+        limits::Limits,
+        owner::{ConversationKey, Principal},
+        text::chain,
+    },
+    ports::{
+        runner::{Catalog, Runner},
+        storage::{Storage, StorageError},
+    },
+};
+
+/// How often idle and old sessions are looked for.
+const ROUND: Duration = Duration::from_secs(5);
+
+/// How many sessions there are, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionsOptions {
+    /// What the memory limits of all sessions together may be, in bytes.
+    pub memory_bytes_max: u64,
+    /// How long a session stays after its last use.
+    pub idle_max: Duration,
+    /// How old a session may become.
+    pub age_max: Duration,
+    /// The usual limits of a run.
+    pub limits: Limits,
+    /// The most memory that a runner may ask for by its label, in bytes.
+    pub runner_memory_bytes_max: u64,
+}
+
+pub struct SessionsParts {
+    pub sandboxes: Sandboxes,
+    pub catalog: Arc<Catalog>,
+    pub store: Arc<dyn Storage>,
+    pub standbys: Standbys,
+    pub isolation: IsolationState,
+}
+
+/// The service. A clone is the same.
+#[derive(Clone)]
+pub struct Sessions(Arc<Inner>);
+
+struct Inner {
+    parts: SessionsParts,
+    options: SessionsOptions,
+    registry: Registry,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Sessions {
+    pub fn new(parts: SessionsParts, options: SessionsOptions) -> Self {
+        Self(Arc::new(Inner {
+            parts,
+            options,
+            registry: Registry::default(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        }))
+    }
+
+    /// Starts ending idle and old sessions.
+    pub fn start(&self) {
+        let inner = Arc::clone(&self.0);
+        self.0.tasks.spawn(async move {
+            let mut rounds = interval(ROUND);
+            loop {
+                tokio::select! {
+                    () = inner.stop.cancelled() => return,
+                    _ = rounds.tick() => inner.end_unused(),
+                }
+            }
+        });
+    }
+
+    /// Ends every session, and waits for their tasks.
+    pub async fn stop(&self) {
+        self.0.stop.cancel();
+        for session in self.0.registry.all() {
+            self.0.end(&session, SessionEnd::Closed);
+        }
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    /// The session of a conversation and a language: the open one, or a new one.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] for a runner without a kernel, [`Code::SessionsFull`], and those of the engine.
+    pub async fn open(&self, conversation: &ConversationKey, language: &Language) -> Result<SessionView, Failure> {
+        let runner = self.0.runner(language)?;
+        self.0.open(conversation, &runner).await.map(|session| session.view())
+    }
+
+    /// A session of this caller.
+    ///
+    /// # Errors
+    /// [`Code::SessionNotFound`], [`Code::SessionEnded`].
+    pub fn get(&self, who: &Principal, id: SessionId) -> Result<SessionView, Failure> {
+        self.0.find(who, id).map(|session| session.view())
+    }
+
+    /// The open sessions of a caller, newest first: of one conversation or of all.
+    pub fn list(&self, who: &Principal, conversation: Option<&ConversationId>) -> Vec<SessionView> {
+        let mut all = self.0.registry.all();
+        all.retain(|session| {
+            session.conversation.owner == *who && conversation.is_none_or(|wanted| *wanted == session.conversation.id)
+        });
+        all.sort_by_key(|session| std::cmp::Reverse(session.id));
+        all.iter().map(|session| session.view()).collect()
+    }
+
+    /// Ends a session.
+    ///
+    /// # Errors
+    /// [`Code::SessionNotFound`], [`Code::SessionEnded`].
+    pub fn close(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
+        let session = self.0.find(who, id)?;
+        self.0.end(&session, SessionEnd::Closed);
+        Ok(())
+    }
+
+    /// Ends the sessions of a conversation, for one that is to be deleted.
+    pub fn close_all(&self, conversation: &ConversationKey) {
+        for session in self.0.registry.all().iter().filter(|session| session.conversation == *conversation) {
+            self.0.end(session, SessionEnd::Closed);
+        }
+    }
+
+    /// Interrupts the cell that runs, in the way that the kernel understands; the variables stay. Nothing happens when
+    /// none runs.
+    ///
+    /// # Errors
+    /// [`Code::SessionNotFound`], [`Code::SessionEnded`].
+    pub async fn interrupt(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
+        let session = self.0.find(who, id)?;
+        session.kernel.interrupt().await;
+        Ok(())
+    }
+
+    /// Ends a session and opens another one in its place, with the same id.
+    ///
+    /// # Errors
+    /// As [`Self::open`] and [`Self::get`].
+    pub async fn restart(&self, who: &Principal, id: SessionId) -> Result<SessionView, Failure> {
+        let session = self.0.find(who, id)?;
+        let runner = self.0.runner(&session.language)?;
+        self.0.end(&session, SessionEnd::Restarted);
+        let opened = self.0.open_as(id, &session.conversation, &runner).await?;
+        Ok(opened.view())
+    }
+
+    /// Completions at a position, counted in characters: the content of Jupyter's `complete_reply`.
+    ///
+    /// # Errors
+    /// [`Code::SessionBusy`] while a cell runs, and those of [`Self::get`].
+    pub async fn complete(&self, who: &Principal, id: SessionId, code: &str, cursor: usize) -> Result<Value, Failure> {
+        let content = json!({"code": code, "cursor_pos": cursor});
+        self.0.find(who, id)?.kernel.request("complete_request", &content).await
+    }
+
+    /// What is known of the name at a position: the content of Jupyter's `inspect_reply`.
+    ///
+    /// # Errors
+    /// [`Code::SessionBusy`] while a cell runs, and those of [`Self::get`].
+    pub async fn inspect(
+        &self,
+        who: &Principal,
+        id: SessionId,
+        code: &str,
+        cursor: usize,
+        detailed: bool,
+    ) -> Result<Value, Failure> {
+        let content = json!({"code": code, "cursor_pos": cursor, "detail_level": u8::from(detailed)});
+        self.0.find(who, id)?.kernel.request("inspect_request", &content).await
+    }
+
+    /// All messages of a session's kernel from now on, and the way to send it any.
+    ///
+    /// # Errors
+    /// Those of [`Self::get`].
+    pub fn connect(&self, who: &Principal, id: SessionId) -> Result<KernelConnection, Failure> {
+        self.0.find(who, id).map(|session| session.kernel.connect())
+    }
+
+    /// Sessions that are open, and their memory limits together, in bytes.
+    pub fn load(&self) -> (usize, u64) {
+        let all = self.0.registry.all();
+        (all.len(), all.iter().map(|session| session.memory_bytes_max).sum())
+    }
+}
+
+impl Inner {
+    fn runner(&self, language: &Language) -> Result<Runner, Failure> {
+        let runner = self.parts.catalog.find(language);
+        let runner = runner.ok_or_else(|| {
+            Failure::new(Code::RunnerNotFound, format!("language: there is no runner for `{language}`."))
+        })?;
+        if runner.kernel.is_none() {
+            let why = format!("the runner of `{}` offers no sessions; its programs can be run", runner.language);
+            return Err(Failure::argument("language", why));
+        }
+        Ok(runner)
+    }
+
+    /// A session of this caller; one that ended is told apart from one that never was.
+    fn find(&self, who: &Principal, id: SessionId) -> Result<Arc<Session>, Failure> {
+        if let Some(session) = self.registry.get(id).filter(|session| session.conversation.owner == *who) {
+            return Ok(session);
+        }
+        Err(match self.registry.end_of(who, id) {
+            Some(end) => Failure::new(Code::SessionEnded, end.sentence()),
+            None => Failure::new(Code::SessionNotFound, format!("sessionId: there is no session `{id}`.")),
+        })
+    }
+
+    async fn open(self: &Arc<Self>, conversation: &ConversationKey, runner: &Runner) -> Result<Arc<Session>, Failure> {
+        self.open_as(SessionId::new(), conversation, runner).await
+    }
+
+    /// Opens a session with this id, unless one is open already.
+    async fn open_as(
+        self: &Arc<Self>,
+        id: SessionId,
+        conversation: &ConversationKey,
+        runner: &Runner,
+    ) -> Result<Arc<Session>, Failure> {
+        // One at a time for a conversation and a language, so that two callers get the same session.
+        let _opening = self.registry.opening(conversation, &runner.language).await;
+        if let Some(session) = self.registry.of(conversation, &runner.language) {
+            session.touch();
+            return Ok(session);
+        }
+        if self.stop.is_cancelled() {
+            return Err(Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment."));
+        }
+        self.parts.isolation.wait().await?;
+        let limits = runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
+        let _reserved = self.make_room(limits.memory_bytes)?;
+        let limits = Limits { wall_ms: u64::try_from(self.options.age_max.as_millis()).unwrap_or(u64::MAX), ..limits };
+        let (started, lease) = self.sandbox(conversation, runner, &limits).await?;
+        let name = runner.kernel.as_deref().unwrap_or_default();
+        let kernel = Kernel::begin(started, name, self.options.age_max, &self.tasks);
+        let kernel_info = kernel.ready().await.inspect_err(|_| {
+            warn!(image = %runner.image.0, language = %runner.language, "the kernel of a session did not start");
+        })?;
+        let session = Arc::new(Session::new(
+            id,
+            conversation.clone(),
+            runner.language.clone(),
+            kernel,
+            lease,
+            self.parts.sandboxes.clock.unix_s(),
+            limits.memory_bytes,
+            kernel_info,
+        ));
+        self.registry.add(&session);
+        self.follow(&session);
+        info!(session = %id, %conversation, language = %runner.language, "a session was opened");
+        Ok(session)
+    }
+
+    /// Forgets the session when its kernel ends.
+    fn follow(self: &Arc<Self>, session: &Arc<Session>) {
+        let (inner, session) = (Arc::clone(self), Arc::clone(session));
+        self.tasks.spawn(async move {
+            let end = session.kernel.ended().await;
+            inner.end(&session, end);
+        });
+    }
+
+    /// A sandbox for a session: one that stands by, or a new one.
+    async fn sandbox(
+        &self,
+        conversation: &ConversationKey,
+        runner: &Runner,
+        limits: &Limits,
+    ) -> Result<(Started, Arc<Lease>), Failure> {
+        let parts = &self.parts;
+        let _foreground = parts.standbys.foreground(conversation);
+        if let Some(ClaimedStandby { started, lease, .. }) = parts.standbys.take(conversation, runner, limits).await {
+            return Ok((started, lease));
+        }
+        let (store, key) = (Arc::clone(&parts.store), conversation.clone());
+        let data = tokio::task::spawn_blocking(move || Ok::<_, StorageError>(store.create(&key)?.data_dir()));
+        let data = data.await.map_err(|_| kernel::internal())?.map_err(|error| {
+            error!(error = %chain(&error), "the conversation's folder was not prepared");
+            error.failure()
+        })?;
+        let (lease, spec) = parts.sandboxes.lease(runner, data, *limits, self.options.age_max);
+        let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
+        // A start is never aborted: the engine could finish it after the janitor looked for the sandbox.
+        let starting = self.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
+        let started = starting.await.map_err(|_| kernel::internal())?;
+        let started = started.map_err(|error| {
+            error!(error = %chain(&error), image = %runner.image.0, "the sandbox of a session was not started");
+            error.failure()
+        })?;
+        Ok((started, lease))
+    }
+
+    /// Memory for one more session; those that were used least recently, and run no cell, make room.
+    fn make_room(&self, bytes: u64) -> Result<registry::Reserved<'_>, Failure> {
+        loop {
+            if let Some(reserved) = self.registry.reserve(bytes, self.options.memory_bytes_max) {
+                return Ok(reserved);
+            }
+            let Some(unused) = self.registry.least_recently_used() else {
+                let why = "All sessions are busy and use the memory that is set aside for sessions: try again later, \
+                           or close one.";
+                return Err(Failure::new(Code::SessionsFull, why));
+            };
+            self.end(&unused, SessionEnd::Memory);
+        }
+    }
+
+    fn end_unused(&self) {
+        let now = Instant::now();
+        for session in self.registry.all() {
+            if session.is_busy() {
+                continue;
+            }
+            if session.created + self.options.age_max <= now {
+                self.end(&session, SessionEnd::Age);
+            } else if session.used() + self.options.idle_max <= now {
+                self.end(&session, SessionEnd::Idle);
+            }
+        }
+    }
+
+    /// Forgets a session and ends its kernel; what it ended by is kept for the next caller. Not a second time.
+    fn end(&self, session: &Arc<Session>, end: SessionEnd) {
+        if self.registry.remove(session, end) {
+            let (id, conversation, language) = (session.id, &session.conversation, &session.language);
+            info!(session = %id, %conversation, %language, ?end, "a session ended");
+            session.kernel.close();
+            session.release();
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Executes one cell in a session: hands it over once, passes on what it shows, stops it at a limit, decides how it
+//! ended.
+//!
+//! A cell has ended when its kernel has replied and says that it is idle. Code of the cell can forge both, in its own
+//! sandbox. A cell at a limit is interrupted, and the variables live on; a kernel that does not obey is ended with its
+//! sandbox.
+
+use std::{pin::pin, sync::Arc, sync::atomic::Ordering, time::Duration};
+
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    CellEnd, Inner, SessionEnd, Sessions,
+    display::{Bundle, Shown},
+    input::Input,
+    kernel::Following,
+    message::{Channel, Header, KernelMessage},
+    registry::Session,
+};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        event::{DisplayKind, EventKind, StreamKind},
+        id::SessionId,
+        limits::Limits,
+        outcome::{DiskLimit, Ended},
+        owner::ConversationKey,
+    },
+    ports::runner::Runner,
+};
+
+/// How long after its reply a kernel may take to say that it is idle. Output in between still counts.
+const IDLE_GRACE: Duration = Duration::from_secs(1);
+/// When an interrupt is followed by a message that wakes a kernel which awaits something, when it is repeated, and when
+/// the kernel is ended.
+const WAKE_AFTER: Duration = Duration::from_millis(300);
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+const KILL_AFTER: Duration = Duration::from_secs(2);
+const FIGURES_MAX: Duration = Duration::from_secs(1);
+/// Displays, errors, clears and requests for input of one cell that become events.
+const EVENTS_MAX: usize = 500;
+/// What the displays of one cell that become events may hold, in bytes.
+const DISPLAYS_BYTES_MAX: usize = 1 << 20;
+/// Files that one cell shows, and their bytes together.
+const SHOWN_MAX: usize = 20;
+const SHOWN_BYTES_MAX: usize = 16 << 20;
+const NAME_CHARS_MAX: usize = 1000;
+const PROMPT_CHARS_MAX: usize = 4096;
+
+/// A cell as it is handed over.
+pub(in crate::services) struct Cell<'a> {
+    pub conversation: &'a ConversationKey,
+    pub runner: &'a Runner,
+    /// The session; any of the conversation and language, one that is opened for it included, where none is named.
+    pub session: Option<SessionId>,
+    pub code: &'a str,
+    /// Its standard input, a line for each request; `None` when it takes none.
+    pub input: Option<BoxStream<'a, Bytes>>,
+    pub limits: &'a Limits,
+}
+
+impl Sessions {
+    /// Executes a cell, once.
+    ///
+    /// # Errors
+    /// Those of [`Sessions::open`] and [`Sessions::get`]; [`Code::EngineLost`] when it is not known how it ended.
+    pub(in crate::services) async fn execute(
+        &self,
+        cell: Cell<'_>,
+        sink: &mut (dyn FnMut(EventKind) + Send),
+        cancel: &CancellationToken,
+        breach: impl Future<Output = DiskLimit>,
+    ) -> Result<CellEnd, Failure> {
+        let session = if let Some(id) = cell.session {
+            self.0.find(&cell.conversation.owner, id)?
+        } else {
+            // Nothing was handed over yet. A start that is given up ends by itself, and its sandbox is destroyed.
+            let session = tokio::select! {
+                biased;
+                () = cancel.cancelled() => return Ok(CellEnd::before_it_began()),
+                session = self.0.open(cell.conversation, cell.runner) => session?,
+            };
+            if let Some(end) = self.0.registry.take_news(cell.conversation, &cell.runner.language) {
+                sink(EventKind::Output(StreamKind::Stderr, format!("[{}]\n", end.sentence()).into()));
+            }
+            session
+        };
+        if cancel.is_cancelled() {
+            return Ok(CellEnd::before_it_began());
+        }
+        let _busy = session.begin_cell();
+        // From the beginning, so that nothing of the cell is missed.
+        let following = session.kernel.follow().ok_or_else(super::kernel::internal)?;
+        sink(EventKind::Started);
+        let begun = Instant::now();
+        let content = json!({"code": cell.code, "silent": false, "store_history": true, "user_expressions": {},
+            "allow_stdin": cell.input.is_some(), "stop_on_error": false});
+        let request = session.kernel.send(Channel::Shell, "execute_request", None, &content).await;
+        let mut execution = Execution {
+            session: &session,
+            following,
+            request,
+            sink,
+            reply: None,
+            is_idle: false,
+            error: None,
+            output_left: cell.limits.output_bytes_max,
+            output_over: false,
+            events_left: EVENTS_MAX,
+            displays_left: DISPLAYS_BYTES_MAX,
+            shown: Vec::new(),
+            figures: None,
+            asked: None,
+            input: Input::new(cell.input),
+        };
+        let stopped = execution.until_end(begun + cell.limits.wall(), cancel, breach).await;
+        let ended = match stopped {
+            End::Itself => execution.verdict(),
+            End::Stopped(ended) => {
+                execution.interrupt(&self.0).await;
+                ended
+            }
+            End::KernelGone => match session.kernel.ended().await {
+                SessionEnd::Kernel(ended) => ended,
+                SessionEnd::Lost => {
+                    let why = "The sandbox of the session was lost while the cell ran, so how it ended is not known; \
+                               it was not executed again.";
+                    return Err(Failure::new(Code::EngineLost, why));
+                }
+                _ => Ended::Cancelled,
+            },
+        };
+        let figures = execution.figures().await;
+        let shown = std::mem::take(&mut execution.shown);
+        let total = figures["cpuMs"].as_u64();
+        let cpu = total.map(|total| total.saturating_sub(session.cpu_ms.swap(total, Ordering::Relaxed)));
+        Ok(CellEnd {
+            ended,
+            wall: begun.elapsed(),
+            cpu: cpu.map(Duration::from_millis),
+            memory_peak_bytes: figures["memoryPeakBytes"].as_u64(),
+            shown,
+        })
+    }
+}
+
+enum End {
+    Itself,
+    Stopped(Ended),
+    KernelGone,
+}
+
+struct Execution<'a> {
+    session: &'a Arc<Session>,
+    following: Following,
+    /// The id of the request.
+    request: String,
+    sink: &'a mut (dyn FnMut(EventKind) + Send),
+    reply: Option<Value>,
+    is_idle: bool,
+    /// The name and the value of the exception that ended it.
+    error: Option<(String, String)>,
+    output_left: u64,
+    output_over: bool,
+    events_left: usize,
+    displays_left: usize,
+    shown: Vec<Shown>,
+    figures: Option<Value>,
+    /// The header of the kernel's request for input that is not answered.
+    asked: Option<Bytes>,
+    input: Input<'a>,
+}
+
+impl Execution<'_> {
+    async fn until_end(
+        &mut self,
+        deadline: Instant,
+        cancel: &CancellationToken,
+        breach: impl Future<Output = DiskLimit>,
+    ) -> End {
+        let (mut deadline, mut breach) = (pin!(sleep_until(deadline)), pin!(breach));
+        let mut grace = pin!(sleep_until(Instant::now()));
+        loop {
+            if self.reply.is_some() && self.is_idle {
+                return End::Itself;
+            }
+            let replied = self.reply.is_some();
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return End::Stopped(Ended::Cancelled),
+                () = &mut deadline => return End::Stopped(Ended::TimedOut),
+                message = self.following.next() => {
+                    let Some(message) = message else { return End::KernelGone };
+                    self.record(&message);
+                    if self.output_over {
+                        return End::Stopped(Ended::OutputLimit);
+                    }
+                    if !replied && self.reply.is_some() {
+                        grace.as_mut().reset(Instant::now() + IDLE_GRACE);
+                    }
+                }
+                () = &mut grace, if replied => return End::Itself,
+                limit = &mut breach => return End::Stopped(Ended::DiskLimit(limit)),
+                line = self.input.line(), if self.asked.is_some() => self.answer(line).await,
+            }
+        }
+    }
+
+    /// Answers the kernel's request for input; at the end of the input by the character that stands for it.
+    async fn answer(&mut self, line: Option<String>) {
+        let parent = self.asked.take();
+        let content = json!({"value": line.as_deref().unwrap_or("\u{4}")});
+        self.session.kernel.send(Channel::Stdin, "input_reply", parent, &content).await;
+    }
+
+    fn record(&mut self, message: &KernelMessage) {
+        let Header { msg_type, .. } = message.read_header();
+        if message.channel == Channel::Bridge {
+            match msg_type.as_str() {
+                "figures" => self.figures = Some(message.read_content()),
+                "dropped" => self.text(StreamKind::Stderr, "\n[Some output was lost: it came too fast.]\n"),
+                _ => {}
+            }
+            return;
+        }
+        if message.read_parent().msg_id != self.request {
+            return;
+        }
+        let content = message.read_content();
+        match (message.channel, msg_type.as_str()) {
+            (Channel::Iopub, "stream") => {
+                let is_error = content["name"] == "stderr";
+                let stream = if is_error { StreamKind::Stderr } else { StreamKind::Stdout };
+                self.text(stream, content["text"].as_str().unwrap_or_default());
+            }
+            (Channel::Iopub, "display_data") => self.display(DisplayKind::Display, &content),
+            (Channel::Iopub, "execute_result") => self.display(DisplayKind::Result, &content),
+            (Channel::Iopub, "update_display_data") => self.display(DisplayKind::Update, &content),
+            (Channel::Iopub, "error") => self.error(&content),
+            (Channel::Iopub, "clear_output") => {
+                self.event(EventKind::Clear { wait: content["wait"].as_bool().unwrap_or_default() });
+            }
+            (Channel::Iopub, "status") => self.is_idle |= content["execution_state"] == "idle",
+            (Channel::Stdin, "input_request") => {
+                let prompt = content["prompt"].as_str().unwrap_or_default().chars().take(PROMPT_CHARS_MAX).collect();
+                self.event(EventKind::InputRequest { prompt, password: content["password"] == true });
+                self.asked = Some(message.header.clone());
+            }
+            (Channel::Shell, "execute_reply") => {
+                if content["status"] == "error" && self.error.is_none() {
+                    self.error(&content);
+                }
+                for page in content["payload"].as_array().into_iter().flatten().take(SHOWN_MAX) {
+                    if let Some(text) = page["data"]["text/plain"].as_str() {
+                        self.text(StreamKind::Stdout, text);
+                    }
+                }
+                self.reply = Some(content);
+            }
+            _ => {}
+        }
+    }
+
+    fn event(&mut self, event: EventKind) {
+        if let Some(left) = self.events_left.checked_sub(1) {
+            self.events_left = left;
+            (self.sink)(event);
+        }
+    }
+
+    fn text(&mut self, stream: StreamKind, text: &str) {
+        let fits = usize::try_from(self.output_left).unwrap_or(usize::MAX).min(text.len());
+        self.output_left -= fits as u64;
+        self.output_over |= fits < text.len();
+        if fits > 0 {
+            (self.sink)(EventKind::Output(stream, Bytes::copy_from_slice(&text.as_bytes()[..fits])));
+        }
+    }
+
+    fn line(&mut self, stream: StreamKind, mut text: String) {
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        self.text(stream, &text);
+    }
+
+    fn display(&mut self, kind: DisplayKind, content: &Value) {
+        let Some(bundle) = Bundle::of(content) else { return };
+        if kind != DisplayKind::Update {
+            if let Some(text) = bundle.terminal_text() {
+                self.line(StreamKind::Stdout, text);
+            }
+            if let Some(shown) = bundle.file() {
+                let bytes = self.shown.iter().map(|shown| shown.bytes.len()).sum::<usize>() + shown.bytes.len();
+                if self.shown.len() < SHOWN_MAX && bytes <= SHOWN_BYTES_MAX {
+                    self.shown.push(shown);
+                }
+            }
+        }
+        let display = bundle.display(kind, content);
+        if let Some(left) = self.displays_left.checked_sub(display.bytes()) {
+            self.displays_left = left;
+            self.event(EventKind::Display(Box::new(display)));
+        }
+    }
+
+    fn error(&mut self, content: &Value) {
+        let short = |name: &str| content[name].as_str().unwrap_or_default().chars().take(NAME_CHARS_MAX).collect();
+        let (name, value): (String, String) = (short("ename"), short("evalue"));
+        let lines = content["traceback"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let mut traceback = lines.collect::<Vec<_>>().join("\n");
+        if traceback.is_empty() && !name.is_empty() {
+            traceback = format!("{name}: {value}");
+        }
+        if !traceback.is_empty() {
+            self.line(StreamKind::Stderr, traceback);
+        }
+        self.event(EventKind::Error { name: name.clone(), value: value.clone() });
+        self.error = Some((name, value));
+    }
+
+    /// How a cell ended that we did not stop. A shell's kernel gives the exit status as the value of an error without a
+    /// name.
+    fn verdict(&self) -> Ended {
+        let failed = self.error.is_some() || self.reply.as_ref().is_some_and(|reply| reply["status"] != "ok");
+        let status = self.error.as_ref().filter(|(name, _)| name.is_empty()).and_then(|(_, value)| value.parse().ok());
+        let code = status.filter(|code| (1..=255).contains(code)).unwrap_or(i32::from(failed));
+        Ended::Exited { code }
+    }
+
+    /// Interrupts the cell; ends the session when it does not obey. Output from before still counts.
+    async fn interrupt(&mut self, inner: &Arc<Inner>) {
+        let begun = Instant::now();
+        self.session.kernel.interrupt().await;
+        let (mut is_woken, mut is_repeated) = (false, false);
+        while !(self.reply.is_some() && self.is_idle) {
+            let next = match (is_woken, is_repeated) {
+                (false, _) => WAKE_AFTER,
+                (true, false) => AGAIN_AFTER,
+                (true, true) => KILL_AFTER,
+            };
+            tokio::select! {
+                biased;
+                message = self.following.next() => match message {
+                    Some(message) => self.record(&message),
+                    None => return,
+                },
+                () = sleep_until(begun + next) => match (is_woken, is_repeated) {
+                    (false, _) => {
+                        is_woken = true;
+                        self.session.kernel.send(Channel::Shell, "kernel_info_request", None, &json!({})).await;
+                    }
+                    (true, false) => {
+                        is_repeated = true;
+                        self.session.kernel.interrupt().await;
+                    }
+                    (true, true) => {
+                        let end = SessionEnd::Killed;
+                        inner.end(self.session, end);
+                        let note = format!("[{}]\n", end.sentence());
+                        return (self.sink)(EventKind::Output(StreamKind::Stderr, note.into()));
+                    }
+                },
+            }
+        }
+    }
+
+    /// What the session has used so far; null when the bridge does not say.
+    async fn figures(&mut self) -> Value {
+        self.session.kernel.send(Channel::Bridge, "figures", None, &json!({})).await;
+        let answer = async {
+            while self.figures.is_none()
+                && let Some(message) = self.following.next().await
+            {
+                self.record(&message);
+            }
+        };
+        drop(timeout(FIGURES_MAX, answer).await);
+        self.figures.take().unwrap_or_default()
+    }
+}

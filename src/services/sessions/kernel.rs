@@ -1,0 +1,400 @@
+//! One kernel in its sandbox: the task that reads and writes the sandbox's streams, and those who follow its messages.
+//!
+//! What the sandbox says is untrusted. A follower has room for a number of bytes: a cell is waited for, so that none of
+//! its output is lost; a connection that does not read is ended.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    time::timeout,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{debug, warn};
+use uuid::Uuid;
+
+use super::{
+    SessionEnd,
+    message::{Channel, Header, KernelMessage, MESSAGE_BYTES_MAX, MessageReader, with_length},
+};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        event::StreamKind,
+        outcome::Ended,
+    },
+    services::{
+        frames,
+        sandbox::{Attachment, SandboxEvent, Started, attach},
+    },
+};
+
+/// How long a kernel may take until it answers. A cold one of a slow language on a busy machine takes seconds.
+const READY_MAX: Duration = Duration::from_mins(1);
+/// How long a kernel that runs no cell may take for an answer.
+const REPLY_MAX: Duration = Duration::from_secs(5);
+/// How long after the session's age process 1 ends the kernel by itself.
+const GRACE: Duration = Duration::from_mins(1);
+/// Messages for the kernel that were not written yet.
+const TO_KERNEL_MAX: usize = 64;
+/// What a follower may have unread, in bytes.
+const UNREAD_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
+/// Connections to one kernel, cells included.
+const FOLLOWERS_MAX: usize = 64;
+
+pub(super) struct Kernel {
+    outgoing: mpsc::Sender<KernelMessage>,
+    followers: Arc<Followers>,
+    phase: watch::Receiver<Phase>,
+    close: CancellationToken,
+    /// The client session in the headers of the server's own messages.
+    client: String,
+}
+
+#[derive(Debug, Clone)]
+enum Phase {
+    Starting,
+    Ready(Arc<Value>),
+    Ended(SessionEnd),
+}
+
+#[derive(Default)]
+struct Followers {
+    all: Mutex<Vec<Follower>>,
+    newest: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Follower {
+    number: u64,
+    /// It is waited for when it has no room.
+    is_cell: bool,
+    queue: mpsc::UnboundedSender<(KernelMessage, OwnedSemaphorePermit)>,
+    room: Arc<Semaphore>,
+}
+
+/// The messages of a kernel from its beginning on. Ends when the kernel has ended, or was not read in time.
+pub(super) struct Following {
+    queue: mpsc::UnboundedReceiver<(KernelMessage, OwnedSemaphorePermit)>,
+}
+
+/// A client's connection to a kernel.
+pub struct KernelConnection {
+    outgoing: mpsc::Sender<KernelMessage>,
+    following: Option<Following>,
+}
+
+impl Followers {
+    fn all(&self) -> MutexGuard<'_, Vec<Follower>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, is_cell: bool) -> Option<Following> {
+        let (queue, receiver) = mpsc::unbounded_channel();
+        let number = self.newest.fetch_add(1, Ordering::Relaxed);
+        let mut all = self.all();
+        all.retain(|follower| !follower.queue.is_closed());
+        if !is_cell && all.len() >= FOLLOWERS_MAX {
+            return None;
+        }
+        all.push(Follower { number, is_cell, queue, room: Arc::new(Semaphore::new(UNREAD_BYTES_MAX)) });
+        Some(Following { queue: receiver })
+    }
+
+    async fn tell(&self, message: &KernelMessage) {
+        // What a message costs beside its parts.
+        const MESSAGE_BYTES: usize = 256;
+        let parts = [&message.header, &message.parent_header, &message.metadata, &message.content];
+        let bytes = parts.into_iter().chain(&message.buffers).map(Bytes::len).sum::<usize>() + MESSAGE_BYTES;
+        let bytes = u32::try_from(bytes.min(UNREAD_BYTES_MAX)).unwrap_or(u32::MAX);
+        let all = self.all().clone();
+        for Follower { number, is_cell, queue, room } in all {
+            let room = if is_cell {
+                tokio::select! {
+                    room = room.acquire_many_owned(bytes) => room.ok(),
+                    () = queue.closed() => None,
+                }
+            } else {
+                room.try_acquire_many_owned(bytes).ok()
+            };
+            if room.is_none_or(|room| queue.send((message.clone(), room)).is_err()) {
+                self.all().retain(|follower| follower.number != number);
+            }
+        }
+    }
+}
+
+impl Following {
+    pub(super) async fn next(&mut self) -> Option<KernelMessage> {
+        self.queue.recv().await.map(|(message, _)| message)
+    }
+}
+
+impl KernelConnection {
+    /// Sends the kernel a message; waits while it does not read.
+    ///
+    /// # Errors
+    /// [`Code::SessionEnded`].
+    pub async fn send(&self, message: KernelMessage) -> Result<(), Failure> {
+        let ended = |_| Failure::new(Code::SessionEnded, "The session has ended: open a new one.");
+        self.outgoing.send(message).await.map_err(ended)
+    }
+
+    /// The next message of the kernel; nothing when it has ended, or this connection was not read for too long.
+    pub async fn next(&mut self) -> Option<KernelMessage> {
+        loop {
+            let message = self.following.as_mut()?.next().await?;
+            if message.channel != Channel::Bridge {
+                return Some(message);
+            }
+        }
+    }
+}
+
+impl Kernel {
+    /// Has the sandbox start its kernel.
+    pub(super) fn begin(started: Started, name: &str, age_max: Duration, tasks: &TaskTracker) -> Self {
+        let (sender, receiver) = mpsc::channel(TO_KERNEL_MAX);
+        let (phase, phase_receiver) = watch::channel(Phase::Starting);
+        let (followers, close) = (Arc::new(Followers::default()), CancellationToken::new());
+        let request = frames::session(name, age_max, GRACE);
+        let (stdin, sandbox) = attach(started);
+        let task = KernelTask {
+            sandbox,
+            reader: MessageReader::default(),
+            followers: Arc::clone(&followers),
+            phase,
+            died: None,
+        };
+        let closed = close.clone();
+        tasks.spawn(async move {
+            // Apart from reading, since a kernel that does not read may still print.
+            let writing = tokio::spawn(write(stdin, request, receiver));
+            task.run(closed).await;
+            writing.abort();
+        });
+        Self { outgoing: sender, followers, phase: phase_receiver, close, client: Uuid::new_v4().simple().to_string() }
+    }
+
+    /// What the kernel says of itself, once it answers.
+    ///
+    /// # Errors
+    /// [`Code::RunnerFailed`].
+    pub(super) async fn ready(&self) -> Result<Arc<Value>, Failure> {
+        let mut phase = self.phase.clone();
+        let settled = timeout(READY_MAX, phase.wait_for(|phase| !matches!(phase, Phase::Starting))).await;
+        if let Ok(Ok(settled)) = settled
+            && let Phase::Ready(info) = &*settled
+        {
+            return Ok(Arc::clone(info));
+        }
+        self.close.cancel();
+        let why = "The interpreter of the session did not start: try again, or run a program instead; the server's log \
+                   says more.";
+        Err(Failure::new(Code::RunnerFailed, why))
+    }
+
+    /// Waits for the end of the kernel.
+    pub(super) async fn ended(&self) -> SessionEnd {
+        let mut phase = self.phase.clone();
+        match phase.wait_for(|phase| matches!(phase, Phase::Ended(_))).await.as_deref() {
+            Ok(Phase::Ended(end)) => *end,
+            _ => SessionEnd::Lost,
+        }
+    }
+
+    /// Ends it.
+    pub(super) fn close(&self) {
+        self.close.cancel();
+    }
+
+    pub(super) fn connect(&self) -> KernelConnection {
+        KernelConnection { outgoing: self.outgoing.clone(), following: self.followers.add(false) }
+    }
+
+    /// The messages for a cell.
+    pub(super) fn follow(&self) -> Option<Following> {
+        self.followers.add(true)
+    }
+
+    /// Sends a message of the server's own; its id.
+    pub(super) async fn send(
+        &self,
+        channel: Channel,
+        msg_type: &str,
+        parent: Option<Bytes>,
+        content: &Value,
+    ) -> String {
+        let id = Uuid::new_v4().simple().to_string();
+        let date = OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default();
+        let header = json!({"msg_id": id, "msg_type": msg_type, "session": self.client, "username": "sandbox",
+            "date": date, "version": "5.3"});
+        let mut message = KernelMessage::new(channel, &header, content);
+        message.parent_header = parent.unwrap_or(message.parent_header);
+        if self.outgoing.send(message).await.is_err() {
+            debug!("a message for a kernel that has ended");
+        }
+        id
+    }
+
+    pub(super) async fn interrupt(&self) {
+        self.send(Channel::Bridge, "interrupt", None, &json!({})).await;
+    }
+
+    /// Sends a request on the shell channel; the content of its reply.
+    ///
+    /// # Errors
+    /// [`Code::SessionBusy`] when the kernel does not answer in time.
+    pub(super) async fn request(&self, msg_type: &str, content: &Value) -> Result<Value, Failure> {
+        let mut following = self.follow().ok_or_else(internal)?;
+        let id = self.send(Channel::Shell, msg_type, None, content).await;
+        let reply = async {
+            while let Some(message) = following.next().await {
+                if message.channel == Channel::Shell && message.read_parent().msg_id == id {
+                    return Ok(message.read_content());
+                }
+            }
+            Err(Failure::new(Code::SessionEnded, self.ended().await.sentence()))
+        };
+        let why = "The interpreter did not answer in time: when a cell runs, wait for its end or interrupt it; \
+                   otherwise try again.";
+        timeout(REPLY_MAX, reply).await.unwrap_or_else(|_| Err(Failure::new(Code::SessionBusy, why)))
+    }
+}
+
+pub(super) fn internal() -> Failure {
+    Failure::new(Code::Internal, "The server failed while it opened the session: its log says why.")
+}
+
+struct KernelTask {
+    sandbox: Attachment,
+    reader: MessageReader,
+    followers: Arc<Followers>,
+    phase: watch::Sender<Phase>,
+    /// How the kernel ended, as the bridge says, which ends after it.
+    died: Option<Ended>,
+}
+
+impl KernelTask {
+    async fn run(mut self, close: CancellationToken) {
+        let end = tokio::select! {
+            biased;
+            () = close.cancelled() => SessionEnd::Closed,
+            end = self.follow() => end,
+        };
+        self.phase.send_replace(Phase::Ended(end));
+        // Those who follow see the end of their queues.
+        self.followers.all().clear();
+    }
+
+    async fn follow(&mut self) -> SessionEnd {
+        loop {
+            match self.sandbox.next().await {
+                SandboxEvent::Output(StreamKind::Stdout, bytes) => {
+                    self.reader.push(&bytes);
+                    if let Some(end) = self.messages().await {
+                        return end;
+                    }
+                }
+                SandboxEvent::Output(StreamKind::Stderr, bytes) => {
+                    let text: String = String::from_utf8_lossy(&bytes).chars().take(400).collect();
+                    debug!(sandbox = %self.sandbox.id, text = %text.escape_debug(), "a kernel wrote to its log");
+                }
+                SandboxEvent::ProgramExited(report) if report.oom_kills > 0 => {
+                    return SessionEnd::Kernel(Ended::OutOfMemory);
+                }
+                SandboxEvent::ProgramExited(report) => {
+                    let code = report.status.unwrap_or_default();
+                    let ended = report.signal.map_or(Ended::Exited { code }, |signal| Ended::Signaled { signal });
+                    return SessionEnd::Kernel(self.died.unwrap_or(ended));
+                }
+                SandboxEvent::ContractBroken(why) => {
+                    warn!(sandbox = %self.sandbox.id, why, "the runner of a session broke its contract");
+                    return SessionEnd::Lost;
+                }
+                SandboxEvent::SandboxExited(Ok(exit)) if exit.oom_killed => {
+                    return SessionEnd::Kernel(Ended::OutOfMemory);
+                }
+                SandboxEvent::SandboxExited(_) | SandboxEvent::OutputBroke => return SessionEnd::Lost,
+            }
+        }
+    }
+
+    async fn messages(&mut self) -> Option<SessionEnd> {
+        loop {
+            let message = match self.reader.next() {
+                Ok(Some(message)) => message,
+                Ok(None) => return None,
+                Err(error) => {
+                    warn!(sandbox = %self.sandbox.id, %error, "the bridge of a session broke its contract");
+                    return Some(SessionEnd::Lost);
+                }
+            };
+            if message.channel == Channel::Bridge {
+                self.note(&message);
+            }
+            self.followers.tell(&message).await;
+        }
+    }
+
+    /// What the bridge says of the kernel.
+    fn note(&mut self, message: &KernelMessage) {
+        let Header { msg_type, .. } = message.read_header();
+        match msg_type.as_str() {
+            "ready" => {
+                let info = Arc::new(message.read_content());
+                self.phase.send_if_modified(|phase| {
+                    let is_first = matches!(phase, Phase::Starting);
+                    if is_first {
+                        *phase = Phase::Ready(info);
+                    }
+                    is_first
+                });
+            }
+            "died" => {
+                let content = message.read_content();
+                let number = |name: &str| content[name].as_i64().and_then(|number| i32::try_from(number).ok());
+                let signal = number("signal").filter(|signal| (1..=64).contains(signal));
+                let code = number("status").filter(|code| (0..=255).contains(code)).map(|code| Ended::Exited { code });
+                self.died = signal.map(|signal| Ended::Signaled { signal }).or(code);
+            }
+            "failed" => {
+                let content = message.read_content();
+                let why: String = content["message"].as_str().unwrap_or_default().chars().take(400).collect();
+                warn!(sandbox = %self.sandbox.id, why = %why.escape_debug(), "a kernel failed");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Writes the request, then messages. Ends when the sandbox does not take them any more; keeps the stream open, since
+/// closing it early closes the output on some engines.
+async fn write(
+    mut stdin: std::pin::Pin<Box<dyn AsyncWrite + Send>>,
+    request: Bytes,
+    mut outgoing: mpsc::Receiver<KernelMessage>,
+) {
+    let mut written = stdin.write_all(&request).await.is_ok() && stdin.flush().await.is_ok();
+    while written {
+        let Some(message) = outgoing.recv().await else { return };
+        let bytes = with_length(&message);
+        for piece in bytes.chunks(frames::PAYLOAD_BYTES_MAX) {
+            written &= stdin.write_all(&frames::stdin(piece)).await.is_ok();
+        }
+        written &= stdin.flush().await.is_ok();
+    }
+    outgoing.close();
+    while outgoing.recv().await.is_some() {}
+    std::future::pending::<()>().await;
+}

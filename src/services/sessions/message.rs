@@ -1,0 +1,263 @@
+//! A message of a kernel, and its layout on the wire: that of `v1.kernel.websocket.jupyter.org`, which the bridge in
+//! the sandbox and Jupyter's clients share.
+//!
+//! ```text
+//! u64 N, N × u64 offset (little-endian; the first is 8·(1+N), the last the total length), then the parts:
+//! channel · header · parent_header · metadata · content · buffers …
+//! ```
+//!
+//! The parts are relayed as they are; only what the server itself decides by is read.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The longest message, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// The most offsets that a message may have: its five parts, the end, and buffers.
+const OFFSETS_MAX: u64 = 64;
+/// Channel, header, parent header, metadata, content.
+const PARTS: usize = 5;
+
+/// Where a message belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channel {
+    Shell,
+    Control,
+    Stdin,
+    Iopub,
+    /// Between the server and the bridge; no message of a kernel.
+    Bridge,
+}
+
+/// One message, its JSON parts unread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelMessage {
+    pub channel: Channel,
+    pub header: Bytes,
+    pub parent_header: Bytes,
+    pub metadata: Bytes,
+    pub content: Bytes,
+    pub buffers: Vec<Bytes>,
+}
+
+/// What is read of a header. Members that are missing are empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Header {
+    #[serde(default)]
+    pub msg_id: String,
+    #[serde(default)]
+    pub msg_type: String,
+    #[serde(default)]
+    pub session: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    #[error("a message of {0} bytes is longer than the longest")]
+    TooLong(usize),
+    #[error("the offsets of a message are wrong")]
+    Offsets,
+    #[error("a message is for an unknown channel")]
+    Channel,
+}
+
+impl Channel {
+    const ALL: [Self; 5] = [Self::Shell, Self::Control, Self::Stdin, Self::Iopub, Self::Bridge];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Shell => "shell",
+            Self::Control => "control",
+            Self::Stdin => "stdin",
+            Self::Iopub => "iopub",
+            Self::Bridge => "bridge",
+        }
+    }
+
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|channel| channel.as_str().as_bytes() == text)
+    }
+}
+
+impl KernelMessage {
+    /// A message of the server's own.
+    pub fn new(channel: Channel, header: &Value, content: &Value) -> Self {
+        let empty = || Bytes::from_static(b"{}");
+        Self {
+            channel,
+            header: header.to_string().into(),
+            parent_header: empty(),
+            metadata: empty(),
+            content: content.to_string().into(),
+            buffers: Vec::new(),
+        }
+    }
+
+    /// # Errors
+    /// When the bytes are not one message.
+    pub fn decode(bytes: &Bytes) -> Result<Self, MessageError> {
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            return Err(MessageError::TooLong(bytes.len()));
+        }
+        let number = |at: usize| -> Option<u64> {
+            Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.first_chunk().copied()?))
+        };
+        let count = number(0).filter(|count| (PARTS as u64 + 1..=OFFSETS_MAX).contains(count));
+        let count = usize::try_from(count.ok_or(MessageError::Offsets)?).map_err(|_| MessageError::Offsets)?;
+        let mut parts = Vec::with_capacity(count - 1);
+        let mut begin = 8 * (1 + count);
+        for index in 0..count {
+            let offset = number(8 * (1 + index)).and_then(|offset| usize::try_from(offset).ok());
+            let offset = offset.filter(|offset| (begin..=bytes.len()).contains(offset)).ok_or(MessageError::Offsets)?;
+            match index {
+                0 if offset != begin => return Err(MessageError::Offsets),
+                0 => {}
+                _ => parts.push(bytes.slice(begin..offset)),
+            }
+            begin = offset;
+        }
+        let buffers = parts.split_off(PARTS);
+        let Ok([channel, header, parent_header, metadata, content]) = <[Bytes; PARTS]>::try_from(parts) else {
+            return Err(MessageError::Offsets);
+        };
+        if begin != bytes.len() {
+            return Err(MessageError::Offsets);
+        }
+        let channel = Channel::parse(&channel).ok_or(MessageError::Channel)?;
+        Ok(Self { channel, header, parent_header, metadata, content, buffers })
+    }
+
+    /// The message on the wire.
+    pub fn encode(&self) -> Bytes {
+        let channel = Bytes::from_static(self.channel.as_str().as_bytes());
+        let json = [&channel, &self.header, &self.parent_header, &self.metadata, &self.content];
+        let parts: Vec<&Bytes> = json.into_iter().chain(&self.buffers).collect();
+        let head = 8 * (2 + parts.len());
+        let mut out = BytesMut::with_capacity(head + parts.iter().map(|part| part.len()).sum::<usize>());
+        out.put_u64_le(parts.len() as u64 + 1);
+        let mut offset = head as u64;
+        out.put_u64_le(offset);
+        for part in &parts {
+            offset += part.len() as u64;
+            out.put_u64_le(offset);
+        }
+        for part in parts {
+            out.put_slice(part);
+        }
+        out.freeze()
+    }
+
+    /// The header, as far as it can be read.
+    pub fn read_header(&self) -> Header {
+        read_header(&self.header)
+    }
+
+    /// The header of the message that this one answers.
+    pub fn read_parent(&self) -> Header {
+        read_header(&self.parent_header)
+    }
+
+    /// The content; null when it is no JSON.
+    pub fn read_content(&self) -> Value {
+        serde_json::from_slice(&self.content).unwrap_or_default()
+    }
+}
+
+fn read_header(json: &Bytes) -> Header {
+    serde_json::from_slice(json).unwrap_or_default()
+}
+
+/// Puts messages together from chunks of any size: each comes after its length, four bytes, big-endian.
+#[derive(Debug, Default)]
+pub(super) struct MessageReader(BytesMut);
+
+impl MessageReader {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// The next whole message, if one is there. Not to be called again after an error.
+    pub(super) fn next(&mut self) -> Result<Option<KernelMessage>, MessageError> {
+        let Some(length) = self.0.first_chunk().map(|length| u32::from_be_bytes(*length) as usize) else {
+            return Ok(None);
+        };
+        if length > MESSAGE_BYTES_MAX {
+            return Err(MessageError::TooLong(length));
+        }
+        if self.0.len() < 4 + length {
+            return Ok(None);
+        }
+        let message = self.0.split_to(4 + length).freeze().slice(4..);
+        KernelMessage::decode(&message).map(Some)
+    }
+}
+
+/// A message behind its length.
+pub(super) fn with_length(message: &KernelMessage) -> Bytes {
+    let message = message.encode();
+    let mut out = BytesMut::with_capacity(4 + message.len());
+    out.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+    out.put_slice(&message);
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn message() -> KernelMessage {
+        let header = json!({"msg_id": "1", "msg_type": "stream", "session": "s", "later": [1]});
+        let mut message = KernelMessage::new(Channel::Iopub, &header, &json!({"name": "stdout", "text": "é"}));
+        message.buffers = vec![Bytes::from_static(b"\0\xff"), Bytes::new()];
+        message
+    }
+
+    #[test]
+    fn a_message_is_laid_out_as_documented_and_read_back() {
+        let bytes = message().encode();
+        assert_eq!(bytes[..16], [[8, 0, 0, 0, 0, 0, 0, 0], [72, 0, 0, 0, 0, 0, 0, 0]].concat());
+        assert_eq!(KernelMessage::decode(&bytes), Ok(message()));
+        let header = message().read_header();
+        assert_eq!((&*header.msg_id, &*header.msg_type, &*header.session), ("1", "stream", "s"));
+        assert_eq!(message().read_content()["text"], "é");
+    }
+
+    #[test]
+    fn messages_are_read_in_any_chunks() {
+        let bytes = [with_length(&message()), with_length(&message())].concat();
+        for piece in [1, 3, 7, bytes.len()] {
+            let (mut reader, mut read) = (MessageReader::default(), 0);
+            for piece in bytes.chunks(piece) {
+                reader.push(piece);
+                while let Some(next) = reader.next().expect("a message") {
+                    assert_eq!(next, message());
+                    read += 1;
+                }
+            }
+            assert_eq!(read, 2);
+        }
+        let mut reader = MessageReader::default();
+        reader.push(&[0xff, 0xff, 0xff, 0xff]);
+        assert_eq!(reader.next(), Err(MessageError::TooLong(u32::MAX as usize)));
+    }
+
+    #[test]
+    fn every_altered_offset_is_refused_or_read_within_bounds() {
+        let good = message().encode();
+        for at in 0..72 {
+            for value in [0, 1, 7, 127, 128, 255] {
+                let mut bytes = good.to_vec();
+                bytes[at] = value;
+                if let Ok(read) = KernelMessage::decode(&bytes.into()) {
+                    assert!(read.content.len() <= good.len() && read.buffers.len() < 64);
+                }
+            }
+        }
+        for length in 0..good.len() {
+            assert!(KernelMessage::decode(&good.slice(..length)).is_err(), "cut at {length}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The open sessions, and how earlier ones ended, as far back as is kept.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::Value;
+use tokio::{
+    sync::{Mutex as AsyncMutex, OwnedMutexGuard},
+    time::Instant,
+};
+
+use super::{SessionEnd, SessionState, SessionView, kernel::Kernel};
+use crate::{
+    domain::{
+        id::{Language, SessionId},
+        owner::{ConversationKey, Principal},
+    },
+    services::janitor::Lease,
+};
+
+/// Ended sessions that are remembered, so that their callers are told what happened.
+const ENDED_MAX: usize = 1000;
+
+type Place = (ConversationKey, Language);
+
+/// An open session.
+pub(super) struct Session {
+    pub id: SessionId,
+    pub conversation: ConversationKey,
+    pub language: Language,
+    pub kernel: Kernel,
+    pub created: Instant,
+    pub memory_bytes_max: u64,
+    /// CPU time of all cells so far, in milliseconds.
+    pub cpu_ms: AtomicU64,
+    created_unix_s: i64,
+    kernel_info: Arc<Value>,
+    lease: Mutex<Option<Arc<Lease>>>,
+    used: Mutex<Instant>,
+    busy: AtomicUsize,
+    cells: AtomicU64,
+}
+
+/// While it lives, a cell of the session waits or runs: the session does not make room for another.
+pub(super) struct Busy(Arc<Session>);
+
+impl Session {
+    #[expect(clippy::too_many_arguments, reason = "each is a fact of the session, named by its type")]
+    pub(super) fn new(
+        id: SessionId,
+        conversation: ConversationKey,
+        language: Language,
+        kernel: Kernel,
+        lease: Arc<Lease>,
+        created_unix_s: i64,
+        memory_bytes_max: u64,
+        kernel_info: Arc<Value>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            id,
+            conversation,
+            language,
+            kernel,
+            created: now,
+            memory_bytes_max,
+            cpu_ms: AtomicU64::new(0),
+            created_unix_s,
+            kernel_info,
+            lease: Mutex::new(Some(lease)),
+            used: Mutex::new(now),
+            busy: AtomicUsize::new(0),
+            cells: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn view(&self) -> SessionView {
+        SessionView {
+            session: self.id,
+            conversation: self.conversation.clone(),
+            language: self.language.clone(),
+            state: if self.is_busy() { SessionState::Busy } else { SessionState::Idle },
+            created_unix_s: self.created_unix_s,
+            idle: if self.is_busy() { Duration::ZERO } else { self.used().elapsed() },
+            cells: self.cells.load(Ordering::Relaxed),
+            memory_bytes_max: self.memory_bytes_max,
+            kernel_info: Arc::clone(&self.kernel_info),
+        }
+    }
+
+    /// When it was used last.
+    pub(super) fn used(&self) -> Instant {
+        *locked(&self.used)
+    }
+
+    pub(super) fn touch(&self) {
+        *locked(&self.used) = Instant::now();
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0
+    }
+
+    /// A cell begins.
+    pub(super) fn begin_cell(self: &Arc<Self>) -> Busy {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        self.cells.fetch_add(1, Ordering::Relaxed);
+        self.touch();
+        Busy(Arc::clone(self))
+    }
+
+    /// Leaves the sandbox to the janitor.
+    pub(super) fn release(&self) {
+        let lease = locked(&self.lease).take();
+        drop(lease);
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.0.touch();
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Registry {
+    state: Mutex<State>,
+    opening: Mutex<HashMap<Place, Weak<AsyncMutex<()>>>>,
+}
+
+#[derive(Default)]
+struct State {
+    open: HashMap<SessionId, Arc<Session>>,
+    /// Oldest first.
+    ended: VecDeque<Ended>,
+    /// Memory for sessions that are being opened, in bytes.
+    reserved: u64,
+}
+
+struct Ended {
+    id: SessionId,
+    place: Place,
+    end: SessionEnd,
+    /// The next cell of the conversation still has to be told.
+    is_news: bool,
+}
+
+/// Memory for a session that is being opened.
+pub(super) struct Reserved<'a>(&'a Registry, u64);
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        locked(&self.0.state).reserved -= self.1;
+    }
+}
+
+impl Registry {
+    /// The right to open a session there; others wait.
+    pub(super) async fn opening(&self, conversation: &ConversationKey, language: &Language) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut opening = locked(&self.opening);
+            opening.retain(|_, lock| lock.strong_count() > 0);
+            let known = opening.entry((conversation.clone(), language.clone())).or_default();
+            let lock = known.upgrade().unwrap_or_default();
+            *known = Arc::downgrade(&lock);
+            lock
+        };
+        lock.lock_owned().await
+    }
+
+    pub(super) fn add(&self, session: &Arc<Session>) {
+        locked(&self.state).open.insert(session.id, Arc::clone(session));
+    }
+
+    pub(super) fn get(&self, id: SessionId) -> Option<Arc<Session>> {
+        locked(&self.state).open.get(&id).cloned()
+    }
+
+    /// The open session of a conversation and a language.
+    pub(super) fn of(&self, conversation: &ConversationKey, language: &Language) -> Option<Arc<Session>> {
+        let state = locked(&self.state);
+        let is_it = |session: &&Arc<Session>| session.conversation == *conversation && session.language == *language;
+        state.open.values().find(is_it).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Session>> {
+        locked(&self.state).open.values().cloned().collect()
+    }
+
+    /// Memory for one more session, where the limits of all together stay within `max`.
+    pub(super) fn reserve(&self, bytes: u64, max: u64) -> Option<Reserved<'_>> {
+        let mut state = locked(&self.state);
+        let used = state.open.values().map(|session| session.memory_bytes_max).sum::<u64>() + state.reserved;
+        if used.saturating_add(bytes) > max {
+            return None;
+        }
+        state.reserved += bytes;
+        Some(Reserved(self, bytes))
+    }
+
+    pub(super) fn least_recently_used(&self) -> Option<Arc<Session>> {
+        let state = locked(&self.state);
+        let idle = state.open.values().filter(|session| !session.is_busy());
+        idle.min_by_key(|session| session.used()).cloned()
+    }
+
+    /// Removes this very session; false when it is not there any more.
+    pub(super) fn remove(&self, session: &Arc<Session>, end: SessionEnd) -> bool {
+        let mut state = locked(&self.state);
+        if !state.open.get(&session.id).is_some_and(|open| Arc::ptr_eq(open, session)) {
+            return false;
+        }
+        let removed = state.open.remove(&session.id);
+        if state.ended.len() >= ENDED_MAX {
+            state.ended.pop_front();
+        }
+        let is_news = !matches!(end, SessionEnd::Closed | SessionEnd::Restarted);
+        let place = (session.conversation.clone(), session.language.clone());
+        state.ended.push_back(Ended { id: session.id, place, end, is_news });
+        drop(state);
+        drop(removed);
+        true
+    }
+
+    /// How a session of this owner ended.
+    pub(super) fn end_of(&self, who: &Principal, id: SessionId) -> Option<SessionEnd> {
+        let state = locked(&self.state);
+        let of_it = |ended: &&Ended| ended.id == id && ended.place.0.owner == *who;
+        state.ended.iter().rev().find(of_it).map(|ended| ended.end)
+    }
+
+    /// How the last session there ended, if its next caller has not been told.
+    pub(super) fn take_news(&self, conversation: &ConversationKey, language: &Language) -> Option<SessionEnd> {
+        let mut state = locked(&self.state);
+        let there = |ended: &&mut Ended| ended.place.0 == *conversation && ended.place.1 == *language;
+        let last = state.ended.iter_mut().rev().find(there)?;
+        std::mem::take(&mut last.is_news).then_some(last.end)
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,103 @@
+//! A session as callers see it, and how it ended.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::Value;
+
+use super::display::Shown;
+use crate::domain::{
+    id::{Language, SessionId},
+    outcome::Ended,
+    owner::ConversationKey,
+};
+
+/// Why a session is no longer there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionEnd {
+    Closed,
+    Restarted,
+    Idle,
+    Age,
+    /// Another session needed its memory.
+    Memory,
+    /// The kernel ended in a cell or between two.
+    Kernel(Ended),
+    /// The engine lost it, or the image broke its contract.
+    Lost,
+    /// A cell did not obey its interrupt.
+    Killed,
+}
+
+impl SessionEnd {
+    /// What happened, for a model or a person.
+    pub fn sentence(self) -> String {
+        let why = match self {
+            Self::Closed => "it was closed".to_owned(),
+            Self::Restarted => "it was restarted".to_owned(),
+            Self::Idle => "it was not used for too long".to_owned(),
+            Self::Age => "it reached its greatest age".to_owned(),
+            Self::Memory => "its memory was needed for another session".to_owned(),
+            Self::Kernel(Ended::OutOfMemory) => "its memory limit was reached".to_owned(),
+            Self::Kernel(Ended::Exited { code }) => format!("its interpreter ended with status {code}"),
+            Self::Kernel(Ended::Signaled { signal }) => format!("its interpreter was ended by signal {signal}"),
+            Self::Kernel(_) => "its interpreter ended".to_owned(),
+            Self::Lost => "its sandbox was lost".to_owned(),
+            Self::Killed => "a cell did not react to its interrupt".to_owned(),
+        };
+        format!("The session ended because {why}: its variables are gone, the files in /data are still there.")
+    }
+}
+
+/// What a session does now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionState {
+    Idle,
+    /// A cell runs.
+    Busy,
+}
+
+impl SessionState {
+    /// The word on the wire.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Busy => "busy",
+        }
+    }
+}
+
+/// A session at one moment.
+#[derive(Debug, Clone)]
+pub struct SessionView {
+    pub session: SessionId,
+    /// The conversation whose files are `/data`.
+    pub conversation: ConversationKey,
+    pub language: Language,
+    pub state: SessionState,
+    pub created_unix_s: i64,
+    /// How long it has not been used.
+    pub idle: Duration,
+    /// Cells that were executed.
+    pub cells: u64,
+    /// Its memory limit, in bytes.
+    pub memory_bytes_max: u64,
+    /// What the kernel says of itself: the content of Jupyter's `kernel_info_reply`.
+    pub kernel_info: Arc<Value>,
+}
+
+/// How a cell ended.
+pub(in crate::services) struct CellEnd {
+    pub ended: Ended,
+    pub wall: Duration,
+    pub cpu: Option<Duration>,
+    pub memory_peak_bytes: Option<u64>,
+    /// What is to be stored as files.
+    pub shown: Vec<Shown>,
+}
+
+impl CellEnd {
+    /// It was cancelled before it was handed over.
+    pub(super) fn before_it_began() -> Self {
+        Self { ended: Ended::Cancelled, wall: Duration::ZERO, cpu: None, memory_peak_bytes: None, shown: Vec::new() }
+    }
+}

@@ -1,0 +1,276 @@
+//! Files on the page: the tree, previews, editing with its conflicts, renaming, uploads and downloads.
+
+use std::path::PathBuf;
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+use thirtyfour::prelude::*;
+
+use crate::support::{FakeServer, server::TOKEN, sheet::Sheet, until};
+
+/// Two rows: Ada 1815, Grace 1906; compressed by Snappy, as pandas does.
+const PARQUET: &str = "\
+    UEFSMRUEFSAVJEwVBBUAEgAAEDwDAAAAQWRhBQAAAEdyYWNlFQAVEhUWLBUEFRAVBhUGHAAAAAkgAgAAAAQBAQMCFQQVIBUkTBUE\
+    FQASAAAQPBcHAAAAAAAAcgcAAAAAAAAVABUSFRYsFQQVEBUGFQYcAAAACSACAAAABAEBAwIVBBk8NQAYBnNjaGVtYRUEABUMJQIY\
+    BG5hbWUlAEwcAAAAFQQlAhgEYm9ybgAWBBkcGSwmABwVDBk1AAYQGRgEbmFtZRUCFgQWdBZ8JkgmCCksFQQVABUCABUAFRAVAgA8\
+    FhAZBhkmAAQAAAAmABwVBBk1AAYQGRgEYm9ybhUCFgQWdBZ8JsQBJoQBKSwVBBUAFQIAFQAVEBUCADwpBhkmAAQAAAAW6AEWBCYI\
+    FvgBACggcGFycXVldC1jcHAtYXJyb3cgdmVyc2lvbiAyNi4wLjEZLBwAABwAAADbAAAAUEFSMQ==";
+const MARKDOWN: &str = "# Title\n\nSome **bold** [link](https://example.org) [bad](javascript:alert(1)) <b>x</b>\n\n\
+                        | a | b |\n|---|---|\n| 1 | 2 |\n\n<script>parent.pwned = 1</script>\n\n\
+                        ![p](https://example.org/p)\n";
+const HTML: &str = "<p id=out></p><script>const out = document.getElementById('out'); \
+                    const t = (f) => { try { return f(); } catch (e) { return e.name; } }; \
+                    out.append(origin + ' ', t(() => parent.document.title) + ' '); \
+                    out.append(t(() => localStorage.length) + ' '); \
+                    fetch('/v1/runners').then(() => out.append('fetched'), (e) => out.append(e.name + ' end'));\
+                    </script>";
+const SVG: &str = "<svg xmlns='http://www.w3.org/2000/svg' width='120' height='80'><rect width='9' height='9'/>\
+                   <script>parent.pwned = 1</script></svg>";
+
+struct Scene {
+    server: FakeServer,
+    sheet: Sheet,
+    folder: PathBuf,
+}
+
+impl Scene {
+    async fn open() -> Self {
+        let server = FakeServer::start().await;
+        let sheet = Sheet::open(&format!("http://{}/", server.address)).await;
+        let folder = server.root.join(sheet.conversation().await).join("files");
+        Self { server, sheet, folder }
+    }
+
+    /// Writes files through the API, then shows the new list.
+    async fn put(&self, files: &[(&str, &[u8])]) {
+        let conversation = self.sheet.conversation().await;
+        for (path, content) in files {
+            let url = format!("http://{}/v1/conversations/{conversation}/files/{path}", self.server.address);
+            let answer = self.server.http.put(url).bearer_auth(TOKEN).body(content.to_vec()).send().await;
+            assert!(answer.expect("an answer").status().is_success(), "{path}");
+        }
+        self.script("document.getElementById('files-refresh').click()").await;
+        for (path, _) in files {
+            until("the file is listed", async || self.listed().await.iter().any(|name| name == path)).await;
+        }
+    }
+
+    async fn script(&self, script: &str) -> Value {
+        self.sheet.browser.script(script).await
+    }
+
+    /// The keys of the listed files.
+    async fn listed(&self) -> Vec<String> {
+        let rows = "return [...document.querySelectorAll('[data-testid=file-row]')].map(row => row.dataset.key)";
+        serde_json::from_value(self.script(rows).await).expect("a list")
+    }
+
+    async fn press(&self, path: &str, act: &str) {
+        self.script(&format!("document.querySelector('li[data-key=\"{path}\"] [data-act={act}]').click()")).await;
+    }
+
+    /// Opens a file and waits until something is there that the selector finds.
+    async fn view(&self, path: &str, selector: &str) {
+        self.press(path, "open").await;
+        let found = format!("return document.querySelector('[data-testid=viewer-body] {selector}') !== null");
+        until(&format!("{path} is shown"), async || self.script(&found).await == true).await;
+    }
+
+    async fn close_viewer(&self) {
+        self.sheet.click("viewer-close").await;
+        until("the viewer is closed", async || self.sheet.attribute("viewer", "open").await == Value::Null).await;
+    }
+
+    /// Replaces the text of the open file.
+    async fn edit(&self, text: &str) {
+        let script = "const view = document.querySelector('[data-testid=viewer-body]').cmView; \
+                      view.dispatch({changes: {from: 0, to: view.state.doc.length, insert: arguments[0]}})";
+        self.sheet.browser.driver.execute(script, vec![json!(text)]).await.expect("typed");
+    }
+
+    async fn asked(&self, wanted: bool) {
+        let open = async || (self.sheet.attribute("confirm-dialog", "open").await != Value::Null) == wanted;
+        until(if wanted { "a question" } else { "no question" }, open).await;
+    }
+
+    fn read(&self, path: &str) -> String {
+        std::fs::read_to_string(self.folder.join(path)).unwrap_or_default()
+    }
+
+    async fn close(self) {
+        self.sheet.browser.close().await;
+        self.server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_previewed_without_effect() {
+    let scene = Scene::open().await;
+    let parquet = BASE64_STANDARD.decode(PARQUET).expect("bytes");
+    let csv = format!("name;note\nAda;\"a;\"\"b\"\"\nc\"\n{}", "x;<b>\n".repeat(1500));
+    let files: [(&str, &[u8]); 8] = [
+        ("deep/er/m.md", MARKDOWN.as_bytes()),
+        ("deep/p.html", HTML.as_bytes()),
+        ("t.csv", csv.as_bytes()),
+        ("t.parquet", &parquet),
+        ("s.svg", SVG.as_bytes()),
+        ("d.pdf", b"%PDF-1.4\n%%EOF\n"),
+        ("b.bin", b"a\0b"),
+        ("latin.txt", b"caf\xe9"),
+    ];
+    scene.put(&files).await;
+
+    let folders = "return [...document.querySelectorAll('[data-folder]')].map(e => e.dataset.folder)";
+    assert_eq!(scene.script(folders).await, json!(["deep/", "deep/er/"]));
+    let visible = "return document.querySelector('li[data-key=\"deep/er/m.md\"]').checkVisibility()";
+    scene.script("document.querySelector('[data-folder=\"deep/\"]').click()").await;
+    assert_eq!(scene.script(visible).await, false);
+    scene.script("document.querySelector('[data-folder=\"deep/\"]').click()").await;
+    assert_eq!(scene.script(visible).await, true);
+
+    markdown(&scene).await;
+    html(&scene).await;
+    scene.view("t.csv", "table").await;
+    let cells = "const rows = [...document.querySelectorAll('.viewer-body tr')]; return [rows.length, \
+                 rows.slice(0, 3).map(row => [...row.cells].map(cell => cell.textContent))]";
+    let expected = json!([1001, [["", "name", "note"], ["1", "Ada", "a;\"b\"\nc"], ["2", "x", "<b>"]]]);
+    assert_eq!(scene.script(cells).await, expected);
+    scene.close_viewer().await;
+    scene.view("t.parquet", "table").await;
+    let expected = json!([3, [["", "name", "born"], ["1", "Ada", "1815"], ["2", "Grace", "1906"]]]);
+    assert_eq!(scene.script(cells).await, expected);
+    scene.close_viewer().await;
+    scene.view("s.svg", "img").await;
+    let width = "return document.querySelector('.viewer-body img').naturalWidth";
+    until("the picture is drawn", async || scene.script(width).await == 120).await;
+    scene.close_viewer().await;
+    scene.view("d.pdf", "iframe[src^=\"blob:\"]").await;
+    scene.close_viewer().await;
+    for path in ["b.bin", "latin.txt"] {
+        scene.view(path, ".refusal").await;
+        scene.sheet.says("viewer-body", |text| text.contains("not text")).await;
+        scene.close_viewer().await;
+    }
+    assert_eq!(scene.script("return window.pwned ?? null").await, Value::Null);
+    scene.close().await;
+}
+
+async fn markdown(scene: &Scene) {
+    scene.view("deep/er/m.md", ".markdown").await;
+    let found = "const e = document.querySelector('.markdown'); const all = (s) => [...e.querySelectorAll(s)]; \
+                 return [e.querySelector('h3').textContent, all('strong').length, all('a').map(a => a.href), \
+                 all('td').map(td => td.textContent), all('script, img, b').length, \
+                 e.textContent.includes('<script>')]";
+    let expected = json!(["Title", 1, ["https://example.org/"], ["1", "2"], 0, true]);
+    assert_eq!(scene.script(found).await, expected);
+    scene.close_viewer().await;
+}
+
+async fn html(scene: &Scene) {
+    scene.view("deep/p.html", "iframe").await;
+    let frame = scene.sheet.browser.driver.find(By::Css(".viewer-body iframe")).await.expect("a frame");
+    frame.enter_frame().await.expect("inside");
+    let text =
+        async || scene.script("return document.body?.innerText ?? ''").await.as_str().unwrap_or_default().to_owned();
+    until("its script has run", async || text().await.ends_with("end") || text().await.ends_with("fetched")).await;
+    assert_eq!(text().await, "null SecurityError SecurityError TypeError end");
+    scene.sheet.browser.driver.enter_default_frame().await.expect("outside");
+    scene.close_viewer().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_edited_renamed_and_replaced_only_after_a_question() {
+    let scene = Scene::open().await;
+    scene.put(&[("notes.txt", b"first\r\nsecond\r\n"), ("other.txt", b"other")]).await;
+    edits_are_saved_unless_the_file_changed(&scene).await;
+
+    // A new file, in a folder that does not exist yet.
+    scene.sheet.click("file-new").await;
+    scene.sheet.browser.element("ask-input").await.send_keys("made/by hand.txt" + Key::Enter).await.expect("typed");
+    until("the editor", async || scene.sheet.attribute("viewer-save", "hidden").await == Value::Null).await;
+    scene.edit("new").await;
+    scene.sheet.click("viewer-save").await;
+    scene.sheet.says("viewer-note", |note| note == "Saved").await;
+    assert_eq!(scene.read("made/by hand.txt"), "new");
+    scene.close_viewer().await;
+
+    // Renamed, with a question where another file would be lost.
+    let rename = async |to: &str| {
+        scene.press("other.txt", "rename").await;
+        let field = scene.sheet.browser.element("ask-input").await;
+        field.clear().await.expect("cleared");
+        field.send_keys(to.to_owned() + Key::Enter).await.expect("typed");
+    };
+    rename("notes.txt").await;
+    scene.asked(true).await;
+    scene.sheet.click("confirm-no").await;
+    scene.asked(false).await;
+    assert_eq!((scene.read("notes.txt").as_str(), scene.read("other.txt").as_str()), ("forced", "other"));
+    rename("sub/50% #.txt").await;
+    until("the list", async || scene.listed().await.iter().any(|name| name == "sub/50% #.txt")).await;
+    assert_eq!((scene.read("sub/50% #.txt").as_str(), scene.folder.join("other.txt").exists()), ("other", false));
+
+    uploads_ask_before_they_replace(&scene).await;
+    everything_is_downloaded(&scene).await;
+    scene.close().await;
+}
+
+async fn edits_are_saved_unless_the_file_changed(scene: &Scene) {
+    scene.view("notes.txt", ".cm-content").await;
+    scene.edit("mine\nsecond\n").await;
+    scene.sheet.says("viewer-note", |note| note == "Not saved").await;
+    scene.sheet.click("viewer-save").await;
+    scene.sheet.says("viewer-note", |note| note == "Saved").await;
+    assert_eq!(scene.read("notes.txt"), "mine\r\nsecond\r\n", "line ends stay");
+    // A program writes the file meanwhile.
+    std::fs::write(scene.folder.join("notes.txt"), "theirs, which is longer").expect("written");
+    scene.edit("forced").await;
+    scene.sheet.click("viewer-save").await;
+    scene.asked(true).await;
+    scene.sheet.click("confirm-no").await;
+    scene.sheet.says("viewer-note", |note| note == "Not saved").await;
+    assert_eq!(scene.read("notes.txt"), "theirs, which is longer");
+    scene.sheet.click("viewer-save").await;
+    scene.asked(true).await;
+    scene.sheet.click("confirm-yes").await;
+    scene.sheet.says("viewer-note", |note| note == "Saved").await;
+    assert_eq!(scene.read("notes.txt"), "forced");
+    // What is not saved is not lost without a question.
+    scene.edit("unsaved").await;
+    scene.sheet.click("viewer-close").await;
+    scene.asked(true).await;
+    scene.sheet.click("confirm-yes").await;
+    until("the viewer is closed", async || scene.sheet.attribute("viewer", "open").await == Value::Null).await;
+    assert_eq!(scene.read("notes.txt"), "forced");
+}
+
+async fn uploads_ask_before_they_replace(scene: &Scene) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("notes.txt");
+    std::fs::write(&path, "uploaded").expect("written");
+    let input = scene.sheet.browser.driver.find(By::Css("[data-testid=upload-input]")).await.expect("the input");
+    for (answer, left) in [("confirm-no", "forced"), ("confirm-yes", "uploaded")] {
+        input.send_keys(path.display().to_string()).await.expect("chosen");
+        scene.asked(true).await;
+        scene.sheet.click(answer).await;
+        until("the upload is over", async || {
+            scene.script("return document.getElementById('uploads').hidden").await == true
+        })
+        .await;
+        assert_eq!(scene.read("notes.txt"), left);
+    }
+}
+
+async fn everything_is_downloaded(scene: &Scene) {
+    scene.sheet.click("files-download").await;
+    let path = scene.sheet.browser.downloads.join(format!("{}.tar", scene.sheet.conversation().await));
+    until("the archive is saved", async || path.exists()).await;
+    let mut names: Vec<_> = tar::Archive::new(std::fs::File::open(path).expect("a file"))
+        .entries()
+        .expect("an archive")
+        .map(|entry| entry.expect("an entry").path().expect("a path").display().to_string())
+        .filter(|name| !name.ends_with('/'))
+        .collect();
+    names.sort();
+    assert_eq!(names, ["made/by hand.txt", "notes.txt", "sub/50% #.txt"]);
+}

@@ -1,0 +1,155 @@
+//! What the page knows about conversations, runs elsewhere, links to programs and what it remembers.
+
+use serde_json::{Value, json};
+
+use crate::support::{FakeServer, server::TOKEN, sheet::Sheet, until};
+
+async fn open(server: &FakeServer) -> Sheet {
+    Sheet::open(&format!("http://{}/", server.address)).await
+}
+
+async fn address(sheet: &Sheet) -> String {
+    sheet.browser.script("return location.href").await.as_str().expect("text").to_owned()
+}
+
+/// The names in the list of conversations, and what is said about each.
+async fn conversations(sheet: &Sheet) -> Vec<(String, String)> {
+    let script = "return [...document.querySelectorAll('[data-testid=conversation-row]')].map(row => \
+                  [row.dataset.conversation, row.querySelector('.conversation-facts').textContent])";
+    serde_json::from_value(sheet.browser.script(script).await).expect("a list")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_are_in_the_address_and_listed_and_deleted() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let first = sheet.conversation().await;
+    assert!(address(&sheet).await.ends_with(&format!("?c={first}")));
+    assert_eq!(sheet.run("python", "print in the first").await, "exited");
+    sheet.click("new-conversation").await;
+    let second = sheet.conversation().await;
+    assert_eq!(sheet.run("python", "print in the second").await, "exited");
+    sheet.browser.driver.back().await.expect("back");
+    sheet.says("terminal", |text| text == "in the first\n").await;
+    assert_eq!(sheet.conversation().await, first);
+
+    // An address opens its conversation, in another tab too.
+    sheet.browser.driver.goto(format!("http://{}/?c=of-an-assistant", server.address)).await.expect("the page");
+    sheet.browser.state("ready").await;
+    assert_eq!(sheet.conversation().await, "of-an-assistant");
+    // A run that this page did not start is listed by itself, and the files it wrote.
+    let body = json!({"conversationId": "of-an-assistant", "language": "python", "code": "write a.txt x\nprint hello"});
+    let url = format!("http://{}/v1/runs", server.address);
+    let answer = server.http.post(url).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    until("the run is listed", async || sheet.history().await == ["exited"]).await;
+    until("its file is listed", async || sheet.text("files").await.contains("a.txt")).await;
+
+    sheet.click("conversations").await;
+    until("all are listed", async || conversations(&sheet).await.len() == 3).await;
+    let listed = conversations(&sheet).await;
+    assert!(listed.iter().all(|(_, facts)| facts.contains("just now")), "{listed:?}");
+    let row = |id: &str, act: &str| format!("document.querySelector('li[data-conversation=\"{id}\"] {act}').click()");
+    sheet.browser.script(&row(&first, "[data-act=delete]")).await;
+    sheet.click("confirm-yes").await;
+    until("it is not listed", async || conversations(&sheet).await.len() == 2).await;
+    assert!(!server.root.join(&first).exists());
+    sheet.browser.script(&row(&second, ".conversation-open")).await;
+    sheet.says("terminal", |text| text == "in the second\n").await;
+    assert!(address(&sheet).await.ends_with(&format!("?c={second}")));
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_elsewhere_keeps_its_stop_button() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let first = sheet.conversation().await;
+    sheet.write("python", "print up\nhang").await;
+    sheet.start().await;
+    sheet.says("terminal", |text| text == "up\n").await;
+    sheet.click("new-conversation").await;
+    sheet.browser.state("ready").await;
+    sheet.says("elsewhere", |text| text.contains(&first)).await;
+    // Another program runs here meanwhile.
+    assert_eq!(sheet.run("python", "print here").await, "exited");
+    sheet.click("elsewhere-stop").await;
+    until("nothing runs elsewhere", async || sheet.attribute("elsewhere", "hidden").await == "").await;
+    until("its sandbox is gone", async || server.engine.live().is_empty()).await;
+    sheet.browser.driver.back().await.expect("back");
+    sheet.says("verdict-text", |text| text == "Cancelled").await;
+
+    // Where it runs, it is followed again, and Escape stops it from the editor.
+    sheet.write("python", "print again\nhang").await;
+    sheet.start().await;
+    sheet.says("terminal", |text| text == "again\n").await;
+    sheet.click("new-conversation").await;
+    sheet.browser.state("ready").await;
+    sheet.browser.driver.back().await.expect("back");
+    sheet.browser.state("running").await;
+    assert_eq!(sheet.attribute("elsewhere", "hidden").await, "");
+    sheet.says("terminal", |text| text == "again\n").await;
+    let editor = sheet.browser.driver.find(thirtyfour::By::Css(".cm-content")).await.expect("the editor");
+    editor.send_keys(thirtyfour::Key::Escape + "").await.expect("typed");
+    assert_eq!(sheet.ended().await, "cancelled");
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn token_and_looks_are_remembered_by_choice_and_links_hold_programs() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let base = format!("http://{}/", server.address);
+    let kept = format!("return JSON.stringify({{...localStorage}}).includes('{TOKEN}')");
+    assert_eq!(sheet.browser.script(&kept).await, false);
+
+    // A link to the program, from a page that has other work in it.
+    sheet.write("bash", "print <shared> & ünïcode").await;
+    let copy = "navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }; \
+                document.querySelector('[data-testid=share]').click()";
+    sheet.browser.script(copy).await;
+    until("a link", async || sheet.browser.script("return window.copied ?? null").await != Value::Null).await;
+    let link = sheet.browser.script("return window.copied").await.as_str().expect("text").to_owned();
+    assert!(link.starts_with(&format!("{base}#program=")), "{link}");
+    sheet.write("python", "print mine").await;
+    sheet.browser.driver.goto("about:blank").await.expect("away");
+    sheet.browser.driver.goto(&link).await.expect("the page");
+    sheet.browser.state("ready").await;
+    sheet.says("editor", |text| text.contains("<shared> & ünïcode")).await;
+    assert!(!address(&sheet).await.contains('#'));
+    assert_eq!(sheet.history().await, [""; 0], "nothing has run");
+    assert_eq!(sheet.browser.script("return document.querySelector('[data-testid=language]').value").await, "bash");
+    for broken in ["#program=x", "#program=q1Y", "#program=%00"] {
+        sheet.browser.driver.goto("about:blank").await.expect("away");
+        sheet.browser.driver.goto(format!("{base}{broken}")).await.expect("the page");
+        sheet.browser.state("ready").await;
+        sheet.says("live", |text| text.contains("could not be read")).await;
+    }
+
+    // Remembered by choice: the token in a new tab, and the size of a pane.
+    sheet.click("token").await;
+    sheet.browser.element("token-input").await.send_keys(TOKEN).await.expect("typed");
+    sheet.click("token-remember").await;
+    sheet.click("token-save").await;
+    until("it is kept", async || sheet.browser.script(&kept).await == true).await;
+    let edge = sheet.browser.element("split-columns").await;
+    edge.send_keys(thirtyfour::Key::Right + thirtyfour::Key::Right).await.expect("typed");
+    assert_eq!(sheet.attribute("split-columns", "aria-valuenow").await, "60");
+    let width = "return Math.round(100 * document.getElementById('program-card').offsetWidth / \
+                 document.getElementById('main').offsetWidth)";
+    assert!((56..=60).contains(&sheet.browser.script(width).await.as_i64().expect("a number")));
+    sheet.click("theme").await;
+    let tab = sheet.browser.driver.new_tab().await.expect("a tab");
+    sheet.browser.driver.switch_to_window(tab).await.expect("there");
+    sheet.browser.driver.goto(&base).await.expect("the page");
+    sheet.browser.state("ready").await;
+    assert_eq!(sheet.attribute("split-columns", "aria-valuenow").await, "60");
+    assert_eq!(sheet.browser.script("return document.documentElement.dataset.theme ?? null").await, "dark");
+    sheet.click("token").await;
+    sheet.click("token-forget").await;
+    assert_eq!(sheet.browser.script(&kept).await, false);
+    sheet.browser.close().await;
+    server.stop().await;
+}

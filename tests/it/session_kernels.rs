@@ -1,0 +1,154 @@
+//! Sessions on the real kernels of the runner images.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mcp_sandbox_server::{
+    domain::{
+        outcome::Ended,
+        owner::{ConversationKey, Principal},
+    },
+    services::runs::{CellSession, Report, RunRequest},
+};
+
+use crate::support::server::Server;
+
+const OK: Ended = Ended::Exited { code: 0 };
+
+fn request(name: &str, language: &str, code: &str) -> RunRequest {
+    let conversation = ConversationKey::new(Principal::default(), name.parse().expect("an id"));
+    let request = RunRequest::new(conversation, language.parse().expect("a language"), code.to_owned().into());
+    RunRequest { session: Some(CellSession::Any), detach: Some(true), ..request }
+}
+
+async fn report(server: &Server, request: RunRequest) -> Report {
+    let report = server.runs.begin(request).expect("a run").finished().await.expect("a report");
+    Report::clone(&report)
+}
+
+async fn cell(server: &Server, language: &str, code: &str) -> Report {
+    report(server, request(language, language, code)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_language_remembers_and_survives_its_time_limit() {
+    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "4000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    for (language, set, get, expected, hang) in [
+        ("python", "a = 41", "a + 1", "42\n", "while True: pass"),
+        ("bash", "a=41", "echo $((a + 1))", "42\n", "while :; do :; done"),
+        ("javascript", "let a = 41", "a + 1", "42\n", "while (true) {}"),
+        ("typescript", "let a: number = 41", "a + 1", "42\n", "while (true) {}"),
+    ] {
+        let first = cell(&server, language, set).await;
+        assert_eq!(first.outcome.ended, OK, "{language}: {}", first.stderr.text);
+        let second = cell(&server, language, get).await;
+        assert_eq!((second.stdout.text.as_str(), second.outcome.ended), (expected, OK), "{language}");
+        let late = cell(&server, language, hang).await;
+        assert_eq!(late.outcome.ended, Ended::TimedOut, "{language}: {}", late.stderr.text);
+        let after = cell(&server, language, get).await;
+        assert_eq!(
+            (after.stdout.text.as_str(), after.outcome.ended),
+            (expected, OK),
+            "{language}: {}",
+            after.stderr.text
+        );
+        let figures = after.outcome.figures;
+        assert!(
+            figures.cpu.is_some() && figures.memory_peak_bytes.is_some_and(|bytes| bytes > 10 << 20),
+            "{figures:?}"
+        );
+    }
+    assert_eq!(server.containers().await, 4);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn python_shows_errors_tables_pictures_and_asks() {
+    let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let failed = cell(&server, "python", "import os\n1/0").await;
+    assert_eq!(failed.outcome.ended, Ended::Exited { code: 1 });
+    assert!(failed.stderr.text.contains("ZeroDivisionError") && !failed.stderr.text.contains('\u{1b}'));
+    let table = cell(&server, "python", "import pandas as pd\npd.DataFrame({'a': [1, 2]})").await;
+    assert!(table.stdout.text.contains("   a\n0  1\n1  2"), "{}", table.stdout.text);
+    let plot = cell(&server, "python", "import matplotlib.pyplot as plt\n_ = plt.plot([1, 2])").await;
+    assert_eq!(plot.files.changed, 1, "{}", plot.stderr.text);
+    assert!(plot.files.files[0].path.display().contains(".png"));
+    let shell = cell(&server, "python", "!echo from-a-shell\nimport asyncio\nawait asyncio.sleep(0)\n%pwd").await;
+    assert!(shell.stdout.text.contains("from-a-shell") && shell.stdout.text.contains("/data"), "{}", shell.stdout.text);
+    let asks = RunRequest { stdin: Bytes::from_static(b"Ada\n"), ..request("python", "python", "input('who? ')") };
+    assert!(report(&server, asks).await.stdout.text.contains("'Ada'"));
+    let none = cell(&server, "python", "input('who? ')").await;
+    assert!(none.stderr.text.contains("StdinNotImplementedError"), "{}", none.stderr.text);
+    let network = cell(&server, "python", "import socket\nsocket.create_connection(('1.1.1.1', 80), 2)").await;
+    assert_eq!(network.outcome.ended, Ended::Exited { code: 1 });
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_python_kernel_ends_in_each_way_and_says_so() {
+    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "5000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    for (code, ended, said) in [
+        ("import os\nos._exit(3)", Ended::Exited { code: 3 }, "status 3"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", Ended::Signaled { signal: 11 }, "signal 11"),
+        ("x = []\nwhile True: x.append(bytearray(1 << 20))", Ended::OutOfMemory, "memory limit"),
+    ] {
+        assert_eq!(cell(&server, "python", "a = 41").await.outcome.ended, OK);
+        assert_eq!(cell(&server, "python", code).await.outcome.ended, ended, "{code}");
+        let next = cell(&server, "python", "print('again')").await;
+        assert!(next.stderr.text.contains(said) && next.stdout.text == "again\n", "{code}: {}", next.stderr.text);
+    }
+    // An `await` on an idle loop is not woken by a signal alone.
+    cell(&server, "python", "a = 41").await;
+    let late = cell(&server, "python", "import asyncio\nawait asyncio.sleep(600)").await;
+    assert_eq!(late.outcome.ended, Ended::TimedOut);
+    assert_eq!(cell(&server, "python", "a").await.stdout.text, "41\n");
+    // One that ignores interrupts is ended.
+    let ignores = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(1)";
+    let late = cell(&server, "python", ignores).await;
+    assert_eq!(late.outcome.ended, Ended::TimedOut);
+    assert!(late.stderr.text.contains("its variables are gone"), "{}", late.stderr.text);
+    assert!(cell(&server, "python", "a").await.stderr.text.contains("NameError"));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_a_real_kernel_is_bounded_and_the_session_lives() {
+    let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    cell(&server, "python", "a = 41").await;
+    let flood = cell(&server, "python", "for _ in range(64): print('x' * (1 << 20))").await;
+    assert_eq!(flood.outcome.ended, Ended::OutputLimit);
+    assert_eq!(cell(&server, "python", "a").await.stdout.text, "41\n");
+    let lines = cell(&server, "python", "for n in range(2000): print(n, flush=True)").await;
+    assert_eq!(lines.outcome.ended, OK);
+    assert!(lines.stdout.text.ends_with("1999\n"), "{:?}", lines.stdout);
+    server.stop().await;
+}
+
+/// A warm interpreter becomes the kernel, so what it has loaded is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_warm_python_becomes_a_session() {
+    let server = Server::start().await;
+    let run = RunRequest { session: None, ..request("warm", "python", "print(1)") };
+    report(&server, run).await;
+    let python = server.catalog.find(&"python".parse().expect("a language")).expect("python");
+    crate::support::until("one stands by", async || server.standbys.standing_by(&python.image) > 0).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let first = report(&server, request("warm", "python", "a = 41")).await;
+    assert_eq!(first.outcome.ended, OK, "{}", first.stderr.text);
+    assert_eq!(report(&server, request("warm", "python", "a + 1")).await.stdout.text, "42\n");
+    server.stop().await;
+}
+
+/// With the labels of the real images, which are in the description of `run_code`.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_of_tools_with_sessions_is_at_most_10_kb() {
+    let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let call = serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}});
+    let request = server.http.post(server.url("/mcp")).bearer_auth(crate::support::server::TOKEN).json(&call);
+    let answer: serde_json::Value = request.send().await.expect("an answer").json().await.expect("JSON");
+    let tools = answer["result"]["tools"].as_array().expect("tools");
+    let sizes: Vec<_> = tools.iter().map(|tool| (tool["name"].as_str(), tool.to_string().len())).collect();
+    assert!(sizes.iter().any(|(name, _)| *name == Some("sandbox_run_cell")), "{sizes:?}");
+    assert!(sizes.iter().map(|(_, size)| size).sum::<usize>() <= 10_000, "{sizes:?}");
+    server.stop().await;
+}

@@ -1,0 +1,177 @@
+//! A server under mixed load for a long time: four runs a second, clients that disconnect at random moments, and a
+//! hostile program as every tenth run. What the server holds at the end equals what it held after the first minute.
+//!
+//! Short, the load lasts half a minute after the first one; with `LONG=1`, an hour (`SOAK_MINUTES` sets another time).
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bollard::query_parameters::ListContainersOptionsBuilder;
+use serde_json::json;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, interval, timeout},
+};
+
+use crate::{
+    hostile::corpus::{self, Attack},
+    support::{dice::Dice, engines::docker, process::Process, scale::long, server::TOKEN, until::within},
+};
+
+const RUN_EVERY: Duration = Duration::from_millis(250);
+const HOSTILE_EVERY: usize = 10;
+const DISCONNECT_EVERY: usize = 7;
+const CONVERSATIONS: usize = 20;
+/// A client that is to disconnect does so within this time.
+const DISCONNECT_WITHIN_MS: u64 = 400;
+/// How long the last hostile programs and the refill of standbys may take after the load has stopped.
+const QUIET_WITHIN: Duration = Duration::from_mins(3);
+/// In percent of the first figure.
+const TOLERANCE: u64 = 5;
+/// The shortest that an allocator's arenas and one connection differ by from one moment to another.
+const SLACK: [(&str, u64); 5] =
+    [("memory KiB", 2048), ("descriptors", 4), ("threads", 2), ("sandboxes", 0), ("folders", 0)];
+
+const PROGRAMS: [(&str, &str); 4] = [
+    ("bash", "echo $RANDOM > note.txt; cat note.txt"),
+    ("python", "import json; print(json.dumps(list(range(100))))"),
+    ("javascript", "console.log([1, 2, 3].map(x => x * x).join())"),
+    ("bash", "seq 20000; exit 3"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn load_of_an_hour_leaves_the_server_as_after_the_first_minute() {
+    let server = Arc::new(
+        Process::start(&[
+            ("SANDBOX_LIMITS__WALL_MS", "5000"),
+            ("SANDBOX_RUNS__KEPT_MAX", "32"),
+            ("SANDBOX_STANDBY__TOTAL_MAX", "4"),
+            ("SANDBOX_STANDBY__IDLE_S", "2"),
+        ])
+        .await,
+    );
+    let attacks: Arc<Vec<Attack>> = Arc::new(corpus::attacks(false));
+    let endings = Mutex::new(BTreeMap::new());
+    let mut load = Load { server: Arc::clone(&server), attacks, dice: Dice::new(1), count: 0, running: JoinSet::new() };
+
+    load.go_on(Duration::from_mins(1), &endings).await;
+    let first = quiet(&server).await;
+    load.go_on(duration(), &endings).await;
+    let mut last = BTreeMap::new();
+    let settled = within(QUIET_WITHIN, async || {
+        last = quiet(&server).await;
+        differences(&first, &last).is_empty()
+    });
+    drop(settled.await);
+    println!("{} runs: {:?}\nfirst: {first:?}\nlast:  {last:?}", load.count, endings.lock().expect("endings"));
+    assert!(differences(&first, &last).is_empty(), "{:?}", differences(&first, &last));
+    drop(load);
+    Arc::into_inner(server).expect("no request is left").stop().await;
+}
+
+fn duration() -> Duration {
+    let minutes = std::env::var("SOAK_MINUTES").ok().and_then(|text| text.parse().ok());
+    minutes.map_or(Duration::from_secs(if long() { 3600 } else { 30 }), Duration::from_mins)
+}
+
+struct Load {
+    server: Arc<Process>,
+    attacks: Arc<Vec<Attack>>,
+    dice: Dice,
+    count: usize,
+    running: JoinSet<String>,
+}
+
+impl Load {
+    /// Starts runs at the fixed rate for so long, then waits for those that still run.
+    async fn go_on(&mut self, duration: Duration, endings: &Mutex<BTreeMap<String, usize>>) {
+        let over = Instant::now() + duration;
+        let mut ticks = interval(RUN_EVERY);
+        while Instant::now() < over {
+            ticks.tick().await;
+            self.begin_one();
+            while let Some(ended) = self.running.try_join_next() {
+                count(endings, ended.expect("a client"));
+            }
+        }
+        while let Some(ended) = self.running.join_next().await {
+            count(endings, ended.expect("a client"));
+        }
+    }
+
+    fn begin_one(&mut self) {
+        self.count += 1;
+        let number = self.count;
+        let (server, attacks) = (Arc::clone(&self.server), Arc::clone(&self.attacks));
+        let disconnects = number.is_multiple_of(DISCONNECT_EVERY);
+        let patience = if disconnects { self.dice.below(DISCONNECT_WITHIN_MS) } else { 180_000 };
+        let chosen = self.dice.below(attacks.len() as u64);
+        self.running.spawn(async move {
+            let conversation = format!("soak-{}", number % CONVERSATIONS);
+            let body = if number.is_multiple_of(HOSTILE_EVERY) {
+                let attack = &attacks[usize::try_from(chosen).expect("an index")];
+                // A conversation of its own for all attacks: a full disk refuses the next run there, not elsewhere.
+                json!({"conversationId": "soak-hostile", "language": attack.language, "code": attack.program})
+            } else {
+                let (language, code) = PROGRAMS[number % PROGRAMS.len()];
+                json!({"conversationId": conversation, "language": language, "code": code})
+            };
+            let request = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(&body).send();
+            match timeout(Duration::from_millis(patience), request).await {
+                Err(_) => "disconnected".to_owned(),
+                Ok(answer) => answer.map_or_else(|_| "no answer".to_owned(), |answer| answer.status().to_string()),
+            }
+        });
+    }
+}
+
+fn count(endings: &Mutex<BTreeMap<String, usize>>, ended: String) {
+    *endings.lock().expect("endings").entry(ended).or_insert(0) += 1;
+}
+
+/// The server's figures once no standby of a conversation is left and sandboxes no longer change.
+async fn quiet(server: &Process) -> BTreeMap<&'static str, u64> {
+    let mut before = figures(server).await;
+    let mut same = 0;
+    while same < 3 {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let now = figures(server).await;
+        same = if now["sandboxes"] == before["sandboxes"] { same + 1 } else { 0 };
+        before = now;
+    }
+    before
+}
+
+async fn figures(server: &Process) -> BTreeMap<&'static str, u64> {
+    let filters = [("label", vec![format!("sandbox.instance={}", server.instance())])].into();
+    let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+    let sandboxes = docker().await.list_containers(Some(options)).await.expect("a list").len();
+    let status = server.proc_status();
+    [
+        ("memory KiB", status("VmRSS")),
+        ("descriptors", entries(&server.proc_folder().join("fd"))),
+        ("threads", status("Threads")),
+        ("sandboxes", sandboxes as u64),
+        ("folders", entries(&server.root())),
+    ]
+    .into()
+}
+
+fn entries(folder: &Path) -> u64 {
+    fs::read_dir(folder).expect("a folder").count() as u64
+}
+
+/// Figures of the end that are above those of the beginning by more than the tolerance.
+fn differences(first: &BTreeMap<&'static str, u64>, last: &BTreeMap<&'static str, u64>) -> Vec<String> {
+    let over = |(name, slack): &(&str, u64)| {
+        let (before, after) = (first[name], last[name]);
+        let allowed = before + (before * TOLERANCE / 100).max(*slack);
+        (after > allowed).then(|| format!("{name}: {before} after the first minute, {after} at the end"))
+    };
+    SLACK.iter().filter_map(over).collect()
+}
