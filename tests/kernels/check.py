@@ -1,0 +1,285 @@
+"""What the kernels of the runner images must do, through the bridge, in a sandbox. scripts/check-kernels.sh runs it."""
+
+import argparse
+import statistics
+import sys
+import time
+import traceback
+
+from session import Over, Session
+
+SETS_X = {"python": "x = 41", "bash": "x=41", "javascript": "let x = 41", "typescript": "let x: number = 41"}
+CASES = {}
+
+
+def case(*languages):
+    def keep(function):
+        for language in languages:
+            CASES.setdefault(language, []).append(function)
+        return function
+
+    return keep
+
+
+def equal(have, want):
+    assert have == want, f"{have!r} instead of {want!r}"
+
+
+def died(session):
+    """Waits for the end; returns the words of the bridge before it."""
+    words = []
+    while True:
+        try:
+            message = session.next()
+        except Over:
+            return words
+        if message["channel"] == "bridge":
+            words.append(message["header"]["msg_type"])
+
+
+@case("python", "bash", "javascript", "typescript")
+def variables_live(session, language):
+    equal(session.first["header"]["msg_type"], "ready")
+    session.run(SETS_X[language])
+    show = "echo $((x + 1))" if language == "bash" else "x + 1"
+    cell = session.run(show)
+    equal(cell.text if language == "bash" else cell.result, "42\n" if language == "bash" else "42")
+
+
+@case("python", "bash", "javascript", "typescript")
+def error_is_told_and_the_session_goes_on(session, language):
+    cell = session.run({"python": "1/0", "bash": "no-such-command"}.get(language, "throw new Error('oh')"))
+    equal(cell.reply["status"], "error")
+    assert language == "bash" or "\x1b" not in "".join(cell.of("error")[0]["traceback"]), "colour codes"
+    variables_live(session, language)
+
+
+@case("python", "bash", "javascript", "typescript")
+def loop_is_interrupted_and_variables_live(session, language):
+    session.run(SETS_X[language])
+    begun = {"python": "print('on', flush=True)\nwhile True: pass", "bash": "echo on; while :; do :; done"}
+    cell = session.begin(begun.get(language, "console.log('on'); while (true) {}"))
+    session.until(lambda message: message["header"]["msg_type"] == "stream")
+    session.interrupt()
+    assert session.finish(cell).reply["status"] != "ok"
+    show = "echo $((x + 1))" if language == "bash" else "x + 1"
+    again = session.run(show)
+    assert "42" in (again.text if language == "bash" else again.result)
+
+
+@case("python")
+def idle_await_is_interrupted_by_the_next_message(session, _):
+    cell = session.begin("import asyncio\nprint('on', flush=True)\nawait asyncio.sleep(600)")
+    session.until(lambda message: message["header"]["msg_type"] == "stream")
+    time.sleep(0.2)
+    session.interrupt()
+    # The server's ladder: a kernel that waits without a timer is woken by any message.
+    time.sleep(0.3)
+    session.send("shell", "kernel_info_request", {})
+    equal(session.finish(cell).reply["status"], "error")
+    equal(session.run("41 + 1").result, "42")
+
+
+@case("python")
+def command_of_a_cell_is_interrupted(session, _):
+    for code in ("import subprocess\nprint('on', flush=True)\nsubprocess.run(['sleep', '600'])", "!echo on; sleep 600"):
+        cell = session.begin(code)
+        session.until(lambda message: message["header"]["msg_type"] == "stream")
+        session.interrupt()
+        session.finish(cell)
+        equal(session.run("41 + 1").result, "42")
+        # The signalled process is gone once process 1 has collected it, a moment after the cell's reply.
+        left = "import psutil; [one.pid for one in psutil.process_iter() if one.name() == 'sleep']"
+        end = time.monotonic() + 10
+        while (have := session.run(left).result) != "[]" and time.monotonic() < end:
+            time.sleep(0.1)
+        equal(have, "[]")
+
+
+@case("python")
+def input_is_asked_for_and_answered(session, _):
+    cell = session.begin("name = input('who? ')\nprint('hello', name)")
+    asked = session.until(lambda message: message["channel"] == "stdin")[-1]
+    equal(asked["content"]["prompt"], "who? ")
+    session.send("stdin", "input_reply", {"value": "Ada", "status": "ok"}, asked["header"])
+    equal(session.finish(cell).text.replace("who? Ada\n", ""), "hello Ada\n")
+
+
+@case("python")
+def rich_output(session, _):
+    cell = session.run("import matplotlib.pyplot as plt\nplt.plot([1, 4, 2])\nplt.show()")
+    assert cell.of("display_data")[0]["data"]["image/png"].startswith("iVBOR"), cell.messages
+    cell = session.run("import pandas as pd\npd.DataFrame({'city': ['Oslo', 'Rome'], 'n': [3, 12]})")
+    assert cell.result.splitlines()[1].split() == ["0", "Oslo", "3"], cell.result
+    equal(session.run("import asyncio\nawait asyncio.sleep(0, 'awaited')").result, "'awaited'")
+    assert "ran" in session.run("!echo ran").text
+    assert "Wall time" in session.run("%%time\nsum(range(1000))").text
+    assert "100%" in session.run("from tqdm.auto import tqdm\nfor _ in tqdm(range(3)): pass").text
+    equal(session.run("%pwd").result, "'/data'")
+
+
+@case("python")
+def fresh_interpreter_is_the_kernel(session, _):
+    equal(session.run("__name__").result, "'__main__'")
+    equal(session.run("import sys, os; sys.stdin.__class__.__name__ and os.path.abspath('.')").result, "'/data'")
+    equal(session.run("import subprocess; subprocess.run(['true']).returncode").result, "0")
+    equal(session.run("import os; os.listdir('/proc/self/task') and os.waitpid is not None").result, "True")
+    cell = session.run("import os; os.write(1, b'raw'); os.system('echo shell')")
+    assert "raw" in cell.text and "shell" in cell.text, cell.text
+
+
+@case("python")
+def kernel_that_ends_itself_ends_the_session(session, _):
+    session.begin("import os; os._exit(7)")
+    died(session)
+    equal(session.exit.get("status"), 7)
+
+
+@case("python")
+def kernel_ends_with_the_bridge(session, _):
+    session.begin("import os, signal\nfor p in os.listdir('/proc'):\n"
+                  "    if p.isdigit() and b'bridge' in open(f'/proc/{p}/cmdline', 'rb').read():\n"
+                  "        os.kill(int(p), 9)\nwhile True: pass")  # fmt: skip
+    died(session)
+    equal(session.exit.get("signal"), 9)
+
+
+@case("python")
+def end_of_input_ends_the_session(session, _):
+    session.frame(0x05)
+    died(session)
+    assert session.exit is not None
+
+
+@case("python")
+def enormous_print_fits_into_the_memory(session, _):
+    before = session.figures()
+    cell = session.run("print('x' * (64 << 20)); 'after'")
+    equal(cell.result, "'after'")
+    lost = sum(note["bytes"] for note in cell.of("dropped"))
+    assert len(cell.text) + lost > 64 << 20 and len(cell.text) >= 8 << 20, (len(cell.text), lost)
+    after = session.figures()
+    print(f"    64 MiB printed: {len(cell.text) >> 20} MiB arrived, memory {before['memoryBytes'] >> 20} to "
+          f"{after['memoryBytes'] >> 20} MiB, peak {after['memoryPeakBytes'] >> 20}")  # fmt: skip
+
+
+@case("python")
+def enormous_message_is_cut(session, _):
+    code = "{'name': 'stdout', 'text': 'x' * (8 << 20)}"
+    text = session.run(f"k = get_ipython().kernel; k.send_response(k.iopub_socket, 'stream', {code})").text
+    assert 1 << 20 <= len(text) < (1 << 20) + 100 and "bytes of output were left out" in text, len(text)
+
+
+@case("python")
+def enormous_display_loses_its_largest_form(session, _):
+    cell = session.run("from IPython.display import display\n"
+                       "display({'text/plain': 'small', 'text/html': 'h' * (9 << 20)}, raw=True)")  # fmt: skip
+    equal(cell.of("display_data")[0]["data"], {"text/plain": "small"})
+    assert cell.of("dropped")[0]["bytes"] > 9 << 20
+
+
+@case("python")
+def paused_reader_loses_output_but_not_the_end(session, _):
+    session.reads.clear()
+    code = "import sys\nfor n in range(400):\n    print('y' * 100_000)\n    sys.stdout.flush()\n'after'"
+    cell = session.begin(code)
+    time.sleep(8)
+    session.reads.set()
+    cell = session.finish(cell)
+    equal(cell.reply["status"], "ok")
+    lost = sum(note["messages"] for note in cell.of("dropped"))
+    print(f"    paused: {lost} messages dropped, {len(cell.text) >> 20} MiB arrived")
+    assert lost > 0
+
+
+@case("python")
+def wrong_signature_is_dropped(session, _):
+    code = """
+import json, zmq
+from ipykernel.kernelapp import IPKernelApp
+app = IPKernelApp.instance()
+key, app.session.key = app.session.key, b'wrong'
+print('never seen', flush=True)
+app.session.key = key
+"""
+    equal(session.run(code).text, "")
+    equal(session.run("print('seen')").text, "seen\n")
+
+
+@case("bash")
+def exit_in_a_cell_restarts_bash(session, _):
+    session.run("exit 3")
+    equal(session.run("echo alive").text, "alive\n")
+
+
+@case("bash")
+def command_prints_the_prompt(session, _):
+    session.run('echo "$PS1"')
+    equal(session.run("echo alive").text, "alive\n")
+
+
+@case("python")
+def ten_thousand_cells(session, _):
+    for _ in range(200):
+        session.run("x = 1")
+    before, times = session.figures()["memoryBytes"], []
+    for number in range(10_000 if FULL else 500):
+        began = time.monotonic()
+        session.run(f"x = {number}", store_history=False)
+        times.append((time.monotonic() - began) * 1000)
+    after = session.figures()["memoryBytes"]
+    median = statistics.median(times)
+    print(f"    {len(times)} cells: median {median:.1f} ms, memory {before >> 20} to {after >> 20} MiB")
+    assert after - before < 8 << 20
+
+
+FULL = False
+
+
+def measure(language, count):
+    starts, cells, standby, sessions = [], [], [], []
+    for _ in range(count):
+        with Session(language) as session:
+            starts.append(session.took_ms)
+            standby.append(session.loaded["memoryBytes"] / 2**20)
+            sessions.append(session.first["content"]["memoryBytes"] / 2**20)
+            for _ in range(20):
+                began = time.monotonic()
+                session.run(SETS_X[language].replace("let x", "var x"))
+                cells.append((time.monotonic() - began) * 1000)
+    median = statistics.median
+    print(f"{language}: ready {median(starts):.0f} ms after GO, cell {median(cells):.1f} ms, standby "
+          f"{median(standby):.0f} MiB, ready {median(sessions):.0f} MiB")  # fmt: skip
+
+
+def main():
+    global FULL
+    parser = argparse.ArgumentParser(prog="scripts/check-kernels.sh", description="Checks the kernels of the runners.")
+    parser.add_argument("language", nargs="?", choices=[*CASES])
+    parser.add_argument("part", nargs="?", default="", help="part of a case's name")
+    parser.add_argument("--full", action="store_true", help="10,000 cells instead of 500")
+    parser.add_argument("--measure", type=int, metavar="SESSIONS", help="measure start, cell and memory instead")
+    given = parser.parse_args()
+    FULL = given.full
+    failed = 0
+    for language in [given.language] if given.language else CASES:
+        if given.measure:
+            measure(language, given.measure)
+            continue
+        for check in CASES[language]:
+            if given.part not in check.__name__:
+                continue
+            session = None
+            try:
+                with Session(language) as session:
+                    check(session, language)
+                print(f"ok {language}/{check.__name__}", flush=True)
+            except Exception:
+                failed += 1
+                print(f"FAILED {language}/{check.__name__}", flush=True)
+                traceback.print_exc()
+                print(session.stderr.decode(errors="replace")[-2000:] if session else "", file=sys.stderr)
+    sys.exit(failed > 0)
+
+
+main()
