@@ -3,8 +3,10 @@
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")"
-readonly LOCAL_BASE=sandbox-base:bookworm
-readonly PUBLIC_BASE=debian:bookworm-slim
+readonly LOCAL_BASE=sandbox-base:trixie
+# scripts/pin.sh adds its digest.
+readonly PUBLIC_BASE=debian:trixie-slim
+readonly PREFIX=${RUNNER_PREFIX:-runner-}
 readonly PULL_SECONDS=15
 
 usage() {
@@ -13,11 +15,17 @@ Usage: ./build.sh                    the server and every runner image
        ./build.sh server             the server: image mcp-sandbox-server; where cargo is installed, from the static
                                      binary dist/mcp-sandbox-server, which it makes first
        ./build.sh runners [name...]  the runner images, or those named: $(runner_names | xargs)
-       ./build.sh init               process 1 of the runners: dist/sandbox-init and runners/init/sandbox-init
+       ./build.sh init               process 1 of the runners, and the bridge to their kernels: sandbox-init and
+                                     sandbox-bridge in dist/ and runners/init/
+       ./build.sh client             the Python client: dist/mcp_code_sandbox-*.whl; needs python3-venv
        ./build.sh base               print the base image that would be used, making one if there is none
 
-  BASE=<image>   Debian 12 image to build the runners from. By default $LOCAL_BASE if it is here, else
+       ./build.sh bills              the software bills (SBOM, CycloneDX) of the images that are here: dist/sbom
+
+  BASE=<image>   Debian 13 image to build the runners from. By default $LOCAL_BASE if it is here, else
                  $PUBLIC_BASE if it is or can be pulled, else scripts/make-base.sh makes $LOCAL_BASE.
+  RUNNER_PREFIX=<prefix>   of the runner images' names, by default runner-. With any other prefix no server takes them
+                 for runners; scripts/check-runners.sh and scripts/check-warm.sh read it too.
   http_proxy, https_proxy, no_proxy are handed on to the builds when set.
 TEXT
 }
@@ -52,7 +60,7 @@ pick_base() {
     printf '%s\n' "$PUBLIC_BASE"
   else
     say "no registry answers; making a base image from Debian packages"
-    scripts/make-base.sh >&2 || die "there is no base image; set BASE to a Debian 12 image you have and run this again."
+    scripts/make-base.sh >&2 || die "there is no base image; set BASE to a Debian 13 image you have and run this again."
     printf '%s\n' "$LOCAL_BASE"
   fi
 }
@@ -86,39 +94,45 @@ build_image() {
   rm -f "$log"
 }
 
-# $1: folder. Puts the file on standard input there as sandbox-init, whole or not at all.
-place_init() {
+# $1: folder, $2: name. Puts the file on standard input there, whole or not at all.
+place() {
   mkdir -p "$1"
   cat > "$1/.new"
   chmod 0755 "$1/.new"
-  mv "$1/.new" "$1/sandbox-init"
+  mv "$1/.new" "$1/$2"
 }
 
-# The static process 1 of the runners: by cargo where it is installed, else in a container. A container's files cannot
-# be shared with the build of another image, so it lies in runners/init, where the runners' builds see it.
+# The static programs of the runners, process 1 and the bridge to a kernel: by cargo where it is installed, else in a
+# container. A container's files cannot be shared with the build of another image, so they lie in runners/init, where the
+# runners' builds see them.
 build_init() {
-  local target binary container
+  local target container name programs=(sandbox-init sandbox-bridge)
   if command -v cargo >/dev/null; then
     target=$(rustc -vV | sed -n 's/^host: //p')
-    say "building sandbox-init"
-    RUSTFLAGS='-C target-feature=+crt-static' cargo build --profile init --locked -p sandbox-init --target "$target" ||
-      die "cargo could not build sandbox-init; its messages are above."
-    binary=${CARGO_TARGET_DIR:-target}/$target/init/sandbox-init
-    place_init dist < "$binary"
-  elif [ -x dist/sandbox-init ]; then
-    say "using dist/sandbox-init, which is there"
+    say "building ${programs[*]}"
+    RUSTFLAGS='-C target-feature=+crt-static' \
+      cargo build --profile init --locked "${programs[@]/#/--package=}" --target "$target" ||
+      die "cargo could not build ${programs[*]}; its messages are above."
+    for name in "${programs[@]}"; do
+      place dist "$name" < "${CARGO_TARGET_DIR:-target}/$target/init/$name"
+    done
+  elif [ -x dist/sandbox-init ] && [ -x dist/sandbox-bridge ]; then
+    say "using dist/sandbox-init and dist/sandbox-bridge, which are there"
   else
     need_docker
     build_image sandbox-init -f init/Dockerfile .
     container=$(docker create sandbox-init /sandbox-init) || die "there is no container to take sandbox-init from."
     mkdir -p dist
-    docker cp "$container:/sandbox-init" dist/.init >/dev/null ||
-      die "sandbox-init could not be taken out of its image."
+    for name in "${programs[@]}"; do
+      docker cp "$container:/$name" dist/.taken >/dev/null || die "$name could not be taken out of its image."
+      place dist "$name" < dist/.taken
+    done
     docker rm "$container" >/dev/null
-    place_init dist < dist/.init
-    rm -f dist/.init
+    rm -f dist/.taken
   fi
-  place_init runners/init < dist/sandbox-init
+  for name in "${programs[@]}"; do
+    place runners/init "$name" < "dist/$name"
+  done
 }
 
 build_runners() {
@@ -131,9 +145,59 @@ build_runners() {
   need_docker
   base=$(pick_base)
   say "base image: $base"
+  mapfile -t names < <(with_foundations "${names[@]}")
+  # Those that build on each other, and the rest beside them: they wait for downloads and disks more than they compute.
+  local linked=() others=() beside=
   for name in "${names[@]}"; do
+    if is_linked "$name"; then linked+=("$name"); else others+=("$name"); fi
+  done
+  build_each "$base" "${others[@]}" &
+  beside=$!
+  build_each "$base" "${linked[@]}"
+  wait "$beside" || die "a runner image was not built; the reason is above."
+}
+
+# Whether another runner's image builds on this one's, or this one's on another.
+is_linked() {
+  # shellcheck disable=SC2016 # it is the Dockerfile that has the variable
+  grep -q '^FROM ${PREFIX}' "runners/$1/Dockerfile" || grep -q "^FROM \${PREFIX}$1\$" runners/*/Dockerfile
+}
+
+# $1: the base image, then names.
+build_each() {
+  local base=$1 name arguments=()
+  shift
+  [ "$PREFIX" = runner- ] || arguments=(--label sandbox.runner=false)
+  for name in "$@"; do
     # The context is runners/, so that images can share files.
-    build_image "runner-$name" --build-arg "BASE=$base" -f "runners/$name/Dockerfile" runners
+    build_image "$PREFIX$name" --build-arg "BASE=$base" --build-arg "PREFIX=$PREFIX" "${arguments[@]}" \
+      -f "runners/$name/Dockerfile" runners
+    bill "$PREFIX$name"
+  done
+}
+
+# The names given, each after the runner whose image it builds on.
+with_foundations() {
+  local name
+  for name in "$@"; do
+    # shellcheck disable=SC2016 # it is the Dockerfile that has the variable
+    sed -n 's/^FROM ${PREFIX}//p' "runners/$name/Dockerfile"
+    printf '%s\n' "$name"
+  done | awk '!seen[$0]++'
+}
+
+# $1: image. Its software bill comes to lie beside the binaries.
+bill() {
+  mkdir -p dist/sbom
+  scripts/sbom.sh "$1" > "dist/sbom/.$1" || die "could not list what is in $1."
+  mv "dist/sbom/.$1" "dist/sbom/$1.json"
+}
+
+bill_all() {
+  local image
+  need_docker
+  for image in $(runner_names | sed "s/^/$PREFIX/") mcp-sandbox-server; do
+    ! is_here "$image" || bill "$image"
   done
 }
 
@@ -165,6 +229,34 @@ build_server() {
     arguments=(--build-arg "RUST_BASE=$(pick_base)")
   fi
   build_image mcp-sandbox-server "${arguments[@]}" .
+  bill mcp-sandbox-server
+}
+
+build_client() {
+  local venv=target/client-build
+  say "building the Python client"
+  [ -x $venv/bin/python ] || python3 -m venv $venv ||
+    die "python3 can make no environment; install python3-venv and run this again."
+  mkdir -p dist
+  rm -f dist/mcp_code_sandbox-*.whl
+  $venv/bin/python -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir dist ./clients/python ||
+    die "pip could not build the Python client; its messages are above."
+}
+
+# The images wait for downloads and the server for processors, so both are made at once where cargo is installed.
+build_all() {
+  local compiling=
+  if command -v cargo >/dev/null; then
+    build_init
+    build_binary &
+    compiling=$!
+    # shellcheck disable=SC2064 # the number of this compiler
+    trap "kill $compiling 2>/dev/null || true" EXIT
+  fi
+  build_runners
+  [ -z "$compiling" ] || wait "$compiling" || die "the server was not built."
+  trap - EXIT
+  build_server
 }
 
 main() {
@@ -172,10 +264,12 @@ main() {
   [ $# -eq 0 ] || shift
   case $what in
     -h | --help) usage ;;
-    all) build_runners; build_server ;;
+    all) build_all ;;
     runners) build_runners "$@" ;;
     server) build_server ;;
     init) build_init ;;
+    client) build_client ;;
+    bills) bill_all ;;
     base) need_docker; pick_base ;;
     *) usage >&2; exit 2 ;;
   esac

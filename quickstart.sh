@@ -18,7 +18,7 @@ Usage: ./quickstart.sh [--port N] [--no-start]
        ./quickstart.sh --stop
 
 Installs a Docker engine where there is none, builds the server and the runner images, writes .env with fresh secrets
-where there is none, starts the server, and runs one program. What is already done is not done again.
+where there is none, mounts SANDBOX_ROOT with nosuid and nodev, starts the server, and runs one program. What is already done is not done again.
 
   --port N     the port to serve on; by default $PORT_DEFAULT, or the next free one
   --no-start   install, build and write .env only
@@ -160,6 +160,27 @@ choose_port() {
   printf '%s\n' "$port"
 }
 
+# The mount options of $1, where it is a mount point; of several mounts the topmost.
+mount_options() {
+  awk -v point="$1" '$5 == point { options = $6 } END { if (options == "") exit 1; print options }' \
+    /proc/self/mountinfo
+}
+
+# Mounts the root on itself with nosuid and nodev, which sandboxes inherit for /data. Changes no file.
+harden_root() {
+  local root options
+  root=$(readlink -f "$(setting SANDBOX_ROOT /var/sandboxes)")
+  options=$(mount_options "$root") || options=
+  case ,$options, in *,nosuid,*) case ,$options, in *,nodev,*) return ;; esac ;; esac
+  may_be_root || { say "$root is not mounted with nosuid and nodev, which takes root ('doctor' says so too)"; return; }
+  # Options that it has already stay.
+  if as_root mount -o "${options:+remount,}bind,${options:+$options,}nosuid,nodev" "$root" "$root" 2>/dev/null; then
+    say "mounted $root with nosuid and nodev, until the next start of the machine"
+  else
+    say "$root cannot be mounted with nosuid and nodev here; 'doctor' says what that means"
+  fi
+}
+
 make_root() {
   local root
   root=$(setting SANDBOX_ROOT /var/sandboxes)
@@ -269,7 +290,7 @@ token() { sed -n 's/^MCP_API_TOKEN=//p' .env | tail -n 1; }
 first_run() {
   local answer request
   request=$(jq -nc --arg code "$FIRST_PROGRAM" '{jsonrpc: "2.0", id: "1", method: "tools/call", params: {
-    name: "sandbox.run_code", arguments: {conversationId: "quickstart", language: "python", code: $code}}}')
+    name: "sandbox_run_code", arguments: {conversationId: "quickstart", language: "python", code: $code}}}')
   # The token goes by standard input, so that no list of processes shows it.
   answer=$(printf 'header = "Authorization: Bearer %s"\n' "$(token)" |
     curl -sS --noproxy '*' -m 120 -K - -X POST "http://localhost:$1/mcp" \
@@ -334,6 +355,7 @@ main() {
   ./build.sh
   write_env "$port"
   make_root
+  harden_root
   if [ $start = no ]; then
     say "built; start it with ./quickstart.sh"
     return

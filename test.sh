@@ -10,16 +10,19 @@ export PROGRAM=test
 . scripts/provision.sh
 
 readonly TOOLS=$PWD/target/test-tools
-readonly MCP1=1.30.0 MCP2=2.3.0 NODE=22 INSPECTOR=2.12.0
-readonly SCHEMATHESIS=4.32.5 ULTRA_PISTON=1.0.1 CONFORMANCE=0.2.0-alpha.12 NEXTEST=0.9.143
+readonly MCP1=1.30.0 MCP2=2.3.0 NODE=22 INSPECTOR=2.12.0 AXE=4.14.1
+readonly SCHEMATHESIS=4.32.5 ULTRA_PISTON=1.0.1 INSTAVM=0.26.1 UV=0.13.9 CONFORMANCE=0.2.0-alpha.12 NEXTEST=0.9.143
+readonly MYPY=2.4.1 PYTEST=9.2.0 TRIO=0.35.0
 # The status of a step that was skipped.
 readonly SKIPPED=77
 
 usage() {
   cat <<TEXT
-Usage: ./test.sh [--quick] [--long] [--deny]
+Usage: ./test.sh [--quick] [--long] [--clients] [--deny]
   --quick   only what needs no container engine: format, lints, and the tests on the fake engine
   --long    the long form of the tests that have one (SPECIFICATION.md); half an hour more on a small machine
+  --clients also install the clients that people use (700 MB from npm and PyPI) and drive them with a stand-in for
+            their models: docs/clients.md. On where CI=true
   --deny    also install cargo-deny (takes minutes) and check the crates in use: licences, sources, advisories
 Takes root or sudo where a package is missing. Keeps what it makes under target/. A step that could not try anything is
 told as skipped; with CI=true in the environment it fails.
@@ -112,17 +115,54 @@ node_client() {
   [[ $have != v$NODE.* ]] || [ ! -x "$TOOLS/npm/node_modules/.bin/mcp-inspector" ] ||
     ! grep -q "\"version\": \"$CONFORMANCE\"" \
       "$TOOLS/npm/node_modules/@modelcontextprotocol/conformance/package.json" 2>/dev/null ||
+    ! grep -q "\"version\": \"$AXE\"" "$TOOLS/npm/node_modules/axe-core/package.json" 2>/dev/null ||
     return 0
   mkdir -p "$TOOLS/npm"
   npm install --silent --no-audit --no-fund --prefix "$TOOLS/npm" "node@$NODE" \
-    "@modelcontextprotocol/inspector@$INSPECTOR" "@modelcontextprotocol/conformance@$CONFORMANCE"
+    "@modelcontextprotocol/inspector@$INSPECTOR" "@modelcontextprotocol/conformance@$CONFORMANCE" \
+    "axe-core@$AXE"
+}
+
+# Our own client, from its wheel, with what checks it.
+own_client() {
+  ./build.sh client && python_client mypy "$MYPY" "$TOOLS/client" &&
+    "$TOOLS/client/bin/python" -m pip install -q --disable-pip-version-check "pytest==$PYTEST" "trio==$TRIO" \
+      dist/mcp_code_sandbox-*.whl &&
+    "$TOOLS/client/bin/python" -m pip install -q --disable-pip-version-check --force-reinstall --no-deps \
+      dist/mcp_code_sandbox-*.whl
+}
+
+# Types and tests without a server, of the installed package.
+check_client() {
+  (cd clients/python && "$TOOLS/client/bin/python" -m mypy --cache-dir="$TOOLS/mypy" &&
+    "$TOOLS/client/bin/python" -B -m pytest -q)
 }
 
 make_clients() {
   python_client mcp "$MCP1" "$TOOLS/mcp1" && python_client mcp "$MCP2" "$TOOLS/mcp2" &&
     python_client schemathesis "$SCHEMATHESIS" "$TOOLS/schemathesis" &&
-    python_client ultra-piston "$ULTRA_PISTON" "$TOOLS/piston" && node_client
+    python_client ultra-piston "$ULTRA_PISTON" "$TOOLS/piston" &&
+    python_client instavm "$INSTAVM" "$TOOLS/instavm" && own_client && node_client
 }
+
+# What check_clients installs otherwise; its failure is told there.
+install_models() {
+  { python_client uv "$UV" "$TOOLS/uv" && python3 tests/clients/models/install.py; } || {
+    say "not all clients that people use are installed yet."
+  }
+}
+
+# Begins to install the clients, which waits for the network more than it computes. $1: also those that people use.
+begin_clients() {
+  mkdir -p target
+  { make_clients && { [ "$1" != true ] || install_models; }; } >target/clients.log 2>&1 &
+  CLIENTS=$!
+}
+
+finish_clients() { wait "$CLIENTS" || { cat target/clients.log; return 1; }; }
+
+# The clients that people use, with a stand-in for their models. Takes at most eight minutes, installation included.
+check_clients() { python_client uv "$UV" "$TOOLS/uv" && tests/clients/models/drive.py; }
 
 check_scripts() {
   has shellcheck || {
@@ -145,12 +185,13 @@ check_crates() {
 }
 
 main() {
-  local quick=no deny=no profile=default arguments=("$@")
+  local quick=no deny=no clients=${CI:-no} profile=default arguments=("$@")
   while [ $# -gt 0 ]; do
     case $1 in
       -h | --help) usage; exit ;;
       --quick) quick=yes ;;
       --long) export LONG=1; profile=long ;;
+      --clients) clients=true ;;
       --deny) deny=yes ;;
       *) usage >&2; exit 2 ;;
     esac
@@ -170,16 +211,24 @@ main() {
 
   need "packages" install_machine
   need "engine" ensure_engine "$PWD/test.sh" "${arguments[@]}"
+  begin_clients "$clients"
   step "format" cargo fmt --all --check
   step "scripts" check_scripts
   step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
   need "runner images and server" ./build.sh
   need "test runner" install_nextest
-  need "clients" make_clients
+  need "clients" finish_clients
+  step "Python client" check_client
   step "tests" run_tests "$profile" --no-fail-fast
   step "contract on Podman" scripts/check-podman.sh
   step "runners" scripts/check-runners.sh
   step "runners, warm and plain" scripts/check-warm.sh
+  step "kernels" scripts/check-kernels.sh
+  step "software bills" scripts/check-sbom.sh
+  step "pinned images" scripts/check-pin.sh
+  if [ "$clients" = true ]; then
+    step "clients that people use" check_clients
+  fi
   if [ $deny = yes ]; then
     step "crates" check_crates
   fi

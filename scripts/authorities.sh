@@ -18,16 +18,22 @@ add_host_authorities() {
       if (FNR == NR) known[pem] = 1
       else if (!(pem in known)) { known[pem] = 1; file = dir "/host-" ++n ".crt"; printf "%s", pem > file; close(file) }
     }' "$root/etc/ssl/certs/ca-certificates.crt" "$HOST_BUNDLE"
-  chroot "$root" update-ca-certificates >/dev/null 2>&1
+  # A TMPDIR of this machine need not exist there.
+  env -u TMPDIR chroot "$root" update-ca-certificates >/dev/null 2>&1
 }
 
 # The Debian mirror that this machine uses, so that a site's own mirror is honoured. Only plain "main" archives of
 # Debian count: on Ubuntu and with third-party sources the answer is nothing, and mmdebstrap takes its default.
+# $1: "main" or "security"; a MIRROR that was named need not have the security updates.
 host_mirror() {
-  [ -n "${MIRROR:-}" ] && { printf '%s\n' "$MIRROR"; return; }
+  [ -z "${MIRROR:-}" ] || { [ "$1" = security ] || printf '%s\n' "$MIRROR"; return; }
   # shellcheck source=/dev/null
   [ "$(. /etc/os-release && printf '%s' "${ID:-}")" = debian ] || return 0
   # shellcheck disable=SC2016 # apt fills these in, not the shell
   apt-get indextargets --format '$(SITE) $(ORIGIN) $(COMPONENT) $(CODENAME)' 'Created-By: Packages' 2>/dev/null |
-    awk '$2 == "Debian" && $3 == "main" && $4 !~ /security|updates|backports/ { print $1; exit }'
+    awk -v wanted="$1" '
+      $2 == "Debian" && $3 == "main" && $4 !~ /updates|backports/ && ($4 ~ /security/) == (wanted == "security") {
+        print $1
+        exit
+      }'
 }

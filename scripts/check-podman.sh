@@ -13,7 +13,7 @@ say() { printf 'check-podman: %s\n' "$*" >&2; }
 # $1: the socket
 contract() {
   # Two at a time, because its calls take several times as long as Docker's.
-  DOCKER_HOST=unix://$1 cargo test --locked --test it engine_contract::docker -- --test-threads=2
+  DOCKER_HOST=unix://$1 cargo test --locked --workspace --test it engine_contract::docker -- --test-threads=2
 }
 
 if [ -n "${PODMAN_SOCKET:-}" ]; then

@@ -7,6 +7,7 @@ SELF=$(realpath "${BASH_SOURCE[0]}")
 readonly SELF
 cd "$(dirname "$SELF")/.."
 readonly JOBS=${JOBS:-3}
+readonly PREFIX=${RUNNER_PREFIX:-runner-}
 readonly SECONDS_EACH=60
 
 usage() {
@@ -14,6 +15,7 @@ usage() {
 Usage: scripts/check-runners.sh [language[/case]...]
 Runs every case under tests/runners/, or those named. Needs Docker and the images that ./build.sh runners makes.
   JOBS=<n>   cases at a time (default $JOBS)
+  RUNNER_PREFIX=<prefix>   of the images (default runner-)
 TEXT
 }
 
@@ -23,6 +25,7 @@ die() { printf 'check-runners: %s\n' "$*" >&2; exit 2; }
 profile() {
   printf '%s\n' --network none --read-only --tmpfs /tmp:rw,nosuid,nodev,noexec,size=64m,mode=1777 \
     --mount "type=bind,source=$1,target=/data" --user 1000:1000 --cap-drop ALL --security-opt no-new-privileges \
+    --security-opt seccomp=src/adapters/engine/docker/seccomp.json \
     --memory 256m --memory-swap 256m --cpus 0.5 --pids-limit 128 --shm-size 16m --log-driver none \
     --ulimit fsize=104857600 --ulimit nofile=1024 --ulimit core=0
 }
@@ -93,7 +96,7 @@ check_one() {
   section "$case" program > "$out/program"
   local arguments status=0
   mapfile -t arguments < <(profile "$out/data")
-  timeout -k 5 "$SECONDS_EACH" docker run -i --rm "${arguments[@]}" --entrypoint /opt/runner/run "runner-$language" \
+  timeout -k 5 "$SECONDS_EACH" docker run -i --rm "${arguments[@]}" --entrypoint /opt/runner/run "$PREFIX$language" \
     < "$out/program" > "$out/stdout" 2> "$out/stderr" || status=$?
   echo "$status" > "$out/status"
   faults "$case" "$out" > "$out/faults"

@@ -4,7 +4,7 @@
 # cached on this machine is not visible there, so a step that no script provides fails as it does for a new user.
 #
 # Shared with this machine are its kernel, its network, its certificate authorities and the Rust toolchain, which README
-# asks for.
+# asks for, with cargo-nextest where it is installed: compiling that takes minutes and tries nothing of this repository.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -32,7 +32,7 @@ TEXT
 # $1: the room, $2: the release
 make_root() {
   local mirror
-  mirror=$(host_mirror)
+  mirror=$(host_mirror main)
   say "making a root file system of Debian $2"
   mmdebstrap --quiet --mode=root --variant=minbase --keyring="$KEYRING" --include=ca-certificates,git,sudo \
     "$2" "$1" ${mirror:+"$mirror"} || die "mmdebstrap failed; is a Debian mirror reachable?"
@@ -60,6 +60,10 @@ enter() {
   mount -t tmpfs -o mode=0755 tmpfs run
   mkdir -p opt/rust before
   mount --bind -o ro "$toolchain" opt/rust
+  if has cargo-nextest; then
+    touch usr/local/bin/cargo-nextest
+    mount --bind -o ro "$(command -v cargo-nextest)" usr/local/bin/cargo-nextest
+  fi
   pivot_root . before
   umount -l before
   for name in "${PASSED_ON[@]}"; do
@@ -113,7 +117,7 @@ main() {
   copy_repository "$room"
   say "running $* as $user"
   local status=0
-  export -f enter
+  export -f enter has
   # shellcheck disable=SC2016 # the inner shell fills these in
   PASSED_ON_NAMES=${PASSED_ON[*]} unshare --mount --pid --fork --kill-child --ipc --uts --propagation private \
     bash -c 'set -euo pipefail; read -ra PASSED_ON <<<"$PASSED_ON_NAMES"; enter "$@"' enter \

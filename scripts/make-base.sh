@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the image sandbox-base:bookworm only from Debian packages, for machines that can reach a Debian mirror but no
-# container registry. The runner images build from it as from debian:bookworm-slim.
+# Makes the image sandbox-base:trixie only from Debian packages, for machines that can reach a Debian mirror but no
+# container registry. The runner images build from it as from debian:trixie-slim.
 #
 # The certificate authorities of this machine are carried into the image, so that pip and npm work in builds there too.
 set -euo pipefail
@@ -9,8 +9,8 @@ SELF=$(realpath "${BASH_SOURCE[0]}")
 readonly SELF
 # shellcheck source=scripts/authorities.sh
 . "$(dirname "$SELF")/authorities.sh"
-readonly IMAGE=sandbox-base:bookworm
-readonly SUITE=bookworm
+readonly IMAGE=sandbox-base:trixie
+readonly SUITE=trixie
 readonly KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 
 usage() {
@@ -54,15 +54,21 @@ main() {
   # Global, not local: the trap outlives this function.
   work=$(mktemp -d "${TMPDIR:-/tmp}/sandbox-base.XXXXXX")
   trap 'rm -rf "$work"' EXIT
-  local mirror
-  mirror=$(host_mirror)
+  local mirror security sources=()
+  mirror=$(host_mirror main)
+  security=$(host_mirror security)
+  [ -z "$mirror" ] || sources=("deb $mirror $SUITE main")
+  [ -z "$security" ] || sources+=("deb $security $SUITE-security main")
   echo "make-base: building $IMAGE${mirror:+ from $mirror}" >&2
   mkdir "$work/root"
-  # --mode=root so that the result does not depend on user namespaces, which many hosts disable.
+  # --mode=root so that the result does not depend on user namespaces, which many hosts disable. The options stay in the
+  # image, as in Debian's own: installing does not wait for the disk, fetch translations or keep archives.
   mmdebstrap --quiet --mode=root --variant=minbase --keyring="$KEYRING" --include=ca-certificates \
-    --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
-    --dpkgopt='path-include=/usr/share/doc/*/copyright' --dpkgopt='path-exclude=/usr/share/locale/*' \
-    "$SUITE" "$work/root" ${mirror:+"$mirror"} || die "mmdebstrap failed; is a Debian mirror reachable?"
+    --aptopt='Acquire::Languages "none"' --dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/man/*' \
+    --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
+    --dpkgopt='path-exclude=/usr/share/locale/*' \
+    "$SUITE" "$work/root" "${sources[@]}" || die "mmdebstrap failed; is a Debian mirror reachable?"
+  echo 'APT::Keep-Downloaded-Packages "false";' > "$work/root/etc/apt/apt.conf.d/99keep-no-archives"
   add_host_authorities "$work/root" || die "could not add the host's certificate authorities."
   rm -rf "$work/root/var/lib/apt/lists/"* "$work/root/var/cache/apt/"*.bin
   tar -C "$work/root" --numeric-owner --one-file-system -c . |
