@@ -51,8 +51,7 @@ impl Background {
     }
 
     /// Ends every run and every task, so that no sandbox is left: runs first, then sessions and standbys, then the
-    /// janitor when
-    /// its list is empty, then the rest.
+    /// janitor when its list is empty, then the rest.
     pub(super) async fn stop(self, parts: Parts, grace: Duration) {
         parts.runs.stop(grace).await;
         parts.stop.cancel();

@@ -152,6 +152,9 @@ impl Outcome {
                  limit of {memory} MiB: work on smaller pieces at a time."
             ),
             Ended::Exited { code: 0 } => "The program ran to its end (exit status 0).".to_owned(),
+            Ended::Exited { code } if self.figures.stderr_bytes == 0 => {
+                format!("The program failed with exit status {code}.")
+            }
             Ended::Exited { code } => {
                 format!("The program failed with exit status {code}: its standard error says why.")
             }

@@ -7,7 +7,11 @@ use std::{collections::HashMap, sync::Arc};
 use tokio::sync::watch;
 
 use super::engine::ImageId;
-use crate::domain::{id::Language, limits::Limits};
+use crate::domain::{
+    error::{Code, Failure},
+    id::Language,
+    limits::Limits,
+};
 
 /// Marks an image as a runner when it is `true`.
 pub const LABEL_RUNNER: &str = "sandbox.runner";
@@ -142,6 +146,18 @@ impl Runner {
         Limits { memory_bytes: asked.unwrap_or(usual.memory_bytes), ..*usual }
     }
 
+    /// Checks that it offers sessions.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] for `language`.
+    pub fn check_sessions(&self) -> Result<(), Failure> {
+        if self.kernel.is_none() {
+            let why = format!("the runner of `{}` offers no sessions; its programs can be run", self.language);
+            return Err(Failure::argument("language", why));
+        }
+        Ok(())
+    }
+
     /// Whether programs can be sent arguments, and input while they run. The plain protocol carries neither.
     pub fn takes_input(&self) -> bool {
         self.protocol == Protocol::Framed
@@ -183,6 +199,23 @@ impl Catalog {
             .find(|runner| runner.language == *language)
             .or_else(|| all.iter().find(|runner| runner.aliases.contains(language)))
             .cloned()
+    }
+
+    /// As [`Self::find`].
+    ///
+    /// # Errors
+    /// [`Code::RunnerNotFound`], which names those that there are.
+    pub fn get(&self, language: &Language) -> Result<Runner, Failure> {
+        self.find(language).ok_or_else(|| {
+            let all = self.all();
+            let known: Vec<_> = all.iter().map(|runner| runner.language.as_str()).collect();
+            let hint = if known.is_empty() {
+                "no runner image is installed; the operator builds them with ./build.sh".to_owned()
+            } else {
+                format!("installed are {}", known.join(", "))
+            };
+            Failure::new(Code::RunnerNotFound, format!("language: there is no runner for `{language}`; {hint}."))
+        })
     }
 }
 

@@ -1,4 +1,5 @@
-//! The frames of runner protocol 1 (`runners/README.md`): what is sent to a sandbox, and what comes out of one.
+//! The frames of the runner protocols 1 and 2 (`runners/README.md`): what is sent to a sandbox, and what comes
+//! out of one.
 //!
 //! What comes out is untrusted: a length is checked before anything is kept, JSON is read into small structs, and a
 //! frame that breaks the rules is an error after which nothing more is read.

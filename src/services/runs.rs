@@ -146,7 +146,7 @@ impl Runs {
     fn admit(&self, request: RunRequest) -> Result<RunHandle, Failure> {
         let inner = &self.0;
         inner.check_running()?;
-        let runner = inner.runner(&request.language)?;
+        let runner = inner.parts.catalog.get(&request.language)?;
         request.check(&runner, inner.options.program_bytes_max)?;
         let limits = inner.limits(&request, &runner);
         let detached = request.detach.unwrap_or(inner.options.detach);
@@ -293,19 +293,6 @@ impl Inner {
         }
         let usual = &runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
         request.limits.map_or(*usual, |asked| asked.at_most(usual))
-    }
-
-    fn runner(&self, language: &Language) -> Result<Runner, Failure> {
-        self.parts.catalog.find(language).ok_or_else(|| {
-            let all = self.parts.catalog.all();
-            let known: Vec<_> = all.iter().map(|runner| runner.language.as_str()).collect();
-            let hint = if known.is_empty() {
-                "no runner image is installed; the operator builds them with ./build.sh".to_owned()
-            } else {
-                format!("installed are {}", known.join(", "))
-            };
-            Failure::new(Code::RunnerNotFound, format!("language: there is no runner for `{language}`; {hint}."))
-        })
     }
 }
 

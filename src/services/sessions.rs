@@ -237,15 +237,8 @@ impl Sessions {
 
 impl Inner {
     fn runner(&self, language: &Language) -> Result<Runner, Failure> {
-        let runner = self.parts.catalog.find(language);
-        let runner = runner.ok_or_else(|| {
-            Failure::new(Code::RunnerNotFound, format!("language: there is no runner for `{language}`."))
-        })?;
-        if runner.kernel.is_none() {
-            let why = format!("the runner of `{}` offers no sessions; its programs can be run", runner.language);
-            return Err(Failure::argument("language", why));
-        }
-        Ok(runner)
+        let runner = self.parts.catalog.get(language)?;
+        runner.check_sessions().map(|()| runner)
     }
 
     /// A session of this caller; one that ended is told apart from one that never was.

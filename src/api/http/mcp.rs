@@ -44,7 +44,7 @@ use self::{
 use crate::{
     api::{
         http::{body::Bodies, error::ApiError},
-        mcp::{Client, McpParts, McpServer, View},
+        mcp::{Client, McpParts, McpServer, ToolName, View},
         schema::parse::by_size,
     },
     domain::owner::Principal,
@@ -76,17 +76,6 @@ pub struct McpHttpOptions {
     /// Ends every stream and session.
     pub shutdown: CancellationToken,
 }
-
-/// The names of the tools that begin a run, as in the header `mcp-name`.
-const RUN_TOOLS: [&str; 7] = [
-    "sandbox.run_code",
-    "sandbox_run_code",
-    "sandbox.run_cell",
-    "sandbox_run_cell",
-    "execute_python_code",
-    "execute_bash_code",
-    "execute_ipython_cell",
-];
 
 type Service = StreamableHttpService<McpServer, Manager>;
 
@@ -208,7 +197,8 @@ impl Mount {
     /// first even then: only the body tells what they are, and it may be the cancellation that makes room.
     fn check_capacity(&self, head: &Parts) -> Result<(), ApiError> {
         let header = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let begins_a_run = header("mcp-method") == "tools/call" && RUN_TOOLS.contains(&header("mcp-name"));
+        let begins_a_run = header("mcp-method") == "tools/call"
+            && ToolName::find(header("mcp-name")).is_some_and(ToolName::begins_a_run);
         match head.extensions.get::<Principal>() {
             Some(who) if begins_a_run => self.runs.check_capacity(who).map_err(failed),
             _ => Ok(()),

@@ -124,7 +124,8 @@ pub fn errors() -> String {
     }
     text += OUTCOMES;
     for ended in Ended::EXAMPLES {
-        let outcome = Outcome { ended, oom_killed: false, limits: Limits::default(), figures: Figures::default() };
+        let figures = Figures { stderr_bytes: 1, ..Figures::default() };
+        let outcome = Outcome { ended, oom_killed: false, limits: Limits::default(), figures };
         text.extend([format!("| `{}` | {} |\n", ended.word(), outcome.sentence())]);
     }
     text

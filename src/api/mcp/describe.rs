@@ -168,6 +168,14 @@ impl ToolName {
         Self::ALL.iter().copied().find(|tool| name == tool.dotted() || name == tool.underscored())
     }
 
+    /// Whether a call of it is a run, so that it needs capacity for one.
+    pub fn begins_a_run(self) -> bool {
+        matches!(
+            self,
+            Self::RunCode | Self::RunCell | Self::ExecutePythonCode | Self::ExecuteBashCode | Self::ExecuteIpythonCell
+        )
+    }
+
     /// The schema of the arguments, with what depends on the settings.
     fn input(self, options: &McpOptions, view: View) -> Schema {
         let mut schema = self.arguments();

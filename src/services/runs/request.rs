@@ -85,9 +85,8 @@ impl RunRequest {
         if self.session.is_some() && !self.args.is_empty() {
             return Err(Failure::argument("args", "a cell of a session takes no arguments"));
         }
-        if self.session.is_some() && runner.kernel.is_none() {
-            let why = format!("the runner of `{}` offers no sessions; its programs can be run", runner.language);
-            return Err(Failure::argument("language", why));
+        if self.session.is_some() {
+            runner.check_sessions()?;
         }
         let framed_only =
             [("args", !self.args.is_empty()), ("stdin", !self.stdin.is_empty()), ("stdinOpen", self.stdin_open)];

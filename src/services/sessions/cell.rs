@@ -291,10 +291,11 @@ impl Execution<'_> {
     fn display(&mut self, kind: DisplayKind, content: &Value) {
         let Some(bundle) = Bundle::of(content) else { return };
         if kind != DisplayKind::Update {
-            if let Some(text) = bundle.terminal_text() {
+            let file = bundle.file();
+            if let Some(text) = bundle.terminal_text(file.as_ref()) {
                 self.line(StreamKind::Stdout, text);
             }
-            if let Some(shown) = bundle.file() {
+            if let Some(shown) = file {
                 let bytes = self.shown.iter().map(|shown| shown.bytes.len()).sum::<usize>() + shown.bytes.len();
                 if self.shown.len() < SHOWN_MAX && bytes <= SHOWN_BYTES_MAX {
                     self.shown.push(shown);

@@ -45,10 +45,10 @@ impl<'a> Bundle<'a> {
         }
     }
 
-    /// What a terminal shows of it. A picture is announced by its file, so its name in the program's memory says
+    /// What a terminal shows of it. A picture is announced by its `file`, so its name in the program's memory says
     /// nothing more.
-    pub(super) fn terminal_text(&self) -> Option<String> {
-        let is_picture = self.file().is_some();
+    pub(super) fn terminal_text(&self, file: Option<&Shown>) -> Option<String> {
+        let is_picture = file.is_some();
         let text = self.text(MARKDOWN).or_else(|| self.text(PLAIN))?;
         if text.is_empty() || is_picture && is_repr(&text) { None } else { Some(text) }
     }
@@ -111,7 +111,8 @@ mod tests {
     fn read(data: &Value) -> (Option<String>, Option<&'static str>) {
         let content = json!({ "data": data });
         let bundle = Bundle::of(&content).expect("a bundle");
-        (bundle.terminal_text(), bundle.file().map(|shown| shown.extension))
+        let file = bundle.file();
+        (bundle.terminal_text(file.as_ref()), file.map(|shown| shown.extension))
     }
 
     #[test]
