@@ -58,7 +58,12 @@ enum Command {
     /// Serve MCP, the page and the files over HTTP.
     Serve,
     /// Serve MCP over standard input and output, for clients that start a process.
-    Stdio,
+    Stdio {
+        /// A folder of this machine that programs see at /mnt/<its name>; with `:rw` after it they may change it. May
+        /// be repeated.
+        #[arg(long = "mount", value_name = "FOLDER[:rw]")]
+        mounts: Vec<String>,
+    },
     /// Check this machine and say what to fix.
     Doctor {
         /// Print the findings as JSON.
@@ -108,6 +113,20 @@ enum ConfigCommand {
     Table,
 }
 
+/// `--mount` as a setting: the folder's own name names it.
+fn setting_of(mount: &str) -> anyhow::Result<(String, String)> {
+    let (folder, mode) = match mount.rsplit_once(':') {
+        Some((folder, mode @ ("ro" | "rw"))) => (folder, mode),
+        _ => (mount, "ro"),
+    };
+    let folder = std::fs::canonicalize(folder).with_context(|| format!("--mount {folder}"))?;
+    anyhow::ensure!(folder.is_dir(), "--mount {}: it is not a folder", folder.display());
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '-' };
+    let name: String = name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric()).chars().map(plain).collect();
+    Ok((format!("SANDBOX_MOUNTS__{name}"), format!("{}:{mode}", folder.display())))
+}
+
 fn pair(text: &str) -> Result<(String, String), String> {
     text.split_once('=')
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -136,8 +155,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             let config = load()?;
             block_on(&config, &config.log.level, serve(&config))
         }
-        Command::Stdio => {
-            let config = load()?;
+        Command::Stdio { mounts } => {
+            let mut sources = sources.clone();
+            for mount in &mounts {
+                sources.overrides.push(setting_of(mount)?);
+            }
+            let config = config::load(&sources)?;
             block_on(&config, &config.log.level, stdio(&config))
         }
         Command::Doctor { json } => match load() {
@@ -154,7 +177,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config { command: ConfigCommand::Table } => print(&config::table()),
         Command::Openapi => print(&openapi::text()),
         Command::Audit { command } => audit::run(command, &sources),
-        Command::EngineProxy(args) => engine_proxy::run(args),
+        Command::EngineProxy(args) => engine_proxy::run(args, &sources.environment),
         Command::Health { addr } => health::check(addr, &sources),
     }
 }

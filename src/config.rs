@@ -8,13 +8,14 @@
 
 mod check;
 mod load;
+mod mounts;
 mod print;
 mod section;
 pub mod telemetry;
 mod traces;
 mod value;
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
@@ -22,12 +23,14 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     check::URL_TTL_S_MAX,
     load::{Sources, load},
+    mounts::shared_folders,
     print::{example, table},
     telemetry::{Audit, Log, Metrics, Traces},
     traces::Collector,
     value::{BaseUrl, BindAddr, Secret},
 };
 use self::{
+    mounts::{ANY_KEY, MOUNTS},
     section::{section, sections},
     value::{is_weak, parsed, shown},
 };
@@ -61,12 +64,23 @@ impl Setting {
     }
 
     fn has_name(&self, name: &str) -> bool {
+        if self.key == ANY_KEY {
+            let prefix = self.name().replace(&ANY_KEY.to_uppercase(), "");
+            let begins = name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(&prefix));
+            return begins && name.len() > prefix.len();
+        }
         if self.section.is_empty() { self.key == name } else { self.name().eq_ignore_ascii_case(name) }
     }
 
-    /// Where the value is in [`Config`], as figment writes paths.
-    fn path(&self) -> String {
-        if self.section.is_empty() { self.key.to_lowercase() } else { format!("{}.{}", self.section, self.key) }
+    /// Where the value of this name is in [`Config`], as figment writes paths.
+    fn path(&self, name: &str) -> String {
+        match (self.section, self.key) {
+            ("", key) => key.to_lowercase(),
+            (section, ANY_KEY) => {
+                format!("{section}.{}", name.split_once("__").map_or(name, |(_, key)| key).to_lowercase())
+            }
+            (section, key) => format!("{section}.{key}"),
+        }
     }
 }
 

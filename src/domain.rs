@@ -14,6 +14,7 @@ pub mod media;
 pub mod outcome;
 pub mod owner;
 pub mod path;
+pub mod shared_folder;
 #[cfg(test)]
 pub(crate) mod test_scale;
 pub mod text;

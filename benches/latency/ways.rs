@@ -36,6 +36,7 @@ impl Bare<'_> {
             instance: InstanceId::new(),
             image: runner.image.clone(),
             data: Volume::HostFolder(self.data.to_owned()),
+            folders: Vec::new(),
             limits: self.config.limits.limits(),
             uid: self.config.engine.runner_uid,
             own_init: runner.protocol == Protocol::Framed,

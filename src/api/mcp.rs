@@ -51,6 +51,7 @@ use crate::{
         id::{ConversationId, RequestId},
         limits::Limits,
         owner::{ConversationKey, Principal},
+        shared_folder::SharedFolder,
         trace::TraceContext,
     },
     services::{files::Files, runs::Runs, sessions::Sessions},
@@ -73,7 +74,7 @@ pub struct McpParts {
 }
 
 /// Sizes that bound or describe the tools.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct McpOptions {
     /// The largest picture that is shown in a result, in bytes.
     pub image_bytes_max: u64,
@@ -89,6 +90,8 @@ pub struct McpOptions {
     pub limits: Limits,
     /// How long a call waits for its run by default.
     pub wait_default: Duration,
+    /// Folders that programs see beside /data, for the descriptions.
+    pub folders: Vec<SharedFolder>,
     /// What clients see that choose nothing.
     pub view: View,
 }

@@ -138,6 +138,7 @@ pub(super) fn mcp(config: &Config) -> McpOptions {
         code_bytes_max: config.limits.program_bytes_max,
         limits: config.limits.limits(),
         wait_default: Duration::from_secs(config.runs.wait_s_default),
+        folders: config.shared_folders().unwrap_or_default(),
         view: view(config),
     }
 }

@@ -146,6 +146,7 @@ impl Parts {
             clock: clock.clone(),
             instance,
             uid: config.engine.runner_uid,
+            folders: config.shared_folders().unwrap_or_default(),
         };
         let standbys = Standbys::new(
             StandbyParts {

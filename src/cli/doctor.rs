@@ -10,7 +10,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-use std::process::ExitCode;
+use std::{path::Path, process::ExitCode};
 
 use self::finding::Findings;
 use crate::{
@@ -29,6 +29,8 @@ pub async fn check(config: &Config, json: bool) -> anyhow::Result<ExitCode> {
     let mut findings = Findings::default();
     findings.ok("settings", "complete");
     settings::secrets(config, &mut findings);
+    let in_container = ["/.dockerenv", "/run/.containerenv"].iter().any(|file| Path::new(file).exists());
+    settings::shared_folders(config, in_container, &mut findings);
     let store = machine::root(config, &mut findings);
     machine::addresses(config, &mut findings).await;
     machine::public_address(config, &mut findings);

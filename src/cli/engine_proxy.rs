@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     adapters::engine::proxy::{Proxy, ProxyOptions},
-    config::telemetry,
+    config::{self, telemetry},
 };
 
 #[derive(Debug, Args)]
@@ -34,12 +34,15 @@ pub struct ProxyArgs {
 }
 
 /// Serves until a signal.
-pub fn run(args: ProxyArgs) -> anyhow::Result<ExitCode> {
+///
+/// The folders that sandboxes may see are settings with names of their own, so they come from the environment.
+pub fn run(args: ProxyArgs, environment: &[(String, String)]) -> anyhow::Result<ExitCode> {
     let ProxyArgs { listen, engine, root, runner_uid: uid, runtime, runner_images } = args;
     let (runtime, images) = (runtime.as_str().into(), runner_images.as_str().into());
+    let folders = config::shared_folders(environment, &root)?;
     telemetry::init("info", false)?;
     tokio::runtime::Runtime::new().context("no runtime")?.block_on(async {
-        let proxy = Proxy::new(ProxyOptions { engine, root, uid, runtime, images })?;
+        let proxy = Proxy::new(ProxyOptions { engine, root, uid, runtime, images, folders })?;
         let listener = Proxy::listen(&listen)?;
         let shutdown = CancellationToken::new();
         super::stop_on_signal(shutdown.clone())?;

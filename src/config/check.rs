@@ -48,6 +48,7 @@ impl Config {
             "SANDBOX_ROOT must be an absolute path of a folder of its own.".to_owned()
         })?;
         self.check_ranges()?;
+        self.shared_folders()?;
         ensure(matches!(self.runs.on_disconnect.as_str(), "cancel" | "detach"), || {
             "SANDBOX_RUNS__ON_DISCONNECT must be `cancel` or `detach`.".to_owned()
         })?;

@@ -9,7 +9,7 @@ use figment::{
     value::{Dict, Map, Value},
 };
 
-use super::{Config, ConfigError, NAMED, settings};
+use super::{Config, ConfigError, NAMED, Setting, settings};
 
 /// Where settings are read from.
 #[derive(Debug, Clone)]
@@ -115,7 +115,7 @@ impl Provider for Source {
                 Some(_) if value.as_str() == Some("") => {}
                 Some(setting) => {
                     let plain = value.as_str().and_then(|text| in_unit(setting.key, text)).map(Value::from);
-                    figment = figment.merge(Serialized::default(&setting.path(), plain.as_ref().unwrap_or(value)));
+                    figment = figment.merge(Serialized::default(&setting.path(name), plain.as_ref().unwrap_or(value)));
                 }
                 None if self.shared && !name.starts_with("SANDBOX_") => {}
                 None => return Err(unknown(shown, &self.place).into()),
@@ -169,9 +169,14 @@ fn unknown(name: &str, place: &str) -> String {
 
 /// The kind of an error never repeats a value: see [`super::value::parsed`].
 fn explain(error: Error) -> ConfigError {
-    let setting = settings().find(|setting| setting.path() == error.path.join("."));
+    let path = error.path.join(".");
+    let name = |setting: &Setting| match path.strip_prefix("mounts.") {
+        Some(key) => format!("SANDBOX_MOUNTS__{}", key.to_uppercase()),
+        None => setting.name(),
+    };
+    let setting = settings().find(|setting| setting.path(&name(setting)) == path);
     ConfigError(match (setting, error.kind) {
-        (Some(setting), kind) => format!("{} has a wrong value: {kind}.", setting.name()),
+        (Some(setting), kind) => format!("{} has a wrong value: {kind}.", name(&setting)),
         (None, Kind::Message(sentence)) => sentence,
         (None, kind) => format!("the settings cannot be read: {kind}."),
     })

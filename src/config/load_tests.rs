@@ -48,6 +48,35 @@ fn later_sources_win() {
 }
 
 #[test]
+fn shared_folders_have_names_that_the_operator_chooses() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("a.toml");
+    std::fs::write(&file, "[mounts]\nteam-files = \"/srv/team:rw\"\nempty = \"\"\n").expect("written");
+    let mut all = sources(&[("SANDBOX_MOUNTS__DOCS", "/srv/docs"), ("SANDBOX_MOUNTS__NONE", "")]);
+    all.file = Some(file);
+    let config = load(&all).expect("settings");
+    let shown: Vec<_> = config.shared_folders().expect("folders").iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["/mnt/docs (read-only)", "/mnt/team-files"]);
+    let printed = config.print();
+    assert!(printed.contains("\nSANDBOX_MOUNTS__DOCS=/srv/docs\n") && !printed.contains('<'), "{printed}");
+    for (name, value) in [
+        ("SANDBOX_MOUNTS__A__B.C", "/srv/docs"),
+        ("SANDBOX_MOUNTS__", "/srv/docs"),
+        ("SANDBOX_MOUNTS__DOCS", "docs"),
+        ("SANDBOX_MOUNTS__DOCS", "/"),
+        ("SANDBOX_MOUNTS__DOCS", "/var/sandboxes/c"),
+    ] {
+        let why = refused(&[(name, value)]);
+        assert!(why.contains("SANDBOX_MOUNTS__"), "{name}={value}: {why}");
+    }
+    let environment = [("SANDBOX_MOUNTS__DOCS", "/srv/docs"), ("SANDBOX_ROOT", "/srv"), ("PATH", "/bin")];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let folders = |root: &str| super::super::shared_folders(&environment, Path::new(root));
+    assert_eq!(folders("/var/sandboxes").expect("folders").len(), 1);
+    assert!(folders("/srv").expect_err("the root").0.contains("SANDBOX_MOUNTS__DOCS"));
+}
+
+#[test]
 fn unknown_and_wrong_settings_are_named() {
     for (name, value) in [
         ("SANDBOX_LIMITS__WALLMS", "1"),
@@ -138,7 +167,7 @@ fn print_shows_every_setting_and_no_secret() {
     assert!(text.contains("SANDBOX_LIMITS__WALL_MS=1234") && text.contains("MCP_API_TOKEN=(set)"));
     assert!(text.contains("SANDBOX_TRACES__OTLP_HEADERS=(set)") && !text.contains("a-secret-of"), "{text}");
     assert!(!text.contains("0123456789abcdef") && !text.contains("fedcba9876543210"), "{text}");
-    for setting in settings().filter(|s| s.key != "TUNNEL_TOKEN") {
+    for setting in settings().filter(|s| !matches!(s.key, "TUNNEL_TOKEN" | super::super::mounts::ANY_KEY)) {
         assert!(text.contains(&format!("{}=", setting.name())), "{}", setting.name());
     }
 }

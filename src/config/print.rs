@@ -7,8 +7,12 @@ use super::{Config, load::default_config, settings};
 impl Config {
     /// The merged settings as `NAME=value` lines. A secret is shown as `(set)`.
     pub fn print(&self) -> String {
-        let shown = lines(self).into_iter().filter(|(name, ..)| name != "TUNNEL_TOKEN");
-        shown.flat_map(|(name, value, _)| [name, "=".to_owned(), value, "\n".to_owned()]).collect()
+        let shown = lines(self).into_iter().filter(|(name, ..)| name != "TUNNEL_TOKEN" && !name.contains('<'));
+        let mounts = self
+            .mounts
+            .iter()
+            .map(|(name, folder)| (format!("SANDBOX_MOUNTS__{}", name.to_uppercase()), folder.clone(), ""));
+        shown.chain(mounts).flat_map(|(name, value, _)| [name, "=".to_owned(), value, "\n".to_owned()]).collect()
     }
 }
 
@@ -16,7 +20,7 @@ impl Config {
 fn lines(config: &Config) -> Vec<(String, String, &'static str)> {
     let root = Value::serialize(config).unwrap_or_else(|_| Value::from(""));
     let line = |setting: super::Setting| {
-        let value = root.find_ref(&setting.path()).and_then(Value::as_str).unwrap_or_default();
+        let value = root.find_ref(&setting.path(&setting.name())).and_then(Value::as_str).unwrap_or_default();
         (setting.name(), value.to_owned(), setting.doc)
     };
     settings().map(line).collect()

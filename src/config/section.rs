@@ -64,6 +64,8 @@ macro_rules! sections {
             pub docker_host: Option<String>,
             #[serde(deserialize_with = "parsed", skip_serializing)]
             tunnel_token: Secret,
+            /// By name; see [`Config::shared_folders`].
+            pub mounts: BTreeMap<String, String>,
             $(pub $field: $type,)+
         }
 
@@ -77,7 +79,7 @@ macro_rules! sections {
         /// Every setting, in the order of documents.
         pub fn settings() -> impl Iterator<Item = Setting> {
             let sections = [$($type::SETTINGS,)+];
-            NAMED.into_iter().chain(sections.into_iter().flatten().copied())
+            NAMED.into_iter().chain(sections.into_iter().flatten().copied()).chain([MOUNTS])
         }
     };
 }

@@ -17,6 +17,7 @@ use crate::domain::{
     event::StreamKind,
     id::{InstanceId, SandboxId},
     limits::Limits,
+    shared_folder::SharedFolder,
 };
 
 /// Makes, watches and destroys sandboxes. Every method may be called concurrently and has its own time limit.
@@ -180,6 +181,8 @@ pub struct SandboxSpec {
     /// The image, pinned by its content.
     pub image: ImageId,
     pub data: Volume,
+    /// Folders of the engine's host beside `/data`.
+    pub folders: Vec<SharedFolder>,
     pub limits: Limits,
     /// The user and group id of the program.
     pub uid: u32,

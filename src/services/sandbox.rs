@@ -18,6 +18,7 @@ use crate::{
         event::StreamKind,
         id::{InstanceId, SandboxId},
         limits::Limits,
+        shared_folder::SharedFolder,
         text::chain,
     },
     ports::{
@@ -45,6 +46,8 @@ pub struct Sandboxes {
     pub instance: InstanceId,
     /// The user inside a sandbox.
     pub uid: u32,
+    /// Folders of the engine's host that every sandbox sees.
+    pub folders: Vec<SharedFolder>,
 }
 
 /// A running sandbox without a program and, for a framed runner, the decoder of its frames, which may hold a part of
@@ -70,6 +73,7 @@ impl Sandboxes {
             instance: self.instance,
             image: runner.image.clone(),
             data: Volume::HostFolder(data),
+            folders: self.folders.clone(),
             limits,
             uid: self.uid,
             own_init: runner.protocol == Protocol::Framed,

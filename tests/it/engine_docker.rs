@@ -1,7 +1,11 @@
 //! Facts about Docker that other engines need not share: which limits are told, what the profile forbids, how images
 //! come and go, and what happens when the engine breaks off.
 
-use std::time::{Duration, Instant};
+use std::{
+    fs::Permissions,
+    os::unix::fs::PermissionsExt as _,
+    time::{Duration, Instant},
+};
 
 use bollard::query_parameters::{RemoveImageOptions, TagImageOptionsBuilder};
 use futures_util::StreamExt;
@@ -10,6 +14,7 @@ use mcp_sandbox_server::{
     domain::{
         id::{InstanceId, SandboxId},
         limits::Limits,
+        shared_folder::SharedFolder,
     },
     ports::{
         engine::{EngineError, SandboxSpec, Signal},
@@ -54,6 +59,33 @@ async fn memory_exhaustion_by_a_child_is_reported_with_the_programs_status() {
         let seen = world.run_in(&spec, "tail /dev/zero\nexit 4\n").await;
         assert!(seen.exit.oom_killed, "{seen:?}");
         assert_eq!(seen.exit.status, 4);
+    };
+    World::docker().await.hold(test).await;
+}
+
+#[tokio::test]
+async fn shared_folders_are_readable_and_changed_only_where_that_is_allowed() {
+    let test = async |world: &World| {
+        let folder = |name: &str, writable: bool| {
+            let source = world.root.path().join(name);
+            std::fs::create_dir(&source).expect("a folder");
+            std::fs::write(source.join("file"), name).expect("a file");
+            std::fs::set_permissions(&source, Permissions::from_mode(0o777)).expect("open to all");
+            SharedFolder { name: name.to_owned(), source, writable }
+        };
+        let folders = vec![folder("docs", false), folder("work", true)];
+        let spec = SandboxSpec { folders, ..world.spec() };
+        let program = "cat /mnt/*/file; touch /mnt/docs/new; touch /mnt/work/new; ls /mnt/*; \
+                       mount -o remount,rw /mnt/docs; touch /mnt/docs/new && echo changed\n";
+        let seen = world.run_in(&spec, program).await;
+        assert!(seen.stdout.starts_with("docswork/mnt/docs:\nfile\n\n/mnt/work:\nfile\nnew\n"), "{seen:?}");
+        assert!(!seen.stdout.contains("changed") && seen.stderr.contains("Read-only file system"), "{seen:?}");
+        let folders =
+            vec![SharedFolder { name: "gone".to_owned(), source: world.root.path().join("gone"), writable: false }];
+        let spec = SandboxSpec { folders, ..world.spec() };
+        let error = world.engine.start(&spec).await.expect_err("there is no such folder");
+        assert!(matches!(error, EngineError::Refused { .. }), "{error:?}");
+        assert!(!world.root.path().join("gone").exists(), "the engine made the folder");
     };
     World::docker().await.hold(test).await;
 }

@@ -44,6 +44,7 @@ impl Front {
             uid: 1000,
             runtime: RuntimeSetting::Automatic,
             images: "".into(),
+            folders: Vec::new(),
         });
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(proxy.expect("a proxy").serve(listener, shutdown.clone()));

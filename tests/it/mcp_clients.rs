@@ -2,6 +2,8 @@
 //! MCP Inspector, and a process that speaks over standard input and output.
 
 use std::{
+    fs::Permissions,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -90,8 +92,15 @@ async fn inspector_calls_the_tools() {
 #[tokio::test(flavor = "multi_thread")]
 async fn stdio_transport_serves_a_client() {
     let folder = tempfile::tempdir().expect("a folder");
+    // The folder itself is only for its owner; what is shared is for programs too.
+    let shared = tempfile::Builder::new().prefix("My docs.").tempdir().expect("a folder");
+    std::fs::set_permissions(shared.path(), Permissions::from_mode(0o755)).expect("open to all");
+    std::fs::write(shared.path().join("note.txt"), "from this machine\n").expect("a file");
+    let shared_name = shared.path().file_name().expect("a name").to_str().expect("text").to_lowercase();
+    let shared_name = shared_name.replace([' ', '.'], "-");
     let mut process = Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
-        .arg("stdio")
+        .args(["stdio", "--mount"])
+        .arg(shared.path())
         .env_clear()
         .envs(std::env::var("DOCKER_HOST").map(|host| ("DOCKER_HOST", host)))
         .envs([("MCP_API_TOKEN", TOKEN), ("FILE_SECRET", FILE_SECRET), ("MCP_HTTP_ADDR", "127.0.0.1:0")])
@@ -125,6 +134,13 @@ async fn stdio_transport_serves_a_client() {
     assert!(run["id"] == "1" && text.starts_with("Hello!\n"), "{run}");
     let link = text.lines().find_map(|line| line.split_once("file://")).expect("a link to the file").1;
     assert_eq!(std::fs::read_to_string(link.replace("%20", " ")).expect("the file"), "Hello!\n");
+    let tools = ask(json!({"jsonrpc": "2.0", "id": 3, "method": "tools/list"})).await;
+    assert!(tools.to_string().contains(&format!("/mnt/{shared_name} (read-only)")), "{tools}");
+    let code = format!("cat /mnt/{shared_name}/note.txt; touch /mnt/{shared_name}/new");
+    let run = ask(json!({"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": {"name": "sandbox_run_code",
+        "arguments": {"conversationId": "stdio", "language": "bash", "code": code}}}));
+    let run = run.await.to_string();
+    assert!(run.contains("from this machine") && run.contains("Read-only file system"), "{run}");
     let read = json!({"uri": format!("file://{link}")});
     let read = ask(json!({"jsonrpc": "2.0", "id": 2, "method": "resources/read", "params": read})).await;
     assert_eq!(read["result"]["contents"][0]["text"], "Hello!\n", "{read}");

@@ -1,5 +1,6 @@
 //! How the server describes itself and its tools. Written for models: what a tool is for, needs and returns. The list
-//! is in every conversation of a client, so it is short: [`LANGUAGES_BYTES_MAX`] bounds what the runners' labels add.
+//! is in every conversation of a client, so it is short: [`LANGUAGES_BYTES_MAX`] bounds what the runners' labels add,
+//! [`FOLDERS_BYTES_MAX`] what the operator's folders add.
 //!
 //! The list is in a fixed order and depends on the settings, the runners and the client's view. In texts `@` stands for
 //! what the names of tools begin with.
@@ -31,6 +32,8 @@ use crate::{
 
 /// How much of the runners' labels the description of `run_code` holds, in bytes.
 const LANGUAGES_BYTES_MAX: usize = 2500;
+/// The same for the names of the operator's folders.
+const FOLDERS_BYTES_MAX: usize = 500;
 
 macro_rules! tools {
     ($($name:ident $dotted:literal $underscored:literal $group:ident $title:literal [$read_only:literal
@@ -207,6 +210,7 @@ pub fn tools(options: &McpOptions, runners: &[Runner], view: View) -> Vec<Tool> 
         let mut about = view.names_in(tool.about());
         if *tool == ToolName::RunCode {
             about += &limits(options);
+            about += &folders(options);
             about += &languages(runners);
         }
         let described = Tool::new(view.name(*tool), about, tool.input(options, view))
@@ -243,6 +247,16 @@ pub fn server() -> ServerConfig {
 fn limits(options: &McpOptions) -> String {
     let Limits { wall_ms, memory_bytes, cpu_millis, .. } = options.limits;
     format!("\n- Limits: {}, {}, {} CPU.", seconds(wall_ms), size(memory_bytes), thousandths(cpu_millis))
+}
+
+/// Where the operator's folders are.
+fn folders(options: &McpOptions) -> String {
+    let folders: Vec<_> = options.folders.iter().map(ToString::to_string).collect();
+    if folders.is_empty() {
+        return String::new();
+    }
+    let text = format!("\n- Folders of this machine: {}. Copy to /data what is to get a link.", folders.join(", "));
+    shorten(&text, FOLDERS_BYTES_MAX, |_, _| "…".to_owned())
 }
 
 /// What can be run now, by the labels of the images.

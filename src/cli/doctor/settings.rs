@@ -19,6 +19,20 @@ pub(super) fn open_descriptors(limit: u64, config: &Config, slots: usize, findin
     }
 }
 
+/// Whether the shared folders exist. A process in a container does not see them.
+pub(super) fn shared_folders(config: &Config, in_container: bool, findings: &mut Findings) {
+    let folders = config.shared_folders().unwrap_or_default();
+    for folder in folders.into_iter().filter(|_| !in_container) {
+        let source = folder.source.display();
+        if folder.source.is_dir() {
+            findings.ok("mounts", format!("{source} is {folder}"));
+        } else {
+            let fix = "create it, or correct SANDBOX_MOUNTS__…; until then no program runs";
+            findings.warn("mounts", format!("{source} is not a folder of this machine"), fix);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -26,16 +40,22 @@ mod tests {
 
     #[test]
     fn weak_secrets_and_few_descriptors_are_warned_of_with_a_fix() {
-        let pairs = [("MCP_API_TOKEN", "0123456789abcdef"), ("FILE_SECRET", "9b1f64c07de2a853")];
+        let pairs = [
+            ("MCP_API_TOKEN", "0123456789abcdef"),
+            ("FILE_SECRET", "9b1f64c07de2a853"),
+            ("SANDBOX_MOUNTS__GONE", "/nowhere/at/all"),
+        ];
         let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let config = load(&Sources::environment_only(pairs.into())).expect("settings");
         let mut findings = Findings::default();
         secrets(&config, &mut findings);
+        shared_folders(&config, false, &mut findings);
         open_descriptors(1 << 20, &config, 4, &mut findings);
         open_descriptors(1024, &config, 4, &mut findings);
         let text = findings.text();
         assert!(text.contains("MCP_API_TOKEN") && !text.contains("FILE_SECRET"), "{text}");
         assert!(text.contains("1048576 may be open") && text.contains("SANDBOX_SERVER__CONNECTIONS_MAX"), "{text}");
+        assert!(text.contains("/nowhere/at/all is not a folder"), "{text}");
         assert!(!findings.failed(), "{text}");
     }
 }

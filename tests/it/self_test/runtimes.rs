@@ -85,8 +85,14 @@ async fn faster_runtime_is_chosen_behind_the_proxy() {
     let socket = folder.path().join("proxy.sock");
     let front = async |runtime: RuntimeSetting| {
         let root = folder.path().to_owned();
-        let proxy =
-            Proxy::new(ProxyOptions { engine: engine.host.clone(), root, uid: 1000, runtime, images: "".into() });
+        let proxy = Proxy::new(ProxyOptions {
+            engine: engine.host.clone(),
+            root,
+            uid: 1000,
+            runtime,
+            images: "".into(),
+            folders: Vec::new(),
+        });
         let (listener, shutdown) = (Proxy::listen(&socket).expect("a socket"), CancellationToken::new());
         let serving = tokio::spawn(proxy.expect("a proxy").serve(listener, shutdown.clone()));
         let host = format!("unix://{}", socket.display());

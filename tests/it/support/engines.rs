@@ -150,6 +150,7 @@ impl World {
                 uid: 1000,
                 runtime: RuntimeSetting::Automatic,
                 images: "".into(),
+                folders: Vec::new(),
             };
             let proxy = Proxy::new(options).expect("a proxy");
             tokio::spawn(proxy.serve(listener, shutdown.clone()));
@@ -181,6 +182,7 @@ impl World {
             instance: self.instance,
             image: self.image.clone(),
             data: Volume::HostFolder(data),
+            folders: Vec::new(),
             limits: Limits { cpu_millis: 2000, ..Limits::default() },
             uid: 1000,
             own_init: false,

@@ -2,7 +2,7 @@
 //!
 //! The container's profile is defined here only, and a test compares it with a literal.
 
-use std::{collections::HashMap, path::Path};
+use std::{collections::HashMap, iter, path::Path};
 
 use bollard::models::{
     ContainerCreateBody, ContainerSummary, ContainerSummaryStateEnum, HealthConfig, HostConfig,
@@ -12,7 +12,7 @@ use bollard::models::{
 
 use super::podman::Podman;
 use crate::{
-    domain::{id::SandboxId, limits::Limits},
+    domain::{id::SandboxId, limits::Limits, shared_folder::SharedFolder},
     ports::{
         engine::{ImageId, Listed, SandboxSpec},
         runner::RunnerImage,
@@ -109,7 +109,7 @@ fn host_config(profile: &Profile, spec: &SandboxSpec, source: &Path) -> HostConf
     let memory = signed(limits.memory_bytes);
     HostConfig {
         runtime: profile.runtime.clone(),
-        mounts: Some(vec![data_mount(source)]),
+        mounts: Some(mounts(spec, source)),
         tmpfs: Some(HashMap::from([("/tmp".to_owned(), tmpfs(profile, limits))])),
         network_mode: Some("none".to_owned()),
         memory: Some(memory),
@@ -135,11 +135,21 @@ fn host_config(profile: &Profile, spec: &SandboxSpec, source: &Path) -> HostConf
     }
 }
 
-fn data_mount(source: &Path) -> Mount {
+/// `/data` first, then the shared folders.
+fn mounts(spec: &SandboxSpec, source: &Path) -> Vec<Mount> {
+    let folder = |folder: &SharedFolder| Mount {
+        read_only: (!folder.writable).then_some(true),
+        ..bind(&folder.source, folder.target())
+    };
+    iter::once(bind(source, "/data".to_owned())).chain(spec.folders.iter().map(folder)).collect()
+}
+
+/// A folder without what is mounted below it. The engine refuses a source that does not exist.
+fn bind(source: &Path, target: String) -> Mount {
     Mount {
         typ: Some(MountType::BIND),
         source: Some(source.to_string_lossy().into_owned()),
-        target: Some("/data".to_owned()),
+        target: Some(target),
         bind_options: Some(MountBindOptions {
             propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
             non_recursive: Some(true),

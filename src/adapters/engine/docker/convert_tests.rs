@@ -18,6 +18,7 @@ fn spec() -> SandboxSpec {
         instance: "instance-0190c6a000007000800000000000000b".parse().expect("an id"),
         image: ImageId("sha256:5d0d".to_owned()),
         data: Volume::HostFolder("/var/sandboxes/c/files".into()),
+        folders: Vec::new(),
         limits: Limits::default(),
         uid: 1000,
         own_init: false,

@@ -54,6 +54,7 @@ use crate::{
     domain::{
         clock::{Clock as _, SystemClock},
         id::SandboxId,
+        shared_folder::SharedFolder,
     },
     ports::{
         engine::{EngineError, ImageId, Volume},
@@ -85,6 +86,8 @@ pub struct ProxyOptions {
     pub runtime: RuntimeSetting,
     /// Which images may be runners: the same as the server's setting.
     pub images: AllowedImages,
+    /// Folders of the engine's host that sandboxes may see: the same as the server's setting.
+    pub folders: Vec<SharedFolder>,
 }
 
 /// Why the socket cannot be opened.
@@ -121,6 +124,7 @@ struct Inner {
     uid: u32,
     runtime: RuntimeSetting,
     images: AllowedImages,
+    folders: Vec<SharedFolder>,
     /// What containers must look like on this engine, read from the engine at the first need.
     form: OnceCell<Form>,
     known: Mutex<Known>,
@@ -176,6 +180,7 @@ impl Proxy {
             uid: options.uid,
             runtime: options.runtime,
             images: options.images,
+            folders: options.folders,
             form: OnceCell::new(),
             known: Mutex::default(),
         })))
@@ -332,7 +337,7 @@ impl Inner {
         let cgroup_v1 = about::is_cgroup_v1(&info);
         let profile =
             Profile { runtime: self.runtime.standard().map(str::to_owned), own_seccomp: true, cgroup_v1, podman: None };
-        Ok(Form { profile, candidate: self.runtime.candidate(&info) })
+        Ok(Form { profile, candidate: self.runtime.candidate(&info), folders: self.folders.clone() })
     }
 
     async fn check_image(&self, image: &ImageId) -> Result<(), Denied> {

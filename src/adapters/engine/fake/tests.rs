@@ -28,6 +28,7 @@ impl Scene {
             instance: InstanceId::new(),
             image: self.image.clone(),
             data: Volume::HostFolder(self.folder.path().to_owned()),
+            folders: Vec::new(),
             limits: Limits::default(),
             uid: 1000,
             own_init: false,

@@ -10,7 +10,7 @@ use super::{
     rules::Denied,
 };
 use crate::{
-    domain::{id::SandboxId, limits::Limits},
+    domain::{id::SandboxId, limits::Limits, shared_folder::SharedFolder},
     ports::engine::{ImageId, SandboxSpec, Volume},
 };
 
@@ -23,6 +23,8 @@ pub(super) struct Form {
     pub profile: Profile,
     /// A runtime that the server may use instead of the profile's.
     pub candidate: Option<String>,
+    /// Those that the operator shares.
+    pub folders: Vec<SharedFolder>,
 }
 
 impl Form {
@@ -36,7 +38,7 @@ impl Form {
 /// The spec, and the body to send: never the received one, in which a key could occur twice.
 pub(super) fn vet(form: &Form, id: SandboxId, uid: u32, body: &[u8]) -> Result<(SandboxSpec, Vec<u8>), Denied> {
     let requested: Value = serde_json::from_slice(body).map_err(|_| Denied::new("the body is no JSON"))?;
-    let spec = read(&requested, id, uid).ok_or_else(|| Denied::new("the container is not of our form"))?;
+    let spec = read(form, &requested, id, uid).ok_or_else(|| Denied::new("the container is not of our form"))?;
     let Volume::HostFolder(folder) = &spec.data;
     let profile = form.profile(&requested["HostConfig"]["Runtime"]);
     let ours = convert::create_body(&profile, &spec, folder);
@@ -48,7 +50,7 @@ pub(super) fn vet(form: &Form, id: SandboxId, uid: u32, body: &[u8]) -> Result<(
 }
 
 /// Parses the parts that may differ.
-fn read(requested: &Value, id: SandboxId, uid: u32) -> Option<SandboxSpec> {
+fn read(form: &Form, requested: &Value, id: SandboxId, uid: u32) -> Option<SandboxSpec> {
     let host = &requested["HostConfig"];
     let some = |value: &Value| value.as_u64().filter(|number| *number > 0);
     let ulimit = |name: &str| {
@@ -57,11 +59,14 @@ fn read(requested: &Value, id: SandboxId, uid: u32) -> Option<SandboxSpec> {
     };
     let image = requested["Image"].as_str().filter(|image| is_id(image))?;
     let tmp = host["Tmpfs"]["/tmp"].as_str()?.split(',').find_map(|option| option.strip_prefix("size="))?;
+    let mounts = host["Mounts"].as_array()?;
+    let shared = |mount: &Value| form.folders.iter().find(|folder| mount["Target"] == folder.target()).cloned();
     Some(SandboxSpec {
         id,
         instance: requested["Labels"]["sandbox.instance"].as_str()?.parse().ok()?,
         image: ImageId(image.to_owned()),
-        data: Volume::HostFolder(PathBuf::from(host["Mounts"][0]["Source"].as_str()?)),
+        data: Volume::HostFolder(PathBuf::from(mounts.first()?["Source"].as_str()?)),
+        folders: mounts.iter().skip(1).map(shared).collect::<Option<_>>()?,
         limits: Limits {
             cpu_millis: u32::try_from(some(&host["NanoCpus"])? / 1_000_000).ok()?,
             memory_bytes: some(&host["Memory"])?,
@@ -120,6 +125,7 @@ mod tests {
             instance: InstanceId::new(),
             image: ImageId(format!("sha256:{}", "5d".repeat(32))),
             data: Volume::HostFolder(FOLDER.into()),
+            folders: Vec::new(),
             limits: Limits { memory_bytes: 64 << 20, cpu_millis: 1500, tmp_bytes: 1 << 20, ..Limits::default() },
             uid: 1000,
             own_init: true,
@@ -132,7 +138,8 @@ mod tests {
     }
 
     fn vetted(spec: &SandboxSpec, body: &str) -> Result<Vec<u8>, Denied> {
-        vet(&Form { profile: profile(), candidate: None }, spec.id, 1000, body.as_bytes()).map(|(_, body)| body)
+        vet(&Form { profile: profile(), candidate: None, folders: Vec::new() }, spec.id, 1000, body.as_bytes())
+            .map(|(_, body)| body)
     }
 
     #[test]
@@ -185,6 +192,23 @@ mod tests {
     }
 
     #[test]
+    fn vet_accepts_only_folders_that_the_operator_shares() {
+        let folder = |path: &str, writable| SharedFolder { name: "a".to_owned(), source: path.into(), writable };
+        let (allowed, other) =
+            (folder("/srv/a", false), SharedFolder { name: "b".to_owned(), ..folder("/srv/b", true) });
+        let form = Form { profile: profile(), candidate: None, folders: vec![allowed.clone(), other.clone()] };
+        let passes = |folders: Vec<SharedFolder>| {
+            let spec = SandboxSpec { folders, ..spec() };
+            vet(&form, spec.id, 1000, ours(&spec).to_string().as_bytes()).is_ok()
+        };
+        assert!(passes(vec![allowed.clone(), other.clone()]) && passes(vec![other]) && passes(Vec::new()));
+        let named = |name: &str| SharedFolder { name: name.to_owned(), ..allowed.clone() };
+        for refused in [folder("/srv/a", true), folder("/etc", false), named("b"), named("c"), named("../data")] {
+            assert!(!passes(vec![refused.clone()]), "{refused:?}");
+        }
+    }
+
+    #[test]
     fn vet_accepts_the_set_runtime_or_the_candidate() {
         let made = |form: &Form, runtime: Option<&str>| {
             let asking = Profile { runtime: runtime.map(str::to_owned), ..profile() };
@@ -194,13 +218,13 @@ mod tests {
             Some(serde_json::from_slice::<Value>(&made).expect("JSON")["HostConfig"]["Runtime"].clone())
         };
         let set = |name: &str| Profile { runtime: Some(name.to_owned()), ..profile() };
-        let automatic = Form { profile: profile(), candidate: Some("crun".to_owned()) };
+        let automatic = Form { profile: profile(), candidate: Some("crun".to_owned()), folders: Vec::new() };
         assert_eq!(made(&automatic, None), Some(Value::Null));
         assert_eq!(made(&automatic, Some("crun")), Some(json!("crun")));
         assert_eq!(made(&automatic, Some("io.containerd.anything")), None);
-        let without = Form { profile: profile(), candidate: None };
+        let without = Form { profile: profile(), candidate: None, folders: Vec::new() };
         assert_eq!((made(&without, Some("crun")), made(&without, None)), (None, Some(Value::Null)));
-        let gvisor = Form { profile: set("runsc"), candidate: None };
+        let gvisor = Form { profile: set("runsc"), candidate: None, folders: Vec::new() };
         assert_eq!(made(&gvisor, Some("runsc")), Some(json!("runsc")));
         assert_eq!((made(&gvisor, Some("crun")), made(&gvisor, None)), (None, None));
     }

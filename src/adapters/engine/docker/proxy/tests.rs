@@ -69,6 +69,7 @@ fn scene(root: TempDir, inspected: Value) -> Scene {
         uid: 1000,
         runtime: RuntimeSetting::Default,
         images: "sha256:5*".into(),
+        folders: Vec::new(),
     };
     let proxy = Proxy::new(options).expect("a proxy");
     let socket = root.path().join("proxy.sock");
@@ -87,6 +88,7 @@ impl Scene {
             instance: InstanceId::new(),
             image: ImageId(image()),
             data: Volume::HostFolder(folder.clone()),
+            folders: Vec::new(),
             limits: Limits::default(),
             uid: 1000,
             own_init: true,

@@ -1,0 +1,112 @@
+//! Folders of the engine's host that the operator shares with sandboxes, at `/mnt/{name}`.
+
+use std::{
+    fmt,
+    path::{Component, Path, PathBuf},
+};
+
+/// The longest name, in characters.
+const NAME_CHARS_MAX: usize = 32;
+
+/// A folder that sandboxes see at `/mnt/{name}`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedFolder {
+    /// 1 to 32 of `a-z 0-9 _ -`, the first a letter or digit.
+    pub name: String,
+    /// The path on the engine's host: absolute, without `.` and `..`.
+    pub source: PathBuf,
+    /// Whether programs can change it.
+    pub writable: bool,
+}
+
+/// What is wrong with a shared folder; a clause about the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SharedFolderError {
+    #[error("the name must be 1 to 32 of `a-z 0-9 _ -`, the first a letter or digit")]
+    Name,
+    #[error(
+        "it must be an absolute path without `..`, such as /srv/docs, with `:rw` after it if programs may change it"
+    )]
+    Path,
+    #[error("it must be neither /, nor SANDBOX_ROOT, nor a folder above or below that: programs would see all files")]
+    Root,
+}
+
+impl SharedFolder {
+    /// Parses `/host/folder`, `/host/folder:ro` or `/host/folder:rw`. Letters of the name become lower case.
+    ///
+    /// # Errors
+    /// What to correct.
+    pub fn parse(name: &str, text: &str) -> Result<Self, SharedFolderError> {
+        let name = name.to_ascii_lowercase();
+        let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-');
+        if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.bytes().all(fits) || name.starts_with(['_', '-']) {
+            return Err(SharedFolderError::Name);
+        }
+        let (path, writable) = match text.rsplit_once(':') {
+            Some((path, "rw")) => (path, true),
+            Some((path, "ro")) => (path, false),
+            _ => (text, false),
+        };
+        let source: PathBuf = Path::new(path).components().collect();
+        let plain = source.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+        if !source.is_absolute() || !plain || path.contains(['\0', '\n']) {
+            return Err(SharedFolderError::Path);
+        }
+        Ok(Self { name, source, writable })
+    }
+
+    /// Refuses a folder that would show the files of all conversations.
+    ///
+    /// # Errors
+    /// [`SharedFolderError::Root`].
+    pub fn apart_from(&self, root: &Path) -> Result<(), SharedFolderError> {
+        if self.source.starts_with(root) || root.starts_with(&self.source) {
+            return Err(SharedFolderError::Root);
+        }
+        Ok(())
+    }
+
+    /// Where programs find it.
+    pub fn target(&self) -> String {
+        format!("/mnt/{}", self.name)
+    }
+}
+
+impl fmt::Display for SharedFolder {
+    /// For models and people: the path in a sandbox, and whether it can be changed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/mnt/{}{}", self.name, if self.writable { "" } else { " (read-only)" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parse_takes_a_name_a_path_and_a_mode() {
+        let folder = |name: &str, text: &str| SharedFolder::parse(name, text).map(|folder| folder.to_string());
+        assert_eq!(folder("DOCS", "/srv/docs"), Ok("/mnt/docs (read-only)".to_owned()));
+        assert_eq!(folder("work-1", "/srv/a:b:rw"), Ok("/mnt/work-1".to_owned()));
+        assert_eq!(folder("a", "/srv/a:ro"), Ok("/mnt/a (read-only)".to_owned()));
+        assert_eq!(SharedFolder::parse("a", "/srv//a/./b/").map(|folder| folder.source), Ok("/srv/a/b".into()));
+        for name in ["", "-a", "_a", "a.b", "a/b", "é", &"a".repeat(33)] {
+            assert_eq!(folder(name, "/srv"), Err(SharedFolderError::Name), "{name}");
+        }
+        for path in ["", "srv", "./srv", "/srv/../etc", ":rw", "~/docs"] {
+            assert_eq!(folder("a", path), Err(SharedFolderError::Path), "{path}");
+        }
+    }
+
+    #[test]
+    fn folders_that_show_all_conversations_are_refused() {
+        let root = Path::new("/var/sandboxes");
+        for bad in ["/", "/var", "/var/sandboxes", "/var/sandboxes/c/files"] {
+            let folder = SharedFolder::parse("a", bad).expect(bad);
+            assert_eq!(folder.apart_from(root), Err(SharedFolderError::Root), "{bad}");
+        }
+        let folder = SharedFolder::parse("a", "/var/sandboxes-of-others").expect("a folder");
+        assert_eq!(folder.apart_from(root), Ok(()));
+    }
+}
