@@ -7,6 +7,7 @@
 #![expect(clippy::doc_markdown, reason = "the doc comment of a key is also a line of .env.example and of a table")]
 
 mod check;
+mod derived;
 mod load;
 mod mounts;
 mod print;
@@ -17,7 +18,6 @@ mod value;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 
 pub use self::{
@@ -32,7 +32,7 @@ pub use self::{
 use self::{
     mounts::{ANY_KEY, MOUNTS},
     section::{section, sections},
-    value::{is_weak, parsed, shown},
+    value::{parsed, shown},
 };
 use crate::domain::limits::Limits;
 
@@ -223,6 +223,14 @@ section! {
 }
 
 section! {
+    /// The environment of programs.
+    pub struct Env("env") {
+        /// Variables that a request may set for its run or session, comma separated, such as API_KEY,TZ. Empty: none.
+        allowed: String = String::new(),
+    }
+}
+
+section! {
     /// Admission of runs.
     pub struct Admission("admission") {
         /// Programs that run at once. 0: two for each core of the engine's host, as long as they fit into three
@@ -338,6 +346,7 @@ sections! {
     server: Server,
     limits: RunLimits,
     engine: Engine,
+    env: Env,
     admission: Admission,
     standby: Standby,
     sessions: Sessions,
@@ -349,51 +358,4 @@ sections! {
     audit: Audit,
     traces: Traces,
     log: Log,
-}
-
-impl Config {
-    /// The names of secrets that are probably not random.
-    pub fn weak_secrets(&self) -> Vec<&'static str> {
-        let token = is_weak(self.api_token.expose().expose_secret()).then_some("MCP_API_TOKEN");
-        let links = self.file_secrets().any(|secret| is_weak(secret.expose_secret())).then_some("FILE_SECRET");
-        token.into_iter().chain(links).collect()
-    }
-
-    /// What links to files begin with.
-    ///
-    /// # Errors
-    /// When it is no address, or not apart from that of the server.
-    pub fn files_base_url(&self) -> Result<BaseUrl, ConfigError> {
-        let own = &self.files.base_url;
-        if own.is_empty() {
-            return Ok(self.public_base_url.clone());
-        }
-        let url: BaseUrl = own.parse().map_err(|why| ConfigError(format!("SANDBOX_FILES__BASE_URL: {why}.")))?;
-        if url.uri().host() == self.public_base_url.uri().host() || url.uri().path().len() > 1 {
-            let why = "SANDBOX_FILES__BASE_URL must have another host name than PUBLIC_BASE_URL, and no path.";
-            return Err(ConfigError(why.to_owned()));
-        }
-        Ok(url)
-    }
-
-    /// The secrets of links: the first signs, all verify.
-    pub fn file_secrets(&self) -> impl Iterator<Item = SecretString> {
-        self.file_secret.expose().expose_secret().split(',').map(|text| text.trim().into())
-    }
-}
-
-impl RunLimits {
-    pub fn limits(&self) -> Limits {
-        Limits {
-            cpu_millis: self.cpu_millis,
-            memory_bytes: self.memory_bytes,
-            wall_ms: self.wall_ms,
-            processes_max: self.processes_max,
-            open_files_max: self.open_files_max,
-            file_bytes_max: self.file_bytes_max,
-            output_bytes_max: self.output_bytes_max,
-            output_kept_bytes: self.output_kept_bytes,
-            tmp_bytes: self.tmp_bytes,
-        }
-    }
 }

@@ -3,6 +3,7 @@
 //! They know nothing of engines, HTTP, files or settings; every other row may use them.
 
 pub mod clock;
+pub mod environment;
 pub mod error;
 pub mod event;
 pub mod file;

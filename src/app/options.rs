@@ -18,6 +18,7 @@ use crate::{
         mcp::{McpOptions, View},
     },
     config::Config,
+    domain::environment::AllowedVariables,
     ports::{engine::Probe, storage::Usage},
     services::{
         admission::{self, AdmissionOptions},
@@ -36,6 +37,10 @@ const IN_USE_MARGIN: Duration = Duration::from_mins(5);
 
 pub(super) fn allowed_hosts(config: &Config) -> Vec<String> {
     config.server.allowed_hosts.split(',').map(str::to_owned).collect()
+}
+
+pub(super) fn variables(config: &Config) -> AllowedVariables {
+    AllowedVariables::parse(&config.env.allowed).unwrap_or_default()
 }
 
 /// Programs that may run at once.

@@ -167,6 +167,7 @@ impl Parts {
                 store: Arc::clone(&store),
                 standbys: standbys.clone(),
                 isolation: isolation.clone(),
+                variables: options::variables(config),
             },
             options::sessions(config),
         );
@@ -181,6 +182,7 @@ impl Parts {
                 sessions: sessions.clone(),
                 observer: Arc::clone(&observer),
                 isolation: isolation.clone(),
+                variables: options::variables(config),
             },
             options::runs(config),
         );

@@ -4,6 +4,8 @@ use std::{fmt::Display, ops::RangeInclusive, path::Path};
 
 use secrecy::ExposeSecret as _;
 
+use crate::domain::environment::AllowedVariables;
+
 use super::{Config, ConfigError, Setting, value::check_secret};
 
 /// Longest life of a link, in seconds: seven days, as for signed links elsewhere (AWS Signature Version 4).
@@ -49,6 +51,9 @@ impl Config {
         })?;
         self.check_ranges()?;
         self.shared_folders()?;
+        ensure(AllowedVariables::parse(&self.env.allowed).is_some(), || {
+            "SANDBOX_ENV__ALLOWED must be names of variables separated by commas, such as API_KEY,TZ.".to_owned()
+        })?;
         ensure(matches!(self.runs.on_disconnect.as_str(), "cancel" | "detach"), || {
             "SANDBOX_RUNS__ON_DISCONNECT must be `cancel` or `detach`.".to_owned()
         })?;

@@ -13,8 +13,8 @@ pub(super) const MOUNTS: Setting = Setting {
     section: "mounts",
     key: ANY_KEY,
     default: "",
-    doc: "A folder of the engine's host that programs see at /mnt/<name>, such as `/srv/docs`; with `:rw` after it they \
-          may change it, as the user of SANDBOX_ENGINE__RUNNER_UID. Every program of every token sees it.",
+    doc: "A folder of the engine's host that programs see at /mnt/<name>, such as `/srv/docs`; with `:rw` after it \
+          they may change it, as the user of SANDBOX_ENGINE__RUNNER_UID. Every program of every token sees it.",
 };
 
 impl Config {

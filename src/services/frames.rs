@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::text;
+use crate::domain::{environment::Environment, text};
 
 /// Longest payload of a frame, in bytes.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 1 << 20;
@@ -96,6 +96,8 @@ struct ErrorText {
 #[serde(rename_all = "camelCase")]
 struct Config<'a> {
     args: &'a [String],
+    #[serde(skip_serializing_if = "Environment::is_empty")]
+    env: &'a Environment,
     wall_ms: u64,
     grace_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,12 +127,13 @@ fn put(out: &mut BytesMut, kind: u8, payload: &[u8]) {
 pub(crate) fn request(
     program: &[u8],
     args: &[String],
+    env: &Environment,
     stdin: &[u8],
     open: bool,
     wall: Duration,
     grace: Duration,
 ) -> Bytes {
-    let config = Config { args, wall_ms: text::ms(wall), grace_ms: text::ms(grace), kernel: None };
+    let config = Config { args, env, wall_ms: text::ms(wall), grace_ms: text::ms(grace), kernel: None };
     let config = serde_json::to_vec(&config).unwrap_or_default();
     let mut out = BytesMut::with_capacity(config.len() + program.len() + stdin.len() + 64);
     put(&mut out, CONFIG, &config);
@@ -157,8 +160,8 @@ pub(crate) fn request(
 }
 
 /// The frames that start the kernel of a session; its input stays open.
-pub(crate) fn session(kernel: &str, age_max: Duration, grace: Duration) -> Bytes {
-    let config = Config { args: &[], wall_ms: text::ms(age_max), grace_ms: text::ms(grace), kernel: Some(kernel) };
+pub(crate) fn session(kernel: &str, env: &Environment, age_max: Duration, grace: Duration) -> Bytes {
+    let config = Config { args: &[], env, wall_ms: text::ms(age_max), grace_ms: text::ms(grace), kernel: Some(kernel) };
     let mut out = BytesMut::new();
     put(&mut out, CONFIG, &serde_json::to_vec(&config).unwrap_or_default());
     put(&mut out, GO, &[]);
@@ -314,7 +317,9 @@ mod tests {
 
     #[test]
     fn request_is_laid_out_as_documented() {
-        let bytes = request(b"print(1)", &["a".to_owned()], b"", false, Duration::from_secs(1), Duration::from_secs(2));
+        let none = Environment::default();
+        let bytes =
+            request(b"print(1)", &["a".to_owned()], &none, b"", false, Duration::from_secs(1), Duration::from_secs(2));
         let expected = [
             frame(CONFIG, br#"{"args":["a"],"wallMs":1000,"graceMs":2000}"#),
             frame(PROGRAM, b"print(1)"),
@@ -322,16 +327,17 @@ mod tests {
             frame(GO, b""),
         ];
         assert_eq!(bytes, expected.concat());
-        let session = session("python3", Duration::from_secs(1), Duration::from_secs(2));
-        let config = frame(CONFIG, br#"{"args":[],"wallMs":1000,"graceMs":2000,"kernel":"python3"}"#);
+        let some: Environment = serde_json::from_str(r#"{"K":"v"}"#).expect("an environment");
+        let session = session("python3", &some, Duration::from_secs(1), Duration::from_secs(2));
+        let config = frame(CONFIG, br#"{"args":[],"env":{"K":"v"},"wallMs":1000,"graceMs":2000,"kernel":"python3"}"#);
         assert_eq!(session, [config, frame(GO, b"")].concat());
         let long = vec![b'x'; PAYLOAD_BYTES_MAX + 1];
-        let bytes = request(&long, &[], &long, false, Duration::ZERO, Duration::ZERO);
+        let bytes = request(&long, &[], &none, &long, false, Duration::ZERO, Duration::ZERO);
         let go = bytes.windows(5).position(|w| w == [GO, 0, 0, 0, 0]).expect("GO");
         assert!(bytes[go..].starts_with(&[GO, 0, 0, 0, 0, STDIN, 0, 0, 0, 1, b'x', STDIN_END]));
         for input in [&b""[..], b"early", &long] {
-            let open = request(b"x", &[], input, true, Duration::ZERO, Duration::ZERO);
-            let closed = request(b"x", &[], input, false, Duration::ZERO, Duration::ZERO);
+            let open = request(b"x", &[], &none, input, true, Duration::ZERO, Duration::ZERO);
+            let closed = request(b"x", &[], &none, input, false, Duration::ZERO, Duration::ZERO);
             assert_eq!(open.len() + stdin_end().len(), closed.len(), "only the end is missing");
         }
         assert_eq!((&stdin(b"ab")[..], &stdin_end()[..]), (&b"\x04\0\0\0\x02ab"[..], &b"\x05\0\0\0\0"[..]));

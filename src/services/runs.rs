@@ -48,6 +48,7 @@ use super::{
 };
 use crate::{
     domain::{
+        environment::AllowedVariables,
         error::{Code, Failure},
         event::EventKind,
         id::{ConversationId, Language, RunId},
@@ -95,6 +96,8 @@ pub struct RunsParts {
     pub sessions: Sessions,
     pub observer: Arc<dyn Observer>,
     pub isolation: IsolationState,
+    /// What requests may add to the environment of a program.
+    pub variables: AllowedVariables,
 }
 
 /// The service. A clone is the same service.
@@ -148,6 +151,7 @@ impl Runs {
         inner.check_running()?;
         let runner = inner.parts.catalog.get(&request.language)?;
         request.check(&runner, inner.options.program_bytes_max)?;
+        inner.parts.variables.check(&request.env)?;
         let limits = inner.limits(&request, &runner);
         let detached = request.detach.unwrap_or(inner.options.detach);
         let ticket = inner.parts.admission.enter(&request.conversation)?;

@@ -43,6 +43,7 @@ use super::{
 };
 use crate::{
     domain::{
+        environment::{AllowedVariables, Environment},
         error::{Code, Failure},
         id::{ConversationId, Language, SessionId},
         limits::Limits,
@@ -79,6 +80,8 @@ pub struct SessionsParts {
     pub store: Arc<dyn Storage>,
     pub standbys: Standbys,
     pub isolation: IsolationState,
+    /// What requests may add to the environment of a session.
+    pub variables: AllowedVariables,
 }
 
 /// The service. A clone is the same.
@@ -133,8 +136,23 @@ impl Sessions {
     /// # Errors
     /// [`Code::InvalidArgument`] for a runner without a kernel, [`Code::SessionsFull`], and those of the engine.
     pub async fn open(&self, conversation: &ConversationKey, language: &Language) -> Result<SessionView, Failure> {
+        self.open_with(conversation, language, &Environment::default()).await
+    }
+
+    /// The same with variables for the environment of a new one.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; [`Code::InvalidArgument`] for variables that are not allowed, and where the session is open
+    /// with others.
+    pub async fn open_with(
+        &self,
+        conversation: &ConversationKey,
+        language: &Language,
+        env: &Environment,
+    ) -> Result<SessionView, Failure> {
         let runner = self.0.runner(language)?;
-        self.0.open(conversation, &runner).await.map(|session| session.view())
+        self.0.parts.variables.check(env)?;
+        self.0.open_as(SessionId::new(), conversation, &runner, env).await.map(|session| session.view())
     }
 
     /// A session of this caller.
@@ -191,7 +209,7 @@ impl Sessions {
         let session = self.0.find(who, id)?;
         let runner = self.0.runner(&session.language)?;
         self.0.end(&session, SessionEnd::Restarted);
-        let opened = self.0.open_as(id, &session.conversation, &runner).await?;
+        let opened = self.0.open_as(id, &session.conversation, &runner, &session.env).await?;
         Ok(opened.view())
     }
 
@@ -253,7 +271,7 @@ impl Inner {
     }
 
     async fn open(self: &Arc<Self>, conversation: &ConversationKey, runner: &Runner) -> Result<Arc<Session>, Failure> {
-        self.open_as(SessionId::new(), conversation, runner).await
+        self.open_as(SessionId::new(), conversation, runner, &Environment::default()).await
     }
 
     /// Opens a session with this id, unless one is open already.
@@ -262,10 +280,15 @@ impl Inner {
         id: SessionId,
         conversation: &ConversationKey,
         runner: &Runner,
+        env: &Environment,
     ) -> Result<Arc<Session>, Failure> {
         // One at a time for a conversation and a language, so that two callers get the same session.
         let _opening = self.registry.opening(conversation, &runner.language).await;
         if let Some(session) = self.registry.of(conversation, &runner.language) {
+            if !env.is_empty() && session.env != *env {
+                let why = "the session is open, with the variables that it began with: close it first";
+                return Err(Failure::argument("env", why));
+            }
             session.touch();
             return Ok(session);
         }
@@ -278,7 +301,7 @@ impl Inner {
         let limits = Limits { wall_ms: u64::try_from(self.options.age_max.as_millis()).unwrap_or(u64::MAX), ..limits };
         let (started, lease) = self.sandbox(conversation, runner, &limits).await?;
         let name = runner.kernel.as_deref().unwrap_or_default();
-        let kernel = Kernel::begin(started, name, self.options.age_max, &self.tasks);
+        let kernel = Kernel::begin(started, name, env, self.options.age_max, &self.tasks);
         let kernel_info = kernel.ready().await.inspect_err(|_| {
             warn!(image = %runner.image.0, language = %runner.language, "the kernel of a session did not start");
         })?;
@@ -291,6 +314,7 @@ impl Inner {
             self.parts.sandboxes.clock.unix_s(),
             limits.memory_bytes,
             kernel_info,
+            env.clone(),
         ));
         self.registry.add(&session);
         self.follow(&session);

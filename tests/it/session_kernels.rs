@@ -10,8 +10,16 @@ use mcp_sandbox_server::{
     },
     services::runs::{CellSession, Report, RunRequest},
 };
+use serde_json::{Value, json};
 
-use crate::support::server::Server;
+use crate::support::server::{Server, TOKEN};
+
+/// A call of `/v1`: its answer, whatever the status is.
+async fn ask(server: &Server, method: &str, path: &str, body: &Value) -> Value {
+    let method = method.parse().expect("a method");
+    let request = server.http.request(method, server.url(path)).bearer_auth(TOKEN).json(body);
+    request.send().await.expect("an answer").json().await.expect("JSON")
+}
 
 const OK: Ended = Ended::Exited { code: 0 };
 
@@ -150,5 +158,47 @@ async fn the_list_of_tools_with_sessions_is_at_most_10_kb() {
     let sizes: Vec<_> = tools.iter().map(|tool| (tool["name"].as_str(), tool.to_string().len())).collect();
     assert!(sizes.iter().any(|(name, _)| *name == Some("sandbox_run_cell")), "{sizes:?}");
     assert!(sizes.iter().map(|(_, size)| size).sum::<usize>() <= 10_000, "{sizes:?}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn variables_reach_programs_and_sessions_and_no_answer_shows_them() {
+    const SECRET: &str = "hidden-3f9a";
+    let server = Server::with(&[("SANDBOX_ENV__ALLOWED", "API_KEY,TZ")]).await;
+    let env = json!({"API_KEY": SECRET, "TZ": "UTC"});
+    let mut answers = String::new();
+    for (language, code) in [
+        ("python", "import os; k = os.environ['API_KEY']; print(k[:6], os.environ['TZ'])"),
+        ("bash", "echo ${API_KEY:0:6} $TZ"),
+        ("javascript", "console.log(process.env.API_KEY.slice(0, 6), process.env.TZ)"),
+    ] {
+        // Twice: once in a fresh sandbox, once in one that stood by.
+        for _ in 0..2 {
+            let body = json!({"conversationId": "env", "language": language, "code": code, "env": env});
+            let run = ask(&server, "POST", "/v1/runs", &body).await;
+            assert_eq!(run["result"]["stdout"], "hidden UTC\n", "{language}: {run}");
+            let path = format!("/v1/runs/{}", run["runId"].as_str().expect("an id"));
+            answers += &ask(&server, "GET", &path, &json!(null)).await.to_string();
+        }
+        let body = json!({"conversationId": format!("env-{language}"), "language": language, "env": env});
+        let session = ask(&server, "POST", "/v1/sessions", &body).await;
+        let path = format!("/v1/sessions/{}", session["sessionId"].as_str().expect("an id"));
+        for _ in 0..2 {
+            let cell = ask(&server, "POST", &format!("{path}/cells"), &json!({"code": code})).await;
+            assert_eq!(cell["result"]["stdout"], "hidden UTC\n", "{language}: {cell}");
+            answers += &format!("{session}{cell}");
+            // It keeps them.
+            answers += &ask(&server, "POST", &format!("{path}/restart"), &json!({})).await.to_string();
+        }
+        let again = json!({"conversationId": format!("env-{language}"), "language": language, "env": {"TZ": "CET"}});
+        let refused = ask(&server, "POST", "/v1/sessions", &again).await;
+        assert!(refused["code"] == "invalid_argument" && refused["detail"].to_string().contains("env"), "{refused}");
+    }
+    assert!(!answers.contains(SECRET), "{answers}");
+    for env in [json!({"PATH": SECRET}), json!({"API_KEY": 1}), json!([SECRET]), json!({"TZ": format!("{SECRET}\0")})] {
+        let refused = ask(&server, "POST", "/v1/runs", &json!({"language": "bash", "code": "env", "env": env})).await;
+        assert!(refused["code"] == "invalid_argument", "{refused}");
+        assert!(refused["detail"].to_string().contains("env") && !refused.to_string().contains(SECRET), "{refused}");
+    }
     server.stop().await;
 }

@@ -30,7 +30,7 @@ from mcp_sandbox.errors import family
 
 def test_run_sends_the_members_of_the_protocol(script: Script, sandbox: Sandbox) -> None:
     script.add(httpx.Response(200, json=status()))
-    got = sandbox.run("python", "print(1)", "demo", stdin="in", args=["a"], timeout=1.5)
+    got = sandbox.run("python", "print(1)", "demo", stdin="in", args=["a"], timeout=1.5, env={"K": "v"})
     assert (got.stdout, got.ok, got.files[0].path, got.figures.cpu_ms) == ("out", True, "a.txt", None)
     request = script.requests[0]
     assert (request.method, request.url.path, request.headers["authorization"]) == (
@@ -45,6 +45,7 @@ def test_run_sends_the_members_of_the_protocol(script: Script, sandbox: Sandbox)
         "conversationId": "demo",
         "stdin": "in",
         "args": ["a"],
+        "env": {"K": "v"},
         "limits": {"wallMs": 1500},
         "wait": 1,
     }

@@ -28,11 +28,11 @@ def cell(**more: Any) -> httpx.Response:
 
 def test_session_is_opened_and_closed(script: Script, sandbox: Sandbox) -> None:
     script.add(opened(), cell(stdout="42\n"), httpx.Response(204))
-    with sandbox.session("python", "demo") as session:
+    with sandbox.session("python", "demo", {"K": "v"}) as session:
         answer = session.cell("a + 1", timeout=2)
         assert (answer.stdout, answer.error, answer.ok, session.files.conversation) == ("42\n", None, True, "demo")
     assert script.lines() == ["POST /v1/sessions", "POST /v1/sessions/s1/cells", "DELETE /v1/sessions/s1"]
-    assert script.json(0) == {"language": "python", "conversationId": "demo"}
+    assert script.json(0) == {"language": "python", "conversationId": "demo", "env": {"K": "v"}}
     assert script.json(1) == {"code": "a + 1", "limits": {"wallMs": 2000}, "wait": 1}
     assert "idempotency-key" in script.requests[1].headers
 

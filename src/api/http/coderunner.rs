@@ -34,7 +34,7 @@ use crate::{
 pub const KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// What CodeRunner's clients say of a machine, which here the operator decides.
-const ITS_MEMBERS: [&str; 6] = ["api_key", "vm_lifetime_seconds", "memory_mb", "vcpu_count", "metadata", "env"];
+const ITS_MEMBERS: [&str; 5] = ["api_key", "vm_lifetime_seconds", "memory_mb", "vcpu_count", "metadata"];
 /// The body of a request that holds its token, in bytes.
 const KEY_BODY_BYTES_MAX: usize = 16 << 10;
 const KEY_BODY_VALUES_MAX: usize = 200;

@@ -1,5 +1,7 @@
 //! The body that begins a run over HTTP.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -9,6 +11,7 @@ use super::{
     parse,
 };
 use crate::domain::{
+    environment::Environment,
     error::Failure,
     id::{ConversationId, Language},
     limits::Limits,
@@ -40,6 +43,10 @@ pub struct CreateRun {
     /// Arguments of the program, for runners that take them.
     #[schema(nullable = false, max_items = 256)]
     pub args: Option<Vec<String>>,
+    /// Variables for the program's environment, of names that the operator allows; no answer shows them.
+    #[schemars(with = "Option<BTreeMap<String, String>>")]
+    #[schema(value_type = Option<BTreeMap<String, String>>, nullable = false)]
+    pub env: Option<Environment>,
     /// What the program reads from its standard input, for runners that take it.
     #[schema(nullable = false)]
     pub stdin: Option<String>,

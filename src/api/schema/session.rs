@@ -1,5 +1,7 @@
 //! Sessions, as clients see them, and the bodies that open one and run a cell in it.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,6 +14,7 @@ use super::{
 };
 use crate::{
     domain::{
+        environment::Environment,
         id::{ConversationId, Language},
         text::ms,
     },
@@ -34,6 +37,11 @@ pub struct CreateSession {
     #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1,
         max_length = 32)]
     pub language: Option<Language>,
+    /// Variables for its environment, of names that the operator allows; no answer shows them. Not for a session that
+    /// is open.
+    #[schemars(with = "Option<BTreeMap<String, String>>")]
+    #[schema(value_type = Option<BTreeMap<String, String>>, nullable = false)]
+    pub env: Option<Environment>,
 }
 
 /// What to run in a session.
@@ -160,6 +168,7 @@ impl CreateCell {
             language: session.language.clone(),
             code: self.code,
             args: None,
+            env: None,
             stdin: self.stdin,
             stdin_open: self.stdin_open,
             wait: self.wait,

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     domain::{
+        environment::Environment,
         error::{Code, Failure},
         limits::Limits,
         outcome::{DiskLimit, Ended, Figures, Outcome},
@@ -46,6 +47,7 @@ const SIGKILL: u8 = 9;
 pub(super) struct Program<'a> {
     pub code: &'a Bytes,
     pub args: &'a [String],
+    pub env: &'a Environment,
     pub stdin: &'a Bytes,
     /// Input that follows while the program runs; `None` when `stdin` is all.
     pub more_stdin: Option<StdinReceiver>,
@@ -92,11 +94,11 @@ pub(super) async fn execute(
     breach: impl Future<Output = DiskLimit>,
 ) -> Executed {
     let begun = Instant::now();
-    let Program { code, args, stdin, more_stdin, limits } = program;
+    let Program { code, args, env, stdin, more_stdin, limits } = program;
     let (stdin_stream, sandbox) = attach(started);
     let framed = sandbox.is_framed();
     let request = if framed {
-        frames::request(code, args, stdin, more_stdin.is_some(), limits.wall(), GRACE)
+        frames::request(code, args, env, stdin, more_stdin.is_some(), limits.wall(), GRACE)
     } else {
         code.clone()
     };

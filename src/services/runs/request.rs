@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::{
     domain::path::SafePath,
     domain::{
+        environment::Environment,
         error::{Failure, Operation},
         id::{Language, SessionId},
         limits::Limits,
@@ -36,6 +37,8 @@ pub struct RunRequest {
     pub program: Bytes,
     /// Arguments of the program.
     pub args: Vec<String>,
+    /// Variables for its environment. Those of a session are given when it is opened.
+    pub env: Environment,
     /// What the program reads from its standard input.
     pub stdin: Bytes,
     /// More of it follows while the program runs: [`super::Run::send_input`].
@@ -63,6 +66,7 @@ impl RunRequest {
             language,
             program,
             args: Vec::new(),
+            env: Environment::default(),
             stdin: Bytes::new(),
             stdin_open: false,
             session: None,
@@ -82,17 +86,24 @@ impl RunRequest {
             );
             return Err(Failure::argument("code", why).see(Operation::WriteFile));
         }
-        if self.session.is_some() && !self.args.is_empty() {
-            return Err(Failure::argument("args", "a cell of a session takes no arguments"));
+        for (argument, used) in [("args", !self.args.is_empty()), ("env", !self.env.is_empty())] {
+            if used && self.session.is_some() {
+                return Err(Failure::argument(argument, "a cell of a session takes none"));
+            }
         }
         if self.session.is_some() {
             runner.check_sessions()?;
         }
-        let framed_only =
-            [("args", !self.args.is_empty()), ("stdin", !self.stdin.is_empty()), ("stdinOpen", self.stdin_open)];
+        let framed_only = [
+            ("args", !self.args.is_empty()),
+            ("env", !self.env.is_empty()),
+            ("stdin", !self.stdin.is_empty()),
+            ("stdinOpen", self.stdin_open),
+        ];
         match framed_only.into_iter().find(|(_, used)| *used && !runner.takes_input()) {
             Some((argument, _)) => {
-                let why = format!("the runner of `{}` takes neither arguments nor input", runner.language);
+                let why =
+                    format!("the runner of `{}` takes neither arguments nor variables nor input", runner.language);
                 Err(Failure::argument(argument, why))
             }
             None => Ok(()),

@@ -186,8 +186,8 @@ impl RunTask {
         }
         self.run.log.add(EventKind::Started);
         let more_stdin = self.stdin.take();
-        let RunRequest { program: code, args, stdin, .. } = &self.request;
-        let program = Program { code, args, stdin, more_stdin, limits: &self.limits };
+        let RunRequest { program: code, args, env, stdin, .. } = &self.request;
+        let program = Program { code, args, env, stdin, more_stdin, limits: &self.limits };
         let breach = Arc::clone(parts.files.quota()).breach(conversation.clone());
         let (log, cancel) = (&self.run.log, &self.run.cancel);
         let engine = parts.sandboxes.engine.as_ref();

@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     domain::{
+        environment::Environment,
         error::{Code, Failure},
         event::StreamKind,
         outcome::Ended,
@@ -163,11 +164,17 @@ impl KernelConnection {
 
 impl Kernel {
     /// Has the sandbox start its kernel.
-    pub(super) fn begin(started: Started, name: &str, age_max: Duration, tasks: &TaskTracker) -> Self {
+    pub(super) fn begin(
+        started: Started,
+        name: &str,
+        env: &Environment,
+        age_max: Duration,
+        tasks: &TaskTracker,
+    ) -> Self {
         let (sender, receiver) = mpsc::channel(TO_KERNEL_MAX);
         let (phase, phase_receiver) = watch::channel(Phase::Starting);
         let (followers, close) = (Arc::new(Followers::default()), CancellationToken::new());
-        let request = frames::session(name, age_max, GRACE);
+        let request = frames::session(name, env, age_max, GRACE);
         let (stdin, sandbox) = attach(started);
         let task = KernelTask {
             sandbox,

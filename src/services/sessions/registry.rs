@@ -18,6 +18,7 @@ use tokio::{
 use super::{SessionEnd, SessionState, SessionView, kernel::Kernel};
 use crate::{
     domain::{
+        environment::Environment,
         id::{Language, SessionId},
         owner::{ConversationKey, Principal},
     },
@@ -34,6 +35,8 @@ pub(super) struct Session {
     pub id: SessionId,
     pub conversation: ConversationKey,
     pub language: Language,
+    /// What its caller added to the environment.
+    pub env: Environment,
     pub kernel: Kernel,
     pub created: Instant,
     pub memory_bytes_max: u64,
@@ -61,12 +64,14 @@ impl Session {
         created_unix_s: i64,
         memory_bytes_max: u64,
         kernel_info: Arc<Value>,
+        env: Environment,
     ) -> Self {
         let now = Instant::now();
         Self {
             id,
             conversation,
             language,
+            env,
             kernel,
             created: now,
             memory_bytes_max,

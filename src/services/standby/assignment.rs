@@ -9,6 +9,7 @@ use tracing::{info, warn};
 use super::Inner;
 use crate::{
     domain::{
+        environment::Environment,
         limits::Limits,
         owner::{ConversationKey, Principal},
     },
@@ -81,7 +82,7 @@ async fn finish(started: Started, program: &str, limits: &Limits) -> bool {
     let (mut stdin, mut sandbox) = attach(started);
     let framed = sandbox.is_framed();
     let request = if framed {
-        frames::request(program.as_bytes(), &[], &[], false, limits.wall(), Duration::ZERO)
+        frames::request(program.as_bytes(), &[], &Environment::default(), &[], false, limits.wall(), Duration::ZERO)
     } else {
         program.as_bytes().to_vec().into()
     };

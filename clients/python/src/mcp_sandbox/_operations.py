@@ -48,6 +48,7 @@ def run_members(
     stdin: str | None = None,
     args: Sequence[str] | None = None,
     timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The body of a run; what is None is left out."""
     members: dict[str, Any] = {
@@ -56,6 +57,7 @@ def run_members(
         "conversationId": conversation,
         "stdin": stdin,
         "args": None if args is None else list(args),
+        "env": None if env is None else dict(env),
         "limits": None if timeout is None else {"wallMs": max(1, round(timeout * 1000))},
     }
     return {name: value for name, value in members.items() if value is not None}
@@ -91,8 +93,8 @@ def session_path(session: str) -> str:
     return f"/v1/sessions/{quote(session, safe='')}"
 
 
-def session_members(language: str, conversation: str | None) -> Json:
-    members = {"language": language, "conversationId": conversation}
+def session_members(language: str, conversation: str | None, env: Mapping[str, str] | None) -> Json:
+    members = {"language": language, "conversationId": conversation, "env": None if env is None else dict(env)}
     return {name: value for name, value in members.items() if value is not None}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,9 +172,15 @@ class AsyncSession:
     """Code that remembers: one kernel in one sandbox. It is opened when it is first used, and closed by
     `async with`."""
 
-    def __init__(self, connection: AsyncConnection, language: str, conversation: str | None) -> None:
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        language: str,
+        conversation: str | None,
+        env: Mapping[str, str] | None,
+    ) -> None:
         self._connection = connection
-        self._asked = operations.session_members(language, conversation)
+        self._asked = operations.session_members(language, conversation, env)
         self._state: SessionState | None = None
 
     async def open(self) -> str:
@@ -279,12 +285,14 @@ class AsyncSandbox:
         args: Sequence[str] | None = None,
         timeout: float | None = None,
         files: operations.Sources | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> RunResult[AsyncRemoteFile]:
         """Runs a program and waits for its end; when the wait is interrupted, the run is cancelled.
 
         `timeout` is the program's, in seconds. `files` are written before: content, or a `Path`, by name in /data.
+        `env` adds variables whose names the operator allows.
         """
-        members = operations.run_members(language, code, conversation, stdin, args, timeout)
+        members = operations.run_members(language, code, conversation, stdin, args, timeout, env)
         return await self._connection.run(operations.run(members, files, maker(self._connection)))
 
     def stream(
@@ -296,13 +304,19 @@ class AsyncSandbox:
         args: Sequence[str] | None = None,
         timeout: float | None = None,
         files: operations.Sources | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> AsyncEventStream:
         """The events of a run while it goes on. After a broken connection it resumes where it was."""
-        members = operations.run_members(language, code, conversation, stdin, args, timeout)
+        members = operations.run_members(language, code, conversation, stdin, args, timeout, env)
         return AsyncEventStream(self._connection, "/v1/runs", members, files)
 
-    def session(self, language: str = "python", conversation: str | None = None) -> AsyncSession:
-        return AsyncSession(self._connection, language, conversation)
+    def session(
+        self,
+        language: str = "python",
+        conversation: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> AsyncSession:
+        return AsyncSession(self._connection, language, conversation, env)
 
     async def runners(self) -> list[Runner]:
         return await self._connection.call(operations.runners())

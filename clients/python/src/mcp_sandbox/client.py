@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -158,9 +158,15 @@ def maker(connection: Connection) -> Callable[[str, Json], RemoteFile]:
 class Session:
     """Code that remembers: one kernel in one sandbox. It is opened when it is first used, and closed by `with`."""
 
-    def __init__(self, connection: Connection, language: str, conversation: str | None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        language: str,
+        conversation: str | None,
+        env: Mapping[str, str] | None,
+    ) -> None:
         self._connection = connection
-        self._asked = operations.session_members(language, conversation)
+        self._asked = operations.session_members(language, conversation, env)
         self._state: SessionState | None = None
 
     def open(self) -> str:
@@ -263,12 +269,14 @@ class Sandbox:
         args: Sequence[str] | None = None,
         timeout: float | None = None,
         files: operations.Sources | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> RunResult[RemoteFile]:
         """Runs a program and waits for its end; when the wait is interrupted, the run is cancelled.
 
         `timeout` is the program's, in seconds. `files` are written before: content, or a `Path`, by name in /data.
+        `env` adds variables whose names the operator allows.
         """
-        members = operations.run_members(language, code, conversation, stdin, args, timeout)
+        members = operations.run_members(language, code, conversation, stdin, args, timeout, env)
         return self._connection.run(operations.run(members, files, maker(self._connection)))
 
     def stream(
@@ -280,13 +288,19 @@ class Sandbox:
         args: Sequence[str] | None = None,
         timeout: float | None = None,
         files: operations.Sources | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> EventStream:
         """The events of a run while it goes on. After a broken connection it resumes where it was."""
-        members = operations.run_members(language, code, conversation, stdin, args, timeout)
+        members = operations.run_members(language, code, conversation, stdin, args, timeout, env)
         return EventStream(self._connection, "/v1/runs", members, files)
 
-    def session(self, language: str = "python", conversation: str | None = None) -> Session:
-        return Session(self._connection, language, conversation)
+    def session(
+        self,
+        language: str = "python",
+        conversation: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Session:
+        return Session(self._connection, language, conversation, env)
 
     def runners(self) -> list[Runner]:
         return self._connection.call(operations.runners())

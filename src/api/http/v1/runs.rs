@@ -152,6 +152,7 @@ pub(super) fn request(call: &Call, create: CreateRun, limits: Option<Limits>) ->
     let conversation = create.conversation.unwrap_or_else(ConversationId::fresh);
     RunRequest {
         args: create.args.unwrap_or_default(),
+        env: create.env.unwrap_or_default(),
         stdin: create.stdin.unwrap_or_default().into(),
         stdin_open: create.stdin_open.unwrap_or(false),
         limits,

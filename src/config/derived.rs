@@ -1,0 +1,53 @@
+//! What follows from several settings, or from the text of one.
+
+use secrecy::{ExposeSecret as _, SecretString};
+
+use super::{BaseUrl, Config, ConfigError, RunLimits, value::is_weak};
+use crate::domain::limits::Limits;
+
+impl Config {
+    /// The names of secrets that are probably not random.
+    pub fn weak_secrets(&self) -> Vec<&'static str> {
+        let token = is_weak(self.api_token.expose().expose_secret()).then_some("MCP_API_TOKEN");
+        let links = self.file_secrets().any(|secret| is_weak(secret.expose_secret())).then_some("FILE_SECRET");
+        token.into_iter().chain(links).collect()
+    }
+
+    /// What links to files begin with.
+    ///
+    /// # Errors
+    /// When it is no address, or not apart from that of the server.
+    pub fn files_base_url(&self) -> Result<BaseUrl, ConfigError> {
+        let own = &self.files.base_url;
+        if own.is_empty() {
+            return Ok(self.public_base_url.clone());
+        }
+        let url: BaseUrl = own.parse().map_err(|why| ConfigError(format!("SANDBOX_FILES__BASE_URL: {why}.")))?;
+        if url.uri().host() == self.public_base_url.uri().host() || url.uri().path().len() > 1 {
+            let why = "SANDBOX_FILES__BASE_URL must have another host name than PUBLIC_BASE_URL, and no path.";
+            return Err(ConfigError(why.to_owned()));
+        }
+        Ok(url)
+    }
+
+    /// The secrets of links: the first signs, all verify.
+    pub fn file_secrets(&self) -> impl Iterator<Item = SecretString> {
+        self.file_secret.expose().expose_secret().split(',').map(|text| text.trim().into())
+    }
+}
+
+impl RunLimits {
+    pub fn limits(&self) -> Limits {
+        Limits {
+            cpu_millis: self.cpu_millis,
+            memory_bytes: self.memory_bytes,
+            wall_ms: self.wall_ms,
+            processes_max: self.processes_max,
+            open_files_max: self.open_files_max,
+            file_bytes_max: self.file_bytes_max,
+            output_bytes_max: self.output_bytes_max,
+            output_kept_bytes: self.output_kept_bytes,
+            tmp_bytes: self.tmp_bytes,
+        }
+    }
+}

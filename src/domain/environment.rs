@@ -1,0 +1,97 @@
+//! Variables for the environment of a program. Their values can be secrets, so nothing shows them.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{Deserialize, Serialize};
+
+use super::error::Failure;
+
+/// How many variables one program takes, and their names and values together, in bytes.
+const VARIABLES_MAX: usize = 64;
+const BYTES_MAX: usize = 64 << 10;
+
+/// Variables that are added to those of the image.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Environment(BTreeMap<String, String>);
+
+impl Environment {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// The names that clients may set.
+#[derive(Debug, Clone, Default)]
+pub struct AllowedVariables(Vec<String>);
+
+impl AllowedVariables {
+    /// Names separated by commas. `None` when one of them is no name of a variable: letters, digits and `_`, no digit
+    /// first.
+    pub fn parse(list: &str) -> Option<Self> {
+        let names: Vec<_> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let plain = |name: &String| {
+            name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+                && !name.starts_with(|c: char| c.is_ascii_digit())
+        };
+        names.iter().all(plain).then_some(Self(names))
+    }
+
+    /// Checks what a client wants to set.
+    ///
+    /// # Errors
+    /// [`crate::domain::error::Code::InvalidArgument`] for `env`; the message repeats no value.
+    pub fn check(&self, environment: &Environment) -> Result<(), Failure> {
+        let variables = &environment.0;
+        let refuse = |why: String| Err(Failure::argument("env", why));
+        if let Some(name) = variables.keys().find(|name| !self.0.contains(name)) {
+            let name: String = name.chars().take(80).collect();
+            let allowed = if self.0.is_empty() { "none".to_owned() } else { self.0.join(", ") };
+            return refuse(format!(
+                "`{}` may not be set; the operator allows names with SANDBOX_ENV__ALLOWED (now: {allowed})",
+                name.escape_debug()
+            ));
+        }
+        let bytes = variables.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        if variables.len() > VARIABLES_MAX || bytes > BYTES_MAX || variables.values().any(|value| value.contains('\0'))
+        {
+            return refuse(format!(
+                "give at most {VARIABLES_MAX} variables with {BYTES_MAX} bytes together, without zero bytes"
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(pairs: &[(&str, &str)]) -> Environment {
+        Environment(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn only_allowed_names_are_set_and_no_value_is_shown() {
+        let allowed = AllowedVariables::parse(" API_KEY, TZ ,").expect("names");
+        let given = variables(&[("API_KEY", "hidden")]);
+        assert_eq!(allowed.check(&given), Ok(()));
+        assert_eq!(format!("{given:?}"), r#"{"API_KEY"}"#);
+        assert_eq!(serde_json::to_string(&given).expect("JSON"), r#"{"API_KEY":"hidden"}"#);
+        let long = "x".repeat(BYTES_MAX);
+        for bad in [("PATH", "hidden"), ("api_key", "hidden"), ("", "hidden"), ("TZ", "hid\0den"), ("TZ", &long)] {
+            let why = allowed.check(&variables(&[bad])).expect_err("refused").message;
+            assert!(why.starts_with("env: ") && !why.contains("hid") && why.len() < 500, "{bad:?}: {why}");
+        }
+        assert!(AllowedVariables::default().check(&variables(&[("TZ", "UTC")])).is_err());
+        for bad in ["A B", "1A", "A=B", "A-B", "É"] {
+            assert!(AllowedVariables::parse(bad).is_none(), "{bad}");
+        }
+    }
+}
