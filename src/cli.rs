@@ -5,6 +5,7 @@ mod audit;
 mod doctor;
 mod engine_proxy;
 mod health;
+mod runners;
 mod signals;
 
 use std::{io::Write as _, path::PathBuf, process::ExitCode};
@@ -24,7 +25,6 @@ use crate::{
         owner::{ConversationKey, Principal},
         path::SafePath,
     },
-    ports::runner::Runner,
 };
 
 /// A self-hosted code sandbox for AI assistants: runs programs in fresh containers, over MCP.
@@ -77,8 +77,11 @@ enum Command {
     },
     /// Print the `OpenAPI` 3.1 description of the HTTP API.
     Openapi,
-    /// List the languages that can be run now.
-    Runners,
+    /// List the languages that can be run now, or fetch more.
+    Runners {
+        #[command(subcommand)]
+        command: Option<runners::RunnersCommand>,
+    },
     /// Print a signed link to a file of a conversation.
     Url {
         conversation: String,
@@ -167,9 +170,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(config) => block_on(&config, LEVEL_FOR_PEOPLE, doctor::check(&config, json)),
             Err(error) => doctor::without_settings(&error, json),
         },
-        Command::Runners => {
+        Command::Runners { command } => {
             let config = load()?;
-            block_on(&config, LEVEL_FOR_PEOPLE, runners(&config))
+            block_on(&config, LEVEL_FOR_PEOPLE, runners::run(&config, command))
         }
         Command::Url { conversation, path, ttl_s } => url(&load()?, &conversation, &path, ttl_s),
         Command::Config { command: ConfigCommand::Print } => print(&load()?.print()),
@@ -239,26 +242,6 @@ async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
     app.stop().await;
     served.context("the client's messages could not be read")?;
     Ok(ExitCode::SUCCESS)
-}
-
-async fn runners(config: &Config) -> anyhow::Result<ExitCode> {
-    let (engine, _) = app::engine(config).await?;
-    let mut text = String::new();
-    for image in engine.runners().await? {
-        let name = image.reference.clone().unwrap_or_else(|| image.id.0.clone());
-        match Runner::from_image(&image) {
-            Ok(runner) => {
-                let version = runner.version.unwrap_or_default();
-                text += [runner.language.as_str(), &version, &name].join("\t").as_str();
-            }
-            Err(why) => text += ["(refused)", &why.to_string(), &name].join("\t").as_str(),
-        }
-        text.push('\n');
-    }
-    if text.is_empty() {
-        text.push_str("No image carries the label sandbox.runner=true: build the runners with ./build.sh\n");
-    }
-    print(&text)
 }
 
 fn url(config: &Config, conversation: &str, path: &str, ttl_s: Option<u64>) -> anyhow::Result<ExitCode> {

@@ -8,7 +8,11 @@ use std::{path::PathBuf, pin::Pin, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::{future::BoxFuture, stream::BoxStream};
+use futures_util::{
+    StreamExt as _,
+    future::{BoxFuture, ready},
+    stream::{self, BoxStream},
+};
 use tokio::io::AsyncWrite;
 
 use super::runner::RunnerImage;
@@ -77,11 +81,27 @@ pub trait Engine: Send + Sync + 'static {
     /// When the engine does not answer or refuses; the sandbox may or may not exist then, call again.
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError>;
 
+    /// Fetches an image from its registry. Yields how far it is, and ends when the engine has the image.
+    ///
+    /// # Errors
+    /// An item, the last one, when the engine does not answer or refuses, as one does that fetches images by itself.
+    fn pull(&self, _reference: &str) -> BoxStream<'static, Result<PullProgress, EngineError>> {
+        let why = "this engine fetches images when a sandbox needs them".into();
+        stream::once(ready(Err(EngineError::Refused { act: "pull", source: why }))).boxed()
+    }
+
     /// Every sandbox with the server's label, running or not, of every instance.
     ///
     /// # Errors
     /// When the engine does not answer or refuses.
     async fn list(&self) -> Result<Vec<Listed>, EngineError>;
+}
+
+/// How far the fetching of an image is, in bytes of the parts that are known so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PullProgress {
+    pub done: u64,
+    pub total: u64,
 }
 
 /// What an engine is and how well it isolates.

@@ -43,6 +43,7 @@ mod paths;
 mod piston;
 mod places;
 mod profile;
+mod pull;
 mod python_client;
 mod quickstart;
 mod quota;

@@ -47,7 +47,7 @@ pub use self::{images::AllowedImages, runtime::RuntimeSetting};
 use crate::{
     domain::{id::SandboxId, limits::Limits},
     ports::{
-        engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec, Signal},
+        engine::{Engine, EngineError, Expectation, Listed, Probe, PullProgress, Sandbox, SandboxSpec, Signal},
         runner::RunnerImage,
     },
 };
@@ -289,6 +289,10 @@ impl Engine for DockerEngine {
             }
             sleep_until(next).await;
         }
+    }
+
+    fn pull(&self, reference: &str) -> BoxStream<'static, Result<PullProgress, EngineError>> {
+        images::pull(&self.0.docker, reference)
     }
 
     async fn list(&self) -> Result<Vec<Listed>, EngineError> {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::{
     domain::{id::SandboxId, limits::Limits},
     ports::{
-        engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec, Signal},
+        engine::{Engine, EngineError, Expectation, Listed, Probe, PullProgress, Sandbox, SandboxSpec, Signal},
         observer::{CallFacts, Observer},
         runner::RunnerImage,
     },
@@ -65,6 +65,10 @@ impl Engine for Observed {
 
     fn changes(&self) -> BoxStream<'static, ()> {
         self.engine.changes()
+    }
+
+    fn pull(&self, reference: &str) -> BoxStream<'static, Result<PullProgress, EngineError>> {
+        self.engine.pull(reference)
     }
 
     async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {

@@ -12,7 +12,7 @@ use bollard::{
     Docker,
     errors::Error,
     models::{EventMessage, ImageSummary},
-    query_parameters::{EventsOptionsBuilder, ListImagesOptionsBuilder},
+    query_parameters::{CreateImageOptionsBuilder, EventsOptionsBuilder, ListImagesOptionsBuilder},
 };
 use futures_util::{
     Stream, StreamExt,
@@ -23,7 +23,7 @@ use tracing::warn;
 
 use super::{call, convert};
 use crate::ports::{
-    engine::EngineError,
+    engine::{EngineError, PullProgress},
     runner::{LABEL_RUNNER, RunnerImage},
 };
 
@@ -103,6 +103,27 @@ impl Images {
 }
 
 type Events = Pin<Box<dyn Stream<Item = Result<EventMessage, Error>> + Send>>;
+
+/// Fetches an image; without a tag or a digest the one that is tagged `latest`, as engines' own commands do.
+pub(super) fn pull(docker: &Docker, reference: &str) -> BoxStream<'static, Result<PullProgress, EngineError>> {
+    let last = reference.rsplit('/').next().unwrap_or_default();
+    let tag = if last.contains([':', '@']) { "" } else { ":latest" };
+    let options = CreateImageOptionsBuilder::new().from_image(&format!("{reference}{tag}")).build();
+    let mut parts: HashMap<String, PullProgress> = HashMap::new();
+    let fetched = docker.create_image(Some(options), None, None).map(move |item| {
+        let info = item.map_err(|error| call::map_error("pull", Duration::ZERO, error))?;
+        if let Some((id, detail)) = info.id.zip(info.progress_detail) {
+            let bytes = |count: Option<i64>| count.and_then(|count| u64::try_from(count).ok()).unwrap_or_default();
+            let part = parts.entry(id).or_default();
+            // A part is downloaded, then unpacked, which counts from its beginning again.
+            part.done = part.done.max(bytes(detail.current));
+            part.total = part.total.max(bytes(detail.total));
+        }
+        let sum = |of: fn(&PullProgress) -> u64| parts.values().map(of).sum();
+        Ok(PullProgress { done: sum(|part| part.done), total: sum(|part| part.total) })
+    });
+    fetched.boxed()
+}
 
 /// The state between two items.
 struct Following {
