@@ -41,21 +41,46 @@ class _WhenMatplotlibComes:
 
     @staticmethod
     def _spec_that_watches_figures(name, path):
-        from importlib.machinery import PathFinder
+        def watch(_):
+            import sandbox_figures  # noqa: F401  # importing it is what starts it
 
-        spec = PathFinder.find_spec(name, path)
-        if spec is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module):
-                execute(module)
-                import sandbox_figures  # noqa: F401  # importing it is what starts it
-
-            spec.loader.exec_module = exec_module
-        return spec
+        return _spec_with(name, path, watch)
 
 
-sys.meta_path.insert(0, _WhenMatplotlibComes)
+class _WhenPlotlyComes:
+    """Has Plotly show figures as pages."""
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name != "plotly.io._renderers":
+            return None
+        sys.meta_path.remove(cls)
+
+        def prepare(module):
+            import sandbox_plotly
+
+            sandbox_plotly.prepare(module)
+
+        return _spec_with(name, path, prepare)
+
+
+def _spec_with(name, path, after):
+    """The module's own spec, with something that is done after it was executed."""
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec(name, path)
+    if spec is not None:
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            after(module)
+
+        spec.loader.exec_module = exec_module
+    return spec
+
+
+sys.meta_path[:0] = [_WhenMatplotlibComes, _WhenPlotlyComes]
 
 import os  # noqa: E402  # it is loaded since before this module
 

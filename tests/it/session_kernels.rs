@@ -12,7 +12,10 @@ use mcp_sandbox_server::{
 };
 use serde_json::{Value, json};
 
-use crate::support::server::{Server, TOKEN};
+use crate::support::{
+    server::{Server, TOKEN},
+    sheet::Sheet,
+};
 
 /// A call of `/v1`: its answer, whatever the status is.
 async fn ask(server: &Server, method: &str, path: &str, body: &Value) -> Value {
@@ -200,5 +203,28 @@ async fn variables_reach_programs_and_sessions_and_no_answer_shows_them() {
         assert!(refused["code"] == "invalid_argument", "{refused}");
         assert!(refused["detail"].to_string().contains("env") && !refused.to_string().contains(SECRET), "{refused}");
     }
+    server.stop().await;
+}
+
+/// What a person sees of the real kernel's tables, pictures and interactive plots.
+#[tokio::test(flavor = "multi_thread")]
+async fn page_shows_tables_plots_and_interactive_plots() {
+    let server = Server::with(&[]).await;
+    let sheet = Sheet::open(&server.url("/")).await;
+    sheet.write("python", "import pandas as pd\npd.DataFrame({'city': ['Oslo', 'Rome'], 'n': [3, 12]})").await;
+    sheet.click("session").await;
+    sheet.click("run").await;
+    assert_eq!(sheet.ended().await, "exited");
+    let elements = "return [...document.querySelectorAll('[data-testid=displays] *')].map(e => e.localName)";
+    let table = sheet.browser.script(elements).await.to_string();
+    assert!(table.contains("\"table\"") && table.contains("\"td\""), "{table}");
+    let plot = "import matplotlib.pyplot as plt\nplt.plot([1, 4, 2])\nplt.show()";
+    assert_eq!(sheet.run("python", plot).await, "exited");
+    let plot = sheet.browser.script(elements).await.to_string();
+    assert!(plot.contains("\"img\""), "{plot}");
+    let plot = "import plotly.express as px\npx.bar(x=['a', 'b'], y=[1, 3])";
+    assert_eq!(sheet.run("python", plot).await, "exited");
+    assert_eq!(sheet.text("terminal").await, "The figure is figure-1.html.\n");
+    sheet.says("files", |text| text.contains("figure-1.html")).await;
     server.stop().await;
 }
