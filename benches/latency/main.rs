@@ -9,11 +9,15 @@
 //! | `BENCH_ROUNDS` | 30 | how often each case of a program is measured |
 //! | `BENCH_PROGRAMS` | all | a part of the names of those that are measured one at a time |
 //! | `BENCH_SESSIONS` | 1 | whether sessions are measured; their opponents are installed below `target/` at first |
+//! | `BENCH_LOOPS` | 4 | how often a conversation in a tight loop is measured; 0 leaves it out |
+//! | `BENCH_RATE` | 30 | how many seconds new conversations begin at a rate; 0 leaves them out |
+//! | `BENCH_CHATS` | 5 | how often a call of each kind is made 20 s apart; 0 leaves them out |
 //! | `BENCH_SECONDS` | 10 | how long each of the three turns of a throughput case lasts; 0 leaves them out |
 //! | `BENCH_STANDBYS` | 10,50,100 | how many stand by while their memory and the latency are measured |
 
 mod growth;
 mod latency;
+mod pace;
 mod programs;
 mod server;
 mod session;
@@ -66,6 +70,17 @@ async fn main() {
     if setting("BENCH_SESSIONS", 1) > 0 {
         println!("\n{}", session::HEAD);
         session::table(&warm).await;
+    }
+    println!("\n{}", pace::HEAD);
+    if setting("BENCH_LOOPS", pace::LOOPS) > 0 {
+        pace::tight_loop(&warm, &cold).await;
+    }
+    if setting("BENCH_RATE", pace::RATE_SECONDS) > 0 {
+        pace::rate(&warm, &cold).await;
+    }
+    if setting("BENCH_CHATS", pace::CHATS) > 0 {
+        println!("\n{}", pace::CHAT_HEAD);
+        pace::chat(&warm, &bare).await;
     }
     if setting("BENCH_SECONDS", throughput::SECONDS) > 0 {
         println!("\n{}", throughput::HEAD);

@@ -61,20 +61,17 @@ impl Server {
 
     /// Runs a program by one call; how long the call took.
     pub async fn run(&self, conversation: &str, program: &Program) -> Duration {
-        let arguments = json!({"conversationId": conversation, "language": program.language, "code": program.code});
-        self.call("sandbox_run_code", arguments).await
+        Caller { url: &self.url, http: self.http.clone() }.run(conversation, program).await
+    }
+
+    /// The same server over a connection that is not there yet.
+    pub fn reconnected(&self) -> Caller<'_> {
+        Caller { url: &self.url, http: reqwest::Client::new() }
     }
 
     /// Calls a tool; how long that took.
     async fn call(&self, tool: &str, arguments: Value) -> Duration {
-        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-                          "params": {"name": tool, "arguments": arguments}});
-        let begun = Instant::now();
-        let response = self.http.post(&self.url).bearer_auth(TOKEN).json(&call).send().await.expect("an answer");
-        let answer: Value = response.json().await.expect("JSON");
-        let time = begun.elapsed();
-        assert_eq!(answer["result"]["isError"], false, "{answer}");
-        time
+        Caller { url: &self.url, http: self.http.clone() }.call(tool, arguments).await
     }
 
     /// Runs a cell of the conversation's session, which is opened where there is none.
@@ -109,5 +106,30 @@ impl Server {
     pub async fn stop(self) {
         self.shutdown.cancel();
         self.serving.await.expect("the server ends well").expect("it served");
+    }
+}
+
+/// A client of the server.
+pub struct Caller<'a> {
+    url: &'a str,
+    http: reqwest::Client,
+}
+
+impl Caller<'_> {
+    /// Runs a program by one call; how long the call took.
+    pub async fn run(&self, conversation: &str, program: &Program) -> Duration {
+        let arguments = json!({"conversationId": conversation, "language": program.language, "code": program.code});
+        self.call("sandbox_run_code", arguments).await
+    }
+
+    async fn call(&self, tool: &str, arguments: Value) -> Duration {
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                          "params": {"name": tool, "arguments": arguments}});
+        let begun = Instant::now();
+        let response = self.http.post(self.url).bearer_auth(TOKEN).json(&call).send().await.expect("an answer");
+        let answer: Value = response.json().await.expect("JSON");
+        let time = begun.elapsed();
+        assert_eq!(answer["result"]["isError"], false, "{answer}");
+        time
     }
 }

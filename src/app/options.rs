@@ -64,7 +64,10 @@ pub(super) fn admission(config: &Config, probe: &Probe) -> AdmissionOptions {
     }
 }
 
-pub(super) fn standby(config: &Config) -> StandbyOptions {
+/// Standbys that load at once, also where there are fewer cores.
+const LOADING_MIN: usize = 2;
+
+pub(super) fn standby(config: &Config, probe: &Probe) -> StandbyOptions {
     let standby = &config.standby;
     StandbyOptions {
         total_max: standby.total_max as usize,
@@ -73,6 +76,7 @@ pub(super) fn standby(config: &Config) -> StandbyOptions {
         idle_max: Duration::from_secs(standby.idle_s),
         used_max: Duration::from_secs(standby.used_s),
         age_max: Duration::from_secs(standby.age_s),
+        loading_max: (probe.cpus as usize).max(LOADING_MIN),
     }
 }
 

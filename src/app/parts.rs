@@ -158,7 +158,7 @@ impl Parts {
                 session_age_max: Duration::from_secs(config.sessions.age_s),
                 isolation: isolation.clone(),
             },
-            options::standby(config),
+            options::standby(config, probe),
         );
         let sessions = Sessions::new(
             SessionsParts {

@@ -68,6 +68,17 @@ pub trait Engine: Send + Sync + 'static {
     /// [`EngineError::ImageGone`] when the image does not exist any more; others when the engine fails.
     async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError>;
 
+    /// Whether [`Self::limit_cpu`] can be used.
+    fn can_limit_cpu(&self) -> bool;
+
+    /// Lowers the CPU that a running sandbox may use, in thousandths of a core, without touching its other limits.
+    /// Once this has returned, the limit holds for every process inside.
+    ///
+    /// # Errors
+    /// [`EngineError::Lost`] when there is no such sandbox; others when the engine does not answer or refuses. The
+    /// limit is unknown then.
+    async fn limit_cpu(&self, id: SandboxId, cpu_millis: u32) -> Result<(), EngineError>;
+
     /// Sends a signal to the program inside. A sandbox that has ended or never existed is not an error.
     ///
     /// # Errors
@@ -204,6 +215,9 @@ pub struct SandboxSpec {
     /// Folders of the engine's host beside `/data`.
     pub folders: Vec<SharedFolder>,
     pub limits: Limits,
+    /// The CPU that it may use until [`Engine::limit_cpu`] lowers it, in thousandths of a core: more than the limit
+    /// while its runner loads what it loads before a program comes, otherwise the limit.
+    pub loading_cpu_millis: u32,
     /// The user and group id of the program.
     pub uid: u32,
     /// Process 1 is the image's own; otherwise the engine puts an init in front of the image's program, which reaps

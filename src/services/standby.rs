@@ -15,6 +15,7 @@
 
 mod assignment;
 mod capacity;
+mod loading;
 mod pool;
 mod refill;
 mod watch;
@@ -38,6 +39,7 @@ use tracing::debug;
 
 use self::{
     assignment::AssignmentProbe,
+    loading::CpuUpdates,
     pool::{Assignee, Phase, Pool, Standby},
 };
 use super::{
@@ -73,6 +75,8 @@ pub struct StandbyOptions {
     pub used_max: Duration,
     /// How old a standby may become.
     pub age_max: Duration,
+    /// How many load at once with more CPU than a program gets.
+    pub loading_max: usize,
 }
 
 pub struct StandbyParts {
@@ -97,6 +101,7 @@ struct Inner {
     options: StandbyOptions,
     pool: Mutex<Pool>,
     assignment: AssignmentProbe,
+    cpu_updates: CpuUpdates,
     wake: Notify,
     taken: AtomicU64,
     rounds: AtomicU64,
@@ -136,6 +141,7 @@ impl Standbys {
             options,
             pool: Mutex::default(),
             assignment: AssignmentProbe::default(),
+            cpu_updates: CpuUpdates::default(),
             wake: Notify::new(),
             taken: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
@@ -166,10 +172,13 @@ impl Standbys {
         let (own, starting) = {
             let mut pool = self.0.pool();
             // One of another image is stale, or of another language.
-            let own = pool.take_best(|standby| usable && standby.image == runner.image && standby.is_for(id), |_| ());
-            (own, pool.take_best(|standby| standby.is_for(id) && standby.phase == Phase::Starting, |_| ()))
+            let own = pool.take_best(
+                |standby| usable && standby.image == runner.image && standby.is_for(id),
+                |standby| standby.phase,
+            );
+            (own, pool.take_all(|standby| standby.is_for(id) && standby.phase == Phase::Starting))
         };
-        // None starts on the files of a conversation in use. Its lease is not dropped under the lock.
+        // None starts on the files of a conversation in use. Their leases are not dropped under the lock.
         drop(starting);
         if !usable {
             return None;

@@ -194,6 +194,25 @@ async fn the_first_item_of_changes_comes_without_a_change(world: &World) {
     assert_eq!(one, two);
 }
 
+async fn a_lowered_cpu_limit_holds_and_leaves_the_others(world: &World) {
+    let p = world.programs;
+    let spec = SandboxSpec { loading_cpu_millis: 1000, ..world.spec() };
+    let before = world.run_in(&SandboxSpec { id: SandboxId::new(), ..spec.clone() }, &p.limits()).await.stdout;
+    assert_eq!(before.lines().next(), Some("1000"), "{before}");
+    let sandbox = world.engine.start(&spec).await.expect("started");
+    let limited = world.engine.limit_cpu(spec.id, 250).await;
+    if !world.engine.can_limit_cpu() {
+        assert!(matches!(limited, Err(EngineError::Refused { .. })), "{limited:?}");
+        return world.engine.destroy(spec.id).await.expect("destroyed");
+    }
+    limited.expect("limited");
+    let after = feed_and_see(sandbox, &p.limits()).await.stdout;
+    assert_eq!(after, before.replacen("1000", "250", 1));
+    world.engine.destroy(spec.id).await.expect("destroyed");
+    let gone = world.engine.limit_cpu(spec.id, 250).await;
+    assert!(matches!(gone, Err(EngineError::Lost { id }) if id == spec.id), "{gone:?}");
+}
+
 macro_rules! contract {
     ($($promise:ident)*) => {
         mod docker {
@@ -243,6 +262,7 @@ contract! {
     loses_no_byte_of_a_large_output
     data_is_the_folder_it_was_given
     start_reports_a_missing_image
+    a_lowered_cpu_limit_holds_and_leaves_the_others
     tells_what_it_is
     the_first_item_of_changes_comes_without_a_change
 }

@@ -58,6 +58,7 @@ mod sessions;
 mod soak;
 mod standby;
 mod standby_changes;
+mod standby_loading;
 mod storm;
 mod support;
 mod tidy;

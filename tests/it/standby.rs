@@ -155,7 +155,8 @@ async fn no_standby_is_started_for_a_conversation_in_use() {
     for _ in 0..2 {
         server.run("in-use", "print 1").await;
     }
-    live(1).await;
+    // They followed each other quickly, so there are two.
+    live(2).await;
     let hang = json!({"conversationId": "in-use", "language": "python", "code": "hang", "wait": 0});
     let run = server.http.post(format!("http://{}/v1/runs", server.address)).bearer_auth(TOKEN).json(&hang);
     let run: Value = run.send().await.expect("an answer").json().await.expect("JSON");
@@ -163,12 +164,48 @@ async fn no_standby_is_started_for_a_conversation_in_use() {
     for _ in 0..20 {
         server.run("other", "print 1").await;
         until("its sandbox is gone", async || server.janitor.unwanted() == 0).await;
-        assert!(server.engine.live().len() <= 2, "the program's sandbox and the other conversation's standby");
+        assert!(
+            server.engine.live().len() <= 4,
+            "the program's sandbox, one standby left, two of the other conversation"
+        );
     }
-    live(2).await;
+    live(4).await;
     let run = run["runId"].as_str().expect("an id").parse().expect("an id");
     server.mcp.runs.get(&Principal::default(), run).expect("a run").cancel();
-    live(2).await;
-    until("its conversation has one again", async || server.janitor.leased() == 2).await;
+    until("its conversation has two again", async || server.janitor.leased() == 4).await;
+    live(4).await;
+    server.stop().await;
+}
+
+const CPU: &str = "import os\n\
+                   v2 = '/sys/fs/cgroup/cpu.max'\n\
+                   v1 = '/sys/fs/cgroup/cpu/cpu.cfs_%s_us'\n\
+                   read = lambda name: open(name).read()\n\
+                   words = read(v2).split() if os.path.exists(v2) else [read(v1 % 'quota'), read(v1 % 'period')]\n\
+                   print(int(words[0]) * 1000 // int(words[1]))\n";
+
+/// What the kernel reports to programs of real sandboxes.
+#[tokio::test(flavor = "multi_thread")]
+async fn kernel_reports_the_limit_to_programs_in_standbys() {
+    let server = Server::start().await;
+    let cpu = async |conversation: &str| {
+        let arguments = json!({"conversationId": conversation, "language": "python", "code": CPU});
+        let result = server.call("sandbox.run_code", arguments).await;
+        assert_eq!(result["structuredContent"]["stdout"], "500\n", "{conversation}: {result}");
+    };
+    cpu("first").await;
+    let image = server.catalog.find(&"python".parse().expect("a language")).expect("a Python runner").image;
+    // Those that still load, and those that have loaded.
+    for (what, loaded) in [("loading", false), ("warm", true)] {
+        until("some stand by", async || {
+            server.standbys.standing_by(&image) > 0 && (!loaded || server.standbys.loading() == 0)
+        })
+        .await;
+        let before = server.standbys.taken();
+        cpu(&format!("new-{what}")).await;
+        assert_eq!(server.standbys.taken(), before + 1, "{what}");
+        cpu("first").await;
+    }
+    server.settled().await;
     server.stop().await;
 }

@@ -36,7 +36,7 @@ use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bollard::{
     Docker,
-    models::ContainerSummary,
+    models::{ContainerSummary, ContainerUpdateBody},
     query_parameters::{KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder},
 };
 use futures_util::stream::BoxStream;
@@ -244,6 +244,23 @@ impl Engine for DockerEngine {
 
     async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
         start::start(&self.0, spec).await
+    }
+
+    fn can_limit_cpu(&self) -> bool {
+        self.0.profile.podman.is_none()
+    }
+
+    async fn limit_cpu(&self, id: SandboxId, cpu_millis: u32) -> Result<(), EngineError> {
+        if !self.can_limit_cpu() {
+            return Err(podman::no_update());
+        }
+        let body = ContainerUpdateBody { nano_cpus: Some(convert::nano_cpus(cpu_millis)), ..Default::default() };
+        let name = id.to_string();
+        let updated = self.0.docker.update_container(&name, body);
+        match call::within("limit", self.0.time.answer, updated).await {
+            Err(error) if call::status(&error) == Some(404) => Err(EngineError::Lost { id }),
+            other => other,
+        }
     }
 
     async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {

@@ -108,6 +108,8 @@ struct Faults {
     streams_to_break: u32,
     exits_to_lose: u32,
     destroys_to_fail: u32,
+    load_for_ever: bool,
+    refuse_limits: bool,
     /// Sandboxes that can be neither killed nor destroyed.
     indestructible: HashSet<SandboxId>,
     storm: Option<Storm>,
@@ -202,9 +204,10 @@ impl FakeEngine {
             breaks: take_one(&mut faults.streams_to_break),
             lost: take_one(&mut faults.exits_to_lose),
             silent: false,
+            loads_for_ever: faults.load_for_ever,
         };
         if let Some(storm) = &mut faults.storm {
-            quirks = Quirks { breaks: storm.one_in(8), lost: storm.one_in(10), silent: storm.one_in(25) };
+            quirks = Quirks { breaks: storm.one_in(8), lost: storm.one_in(10), silent: storm.one_in(25), ..quirks };
         }
         let (life, sandbox) = Life::begin(spec, quirks, candidates.answers(answers));
         record.life = Some(life);
@@ -284,6 +287,19 @@ impl Engine for FakeEngine {
         }
         sleep(delay).await;
         if fault.is_some() { Err(refused("start", "on command")) } else { self.run(spec) }
+    }
+
+    fn can_limit_cpu(&self) -> bool {
+        true
+    }
+
+    async fn limit_cpu(&self, id: SandboxId, cpu_millis: u32) -> Result<(), EngineError> {
+        self.answers("limit").await?;
+        if self.state().faults.refuse_limits {
+            return Err(refused("limit", "on command"));
+        }
+        self.life(id).ok_or(EngineError::Lost { id })?.limit_cpu(cpu_millis);
+        Ok(())
     }
 
     async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {

@@ -75,6 +75,14 @@ impl Engine for Observed {
         self.observe("start", Some(spec.id), self.engine.start(spec)).await
     }
 
+    fn can_limit_cpu(&self) -> bool {
+        self.engine.can_limit_cpu()
+    }
+
+    async fn limit_cpu(&self, id: SandboxId, cpu_millis: u32) -> Result<(), EngineError> {
+        self.observe("limit_cpu", Some(id), self.engine.limit_cpu(id, cpu_millis)).await
+    }
+
     async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
         self.observe("signal", Some(id), self.engine.signal(id, signal)).await
     }

@@ -49,16 +49,23 @@ impl Inner {
         if needed.is_within(budget) {
             return true;
         }
-        let Some(evicted) = least_recent(pool).map(|at| &pool.standbys[at]) else { return false };
-        pool.last_run(evicted).is_some_and(|theirs| theirs < last_run)
+        let Some(at) = next_to_leave(pool) else { return false };
+        let evicted = &pool.standbys[at];
+        (second(pool) == Some(at) || pool.last_run(evicted).is_some_and(|theirs| theirs < last_run))
             && needed.minus(1, pool.used_bytes(evicted)).is_within(budget)
     }
 
-    /// The standby to evict next while the budget is exceeded: for a conversation the one whose last run is longest
-    /// ago; when those are within their budget, the oldest unassigned one.
+    /// Whether a second one fits for a conversation without evicting another.
+    pub(super) fn fits_besides(&self, pool: &Pool, image: &ImageId) -> bool {
+        for_conversations(pool).plus(1, pool.expected_bytes(image)).is_within(self.budget_for_conversations(pool))
+            && self.fits(pool, image)
+    }
+
+    /// The standby to evict next while the budget is exceeded: for a conversation a second one, then the one whose
+    /// last run is longest ago; when those are within their budget, the oldest unassigned one.
     pub(super) fn next_evicted(&self, pool: &Pool) -> Option<usize> {
         if !for_conversations(pool).is_within(self.budget_for_conversations(pool)) {
-            return least_recent(pool);
+            return next_to_leave(pool);
         }
         if Budget::used_by(pool, |_| true).is_within(self.total()) {
             return None;
@@ -89,6 +96,15 @@ impl Inner {
 
 fn for_conversations(pool: &Pool) -> Budget {
     Budget::used_by(pool, |standby| !standby.is_unassigned())
+}
+
+/// A second one of a conversation.
+fn second(pool: &Pool) -> Option<usize> {
+    pool.surplus(|_| 1)
+}
+
+fn next_to_leave(pool: &Pool) -> Option<usize> {
+    second(pool).or_else(|| least_recent(pool))
 }
 
 /// Of the standbys for conversations: the one whose conversation ended its last run longest ago.

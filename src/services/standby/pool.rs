@@ -26,6 +26,11 @@ const MEMORY_GUESS_BYTES: u64 = 8 << 20;
 /// image that is broken are not tried without a pause.
 const BACKOFF: Duration = Duration::from_secs(5);
 
+/// Runs of a conversation that end so soon after each other may come faster than a standby loads.
+const QUICK: Duration = Duration::from_secs(5);
+/// How long after such a run a conversation keeps a second standby.
+const QUICK_KEPT: Duration = Duration::from_secs(30);
+
 /// How far a standby has started. Later is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
@@ -66,6 +71,8 @@ pub(super) struct Standby {
     pub phase: Phase,
     pub since: Instant,
     pub memory_bytes: Option<u64>,
+    /// It loads with more CPU than a program gets.
+    pub loads_fast: bool,
     /// Requests the sandbox from the watcher.
     pub handover: oneshot::Sender<oneshot::Sender<Started>>,
 }
@@ -90,6 +97,15 @@ pub(super) struct RecentConversation {
     pub language: Language,
     pub runs: u32,
     pub at: Instant,
+    /// When a run last ended within [`QUICK`] of the one before.
+    quick_at: Option<Instant>,
+}
+
+impl RecentConversation {
+    /// How many standbys it gets: a second one while its runs follow each other faster than one is ready.
+    pub(super) fn wanted(&self) -> usize {
+        if self.quick_at.is_some_and(|at| at.elapsed() < QUICK_KEPT) { 2 } else { 1 }
+    }
 }
 
 #[derive(Default)]
@@ -120,11 +136,46 @@ impl Pool {
         Some(self.standbys.swap_remove(best))
     }
 
+    /// Removes all that match.
+    pub(super) fn take_all(&mut self, matches: impl Fn(&Standby) -> bool) -> Vec<Standby> {
+        self.standbys.extract_if(.., |standby| matches(standby)).collect()
+    }
+
+    /// How many are for this conversation.
+    pub(super) fn count_for(&self, key: &ConversationKey, image: &ImageId) -> usize {
+        self.standbys.iter().filter(|standby| standby.image == *image && standby.is_for(key)).count()
+    }
+
+    /// How many are loading with more CPU than a program gets.
+    pub(super) fn loading(&self) -> usize {
+        self.standbys.iter().filter(|standby| standby.loads_fast && standby.phase != Phase::Warm).count()
+    }
+
+    /// Notes that a standby has the CPU of a program.
+    pub(super) fn record_limited(&mut self, id: SandboxId) {
+        if let Some(standby) = self.standbys.iter_mut().find(|standby| standby.id() == id) {
+            standby.loads_fast = false;
+        }
+    }
+
+    /// One that its conversation does not need besides its others, the one that has loaded least.
+    pub(super) fn surplus(&self, wanted: impl Fn(&RecentConversation) -> usize) -> Option<usize> {
+        let is_surplus = |standby: &Standby| {
+            let recent = self.recent.iter().find(|recent| standby.is_for(&recent.key));
+            recent.is_some_and(|recent| self.count_for(&recent.key, &standby.image) > wanted(recent))
+        };
+        let surplus = (0..self.standbys.len()).filter(|&at| is_surplus(&self.standbys[at]));
+        surplus.min_by_key(|&at| self.standbys[at].phase)
+    }
+
     /// Notes a run that has ended; whether its language is newly in use.
     pub(super) fn record_run(&mut self, key: &ConversationKey, language: &Language, recent_max: usize) -> bool {
         let known = self.recent.iter().position(|recent| recent.key == *key);
-        let runs = known.map_or(0, |at| self.recent.remove(at).runs) + 1;
-        self.recent.push(RecentConversation { key: key.clone(), language: language.clone(), runs, at: Instant::now() });
+        let known = known.map(|at| self.recent.remove(at));
+        let (at, runs) = (Instant::now(), known.as_ref().map_or(0, |known| known.runs) + 1);
+        let is_quick = known.as_ref().is_some_and(|known| known.language == *language && known.at.elapsed() < QUICK);
+        let quick_at = if is_quick { Some(at) } else { known.and_then(|known| known.quick_at) };
+        self.recent.push(RecentConversation { key: key.clone(), language: language.clone(), runs, at, quick_at });
         if self.recent.len() > recent_max {
             self.recent.remove(0);
         }

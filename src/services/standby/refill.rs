@@ -16,12 +16,12 @@ use tracing::debug;
 
 use super::{
     Inner,
-    pool::{Assignee, Phase, RecentConversation, Standby},
+    pool::{Assignee, Phase, Pool, RecentConversation, Standby},
     watch,
 };
 use crate::{domain::owner::ConversationKey, ports::runner::Runner};
 
-/// Standbys that the engine starts at once.
+/// Standbys that the engine starts at once; [`super::StandbyOptions::loading_max`] bounds how many load.
 const STARTING_MAX: usize = 2;
 /// How often idle and old standbys are retired.
 const ROUND: Duration = Duration::from_secs(5);
@@ -91,6 +91,9 @@ impl Inner {
         };
         let unwanted: Vec<_> = (0..pool.standbys.len()).rev().filter(|&at| !kept(&pool.standbys[at])).collect();
         let mut retired: Vec<_> = unwanted.into_iter().map(|at| pool.standbys.swap_remove(at)).collect();
+        while let Some(surplus) = pool.surplus(RecentConversation::wanted) {
+            retired.push(pool.standbys.swap_remove(surplus));
+        }
         while let Some(evicted) = self.next_evicted(&pool) {
             retired.push(pool.standbys.swap_remove(evicted));
         }
@@ -111,44 +114,58 @@ impl Inner {
 
     /// The next standby to start, if the budget and the runs in progress allow one.
     async fn demand(self: &Arc<Self>) -> Option<Demand> {
-        if let Some(regular) = self.conversation_demand(REGULAR_RUNS_MIN) {
+        if let Some(regular) = self.conversation_demand(REGULAR_RUNS_MIN, 1) {
             return Some(regular);
         }
-        if !self.pool().in_use.is_empty() {
-            return None;
-        }
+        let is_quiet = self.pool().in_use.is_empty();
         // Support is probed once, with a sandbox, so only when the answer matters.
-        if let Some(unassigned) = self.unassigned_demand()
+        if is_quiet
+            && let Some(unassigned) = self.unassigned_demand()
             && self.assignment.is_supported(self).await
         {
             return Some(unassigned);
         }
-        let paused = self.pool().quiet_since.is_none_or(|since| since.elapsed() >= PAUSE);
-        if paused { self.conversation_demand(1) } else { None }
+        if let Some(second) = self.conversation_demand(REGULAR_RUNS_MIN, 2) {
+            return Some(second);
+        }
+        let paused = is_quiet && self.pool().quiet_since.is_none_or(|since| since.elapsed() >= PAUSE);
+        if paused { self.conversation_demand(1, 1) } else { None }
     }
 
-    fn conversation_demand(&self, runs_min: u32) -> Option<Demand> {
+    /// Whether the engine and the processors have room to start `starting` at once.
+    fn can_begin(&self, pool: &Pool, starting: usize) -> bool {
+        let begun = pool.standbys.iter().filter(|standby| standby.phase == Phase::Starting).count();
+        begun < starting && pool.loading() < self.options.loading_max
+    }
+
+    /// The first or the second standby of a conversation with so many runs.
+    fn conversation_demand(&self, runs_min: u32, number: usize) -> Option<Demand> {
         let pool = self.pool();
-        if pool.standbys.iter().filter(|standby| standby.phase == Phase::Starting).count() >= STARTING_MAX {
+        if !self.can_begin(&pool, STARTING_MAX) {
             return None;
         }
         // Newest first, and no more than can stand by, so that none is started only to be evicted next.
         let candidates = pool.recent.iter().rev().filter(|recent| recent.runs >= runs_min);
-        candidates.take(self.options.total_max).find_map(|RecentConversation { key, language, at, .. }| {
+        candidates.take(self.options.total_max).find_map(|recent| {
+            let RecentConversation { key, language, at, .. } = recent;
             let runner = self.parts.catalog.find(language)?;
-            let exists = pool.standbys.iter().any(|standby| standby.image == runner.image && standby.is_for(key));
+            let has_room = match number {
+                1 => self.fits_conversation(&pool, &runner.image, *at),
+                _ => self.fits_besides(&pool, &runner.image),
+            };
             // A program that runs could change what a sandbox reads as it starts.
-            let wanted = !exists
+            let wanted = pool.count_for(key, &runner.image) + 1 == number
+                && number <= recent.wanted()
                 && !pool.in_use.contains(key)
                 && !pool.is_backing_off(&runner.image)
-                && self.fits_conversation(&pool, &runner.image, *at);
+                && has_room;
             wanted.then(|| Demand { conversation: Some(key.clone()), runner })
         })
     }
 
     fn unassigned_demand(&self) -> Option<Demand> {
         let pool = self.pool();
-        if pool.standbys.iter().any(|standby| standby.phase == Phase::Starting) {
+        if !self.can_begin(&pool, 1) {
             return None;
         }
         let candidates = pool.languages.iter().filter_map(|(language, at)| {
@@ -180,7 +197,8 @@ impl Inner {
             self.pool().recent.retain(|recent| Some(&recent.key) != conversation.as_ref());
             return false;
         };
-        let (lease, spec) = self.lease(&runner, data);
+        let (lease, mut spec) = self.lease(&runner, data);
+        let loads_fast = self.load_fast(&mut spec);
         let (handover, requested) = oneshot::channel();
         let standby = Standby {
             lease: Arc::clone(&lease),
@@ -190,6 +208,7 @@ impl Inner {
             phase: Phase::Starting,
             since: Instant::now(),
             memory_bytes: None,
+            loads_fast,
             handover,
         };
         let mut pool = self.pool();

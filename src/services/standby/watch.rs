@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use tokio::sync::oneshot;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep_until},
+};
 use tracing::{debug, warn};
 
-use super::{Inner, pool::Phase};
+use super::{Inner, loading::LOADING_TIME_MAX, pool::Phase};
 use crate::{
     domain::{event::StreamKind, id::SandboxId, text::chain},
     ports::engine::{Output, SandboxSpec},
@@ -30,11 +33,16 @@ pub(super) async fn watch(
     };
     // A plain runner does not report its phase.
     inner.reached(id, if started.decoder.is_none() { Phase::Warm } else { Phase::Ready }, None);
+    let mut is_fast = spec.loading_cpu_millis > spec.limits.cpu_millis;
+    let fast_until = Instant::now() + LOADING_TIME_MAX;
     loop {
         tokio::select! {
             biased;
             requested = &mut handover => {
-                if let Ok(reply) = requested {
+                // One that is taken while it loads gets its limit now. Without a reply the requester starts another.
+                if let Ok(reply) = requested
+                    && (!is_fast || inner.limit_cpu(&spec).await)
+                {
                     // A requester that was cancelled has dropped its lease.
                     drop(reply.send(started));
                 }
@@ -42,6 +50,12 @@ pub(super) async fn watch(
             }
             // No one takes a standby that was begun while the service stopped.
             () = inner.stop.cancelled() => return,
+            () = sleep_until(fast_until), if is_fast => {
+                if !inner.limit_cpu(&spec).await {
+                    return inner.forget(id);
+                }
+                is_fast = false;
+            }
             chunk = started.sandbox.output.next() => {
                 let reports = match chunk {
                     Some(Ok(Output { stream: StreamKind::Stdout, bytes })) => read_reports(&mut started, &bytes),
@@ -52,6 +66,12 @@ pub(super) async fn watch(
                     return inner.forget(id);
                 };
                 for (phase, memory_bytes) in reports {
+                    if phase == Phase::Warm && is_fast {
+                        if !inner.limit_cpu(&spec).await {
+                            return inner.forget(id);
+                        }
+                        is_fast = false;
+                    }
                     inner.reached(id, phase, memory_bytes);
                 }
             }

@@ -90,6 +90,18 @@ impl Programs {
         }
     }
 
+    /// Prints how much CPU it may use, in thousandths of a core, and then, where there is a kernel, its other limits.
+    pub fn limits(self) -> String {
+        match self {
+            Self::Bash => "cd /sys/fs/cgroup; if [ -e cpu.max ]; then read -r quota period <cpu.max; else \
+                           read -r quota <cpu/cpu.cfs_quota_us; read -r period <cpu/cpu.cfs_period_us; fi\n\
+                           echo $((quota * 1000 / period))\n\
+                           cat memory.max pids.max memory/memory.limit_in_bytes pids/pids.max 2>/dev/null; true\n"
+                .to_owned(),
+            Self::Script => "cpu\n".to_owned(),
+        }
+    }
+
     /// Never ends by itself.
     pub fn hang(self) -> String {
         match self {
@@ -184,6 +196,7 @@ impl World {
             data: Volume::HostFolder(data),
             folders: Vec::new(),
             limits: Limits { cpu_millis: 2000, ..Limits::default() },
+            loading_cpu_millis: 2000,
             uid: 1000,
             own_init: false,
             deadline_unix_s: 4_000_000_000,

@@ -115,7 +115,7 @@ fn host_config(profile: &Profile, spec: &SandboxSpec, source: &Path) -> HostConf
         memory: Some(memory),
         memory_swap: Some(memory),
         memory_swappiness: profile.cgroup_v1.then_some(0),
-        nano_cpus: Some(i64::from(limits.cpu_millis) * 1_000_000),
+        nano_cpus: Some(nano_cpus(spec.loading_cpu_millis)),
         pids_limit: Some(i64::from(limits.processes_max)),
         ulimits: Some(ulimits(limits)),
         cap_drop: Some(vec!["ALL".to_owned()]),
@@ -133,6 +133,11 @@ fn host_config(profile: &Profile, spec: &SandboxSpec, source: &Path) -> HostConf
         restart_policy: Some(RestartPolicy { name: Some(RestartPolicyNameEnum::NO), maximum_retry_count: None }),
         ..HostConfig::default()
     }
+}
+
+/// Thousandths of a core as the engine counts them.
+pub(super) fn nano_cpus(cpu_millis: u32) -> i64 {
+    i64::from(cpu_millis) * 1_000_000
 }
 
 /// `/data` first, then the shared folders.

@@ -2,14 +2,15 @@
 //!
 //! It reads the seccomp profile from a file of its host (until its pull request 29726), where Docker takes the text. So
 //! the profile is written beside the data folders, where only the server writes. It has no limit on the inodes of a
-//! tmpfs.
+//! tmpfs, and its compatible interface has no update of a container.
 
-use std::{fs, path::Path};
+use std::{fs, io, path::Path};
 
 use bollard::models::SystemVersion;
 use uuid::Uuid;
 
 use super::{ConnectError, convert, mounts::HostPaths};
+use crate::ports::engine::EngineError;
 
 /// The profile, in the root. Names of conversations do not begin with a dot.
 const FILE: &str = ".seccomp.json";
@@ -25,6 +26,12 @@ pub(super) struct Podman {
 
 pub(super) fn is_it(version: &SystemVersion) -> bool {
     version.components.iter().flatten().any(|part| part.name == COMPONENT)
+}
+
+/// Why the limits of a sandbox cannot be changed.
+pub(super) fn no_update() -> EngineError {
+    let why = io::Error::new(io::ErrorKind::Unsupported, "Podman's interface has no update of a container");
+    EngineError::Refused { act: "limit", source: Box::new(why) }
 }
 
 impl Podman {

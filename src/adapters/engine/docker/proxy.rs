@@ -31,6 +31,7 @@ use std::{
 };
 
 use bollard::{Docker, models::ContainerCreateResponse};
+use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{body::Incoming, service::service_fn};
@@ -269,7 +270,8 @@ impl Proxy {
             Act::Start => inner.root.check(&container.folder)?,
             _ => {}
         }
-        let answer = forward::send(&inner.socket, &allowed, forward::body(Vec::new())).await?;
+        let body = if act == Act::LimitCpu { inner.vetted_update(&container.id, request).await? } else { Vec::new() };
+        let answer = forward::send(&inner.socket, &allowed, forward::body(body)).await?;
         if act == Act::Remove && (answer.status().is_success() || answer.status() == StatusCode::NOT_FOUND) {
             inner.known().containers.retain(|_, known| known.id != container.id);
         }
@@ -289,9 +291,7 @@ impl Inner {
         allowed: &Allowed,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Denied> {
-        let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await;
-        let body = body.map_err(|_| Denied::new("the body is too large or broke off"))?;
-        let (folder, made) = self.vetted(id, &body.to_bytes()).await?;
+        let (folder, made) = self.vetted(id, &received(request).await?).await?;
         let answer = forward::send(&self.socket, allowed, forward::body(made)).await?;
         if answer.status() != StatusCode::CREATED {
             return Ok(answer);
@@ -332,6 +332,15 @@ impl Inner {
         Ok((folder, made))
     }
 
+    /// The body of an update, built from the requested one when that only lowers the CPU.
+    async fn vetted_update(&self, container: &str, request: Request<Incoming>) -> Result<Vec<u8>, Denied> {
+        let body = received(request).await?;
+        // Read each time, so that a lowered limit cannot be raised again.
+        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_container(container, None)).await;
+        let found = found.map_err(|error| Denied::engine(&error))?;
+        profile::vet_update(found.host_config.and_then(|host| host.nano_cpus), &body)
+    }
+
     async fn look(&self) -> Result<Form, EngineError> {
         let info = call::within("ping", LOOK_MAX, self.docker.info()).await?;
         let cgroup_v1 = about::is_cgroup_v1(&info);
@@ -355,4 +364,9 @@ impl Inner {
         self.known().remember_runner(image.clone());
         Ok(())
     }
+}
+
+async fn received(request: Request<Incoming>) -> Result<Bytes, Denied> {
+    let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await;
+    Ok(body.map_err(|_| Denied::new("the body is too large or broke off"))?.to_bytes())
 }

@@ -50,7 +50,10 @@ struct Message {
 
 /// Reads what the server sends: a program that is then played, or the name of a kernel.
 pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut Exit) {
-    actor.emit_frame(READY, br#"{"protocol":2,"warm":true,"memoryBytes":1000000}"#).await;
+    actor.emit_frame(READY, br#"{"protocol":2}"#).await;
+    if !actor.loads_for_ever {
+        actor.emit_frame(READY, br#"{"protocol":2,"warm":true,"memoryBytes":1000000}"#).await;
+    }
     let (mut config, mut program) = (Value::Null, Vec::new());
     loop {
         let Some((kind, payload)) = frame(&mut input).await else { return };

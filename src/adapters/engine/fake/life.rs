@@ -5,7 +5,15 @@
 //!                  ends with the program, or when `kill` is cancelled; then the exit is set, once
 //! ```
 
-use std::{io::Write as _, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io::Write as _,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture};
@@ -44,6 +52,8 @@ pub(super) struct Quirks {
     pub lost: bool,
     /// Its end is never reported.
     pub silent: bool,
+    /// It never reports that it has loaded everything.
+    pub loads_for_ever: bool,
 }
 
 /// What others can see and do.
@@ -52,6 +62,7 @@ pub(super) struct Life {
     kill: CancellationToken,
     exit: watch::Receiver<Option<Exit>>,
     output: mpsc::WeakSender<Piece>,
+    cpu_millis: Arc<AtomicU32>,
 }
 
 impl Life {
@@ -60,10 +71,14 @@ impl Life {
         let (output, pieces) = mpsc::channel(OUTPUT_PIECES);
         let (ended, exit) = watch::channel(None);
         let kill = CancellationToken::new();
-        let life = Self { kill: kill.clone(), exit: exit.clone(), output: output.downgrade() };
+        let cpu_millis = Arc::new(AtomicU32::new(spec.loading_cpu_millis));
+        let (output_too, cpu_too) = (output.downgrade(), Arc::clone(&cpu_millis));
+        let life = Self { kill: kill.clone(), exit: exit.clone(), output: output_too, cpu_millis: cpu_too };
         let Volume::HostFolder(data) = spec.data.clone();
         let framed = spec.own_init;
-        let actor = Actor { data, output: Some(output), breaks: quirks.breaks, framed, answers };
+        let loads_for_ever = quirks.loads_for_ever;
+        let actor =
+            Actor { data, output: Some(output), breaks: quirks.breaks, framed, loads_for_ever, cpu_millis, answers };
         tokio::spawn(play(input, actor, kill, ended));
         let sandbox = Sandbox {
             id: spec.id,
@@ -72,6 +87,10 @@ impl Life {
             exit: exit_of(spec.id, exit, quirks),
         };
         (Arc::new(life), sandbox)
+    }
+
+    pub(super) fn limit_cpu(&self, cpu_millis: u32) {
+        self.cpu_millis.store(cpu_millis, Ordering::Relaxed);
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -118,6 +137,8 @@ pub(super) struct Actor {
     breaks: bool,
     /// Its image speaks frames.
     framed: bool,
+    pub(super) loads_for_ever: bool,
+    cpu_millis: Arc<AtomicU32>,
     answers: Vec<(String, String)>,
 }
 
@@ -152,6 +173,10 @@ impl Actor {
                 Some(Step::Flood(bytes)) => self.flood(bytes).await,
                 Some(step @ (Step::Write { .. } | Step::Append { .. })) => self.write(step).await,
                 Some(Step::Sleep(time)) => sleep(time).await,
+                Some(Step::Cpu) => {
+                    let text = format!("{}\n", self.cpu_millis.load(Ordering::Relaxed));
+                    self.emit(StreamKind::Stdout, text.into_bytes()).await;
+                }
                 Some(Step::Hang) => std::future::pending().await,
                 Some(Step::ForkLimit) => exit.process_limit_hit = true,
                 Some(Step::Invalid(why)) => {

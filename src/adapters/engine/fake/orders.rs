@@ -83,6 +83,17 @@ impl FakeEngine {
         self.state().faults.start_delay = delay;
     }
 
+    /// Runners that speak frames and are started from now on never report that they have loaded everything, or do so
+    /// again.
+    pub fn load_for_ever(&self, on: bool) {
+        self.state().faults.load_for_ever = on;
+    }
+
+    /// From now on no sandbox's CPU can be limited, or it can be again.
+    pub fn refuse_limits(&self, on: bool) {
+        self.state().faults.refuse_limits = on;
+    }
+
     /// The output of the next sandbox that is started breaks after its first piece.
     pub fn break_next_stream(&self) {
         self.state().faults.streams_to_break += 1;

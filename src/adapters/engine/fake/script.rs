@@ -9,6 +9,7 @@
 //! | `write name some text` | a file with that text in the data folder, and the folders in its name |
 //! | `append name some text` | the text at the end of a file in the data folder |
 //! | `sleep 50ms` | time passes: `ms` or `s` |
+//! | `cpu` | the CPU that it may use, in thousandths of a core, on standard output |
 //! | `hang` | nothing, for ever |
 //! | `fork-limit` | a process was refused; the program goes on |
 //! | `oom-child` | a child was killed for memory; the program goes on |
@@ -35,6 +36,7 @@ pub(super) enum Step {
         text: String,
     },
     Sleep(Duration),
+    Cpu,
     Hang,
     ForkLimit,
     OomChild,
@@ -71,6 +73,7 @@ fn parse(word: &str, rest: &str) -> Option<Step> {
             Step::Append { name: name.to_owned(), text: text.to_owned() }
         }
         "sleep" => Step::Sleep(duration(rest)?),
+        "cpu" => Step::Cpu,
         "hang" => Step::Hang,
         "fork-limit" => Step::ForkLimit,
         "oom-child" => Step::OomChild,

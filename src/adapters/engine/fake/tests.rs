@@ -30,6 +30,7 @@ impl Scene {
             data: Volume::HostFolder(self.folder.path().to_owned()),
             folders: Vec::new(),
             limits: Limits::default(),
+            loading_cpu_millis: 500,
             uid: 1000,
             own_init: false,
             deadline_unix_s: 1060,

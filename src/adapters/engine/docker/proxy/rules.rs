@@ -37,6 +37,8 @@ pub(super) enum Act {
     Inspect,
     Wait,
     Kill,
+    /// Lowering its CPU.
+    LimitCpu,
     Remove,
 }
 
@@ -93,6 +95,7 @@ pub(super) fn parse(method: &Method, uri: &Uri) -> Result<Allowed, Denied> {
         ("GET", ["containers", name, "json"]) => Call::On(id(name)?, Act::Inspect),
         ("POST", ["containers", name, "wait"]) => Call::On(id(name)?, Act::Wait),
         ("POST", ["containers", name, "kill"]) => Call::On(id(name)?, Act::Kill),
+        ("POST", ["containers", name, "update"]) => Call::On(id(name)?, Act::LimitCpu),
         ("DELETE", ["containers", name]) => Call::On(id(name)?, Act::Remove),
         _ => return Err(denied()),
     };
@@ -127,7 +130,9 @@ impl Allowed {
     pub(super) fn method(&self) -> Method {
         match self.call {
             Call::On(_, Act::Remove) => Method::DELETE,
-            Call::Create(_) | Call::On(_, Act::Attach | Act::Start | Act::Wait | Act::Kill) => Method::POST,
+            Call::Create(_) | Call::On(_, Act::Attach | Act::Start | Act::Wait | Act::Kill | Act::LimitCpu) => {
+                Method::POST
+            }
             _ => Method::GET,
         }
     }
@@ -158,6 +163,7 @@ impl Allowed {
                     Act::Inspect => "/json",
                     Act::Wait => "/wait?condition=not-running",
                     Act::Kill => "/kill?signal=KILL",
+                    Act::LimitCpu => "/update",
                     Act::Remove => "?force=true&v=true",
                 };
                 format!("containers/{}{rest}", self.container.clone().unwrap_or_else(|| id.to_string()))
@@ -186,6 +192,8 @@ mod tests {
         assert_eq!(target("POST", &format!("/v1.41/containers/{ID}/attach?logs=true")), Some(attach));
         let remove = format!("/containers/{ID}?force=true&v=true");
         assert_eq!(target("DELETE", &format!("/containers/{ID}?link=true")), Some(remove));
+        let update = format!("/v1.41/containers/{ID}/update");
+        assert_eq!(target("POST", &format!("{update}?x=y")), Some(update));
         let create = format!("/v1.41/containers/create?name={ID}");
         assert_eq!(target("POST", &format!("{create}&platform=x")), Some(create));
         let ours = "/v1.41/containers/json?all=true&filters=%7B%22label%22%3A%5B%22sandbox%2Emanaged%3Dtrue%22%5D%7D";
@@ -201,7 +209,6 @@ mod tests {
             ("POST", "/v1.41/containers/create?name=web".to_owned()),
             ("POST", format!("/v1.41/containers/create?name={ID}&name={ID}")),
             ("POST", format!("/v1.41/containers/{ID}/exec")),
-            ("POST", format!("/v1.41/containers/{ID}/update")),
             ("POST", format!("/v1.41/containers/{ID}/rename?name=x")),
             ("PUT", format!("/v1.41/containers/{ID}/archive?path=/")),
             ("GET", format!("/v1.41/containers/{ID}/archive?path=/")),

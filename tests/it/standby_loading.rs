@@ -1,0 +1,71 @@
+//! Standbys load with more CPU than a program gets, and no program runs before it has its limit.
+
+use crate::support::{FakeServer, until};
+
+/// Standbys for conversations alone, so that a test can count them.
+const SETTINGS: [(&str, &str); 2] = [("SANDBOX_STANDBY__TOTAL_MAX", "2"), ("SANDBOX_STANDBY__NAMELESS_MAX", "0")];
+
+async fn cpu_of(server: &FakeServer, conversation: &str) -> String {
+    let result = server.run(conversation, "cpu").await;
+    assert_eq!(result["isError"], false, "{result}");
+    result["structuredContent"]["stdout"].as_str().expect("text").trim().to_owned()
+}
+
+/// Waits until so many sandboxes are there and were started completely.
+async fn live(server: &FakeServer, count: usize) {
+    let is_done = async || server.engine.live().len() == count && server.janitor.unwanted() == 0;
+    until("sandboxes live", is_done).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn program_has_its_limit_in_a_standby_that_has_loaded_or_loads() {
+    for for_ever in [false, true] {
+        let server = FakeServer::with_kernel(&SETTINGS).await;
+        server.engine.load_for_ever(for_ever);
+        assert_eq!(cpu_of(&server, "c").await, "500");
+        live(&server, 1).await;
+        let standby = server.engine.live();
+        assert_eq!(cpu_of(&server, "c").await, "500");
+        until("the standby was used", async || standby.iter().all(|id| !server.engine.live().contains(id))).await;
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn standby_without_its_limit_is_not_used() {
+    let server = FakeServer::with_kernel(&SETTINGS).await;
+    server.engine.load_for_ever(true);
+    server.engine.refuse_limits(true);
+    assert_eq!(cpu_of(&server, "c").await, "500");
+    live(&server, 1).await;
+    let (standby, begun) = (server.engine.live(), server.engine.started().len());
+    assert_eq!(cpu_of(&server, "c").await, "500", "in a sandbox of its own");
+    assert!(server.engine.started().len() > begun, "it was started for the program");
+    until("the standby is gone", async || standby.iter().all(|id| !server.engine.live().contains(id))).await;
+    // The engine has never lowered a limit, so later standbys have theirs from the start and are used.
+    live(&server, 1).await;
+    let standby = server.engine.live();
+    assert_eq!(cpu_of(&server, "c").await, "500");
+    until("the standby was used", async || standby.iter().all(|id| !server.engine.live().contains(id))).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conversation_in_a_tight_loop_has_two() {
+    let server = FakeServer::with_kernel(&SETTINGS).await;
+    server.run("loop", "print 1").await;
+    live(&server, 1).await;
+    server.run("loop", "print 1").await;
+    live(&server, 2).await;
+    // A second one gives way to another conversation's first one.
+    let begun = server.engine.started().len();
+    server.run("other", "print 1").await;
+    until("the other one has its own", async || server.engine.started().len() == begun + 2).await;
+    live(&server, 2).await;
+    let before = server.engine.live();
+    for conversation in ["loop", "other"] {
+        server.run(conversation, "print 1").await;
+    }
+    until("each has used its own", async || before.iter().all(|id| !server.engine.live().contains(id))).await;
+    server.stop().await;
+}
