@@ -17,6 +17,7 @@ mod engine_contract;
 mod engine_docker;
 mod engine_killed;
 mod engine_proxy;
+mod foreign_kernels;
 mod gate;
 mod hostile;
 mod janitor;
