@@ -19,6 +19,7 @@ mod engine_killed;
 mod engine_proxy;
 mod foreign_kernels;
 mod gate;
+mod generated_clients;
 mod hostile;
 mod janitor;
 mod load;
