@@ -42,6 +42,7 @@ use tracing::info;
 use self::resources::{FOLLOWED_MAX, Followed, Sink};
 pub use self::{
     describe::ToolName,
+    picture::Smaller,
     stdio::{StdioError, serve_stdio},
     view::{Client, Group, View},
 };
@@ -68,6 +69,8 @@ pub struct McpParts {
     pub files: Arc<Files>,
     /// Sandboxes that keep an interpreter.
     pub sessions: Sessions,
+    /// Makes pictures smaller that are too large for an answer.
+    pub pictures: Smaller,
     /// What is shown.
     pub options: McpOptions,
 }

@@ -13,7 +13,7 @@ use crate::{
     adapters::storage::{DiskStorage, Owner},
     api::{
         http::{self, HttpParts, guard::Names},
-        mcp::McpParts,
+        mcp::{McpParts, Smaller},
     },
     config::{BaseUrl, Config},
     domain::{clock::SystemClock, id::InstanceId},
@@ -192,6 +192,7 @@ impl Parts {
             runs: runs.clone(),
             files: Arc::clone(&files),
             sessions: sessions.clone(),
+            pictures: Smaller::default(),
             options: options::mcp(config),
         };
         let bodies = options::bodies(config);

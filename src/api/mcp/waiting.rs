@@ -11,7 +11,13 @@ use rmcp::{
     service::RequestContext,
 };
 
-use super::{Caller, McpParts, cancellation::Call, content::RunAnswer, picture, progress::Progress};
+use super::{
+    Caller, McpParts,
+    cancellation::Call,
+    content::RunAnswer,
+    picture::{self, Pictures},
+    progress::Progress,
+};
 use crate::{
     api::schema::{
         arguments::{CancelRun, GetRun, RunCell, RunCode, WAIT_S_MAX, Wait},
@@ -191,15 +197,18 @@ impl McpParts {
         };
         let answer = RunAnswer { caller, view, output, offset, new_conversation: shown.new_conversation };
         let (mut report, bytes_left) = answer.begin();
-        let mut pictures = Vec::new();
+        let mut pictures = Pictures::default();
         if let (Some(finished), None) = (finished, offset) {
-            let (shown, left_out) = picture::of_run(&self.files, &self.options, finished, bytes_left).await;
-            pictures = shown;
+            pictures = picture::of_run(self, finished, bytes_left).await;
+            let Pictures { smaller, left_out, .. } = pictures;
+            if smaller > 0 {
+                report.hints.push(format!("Pictures that are smaller here than their files: {smaller}"));
+            }
             if left_out > 0 {
                 report.hints.push(format!("Pictures that are not shown here: {left_out}; their links open them"));
             }
         }
-        Ok(answer.end(&report, pictures))
+        Ok(answer.end(&report, pictures.blocks))
     }
 }
 
