@@ -8,6 +8,7 @@
 //! Knows the protocol through rmcp and nothing of how messages travel: HTTP mounts it in `api/http/mcp.rs`, standard
 //! streams in [`stdio`]. Holds no rule: the services and the arguments do.
 
+mod asking;
 mod cancellation;
 mod compatible;
 mod content;

@@ -13,6 +13,7 @@ use rmcp::{
 
 use super::{
     Caller, McpParts,
+    asking::{self, Asking},
     cancellation::Call,
     content::RunAnswer,
     picture::{self, Pictures},
@@ -98,12 +99,19 @@ impl McpParts {
         call: &Call,
         context: ToolContext<'_>,
     ) -> Result<(RunHandle, RunView), Failure> {
-        let run = self.runs.begin(RunRequest { within: caller.trace, ..request })?;
+        let asks = asking::is_offered(caller, &request, context);
+        let stdin_open = request.stdin_open || asks;
+        let run = self.runs.begin(RunRequest { within: caller.trace, stdin_open, ..request })?;
+        let mut asking = Asking::of(&run);
         let view = tokio::select! {
             view = self.watch(&run, 0, wait, context) => view,
             // rmcp does not drop a cancelled call, so the call waits until the program has ended.
             () = call.ended(run.is_detached()) => stop(&run).await,
+            () = asking.serve(&run, context), if asks => run.view(),
         };
+        if asks {
+            asking.end(&run).await;
+        }
         Ok((run, view))
     }
 
