@@ -1,5 +1,5 @@
-//! Kernels that were not made for this server, in images that have its labels: IRkernel of Debian and xeus-python of
-//! PyPI.
+//! Kernels that were not made for this server, in images that have its labels: that of R from Debian, and xeus-python
+//! from the Python Package Index.
 
 use mcp_sandbox_server::{
     domain::{

@@ -69,7 +69,7 @@ impl Asking {
                 debug!(code = %failure.code, "an answer came too late");
             }
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// Withdraws an open question and ends the input.
@@ -100,9 +100,9 @@ impl Asking {
         self.open = None;
         match answer {
             Ok(Ok(ClientResult::ElicitResult(ElicitResult { action: ElicitationAction::Accept, content, .. }))) => {
-                let content = content.unwrap_or_default();
+                let given = content.unwrap_or_default();
                 // One question is one line, whatever was pasted.
-                Some(content[LINE].as_str().unwrap_or_default().replace(['\r', '\n'], " ") + "\n")
+                Some(given[LINE].as_str().unwrap_or_default().replace(['\r', '\n'], " ") + "\n")
             }
             _ => None,
         }

@@ -94,7 +94,6 @@ pub struct RunList {
 /// The events of a run. A client that reads them one by one gets messages, one that reads the whole stream a text.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "stands for the stream in the API's description")]
 pub enum RunEventStream {
     Message(RunEventMessage),
     Text(String),
