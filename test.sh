@@ -12,6 +12,8 @@ export PROGRAM=test
 readonly TOOLS=$PWD/target/test-tools
 readonly MCP1=1.30.0 MCP2=2.3.0 NODE=22 INSPECTOR=2.12.0 AXE=4.14.1
 readonly SCHEMATHESIS=4.32.5 ULTRA_PISTON=1.0.1 INSTAVM=0.26.1 UV=0.13.9 CONFORMANCE=0.2.0-alpha.12 NEXTEST=0.9.143
+readonly OPENAPI_PYTHON=0.29.1 REDOCLY=2.77.0 SPECTRAL=6.16.3
+readonly OPENAPI_TYPESCRIPT=7.13.0 OPENAPI_FETCH=0.17.0 TYPESCRIPT=5.9.3 NODE_TYPES=22.20.5
 readonly MYPY=2.4.1 PYTEST=9.2.0 TRIO=0.35.0
 # The status of a step that was skipped.
 readonly SKIPPED=77
@@ -123,6 +125,18 @@ node_client() {
     "axe-core@$AXE"
 }
 
+# What makes clients of the API's description, and what checks it. With other versions its folder is made anew.
+description_tools() {
+  local wanted=("openapi-typescript@$OPENAPI_TYPESCRIPT" "openapi-fetch@$OPENAPI_FETCH" "typescript@$TYPESCRIPT"
+    "@types/node@$NODE_TYPES" "@redocly/cli@$REDOCLY" "@stoplight/spectral-cli@$SPECTRAL")
+  python_client openapi-python-client "$OPENAPI_PYTHON" "$TOOLS/openapi-python" || return
+  [ "$(cat "$TOOLS/openapi-npm/versions" 2>/dev/null)" != "${wanted[*]}" ] || return 0
+  rm -rf "$TOOLS/openapi-npm"
+  mkdir -p "$TOOLS/openapi-npm"
+  npm install --silent --no-audit --no-fund --prefix "$TOOLS/openapi-npm" "${wanted[@]}" &&
+    printf '%s\n' "${wanted[*]}" > "$TOOLS/openapi-npm/versions"
+}
+
 # Our own client, from its wheel, with what checks it.
 own_client() {
   ./build.sh client && python_client mypy "$MYPY" "$TOOLS/client" &&
@@ -142,7 +156,7 @@ make_clients() {
   python_client mcp "$MCP1" "$TOOLS/mcp1" && python_client mcp "$MCP2" "$TOOLS/mcp2" &&
     python_client schemathesis "$SCHEMATHESIS" "$TOOLS/schemathesis" &&
     python_client ultra-piston "$ULTRA_PISTON" "$TOOLS/piston" &&
-    python_client instavm "$INSTAVM" "$TOOLS/instavm" && own_client && node_client
+    python_client instavm "$INSTAVM" "$TOOLS/instavm" && description_tools && own_client && node_client
 }
 
 # What check_clients installs otherwise; its failure is told there.

@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
@@ -56,11 +57,15 @@ struct Metadata {
     sandbox: OurMetadata,
 }
 
-/// `"metadata": {"sandbox": {"transport": "tcp"}}` for a kernel without `ipc`.
+/// `"metadata": {"sandbox": {"transport": "tcp"}}` for a kernel without `ipc`, `"idleDelayMs": 5` for one that sends
+/// output after the status that ends its cell.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
 struct OurMetadata {
     #[serde(default)]
     transport: Transport,
+    #[serde(default)]
+    idle_delay_ms: u8,
 }
 
 impl Kernelspec {
@@ -98,6 +103,11 @@ impl Kernelspec {
     pub fn transport(&self) -> Transport {
         self.metadata.sandbox.transport
     }
+
+    /// How long an idle status waits for output that belongs before it.
+    pub fn idle_delay(&self) -> Duration {
+        Duration::from_millis(self.metadata.sandbox.idle_delay_ms.into())
+    }
 }
 
 fn folders(jupyter_path: &OsString) -> Vec<PathBuf> {
@@ -121,10 +131,11 @@ mod tests {
     fn kernelspec_is_read_and_its_command_is_filled() {
         let json = r#"{"argv": ["k", "{resource_dir}/a", "--f={connection_file}"], "display_name": "K", "language": "k",
             "interrupt_mode": "message", "env": {"A": "b"},
-            "metadata": {"debugger": true, "sandbox": {"transport": "tcp"}}}"#;
+            "metadata": {"debugger": true, "sandbox": {"transport": "tcp", "idleDelayMs": 5}}}"#;
         let (folder, found) = written(json);
         let spec = found.expect("a kernelspec");
         assert_eq!((spec.interrupt_mode, spec.transport()), (InterruptMode::Message, Transport::Tcp));
+        assert_eq!(spec.idle_delay(), Duration::from_millis(5));
         let resources = format!("{}/kernels/x/a", folder.path().display());
         assert_eq!(spec.command(Path::new("/tmp/c")), ["k", &resources, "--f=/tmp/c"]);
     }

@@ -28,9 +28,9 @@ use std::{
 
 use connection::Connection;
 use kernel::Kernel;
-use kernelspec::{InterruptMode, Kernelspec};
+use kernelspec::Kernelspec;
 use message::Signer;
-use relay::{Relay, Server};
+use relay::{Manner, Relay, Server};
 use rustix::process::Pid;
 use tokio::{
     net::unix::pipe::{Receiver, Sender},
@@ -99,7 +99,7 @@ async fn serve(order: &Order) -> std::io::Result<()> {
         output: Sender::from_owned_fd(own(rustix::stdio::stdout())?)?,
     };
     match start(order) {
-        Ok((kernel, connection, mode)) => relay(server, kernel, &connection, mode).await,
+        Ok((kernel, connection, manner)) => relay(server, kernel, &connection, manner).await,
         Err(message) => relay::refuse(&mut server.output, &message).await,
     }
     Ok(())
@@ -109,23 +109,24 @@ fn own(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
     fd.try_clone_to_owned()
 }
 
-fn start(order: &Order) -> Result<(Kernel, Connection, InterruptMode), String> {
+fn start(order: &Order) -> Result<(Kernel, Connection, Manner), String> {
     let failed = |error: std::io::Error| format!("the kernel cannot be started: {error}");
     match order {
         Order::Start(name) => {
             let spec = Kernelspec::find(name)?;
             let (connection, file) = Connection::make(name, spec.transport(), &std::env::temp_dir()).map_err(failed)?;
-            Ok((Kernel::start(&spec, &file).map_err(failed)?, connection, spec.interrupt_mode))
+            let manner = Manner { interrupt_mode: spec.interrupt_mode, idle_delay: spec.idle_delay() };
+            Ok((Kernel::start(&spec, &file).map_err(failed)?, connection, manner))
         }
         Order::Adopt(file, pid) => {
             let connection = Connection::read(file).map_err(failed)?;
-            Ok((Kernel::adopt(*pid).map_err(failed)?, connection, InterruptMode::Signal))
+            Ok((Kernel::adopt(*pid).map_err(failed)?, connection, Manner::default()))
         }
         Order::Detach(_) => Err("a parent that is left has no session here".to_owned()),
     }
 }
 
-async fn relay(mut server: Server, mut kernel: Kernel, connection: &Connection, mode: InterruptMode) {
+async fn relay(mut server: Server, mut kernel: Kernel, connection: &Connection, manner: Manner) {
     let until = Instant::now() + START_LIMIT;
     let connected = tokio::select! {
         connected = timeout_at(until, connection.connect()) => match connected {
@@ -142,7 +143,7 @@ async fn relay(mut server: Server, mut kernel: Kernel, connection: &Connection, 
         }
     };
     let signer = Signer::new(&connection.key);
-    match Relay::new(server, sockets, kernel, signer, mode, until) {
+    match Relay::new(server, sockets, kernel, signer, manner, until) {
         Ok(relay) => relay.run().await,
         Err(error) => eprintln!("sandbox-bridge: {error}"),
     }

@@ -48,13 +48,23 @@ pub struct Server {
     pub output: Sender,
 }
 
+/// What a kernel needs to be treated in its own way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Manner {
+    pub interrupt_mode: InterruptMode,
+    /// How long an idle status waits for output that belongs before it.
+    pub idle_delay: Duration,
+}
+
 /// One session.
 pub struct Relay {
     server: Server,
     sockets: Sockets,
     kernel: Kernel,
     signer: Signer,
-    interrupt_mode: InterruptMode,
+    manner: Manner,
+    /// The idle status that waits, and until when.
+    held: Option<(Instant, Message)>,
     usage: Usage,
     /// Of the messages that are this program's own. What the kernel sends because of them is not relayed.
     session: String,
@@ -93,6 +103,7 @@ enum Event {
     Input,
     Output,
     Timer,
+    IdleIsDue,
 }
 
 #[derive(Default, Deserialize)]
@@ -112,7 +123,7 @@ impl Relay {
         sockets: Sockets,
         kernel: Kernel,
         signer: Signer,
-        interrupt_mode: InterruptMode,
+        manner: Manner,
         until: Instant,
     ) -> std::io::Result<Self> {
         let again = Instant::now();
@@ -121,7 +132,8 @@ impl Relay {
             sockets,
             kernel,
             signer,
-            interrupt_mode,
+            manner,
+            held: None,
             usage: Usage::open(),
             session: random_word()?,
             sent: 0,
@@ -151,12 +163,17 @@ impl Relay {
                 Event::Input => self.read().await,
                 Event::Output => self.write(),
                 Event::Timer => self.time_is_up().await,
+                Event::IdleIsDue => {
+                    self.release();
+                    false
+                }
             };
             if is_over {
                 break;
             }
         }
         self.kernel.kill();
+        self.release();
         finish(&mut self.server.output, &mut self.outbox).await;
     }
 
@@ -171,6 +188,7 @@ impl Relay {
             Phase::Running => None,
             Phase::Leaving { until } | Phase::Gone { until, .. } => Some(*until),
         };
+        let idle_due = self.held.as_ref().map(|(until, _)| *until);
         let sockets = &mut self.sockets;
         Some(tokio::select! {
             message = sockets.iopub.recv(), if !is_broken => Event::Kernel(Channel::Iopub, message),
@@ -187,10 +205,19 @@ impl Relay {
             _ = self.server.input.readable(), if is_running => Event::Input,
             _ = self.server.output.writable(), if !self.outbox.is_empty() => Event::Output,
             () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => Event::Timer,
+            () = sleep_until(idle_due.unwrap_or_else(Instant::now)), if idle_due.is_some() => Event::IdleIsDue,
         })
     }
 
+    /// Passes on the idle status that waits.
+    fn release(&mut self) {
+        if let Some((_, idle)) = self.held.take() {
+            self.outbox.push(Channel::Iopub, &idle, Weight::Status);
+        }
+    }
+
     fn say(&mut self, word: &str, content: &Value) {
+        self.release();
         self.outbox.push(Channel::Bridge, &bridge_message(word, content), Weight::Reply);
     }
 
@@ -215,6 +242,13 @@ impl Relay {
                 (Channel::Iopub, _) => Weight::Output,
                 _ => Weight::Reply,
             };
+            if weight == Weight::Status {
+                self.release();
+                if !self.manner.idle_delay.is_zero() && is_idle(&message) {
+                    self.held = Some((Instant::now() + self.manner.idle_delay, message));
+                    return;
+                }
+            }
             self.outbox.push(channel, &message, weight);
         }
     }
@@ -228,7 +262,7 @@ impl Relay {
         let Phase::Starting { info, is_idle, .. } = &mut self.phase else { return };
         match (channel, kind) {
             (Channel::Shell, "kernel_info_reply") => *info = Some(message.content.clone()),
-            (Channel::Iopub, "status") => *is_idle |= message.content.windows(6).any(|word| word == b"\"idle\""),
+            (Channel::Iopub, "status") => *is_idle |= self::is_idle(message),
             _ => return,
         }
         if let (Some(info), true) = (info, *is_idle) {
@@ -265,7 +299,7 @@ impl Relay {
 
     async fn obey(&mut self, word: &str) {
         match word {
-            "interrupt" if self.interrupt_mode == InterruptMode::Message => {
+            "interrupt" if self.manner.interrupt_mode == InterruptMode::Message => {
                 self.ask(Channel::Control, "interrupt_request", &json!({})).await;
             }
             "interrupt" => self.kernel.interrupt(),
@@ -357,6 +391,10 @@ async fn finish(output: &mut Sender, outbox: &mut Outbox) {
     };
     // A reader that takes nothing is not waited for without end.
     let _ = tokio::time::timeout(SEND_LIMIT, write).await;
+}
+
+fn is_idle(status: &Message) -> bool {
+    status.content.windows(6).any(|word| word == b"\"idle\"")
 }
 
 fn header(bytes: &Bytes) -> Header {

@@ -8,6 +8,7 @@
 //! Knows the protocol through rmcp and nothing of how messages travel: HTTP mounts it in `api/http/mcp.rs`, standard
 //! streams in [`stdio`]. Holds no rule: the services and the arguments do.
 
+mod asking;
 mod cancellation;
 mod compatible;
 mod content;
@@ -42,6 +43,7 @@ use tracing::info;
 use self::resources::{FOLLOWED_MAX, Followed, Sink};
 pub use self::{
     describe::ToolName,
+    picture::Smaller,
     stdio::{StdioError, serve_stdio},
     view::{Client, Group, View},
 };
@@ -69,6 +71,8 @@ pub struct McpParts {
     pub files: Arc<Files>,
     /// Sandboxes that keep an interpreter.
     pub sessions: Sessions,
+    /// Makes pictures smaller that are too large for an answer.
+    pub pictures: Smaller,
     /// What is shown.
     pub options: McpOptions,
 }

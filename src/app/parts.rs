@@ -13,7 +13,7 @@ use crate::{
     adapters::storage::{DiskStorage, Owner},
     api::{
         http::{self, HttpParts, guard::Names},
-        mcp::McpParts,
+        mcp::{McpParts, Smaller},
     },
     config::{BaseUrl, Config},
     domain::{clock::SystemClock, id::InstanceId},
@@ -191,12 +191,9 @@ impl Parts {
         let stats = StatsSnapshot::new(runs.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
         let exposition = observability.exposition(stats.clone());
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation);
-        let mcp = McpParts {
-            runs: runs.clone(),
-            files: Arc::clone(&files),
-            sessions: sessions.clone(),
-            options: options::mcp(config),
-        };
+        let (pictures, options) = (Smaller::default(), options::mcp(config));
+        let mcp =
+            McpParts { runs: runs.clone(), files: Arc::clone(&files), sessions: sessions.clone(), pictures, options };
         let bodies = options::bodies(config);
         // Checked when the settings were loaded.
         let files_url = config.files_base_url().ok().filter(|_| !config.files.base_url.is_empty());

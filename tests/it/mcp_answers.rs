@@ -1,6 +1,7 @@
 //! What a client gets that chooses nothing: text with links and no `structuredContent`, within the bounds that clients
 //! have, whatever a program prints or names its files. And what it can choose.
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use crate::support::fake_server::{BOTH, FakeServer};
@@ -127,6 +128,40 @@ async fn pictures_beyond_the_bound_are_left_as_links() {
     let read = call(&server, "sandbox_read_file", &json!({"conversationId": "c", "path": "a.gif"})).await;
     assert_eq!(count(&read, "image"), 1, "{read:.300}");
     assert!(read.to_string().len() < 400_000, "it is there once");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn picture_that_is_too_large_for_an_answer_is_shown_smaller() {
+    let server = FakeServer::start().await;
+    call(&server, "sandbox_run_code", &program("write a.txt x")).await;
+    let folder = server.root.join("c/files");
+    let noise =
+        |x: u32, y: u32| image::Luma([((x ^ y.rotate_left(16)).wrapping_mul(0x9E37_79B1) >> 24).to_le_bytes()[0]]);
+    image::GrayImage::from_fn(2000, 1000, noise).save(folder.join("large.png")).expect("a picture");
+    image::GrayImage::new(9000, 30).save(folder.join("wide.png")).expect("a picture");
+    // Its head is all that there is, and names a size that no answer shows.
+    let mut bomb = std::fs::read(folder.join("wide.png")).expect("a picture");
+    bomb[16..24].copy_from_slice(&[0, 0, 0xff, 0xff, 0, 0, 0xff, 0xff]);
+    std::fs::write(folder.join("bomb.png"), bomb).expect("written");
+    for (name, size) in [("large.png", Some((1568, 784))), ("wide.png", Some((1568, 5))), ("bomb.png", None)] {
+        let read = call(&server, "sandbox_read_file", &json!({"conversationId": "c", "path": name})).await;
+        let blocks = read["content"].as_array().expect("content").iter();
+        let shown = blocks.filter(|block| block["type"] == "image").map(|block| {
+            assert_eq!(block["mimeType"], "image/jpeg");
+            let bytes = BASE64_STANDARD.decode(block["data"].as_str().expect("text")).expect("base64");
+            let picture = image::load_from_memory(&bytes).expect("a picture");
+            (picture.width(), picture.height())
+        });
+        let shown: Vec<_> = shown.collect();
+        match size {
+            Some((width, height)) => assert!(
+                shown.len() == 1 && shown[0].0 <= width && shown[0].1 <= height && shown[0].0 >= 512,
+                "{name}: {shown:?}"
+            ),
+            None => assert_eq!(shown, [], "{name}"),
+        }
+    }
     server.stop().await;
 }
 

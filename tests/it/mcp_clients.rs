@@ -81,6 +81,14 @@ async fn python_sdks_watch_detach_and_cancel_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn python_sdk_answers_what_a_cell_asks() {
+    let python = tool("mcp1/bin/python");
+    let server = Server::start().await;
+    client(&python, &["asking_mcp1.py", &server.url("/mcp"), TOKEN]).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn inspector_calls_the_tools() {
     let bin = tool("npm/node_modules/.bin");
     let server = Server::start().await;

@@ -26,8 +26,13 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     async fn open(server: &'a FakeServer, version: &'static str, query: &str) -> Self {
+        Self::open_as(server, version, query, json!({})).await
+    }
+
+    /// With these capabilities of the client.
+    async fn open_as(server: &'a FakeServer, version: &'static str, query: &str, capabilities: Value) -> Self {
         let opening = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": version,
-            "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}});
+            "capabilities": capabilities, "clientInfo": {"name": "test", "version": "1"}}});
         let url = format!("http://{}/mcp{query}", server.address);
         let request = server.http.post(url).bearer_auth(TOKEN).header("accept", BOTH).json(&opening);
         let response = request.send().await.expect("an answer");
@@ -265,5 +270,72 @@ async fn ended_streams_are_forgotten_oldest_first() {
     }
     assert!(!again(&first).await.contains("\"result\""), "the 65th newest is gone");
     assert!(again(ids(&last)[0]).await.contains("\"result\""));
+    server.stop().await;
+}
+
+fn cell(code: &str, more: &Value) -> Value {
+    let mut arguments = json!({"conversationId": "s", "language": "python", "code": code});
+    arguments.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "sandbox_run_cell", "arguments": arguments}})
+}
+
+/// The id of the question on a call's stream, and its message.
+async fn question(stream: &mut Response) -> (Value, String) {
+    let mut text = String::new();
+    loop {
+        let chunk = timeout(LONG, stream.chunk()).await.expect("a question").expect("a chunk").expect("not the end");
+        text.push_str(&String::from_utf8_lossy(&chunk));
+        let asked = text.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data:")?).ok());
+        if let Some(asked) = asked.into_iter().find(|message| message["method"] == "elicitation/create") {
+            assert_eq!(asked["params"]["requestedSchema"]["properties"]["line"]["type"], "string");
+            return (asked["id"].clone(), asked["params"]["message"].as_str().expect("text").to_owned());
+        }
+    }
+}
+
+/// The fake kernel prints the line that it got; the end of the input is the character 4.
+#[tokio::test(flavor = "multi_thread")]
+async fn input_of_a_cell_is_asked_of_a_client_that_shows_forms() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let forms = json!({"elicitation": {}});
+    let session = Session::open_as(&server, "2025-06-18", "", forms).await;
+    for (answer, printed) in [
+        (json!({"result": {"action": "accept", "content": {"line": "Ada\nL"}}}), "Ada L\\n"),
+        (json!({"result": {"action": "accept", "content": {}}}), "\"text\":\"\\n"),
+        (json!({"result": {"action": "decline"}}), "\\u0004"),
+        (json!({"result": {"action": "cancel"}}), "\\u0004"),
+        (json!({"error": {"code": -32603, "message": "no"}}), "\\u0004"),
+    ] {
+        let mut stream = session.send(&cell("ask who is it?", &json!({}))).await;
+        let (id, message) = question(&mut stream).await;
+        assert_eq!(message, "The program in the sandbox asks: who is it?");
+        let mut reply = answer.clone();
+        reply["jsonrpc"] = json!("2.0");
+        reply["id"] = id;
+        assert_eq!(session.send(&reply).await.status(), 202);
+        let text = text_until(&mut stream, "\"id\":1").await;
+        assert!(text.contains(printed), "{answer}: {text}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn question_is_withdrawn_when_its_call_returns_and_not_asked_where_input_came_with_the_call() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let session = Session::open_as(&server, "2025-06-18", "", json!({"elicitation": {"form": {}}})).await;
+    let mut own = session.listen(None).await;
+    let mut stream = session.send(&cell("ask who?", &json!({"waitSeconds": 1}))).await;
+    question(&mut stream).await;
+    let text = text_until(&mut stream, "\"id\":1").await;
+    assert!(text.contains("sandbox_get_run"), "{text}");
+    text_until(&mut own, "notifications/cancelled").await;
+    until("the end of the input ends the cell", async || server.mcp.runs.under_way() == 0).await;
+    let given = session.send(&cell("ask who?", &json!({"stdin": "Ada\n"}))).await.text().await.expect("a stream");
+    assert!(given.contains("Ada\\n") && !given.contains("elicitation"), "{given}");
+    // A client that shows no forms is not asked; a real kernel then raises an error.
+    let links = Session::open_as(&server, "2025-06-18", "", json!({"elicitation": {"url": {}}})).await;
+    let called = links.send(&cell("print hi", &json!({}))).await.text().await.expect("a stream");
+    assert!(called.contains("hi\\n"), "{called}");
     server.stop().await;
 }

@@ -51,6 +51,21 @@ async fn failing_program_is_a_result_with_its_own_traceback() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn large_picture_of_a_program_is_shown_smaller_and_linked_whole() {
+    let server = Server::start().await;
+    let code = "import numpy as np\nfrom PIL import Image\n\
+        Image.fromarray(np.random.default_rng(1).integers(0, 256, (1500, 1500, 3), np.uint8)).save('noise.png')";
+    let result = server.run("picture", "python", code).await;
+    let blocks = result["content"].as_array().expect("content");
+    let kinds: Vec<_> = blocks.iter().map(|block| (block["type"].as_str(), block["mimeType"].as_str())).collect();
+    let expected = [(Some("image"), Some("image/jpeg")), (Some("resource_link"), Some("image/png"))];
+    assert_eq!(kinds[1..], expected, "{result:.500}");
+    let text = blocks[0]["text"].as_str().expect("text");
+    assert!(text.contains("[Pictures that are smaller here than their files: 1]"), "{text}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn written_file_is_downloaded_by_link_without_token() {
     let server = Server::start().await;
     let code = "import pandas as pd\npd.DataFrame({'a': [1, 2], 'b': ['x', 'ÿ']}).to_csv('out.csv', index=False)";

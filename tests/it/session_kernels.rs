@@ -24,6 +24,19 @@ async fn ask(server: &Server, method: &str, path: &str, body: &Value) -> Value {
     request.send().await.expect("an answer").json().await.expect("JSON")
 }
 
+/// Announces a frame of 2^40 bytes on every connection to the bridge, which is ended by it and the session with it.
+const FRAME_OF_A_TEBIBYTE: &str = "
+import os, socket, time
+for name in os.listdir('/proc/self/fd'):
+    try:
+        one = socket.socket(fileno=os.dup(int(name)))
+        if one.family == socket.AF_UNIX and one.getsockname():
+            one.send(b'\\x02' + (1 << 40).to_bytes(8, 'big'))
+    except OSError:
+        pass
+time.sleep(20)
+";
+
 const OK: Ended = Ended::Exited { code: 0 };
 
 fn request(name: &str, language: &str, code: &str) -> RunRequest {
@@ -102,6 +115,7 @@ async fn a_python_kernel_ends_in_each_way_and_says_so() {
         ("import os\nos._exit(3)", Ended::Exited { code: 3 }, "status 3"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", Ended::Signaled { signal: 11 }, "signal 11"),
         ("x = []\nwhile True: x.append(bytearray(1 << 20))", Ended::OutOfMemory, "memory limit"),
+        (FRAME_OF_A_TEBIBYTE, Ended::Signaled { signal: 9 }, "signal 9"),
     ] {
         assert_eq!(cell(&server, "python", "a = 41").await.outcome.ended, OK);
         assert_eq!(cell(&server, "python", code).await.outcome.ended, ended, "{code}");

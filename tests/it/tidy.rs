@@ -56,7 +56,7 @@ const NEIGHBOURS: [(&str, &[&str]); 29] = [
 ];
 
 /// Vendor crates and the only places that may name them.
-const VENDORS: [(&str, &[&str]); 14] = [
+const VENDORS: [(&str, &[&str]); 15] = [
     ("bollard", &["adapters/engine/docker"]),
     ("prometheus_client", &["adapters/metrics"]),
     ("opentelemetry_proto", &["adapters/traces"]),
@@ -66,6 +66,7 @@ const VENDORS: [(&str, &[&str]); 14] = [
     ("hyper_util", &["app", "cli", "adapters/engine/docker/proxy", "adapters/traces"]),
     ("socket2", &["app/listen"]),
     ("tower_http", &["api/http"]),
+    ("image", &["api/mcp/picture"]),
     ("rmcp", &["api/mcp", "api/http/mcp"]),
     ("figment", &["config"]),
     ("governor", &["services/admission", "services/tokens"]),

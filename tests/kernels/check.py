@@ -2,11 +2,12 @@
 
 import argparse
 import statistics
+import subprocess
 import sys
 import time
 import traceback
 
-from session import Over, Session
+from session import PREFIX, ROOT, Over, Session, label, profile
 
 SETS_X = {"python": "x = 41", "bash": "x=41", "javascript": "let x = 41", "typescript": "let x: number = 41"}
 CASES = {}
@@ -206,6 +207,12 @@ app.session.key = key
     equal(session.run("print('seen')").text, "seen\n")
 
 
+@case("javascript", "typescript")
+def output_comes_before_the_end_of_its_cell(session, _):
+    for number in range(1000):
+        equal(session.run(f"console.log({number})").text, f"{number}\n")
+
+
 @case("bash")
 def exit_in_a_cell_restarts_bash(session, _):
     session.run("exit 3")
@@ -234,6 +241,21 @@ def ten_thousand_cells(session, _):
 
 
 FULL = False
+
+
+def suite(language):
+    """Runs jupyter_kernel_test in an image derived from the runner's, with the restrictions of a session. Some of its
+    limits are fractions of a second, so it gets whole processors."""
+    runner, image = PREFIX + language, f"kernel-suite-{language}"
+    base = subprocess.run(["./build.sh", "base"], capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
+    build = ["docker", "build", "--quiet", "--tag", image]
+    for argument in (f"BASE={base}", f"RUNNER={runner}", "http_proxy", "https_proxy", "no_proxy"):
+        build += ["--build-arg", argument]
+    subprocess.run([*build, f"{ROOT}/tests/kernels/suite"], capture_output=True, check=True)
+    memory = label(runner, "sandbox.memory-bytes") or "256m"
+    command = ["docker", "run", "--rm", *profile(memory, cpus="2"), "--tmpfs", "/data:rw,mode=1777", image, language]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def measure(language, count):
@@ -279,6 +301,13 @@ def main():
                 print(f"FAILED {language}/{check.__name__}", flush=True)
                 traceback.print_exc()
                 print(session.stderr.decode(errors="replace")[-2000:] if session else "", file=sys.stderr)
+        if given.part in "jupyter_kernel_test":
+            try:
+                suite(language)
+                print(f"ok {language}/jupyter_kernel_test", flush=True)
+            except (AssertionError, subprocess.SubprocessError) as error:
+                failed += 1
+                print(f"FAILED {language}/jupyter_kernel_test\n{error}", getattr(error, "stderr", ""), flush=True)
     sys.exit(failed > 0)
 
 

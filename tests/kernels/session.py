@@ -21,11 +21,11 @@ class Over(Exception):
     """The session has ended: its EXIT or ERROR."""
 
 
-def profile(memory):
+def profile(memory, cpus=os.environ.get("CPUS", "0.5")):
     return f"""--network none --read-only --tmpfs /tmp:rw,nosuid,nodev,noexec,size=64m,mode=1777 --user 1000:1000
         --cap-drop ALL --security-opt no-new-privileges
         --security-opt seccomp={ROOT}/src/adapters/engine/docker/seccomp.json --memory {memory} --memory-swap {memory}
-        --cpus {os.environ.get("CPUS", "0.5")} --pids-limit 128 --shm-size 16m --log-driver none
+        --cpus {cpus} --pids-limit 128 --shm-size 16m --log-driver none
         --ulimit fsize=104857600 --ulimit nofile=1024 --ulimit core=0""".split()
 
 

@@ -185,6 +185,10 @@ impl Mount {
         let message = body.clone();
         let envelope = by_size(body.len(), move || Envelope::read(&message)).await?;
         check_method(&head.headers, &envelope)?;
+        if envelope.method.is_none() && session_id(&head.headers).is_none() {
+            let why = "The body is an answer, and this server asks only in a session: send it with `mcp-session-id`.";
+            return Err(refusal(INVALID_REQUEST, envelope.id.as_ref(), why));
+        }
         let (service, opening) = self.choose(&mut head, &envelope).await?;
         let response = service.handle(Request::from_parts(head, Body::from(body))).await.map(Body::new);
         if let Some((place, id)) = opening.zip(session_id(response.headers())) {
@@ -210,7 +214,7 @@ impl Mount {
         let in_session = session_id(&head.headers).is_some();
         let streams = accepts(&head.headers, "text/event-stream");
         head.headers.insert(header::ACCEPT, BOTH_KINDS);
-        match (streams, envelope.method == "initialize", head.extensions.get::<Principal>()) {
+        match (streams, envelope.method.as_deref() == Some("initialize"), head.extensions.get::<Principal>()) {
             (true, ..) if in_session => Ok((&self.sessions, None)),
             (true, true, Some(who)) => Ok((&self.sessions, Some(self.open.room(who).await.map_err(failed)?))),
             (true, ..) => Ok((&self.stream, None)),
@@ -230,7 +234,7 @@ fn accepts(headers: &HeaderMap, kind: &str) -> bool {
 /// protocol's revision has the header.
 fn check_method(headers: &HeaderMap, envelope: &Envelope) -> Result<(), ApiError> {
     match headers.get("mcp-method") {
-        Some(named) if named.as_bytes() != envelope.method.as_bytes() => {
+        Some(named) if Some(named.as_bytes()) != envelope.method.as_deref().map(str::as_bytes) => {
             let why = "The header `mcp-method` names another method than the body: send the same.";
             Err(refusal(HEADER_MISMATCH, envelope.id.as_ref(), why))
         }

@@ -257,7 +257,10 @@ pub(super) fn listing(caller: &Caller, conversation: &ConversationId, list: &Fil
 /// A file's content, once: in the text, as a picture or as bytes; for a client with `structuredContent`, there.
 pub(super) fn file(caller: &Caller, file: FileResult, picture: Option<ContentBlock>) -> CallToolResult {
     let about = format!("{} ({}, {})", file.path, file.media_type, size(file.size));
-    let more = file.next_offset.map(|next| format!("[The file goes on at offset {next}; it has {} bytes.]", file.size));
+    let more = file
+        .next_offset
+        .filter(|_| picture.is_none())
+        .map(|next| format!("[The file goes on at offset {next}; it has {} bytes.]", file.size));
     let (text, is_picture) = (file.encoding == "utf-8", picture.is_some());
     let shown = match &file.content {
         _ if is_picture => format!("{about} is this picture."),

@@ -1,47 +1,93 @@
 //! Pictures as image blocks. A file's name proves nothing: an image block with other bytes, or one too wide, makes
 //! model APIs refuse the whole conversation, so the bytes are looked at.
 
+mod smaller;
+
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rmcp::model::ContentBlock;
 use tracing::debug;
 
-use super::McpOptions;
-use crate::services::{
-    files::{Change, Files},
-    runs::Report,
+use self::smaller::SOURCE_BYTES_MAX;
+pub use self::smaller::Smaller;
+use super::{McpOptions, McpParts};
+use crate::{
+    domain::{owner::ConversationKey, path::SafePath},
+    services::{files::Change, runs::Report},
 };
 
 /// The longest side that model APIs take, in pixels.
 const SIDE_PIXELS_MAX: u32 = 8000;
 const KINDS: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-/// The pictures that a run created or changed, as far as they fit into so many bytes of base64, and how many do not.
-pub(super) async fn of_run(
-    files: &Files,
-    options: &McpOptions,
-    report: &Report,
-    mut bytes_left: usize,
-) -> (Vec<ContentBlock>, usize) {
-    let (mut blocks, mut left_out) = (Vec::new(), 0);
+/// The pictures of an answer.
+#[derive(Default)]
+pub(super) struct Pictures {
+    pub blocks: Vec<ContentBlock>,
+    /// How many of them are smaller than their files.
+    pub smaller: usize,
+    /// How many are not shown.
+    pub left_out: usize,
+}
+
+/// The pictures that a run created or changed, as far as they fit into so many bytes of base64.
+pub(super) async fn of_run(parts: &McpParts, report: &Report, mut bytes_left: usize) -> Pictures {
+    let mut pictures = Pictures::default();
     let made = report.files.files.iter().filter(|file| !matches!(file.change, Change::Unchanged));
     for file in made.filter(|file| is_picture(file.media_type())) {
-        if blocks.len() == options.images_max || !fits(file.size, options, bytes_left) {
-            left_out += 1;
+        if pictures.blocks.len() == parts.options.images_max {
+            pictures.left_out += 1;
             continue;
         }
-        match files.read(&report.conversation, &file.path, 0, file.size).await {
-            Ok(content) if !content.truncated => {
-                if let Some(block) = block(&content.bytes) {
-                    bytes_left -= base64_len(content.bytes.len());
-                    blocks.push(block);
-                }
+        let (conversation, path) = (&report.conversation, &file.path);
+        let fits = fits(file.size, &parts.options, bytes_left);
+        let whole = if fits { whole(parts, conversation, path, file.size).await } else { None };
+        let picture = match whole {
+            Some(whole) => Some(whole),
+            None => smaller(parts, conversation, path, file.size, bytes_left).await.inspect(|_| pictures.smaller += 1),
+        };
+        match picture {
+            Some((block, bytes)) => {
+                bytes_left -= base64_len(bytes);
+                pictures.blocks.push(block);
             }
-            // Gone or grown since it was listed: its link is in the answer.
-            Ok(_) => {}
-            Err(failure) => debug!(code = %failure.code, "a picture is not shown"),
+            None if fits => {}
+            None => pictures.left_out += 1,
         }
     }
-    (blocks, left_out)
+    pictures
+}
+
+/// The block and the number of its bytes; nothing of a file that is gone, or grown since it was listed.
+async fn whole(
+    parts: &McpParts,
+    conversation: &ConversationKey,
+    path: &SafePath,
+    size: u64,
+) -> Option<(ContentBlock, usize)> {
+    let read = parts.files.read(conversation, path, 0, size).await;
+    let content = read.inspect_err(|failure| debug!(code = %failure.code, "a picture is not shown")).ok()?;
+    let content = Some(content).filter(|content| !content.truncated)?;
+    Some((block(&content.bytes)?, content.bytes.len()))
+}
+
+/// The same of a picture that is too large, made smaller.
+pub(super) async fn smaller(
+    parts: &McpParts,
+    conversation: &ConversationKey,
+    path: &SafePath,
+    size: u64,
+    bytes_left: usize,
+) -> Option<(ContentBlock, usize)> {
+    let bytes_max = usize::try_from(parts.options.image_bytes_max).unwrap_or(usize::MAX).min(bytes_left / 4 * 3);
+    if size > SOURCE_BYTES_MAX || bytes_max == 0 {
+        return None;
+    }
+    let read = async {
+        let content = parts.files.read(conversation, path, 0, SOURCE_BYTES_MAX).await.ok()?;
+        (!content.truncated).then_some(content.bytes)
+    };
+    let jpeg = parts.pictures.jpeg(read, bytes_max).await?;
+    Some((ContentBlock::image(BASE64_STANDARD.encode(&jpeg), "image/jpeg"), jpeg.len()))
 }
 
 /// By its name.

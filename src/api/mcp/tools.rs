@@ -85,9 +85,14 @@ impl McpParts {
         // A picture is of use only whole.
         let whole = offset == 0 && request.limit.is_none() && picture::is_picture(media_type(path.name()));
         let bytes_max = if whole { limit.max(self.options.image_bytes_max) } else { limit };
-        let file = self.files.read(&caller.key(request.conversation_id.0), &path, offset, bytes_max).await?;
-        let shown = whole && !file.truncated && picture::fits(file.size, &self.options, ANSWER_BYTES_MAX - (16 << 10));
-        let picture = if shown { picture::block(&file.bytes) } else { None };
+        let key = caller.key(request.conversation_id.0);
+        let file = self.files.read(&key, &path, offset, bytes_max).await?;
+        let room = ANSWER_BYTES_MAX - (16 << 10);
+        let shown = whole && !file.truncated && picture::fits(file.size, &self.options, room);
+        let mut picture = if shown { picture::block(&file.bytes) } else { None };
+        if whole && picture.is_none() {
+            picture = picture::smaller(self, &key, &path, file.size, room).await.map(|(block, _)| block);
+        }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let piece = FileResult::new(&file, offset, limit, |text| fitting(text, limit));
         Ok(content::file(caller, piece, picture))

@@ -11,7 +11,14 @@ use rmcp::{
     service::RequestContext,
 };
 
-use super::{Caller, McpParts, cancellation::Call, content::RunAnswer, picture, progress::Progress};
+use super::{
+    Caller, McpParts,
+    asking::{self, Asking},
+    cancellation::Call,
+    content::RunAnswer,
+    picture::{self, Pictures},
+    progress::Progress,
+};
 use crate::{
     api::schema::{
         arguments::{CancelRun, GetRun, RunCell, RunCode, WAIT_S_MAX, Wait},
@@ -92,12 +99,19 @@ impl McpParts {
         call: &Call,
         context: ToolContext<'_>,
     ) -> Result<(RunHandle, RunView), Failure> {
-        let run = self.runs.begin(RunRequest { within: caller.trace, ..request })?;
+        let asks = asking::is_offered(caller, &request, context);
+        let stdin_open = request.stdin_open || asks;
+        let run = self.runs.begin(RunRequest { within: caller.trace, stdin_open, ..request })?;
+        let mut asking = Asking::of(&run);
         let view = tokio::select! {
             view = self.watch(&run, 0, wait, context) => view,
             // rmcp does not drop a cancelled call, so the call waits until the program has ended.
             () = call.ended(run.is_detached()) => stop(&run).await,
+            () = asking.serve(&run, context), if asks => run.view(),
         };
+        if asks {
+            asking.end(&run).await;
+        }
         Ok((run, view))
     }
 
@@ -191,15 +205,18 @@ impl McpParts {
         };
         let answer = RunAnswer { caller, view, output, offset, new_conversation: shown.new_conversation };
         let (mut report, bytes_left) = answer.begin();
-        let mut pictures = Vec::new();
+        let mut pictures = Pictures::default();
         if let (Some(finished), None) = (finished, offset) {
-            let (shown, left_out) = picture::of_run(&self.files, &self.options, finished, bytes_left).await;
-            pictures = shown;
+            pictures = picture::of_run(self, finished, bytes_left).await;
+            let Pictures { smaller, left_out, .. } = pictures;
+            if smaller > 0 {
+                report.hints.push(format!("Pictures that are smaller here than their files: {smaller}"));
+            }
             if left_out > 0 {
                 report.hints.push(format!("Pictures that are not shown here: {left_out}; their links open them"));
             }
         }
-        Ok(answer.end(&report, pictures))
+        Ok(answer.end(&report, pictures.blocks))
     }
 }
 

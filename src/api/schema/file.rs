@@ -31,6 +31,8 @@ pub fn file_query(
 /// A file of a conversation.
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
+// Generated clients have a `File` of their own, for bytes.
+#[schema(as = StoredFile)]
 pub struct File {
     /// Its path below /data. Characters that mislead and bytes that are not UTF-8 are escaped, and the middle of a long
     /// path is left out; then pathEncoded is there.

@@ -91,9 +91,16 @@ pub struct RunList {
     pub after: Option<String>,
 }
 
+/// The events of a run. A client that reads them one by one gets messages, one that reads the whole stream a text.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum RunEventStream {
+    Message(RunEventMessage),
+    Text(String),
+}
+
 /// A server-sent event.
-#[derive(ToSchema)]
-#[expect(dead_code, reason = "stands for the stream in the API's description")]
+#[derive(Serialize, ToSchema)]
 pub struct RunEventMessage {
     /// The event's number.
     id: String,

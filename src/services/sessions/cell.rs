@@ -7,6 +7,7 @@
 
 use std::{pin::pin, sync::Arc, sync::atomic::Ordering, time::Duration};
 
+use anstream::adapter::strip_str;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use serde_json::{Value, json};
@@ -318,7 +319,8 @@ impl Execution<'_> {
             traceback = format!("{name}: {value}");
         }
         if !traceback.is_empty() {
-            self.line(StreamKind::Stderr, traceback);
+            // Models and logs read it; colours are for terminals.
+            self.line(StreamKind::Stderr, strip_str(&traceback).to_string());
         }
         self.event(EventKind::Error { name: name.clone(), value: value.clone() });
         self.error = Some((name, value));

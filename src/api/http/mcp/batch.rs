@@ -46,7 +46,7 @@ pub(super) async fn answer(service: &Service, head: &Parts, body: &Bytes) -> Res
     for message in messages {
         let message = body.slice_ref(message.get().as_bytes());
         let response = match Envelope::read(&message) {
-            Ok(Envelope { method, id }) if method == "initialize" => {
+            Ok(Envelope { method, id }) if method.as_deref() == Some("initialize") => {
                 let why = "method: a batch holds no initialize: send it alone.";
                 refusal(INVALID_REQUEST, id.as_ref(), why).into_response()
             }

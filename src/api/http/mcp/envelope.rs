@@ -13,7 +13,8 @@ const ID_CHARS_MAX: usize = 128;
 /// What is known of a message before rmcp reads it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Envelope {
-    pub method: String,
+    /// `None` for the answer to a request of this server.
+    pub method: Option<String>,
     /// The request's id; `None` for a notification.
     pub id: Option<Value>,
 }
@@ -33,9 +34,10 @@ impl Envelope {
         if members.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
             return refuse(INVALID_REQUEST, "jsonrpc: it must be \"2.0\".");
         }
-        let Some(Value::String(method)) = members.remove("method") else {
-            let why = "method: it must be the name of a method, such as \"tools/call\"; answers are not expected here.";
-            return refuse(INVALID_REQUEST, why);
+        let method = match members.remove("method") {
+            Some(Value::String(method)) => Some(method),
+            None if id.is_some() && (members.contains_key("result") || members.contains_key("error")) => None,
+            _ => return refuse(INVALID_REQUEST, "method: it must be the name of a method, such as \"tools/call\"."),
         };
         match members.get("params") {
             None | Some(Value::Null | Value::Object(_)) => Ok(Self { method, id }),
@@ -81,7 +83,15 @@ mod tests {
             (r#"{"jsonrpc":"2.0","method":"ping","params":null,"more":[1,{"a":null}]}"#, None),
             (r#"{"jsonrpc":"2.0","id":-9223372036854775808,"method":"ping"}"#, Some(json!(i64::MIN))),
         ] {
-            assert_eq!(Envelope::read(body.as_bytes()), Ok(Envelope { method: "ping".to_owned(), id }), "{body}");
+            assert_eq!(Envelope::read(body.as_bytes()), Ok(Envelope { method: Some("ping".to_owned()), id }), "{body}");
+        }
+    }
+
+    #[test]
+    fn answers_have_no_method() {
+        for body in [r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, r#"{"jsonrpc":"2.0","id":1,"error":{"code":1}}"#] {
+            let answer = Envelope { method: None, id: Some(json!(1)) };
+            assert_eq!(Envelope::read(body.as_bytes()), Ok(answer), "{body}");
         }
     }
 
@@ -132,7 +142,7 @@ mod tests {
             r#"{"id":1,"method":"ping"}"#,
             r#"{"jsonrpc":"2.0","id":1}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":7}"#,
-            r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","result":{}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"ping","method":"ping"}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":1,"\u0061":2}}"#,
             &many,

@@ -46,7 +46,11 @@ pub(super) struct InConversation {
 #[expect(dead_code, reason = "the path is decoded by hand")]
 pub(super) struct AtPath {
     /// The path below /data; percent-encoded; slashes between names may be encoded too.
-    #[param(pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})$", min_length = 1)]
+    #[param(
+        pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})\
+        (/([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,}))*$",
+        min_length = 1
+    )]
     path: String,
 }
 

@@ -16,7 +16,7 @@ use super::call::{Call, Query};
 use crate::{
     api::{
         http::{error::ApiError, sse},
-        schema::run::{RunEvent, RunEventMessage},
+        schema::run::{RunEvent, RunEventStream},
     },
     domain::error::Failure,
     services::runs::{RunState, Runs},
@@ -43,7 +43,7 @@ pub(super) struct WatchRun {
             description = "The same as `after`, as browsers send it; it takes precedence."),
     ),
     responses(
-        (status = 200, description = "The events.", content_type = "text/event-stream", body = RunEventMessage),
+        (status = 200, description = "The events.", content_type = "text/event-stream", body = RunEventStream),
         (status = 204, description = "The run is over and nothing follows."),
     ),
 )]

@@ -78,9 +78,11 @@ pub(super) async fn list(
     get, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "readFile",
     params(InConversation, AtPath),
     responses(
-        (status = 200, description = "The file.", content_type = "*/*", body = Binary,
+        // Generators know the first; the second is what a file's name makes of it.
+        (status = 200, description = "The file.", content((Binary = "application/octet-stream"), (Binary = "*/*")),
             headers(("etag" = String, description = "Identifies this content."))),
-        (status = 206, description = "The requested part.", content_type = "*/*", body = Binary),
+        (status = 206, description = "The requested part.",
+            content((Binary = "application/octet-stream"), (Binary = "*/*"))),
         (status = 304, description = "The client has the current version."),
         (status = 412, description = "The condition does not hold."),
         (status = 416, description = "The part begins beyond the end."),

@@ -81,7 +81,9 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, location, Json(SessionStatus::from(&view))).into_response())
 }
 
-/// List the open sessions, newest first.
+/// List the open sessions.
+///
+/// Newest first: those of one conversation, or all of this token.
 #[utoipa::path(
     get, path = "/v1/sessions", tag = "sessions", operation_id = "listSessions",
     params(ListSessions),
@@ -96,6 +98,8 @@ pub(super) async fn list(
 }
 
 /// Read a session.
+///
+/// One that ended is refused with `session_ended`, which says why it did.
 #[utoipa::path(
     get, path = "/v1/sessions/{sessionId}", tag = "sessions", operation_id = "getSession",
     params(InSession),
