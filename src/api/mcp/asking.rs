@@ -1,4 +1,5 @@
-//! A line that a cell asks for with `input()`, from the person at the client: by elicitation, where the client offers it.
+//! A line that a cell asks for with `input()`, from the person at the client: by elicitation, where the client offers
+//! it.
 //!
 //! Belongs to the call that began the cell, in whose task it runs: the question travels on the call's stream. When the
 //! call returns first, the question is withdrawn and the input ends.

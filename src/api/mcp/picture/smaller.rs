@@ -31,7 +31,7 @@ impl Default for Smaller {
 }
 
 impl Smaller {
-    /// The picture that `read` gives as a JPEG of at most so many bytes; nothing when it cannot be made, or not in time.
+    /// The picture that `read` gives, as a JPEG of at most so many bytes; nothing when that fails or takes too long.
     pub(super) async fn jpeg(&self, read: impl Future<Output = Option<Bytes>>, bytes_max: usize) -> Option<Vec<u8>> {
         let turn = Arc::clone(&self.0);
         let made = async {
