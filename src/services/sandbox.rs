@@ -71,7 +71,7 @@ impl Sandboxes {
             image: runner.image.clone(),
             data: Volume::HostFolder(data),
             limits,
-            loading_cpu_millis: limits.cpu_millis,
+            loading_cpu_millis: None,
             uid: self.uid,
             own_init: runner.protocol == Protocol::Framed,
             deadline_unix_s: self.clock.unix_s() + life_s,

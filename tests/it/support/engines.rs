@@ -194,7 +194,7 @@ impl World {
             image: self.image.clone(),
             data: Volume::HostFolder(data),
             limits: Limits { cpu_millis: 2000, ..Limits::default() },
-            loading_cpu_millis: 2000,
+            loading_cpu_millis: None,
             uid: 1000,
             own_init: false,
             deadline_unix_s: 4_000_000_000,

@@ -29,7 +29,7 @@ impl Scene {
             image: self.image.clone(),
             data: Volume::HostFolder(self.folder.path().to_owned()),
             limits: Limits::default(),
-            loading_cpu_millis: 500,
+            loading_cpu_millis: None,
             uid: 1000,
             own_init: false,
             deadline_unix_s: 1060,

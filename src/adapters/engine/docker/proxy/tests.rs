@@ -88,7 +88,7 @@ impl Scene {
             image: ImageId(image()),
             data: Volume::HostFolder(folder.clone()),
             limits: Limits::default(),
-            loading_cpu_millis: 1000,
+            loading_cpu_millis: None,
             uid: 1000,
             own_init: true,
             deadline_unix_s: 1_800_000_000,
