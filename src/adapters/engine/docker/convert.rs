@@ -40,7 +40,7 @@ const SECCOMP: &str = include_str!("seccomp.json");
 const SHM_BYTES: i64 = 16 << 20;
 /// The weight of a container among others for the processors: the engine's default, and while it loads.
 const USUAL_CPU_SHARES: i64 = 1024;
-const LOADING_CPU_SHARES: i64 = 64;
+const LOADING_CPU_SHARES: i64 = 256;
 /// Files and folders in `/tmp`.
 const TMP_INODES: u32 = 4096;
 
