@@ -38,7 +38,7 @@ impl Bare<'_> {
             data: Volume::HostFolder(self.data.to_owned()),
             folders: Vec::new(),
             limits: self.config.limits.limits(),
-            loading_cpu_millis: self.config.limits.limits().cpu_millis,
+            loading_cpu_millis: None,
             uid: self.config.engine.runner_uid,
             own_init: runner.protocol == Protocol::Framed,
             deadline_unix_s: i64::MAX / 2,

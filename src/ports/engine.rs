@@ -71,7 +71,8 @@ pub trait Engine: Send + Sync + 'static {
     /// Whether [`Self::limit_cpu`] can be used.
     fn can_limit_cpu(&self) -> bool;
 
-    /// Lowers the CPU that a running sandbox may use, in thousandths of a core, without touching its other limits.
+    /// Lowers the CPU that a running sandbox may use, in thousandths of a core, without touching its other limits, and
+    /// ends its coming after others.
     /// Once this has returned, the limit holds for every process inside.
     ///
     /// # Errors
@@ -215,9 +216,9 @@ pub struct SandboxSpec {
     /// Folders of the engine's host beside `/data`.
     pub folders: Vec<SharedFolder>,
     pub limits: Limits,
-    /// The CPU that it may use until [`Engine::limit_cpu`] lowers it, in thousandths of a core: more than the limit
-    /// while its runner loads what it loads before a program comes, otherwise the limit.
-    pub loading_cpu_millis: u32,
+    /// The CPU that it may use until [`Engine::limit_cpu`], in thousandths of a core, where that is more than the
+    /// limit: its runner loads what it loads before a program comes. Sandboxes that have their limit come first.
+    pub loading_cpu_millis: Option<u32>,
     /// The user and group id of the program.
     pub uid: u32,
     /// Process 1 is the image's own; otherwise the engine puts an init in front of the image's program, which reaps

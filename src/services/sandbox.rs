@@ -75,7 +75,7 @@ impl Sandboxes {
             data: Volume::HostFolder(data),
             folders: self.folders.clone(),
             limits,
-            loading_cpu_millis: limits.cpu_millis,
+            loading_cpu_millis: None,
             uid: self.uid,
             own_init: runner.protocol == Protocol::Framed,
             deadline_unix_s: self.clock.unix_s() + life_s,

@@ -318,6 +318,7 @@ impl Inner {
         ));
         self.registry.add(&session);
         self.follow(&session);
+        self.parts.standbys.used_by_session(&runner.language);
         info!(session = %id, %conversation, language = %runner.language, "a session was opened");
         Ok(session)
     }

@@ -207,6 +207,18 @@ impl Standbys {
         self.0.wake.notify_one();
     }
 
+    /// Notes that a session of a language was opened: another conversation may open one. Its own conversation gets no
+    /// standby for it, since its kernel lives.
+    pub(super) fn used_by_session(&self, language: &Language) {
+        if self.0.options.total_max == 0 {
+            return;
+        }
+        if self.0.pool().record_language(language) {
+            self.0.remember();
+        }
+        self.0.wake.notify_one();
+    }
+
     /// How many of an image's sandboxes wait for a program now.
     pub fn standing_by(&self, image: &ImageId) -> usize {
         let ready = |standby: &&Standby| standby.image == *image && standby.phase != Phase::Starting;

@@ -196,7 +196,7 @@ async fn the_first_item_of_changes_comes_without_a_change(world: &World) {
 
 async fn a_lowered_cpu_limit_holds_and_leaves_the_others(world: &World) {
     let p = world.programs;
-    let spec = SandboxSpec { loading_cpu_millis: 1000, ..world.spec() };
+    let spec = SandboxSpec { loading_cpu_millis: Some(1000), ..world.spec() };
     let before = world.run_in(&SandboxSpec { id: SandboxId::new(), ..spec.clone() }, &p.limits()).await.stdout;
     assert_eq!(before.lines().next(), Some("1000"), "{before}");
     let sandbox = world.engine.start(&spec).await.expect("started");

@@ -177,6 +177,28 @@ async fn no_standby_is_started_for_a_conversation_in_use() {
     server.stop().await;
 }
 
+/// Sessions alone bring a language into use, and the first cell of a new conversation finds a standby.
+#[tokio::test(flavor = "multi_thread")]
+async fn session_of_a_new_conversation_uses_a_standby() {
+    let server = Server::start().await;
+    let cell = async |conversation: &str| {
+        let arguments = json!({"conversationId": conversation, "language": "python", "code": "print(6 * 7)"});
+        let result = server.call("sandbox.run_cell", arguments).await;
+        assert_eq!(result["structuredContent"]["stdout"], "42\n", "{conversation}: {result}");
+    };
+    cell("first").await;
+    let image = server.catalog.find(&"python".parse().expect("a language")).expect("a Python runner").image;
+    until("some stand by", async || server.standbys.standing_by(&image) > 0 && server.standbys.loading() == 0).await;
+    let before = server.standbys.taken();
+    cell("second").await;
+    assert_eq!(server.standbys.taken(), before + 1);
+    for conversation in ["first", "second"] {
+        server.call("sandbox.reset_session", json!({"conversationId": conversation})).await;
+    }
+    server.settled().await;
+    server.stop().await;
+}
+
 const CPU: &str = "import os\n\
                    v2 = '/sys/fs/cgroup/cpu.max'\n\
                    v1 = '/sys/fs/cgroup/cpu/cpu.cfs_%s_us'\n\

@@ -36,7 +36,7 @@ use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bollard::{
     Docker,
-    models::{ContainerSummary, ContainerUpdateBody},
+    models::ContainerSummary,
     query_parameters::{KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder},
 };
 use futures_util::stream::BoxStream;
@@ -254,9 +254,8 @@ impl Engine for DockerEngine {
         if !self.can_limit_cpu() {
             return Err(podman::no_update());
         }
-        let body = ContainerUpdateBody { nano_cpus: Some(convert::nano_cpus(cpu_millis)), ..Default::default() };
         let name = id.to_string();
-        let updated = self.0.docker.update_container(&name, body);
+        let updated = self.0.docker.update_container(&name, convert::update_body(cpu_millis));
         match call::within("limit", self.0.time.answer, updated).await {
             Err(error) if call::status(&error) == Some(404) => Err(EngineError::Lost { id }),
             other => other,

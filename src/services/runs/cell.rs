@@ -21,6 +21,14 @@ impl RunTask {
         let service = self.service.clone();
         let parts = &service.parts;
         let conversation = self.request.conversation.clone();
+        if !matches!(session, CellSession::Open(_)) {
+            // Before the conversation's folder is there: only then can it get a standby that is for no conversation.
+            tokio::select! {
+                biased;
+                () = self.run.cancel.cancelled() => return Ok(self.cancelled()),
+                opened = parts.sessions.open(&conversation, &self.runner.language) => drop(opened?),
+            }
+        }
         let (_, mark) = self.prepare().await?;
         for (path, bytes) in &self.request.files {
             parts.files.write(&conversation, path, bytes.clone()).await?;

@@ -280,7 +280,7 @@ impl RunTask {
     }
 
     /// The report of a run that was cancelled before it had a sandbox.
-    fn cancelled(&self) -> Report {
+    pub(super) fn cancelled(&self) -> Report {
         let (limits, figures) = (self.limits, Figures::default());
         self.report(Outcome { ended: Ended::Cancelled, oom_killed: false, limits, figures }, FileList::default())
     }

@@ -31,12 +31,13 @@ impl Inner {
     /// does not report when it has loaded, so it has its limit from the start.
     pub(super) fn load_fast(&self, spec: &mut SandboxSpec) -> bool {
         let can = spec.own_init
+            && spec.limits.cpu_millis < LOADING_CPU_MILLIS
             && self.parts.sandboxes.engine.can_limit_cpu()
             && !self.cpu_updates.refused.load(Ordering::Relaxed);
         if can {
-            spec.loading_cpu_millis = spec.limits.cpu_millis.max(LOADING_CPU_MILLIS);
+            spec.loading_cpu_millis = Some(LOADING_CPU_MILLIS);
         }
-        spec.loading_cpu_millis > spec.limits.cpu_millis
+        can
     }
 
     /// Gives a standby the CPU of a program. When this is false it must not be used: its limit is unknown.

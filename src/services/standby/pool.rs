@@ -179,6 +179,11 @@ impl Pool {
         if self.recent.len() > recent_max {
             self.recent.remove(0);
         }
+        self.record_language(language)
+    }
+
+    /// Notes that a language was used; whether it is newly in use.
+    pub(super) fn record_language(&mut self, language: &Language) -> bool {
         self.languages.insert(language.clone(), Instant::now()).is_none()
     }
 

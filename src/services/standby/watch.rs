@@ -33,7 +33,7 @@ pub(super) async fn watch(
     };
     // A plain runner does not report its phase.
     inner.reached(id, if started.decoder.is_none() { Phase::Warm } else { Phase::Ready }, None);
-    let mut is_fast = spec.loading_cpu_millis > spec.limits.cpu_millis;
+    let mut is_fast = spec.loading_cpu_millis.is_some();
     let fast_until = Instant::now() + LOADING_TIME_MAX;
     loop {
         tokio::select! {

@@ -196,7 +196,7 @@ impl World {
             data: Volume::HostFolder(data),
             folders: Vec::new(),
             limits: Limits { cpu_millis: 2000, ..Limits::default() },
-            loading_cpu_millis: 2000,
+            loading_cpu_millis: None,
             uid: 1000,
             own_init: false,
             deadline_unix_s: 4_000_000_000,

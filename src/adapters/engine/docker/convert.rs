@@ -5,7 +5,7 @@
 use std::{collections::HashMap, iter, path::Path};
 
 use bollard::models::{
-    ContainerCreateBody, ContainerSummary, ContainerSummaryStateEnum, HealthConfig, HostConfig,
+    ContainerCreateBody, ContainerSummary, ContainerSummaryStateEnum, ContainerUpdateBody, HealthConfig, HostConfig,
     HostConfigCgroupnsModeEnum, HostConfigLogConfig, ImageSummary, Mount, MountBindOptions,
     MountBindOptionsPropagationEnum, MountType, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
@@ -38,6 +38,9 @@ const SECCOMP: &str = include_str!("seccomp.json");
 
 /// `/dev/shm`, which multi-process libraries need. It counts as memory.
 const SHM_BYTES: i64 = 16 << 20;
+/// The weight of a container among others for the processors: the engine's default, and while it loads.
+const USUAL_CPU_SHARES: i64 = 1024;
+const LOADING_CPU_SHARES: i64 = 256;
 /// Files and folders in `/tmp`.
 const TMP_INODES: u32 = 4096;
 
@@ -115,7 +118,8 @@ fn host_config(profile: &Profile, spec: &SandboxSpec, source: &Path) -> HostConf
         memory: Some(memory),
         memory_swap: Some(memory),
         memory_swappiness: profile.cgroup_v1.then_some(0),
-        nano_cpus: Some(nano_cpus(spec.loading_cpu_millis)),
+        nano_cpus: Some(nano_cpus(spec.loading_cpu_millis.unwrap_or(limits.cpu_millis))),
+        cpu_shares: spec.loading_cpu_millis.map(|_| LOADING_CPU_SHARES),
         pids_limit: Some(i64::from(limits.processes_max)),
         ulimits: Some(ulimits(limits)),
         cap_drop: Some(vec!["ALL".to_owned()]),
@@ -135,8 +139,17 @@ fn host_config(profile: &Profile, spec: &SandboxSpec, source: &Path) -> HostConf
     }
 }
 
+/// The update that gives a container its CPU limit.
+pub(super) fn update_body(cpu_millis: u32) -> ContainerUpdateBody {
+    ContainerUpdateBody {
+        nano_cpus: Some(nano_cpus(cpu_millis)),
+        cpu_shares: Some(USUAL_CPU_SHARES),
+        ..ContainerUpdateBody::default()
+    }
+}
+
 /// Thousandths of a core as the engine counts them.
-pub(super) fn nano_cpus(cpu_millis: u32) -> i64 {
+fn nano_cpus(cpu_millis: u32) -> i64 {
     i64::from(cpu_millis) * 1_000_000
 }
 

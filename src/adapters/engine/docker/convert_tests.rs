@@ -20,7 +20,7 @@ fn spec() -> SandboxSpec {
         data: Volume::HostFolder("/var/sandboxes/c/files".into()),
         folders: Vec::new(),
         limits: Limits::default(),
-        loading_cpu_millis: 500,
+        loading_cpu_millis: None,
         uid: 1000,
         own_init: false,
         deadline_unix_s: 1_800_000_000,
@@ -130,7 +130,7 @@ fn create_body_applies_the_profile() {
 fn create_body_of_two_specs_differs_in_labels_and_limits_only() {
     let mut other = spec();
     (other.id, other.instance, other.deadline_unix_s) = (SandboxId::new(), InstanceId::new(), 1);
-    other.loading_cpu_millis = 2000;
+    other.loading_cpu_millis = Some(2000);
     other.limits = Limits { cpu_millis: 1500, memory_bytes: 1 << 30, processes_max: 7, ..Limits::default() };
     let (mut one, mut two) = (body(&profile(), &spec()), body(&profile(), &other));
     assert_eq!(two["Env"][2], "OMP_NUM_THREADS=2", "a second core is used when half of it may be");
@@ -138,8 +138,8 @@ fn create_body_of_two_specs_differs_in_labels_and_limits_only() {
         for path in ["/Labels", "/Env"] {
             body.pointer_mut(path).expect("there").take();
         }
-        for name in ["Memory", "MemorySwap", "NanoCpus", "PidsLimit"] {
-            body["HostConfig"][name].take();
+        for name in ["Memory", "MemorySwap", "NanoCpus", "PidsLimit", "CpuShares"] {
+            body["HostConfig"].as_object_mut().expect("there").remove(name);
         }
     }
     assert_eq!(one, two);

@@ -44,6 +44,7 @@ const PIECE_BYTES: usize = 32 << 10;
 type Piece = Result<Output, EngineError>;
 
 /// The faults of one sandbox.
+#[expect(clippy::struct_excessive_bools, reason = "faults that are independent of each other")]
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Quirks {
     /// Its output breaks after the first piece.
@@ -71,7 +72,7 @@ impl Life {
         let (output, pieces) = mpsc::channel(OUTPUT_PIECES);
         let (ended, exit) = watch::channel(None);
         let kill = CancellationToken::new();
-        let cpu_millis = Arc::new(AtomicU32::new(spec.loading_cpu_millis));
+        let cpu_millis = Arc::new(AtomicU32::new(spec.loading_cpu_millis.unwrap_or(spec.limits.cpu_millis)));
         let (output_too, cpu_too) = (output.downgrade(), Arc::clone(&cpu_millis));
         let life = Self { kill: kill.clone(), exit: exit.clone(), output: output_too, cpu_millis: cpu_too };
         let Volume::HostFolder(data) = spec.data.clone();

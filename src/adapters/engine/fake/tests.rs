@@ -30,7 +30,7 @@ impl Scene {
             data: Volume::HostFolder(self.folder.path().to_owned()),
             folders: Vec::new(),
             limits: Limits::default(),
-            loading_cpu_millis: 500,
+            loading_cpu_millis: None,
             uid: 1000,
             own_init: false,
             deadline_unix_s: 1060,

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     super::convert::{self, Profile},
@@ -52,13 +52,17 @@ pub(super) fn vet(form: &Form, id: SandboxId, uid: u32, body: &[u8]) -> Result<(
 /// The body of an update to send: only CPU, and not more than the container may use now.
 pub(super) fn vet_update(nano_cpus: Option<i64>, body: &[u8]) -> Result<Vec<u8>, Denied> {
     let requested: Value = serde_json::from_slice(body).map_err(|_| Denied::new("the body is no JSON"))?;
-    let wanted = requested["NanoCpus"].as_i64().filter(|wanted| *wanted > 0);
-    let wanted = wanted.filter(|wanted| requested == json!({"NanoCpus": wanted}));
-    let wanted = wanted.ok_or_else(|| Denied::new("the update is not of our form"))?;
-    if !nano_cpus.is_some_and(|now| wanted <= now) {
+    let form = || Denied::new("the update is not of our form");
+    let wanted = requested["NanoCpus"].as_i64().filter(|wanted| *wanted > 0).ok_or_else(form)?;
+    let cpu_millis = u32::try_from(wanted / 1_000_000).map_err(|_| form())?;
+    let ours = serde_json::to_value(convert::update_body(cpu_millis)).map_err(|_| form())?;
+    if ours != requested {
+        return Err(form());
+    }
+    if nano_cpus.is_none_or(|now| wanted > now) {
         return Err(Denied::new("the update does not lower the CPU of the container"));
     }
-    Ok(json!({"NanoCpus": wanted}).to_string().into_bytes())
+    Ok(ours.to_string().into_bytes())
 }
 
 /// Parses the parts that may differ.
@@ -73,7 +77,11 @@ fn read(form: &Form, requested: &Value, id: SandboxId, uid: u32) -> Option<Sandb
     let tmp = host["Tmpfs"]["/tmp"].as_str()?.split(',').find_map(|option| option.strip_prefix("size="))?;
     let mounts = host["Mounts"].as_array()?;
     let shared = |mount: &Value| form.folders.iter().find(|folder| mount["Target"] == folder.target()).cloned();
+    let cpu_millis = u32::try_from(some(&host["NanoCpus"])? / 1_000_000).ok()?;
+    // The limit of a container that has more while it loads is not in it; the environment shows whole cores of it.
+    let loading_cpu_millis = host["CpuShares"].is_number().then_some(cpu_millis);
     let threads = requested["Env"].as_array()?.iter().find_map(|one| one.as_str()?.strip_prefix("OMP_NUM_THREADS="))?;
+    let whole_cores = threads.parse::<u32>().ok()?.checked_mul(1000)?;
     Some(SandboxSpec {
         id,
         instance: requested["Labels"]["sandbox.instance"].as_str()?.parse().ok()?,
@@ -81,8 +89,7 @@ fn read(form: &Form, requested: &Value, id: SandboxId, uid: u32) -> Option<Sandb
         data: Volume::HostFolder(PathBuf::from(mounts.first()?["Source"].as_str()?)),
         folders: mounts.iter().skip(1).map(shared).collect::<Option<_>>()?,
         limits: Limits {
-            // Its limit may be lower than its CPU at first, and is not in it; the environment shows whole cores of it.
-            cpu_millis: threads.parse::<u32>().ok()?.checked_mul(1000)?,
+            cpu_millis: if loading_cpu_millis.is_some() { whole_cores } else { cpu_millis },
             memory_bytes: some(&host["Memory"])?,
             processes_max: u32::try_from(some(&host["PidsLimit"])?).ok()?,
             open_files_max: u32::try_from(ulimit("nofile")?).ok()?,
@@ -91,7 +98,7 @@ fn read(form: &Form, requested: &Value, id: SandboxId, uid: u32) -> Option<Sandb
             // The server enforces the others.
             ..Limits::default()
         },
-        loading_cpu_millis: u32::try_from(some(&host["NanoCpus"])? / 1_000_000).ok()?,
+        loading_cpu_millis,
         uid,
         own_init: !host["Init"].as_bool()?,
         deadline_unix_s: requested["Labels"]["sandbox.deadline"].as_str()?.parse().ok()?,
@@ -123,6 +130,8 @@ fn difference(ours: &Value, requested: &Value) -> String {
 mod tests {
     use std::path::Path;
 
+    use serde_json::json;
+
     use super::*;
     use crate::domain::id::InstanceId;
 
@@ -140,7 +149,7 @@ mod tests {
             data: Volume::HostFolder(FOLDER.into()),
             folders: Vec::new(),
             limits: Limits { memory_bytes: 64 << 20, cpu_millis: 1500, tmp_bytes: 1 << 20, ..Limits::default() },
-            loading_cpu_millis: 1500,
+            loading_cpu_millis: None,
             uid: 1000,
             own_init: true,
             deadline_unix_s: 1_800_000_000,
@@ -158,8 +167,8 @@ mod tests {
 
     #[test]
     fn vet_accepts_a_container_of_the_adapter_with_any_limits() {
-        for (own_init, loading_cpu_millis) in [(true, 1500), (false, 1500), (true, 4000)] {
-            let spec = SandboxSpec { own_init, loading_cpu_millis, ..spec() };
+        for (own_init, loading_cpu_millis) in [(true, None), (false, None), (true, Some(4000))] {
+            let spec = SandboxSpec { loading_cpu_millis, own_init, ..spec() };
             let made = vetted(&spec, &ours(&spec).to_string()).expect("ours");
             assert_eq!(serde_json::from_slice::<Value>(&made).expect("JSON"), ours(&spec));
         }
@@ -168,7 +177,7 @@ mod tests {
     #[test]
     fn vet_update_accepts_only_less_cpu() {
         let vetted = |now, body: &str| vet_update(now, body.as_bytes()).ok();
-        let lower = r#"{"NanoCpus":500000000}"#;
+        let lower = r#"{"CpuShares":1024,"NanoCpus":500000000}"#;
         assert_eq!(vetted(Some(1_000_000_000), lower), Some(lower.as_bytes().to_vec()));
         assert_eq!(vetted(Some(500_000_000), lower), Some(lower.as_bytes().to_vec()));
         for (now, body) in [
@@ -176,12 +185,14 @@ mod tests {
             (Some(0), lower),
             (None, lower),
             (Some(1_000_000_000), "{}"),
-            (Some(1_000_000_000), r#"{"NanoCpus":0}"#),
-            (Some(1_000_000_000), r#"{"NanoCpus":-1}"#),
-            (Some(1_000_000_000), r#"{"NanoCpus":500000000,"Memory":0}"#),
-            (Some(1_000_000_000), r#"{"NanoCpus":500000000,"PidsLimit":-1}"#),
-            (Some(1_000_000_000), r#"{"NanoCpus":500000000,"RestartPolicy":{"Name":"always"}}"#),
-            (Some(1_000_000_000), r#"{"NanoCpus":500000000,"Devices":[]}"#),
+            (Some(1_000_000_000), r#"{"NanoCpus":500000000}"#),
+            (Some(1_000_000_000), r#"{"CpuShares":200000,"NanoCpus":500000000}"#),
+            (Some(1_000_000_000), r#"{"CpuShares":1024,"NanoCpus":0}"#),
+            (Some(1_000_000_000), r#"{"CpuShares":1024,"NanoCpus":-1}"#),
+            (Some(1_000_000_000), r#"{"CpuShares":1024,"NanoCpus":500000000,"Memory":0}"#),
+            (Some(1_000_000_000), r#"{"CpuShares":1024,"NanoCpus":500000000,"PidsLimit":-1}"#),
+            (Some(1_000_000_000), r#"{"CpuShares":1024,"NanoCpus":500000000,"RestartPolicy":{"Name":"always"}}"#),
+            (Some(1_000_000_000), r#"{"CpuShares":1024,"NanoCpus":500000000,"Devices":[]}"#),
             (Some(1_000_000_000), r#"{"CpuShares":500000000}"#),
             (Some(1_000_000_000), "500000000"),
             (Some(1_000_000_000), "x"),

@@ -90,7 +90,7 @@ impl Scene {
             data: Volume::HostFolder(folder.clone()),
             folders: Vec::new(),
             limits: Limits::default(),
-            loading_cpu_millis: 1000,
+            loading_cpu_millis: None,
             uid: 1000,
             own_init: true,
             deadline_unix_s: 1_800_000_000,
