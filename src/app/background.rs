@@ -55,6 +55,7 @@ impl Background {
     /// its list is empty, then the rest.
     pub(super) async fn stop(self, parts: Parts, grace: Duration) {
         parts.runs.stop(grace).await;
+        parts.kernels.stop().await;
         parts.stop.cancel();
         parts.sessions.stop().await;
         parts.standbys.stop().await;
