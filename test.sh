@@ -14,6 +14,8 @@ readonly MCP1=1.30.0 MCP2=2.3.0 NODE=22 INSPECTOR=2.12.0 AXE=4.14.1
 readonly SCHEMATHESIS=4.32.5 ULTRA_PISTON=1.0.1 INSTAVM=0.26.1 UV=0.13.9 CONFORMANCE=0.2.0-alpha.12 NEXTEST=0.9.143
 readonly OPENAPI_PYTHON=0.29.1 REDOCLY=2.77.0 SPECTRAL=6.16.3
 readonly OPENAPI_TYPESCRIPT=7.13.0 OPENAPI_FETCH=0.17.0 TYPESCRIPT=5.9.3 NODE_TYPES=22.20.5
+readonly JUPYTER=(jupyter_server==2.21.1 nbclient==0.11.0 papermill==2.7.0 jupyter-kernel-client==1.0.2
+  aiohttp==3.14.5 websockets==17.4 jupyterlab==4.6.6)
 readonly MYPY=2.4.1 PYTEST=9.2.0 TRIO=0.35.0
 # The status of a step that was skipped.
 readonly SKIPPED=77
@@ -146,6 +148,15 @@ own_client() {
       dist/mcp_code_sandbox-*.whl
 }
 
+# Clients of Jupyter's API.
+jupyter_clients() {
+  [ "$(cat "$TOOLS/jupyter/made-of" 2>/dev/null)" != "${JUPYTER[*]}" ] || return 0
+  rm -rf "$TOOLS/jupyter"
+  python3 -m venv "$TOOLS/jupyter" &&
+    "$TOOLS/jupyter/bin/python" -m pip install -q --disable-pip-version-check "${JUPYTER[@]}" &&
+    echo "${JUPYTER[*]}" >"$TOOLS/jupyter/made-of"
+}
+
 # Types and tests without a server, of the installed package.
 check_client() {
   (cd clients/python && "$TOOLS/client/bin/python" -m mypy --cache-dir="$TOOLS/mypy" &&
@@ -156,7 +167,8 @@ make_clients() {
   python_client mcp "$MCP1" "$TOOLS/mcp1" && python_client mcp "$MCP2" "$TOOLS/mcp2" &&
     python_client schemathesis "$SCHEMATHESIS" "$TOOLS/schemathesis" &&
     python_client ultra-piston "$ULTRA_PISTON" "$TOOLS/piston" &&
-    python_client instavm "$INSTAVM" "$TOOLS/instavm" && description_tools && own_client && node_client
+    python_client instavm "$INSTAVM" "$TOOLS/instavm" && jupyter_clients && description_tools && own_client &&
+    node_client
 }
 
 # What check_clients installs otherwise; its failure is told there.

@@ -3,7 +3,7 @@
 //! ```text
 //! App::build ── observability (audit writer, traces sender) · background (see there) · executions (a task each)
 //! App::serve ── one accept loop, a task for each connection
-//! App::stop  ── connections end · runs end or are cancelled · background ends · audit and traces send what is queued
+//! App::stop  ── runs end or are cancelled · connections end · background ends · audit and traces send what is queued
 //! ```
 
 mod background;
@@ -133,6 +133,7 @@ impl App {
         shutdown.cancel();
         info!("stopping: running programs may end, nothing new starts; a second signal ends the server at once");
         self.parts.runs.stop(self.shutdown_grace).await;
+        self.parts.kernels.stop().await;
         stopping.cancel();
         drop(connections.await);
         self.stop().await;

@@ -10,6 +10,7 @@ pub(crate) mod frames;
 pub mod idempotency;
 pub mod isolation_check;
 pub mod janitor;
+pub mod kernels;
 pub mod links;
 pub mod quota;
 pub mod readiness;

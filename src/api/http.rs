@@ -4,7 +4,7 @@
 //! request ─ id ─ log ─ errors ─ panics ─ room ─ body ─ host, origin ─┬─ /            the page, no token
 //!                                                                    ├─ /files/…     the signature is the right
 //!                                                                    └─ bearer ── /mcp, /mcp/events, /v1/…, /api/v2/…,
-//!                                                                                 CodeRunner's
+//!                                                                                 /jupyter/…, CodeRunner's
 //! /healthz /readyz /health: no host check, for probes that address machines by number; /metrics neither, but a bearer
 //! ```
 
@@ -16,6 +16,7 @@ pub mod files;
 pub mod guard;
 pub mod health;
 pub mod json;
+pub mod jupyter;
 pub mod mcp;
 pub mod metrics;
 pub mod openapi;
@@ -45,6 +46,8 @@ pub struct HttpParts {
     pub piston: Router,
     /// CodeRunner's paths, behind the bearer token.
     pub coderunner: coderunner::CodeRunnerParts,
+    /// `/jupyter`, behind the bearer token.
+    pub jupyter: Router,
     /// `/files`.
     pub files: Router,
     /// Knows the tokens.
@@ -61,7 +64,7 @@ pub struct HttpParts {
 
 /// The whole surface.
 pub fn router(parts: HttpParts) -> Router {
-    let HttpParts { mcp, v1, piston, coderunner, files, tokens, readiness, metrics, observer, names } = parts;
+    let HttpParts { mcp, v1, piston, coderunner, jupyter, files, tokens, readiness, metrics, observer, names } = parts;
     // Behind the token, but not behind the check of names: scrapers address machines by number.
     let measured = metrics::router(metrics).layer(middleware::from_fn_with_state(Arc::clone(&tokens), auth::bearer));
     let health = health::router(readiness, Arc::clone(&tokens));
@@ -70,6 +73,7 @@ pub fn router(parts: HttpParts) -> Router {
         .merge(v1)
         .merge(piston)
         .merge(coderunner::router(coderunner))
+        .merge(jupyter)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(middleware::from_fn_with_state(tokens, auth::bearer))
         .layer(middleware::from_fn_with_state(bodies, coderunner::key_from_body));

@@ -54,6 +54,7 @@ impl Background {
     /// janitor when its list is empty, then the rest.
     pub(super) async fn stop(self, parts: Parts, grace: Duration) {
         parts.runs.stop(grace).await;
+        parts.kernels.stop().await;
         parts.stop.cancel();
         parts.sessions.stop().await;
         parts.standbys.stop().await;

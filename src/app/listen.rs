@@ -5,6 +5,8 @@
 //! serve ── one task for each connection; `shutdown` stops accepting, `abandon` stops waiting for open connections
 //! ```
 //!
+//! A connection that became a WebSocket keeps its place and its turn; `abandon` ends it.
+//!
 //! [`places`] decides which request is answered when places are short, and which connection makes room;
 //! [`connection`] holds the limits of each in time. When places are short, each answer closes its connection.
 
@@ -19,16 +21,20 @@ use std::{
 };
 
 use axum::{Router, body::Body};
-use http::{HeaderValue, Request, Response, header};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
-use hyper::{body::Incoming, service::service_fn};
-use hyper_util::{rt::TokioIo, server::graceful::GracefulShutdown};
+use hyper::{
+    body::Incoming,
+    server::conn::http1,
+    service::{HttpService, service_fn},
+};
+use hyper_util::rt::TokioIo;
 use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpStream},
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
@@ -38,7 +44,10 @@ use self::{
     places::Places,
 };
 use crate::{
-    api::http::auth::{Class, ClientAddress, NoTurn},
+    api::http::{
+        auth::{Class, ClientAddress, NoTurn},
+        jupyter,
+    },
     config::BindAddr,
     services::tokens::Tokens,
 };
@@ -80,10 +89,10 @@ pub async fn serve(
     shutdown: CancellationToken,
     abandon: CancellationToken,
 ) {
-    let mut http = hyper::server::conn::http1::Builder::new();
+    let mut http = http1::Builder::new();
     http.header_read_timeout(None).max_headers(HEADERS_MAX).max_buf_size(HEAD_BYTES_MAX);
     let places = Places::new(limits);
-    let graceful = GracefulShutdown::new();
+    let connections = TaskTracker::new();
     loop {
         let accepted = async {
             let (stream, address) = listener.accept().await?;
@@ -104,23 +113,49 @@ pub async fn serve(
         prepare(&stream);
         let (surface, answering) = (surface.clone(), Arc::clone(&connection));
         let service = service_fn(move |request| answer(Arc::clone(&answering), request, surface.clone()));
-        let socket = TokioIo::new(Watched { stream, connection: Arc::clone(&connection) });
-        let serving = graceful.watch(http.serve_connection(socket, service));
-        tokio::spawn(async move {
-            match connection.drive(serving).await {
-                Ok(Err(error)) => debug!(%error, "a connection failed"),
-                Err(why) => debug!("a connection was ended: {why}"),
-                Ok(Ok(())) => {}
+        let socket = TokioIo::new(Watched::new(stream, Arc::clone(&connection)));
+        let serving = gracefully(http.serve_connection(socket, service).with_upgrades(), shutdown.clone());
+        let abandoned = abandon.clone();
+        connections.spawn(async move {
+            let ended = match connection.drive(serving).await {
+                Ok(Err(error)) => return debug!(%error, "a connection failed"),
+                Err(why) => Err(why),
+                Ok(Ok(())) => connection.upgraded(abandoned).await,
+            };
+            if let Err(why) = ended {
+                debug!("a connection was ended: {why}");
             }
         });
     }
     drop(listener);
-    let finished = graceful.shutdown();
+    connections.close();
+    let finished = connections.wait();
     tokio::pin!(finished);
     tokio::select! {
         () = &mut finished => {}
         () = abandon.cancelled() => drop(timeout(LAST_ANSWERS_MAX, &mut finished).await),
     }
+}
+
+/// Serves a connection; from `shutdown` on it ends with the answer that is being sent.
+async fn gracefully<S, B>(
+    connection: http1::UpgradeableConnection<TokioIo<Watched>, S>,
+    shutdown: CancellationToken,
+) -> hyper::Result<()>
+where
+    S: HttpService<Incoming, ResBody = B>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: http_body::Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B::Data: Send,
+{
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        biased;
+        end = connection.as_mut() => return end,
+        () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    connection.await
 }
 
 /// Small answers are sent at once. A socket that refuses an option works without.
@@ -143,14 +178,17 @@ async fn answer(
     mut request: Request<Incoming>,
     surface: Surface,
 ) -> Result<Response<impl http_body::Body<Data = bytes::Bytes, Error = axum::Error>>, Infallible> {
+    jupyter::access::take_token(&mut request);
     let class = Class::of(&surface.tokens, request.uri().path(), request.headers());
-    let busy = connection.begin(class).await;
+    let mut busy = connection.begin(class).await;
     request.extensions_mut().insert(ClientAddress(connection.address()));
     if !busy.is_answered() {
         request.extensions_mut().insert(NoTurn);
     }
     let mut response = surface.router.oneshot(request.map(Body::new)).await?;
-    if connection.closes() || !busy.is_answered() {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        busy.upgrade();
+    } else if connection.closes() || !busy.is_answered() {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     // The closure owns `busy` until the body is dropped.

@@ -11,19 +11,22 @@ use crate::{
         http::{
             body::Bodies,
             coderunner::CodeRunnerParts,
+            guard::Names,
+            jupyter::JupyterParts,
             mcp::{McpHttpOptions, SessionLimits},
             piston::PistonParts,
             v1::V1Parts,
         },
         mcp::{McpOptions, View},
     },
-    config::Config,
+    config::{BaseUrl, Config},
     domain::environment::AllowedVariables,
     ports::{engine::Probe, storage::Usage},
     services::{
         admission::{self, AdmissionOptions},
         conversations::Conversations,
         files::{Files, FilesOptions},
+        kernels::Kernels,
         quota::QuotaOptions,
         retention::RetentionOptions,
         runs::{Runs, RunsOptions},
@@ -35,8 +38,13 @@ use crate::{
 /// How long after the end of any run a conversation still counts as in use.
 const IN_USE_MARGIN: Duration = Duration::from_mins(5);
 
-pub(super) fn allowed_hosts(config: &Config) -> Vec<String> {
-    config.server.allowed_hosts.split(',').map(str::to_owned).collect()
+/// The names that the server answers to.
+pub(super) fn names(config: &Config) -> Names {
+    // Checked when the settings were loaded.
+    let files_url = config.files_base_url().ok().filter(|_| !config.files.base_url.is_empty());
+    Names::new(config.public_base_url.uri(), config.server.allowed_hosts.split(',').map(str::to_owned))
+        .with_files_at(files_url.as_ref().map(BaseUrl::uri))
+        .with_origins(config.server.cors_origins.split(','))
 }
 
 pub(super) fn variables(config: &Config) -> AllowedVariables {
@@ -184,6 +192,10 @@ pub(super) fn coderunner(v1: &V1Parts) -> CodeRunnerParts {
         files: Arc::clone(&v1.files),
         bodies: v1.bodies.clone(),
     }
+}
+
+pub(super) fn jupyter(v1: &V1Parts, kernels: &Kernels) -> JupyterParts {
+    JupyterParts { kernels: kernels.clone(), files: Arc::clone(&v1.files), bodies: v1.bodies.clone() }
 }
 
 pub(super) fn piston(config: &Config, bodies: Bodies, runs: &Runs) -> PistonParts {

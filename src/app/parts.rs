@@ -12,10 +12,10 @@ use crate::{
     adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
     adapters::storage::{DiskStorage, Owner},
     api::{
-        http::{self, HttpParts, guard::Names},
+        http::{self, HttpParts},
         mcp::{McpParts, Smaller},
     },
-    config::{BaseUrl, Config},
+    config::Config,
     domain::{clock::SystemClock, id::InstanceId},
     ports::{
         engine::{Engine, Probe},
@@ -29,6 +29,7 @@ use crate::{
         files::Files,
         isolation_check::{IsolationCheck, IsolationState},
         janitor::Janitor,
+        kernels::Kernels,
         links::UrlSigner,
         readiness::Readiness,
         retention::Retention,
@@ -50,6 +51,7 @@ pub struct Parts {
     pub retention: Arc<Retention>,
     pub standbys: Standbys,
     pub sessions: Sessions,
+    pub kernels: Kernels,
     pub catalog: Arc<Catalog>,
     pub discovery: Arc<Discovery>,
     /// The label of this server's sandboxes.
@@ -195,14 +197,14 @@ impl Parts {
         let mcp =
             McpParts { runs: runs.clone(), files: Arc::clone(&files), sessions: sessions.clone(), pictures, options };
         let bodies = options::bodies(config);
-        // Checked when the settings were loaded.
-        let files_url = config.files_base_url().ok().filter(|_| !config.files.base_url.is_empty());
         let (tokens, metrics_router) =
             (Arc::new(Tokens::new(config.api_token.expose())), http::metrics::router(exposition.clone()));
+        let kernels = Kernels::new(runs.clone(), sessions.clone());
         let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions);
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
             coderunner: options::coderunner(&v1),
+            jupyter: http::jupyter::router(options::jupyter(&v1, &kernels)),
             v1: http::v1::router(v1),
             piston: http::piston::router(options::piston(config, bodies.clone(), &runs)),
             files: http::files::router(Arc::clone(&files), bodies),
@@ -210,9 +212,7 @@ impl Parts {
             readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), isolation.clone(), stats)),
             metrics: exposition,
             observer,
-            names: Names::new(config.public_base_url.uri(), options::allowed_hosts(config))
-                .with_files_at(files_url.as_ref().map(BaseUrl::uri))
-                .with_origins(config.server.cors_origins.split(',')),
+            names: options::names(config),
         });
         Ok(Self {
             store,
@@ -222,6 +222,7 @@ impl Parts {
             retention: Arc::new(retention),
             standbys,
             sessions,
+            kernels,
             catalog,
             discovery,
             instance,

@@ -46,8 +46,8 @@ impl Alteration {
     }
 }
 
-pub(crate) fn altered(good: &str, alterations: &[Alteration]) -> Vec<u8> {
-    let mut text = good.as_bytes().to_vec();
+pub(crate) fn altered(good: impl AsRef<[u8]>, alterations: &[Alteration]) -> Vec<u8> {
+    let mut text = good.as_ref().to_vec();
     for alteration in alterations {
         alteration.apply(&mut text);
     }

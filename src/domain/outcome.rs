@@ -46,7 +46,8 @@ pub enum DiskLimit {
 }
 
 impl DiskLimit {
-    fn sentence(self) -> String {
+    /// What happened and what to do.
+    pub fn sentence(self) -> String {
         match self {
             Self::Bytes { max } => format!(
                 "The conversation's files took more than {} MiB on disk, so the program was stopped, or failed at its \

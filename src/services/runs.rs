@@ -21,6 +21,7 @@ mod request;
 mod run;
 mod stdin;
 mod task;
+mod turn;
 mod verdict;
 
 use std::{sync::Arc, time::Duration};
@@ -30,6 +31,7 @@ use tokio::{sync::watch, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, info_span, warn};
 
+pub(super) use self::turn::Turn;
 use self::{feed::Feed, registry::Registry, task::RunTask};
 pub use self::{
     feed::FeedItem,

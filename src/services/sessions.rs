@@ -15,25 +15,30 @@ mod cell;
 mod display;
 mod input;
 mod kernel;
+mod link;
 pub mod message;
+mod queue;
 mod registry;
 mod view;
 
 use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, interval, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{error, info, warn};
 
+pub use self::view::{SessionEnd, SessionState, SessionView};
 pub(super) use self::{cell::Cell, display::Shown, view::CellEnd};
 use self::{
     kernel::Kernel,
     registry::{Registry, Session},
 };
-pub use self::{
-    kernel::KernelConnection,
-    view::{SessionEnd, SessionState, SessionView},
+pub(super) use self::{
+    kernel::own_message,
+    link::KernelLink,
+    queue::{Following, MessageSender, queue},
+    registry::Busy,
 };
 use super::{
     isolation_check::IsolationState,
@@ -198,19 +203,33 @@ impl Sessions {
     pub async fn interrupt(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
         let session = self.0.find(who, id)?;
         session.kernel.interrupt().await;
+        if session.is_busy() {
+            sleep(cell::WAKE_AFTER).await;
+            session.kernel.wake().await;
+        }
         Ok(())
     }
 
-    /// Ends a session and opens another one in its place, with the same id.
+    /// Ends a session and opens another one in its place, with the same id; also one that has ended and was not closed.
     ///
     /// # Errors
     /// As [`Self::open`] and [`Self::get`].
     pub async fn restart(&self, who: &Principal, id: SessionId) -> Result<SessionView, Failure> {
-        let session = self.0.find(who, id)?;
-        let runner = self.0.runner(&session.language)?;
-        self.0.end(&session, SessionEnd::Restarted);
-        let opened = self.0.open_as(id, &session.conversation, &runner, &session.env).await?;
-        Ok(opened.view())
+        let registry = &self.0.registry;
+        let found = self.0.find(who, id);
+        let ((conversation, language), env) = match &found {
+            Ok(session) => ((session.conversation.clone(), session.language.clone()), session.env.clone()),
+            Err(gone) => registry.ended(who, id).ok_or_else(|| gone.clone())?,
+        };
+        let runner = self.0.runner(&language)?;
+        let under_way = || Failure::new(Code::SessionBusy, "The session is being restarted: wait for it.");
+        let _restarting = registry.restart(id).ok_or_else(under_way)?;
+        if let Ok(session) = found {
+            self.0.end(&session, SessionEnd::Restarted);
+        }
+        let opened = self.0.open_as(id, &conversation, &runner, &env).await?;
+        // Another one may have been opened in its place.
+        if opened.id == id { Ok(opened.view()) } else { self.get(who, id) }
     }
 
     /// Completions at a position, counted in characters: the content of Jupyter's `complete_reply`.
@@ -236,14 +255,6 @@ impl Sessions {
     ) -> Result<Value, Failure> {
         let content = json!({"code": code, "cursor_pos": cursor, "detail_level": u8::from(detailed)});
         self.0.find(who, id)?.kernel.request("inspect_request", &content).await
-    }
-
-    /// All messages of a session's kernel from now on, and the way to send it any.
-    ///
-    /// # Errors
-    /// Those of [`Self::get`].
-    pub fn connect(&self, who: &Principal, id: SessionId) -> Result<KernelConnection, Failure> {
-        self.0.find(who, id).map(|session| session.kernel.connect())
     }
 
     /// Sessions that are open, and their memory limits together, in bytes.
@@ -302,7 +313,7 @@ impl Inner {
         let (started, lease) = self.sandbox(conversation, runner, &limits).await?;
         let name = runner.kernel.as_deref().unwrap_or_default();
         let kernel = Kernel::begin(started, name, env, self.options.age_max, &self.tasks);
-        let kernel_info = kernel.ready().await.inspect_err(|_| {
+        kernel.ready().await.inspect_err(|_| {
             warn!(image = %runner.image.0, language = %runner.language, "the kernel of a session did not start");
         })?;
         let session = Arc::new(Session::new(
@@ -313,7 +324,6 @@ impl Inner {
             lease,
             self.parts.sandboxes.clock.unix_s(),
             limits.memory_bytes,
-            kernel_info,
             env.clone(),
         ));
         self.registry.add(&session);

@@ -13,6 +13,7 @@ pub mod renaming;
 pub mod scale;
 pub mod server;
 pub mod sheet;
+pub mod socket;
 pub mod sse;
 pub mod until;
 

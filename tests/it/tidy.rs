@@ -20,7 +20,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 29] = [
+const NEIGHBOURS: [(&str, &[&str]); 30] = [
     ("adapters::audit", &[]),
     ("adapters::engine", &[]),
     ("adapters::metrics", &[]),
@@ -48,6 +48,7 @@ const NEIGHBOURS: [(&str, &[&str]); 29] = [
         "services::runs",
         &["admission", "files", "frames", "janitor", "isolation_check", "sandbox", "sessions", "standby"],
     ),
+    ("services::kernels", &["runs", "sessions"]),
     ("services::idempotency", &[]),
     ("services::conversations", &["files", "runs"]),
     ("services::stats", &["janitor", "runs", "standby"]),

@@ -1,6 +1,6 @@
 //! The error of every HTTP surface. It travels in the response's extensions until [`render`], which knows the surface
 //! and the request's id, writes the body: `/v1` problem details (RFC 9457), `/api/v2` a `message`, CodeRunner's paths
-//! its own form, a JSON-RPC request a JSON-RPC error, everything else an `error` object.
+//! its own form, `/jupyter` Jupyter's, a JSON-RPC request a JSON-RPC error, everything else an `error` object.
 
 use axum::{
     Json,
@@ -13,7 +13,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::coderunner::{self, CodeRunnerRefusal};
+use super::{
+    coderunner::{self, CodeRunnerRefusal},
+    jupyter,
+};
 use crate::{
     api::schema::{ErrorCode, ErrorResult},
     domain::{
@@ -92,6 +95,7 @@ enum Surface {
     V1,
     CodeRunner,
     Piston,
+    Jupyter,
     Other,
 }
 
@@ -129,6 +133,10 @@ impl ApiError {
                 (status, Json(PistonRefusal { message, code, request_id })).into_response()
             }
             Surface::CodeRunner => (status, Json(CodeRunnerRefusal::new(code, message, request_id))).into_response(),
+            Surface::Jupyter => {
+                let body = json!({"message": message, "reason": null, "code": code, "requestId": request_id});
+                (status, Json(body)).into_response()
+            }
             Surface::Other => (status, Json(ErrorResult::new(failure.code, message, request))).into_response(),
         }
     }
@@ -185,6 +193,7 @@ impl Surface {
             _ if coderunner::is_own(path) => Self::CodeRunner,
             _ if below("/v1") => Self::V1,
             _ if below("/api") => Self::Piston,
+            _ if below(jupyter::ROOT) => Self::Jupyter,
             _ => Self::Other,
         }
     }
@@ -196,6 +205,8 @@ impl Surface {
             (Self::Piston, Code::RunnerNotFound) => StatusCode::BAD_REQUEST,
             // The queue is full of this client's own runs.
             (Self::V1 | Self::Piston, Code::QueueFull) => StatusCode::TOO_MANY_REQUESTS,
+            // Its clients know only kernels that are there and those that are not.
+            (Self::Jupyter, Code::SessionEnded) => StatusCode::NOT_FOUND,
             (_, code) => http_status(code),
         }
     }

@@ -96,7 +96,7 @@ impl Names {
         (!origins.is_empty()).then(|| {
             CorsLayer::new()
                 .allow_origin(origins)
-                .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE])
+                .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE])
                 .allow_headers(AllowHeaders::mirror_request())
                 .expose_headers(EXPOSED)
                 .max_age(Duration::from_hours(1))

@@ -19,8 +19,9 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     sync::{Notify, OwnedSemaphorePermit},
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, interval, sleep, sleep_until},
 };
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::places::{Places, Turn, locked};
 use crate::api::http::auth::Class;
@@ -39,6 +40,8 @@ const AGE_MAX: Duration = Duration::from_hours(1);
 /// The least that a client without a token has to read while places are short.
 const RATE_BYTES_PER_S_MIN: u64 = 8 << 10;
 const RATE_WINDOW: Duration = Duration::from_secs(5);
+/// How often the limits of an upgraded connection are looked at.
+const LIMITS_SEEN: Duration = Duration::from_secs(1);
 
 /// Why a connection is ended.
 pub(super) type Ended = &'static str;
@@ -52,6 +55,8 @@ pub(super) struct Connection {
     pub(super) make_room: Notify,
     /// The request that waits for its turn is refused.
     refuse: Notify,
+    /// The socket is gone, or is to be.
+    over: CancellationToken,
     _place: OwnedSemaphorePermit,
 }
 
@@ -65,6 +70,8 @@ struct State {
     blocked: Option<Instant>,
     /// The bytes that it took since then, from a time at which it took none.
     window: Option<(Instant, u64)>,
+    /// That of the request by which it was upgraded.
+    upgraded: Option<Turn>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -76,6 +83,8 @@ enum Phase {
     },
     Queued(Instant),
     Answering,
+    /// It speaks another protocol, until its end.
+    Upgraded,
 }
 
 /// While it lives, the connection is busy.
@@ -92,8 +101,19 @@ impl Busy {
     }
 }
 
+impl Busy {
+    /// The connection keeps its turn until its end, for another protocol.
+    pub(super) fn upgrade(&mut self) {
+        let mut state = locked(&self.connection.state);
+        (state.phase, state.upgraded) = (Phase::Upgraded, self.turn.take());
+    }
+}
+
 impl Drop for Busy {
     fn drop(&mut self) {
+        if matches!(locked(&self.connection.state).phase, Phase::Upgraded) {
+            return;
+        }
         self.connection.set(Phase::Waiting { since: Instant::now(), head: None });
         self.connection.places.changed.notify_one();
     }
@@ -103,9 +123,10 @@ impl Connection {
     pub(super) fn new(places: Arc<Places>, address: IpAddr, place: OwnedSemaphorePermit) -> Self {
         let opened = Instant::now();
         let phase = Phase::Waiting { since: opened, head: None };
-        let state = State { phase, requests: 0, class: Class::Guest, blocked: None, window: None };
-        let (make_room, refuse) = (Notify::new(), Notify::new());
-        Self { places, address, opened, state: Mutex::new(state), make_room, refuse, _place: place }
+        let class = Class::Guest;
+        let state = State { phase, requests: 0, class, blocked: None, window: None, upgraded: None };
+        let (make_room, refuse, over) = (Notify::new(), Notify::new(), CancellationToken::new());
+        Self { places, address, opened, state: Mutex::new(state), make_room, refuse, over, _place: place }
     }
 
     pub(super) fn address(&self) -> IpAddr {
@@ -159,7 +180,7 @@ impl Connection {
             Phase::Waiting { since, .. } if state.requests == 0 => Some((0, since + NEW_MIN)),
             Phase::Waiting { since, .. } => Some((u8::from(state.class == Class::Holder), since + IDLE_MIN)),
             Phase::Queued(since) if state.class == Class::Guest => Some((2, since + NEW_MIN)),
-            Phase::Queued(_) | Phase::Answering => None,
+            Phase::Queued(_) | Phase::Answering | Phase::Upgraded => None,
         }
     }
 
@@ -185,6 +206,30 @@ impl Connection {
             }
             self.places.changed.notify_one();
         }
+    }
+
+    /// Waits for the end of an upgraded connection; ends it at a limit and when it is abandoned.
+    pub(super) async fn upgraded(&self, abandoned: CancellationToken) -> Result<(), Ended> {
+        if !matches!(locked(&self.state).phase, Phase::Upgraded) {
+            return Ok(());
+        }
+        let over = pin!(self.over.cancelled());
+        let limit = async {
+            let mut moved = interval(LIMITS_SEEN);
+            loop {
+                moved.tick().await;
+                if let Err(why) = self.next_limit() {
+                    return why;
+                }
+            }
+        };
+        let ended = tokio::select! {
+            () = over => return Ok(()),
+            why = limit => why,
+            () = abandoned.cancelled() => "the server stops",
+        };
+        self.over.cancel();
+        Err(ended)
     }
 
     async fn within_limits<T>(&self, mut connection: Pin<&mut impl Future<Output = T>>) -> Result<T, Ended> {
@@ -273,12 +318,32 @@ impl Drop for Queued<'_> {
 
 /// A socket that tells its connection what it reads and writes.
 pub(super) struct Watched {
-    pub(super) stream: TcpStream,
-    pub(super) connection: Arc<Connection>,
+    stream: TcpStream,
+    connection: Arc<Connection>,
+    over: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl Watched {
+    pub(super) fn new(stream: TcpStream, connection: Arc<Connection>) -> Self {
+        let over = Box::pin(connection.over.clone().cancelled_owned());
+        Self { stream, connection, over }
+    }
+
+    /// An error once the connection is to end. Reading and writing are polled by one task, which is woken.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.over.as_mut().poll(cx).is_ready() { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.connection.over.cancel();
+    }
 }
 
 impl AsyncRead for Watched {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if buf.filled().len() > before {
@@ -290,6 +355,7 @@ impl AsyncRead for Watched {
 
 impl AsyncWrite for Watched {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.connection.has_written(&polled);
         polled
@@ -300,6 +366,7 @@ impl AsyncWrite for Watched {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
         self.connection.has_written(&polled);
         polled

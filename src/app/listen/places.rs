@@ -257,6 +257,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_upgraded_connection_keeps_its_place_and_its_turn_until_its_end() {
+        let all = places(8);
+        let open = all.open(HERE).await.expect("a place");
+        let mut busy = open.begin(Class::Guest).await;
+        busy.upgrade();
+        drop(busy);
+        sleep(Duration::from_hours(2)).await;
+        assert!(matches!(all.next_to_go(), Err(None)), "it makes no room");
+        assert_eq!(locked(&all.answers).guests.get(&HERE), Some(&1));
+        drop(open);
+        assert_eq!((locked(&all.answers).all, all.free.available_permits()), (0, 8));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn guests_leave_places_to_holders_and_holders_to_probes() {
         let all = places(16);
         let turns = |class, address| std::iter::from_fn(|| all.turn(class, address)).collect::<Vec<_>>();

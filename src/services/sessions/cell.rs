@@ -18,8 +18,8 @@ use super::{
     CellEnd, Inner, SessionEnd, Sessions,
     display::{Bundle, Shown},
     input::Input,
-    kernel::Following,
     message::{Channel, Header, KernelMessage},
+    queue::Following,
     registry::Session,
 };
 use crate::{
@@ -38,7 +38,7 @@ use crate::{
 const IDLE_GRACE: Duration = Duration::from_secs(1);
 /// When an interrupt is followed by a message that wakes a kernel which awaits something, when it is repeated, and when
 /// the kernel is ended.
-const WAKE_AFTER: Duration = Duration::from_millis(300);
+pub(super) const WAKE_AFTER: Duration = Duration::from_millis(300);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const KILL_AFTER: Duration = Duration::from_secs(2);
 const FIGURES_MAX: Duration = Duration::from_secs(1);
@@ -95,7 +95,7 @@ impl Sessions {
         }
         let _busy = session.begin_cell();
         // From the beginning, so that nothing of the cell is missed.
-        let following = session.kernel.follow().ok_or_else(super::kernel::internal)?;
+        let following = session.kernel.follow();
         sink(EventKind::Started);
         let begun = Instant::now();
         let content = json!({"code": cell.code, "silent": false, "store_history": true, "user_expressions": {},
@@ -355,7 +355,7 @@ impl Execution<'_> {
                 () = sleep_until(begun + next) => match (is_woken, is_repeated) {
                     (false, _) => {
                         is_woken = true;
-                        self.session.kernel.send(Channel::Shell, "kernel_info_request", None, &json!({})).await;
+                        self.session.kernel.wake().await;
                     }
                     (true, false) => {
                         is_repeated = true;

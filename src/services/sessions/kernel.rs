@@ -1,7 +1,7 @@
 //! One kernel in its sandbox: the task that reads and writes the sandbox's streams, and those who follow its messages.
 //!
-//! What the sandbox says is untrusted. A follower has room for a number of bytes: a cell is waited for, so that none of
-//! its output is lost; a connection that does not read is ended.
+//! What the sandbox says is untrusted. A follower has room for a number of bytes and is waited for, so that no output
+//! of a cell is lost: each is a task of the server that always reads.
 
 use std::{
     sync::{
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    sync::{mpsc, watch},
     time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -25,7 +25,8 @@ use uuid::Uuid;
 
 use super::{
     SessionEnd,
-    message::{Channel, Header, KernelMessage, MESSAGE_BYTES_MAX, MessageReader, with_length},
+    message::{Channel, Header, KernelMessage, MessageReader, with_length},
+    queue::{Following, MessageSender, queue},
 };
 use crate::{
     domain::{
@@ -48,10 +49,6 @@ const REPLY_MAX: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_mins(1);
 /// Messages for the kernel that were not written yet.
 const TO_KERNEL_MAX: usize = 64;
-/// What a follower may have unread, in bytes.
-const UNREAD_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
-/// Connections to one kernel, cells included.
-const FOLLOWERS_MAX: usize = 64;
 
 pub(super) struct Kernel {
     outgoing: mpsc::Sender<KernelMessage>,
@@ -69,94 +66,33 @@ enum Phase {
     Ended(SessionEnd),
 }
 
-#[derive(Default)]
+/// Those who follow the messages; `None` when there will be no more.
 struct Followers {
-    all: Mutex<Vec<Follower>>,
+    all: Mutex<Option<Vec<(u64, MessageSender)>>>,
     newest: AtomicU64,
 }
 
-#[derive(Clone)]
-struct Follower {
-    number: u64,
-    /// It is waited for when it has no room.
-    is_cell: bool,
-    queue: mpsc::UnboundedSender<(KernelMessage, OwnedSemaphorePermit)>,
-    room: Arc<Semaphore>,
-}
-
-/// The messages of a kernel from its beginning on. Ends when the kernel has ended, or was not read in time.
-pub(super) struct Following {
-    queue: mpsc::UnboundedReceiver<(KernelMessage, OwnedSemaphorePermit)>,
-}
-
-/// A client's connection to a kernel.
-pub struct KernelConnection {
-    outgoing: mpsc::Sender<KernelMessage>,
-    following: Option<Following>,
-}
-
 impl Followers {
-    fn all(&self) -> MutexGuard<'_, Vec<Follower>> {
+    fn all(&self) -> MutexGuard<'_, Option<Vec<(u64, MessageSender)>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, is_cell: bool) -> Option<Following> {
-        let (queue, receiver) = mpsc::unbounded_channel();
-        let number = self.newest.fetch_add(1, Ordering::Relaxed);
-        let mut all = self.all();
-        all.retain(|follower| !follower.queue.is_closed());
-        if !is_cell && all.len() >= FOLLOWERS_MAX {
-            return None;
+    fn add(&self) -> Following {
+        let (sender, following) = queue();
+        if let Some(all) = self.all().as_mut() {
+            all.retain(|(_, follower)| !follower.is_closed());
+            all.push((self.newest.fetch_add(1, Ordering::Relaxed), sender));
         }
-        all.push(Follower { number, is_cell, queue, room: Arc::new(Semaphore::new(UNREAD_BYTES_MAX)) });
-        Some(Following { queue: receiver })
+        following
     }
 
     async fn tell(&self, message: &KernelMessage) {
-        // What a message costs beside its parts.
-        const MESSAGE_BYTES: usize = 256;
-        let parts = [&message.header, &message.parent_header, &message.metadata, &message.content];
-        let bytes = parts.into_iter().chain(&message.buffers).map(Bytes::len).sum::<usize>() + MESSAGE_BYTES;
-        let bytes = u32::try_from(bytes.min(UNREAD_BYTES_MAX)).unwrap_or(u32::MAX);
-        let all = self.all().clone();
-        for Follower { number, is_cell, queue, room } in all {
-            let room = if is_cell {
-                tokio::select! {
-                    room = room.acquire_many_owned(bytes) => room.ok(),
-                    () = queue.closed() => None,
-                }
-            } else {
-                room.try_acquire_many_owned(bytes).ok()
-            };
-            if room.is_none_or(|room| queue.send((message.clone(), room)).is_err()) {
-                self.all().retain(|follower| follower.number != number);
-            }
-        }
-    }
-}
-
-impl Following {
-    pub(super) async fn next(&mut self) -> Option<KernelMessage> {
-        self.queue.recv().await.map(|(message, _)| message)
-    }
-}
-
-impl KernelConnection {
-    /// Sends the kernel a message; waits while it does not read.
-    ///
-    /// # Errors
-    /// [`Code::SessionEnded`].
-    pub async fn send(&self, message: KernelMessage) -> Result<(), Failure> {
-        let ended = |_| Failure::new(Code::SessionEnded, "The session has ended: open a new one.");
-        self.outgoing.send(message).await.map_err(ended)
-    }
-
-    /// The next message of the kernel; nothing when it has ended, or this connection was not read for too long.
-    pub async fn next(&mut self) -> Option<KernelMessage> {
-        loop {
-            let message = self.following.as_mut()?.next().await?;
-            if message.channel != Channel::Bridge {
-                return Some(message);
+        let all = self.all().clone().unwrap_or_default();
+        for (number, follower) in all {
+            if !follower.send(message).await
+                && let Some(all) = self.all().as_mut()
+            {
+                all.retain(|(other, _)| *other != number);
             }
         }
     }
@@ -173,7 +109,8 @@ impl Kernel {
     ) -> Self {
         let (sender, receiver) = mpsc::channel(TO_KERNEL_MAX);
         let (phase, phase_receiver) = watch::channel(Phase::Starting);
-        let (followers, close) = (Arc::new(Followers::default()), CancellationToken::new());
+        let followers = Arc::new(Followers { all: Mutex::new(Some(Vec::new())), newest: AtomicU64::new(0) });
+        let close = CancellationToken::new();
         let request = frames::session(name, env, age_max, GRACE);
         let (stdin, sandbox) = attach(started);
         let task = KernelTask {
@@ -225,13 +162,18 @@ impl Kernel {
         self.close.cancel();
     }
 
-    pub(super) fn connect(&self) -> KernelConnection {
-        KernelConnection { outgoing: self.outgoing.clone(), following: self.followers.add(false) }
+    pub(super) fn is_ended(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::Ended(_))
     }
 
-    /// The messages for a cell.
-    pub(super) fn follow(&self) -> Option<Following> {
-        self.followers.add(true)
+    /// The messages from now on. They end with the kernel.
+    pub(super) fn follow(&self) -> Following {
+        self.followers.add()
+    }
+
+    /// Where messages for the kernel go.
+    pub(super) fn outgoing(&self) -> &mpsc::Sender<KernelMessage> {
+        &self.outgoing
     }
 
     /// Sends a message of the server's own; its id.
@@ -242,11 +184,7 @@ impl Kernel {
         parent: Option<Bytes>,
         content: &Value,
     ) -> String {
-        let id = Uuid::new_v4().simple().to_string();
-        let date = OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default();
-        let header = json!({"msg_id": id, "msg_type": msg_type, "session": self.client, "username": "sandbox",
-            "date": date, "version": "5.3"});
-        let mut message = KernelMessage::new(channel, &header, content);
+        let (id, mut message) = own_message(&self.client, channel, msg_type, content);
         message.parent_header = parent.unwrap_or(message.parent_header);
         if self.outgoing.send(message).await.is_err() {
             debug!("a message for a kernel that has ended");
@@ -258,12 +196,17 @@ impl Kernel {
         self.send(Channel::Bridge, "interrupt", None, &json!({})).await;
     }
 
+    /// Sends what makes an interpreter look up that awaits something.
+    pub(super) async fn wake(&self) {
+        self.send(Channel::Shell, "kernel_info_request", None, &json!({})).await;
+    }
+
     /// Sends a request on the shell channel; the content of its reply.
     ///
     /// # Errors
     /// [`Code::SessionBusy`] when the kernel does not answer in time.
     pub(super) async fn request(&self, msg_type: &str, content: &Value) -> Result<Value, Failure> {
-        let mut following = self.follow().ok_or_else(internal)?;
+        let mut following = self.follow();
         let id = self.send(Channel::Shell, msg_type, None, content).await;
         let reply = async {
             while let Some(message) = following.next().await {
@@ -277,6 +220,20 @@ impl Kernel {
                    otherwise try again.";
         timeout(REPLY_MAX, reply).await.unwrap_or_else(|_| Err(Failure::new(Code::SessionBusy, why)))
     }
+}
+
+/// A message of the server's own, and its id.
+pub(in crate::services) fn own_message(
+    client: &str,
+    channel: Channel,
+    msg_type: &str,
+    content: &Value,
+) -> (String, KernelMessage) {
+    let id = Uuid::new_v4().simple().to_string();
+    let date = OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default();
+    let header = json!({"msg_id": id, "msg_type": msg_type, "session": client, "username": "sandbox",
+        "date": date, "version": "5.3"});
+    (id, KernelMessage::new(channel, &header, content))
 }
 
 pub(super) fn internal() -> Failure {
@@ -301,7 +258,7 @@ impl KernelTask {
         };
         self.phase.send_replace(Phase::Ended(end));
         // Those who follow see the end of their queues.
-        self.followers.all().clear();
+        *self.followers.all() = None;
     }
 
     async fn follow(&mut self) -> SessionEnd {

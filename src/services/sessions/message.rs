@@ -15,7 +15,7 @@ use serde_json::Value;
 /// The longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// The most offsets that a message may have: its five parts, the end, and buffers.
-const OFFSETS_MAX: u64 = 64;
+const OFFSETS_MAX: u64 = 1024;
 /// Channel, header, parent header, metadata, content.
 const PARTS: usize = 5;
 
@@ -126,6 +126,14 @@ impl KernelMessage {
         }
         let channel = Channel::parse(&channel).ok_or(MessageError::Channel)?;
         Ok(Self { channel, header, parent_header, metadata, content, buffers })
+    }
+
+    /// What it takes in memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        /// What a message costs beside its parts.
+        const MESSAGE_BYTES: usize = 256;
+        let parts = [&self.header, &self.parent_header, &self.metadata, &self.content];
+        parts.into_iter().chain(&self.buffers).map(Bytes::len).sum::<usize>() + MESSAGE_BYTES
     }
 
     /// The message on the wire.
@@ -252,7 +260,7 @@ mod tests {
                 let mut bytes = good.to_vec();
                 bytes[at] = value;
                 if let Ok(read) = KernelMessage::decode(&bytes.into()) {
-                    assert!(read.content.len() <= good.len() && read.buffers.len() < 64);
+                    assert!(read.content.len() <= good.len() && read.buffers.len() < 1024);
                 }
             }
         }

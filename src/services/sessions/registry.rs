@@ -1,7 +1,7 @@
 //! The open sessions, and how earlier ones ended, as far back as is kept.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -9,9 +9,8 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value;
 use tokio::{
-    sync::{Mutex as AsyncMutex, OwnedMutexGuard},
+    sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch},
     time::Instant,
 };
 
@@ -43,7 +42,6 @@ pub(super) struct Session {
     /// CPU time of all cells so far, in milliseconds.
     pub cpu_ms: AtomicU64,
     created_unix_s: i64,
-    kernel_info: Arc<Value>,
     lease: Mutex<Option<Arc<Lease>>>,
     used: Mutex<Instant>,
     busy: AtomicUsize,
@@ -51,10 +49,9 @@ pub(super) struct Session {
 }
 
 /// While it lives, a cell of the session waits or runs: the session does not make room for another.
-pub(super) struct Busy(Arc<Session>);
+pub(in crate::services) struct Busy(Arc<Session>);
 
 impl Session {
-    #[expect(clippy::too_many_arguments, reason = "each is a fact of the session, named by its type")]
     pub(super) fn new(
         id: SessionId,
         conversation: ConversationKey,
@@ -63,7 +60,6 @@ impl Session {
         lease: Arc<Lease>,
         created_unix_s: i64,
         memory_bytes_max: u64,
-        kernel_info: Arc<Value>,
         env: Environment,
     ) -> Self {
         let now = Instant::now();
@@ -77,7 +73,6 @@ impl Session {
             memory_bytes_max,
             cpu_ms: AtomicU64::new(0),
             created_unix_s,
-            kernel_info,
             lease: Mutex::new(Some(lease)),
             used: Mutex::new(now),
             busy: AtomicUsize::new(0),
@@ -95,7 +90,6 @@ impl Session {
             idle: if self.is_busy() { Duration::ZERO } else { self.used().elapsed() },
             cells: self.cells.load(Ordering::Relaxed),
             memory_bytes_max: self.memory_bytes_max,
-            kernel_info: Arc::clone(&self.kernel_info),
         }
     }
 
@@ -138,6 +132,8 @@ impl Drop for Busy {
 pub(super) struct Registry {
     state: Mutex<State>,
     opening: Mutex<HashMap<Place, Weak<AsyncMutex<()>>>>,
+    /// Changes when a restart is over.
+    restarted: watch::Sender<()>,
 }
 
 #[derive(Default)]
@@ -147,11 +143,14 @@ struct State {
     ended: VecDeque<Ended>,
     /// Memory for sessions that are being opened, in bytes.
     reserved: u64,
+    /// Those that are being opened again.
+    restarting: HashSet<SessionId>,
 }
 
 struct Ended {
     id: SessionId,
     place: Place,
+    env: Environment,
     end: SessionEnd,
     /// The next cell of the conversation still has to be told.
     is_news: bool,
@@ -166,7 +165,34 @@ impl Drop for Reserved<'_> {
     }
 }
 
+/// While it lives, the session is being restarted.
+pub(super) struct Restarting<'a>(&'a Registry, SessionId);
+
+impl Drop for Restarting<'_> {
+    fn drop(&mut self) {
+        locked(&self.0.state).restarting.remove(&self.1);
+        self.0.restarted.send_replace(());
+    }
+}
+
 impl Registry {
+    /// Notes a restart; `None` when one is under way.
+    pub(super) fn restart(&self, id: SessionId) -> Option<Restarting<'_>> {
+        locked(&self.state).restarting.insert(id).then_some(Restarting(self, id))
+    }
+
+    pub(super) fn is_restarting(&self, id: SessionId) -> bool {
+        locked(&self.state).restarting.contains(&id)
+    }
+
+    pub(super) fn restarting(&self) -> Vec<SessionId> {
+        locked(&self.state).restarting.iter().copied().collect()
+    }
+
+    pub(super) fn restarts(&self) -> watch::Receiver<()> {
+        self.restarted.subscribe()
+    }
+
     /// The right to open a session there; others wait.
     pub(super) async fn opening(&self, conversation: &ConversationKey, language: &Language) -> OwnedMutexGuard<()> {
         let lock = {
@@ -228,7 +254,7 @@ impl Registry {
         }
         let is_news = !matches!(end, SessionEnd::Closed | SessionEnd::Restarted);
         let place = (session.conversation.clone(), session.language.clone());
-        state.ended.push_back(Ended { id: session.id, place, end, is_news });
+        state.ended.push_back(Ended { id: session.id, place, env: session.env.clone(), end, is_news });
         drop(state);
         drop(removed);
         true
@@ -239,6 +265,13 @@ impl Registry {
         let state = locked(&self.state);
         let of_it = |ended: &&Ended| ended.id == id && ended.place.0.owner == *who;
         state.ended.iter().rev().find(of_it).map(|ended| ended.end)
+    }
+
+    /// Where a session of this owner was that has ended by itself or for others, and its environment.
+    pub(super) fn ended(&self, who: &Principal, id: SessionId) -> Option<(Place, Environment)> {
+        let state = locked(&self.state);
+        let last = state.ended.iter().rev().find(|ended| ended.id == id && ended.place.0.owner == *who)?;
+        (last.end != SessionEnd::Closed).then(|| (last.place.clone(), last.env.clone()))
     }
 
     /// How the last session there ended, if its next caller has not been told.

@@ -1,8 +1,6 @@
 //! A session as callers see it, and how it ended.
 
-use std::{sync::Arc, time::Duration};
-
-use serde_json::Value;
+use std::time::Duration;
 
 use super::display::Shown;
 use crate::domain::{
@@ -31,7 +29,13 @@ pub enum SessionEnd {
 impl SessionEnd {
     /// What happened, for a model or a person.
     pub fn sentence(self) -> String {
-        let why = match self {
+        let why = self.reason();
+        format!("The session ended because {why}: its variables are gone, the files in /data are still there.")
+    }
+
+    /// Why, in some words.
+    pub fn reason(self) -> String {
+        match self {
             Self::Closed => "it was closed".to_owned(),
             Self::Restarted => "it was restarted".to_owned(),
             Self::Idle => "it was not used for too long".to_owned(),
@@ -43,8 +47,7 @@ impl SessionEnd {
             Self::Kernel(_) => "its interpreter ended".to_owned(),
             Self::Lost => "its sandbox was lost".to_owned(),
             Self::Killed => "a cell did not react to its interrupt".to_owned(),
-        };
-        format!("The session ended because {why}: its variables are gone, the files in /data are still there.")
+        }
     }
 }
 
@@ -81,8 +84,6 @@ pub struct SessionView {
     pub cells: u64,
     /// Its memory limit, in bytes.
     pub memory_bytes_max: u64,
-    /// What the kernel says of itself: the content of Jupyter's `kernel_info_reply`.
-    pub kernel_info: Arc<Value>,
 }
 
 /// How a cell ended.

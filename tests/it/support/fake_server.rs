@@ -13,7 +13,9 @@ use mcp_sandbox_server::{
     api::mcp::McpParts,
     app::{App, StartError},
     ports::{engine::Engine, storage::Usage},
-    services::{isolation_check::Isolation, janitor::Janitor, retention::Retention, sessions::Sessions},
+    services::{
+        isolation_check::Isolation, janitor::Janitor, kernels::Kernels, retention::Retention, sessions::Sessions,
+    },
 };
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -33,6 +35,7 @@ pub struct FakeServer {
     pub janitor: Janitor,
     pub mcp: McpParts,
     pub sessions: Sessions,
+    pub kernels: Kernels,
     pub retention: Arc<Retention>,
     pub http: Client,
     shutdown: CancellationToken,
@@ -85,7 +88,7 @@ impl FakeServer {
         app.parts.isolation.set(Isolation::Verified { notes: Vec::new(), rejected: Vec::new() });
         let (janitor, mcp, retention) =
             (app.parts.janitor.clone(), app.parts.mcp.clone(), Arc::clone(&app.parts.retention));
-        let sessions = app.parts.sessions.clone();
+        let (sessions, kernels) = (app.parts.sessions.clone(), app.parts.kernels.clone());
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
         let http = Client::builder().timeout(Duration::from_mins(1)).build().expect("a client");
@@ -96,6 +99,7 @@ impl FakeServer {
             janitor,
             mcp,
             sessions,
+            kernels,
             retention,
             http,
             shutdown,

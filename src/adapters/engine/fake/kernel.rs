@@ -9,6 +9,7 @@
 //! | `ask some prompt` | waits for a line of input, and prints it |
 //! | `show text/html some text` | a display with that form and `text/plain` |
 //! | `figure` | a display with a small picture |
+//! | `comm some text` | a message of a widget with two buffers, the text and an empty one |
 //! | `stubborn` | interrupts are ignored from here on |
 //! | `forge` | output, a reply and an idle status for a request that is not this one |
 //! | `garbage` | bytes that are no message |
@@ -113,10 +114,11 @@ fn parse(bytes: &[u8]) -> Message {
     Message { channel: String::from_utf8_lossy(part(0)).into_owned(), header: value(1), content: value(4) }
 }
 
-fn layout(channel: &str, header: &Value, parent: &Value, content: &Value) -> Vec<u8> {
+fn layout(channel: &str, header: &Value, parent: &Value, content: &Value, buffers: &[&str]) -> Vec<u8> {
     let parts = [channel.to_owned(), header.to_string(), parent.to_string(), "{}".to_owned(), content.to_string()];
-    let mut offset = 8 * 7;
-    let mut message = 6_u64.to_le_bytes().to_vec();
+    let parts: Vec<_> = parts.into_iter().chain(buffers.iter().map(|buffer| (*buffer).to_owned())).collect();
+    let mut offset = 8 * (2 + parts.len());
+    let mut message = (1 + parts.len() as u64).to_le_bytes().to_vec();
     message.extend((offset as u64).to_le_bytes());
     for part in &parts {
         offset += part.len();
@@ -179,7 +181,7 @@ impl Kernel<'_> {
 
     async fn send(&mut self, channel: &str, kind: &str, parent: &Value, content: &Value) {
         let header = json!({"msg_id": format!("fake-{kind}"), "msg_type": kind, "session": "fake"});
-        let message = layout(channel, &header, parent, content);
+        let message = layout(channel, &header, parent, content, &[]);
         self.actor.emit(StreamKind::Stdout, message).await;
     }
 
@@ -237,6 +239,11 @@ impl Kernel<'_> {
             "figure" => {
                 let data = json!({"image/png": PNG, "text/plain": "<Figure>"});
                 self.send("iopub", "display_data", parent, &json!({"data": data, "metadata": {}})).await;
+            }
+            "comm" => {
+                let header = json!({"msg_id": "fake-comm", "msg_type": "comm_msg", "session": "fake"});
+                let message = layout("iopub", &header, parent, &json!({"comm_id": "c", "data": {}}), &[rest, ""]);
+                self.actor.emit(StreamKind::Stdout, message).await;
             }
             "stubborn" => self.stubborn = true,
             "garbage" => self.actor.emit(StreamKind::Stdout, vec![0xff; 64]).await,

@@ -1,0 +1,59 @@
+//! Jupyter's API under `/jupyter`, for the clients that people have: kernels are sessions, contents are the files of a
+//! conversation. Paths, names and forms are those of Jupyter Server's documentation.
+//!
+//! Below `/jupyter/c/{conversationId}` everything is in that conversation. Elsewhere each kernel has a conversation of
+//! its own, and contents are those of [`CONTENTS`]. The token may come in Jupyter's ways ([`access`]).
+
+pub mod access;
+mod call;
+mod channels;
+mod contents;
+mod kernels;
+mod model;
+mod sessions;
+mod wire;
+
+use std::sync::Arc;
+
+use axum::{Router, extract::FromRef, routing::get, routing::post};
+
+use super::body::Bodies;
+use crate::services::{files::Files, kernels::Kernels};
+
+/// Where the surface is.
+pub const ROOT: &str = "/jupyter";
+/// The conversation of contents, unless the path names one.
+const CONTENTS: &str = "jupyter";
+
+/// The parts of the surface.
+#[derive(Clone, FromRef)]
+pub struct JupyterParts {
+    pub kernels: Kernels,
+    /// Files of conversations.
+    pub files: Arc<Files>,
+    /// Reads request bodies.
+    pub bodies: Bodies,
+}
+
+/// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
+pub fn router(parts: JupyterParts) -> Router {
+    let api = Router::new()
+        .route("/api", get(kernels::version))
+        .route("/api/status", get(kernels::status))
+        .route("/api/kernelspecs", get(kernels::specs))
+        .route("/api/kernelspecs/{name}", get(kernels::spec))
+        .route("/api/kernels", get(kernels::list).post(kernels::start))
+        .route("/api/kernels/{id}", get(kernels::get).delete(kernels::close))
+        .route("/api/kernels/{id}/interrupt", post(kernels::interrupt))
+        .route("/api/kernels/{id}/restart", post(kernels::restart))
+        .route("/api/kernels/{id}/channels", get(channels::connect))
+        .route("/api/sessions", get(sessions::list).post(sessions::create))
+        .route("/api/sessions/{id}", get(sessions::get).patch(sessions::change).delete(sessions::remove))
+        .route("/api/contents", get(contents::read))
+        .route(
+            "/api/contents/{*path}",
+            get(contents::read).put(contents::write).patch(contents::rename).delete(contents::remove),
+        )
+        .with_state(parts);
+    Router::new().nest(ROOT, api.clone()).nest("/jupyter/c/{conversation}", api)
+}

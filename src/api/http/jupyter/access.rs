@@ -1,0 +1,107 @@
+//! The token in Jupyter's ways: `Authorization: token …`, `?token=…`, or in the path, `/jupyter/t/{token}/…`, for
+//! clients that send nothing else with their WebSocket.
+//!
+//! Each is made the usual header before anything routes, logs or traces the request, so that no other part sees a token
+//! in a path or query.
+
+use axum::http::{HeaderMap, HeaderValue, Request, Uri, header, uri::PathAndQuery};
+use percent_encoding::percent_decode_str;
+
+use super::ROOT;
+
+/// Moves the token of a request to Jupyter's paths into its `Authorization` header, and takes doubled and last slashes
+/// from the path. Of several tokens the one in the path counts, then that of the query, as in Jupyter Server.
+pub fn take_token<B>(request: &mut Request<B>) {
+    let path = request.uri().path();
+    if !path.trim_start_matches('/').starts_with(&ROOT[1..]) {
+        return;
+    }
+    let names: Vec<_> = path.split('/').filter(|name| !name.is_empty()).collect();
+    if names.first() != Some(&&ROOT[1..]) {
+        return;
+    }
+    let (in_path, rest) = match names[1..] {
+        ["t", token, ref rest @ ..] => (Some(token), rest),
+        ["t"] => (None, &[][..]),
+        ref rest => (None, rest),
+    };
+    let mut target = rest.iter().fold(ROOT.to_owned(), |path, name| format!("{path}/{name}"));
+    let (mut in_query, mut kept) = (None, Vec::new());
+    for part in request.uri().query().unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
+        match part.split_once('=') {
+            Some(("token", token)) => in_query = Some(token),
+            _ if part == "token" => {}
+            _ => kept.push(part),
+        }
+    }
+    if !kept.is_empty() {
+        target = format!("{target}?{}", kept.join("&"));
+    }
+    let token = in_path.or(in_query.filter(|token| !token.is_empty()));
+    let token = token.map(|token| percent_decode_str(token).collect::<Vec<u8>>());
+    let mut parts = request.uri().clone().into_parts();
+    // What is left of a valid path and query is one too.
+    parts.path_and_query = PathAndQuery::try_from(target).ok();
+    let uri = Uri::from_parts(parts).unwrap_or_else(|_| Uri::from_static(ROOT));
+    *request.uri_mut() = uri;
+    match token {
+        Some(token) => set(request.headers_mut(), &token),
+        None => rename_scheme(request.headers_mut()),
+    }
+}
+
+/// Jupyter's name of the scheme is `token`.
+fn rename_scheme(headers: &mut HeaderMap) {
+    let mut all = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (all.next(), all.next()) else { return };
+    let token = value.as_bytes().split_at_checked("token ".len());
+    if let Some((_, token)) = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"token ")) {
+        let token = token.trim_ascii().to_vec();
+        set(headers, &token);
+    }
+}
+
+fn set(headers: &mut HeaderMap, token: &[u8]) {
+    // One that no header can hold is wrong in any case.
+    let value = HeaderValue::from_bytes(&[b"Bearer ", token].concat());
+    let mut value = value.unwrap_or(HeaderValue::from_static("Bearer"));
+    value.set_sensitive(true);
+    headers.insert(header::AUTHORIZATION, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(uri: &str, authorization: Option<&'static str>) -> (String, Option<String>) {
+        let mut request = Request::builder().uri(uri).body(()).expect("a request");
+        if let Some(value) = authorization {
+            request.headers_mut().insert(header::AUTHORIZATION, HeaderValue::from_static(value));
+        }
+        take_token(&mut request);
+        let value = request.headers().get(header::AUTHORIZATION);
+        (request.uri().to_string(), value.map(|value| value.to_str().expect("text").to_owned()))
+    }
+
+    #[test]
+    fn tokens_leave_the_path_and_the_query() {
+        let bearer = |token: &str| Some(format!("Bearer {token}"));
+        for (uri, authorization, expected, header) in [
+            ("/jupyter/t/a%2Fb/api/kernels?x=1", None, "/jupyter/api/kernels?x=1", bearer("a/b")),
+            ("//jupyter//t//abc//api/", None, "/jupyter/api", bearer("abc")),
+            ("/jupyter/t/abc/c/t/api", None, "/jupyter/c/t/api", bearer("abc")),
+            ("/jupyter/t/abc", None, "/jupyter", bearer("abc")),
+            ("/jupyter/t/%00/api", None, "/jupyter/api", Some("Bearer".to_owned())),
+            ("/jupyter/api?a=b&token=abc&c", None, "/jupyter/api?a=b&c", bearer("abc")),
+            ("/jupyter/api?token=abc", Some("Bearer other"), "/jupyter/api", bearer("abc")),
+            ("/jupyter/t/one/api?token=two", None, "/jupyter/api", bearer("one")),
+            ("/jupyter/api?token=", Some("token  abc"), "/jupyter/api", bearer("abc")),
+            ("/jupyter/api?token", Some("Bearer abc"), "/jupyter/api", bearer("abc")),
+            ("http://localhost/jupyter/t/abc/api", None, "http://localhost/jupyter/api", bearer("abc")),
+            ("/v1/runs?token=abc", Some("token abc"), "/v1/runs?token=abc", Some("token abc".to_owned())),
+            ("/jupyterlab/t/abc", None, "/jupyterlab/t/abc", None),
+        ] {
+            assert_eq!(taken(uri, authorization), (expected.to_owned(), header), "{uri}");
+        }
+    }
+}

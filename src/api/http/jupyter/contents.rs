@@ -1,0 +1,227 @@
+//! Contents: the files of a conversation. A folder exists while a file is in it; there are no checkpoints.
+
+use std::collections::BTreeMap;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use futures_util::stream;
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+
+use super::{JupyterParts, call::Call, model};
+use crate::{
+    api::http::error::ApiError,
+    domain::{
+        error::{Code, Failure},
+        file::FileEntry,
+        media::media_type,
+        owner::ConversationKey,
+        path::SafePath,
+    },
+    services::files::{FileQuery, Files},
+};
+
+/// The longest file that one answer holds, in bytes.
+const CONTENT_BYTES_MAX: u64 = 8 << 20;
+/// Pages of a listing that one answer is made from.
+const PAGES_MAX: usize = 50;
+const NOTEBOOK: &str = "ipynb";
+
+/// What is saved.
+#[derive(Deserialize)]
+struct Saved {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    format: Option<String>,
+    content: Option<Box<RawValue>>,
+}
+
+fn is_notebook(path: &SafePath) -> bool {
+    path.name().rsplit(|byte| *byte == b'.').next() == Some(NOTEBOOK.as_bytes())
+}
+
+fn model(path: &SafePath, kind: &str, modified_unix_s: Option<i64>, size: Option<u64>) -> Value {
+    let modified = model::at(modified_unix_s.unwrap_or_default());
+    json!({"name": String::from_utf8_lossy(path.name()), "path": path.display(), "type": kind, "created": modified,
+        "last_modified": modified, "content": null, "format": null, "writable": true, "size": size,
+        "mimetype": (kind == "file").then(|| media_type(path.name()))})
+}
+
+fn of_file(file: &FileEntry) -> Value {
+    let kind = if is_notebook(&file.path) { "notebook" } else { "file" };
+    model(&file.path, kind, Some(file.modified_unix_s), Some(file.size))
+}
+
+/// What is directly in a folder.
+async fn folder(files: &Files, key: &ConversationKey, path: Option<&SafePath>) -> Result<Option<Value>, Failure> {
+    let depth = path.map_or(0, |path| path.components().count());
+    let (mut found, mut after) = (BTreeMap::new(), None);
+    for _ in 0..PAGES_MAX {
+        let page = files.page(key, FileQuery { folder: path.cloned(), after, limit: None }).await?;
+        for file in &page.files {
+            let names: Vec<_> = file.path.components().take(depth + 2).collect();
+            let Ok(child) = SafePath::from_components(names.iter().take(depth + 1)) else { continue };
+            let shown = || if names.len() > depth + 1 { model(&child, "directory", None, None) } else { of_file(file) };
+            found.entry(child.as_bytes().to_vec()).or_insert_with(shown);
+        }
+        after = page.after;
+        if after.is_none() {
+            break;
+        }
+    }
+    if found.is_empty() && path.is_some() {
+        return Ok(None);
+    }
+    let mut shown = match path {
+        Some(path) => model(path, "directory", None, None),
+        None => json!({"name": "", "path": "", "type": "directory", "created": model::at(0), "writable": true,
+            "last_modified": model::at(0), "mimetype": null, "size": null}),
+    };
+    shown["content"] = found.into_values().collect();
+    shown["format"] = "json".into();
+    Ok(Some(shown))
+}
+
+pub(super) async fn read(
+    State(JupyterParts { files, .. }): State<JupyterParts>,
+    call: Call,
+) -> Result<Json<Value>, ApiError> {
+    let (key, path) = (call.contents()?, call.path()?);
+    let with_content = call.query("content").as_deref() != Some("0");
+    let Some(path) = path else {
+        let mut top = folder(&files, &key, None).await?.unwrap_or_default();
+        if !with_content {
+            (top["content"], top["format"]) = (Value::Null, Value::Null);
+        }
+        return Ok(Json(top));
+    };
+    let missing = match file(&files, &key, &path, with_content, call.query("format").as_deref()).await {
+        Err(missing) if matches!(missing.code, Code::FileNotFound | Code::NotAFile | Code::ConversationNotFound) => {
+            missing
+        }
+        done => return Ok(Json(done?)),
+    };
+    if let Some(parent) = parent_of_checkpoints(&path)
+        && files.open(&key, &parent).await.is_ok()
+    {
+        return Ok(Json(json!([])));
+    }
+    Ok(Json(folder(&files, &key, Some(&path)).await?.ok_or(missing)?))
+}
+
+/// The file whose checkpoints a path asks for.
+fn parent_of_checkpoints(path: &SafePath) -> Option<SafePath> {
+    let names: Vec<_> = path.components().collect();
+    let (last, parent) = names.split_last()?;
+    SafePath::from_components(parent).ok().filter(|_| *last == b"checkpoints")
+}
+
+async fn file(
+    files: &Files,
+    key: &ConversationKey,
+    path: &SafePath,
+    with_content: bool,
+    format: Option<&str>,
+) -> Result<Value, Failure> {
+    let opened = files.open(key, path).await?;
+    let kind = if is_notebook(path) { "notebook" } else { "file" };
+    let mut shown = model(path, kind, Some(opened.modified_unix_s), Some(opened.size));
+    if !with_content {
+        return Ok(shown);
+    }
+    let read = files.read(key, path, 0, CONTENT_BYTES_MAX).await?;
+    if read.truncated {
+        let why = "The file is too large for one answer: read it at /v1/conversations/{conversationId}/files/{path}.";
+        return Err(Failure::new(Code::TooLarge, why));
+    }
+    let text = std::str::from_utf8(&read.bytes).ok().filter(|_| format != Some("base64"));
+    let notebook = text.filter(|_| kind == "notebook" && format != Some("text"));
+    let (format, content) = match (notebook.and_then(|text| serde_json::from_str::<Value>(text).ok()), text) {
+        (Some(notebook), _) => ("json", notebook),
+        (None, Some(text)) => ("text", text.into()),
+        (None, None) => ("base64", BASE64_STANDARD.encode(&read.bytes).into()),
+    };
+    (shown["format"], shown["content"]) = (format.into(), content);
+    if format != "json" {
+        shown["type"] = "file".into();
+    }
+    Ok(shown)
+}
+
+pub(super) async fn write(
+    State(JupyterParts { files, bodies, .. }): State<JupyterParts>,
+    call: Call,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let path = call.path()?.ok_or_else(|| Failure::argument("path", "it is missing"))?;
+    let bytes = bodies.read(&call.headers, body).await?;
+    let wrong = |why: &str| Failure::new(Code::InvalidRequest, why);
+    let saved: Saved = serde_json::from_slice(&bytes).map_err(|_| wrong("The body is not a contents model."))?;
+    if saved.kind.as_deref() == Some("directory") {
+        return Err(wrong("A folder comes into being with its first file: save a file in it.").into());
+    }
+    let content = saved.content.ok_or_else(|| wrong("The content is missing."))?;
+    let text = || serde_json::from_str::<String>(content.get()).map_err(|_| wrong("The content is not a text."));
+    let bytes = match saved.format.as_deref() {
+        Some("base64") => {
+            BASE64_STANDARD.decode(text()?.replace('\n', "")).map_err(|_| wrong("The content is not base64."))?
+        }
+        Some("text") => text()?.into_bytes(),
+        _ => content.get().as_bytes().to_vec(),
+    };
+    let key = call.contents()?;
+    let is_new = files.open(&key, &path).await.is_err();
+    let entry = files.write(&key, &path, bytes.into()).await?;
+    let location = format!("{}/api/contents/{}", call.base(), path.to_encoded());
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, [(header::LOCATION, location)], Json(of_file(&entry))).into_response())
+}
+
+/// Gives a file another name, under which there must be none.
+pub(super) async fn rename(
+    State(JupyterParts { files, bodies, .. }): State<JupyterParts>,
+    call: Call,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let members = call.members(&bodies, body).await?;
+    let (key, from) = (call.contents()?, call.path()?);
+    let from = from.ok_or_else(|| Failure::argument("path", "it is missing"))?;
+    let to = members.get("path").and_then(Value::as_str).unwrap_or_default();
+    let to = SafePath::from_text(to.trim_start_matches('/')).map_err(|why| Failure::argument("path", why))?;
+    let file = files.open(&key, &from).await?;
+    let (content, size, etag) = (file.content, file.size, file.etag);
+    let pieces = stream::try_unfold(0, |at| {
+        let content = content.clone();
+        async move {
+            if at == size {
+                return Ok(None);
+            }
+            let piece = content.chunk(at, size - at).await;
+            let piece = piece.map_err(|_| Failure::new(Code::FileBusy, "The file changed while it was renamed."))?;
+            let next = at + piece.len() as u64;
+            Ok(Some((piece, next)))
+        }
+    });
+    let taken = files.upload(&key, &to, Some(Box::new(|other| other.is_none())), Some(size), pieces).await;
+    let entry = taken.map_err(|failure| {
+        let status = (failure.code == Code::PreconditionFailed).then_some(StatusCode::CONFLICT);
+        ApiError { status, ..failure.into() }
+    })?;
+    files.delete(&key, &from, Some(Box::new(move |now| now == Some(etag.as_str())))).await?;
+    Ok(Json(of_file(&entry)))
+}
+
+pub(super) async fn remove(
+    State(JupyterParts { files, .. }): State<JupyterParts>,
+    call: Call,
+) -> Result<StatusCode, ApiError> {
+    let path = call.path()?.ok_or_else(|| Failure::argument("path", "it is missing"))?;
+    files.delete(&call.contents()?, &path, None).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,324 @@
+//! Sessions as Jupyter's clients use them: kernels that several clients are connected to, and what each kernel is for.
+//!
+//! ```text
+//! Kernels::connect ── one task (`hub`) for each session that a client has connected to; ends with the session, or by
+//!                     `stop`
+//! ```
+//!
+//! A kernel is a session and has its id. What a client sends is passed on as it is, once; code waits for the turn of
+//! its conversation. Knows no WebSocket and no form of messages.
+
+mod answers;
+mod buffer;
+mod cells;
+mod documents;
+mod hub;
+mod order;
+mod turn;
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::mpsc;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use self::documents::{Document, DocumentChange};
+use self::{
+    documents::Documents,
+    hub::{Client, HubTask},
+    order::Order,
+};
+use super::{
+    runs::Runs,
+    sessions::{Following, SessionState, SessionView, Sessions, message::KernelMessage, queue},
+};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::{ConversationId, Language, SessionId},
+        owner::{ConversationKey, Principal},
+    },
+    ports::runner::Runner,
+};
+
+/// Clients that are connected to one kernel.
+const CONNECTIONS_MAX: usize = 32;
+/// Messages of clients that a hub did not take yet.
+const ORDERS_MAX: usize = 16;
+/// The longest id of a message, and of a client, in bytes.
+const ID_BYTES_MAX: usize = 256;
+
+/// The service. A clone is the same.
+#[derive(Clone)]
+pub struct Kernels(Arc<Inner>);
+
+struct Inner {
+    runs: Runs,
+    sessions: Sessions,
+    hubs: Mutex<HashMap<SessionId, Hub>>,
+    documents: Documents,
+    /// The newest connection's number.
+    newest: AtomicU64,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// The ways to a hub's task.
+struct Hub {
+    clients: mpsc::UnboundedSender<Client>,
+    orders: mpsc::Sender<Order>,
+    connections: Arc<AtomicUsize>,
+    /// A client of Jupyter restarts the kernel.
+    is_asked: Arc<AtomicBool>,
+}
+
+/// What a kernel does now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelState {
+    Idle,
+    Busy,
+    Restarting,
+}
+
+/// A kernel at one moment.
+#[derive(Debug, Clone)]
+pub struct KernelView {
+    pub id: SessionId,
+    pub conversation: ConversationKey,
+    pub language: Language,
+    pub state: KernelState,
+    /// How long it has not been used.
+    pub idle: Duration,
+    /// Clients that are connected to it.
+    pub connections: usize,
+}
+
+/// Why a connection is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConnectionEnd {
+    /// The same client has connected again.
+    Replaced,
+    /// The client did not read for too long.
+    NotRead,
+    /// The kernel is gone; why.
+    Ended(String),
+    /// The server stops.
+    Stopping,
+}
+
+/// Why a message is not passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MessageRefused {
+    #[error("a message needs a header with msg_id and msg_type, each of at most 256 bytes")]
+    Header,
+    #[error("a part of the message is not JSON")]
+    NotJson,
+    #[error("clients send on shell, control and stdin only")]
+    Channel,
+    #[error("an execute_request needs the code as a text")]
+    NoCode,
+    #[error("the message is too long")]
+    TooLong,
+    #[error("the message has more than 1000 buffers")]
+    Buffers,
+    #[error("the connection is over")]
+    Over,
+}
+
+/// A client's connection to a kernel.
+pub struct Connection {
+    number: u64,
+    following: Following,
+    orders: mpsc::Sender<Order>,
+    end: Arc<OnceLock<ConnectionEnd>>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Kernels {
+    pub fn new(runs: Runs, sessions: Sessions) -> Self {
+        Self(Arc::new(Inner {
+            runs,
+            sessions,
+            hubs: Mutex::default(),
+            documents: Documents::default(),
+            newest: AtomicU64::new(0),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        }))
+    }
+
+    /// The runners that have a kernel, ordered by language.
+    pub fn runners(&self) -> Vec<Runner> {
+        self.0.runs.runners().iter().filter(|runner| runner.kernel.is_some()).cloned().collect()
+    }
+
+    /// The kernel of a conversation and a language: the open one, or a new one.
+    ///
+    /// # Errors
+    /// Those of [`Sessions::open`]; a full queue or an exceeded rate.
+    pub async fn start(&self, conversation: &ConversationKey, language: &Language) -> Result<KernelView, Failure> {
+        self.0.runs.check_capacity(&conversation.owner)?;
+        self.0.sessions.open(conversation, language).await.map(|session| self.0.view(session))
+    }
+
+    /// A kernel of this caller.
+    ///
+    /// # Errors
+    /// Those of [`Sessions::get`].
+    pub fn get(&self, who: &Principal, id: SessionId) -> Result<KernelView, Failure> {
+        let restarting = || self.0.restarting(who).find(|kernel| kernel.id == id);
+        let found = self.0.sessions.get(who, id).map(|session| self.0.view(session));
+        found.or_else(|gone| restarting().ok_or(gone))
+    }
+
+    /// The kernels of a caller: of one conversation or of all.
+    pub fn list(&self, who: &Principal, conversation: Option<&ConversationId>) -> Vec<KernelView> {
+        let open = self.0.sessions.list(who, conversation).into_iter().map(|session| self.0.view(session));
+        let is_there = |kernel: &KernelView| conversation.is_none_or(|wanted| *wanted == kernel.conversation.id);
+        open.chain(self.0.restarting(who).filter(is_there)).collect()
+    }
+
+    /// Ends a kernel.
+    ///
+    /// # Errors
+    /// Those of [`Sessions::get`].
+    pub fn close(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
+        self.0.sessions.close(who, id)
+    }
+
+    /// Interrupts what a kernel executes.
+    ///
+    /// # Errors
+    /// Those of [`Sessions::get`].
+    pub async fn interrupt(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
+        self.0.sessions.interrupt(who, id).await
+    }
+
+    /// A new interpreter under the same id, also for a kernel that died.
+    ///
+    /// # Errors
+    /// Those of [`Sessions::restart`].
+    pub async fn restart(&self, who: &Principal, id: SessionId) -> Result<KernelView, Failure> {
+        let (inner, who) = (Arc::clone(&self.0), who.clone());
+        // A client that goes away meanwhile still finds the kernel under its id.
+        let restart = async move {
+            let asked = |is_asked| {
+                if let Some(hub) = inner.hubs().get(&id) {
+                    hub.is_asked.store(is_asked, Ordering::Relaxed);
+                }
+            };
+            asked(inner.sessions.get(&who, id).is_ok());
+            let restarted = inner.sessions.restart(&who, id).await;
+            asked(false);
+            restarted.map(|session| inner.view(session))
+        };
+        let over = || Failure::new(Code::Internal, "The server failed while it restarted the kernel.");
+        self.0.tasks.spawn(restart).await.unwrap_or_else(|_| Err(over()))
+    }
+
+    /// Connects a client to a kernel. A client that names itself takes the place of its earlier connection, and gets
+    /// what came in between.
+    ///
+    /// # Errors
+    /// Those of [`Self::get`]; [`Code::TooLarge`] for a long name, [`Code::QueueFull`] for too many connections.
+    pub fn connect(&self, who: &Principal, id: SessionId, name: Option<&str>) -> Result<Connection, Failure> {
+        let inner = &self.0;
+        self.get(who, id)?;
+        if name.is_some_and(|name| name.len() > ID_BYTES_MAX) {
+            return Err(Failure::new(Code::TooLarge, "session_id: it is too long."));
+        }
+        let mut hubs = inner.hubs();
+        hubs.retain(|_, hub| !hub.orders.is_closed());
+        let hub = match hubs.entry(id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(none) => none.insert(inner.begin(inner.sessions.link(who, id)?)),
+        };
+        if hub.connections.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
+            return Err(Failure::new(Code::QueueFull, "Too many clients are connected to this kernel: close one."));
+        }
+        hub.connections.fetch_add(1, Ordering::Relaxed);
+        let (queue, following) = queue();
+        let end = Arc::new(OnceLock::new());
+        let number = inner.newest.fetch_add(1, Ordering::Relaxed);
+        let client = Client::new(number, name, queue, Arc::clone(&end));
+        // When the kernel has just ended, the queue ends at once.
+        drop(hub.clients.send(client));
+        let (orders, connections) = (hub.orders.clone(), Arc::clone(&hub.connections));
+        Ok(Connection { number, following, orders, end, connections })
+    }
+
+    /// Ends every connection and waits for the tasks.
+    pub async fn stop(&self) {
+        self.0.stop.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+}
+
+impl Inner {
+    fn hubs(&self) -> MutexGuard<'_, HashMap<SessionId, Hub>> {
+        self.hubs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, link: super::sessions::KernelLink) -> Hub {
+        let (clients, new_clients) = mpsc::unbounded_channel();
+        let (orders, new_orders) = mpsc::channel(ORDERS_MAX);
+        let is_asked = Arc::<AtomicBool>::default();
+        let (runs, sessions, asked) = (self.runs.clone(), self.sessions.clone(), Arc::clone(&is_asked));
+        let task = HubTask::new(runs, sessions, &link.view(), new_clients, new_orders, asked);
+        let stop = self.stop.clone();
+        self.tasks.spawn(task.run(link, stop));
+        Hub { clients, orders, connections: Arc::default(), is_asked }
+    }
+
+    fn view(&self, session: SessionView) -> KernelView {
+        let SessionView { session: id, conversation, language, state, idle, .. } = session;
+        let state = if state == SessionState::Busy { KernelState::Busy } else { KernelState::Idle };
+        KernelView { id, conversation, language, state, idle, connections: self.connections(id) }
+    }
+
+    fn connections(&self, id: SessionId) -> usize {
+        self.hubs().get(&id).map_or(0, |hub| hub.connections.load(Ordering::Relaxed))
+    }
+
+    fn restarting(&self, who: &Principal) -> impl Iterator<Item = KernelView> {
+        let of = |(id, conversation, language)| {
+            let (state, idle, connections) = (KernelState::Restarting, Duration::ZERO, self.connections(id));
+            KernelView { id, conversation, language, state, idle, connections }
+        };
+        self.sessions.restarting(who).into_iter().map(of)
+    }
+}
+
+impl Connection {
+    /// The next message for the client; nothing when the connection is over.
+    pub async fn next(&mut self) -> Option<KernelMessage> {
+        self.following.next().await
+    }
+
+    /// Passes a message on to the kernel, unless it is none. Waits while much is waiting already.
+    ///
+    /// # Errors
+    /// Why the message is refused; the client is not understood then.
+    pub async fn send(&self, message: KernelMessage) -> Result<(), MessageRefused> {
+        let order = Order::parse(self.number, message)?;
+        self.orders.send(order).await.map_err(|_| MessageRefused::Over)
+    }
+
+    /// Why the connection is over.
+    pub fn end(&self) -> ConnectionEnd {
+        self.end.get().cloned().unwrap_or(ConnectionEnd::Stopping)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}

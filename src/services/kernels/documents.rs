@@ -1,0 +1,129 @@
+//! Which kernel belongs to which notebook or console of a client: what Jupyter calls a session.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use uuid::Uuid;
+
+use super::Kernels;
+use crate::domain::{
+    error::{Code, Failure},
+    id::{ConversationId, SessionId},
+    owner::Principal,
+};
+
+/// Documents that are remembered. One more takes the place of the oldest.
+const DOCUMENTS_MAX: usize = 1000;
+/// The longest path, name or kind, in bytes.
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// A notebook, a console or a file with its kernel. The path is the client's word for it and leads nowhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    pub id: Uuid,
+    pub path: String,
+    pub name: String,
+    pub kind: String,
+    pub kernel: SessionId,
+}
+
+/// What a client changes; `None` stays.
+#[derive(Debug, Clone, Default)]
+pub struct DocumentChange {
+    pub path: Option<String>,
+    pub name: Option<String>,
+    pub kind: Option<String>,
+    pub kernel: Option<SessionId>,
+}
+
+#[derive(Default)]
+pub(super) struct Documents(Mutex<Vec<(Principal, Document)>>);
+
+impl Documents {
+    fn all(&self) -> MutexGuard<'_, Vec<(Principal, Document)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DocumentChange {
+    fn check(&self) -> Result<(), Failure> {
+        let texts = [&self.path, &self.name, &self.kind].into_iter().flatten();
+        if texts.map(String::len).max().unwrap_or_default() > TEXT_BYTES_MAX {
+            return Err(Failure::new(Code::TooLarge, format!("A path or name is longer than {TEXT_BYTES_MAX} bytes.")));
+        }
+        Ok(())
+    }
+
+    fn apply(self, document: &mut Document) {
+        let Self { path, name, kind, kernel } = self;
+        document.path = path.unwrap_or(std::mem::take(&mut document.path));
+        document.name = name.unwrap_or(std::mem::take(&mut document.name));
+        document.kind = kind.unwrap_or(std::mem::take(&mut document.kind));
+        document.kernel = kernel.unwrap_or(document.kernel);
+    }
+}
+
+impl Kernels {
+    /// The documents of a caller whose kernels are there: of one conversation or of all.
+    pub fn documents(&self, who: &Principal, conversation: Option<&ConversationId>) -> Vec<Document> {
+        let mine: Vec<_> = {
+            let all = self.0.documents.all();
+            all.iter().filter(|(owner, _)| owner == who).map(|(_, document)| document.clone()).collect()
+        };
+        let is_there = |document: &Document| {
+            let kernel = self.get(who, document.kernel);
+            kernel.is_ok_and(|kernel| conversation.is_none_or(|wanted| *wanted == kernel.conversation.id))
+        };
+        mine.into_iter().filter(is_there).collect()
+    }
+
+    /// A document of a caller.
+    ///
+    /// # Errors
+    /// [`Code::SessionNotFound`], also when its kernel is gone.
+    pub fn document(&self, who: &Principal, id: Uuid) -> Result<Document, Failure> {
+        let found = self.documents(who, None).into_iter().find(|document| document.id == id);
+        found.ok_or_else(|| Failure::new(Code::SessionNotFound, "There is no such session, or its kernel is gone."))
+    }
+
+    /// Notes what a kernel is for.
+    ///
+    /// # Errors
+    /// [`Code::TooLarge`].
+    pub fn add_document(&self, who: &Principal, kernel: SessionId, said: DocumentChange) -> Result<Document, Failure> {
+        said.check()?;
+        let (path, name) = (String::new(), String::new());
+        let mut document = Document { id: Uuid::new_v4(), path, name, kind: "notebook".to_owned(), kernel };
+        said.apply(&mut document);
+        let mut all = self.0.documents.all();
+        all.retain(|(owner, document)| self.get(owner, document.kernel).is_ok());
+        if all.len() >= DOCUMENTS_MAX {
+            all.remove(0);
+        }
+        all.push((who.clone(), document.clone()));
+        Ok(document)
+    }
+
+    /// Changes a document.
+    ///
+    /// # Errors
+    /// [`Code::SessionNotFound`], [`Code::TooLarge`].
+    pub fn change_document(&self, who: &Principal, id: Uuid, change: DocumentChange) -> Result<Document, Failure> {
+        change.check()?;
+        self.document(who, id)?;
+        let mut all = self.0.documents.all();
+        let found = all.iter_mut().find(|(owner, document)| owner == who && document.id == id);
+        let (_, document) = found.ok_or_else(|| Failure::new(Code::SessionNotFound, "There is no such session."))?;
+        change.apply(document);
+        Ok(document.clone())
+    }
+
+    /// Forgets a document; the kernel that it had.
+    ///
+    /// # Errors
+    /// [`Code::SessionNotFound`].
+    pub fn remove_document(&self, who: &Principal, id: Uuid) -> Result<SessionId, Failure> {
+        let document = self.document(who, id)?;
+        self.0.documents.all().retain(|(_, other)| other.id != id);
+        Ok(document.kernel)
+    }
+}

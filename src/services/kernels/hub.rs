@@ -1,0 +1,382 @@
+//! One kernel and those who are connected to it: who gets which message, and when code may run.
+//!
+//! What a kernel publishes goes to all, what it answers or asks to the client that sent the request. The hub reads the
+//! kernel always and waits for no client: one that does not read is disconnected. Code waits for the turn of its
+//! conversation, which is held until nothing that was sent is under way; what a client sends after it on the same
+//! channel waits behind it.
+
+use std::{
+    collections::VecDeque,
+    future::pending,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::{
+    ConnectionEnd, answers,
+    buffer::Buffer,
+    cells::Cells,
+    order::Order,
+    turn::{TurnChange, TurnState},
+};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::Language,
+        outcome::DiskLimit,
+        owner::ConversationKey,
+    },
+    services::{
+        runs::Runs,
+        sessions::{
+            KernelLink, MessageSender, SessionEnd, SessionView, Sessions,
+            message::{Channel, KernelMessage},
+        },
+    },
+};
+
+/// What waits for the kernel or a turn, in bytes and messages. Beyond that nothing more is taken from clients.
+const WAITING_BYTES_MAX: usize = 8 << 20;
+const WAITING_MAX: usize = 1024;
+
+/// A connected client.
+pub(super) struct Client {
+    pub(super) number: u64,
+    name: String,
+    /// It can come back under its name.
+    is_named: bool,
+    queue: MessageSender,
+    end: Arc<OnceLock<ConnectionEnd>>,
+}
+
+pub(super) struct HubTask {
+    runs: Runs,
+    sessions: Sessions,
+    conversation: ConversationKey,
+    language: Language,
+    new_clients: mpsc::UnboundedReceiver<Client>,
+    orders: mpsc::Receiver<Order>,
+    /// A client of Jupyter restarts the kernel.
+    is_asked: Arc<AtomicBool>,
+    clients: Vec<Client>,
+    buffer: Option<Buffer>,
+    cells: Cells,
+    turn: TurnState,
+    /// On the shell channel, not passed on yet, with the client that sent it.
+    shell: VecDeque<(String, Order)>,
+    outbox: VecDeque<KernelMessage>,
+}
+
+impl Client {
+    /// The number tells the connections of one client apart.
+    pub(super) fn new(
+        number: u64,
+        name: Option<&str>,
+        queue: MessageSender,
+        end: Arc<OnceLock<ConnectionEnd>>,
+    ) -> Self {
+        Self {
+            number,
+            name: name.map_or_else(|| Uuid::new_v4().simple().to_string(), str::to_owned),
+            is_named: name.is_some(),
+            queue,
+            end,
+        }
+    }
+
+    fn leave(&self, end: ConnectionEnd) {
+        // Only the first reason counts.
+        let _ = self.end.set(end);
+    }
+}
+
+impl HubTask {
+    pub(super) fn new(
+        runs: Runs,
+        sessions: Sessions,
+        session: &SessionView,
+        new_clients: mpsc::UnboundedReceiver<Client>,
+        orders: mpsc::Receiver<Order>,
+        is_asked: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            runs,
+            sessions,
+            conversation: session.conversation.clone(),
+            language: session.language.clone(),
+            new_clients,
+            orders,
+            is_asked,
+            clients: Vec::new(),
+            buffer: None,
+            cells: Cells::default(),
+            turn: TurnState::None,
+            shell: VecDeque::new(),
+            outbox: VecDeque::new(),
+        }
+    }
+
+    pub(super) async fn run(mut self, mut link: KernelLink, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = self.serve(&mut link) => {}
+                () = stop.cancelled() => return self.end(&ConnectionEnd::Stopping),
+            }
+            let lost = self.take_lost();
+            let next = tokio::select! {
+                next = self.restarted(&link) => next,
+                () = stop.cancelled() => return self.end(&ConnectionEnd::Stopping),
+            };
+            let end = next.as_ref().err().copied().unwrap_or(SessionEnd::Restarted);
+            self.refuse(lost, &Failure::new(Code::SessionEnded, end.sentence()));
+            match next {
+                Ok(next) => link = next,
+                Err(end) => {
+                    self.accept();
+                    self.deliver(None, &answers::status("dead"));
+                    return self.end(&ConnectionEnd::Ended(end.reason()));
+                }
+            }
+        }
+    }
+
+    /// Takes the code that the kernel will not answer any more, with its clients. What was meant for this kernel is not
+    /// executed by the next one.
+    fn take_lost(&mut self) -> Vec<(String, Bytes)> {
+        if let (TurnState::Held { turn, .. }, Some(cell)) = (&self.turn, self.cells.open.first()) {
+            turn.report(&self.language, &cell.code, cell.begun.elapsed(), false);
+        }
+        self.turn = TurnState::None;
+        self.outbox.clear();
+        let sent = std::mem::take(&mut self.cells).open.into_iter().filter(|cell| cell.is_ok.is_none());
+        let waiting = self.shell.drain(..).filter(|(_, order)| order.code.is_some());
+        let waiting = waiting.map(|(client, order)| (client, order.message.header));
+        sent.map(|cell| (cell.client, cell.header)).chain(waiting).collect()
+    }
+
+    /// Accepts those who are still waiting, and tells all why it is over.
+    fn end(&mut self, end: &ConnectionEnd) {
+        self.new_clients.close();
+        self.accept();
+        self.clients.drain(..).for_each(|client| client.leave(end.clone()));
+    }
+
+    fn accept(&mut self) {
+        while let Ok(client) = self.new_clients.try_recv() {
+            self.connect(client);
+        }
+    }
+
+    /// The next kernel of the session, if it is restarted. Clients come meanwhile, and what they send is held.
+    async fn restarted(&mut self, link: &KernelLink) -> Result<KernelLink, SessionEnd> {
+        let sessions = self.sessions.clone();
+        let mut next = std::pin::pin!(sessions.next_link(link));
+        // JupyterLab takes this status for a death, so it is for restarts that no client of Jupyter asked for.
+        let mut is_announced = self.is_asked.load(Ordering::Relaxed);
+        loop {
+            if !is_announced
+                && sessions.restarting(&self.conversation.owner).iter().any(|(id, ..)| *id == link.view().session)
+            {
+                is_announced = true;
+                self.deliver(None, &answers::status("restarting"));
+            }
+            let takes = self.takes();
+            tokio::select! {
+                biased;
+                Some(client) = self.new_clients.recv() => self.connect(client),
+                next = &mut next => return next,
+                Some(order) = self.orders.recv(), if takes => self.take(order),
+            }
+        }
+    }
+
+    /// Relays until the kernel has ended.
+    async fn serve(&mut self, link: &mut KernelLink) {
+        let outgoing = link.outgoing();
+        loop {
+            self.advance();
+            let (takes, over) = (self.takes(), self.cells.next_over());
+            tokio::select! {
+                message = link.next() => match message {
+                    Some(message) => self.relay(&message),
+                    None => return,
+                },
+                Some(client) = self.new_clients.recv() => self.connect(client),
+                Some(order) = self.orders.recv(), if takes => {
+                    link.touch();
+                    self.take(order);
+                }
+                room = outgoing.reserve(), if !self.outbox.is_empty() => {
+                    if let (Ok(room), Some(message)) = (room, self.outbox.pop_front()) {
+                        room.send(message);
+                    }
+                }
+                change = self.turn.change() => match change {
+                    TurnChange::Came(Ok(turn)) => {
+                        let breach = Box::pin(turn.breach());
+                        self.turn = TurnState::Held { turn, _busy: link.begin_cell(), breach };
+                    }
+                    TurnChange::Came(Err(failure)) => self.refuse_waiting(&failure),
+                    TurnChange::Breached(limit) => self.breached(limit),
+                },
+                () = sleep_until(over.unwrap_or_else(Instant::now)), if over.is_some() => {}
+            }
+        }
+    }
+
+    fn takes(&self) -> bool {
+        let shell = self.shell.iter().map(|(_, order)| &order.message);
+        let bytes: usize = shell.chain(&self.outbox).map(KernelMessage::bytes).sum();
+        bytes < WAITING_BYTES_MAX && self.shell.len() + self.outbox.len() + self.cells.open.len() < WAITING_MAX
+    }
+
+    /// Ends cells that are over, and passes on what may be passed on.
+    fn advance(&mut self) {
+        let over = self.cells.take_over();
+        if let TurnState::Held { turn, .. } = &self.turn {
+            for cell in over {
+                turn.report(&self.language, &cell.code, cell.begun.elapsed(), cell.is_ok.unwrap_or_default());
+            }
+            if self.cells.open.is_empty() && !self.shell.iter().any(|(_, order)| order.code.is_some()) {
+                self.turn = TurnState::None;
+            }
+        }
+        while let Some((_, order)) = self.shell.front() {
+            if order.code.is_some() && !matches!(self.turn, TurnState::Held { .. }) {
+                if matches!(self.turn, TurnState::None) {
+                    let (runs, conversation) = (self.runs.clone(), self.conversation.clone());
+                    self.turn = TurnState::Awaited(Box::pin(async move { runs.turn(&conversation).await }));
+                }
+                return;
+            }
+            let Some((client, order)) = self.shell.pop_front() else { return };
+            let Order { header, code, message, .. } = order;
+            match code {
+                Some(code) => self.cells.begin(header.msg_id, client, message.header.clone(), code),
+                None => self.cells.asked(header.msg_id, client),
+            }
+            self.outbox.push_back(message);
+        }
+    }
+
+    fn connect(&mut self, client: Client) {
+        self.clients.retain(|other| !other.queue.is_closed());
+        if let Some(at) = self.clients.iter().position(|other| other.name == client.name) {
+            self.clients.remove(at).leave(ConnectionEnd::Replaced);
+        }
+        if let Some(buffer) = self.buffer.take().filter(|buffer| buffer.name == client.name) {
+            let (messages, dropped) = buffer.into_messages();
+            let note = dropped.map(|(count, parent)| {
+                answers::note(parent, &format!("[{count} messages were left out while no client was connected.]\n"))
+            });
+            for message in messages.iter().chain(&note) {
+                // There is room for all of it in an empty queue.
+                client.queue.try_send(message);
+            }
+        }
+        self.clients.push(client);
+    }
+
+    /// Takes a message of a client. One whose id is under way already is not passed on a second time.
+    fn take(&mut self, order: Order) {
+        let Some(client) = self.clients.iter().find(|client| client.number == order.from) else { return };
+        let (client, id) = (client.name.clone(), order.header.msg_id.clone());
+        match order.message.channel {
+            Channel::Shell => {
+                let waits = self.shell.iter().any(|(_, other)| other.header.msg_id == id);
+                if !(order.code.is_some() && (waits || self.cells.is_open(&id))) {
+                    self.shell.push_back((client, order));
+                }
+            }
+            channel => {
+                if channel == Channel::Control {
+                    self.cells.asked(id, client);
+                }
+                self.outbox.push_back(order.message);
+            }
+        }
+    }
+
+    /// Passes a message of the kernel on.
+    fn relay(&mut self, message: &KernelMessage) {
+        let (header, parent) = (message.read_header(), message.read_parent());
+        if message.channel == Channel::Bridge {
+            if header.msg_type == "dropped" {
+                self.note("[Some output was lost: it came too fast.]\n");
+            }
+            return;
+        }
+        if message.channel == Channel::Iopub {
+            if header.msg_type == "status" && message.read_content()["execution_state"] == "idle" {
+                self.cells.idle(&parent.msg_id);
+            }
+            return self.deliver(None, message);
+        }
+        if header.msg_type == "execute_reply" && self.cells.is_open(&parent.msg_id) {
+            self.cells.replied(&parent.msg_id, message.read_content()["status"] == "ok");
+        }
+        if let Some(asker) = self.cells.asker(&parent.msg_id, message.channel != Channel::Stdin) {
+            self.deliver(Some(&asker), message);
+        }
+    }
+
+    /// Hands a message to one client or to all. The last one that left finds it when it comes back.
+    fn deliver(&mut self, to: Option<&str>, message: &KernelMessage) {
+        let mut left = None;
+        self.clients.retain(|client| {
+            let stays = to.is_some_and(|name| name != client.name) || client.queue.try_send(message);
+            if !stays {
+                client.leave(ConnectionEnd::NotRead);
+                left = Some((client.name.clone(), client.is_named));
+            }
+            stays
+        });
+        if let Some((name, _)) = left.filter(|(_, is_named)| *is_named && self.clients.is_empty()) {
+            self.buffer = Some(Buffer::new(name));
+        }
+        if let Some(buffer) = self.buffer.as_mut().filter(|buffer| to.is_none_or(|name| name == buffer.name)) {
+            buffer.push(message);
+        }
+    }
+
+    /// Tells those who watch the cell that runs.
+    fn note(&mut self, text: &str) {
+        let parent = self.cells.open.first().map_or(Bytes::from_static(b"{}"), |cell| cell.header.clone());
+        self.deliver(None, &answers::note(parent, text));
+    }
+
+    /// Answers the code that waits: it is not executed.
+    fn refuse_waiting(&mut self, failure: &Failure) {
+        self.turn = TurnState::None;
+        let (code, rest) = self.shell.drain(..).partition::<VecDeque<_>, _>(|(_, order)| order.code.is_some());
+        self.shell = rest;
+        self.refuse(code.into_iter().map(|(client, order)| (client, order.message.header)), failure);
+    }
+
+    /// Tells clients why their code, named by its header, has no answer of the kernel.
+    fn refuse(&mut self, code: impl IntoIterator<Item = (String, Bytes)>, failure: &Failure) {
+        for (client, header) in code {
+            for answer in answers::refusal(&header, failure) {
+                self.deliver((answer.channel == Channel::Shell).then_some(client.as_str()), &answer);
+            }
+        }
+    }
+
+    fn breached(&mut self, limit: DiskLimit) {
+        if let TurnState::Held { breach, .. } = &mut self.turn {
+            *breach = Box::pin(pending());
+        }
+        self.note(&format!("[{}]\n", limit.sentence()));
+        self.outbox.push_front(KernelLink::interrupt());
+    }
+}

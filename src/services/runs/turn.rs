@@ -1,0 +1,100 @@
+//! The turn of a conversation for code that is no run: what a client sends to a session's kernel by itself.
+//!
+//! It has a run's admission, place in the queue and slot, its conversation's disk limit, and its line in the audit log.
+
+use std::{sync::Arc, time::Duration};
+
+use tracing::{error, info};
+
+use super::{Inner, Runs};
+use crate::{
+    domain::{
+        error::Failure,
+        id::{Language, RunId},
+        outcome::{DiskLimit, Ended, Figures, Outcome},
+        owner::ConversationKey,
+        text,
+        trace::TraceContext,
+    },
+    ports::{
+        observer::{RunFacts, Stages},
+        storage::Usage,
+    },
+    services::admission::Permit,
+};
+
+/// While it lives, no run and no other cell of the conversation starts.
+pub(in crate::services) struct Turn {
+    service: Arc<Inner>,
+    conversation: ConversationKey,
+    _permit: Permit,
+}
+
+impl Runs {
+    /// Waits for a turn of the conversation.
+    ///
+    /// # Errors
+    /// Those of [`Runs::begin`]; [`Code::QueueTimeout`](crate::domain::error::Code::QueueTimeout), and a conversation
+    /// or disk without room.
+    pub(in crate::services) async fn turn(&self, conversation: &ConversationKey) -> Result<Turn, Failure> {
+        let service = Arc::clone(&self.0);
+        let parts = &service.parts;
+        let entered = service.check_running().and_then(|()| parts.admission.enter(conversation));
+        let ticket = entered.inspect_err(|failure| parts.observer.refused(failure.code))?;
+        let permit = ticket.turn().await?;
+        parts.files.check_capacity(conversation, Usage::default()).await?;
+        let (store, id) = (Arc::clone(&parts.store), conversation.clone());
+        // Counts as a use of the conversation.
+        let marked = tokio::task::spawn_blocking(move || store.create(&id)?.mark());
+        marked.await.map_err(|_| super::internal())?.map_err(|error| {
+            error!(error = %text::chain(&error), "the conversation's folder was not prepared");
+            error.failure()
+        })?;
+        Ok(Turn { service: Arc::clone(&service), conversation: conversation.clone(), _permit: permit })
+    }
+}
+
+impl Turn {
+    /// Waits until the conversation's files exceed a limit.
+    pub(in crate::services) fn breach(&self) -> impl Future<Output = DiskLimit> + Send + use<> {
+        Arc::clone(self.service.parts.files.quota()).breach(self.conversation.clone())
+    }
+
+    /// Reports a cell to the observers. Its status is what the kernel says; its figures are not known.
+    pub(in crate::services) fn report(&self, language: &Language, code: &str, took: Duration, is_ok: bool) {
+        let parts = &self.service.parts;
+        let Some(runner) = parts.catalog.find(language) else { return };
+        let (limits, run) = (&self.service.options.limits, RunId::new());
+        let ended = Ended::Exited { code: i32::from(!is_ok) };
+        let figures = Figures { wall: took, ..Figures::default() };
+        let outcome = Outcome { ended, oom_killed: false, limits: *limits, figures };
+        let ended_unix_s = parts.sandboxes.clock.unix_s();
+        let conversation = &self.conversation;
+        info!(%run, %conversation, %language, is_ok, wall_ms = text::ms(took), "a notebook's cell ended");
+        parts.observer.run_over(&RunFacts {
+            run,
+            trace: TraceContext::of_run(run, None),
+            principal: conversation.owner.name(),
+            conversation,
+            language,
+            image: &runner.image.0,
+            program: code.as_bytes(),
+            args: 0,
+            stdin_bytes: 0,
+            limits,
+            begun_unix_s: ended_unix_s.saturating_sub(i64::try_from(took.as_secs()).unwrap_or(i64::MAX)),
+            ended_unix_s,
+            stages: Stages { program: Some(took), total: took, ..Stages::default() },
+            end: Ok(&outcome),
+            files: Vec::new(),
+            files_truncated: false,
+        });
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // What the code left is not listed, so it is measured before the next one.
+        self.service.parts.files.quota().measured(&self.conversation, None);
+    }
+}

@@ -1,0 +1,98 @@
+//! The raw messages of a session's kernel, for the one service that relays them to clients.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::{
+    SessionEnd, SessionView, Sessions,
+    kernel::own_message,
+    message::{Channel, KernelMessage},
+    queue::Following,
+    registry::{Busy, Session},
+};
+use crate::domain::{
+    error::Failure,
+    id::{Language, SessionId},
+    owner::{ConversationKey, Principal},
+};
+
+/// A session's kernel, message by message. Its owner always reads: the kernel is waited for by its cells.
+pub(in crate::services) struct KernelLink {
+    session: Arc<Session>,
+    following: Following,
+}
+
+impl KernelLink {
+    /// The next message; nothing when the kernel has ended.
+    pub(in crate::services) async fn next(&mut self) -> Option<KernelMessage> {
+        self.following.next().await
+    }
+
+    /// Where messages for the kernel go.
+    pub(in crate::services) fn outgoing(&self) -> mpsc::Sender<KernelMessage> {
+        self.session.kernel.outgoing().clone()
+    }
+
+    /// Has the bridge interrupt what runs.
+    pub(in crate::services) fn interrupt() -> KernelMessage {
+        own_message("", Channel::Bridge, "interrupt", &json!({})).1
+    }
+
+    pub(in crate::services) fn view(&self) -> SessionView {
+        self.session.view()
+    }
+
+    pub(in crate::services) fn touch(&self) {
+        self.session.touch();
+    }
+
+    /// A cell begins.
+    pub(in crate::services) fn begin_cell(&self) -> Busy {
+        self.session.begin_cell()
+    }
+}
+
+impl Sessions {
+    /// The messages of a session's kernel from now on.
+    ///
+    /// # Errors
+    /// Those of [`Sessions::get`].
+    pub(in crate::services) fn link(&self, who: &Principal, id: SessionId) -> Result<KernelLink, Failure> {
+        let session = self.0.find(who, id)?;
+        Ok(KernelLink { following: session.kernel.follow(), session })
+    }
+
+    /// The session's next kernel when it is restarted; otherwise how it ended.
+    pub(in crate::services) async fn next_link(&self, ended: &KernelLink) -> Result<KernelLink, SessionEnd> {
+        let Session { id, conversation, kernel, .. } = &*ended.session;
+        let mut restarts = self.0.registry.restarts();
+        loop {
+            if let Ok(link) = self.link(&conversation.owner, *id)
+                && !link.session.kernel.is_ended()
+            {
+                return Ok(link);
+            }
+            if !self.0.registry.is_restarting(*id) {
+                // Where it was closed, the registry knows why.
+                return Err(match kernel.ended().await {
+                    SessionEnd::Closed => {
+                        self.0.registry.end_of(&conversation.owner, *id).unwrap_or(SessionEnd::Closed)
+                    }
+                    end => end,
+                });
+            }
+            if restarts.changed().await.is_err() {
+                return Err(SessionEnd::Lost);
+            }
+        }
+    }
+
+    /// The sessions of a caller that are being opened again: where each is.
+    pub(in crate::services) fn restarting(&self, who: &Principal) -> Vec<(SessionId, ConversationKey, Language)> {
+        let registry = &self.0.registry;
+        let place = |id| registry.ended(who, id).map(|((conversation, language), _)| (id, conversation, language));
+        registry.restarting().into_iter().filter_map(place).collect()
+    }
+}

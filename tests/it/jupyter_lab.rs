@@ -1,0 +1,127 @@
+//! `JupyterLab` with its kernels on a server process, in a real browser: a plot, an interrupt, a restart.
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{browser::Browser, process::Process, server::TOKEN, until};
+
+/// A `JupyterLab` on this machine, without a token of its own.
+struct Lab {
+    process: Child,
+    url: String,
+    folder: TempDir,
+}
+
+impl Lab {
+    async fn start(server: &Process, notebook: &Value) -> Self {
+        let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-tools/jupyter/bin");
+        let lab = tools.join("jupyter-lab");
+        assert!(lab.exists(), "{} is missing: run ./test.sh, which prepares it", lab.display());
+        let folder = tempfile::Builder::new().prefix("sandbox-lab-").tempdir().expect("a folder");
+        let notebooks: PathBuf = folder.path().join("notebooks");
+        std::fs::create_dir(&notebooks).expect("a folder");
+        std::fs::write(notebooks.join("a.ipynb"), notebook.to_string()).expect("a notebook");
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+        let log = std::fs::File::create(folder.path().join("log")).expect("a file");
+        let process = Command::new(tools.join("python"))
+            .arg(lab)
+            .args(["--no-browser", "--allow-root", "--expose-app-in-browser", "--IdentityProvider.token="])
+            .arg(format!("--port={port}"))
+            .arg(format!("--ServerApp.root_dir={}", notebooks.display()))
+            .arg(format!("--gateway-url={}", server.url("/jupyter")))
+            .arg(format!("--GatewayClient.auth_token={TOKEN}"))
+            .env("HOME", folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("it starts");
+        let url = format!("http://127.0.0.1:{port}/lab/tree/a.ipynb");
+        let lab = Self { process, url, folder };
+        until("the lab listens", async || tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()).await;
+        lab
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+fn notebook(cells: &[&str]) -> Value {
+    let cell = |code: &&str| {
+        let source = json!(code);
+        json!({"cell_type": "code", "metadata": {}, "execution_count": null, "outputs": [], "source": source})
+    };
+    let kernel = json!({"display_name": "Python 3", "language": "python", "name": "python3"});
+    json!({"cells": cells.iter().map(cell).collect::<Vec<_>>(), "metadata": {"kernelspec": kernel}, "nbformat": 4,
+        "nbformat_minor": 4})
+}
+
+/// Gives the application a command.
+async fn command(browser: &Browser, name: &str) {
+    // Some end only with a dialog.
+    browser.script(&format!("window.jupyterapp.commands.execute('{name}'); return null")).await;
+}
+
+/// Waits until something on the page holds.
+async fn page(browser: &Browser, what: &str, condition: &str) {
+    let script = format!("try {{ return Boolean({condition}) }} catch (error) {{ return false }}");
+    until(what, async || browser.script(&script).await == true).await;
+}
+
+/// What the cells show.
+const SHOWN: &str = "[...document.querySelectorAll('.jp-OutputArea-output')].map(one => one.textContent).join('|')";
+const KERNEL: &str = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notebook_plots_is_interrupted_and_restarted() {
+    let server = Process::start(&[]).await;
+    let plot = "import matplotlib.pyplot as plt\n_ = plt.plot([1, 3, 2])";
+    let lab =
+        Lab::start(&server, &notebook(&["a = 41", plot, "import asyncio\nawait asyncio.sleep(600)", "a + 1"])).await;
+    let browser = Browser::open().await;
+    browser.driver.goto(&lab.url).await.expect("a page");
+    page(&browser, "the kernel is ready", &format!("{KERNEL}.status === 'idle'")).await;
+
+    command(&browser, "notebook:run-all-cells").await;
+    let image = "document.querySelector('.jp-OutputArea-output img').src.startsWith('data:image/png')";
+    page(&browser, "the plot is shown", image).await;
+    page(&browser, "the kernel sleeps", &format!("{KERNEL}.status === 'busy'")).await;
+    command(&browser, "notebook:interrupt-kernel").await;
+    page(&browser, "it is interrupted", &format!("/KeyboardInterrupt|CancelledError/.test({SHOWN})")).await;
+    page(&browser, "the kernel is idle", &format!("{KERNEL}.status === 'idle'")).await;
+    let last = "window.jupyterapp.shell.currentWidget.content.activeCellIndex = 3";
+    browser.script(&format!("{last}; return null")).await;
+    command(&browser, "notebook:run-cell").await;
+    page(&browser, "the variables are there", &format!("{SHOWN}.includes('42')")).await;
+
+    command(&browser, "notebook:restart-kernel").await;
+    page(&browser, "the dialog", "(document.querySelector('.jp-Dialog .jp-mod-accept').click(), true)").await;
+    page(
+        &browser,
+        "the kernel is new",
+        &format!("!document.querySelector('.jp-Dialog') && {KERNEL}.status === 'idle'"),
+    )
+    .await;
+    browser.script(&format!("{last}; return null")).await;
+    command(&browser, "notebook:run-cell").await;
+    page(&browser, "the variables are gone", &format!("{SHOWN}.includes('NameError')")).await;
+    browser.close().await;
+    server.stop().await;
+}
