@@ -187,6 +187,15 @@ begin_clients() {
 
 finish_clients() { wait "$CLIENTS" || { cat target/clients.log; return 1; }; }
 
+# Begins to build the images and the server, which waits for downloads while the compiler works for the tests.
+begin_images() {
+  mkdir -p target
+  ./build.sh >target/images.log 2>&1 &
+  IMAGES=$!
+}
+
+finish_images() { wait "$IMAGES" || { cat target/images.log; return 1; }; }
+
 # The clients that people use, with a stand-in for their models. Takes at most eight minutes, installation included.
 check_clients() { python_client uv "$UV" "$TOOLS/uv" && tests/clients/models/drive.py; }
 
@@ -238,11 +247,13 @@ main() {
   need "packages" install_machine
   need "engine" ensure_engine "$PWD/test.sh" "${arguments[@]}"
   begin_clients "$clients"
+  begin_images
   step "format" cargo fmt --all --check
   step "scripts" check_scripts
   step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
-  need "runner images and server" ./build.sh
   need "test runner" install_nextest
+  step "compilation of the tests" run_tests "$profile" --no-run
+  need "runner images and server" finish_images
   need "clients" finish_clients
   step "Python client" check_client
   step "tests" run_tests "$profile" --no-fail-fast

@@ -122,6 +122,7 @@ fn setting_of(mount: &str) -> anyhow::Result<(String, String)> {
         Some((folder, mode @ ("ro" | "rw"))) => (folder, mode),
         _ => (mount, "ro"),
     };
+    #[expect(clippy::disallowed_methods, reason = "the engine mounts it; nothing here opens it")]
     let folder = std::fs::canonicalize(folder).with_context(|| format!("--mount {folder}"))?;
     anyhow::ensure!(folder.is_dir(), "--mount {}: it is not a folder", folder.display());
     let name = folder.file_name().unwrap_or_default().to_string_lossy();

@@ -19,6 +19,7 @@ mod link;
 pub mod message;
 mod queue;
 mod registry;
+mod room;
 mod view;
 
 use std::{sync::Arc, time::Duration};
@@ -26,7 +27,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 pub use self::view::{SessionEnd, SessionState, SessionView};
 pub(super) use self::{cell::Cell, display::Shown, view::CellEnd};
@@ -40,12 +41,7 @@ pub(super) use self::{
     queue::{Following, MessageSender, queue},
     registry::Busy,
 };
-use super::{
-    isolation_check::IsolationState,
-    janitor::Lease,
-    sandbox::{Sandboxes, Started},
-    standby::{ClaimedStandby, Standbys},
-};
+use super::{isolation_check::IsolationState, sandbox::Sandboxes, standby::Standbys};
 use crate::{
     domain::{
         environment::{AllowedVariables, Environment},
@@ -53,11 +49,10 @@ use crate::{
         id::{ConversationId, Language, SessionId},
         limits::Limits,
         owner::{ConversationKey, Principal},
-        text::chain,
     },
     ports::{
         runner::{Catalog, Runner},
-        storage::{Storage, StorageError},
+        storage::Storage,
     },
 };
 
@@ -318,13 +313,12 @@ impl Inner {
         })?;
         let session = Arc::new(Session::new(
             id,
-            conversation.clone(),
-            runner.language.clone(),
+            (conversation.clone(), runner.language.clone()),
+            env.clone(),
             kernel,
             lease,
             self.parts.sandboxes.clock.unix_s(),
             limits.memory_bytes,
-            env.clone(),
         ));
         self.registry.add(&session);
         self.follow(&session);
@@ -340,51 +334,6 @@ impl Inner {
             let end = session.kernel.ended().await;
             inner.end(&session, end);
         });
-    }
-
-    /// A sandbox for a session: one that stands by, or a new one.
-    async fn sandbox(
-        &self,
-        conversation: &ConversationKey,
-        runner: &Runner,
-        limits: &Limits,
-    ) -> Result<(Started, Arc<Lease>), Failure> {
-        let parts = &self.parts;
-        let _foreground = parts.standbys.foreground(conversation);
-        if let Some(ClaimedStandby { started, lease, .. }) = parts.standbys.take(conversation, runner, limits).await {
-            return Ok((started, lease));
-        }
-        let (store, key) = (Arc::clone(&parts.store), conversation.clone());
-        let data = tokio::task::spawn_blocking(move || Ok::<_, StorageError>(store.create(&key)?.data_dir()));
-        let data = data.await.map_err(|_| kernel::internal())?.map_err(|error| {
-            error!(error = %chain(&error), "the conversation's folder was not prepared");
-            error.failure()
-        })?;
-        let (lease, spec) = parts.sandboxes.lease(runner, data, *limits, self.options.age_max);
-        let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
-        // A start is never aborted: the engine could finish it after the janitor looked for the sandbox.
-        let starting = self.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
-        let started = starting.await.map_err(|_| kernel::internal())?;
-        let started = started.map_err(|error| {
-            error!(error = %chain(&error), image = %runner.image.0, "the sandbox of a session was not started");
-            error.failure()
-        })?;
-        Ok((started, lease))
-    }
-
-    /// Memory for one more session; those that were used least recently, and run no cell, make room.
-    fn make_room(&self, bytes: u64) -> Result<registry::Reserved<'_>, Failure> {
-        loop {
-            if let Some(reserved) = self.registry.reserve(bytes, self.options.memory_bytes_max) {
-                return Ok(reserved);
-            }
-            let Some(unused) = self.registry.least_recently_used() else {
-                let why = "All sessions are busy and use the memory that is set aside for sessions: try again later, \
-                           or close one.";
-                return Err(Failure::new(Code::SessionsFull, why));
-            };
-            self.end(&unused, SessionEnd::Memory);
-        }
     }
 
     fn end_unused(&self) {

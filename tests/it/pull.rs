@@ -24,8 +24,7 @@ const MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 type Blobs = HashMap<String, Vec<u8>>;
 
 fn digest(bytes: &[u8]) -> String {
-    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
+    format!("sha256:{}", mcp_sandbox_server::domain::text::hex(&Sha256::digest(bytes)))
 }
 
 /// An image of one small layer with these labels, under its tag.

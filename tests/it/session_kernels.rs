@@ -203,7 +203,8 @@ async fn variables_reach_programs_and_sessions_and_no_answer_shows_them() {
         for _ in 0..2 {
             let cell = ask(&server, "POST", &format!("{path}/cells"), &json!({"code": code})).await;
             assert_eq!(cell["result"]["stdout"], "hidden UTC\n", "{language}: {cell}");
-            answers += &format!("{session}{cell}");
+            answers += &session.to_string();
+            answers += &cell.to_string();
             // It keeps them.
             answers += &ask(&server, "POST", &format!("{path}/restart"), &json!({})).await.to_string();
         }

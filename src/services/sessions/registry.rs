@@ -54,13 +54,12 @@ pub(in crate::services) struct Busy(Arc<Session>);
 impl Session {
     pub(super) fn new(
         id: SessionId,
-        conversation: ConversationKey,
-        language: Language,
+        (conversation, language): Place,
+        env: Environment,
         kernel: Kernel,
         lease: Arc<Lease>,
         created_unix_s: i64,
         memory_bytes_max: u64,
-        env: Environment,
     ) -> Self {
         let now = Instant::now();
         Self {
