@@ -289,6 +289,8 @@ impl HubTask {
 
     /// Takes a message of a client. One whose id is under way already is not passed on a second time.
     fn take(&mut self, order: Order) {
+        // Its client came before it, but through another channel.
+        self.accept();
         let Some(client) = self.clients.iter().find(|client| client.number == order.from) else { return };
         let (client, id) = (client.name.clone(), order.header.msg_id.clone());
         match order.message.channel {

@@ -1,9 +1,13 @@
 //! Several clients of one kernel: who gets what, who comes back, who is ended.
 
 use futures_util::SinkExt as _;
-use mcp_sandbox_server::domain::owner::Principal;
+use mcp_sandbox_server::{
+    domain::owner::{ConversationKey, Principal},
+    services::sessions::message::{Channel, KernelMessage},
+};
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::{call, get, socket, start};
@@ -292,4 +296,30 @@ async fn a_connection_is_not_idle_and_ends_with_the_server() {
     hanging.until(state("busy")).await;
     let (stopped, closed) = tokio::join!(server.stop(), client.closed());
     assert_eq!((stopped, closed), ((), (1001, "the server stops".to_owned())));
+}
+
+/// A hub that could not run in between finds the client and its message at once, in two channels.
+#[tokio::test]
+async fn a_message_that_comes_right_behind_its_client_is_passed_on() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let who = Principal::default();
+    let conversation = ConversationKey::new(who.clone(), "a".parse().expect("an id"));
+    let kernel =
+        server.kernels.start(&conversation, &"python".parse().expect("a language")).await.expect("a kernel").id;
+    for n in 0..30 {
+        let mut connection = server.kernels.connect(&who, kernel, None).expect("a connection");
+        let id = format!("question-{n}");
+        let header = json!({"msg_id": id, "msg_type": "kernel_info_request", "session": "s"});
+        connection.send(KernelMessage::new(Channel::Shell, &header, &json!({}))).await.expect("sent");
+        let answered = async {
+            while let Some(message) = connection.next().await {
+                if message.channel == Channel::Shell && message.read_parent().msg_id == id {
+                    return;
+                }
+            }
+            panic!("the connection is over");
+        };
+        timeout(until::PATIENCE, answered).await.expect("an answer");
+    }
+    server.stop().await;
 }
