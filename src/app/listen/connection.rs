@@ -99,9 +99,7 @@ impl Busy {
     pub(super) fn is_answered(&self) -> bool {
         self.turn.is_some()
     }
-}
 
-impl Busy {
     /// The connection keeps its turn until its end, for another protocol.
     pub(super) fn upgrade(&mut self) {
         let mut state = locked(&self.connection.state);
