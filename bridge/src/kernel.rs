@@ -74,6 +74,18 @@ impl Kernel {
         }
     }
 
+    /// Whether no thread of the kernel runs or could run. It is then done with what it was given.
+    pub fn is_asleep(&self) -> bool {
+        let (Self::Started { pid, .. } | Self::Adopted { pid, .. }) = *self;
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())) else { return true };
+        threads.flatten().all(|thread| {
+            // The state follows the name, which is in parentheses and may contain some itself (proc_pid_stat(5)).
+            let text = std::fs::read(thread.path().join("stat")).unwrap_or_default();
+            let state = text.iter().rposition(|byte| *byte == b')').and_then(|end| text.get(end + 2));
+            !matches!(state, Some(b'R' | b'D'))
+        })
+    }
+
     /// Interrupts the kernel and what it runs. Where the kernel leads no group of its own, it alone gets the signal.
     pub fn interrupt(&self) {
         self.signal(Signal::INT);

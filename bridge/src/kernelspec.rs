@@ -57,8 +57,8 @@ struct Metadata {
     sandbox: OurMetadata,
 }
 
-/// `"metadata": {"sandbox": {"transport": "tcp"}}` for a kernel without `ipc`, `"idleDelayMs": 5` for one that sends
-/// output after the status that ends its cell.
+/// `"metadata": {"sandbox": {"transport": "tcp"}}` for a kernel without `ipc`, `"idleDelayMs": 250` for one that
+/// sends output after the status that ends its cell.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 struct OurMetadata {

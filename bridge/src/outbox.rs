@@ -8,8 +8,11 @@ use serde_json::json;
 
 use crate::message::{Channel, Message};
 
-/// Output waits up to here.
-const OUTPUT_MAX_BYTES: usize = 8 << 20;
+/// What a cell prints waits up to here.
+const STREAM_MAX_BYTES: usize = 8 << 20;
+
+/// Results, errors and displays wait up to here, so that a cell that prints too much still has its result.
+const OUTPUT_MAX_BYTES: usize = 11 << 20;
 
 /// A kernel that floods its status loses it from here on.
 const STATUS_MAX_BYTES: usize = 12 << 20;
@@ -17,7 +20,9 @@ const STATUS_MAX_BYTES: usize = 12 << 20;
 /// How much a message matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// Dropped when the reader is slow.
+    /// Printed text: dropped when the reader is slow.
+    Stream,
+    /// Results, errors and displays: dropped when the reader is slower still.
     Output,
     /// Dropped when it floods.
     Status,
@@ -39,7 +44,8 @@ impl Outbox {
     pub fn push(&mut self, channel: Channel, message: &Message, weight: Weight) {
         let limit = match weight {
             // What was full takes output again when half of it is gone, so that gaps are few and long.
-            Weight::Output if self.dropped_messages > 0 => OUTPUT_MAX_BYTES / 2,
+            Weight::Stream if self.dropped_messages > 0 => STREAM_MAX_BYTES / 2,
+            Weight::Stream => STREAM_MAX_BYTES,
             Weight::Output => OUTPUT_MAX_BYTES,
             Weight::Status => STATUS_MAX_BYTES,
             Weight::Reply => usize::MAX,
@@ -113,22 +119,25 @@ mod tests {
     }
 
     #[test]
-    fn output_is_dropped_and_counted_while_status_and_replies_stay() {
+    fn printed_text_is_dropped_and_counted_while_the_result_status_and_replies_stay() {
         let mut outbox = Outbox::default();
         let output = Message::new("{}", vec![b' '; 1 << 20]);
         for _ in 0..10 {
-            outbox.push(Channel::Iopub, &output, Weight::Output);
+            outbox.push(Channel::Iopub, &output, Weight::Stream);
         }
+        let result = Message::new("{}", "{\"data\":{}}");
+        outbox.push(Channel::Iopub, &result, Weight::Output);
         let idle = Message::new("{}", "{\"execution_state\":\"idle\"}");
         outbox.push(Channel::Iopub, &idle, Weight::Status);
         outbox.push(Channel::Shell, &output, Weight::Reply);
         let all = drain(&mut outbox);
-        assert_eq!(all.len(), 7 + 1 + 1 + 1);
+        assert_eq!(all.len(), 7 + 1 + 1 + 1 + 1);
         let size = output.bytes(Channel::Iopub);
         let note = json!({"messages": 3, "bytes": 3 * size});
         assert_eq!(all[7], (Channel::Bridge, bridge_message("dropped", &note)));
-        assert_eq!(all[8], (Channel::Iopub, idle));
-        assert_eq!(all[9].0, Channel::Shell);
+        assert_eq!(all[8], (Channel::Iopub, result));
+        assert_eq!(all[9], (Channel::Iopub, idle));
+        assert_eq!(all[10].0, Channel::Shell);
     }
 
     #[test]

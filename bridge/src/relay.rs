@@ -39,6 +39,9 @@ const BROKEN_LIMIT: Duration = Duration::from_millis(500);
 /// How long the server may take to read what is left.
 const SEND_LIMIT: Duration = Duration::from_secs(30);
 
+/// How often it is looked whether the kernel has sent everything.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
 const READ_BYTES: usize = 64 << 10;
 
 /// The pipes to process 1.
@@ -52,7 +55,7 @@ pub struct Server {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Manner {
     pub interrupt_mode: InterruptMode,
-    /// How long an idle status waits for output that belongs before it.
+    /// How long an idle status waits at most for output that belongs before it.
     pub idle_delay: Duration,
 }
 
@@ -63,8 +66,7 @@ pub struct Relay {
     kernel: Kernel,
     signer: Signer,
     manner: Manner,
-    /// The idle status that waits, and until when.
-    held: Option<(Instant, Message)>,
+    held: Option<Held>,
     usage: Usage,
     /// Of the messages that are this program's own. What the kernel sends because of them is not relayed.
     session: String,
@@ -72,6 +74,16 @@ pub struct Relay {
     decoder: Decoder,
     outbox: Outbox,
     phase: Phase,
+}
+
+/// An idle status that waits for output of its cell. It is passed on when the kernel's threads were asleep twice in a
+/// row and nothing came from the kernel in between.
+#[derive(Debug)]
+struct Held {
+    idle: Message,
+    look: Instant,
+    until: Instant,
+    was_asleep: bool,
 }
 
 #[derive(Debug)]
@@ -103,7 +115,7 @@ enum Event {
     Input,
     Output,
     Timer,
-    IdleIsDue,
+    Look,
 }
 
 #[derive(Default, Deserialize)]
@@ -163,8 +175,8 @@ impl Relay {
                 Event::Input => self.read().await,
                 Event::Output => self.write(),
                 Event::Timer => self.time_is_up().await,
-                Event::IdleIsDue => {
-                    self.release();
+                Event::Look => {
+                    self.look();
                     false
                 }
             };
@@ -188,7 +200,7 @@ impl Relay {
             Phase::Running => None,
             Phase::Leaving { until } | Phase::Gone { until, .. } => Some(*until),
         };
-        let idle_due = self.held.as_ref().map(|(until, _)| *until);
+        let look = self.held.as_ref().map(|held| held.look);
         let sockets = &mut self.sockets;
         Some(tokio::select! {
             message = sockets.iopub.recv(), if !is_broken => Event::Kernel(Channel::Iopub, message),
@@ -205,15 +217,27 @@ impl Relay {
             _ = self.server.input.readable(), if is_running => Event::Input,
             _ = self.server.output.writable(), if !self.outbox.is_empty() => Event::Output,
             () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => Event::Timer,
-            () = sleep_until(idle_due.unwrap_or_else(Instant::now)), if idle_due.is_some() => Event::IdleIsDue,
+            () = sleep_until(look.unwrap_or_else(Instant::now)), if look.is_some() => Event::Look,
         })
     }
 
     /// Passes on the idle status that waits.
     fn release(&mut self) {
-        if let Some((_, idle)) = self.held.take() {
-            self.outbox.push(Channel::Iopub, &idle, Weight::Status);
+        if let Some(held) = self.held.take() {
+            self.outbox.push(Channel::Iopub, &held.idle, Weight::Status);
         }
+    }
+
+    /// Looks whether the idle status may be passed on.
+    fn look(&mut self) {
+        let is_asleep = self.kernel.is_asleep();
+        let Some(held) = &mut self.held else { return };
+        let now = Instant::now();
+        if (is_asleep && held.was_asleep) || now >= held.until {
+            return self.release();
+        }
+        held.was_asleep = is_asleep;
+        held.look = now + LOOK_EVERY;
     }
 
     fn say(&mut self, word: &str, content: &Value) {
@@ -224,6 +248,9 @@ impl Relay {
     /// Handles what the kernel sent, if its signature is right.
     fn take(&mut self, channel: Channel, frames: ZmqMessage) {
         let Some(mut message) = self.signer.verify(frames) else { return };
+        if let Some(held) = &mut self.held {
+            held.was_asleep = false;
+        }
         let kind = header(&message.header).msg_type;
         if self.is_own(&message.parent_header) {
             return self.take_own(channel, &kind, &message);
@@ -239,13 +266,16 @@ impl Relay {
         if !removed.is_whole {
             let weight = match (channel, kind.as_str()) {
                 (Channel::Iopub, "status") => Weight::Status,
+                (Channel::Iopub, "stream") => Weight::Stream,
                 (Channel::Iopub, _) => Weight::Output,
                 _ => Weight::Reply,
             };
             if weight == Weight::Status {
                 self.release();
                 if !self.manner.idle_delay.is_zero() && is_idle(&message) {
-                    self.held = Some((Instant::now() + self.manner.idle_delay, message));
+                    let now = Instant::now();
+                    let (look, until) = (now + LOOK_EVERY, now + self.manner.idle_delay);
+                    self.held = Some(Held { idle: message, look, until, was_asleep: false });
                     return;
                 }
             }

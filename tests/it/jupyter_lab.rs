@@ -97,7 +97,8 @@ async fn a_notebook_plots_is_interrupted_and_restarted() {
         Lab::start(&server, &notebook(&["a = 41", plot, "import asyncio\nawait asyncio.sleep(600)", "a + 1"])).await;
     let browser = Browser::open().await;
     browser.driver.goto(&lab.url).await.expect("a page");
-    page(&browser, "the kernel is ready", &format!("{KERNEL}.status === 'idle'")).await;
+    // Its state is unknown to the page until the first message that JupyterLab tracks.
+    page(&browser, "the kernel is connected", &format!("{KERNEL}.connectionStatus === 'connected'")).await;
 
     command(&browser, "notebook:run-all-cells").await;
     let image = "document.querySelector('.jp-OutputArea-output img').src.startsWith('data:image/png')";

@@ -133,6 +133,13 @@ class Session:
             if wanted(seen[-1]):
                 return seen
 
+    def until_runs(self, command):
+        """Waits until a process of this name is in the sandbox."""
+        top, end = ["docker", "top", self.name, "-o", "pid,comm"], time.monotonic() + PATIENCE
+        while command not in subprocess.run(top, capture_output=True, text=True, check=True).stdout.split():
+            assert time.monotonic() < end, f"{command} did not start"
+            time.sleep(0.05)
+
     def send(self, channel, kind, content, parent=None):
         header = {"msg_id": uuid.uuid4().hex, "session": self.id, "username": "test", "msg_type": kind,
                   "date": "2026-01-01T00:00:00Z", "version": "5.3"}  # fmt: skip

@@ -23,7 +23,8 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
-    ConnectionEnd, answers,
+    ConnectionEnd,
+    answers::Voice,
     buffer::Buffer,
     cells::Cells,
     order::Order,
@@ -70,6 +71,7 @@ pub(super) struct HubTask {
     is_asked: Arc<AtomicBool>,
     clients: Vec<Client>,
     buffer: Option<Buffer>,
+    voice: Voice,
     cells: Cells,
     turn: TurnState,
     /// On the shell channel, not passed on yet, with the client that sent it.
@@ -119,6 +121,7 @@ impl HubTask {
             is_asked,
             clients: Vec::new(),
             buffer: None,
+            voice: Voice::default(),
             cells: Cells::default(),
             turn: TurnState::None,
             shell: VecDeque::new(),
@@ -143,7 +146,7 @@ impl HubTask {
                 Ok(next) => link = next,
                 Err(end) => {
                     self.accept();
-                    self.deliver(None, &answers::status("dead"));
+                    self.deliver(None, &self.voice.status("dead"));
                     return self.end(&ConnectionEnd::Ended(end.reason()));
                 }
             }
@@ -188,7 +191,7 @@ impl HubTask {
                 && sessions.restarting(&self.conversation.owner).iter().any(|(id, ..)| *id == link.view().session)
             {
                 is_announced = true;
-                self.deliver(None, &answers::status("restarting"));
+                self.deliver(None, &self.voice.status("restarting"));
             }
             let takes = self.takes();
             tokio::select! {
@@ -277,7 +280,7 @@ impl HubTask {
         if let Some(buffer) = self.buffer.take().filter(|buffer| buffer.name == client.name) {
             let (messages, dropped) = buffer.into_messages();
             let note = dropped.map(|(count, parent)| {
-                answers::note(parent, &format!("[{count} messages were left out while no client was connected.]\n"))
+                self.voice.note(parent, &format!("[{count} messages were left out while no client was connected.]\n"))
             });
             for message in messages.iter().chain(&note) {
                 // There is room for all of it in an empty queue.
@@ -318,6 +321,7 @@ impl HubTask {
             }
             return;
         }
+        self.voice.hear(&header);
         if message.channel == Channel::Iopub {
             if header.msg_type == "status" && message.read_content()["execution_state"] == "idle" {
                 self.cells.idle(&parent.msg_id);
@@ -354,7 +358,7 @@ impl HubTask {
     /// Tells those who watch the cell that runs.
     fn note(&mut self, text: &str) {
         let parent = self.cells.open.first().map_or(Bytes::from_static(b"{}"), |cell| cell.header.clone());
-        self.deliver(None, &answers::note(parent, text));
+        self.deliver(None, &self.voice.note(parent, text));
     }
 
     /// Answers the code that waits: it is not executed.
@@ -368,7 +372,7 @@ impl HubTask {
     /// Tells clients why their code, named by its header, has no answer of the kernel.
     fn refuse(&mut self, code: impl IntoIterator<Item = (String, Bytes)>, failure: &Failure) {
         for (client, header) in code {
-            for answer in answers::refusal(&header, failure) {
+            for answer in self.voice.refusal(&header, failure) {
                 self.deliver((answer.channel == Channel::Shell).then_some(client.as_str()), &answer);
             }
         }

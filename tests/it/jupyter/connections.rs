@@ -124,6 +124,7 @@ async fn a_client_that_comes_back_gets_what_it_missed() {
     assert!(missed.len() < 1 << 20, "{}", missed.len());
     let note = back.next().await;
     assert!(note["content"]["text"].as_str().expect("a note").contains("messages were left out"), "{note}");
+    assert_eq!(note["header"]["session"], "fake", "JupyterLab leaves out what stands before another session's message");
     assert_eq!(note["parent_header"]["msg_id"], late);
     assert_ne!(request, late);
     server.stop().await;
