@@ -1,6 +1,7 @@
 //! Each adapter knows its own vendor crate and serves one port; none knows another.
 
 pub mod audit;
+pub mod database;
 pub mod engine;
 pub mod metrics;
 pub mod storage;

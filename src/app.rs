@@ -106,7 +106,8 @@ impl App {
             warn!("{warning}");
         }
         let observability = Observability::start(config, store.instance())?;
-        let parts = Parts::build(config, signer, store, engine, &probe, &observability).await?;
+        let database = Some(parts::database(config)?);
+        let parts = Parts::build(config, signer, store, engine, &probe, &observability, database).await?;
         let background = Background::start(config, &parts).await?;
         let shutdown_grace = Duration::from_millis(config.server.shutdown_grace_ms);
         Ok(Self { parts, background, observability, shutdown_grace, listen: options::listen(config) })

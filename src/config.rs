@@ -1,6 +1,6 @@
 //! Settings: their sources, their names, and when they are refused.
 //!
-//! Later wins: built-in defaults, `sandbox.toml`, `.env`, the environment, the command line. Seven names stand alone;
+//! Later wins: built-in defaults, `sandbox.toml`, `.env`, the environment, the command line. Eight names stand alone;
 //! every other setting is `SANDBOX_<SECTION>__<KEY>`. An unknown name is an error that names it, an empty value means
 //! "not set". `app` turns the settings into the options of each part; no service sees them.
 
@@ -85,7 +85,7 @@ impl Setting {
 }
 
 /// The names that stand alone, in the order of documents.
-const NAMED: [Setting; 7] = [
+const NAMED: [Setting; 8] = [
     named(
         "MCP_API_TOKEN",
         "",
@@ -115,6 +115,12 @@ const NAMED: [Setting; 7] = [
         "DOCKER_HOST",
         "",
         "The container engine, such as unix:///var/run/docker.sock. Empty: the default of the platform.",
+    ),
+    named(
+        "DATABASE_URL",
+        "",
+        "Where tokens and history are kept: postgres://… where several servers share it. Empty: the \
+         SQLite file {SANDBOX_ROOT}/.state/sandbox.db.",
     ),
     named("TUNNEL_TOKEN", "", "Used by docker-compose-cloudflare.yml only; the server ignores it."),
 ];

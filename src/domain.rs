@@ -19,4 +19,5 @@ pub mod shared_folder;
 #[cfg(test)]
 pub(crate) mod test_scale;
 pub mod text;
+pub mod token;
 pub mod trace;

@@ -3,6 +3,7 @@
 //!
 //! Ports name no vendor: no Docker, no HTTP, no settings.
 
+pub mod database;
 pub mod engine;
 pub mod observer;
 pub mod runner;

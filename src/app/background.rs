@@ -3,6 +3,7 @@
 //! ```text
 //! Background::start ── janitor (sweep, rounds) · standbys (refill) · sessions (rounds) · discovery (follow)
 //!                   ├─ retention (rounds)
+//!                   ├─ database (migrations), then tokens (follow) · what ends with a token
 //!                   └─ metrics: an accept loop, where they have an address of their own
 //! Background::test_isolation ── one task, until the isolation is settled
 //! ```
@@ -11,11 +12,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, sync::broadcast, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{StartError, listen, options, parts::Parts};
-use crate::{config::Config, ports::storage::Storage};
+use crate::{
+    adapters::database::Database,
+    config::Config,
+    domain::id::TokenId,
+    ports::storage::Storage,
+    services::{runs::Runs, sessions::Sessions, tokens::Tokens},
+};
 
 /// How long the janitor may take to destroy the sandboxes that are left at the end.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
@@ -37,7 +45,15 @@ impl Background {
         parts.standbys.start();
         parts.sessions.start();
         let stop = || parts.stop.clone();
-        let tasks = vec![Arc::clone(&parts.discovery).follow(stop()), Arc::clone(&parts.retention).start(stop())];
+        let mut tasks = vec![Arc::clone(&parts.discovery).follow(stop()), Arc::clone(&parts.retention).start(stop())];
+        if let Some(database) = parts.database.clone() {
+            tasks.push(tokio::spawn(keep(database, Arc::clone(&parts.tokens), stop())));
+            tasks.push(tokio::spawn(end_what_tokens_opened(
+                parts.tokens.ends(),
+                (parts.runs.clone(), parts.sessions.clone()),
+                stop(),
+            )));
+        }
         if let Some(listener) = metrics {
             let surface = parts.surface(&parts.metrics_router);
             tokio::spawn(listen::serve(listener, surface, options::listen(config), stop(), stop()));
@@ -71,6 +87,35 @@ async fn recover(store: &Arc<dyn Storage>) {
     let store = Arc::clone(store);
     if let Ok(Err(error)) = tokio::task::spawn_blocking(move || store.recover()).await {
         warn!(%error, "folders that an earlier process left were not deleted");
+    }
+}
+
+/// Prepares the database and keeps the tokens true to it.
+async fn keep(database: Database, tokens: Arc<Tokens>, stop: CancellationToken) {
+    database.prepare_at_last(stop.clone()).await;
+    tokens.follow(stop).await;
+    database.close().await;
+}
+
+/// Ends the runs and sessions of tokens that end.
+async fn end_what_tokens_opened(
+    mut ends: broadcast::Receiver<TokenId>,
+    (runs, sessions): (Runs, Sessions),
+    stop: CancellationToken,
+) {
+    loop {
+        let ended = tokio::select! {
+            ended = ends.recv() => ended,
+            () = stop.cancelled() => return,
+        };
+        match ended {
+            Ok(token) => {
+                runs.cancel_all_of(token);
+                sessions.close_all_of(token);
+            }
+            Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => return,
+        }
     }
 }
 

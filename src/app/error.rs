@@ -1,7 +1,7 @@
 //! Why the server does not start.
 
 use crate::{
-    adapters::{engine::docker::ConnectError, storage::RootError},
+    adapters::{database::OpenError, engine::docker::ConnectError, storage::RootError},
     config::BindAddr,
     ports::engine::EngineError,
 };
@@ -11,6 +11,8 @@ use crate::{
 pub enum StartError {
     #[error("SANDBOX_ROOT cannot be used: {0}")]
     Root(#[from] RootError),
+    #[error("DATABASE_URL cannot be used: {0}")]
+    Database(#[from] OpenError),
     #[error(
         "the container engine cannot be used: start it (`systemctl start docker`), or point DOCKER_HOST at it and make \
          sure that this user may use its socket"

@@ -4,11 +4,13 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::Router;
+use secrecy::ExposeSecret as _;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{StartError, listen::Surface, observability::Observability, options};
 use crate::{
+    adapters::database::Database,
     adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
     adapters::storage::{DiskStorage, Owner},
     api::{
@@ -18,6 +20,7 @@ use crate::{
     config::Config,
     domain::{clock::SystemClock, id::InstanceId},
     ports::{
+        database::TokenStore,
         engine::{Engine, Probe},
         observer::Observer,
         runner::Catalog,
@@ -63,6 +66,8 @@ pub struct Parts {
     pub check: Option<IsolationCheck>,
     pub router: Router,
     pub tokens: Arc<Tokens>,
+    /// `doctor` has none.
+    pub database: Option<Database>,
     /// Serves `/metrics` on an address of its own.
     pub metrics_router: Router,
     /// Ends the background tasks and open event streams.
@@ -92,6 +97,14 @@ pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartEr
     Ok((engine, probe))
 }
 
+/// Names the database.
+///
+/// # Errors
+/// When the setting is wrong, or the file cannot be made. A server that is away is no error.
+pub(super) fn database(config: &Config) -> Result<Database, StartError> {
+    Ok(Database::connect(config.database_url().expose_secret())?)
+}
+
 /// Opens the root folder.
 ///
 /// # Errors
@@ -119,7 +132,7 @@ impl Parts {
         engine: Arc<dyn Engine>,
         probe: &Probe,
     ) -> Result<Self, StartError> {
-        Self::build(config, signer(config), store, engine, probe, &Observability::default()).await
+        Self::build(config, signer(config), store, engine, probe, &Observability::default(), None).await
     }
 
     /// Builds the parts on an engine.
@@ -133,12 +146,15 @@ impl Parts {
         engine: Arc<dyn Engine>,
         probe: &Probe,
         observability: &Observability,
+        database: Option<Database>,
     ) -> Result<Self, StartError> {
         let (instance, observer): (_, Arc<dyn Observer>) = (store.instance(), Arc::new(observability.observers()));
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
         let (stop, isolation) = (CancellationToken::new(), IsolationState::default());
         let (clock, catalog) = (Arc::new(SystemClock), Arc::new(Catalog::default()));
         let discovery = discover(&engine, &catalog, &observer).await?;
+        let stored = database.clone().map(|database| Arc::new(database) as Arc<dyn TokenStore>);
+        let tokens = Arc::new(Tokens::new(config.api_token.expose(), stored, clock.clone()));
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
@@ -185,6 +201,7 @@ impl Parts {
                 observer: Arc::clone(&observer),
                 isolation: isolation.clone(),
                 variables: options::variables(config),
+                tokens: Arc::clone(&tokens),
             },
             options::runs(config),
         );
@@ -197,8 +214,7 @@ impl Parts {
         let mcp =
             McpParts { runs: runs.clone(), files: Arc::clone(&files), sessions: sessions.clone(), pictures, options };
         let bodies = options::bodies(config);
-        let (tokens, metrics_router) =
-            (Arc::new(Tokens::new(config.api_token.expose())), http::metrics::router(exposition.clone()));
+        let metrics_router = http::metrics::router(exposition.clone());
         let kernels = Kernels::new(runs.clone(), sessions.clone());
         let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions);
         let router = http::router(HttpParts {
@@ -231,6 +247,7 @@ impl Parts {
             check: Some(check),
             router,
             tokens,
+            database,
             metrics_router,
             stop,
         })

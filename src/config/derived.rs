@@ -30,6 +30,15 @@ impl Config {
         Ok(url)
     }
 
+    /// Where the database is. It may hold a password.
+    pub fn database_url(&self) -> SecretString {
+        let url = self.database_url.expose();
+        if !url.expose_secret().is_empty() {
+            return url.clone();
+        }
+        format!("sqlite://{}/.state/sandbox.db", self.root.display()).into()
+    }
+
     /// The secrets of links: the first signs, all verify.
     pub fn file_secrets(&self) -> impl Iterator<Item = SecretString> {
         self.file_secret.expose().expose_secret().split(',').map(|text| text.trim().into())

@@ -62,6 +62,8 @@ macro_rules! sections {
             #[serde(rename = "mcp_http_addr", deserialize_with = "parsed", serialize_with = "shown")]
             pub http_addr: BindAddr,
             pub docker_host: Option<String>,
+            #[serde(deserialize_with = "parsed", serialize_with = "shown")]
+            database_url: Secret,
             #[serde(deserialize_with = "parsed", skip_serializing)]
             tunnel_token: Secret,
             /// By name; see [`Config::shared_folders`].

@@ -40,6 +40,12 @@ codes! {
     Unauthorized = "unauthorized", "Send `Authorization: Bearer` with the token.";
     /// The request is not allowed.
     Forbidden = "forbidden", "Follow the message: another host name, a new link, or another mode of the file.";
+    /// The token lacks a scope, or is for other languages; the message names it.
+    InsufficientScope = "insufficient_scope", "Use a token that has the scope, or ask the operator for one.";
+    /// There is no such token.
+    TokenNotFound = "token_not_found", "List the tokens to see what is there.";
+    /// The database does not answer.
+    DatabaseUnavailable = "database_unavailable", "Try again; the operator must see that the database runs.";
     /// No runner image for the language.
     RunnerNotFound = "runner_not_found", "Choose a language that is listed, or have the operator build its image.";
     /// The conversation has no files here.

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// The longest conversation id, in characters.
@@ -60,7 +61,8 @@ impl fmt::Display for ConversationId {
 }
 
 /// The name of a language or an alias of it, in lower case: 1 to 32 characters of `a-z 0-9 . _ + # -`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Language(String);
 
 impl Language {
@@ -85,6 +87,20 @@ impl FromStr for Language {
             b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'+' | b'#' | b'-')
         })?;
         Ok(Self(text.to_ascii_lowercase()))
+    }
+}
+
+impl TryFrom<String> for Language {
+    type Error = IdError;
+
+    fn try_from(text: String) -> Result<Self, IdError> {
+        text.parse()
+    }
+}
+
+impl From<Language> for String {
+    fn from(language: Language) -> Self {
+        language.0
     }
 }
 
@@ -166,6 +182,11 @@ uuid_id!(
     /// One request, in log lines and in error answers.
     RequestId,
     "req-"
+);
+uuid_id!(
+    /// One token. It names the token and is not secret.
+    TokenId,
+    "token-"
 );
 uuid_id!(
     /// One server. Stored in its root folder and on the labels of its sandboxes, so that it survives a restart.

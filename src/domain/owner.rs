@@ -1,8 +1,14 @@
 //! The principal of a request, who owns conversations, and the key of a conversation.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    str::FromStr,
+    sync::Arc,
+};
 
-use super::id::{ConversationId, IdError, check};
+use super::id::{ConversationId, IdError, TokenId, check};
 
 /// The longest name of an owner, in characters.
 pub const OWNER_CHARS_MAX: usize = 64;
@@ -14,35 +20,79 @@ const DEFAULT: &str = "default";
 const SELF_TEST: &str = "self-test";
 
 /// An owner of conversations: 1 to 64 characters of `A-Z a-z 0-9 . _ -`, the first a letter or digit, so that the name
-/// is one plain folder name. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Principal(Arc<str>);
+/// is one plain folder name. It may remember by which token a request came, which makes no difference when two are
+/// compared: an owner's tokens see the same. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Principal {
+    name: Arc<str>,
+    token: Option<TokenId>,
+}
 
 impl Default for Principal {
     /// The holder of the configured token, and the user who started a process in `stdio` mode.
     fn default() -> Self {
-        Self(DEFAULT.into())
+        Self::of(DEFAULT)
     }
 }
 
 impl Principal {
     /// The server itself, when it tests the engine's isolation.
     pub fn self_test() -> Self {
-        Self(SELF_TEST.into())
+        Self::of(SELF_TEST)
     }
 
     /// Whether this is the owner of the configured token.
     pub fn is_default(&self) -> bool {
-        &*self.0 == DEFAULT
+        &*self.name == DEFAULT
     }
 
     /// Whether this is the server itself.
     pub fn is_self_test(&self) -> bool {
-        &*self.0 == SELF_TEST
+        &*self.name == SELF_TEST
     }
 
     pub fn name(&self) -> &str {
-        &self.0
+        &self.name
+    }
+
+    /// The same owner, by this token.
+    pub fn by(&self, token: TokenId) -> Self {
+        Self { name: Arc::clone(&self.name), token: Some(token) }
+    }
+
+    /// By which token the request came, or what it began. `None` for the configured token and a user's own process.
+    pub fn token(&self) -> Option<TokenId> {
+        self.token
+    }
+
+    fn of(name: &str) -> Self {
+        Self { name: name.into(), token: None }
+    }
+}
+
+impl PartialEq for Principal {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Principal {}
+
+impl Hash for Principal {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+impl PartialOrd for Principal {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Principal {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name.cmp(&other.name)
     }
 }
 
@@ -54,7 +104,7 @@ impl FromStr for Principal {
         check(name, OWNER_CHARS_MAX, "A-Z a-z 0-9 . _ -", |b| {
             b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')
         })?;
-        if name == SELF_TEST { Err(IdError::Reserved) } else { Ok(Self(name.into())) }
+        if name == SELF_TEST { Err(IdError::Reserved) } else { Ok(Self::of(name)) }
     }
 }
 

@@ -47,13 +47,14 @@ use super::{
     sandbox::Sandboxes,
     sessions::Sessions,
     standby::Standbys,
+    tokens::Tokens,
 };
 use crate::{
     domain::{
         environment::AllowedVariables,
         error::{Code, Failure},
         event::EventKind,
-        id::{ConversationId, Language, RunId},
+        id::{ConversationId, Language, RunId, TokenId},
         limits::Limits,
         owner::{ConversationKey, Principal},
     },
@@ -100,6 +101,7 @@ pub struct RunsParts {
     pub isolation: IsolationState,
     /// What requests may add to the environment of a program.
     pub variables: AllowedVariables,
+    pub tokens: Arc<Tokens>,
 }
 
 /// The service. A clone is the same service.
@@ -156,6 +158,7 @@ impl Runs {
         inner.parts.variables.check(&request.env)?;
         let limits = inner.limits(&request, &runner);
         let detached = request.detach.unwrap_or(inner.options.detach);
+        let started = inner.parts.tokens.begin(&request.conversation.owner, &runner.language)?;
         let ticket = inner.parts.admission.enter(&request.conversation)?;
         let position = ticket.position();
         let place = position.now().unwrap_or(1);
@@ -175,7 +178,8 @@ impl Runs {
         });
         run.log.add(EventKind::Queued { position: place });
         let span = info_span!("run", run = %run.id);
-        let task = RunTask::new(Arc::clone(inner), Arc::clone(&run), request, runner, limits, stdin_receiver);
+        let mut task = RunTask::new(Arc::clone(inner), Arc::clone(&run), request, runner, limits, stdin_receiver);
+        task.by = started;
         // The self-test is no client: its runs are not listed, and none of a client's is forgotten for them.
         if run.conversation.owner.is_self_test() {
             inner.tasks.spawn(task.run(ticket, place).instrument(span));
@@ -199,6 +203,14 @@ impl Runs {
             let why = format!("runId: there is no run `{run}`, or it is no longer kept: run the program again.");
             Failure::new(Code::RunNotFound, why)
         })
+    }
+
+    /// Cancels the runs under way that were begun by a token.
+    pub fn cancel_all_of(&self, token: TokenId) {
+        let begun = |run: &Run| run.conversation.owner.token() == Some(token);
+        for run in self.0.registry.newest_first(None, usize::MAX, begun) {
+            run.cancel();
+        }
     }
 
     /// Runs of a caller, newest first: of one conversation or of all, older than `after`, at most `limit`.

@@ -46,7 +46,7 @@ use crate::{
     domain::{
         environment::{AllowedVariables, Environment},
         error::{Code, Failure},
-        id::{ConversationId, Language, SessionId},
+        id::{ConversationId, Language, SessionId, TokenId},
         limits::Limits,
         owner::{ConversationKey, Principal},
     },
@@ -186,6 +186,13 @@ impl Sessions {
     /// Ends the sessions of a conversation, for one that is to be deleted.
     pub fn close_all(&self, conversation: &ConversationKey) {
         for session in self.0.registry.all().iter().filter(|session| session.conversation == *conversation) {
+            self.0.end(session, SessionEnd::Closed);
+        }
+    }
+
+    /// Ends the sessions that were opened by a token.
+    pub fn close_all_of(&self, token: TokenId) {
+        for session in self.0.registry.all().iter().filter(|one| one.conversation.owner.token() == Some(token)) {
             self.0.end(session, SessionEnd::Closed);
         }
     }

@@ -1,6 +1,21 @@
-//! Authentication: maps a bearer token to its principal, and delays the answers to wrong ones.
+//! Authentication: maps a bearer token to its owner and what it may do, and delays the answers to wrong ones.
+//!
+//! Every token is in memory, so a request never waits for the database. [`Tokens::follow`] reads what changed there.
+//!
+//! ```text
+//! follow ── one task: changes of other processes, last uses, tokens that ended long ago
+//! ```
 
-use std::{net::IpAddr, num::NonZeroU32, time::Duration};
+mod issue;
+mod token;
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    num::NonZeroU32,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    time::Duration,
+};
 
 use governor::{
     DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter,
@@ -8,9 +23,22 @@ use governor::{
 };
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
+use tokio::sync::broadcast;
 
-use crate::domain::owner::Principal;
+pub use self::{
+    issue::NewToken,
+    token::{Started, Token},
+};
+use crate::{
+    domain::{
+        clock::Clock,
+        error::{Code, Failure},
+        id::{Language, TokenId},
+        owner::Principal,
+        token::{Grant, TokenDigest, TokenRecord},
+    },
+    ports::database::TokenStore,
+};
 
 /// Wrong tokens that are answered without delay, at once and a minute: of one address, and of all.
 const WRONG_OF_ADDRESS: (u32, u32) = (10, 30);
@@ -20,12 +48,35 @@ const DELAY_MAX: Duration = Duration::from_secs(2);
 /// Addresses that are remembered; more count as one.
 const ADDRESSES_MAX: usize = 4096;
 
-/// The accepted token, and how often wrong ones came.
+/// Ends of tokens that a receiver may be behind.
+const ENDS_MAX: usize = 1024;
+
+/// Who sends a request: an owner, and the token that proves it.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    pub owner: Principal,
+    pub token: Arc<Token>,
+}
+
+/// The accepted tokens, and how often wrong ones came.
 pub struct Tokens {
-    /// Of the accepted token: a comparison takes the same time for a token of any content and length.
-    digest: [u8; 32],
+    known: RwLock<Known>,
+    /// Where tokens outlive the process; without it only the configured one is known.
+    store: Option<Arc<dyn TokenStore>>,
+    clock: Arc<dyn Clock>,
+    ends: broadcast::Sender<TokenId>,
     wrong: DefaultDirectRateLimiter,
     wrong_of: DefaultKeyedRateLimiter<Option<IpAddr>>,
+}
+
+/// By digest: a lookup compares digests of what was sent, so its time tells nothing of any token.
+#[derive(Default)]
+struct Known {
+    tokens: HashMap<TokenDigest, Arc<Token>>,
+    /// When a change was last seen in the store, in unix milliseconds.
+    seen: i64,
+    /// Whether the store was read.
+    is_loaded: bool,
 }
 
 impl std::fmt::Debug for Tokens {
@@ -35,13 +86,19 @@ impl std::fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    pub fn new(token: &SecretString) -> Self {
+    /// With the configured token, which is the owner `default` and may do everything.
+    pub fn new(configured: &SecretString, store: Option<Arc<dyn TokenStore>>, clock: Arc<dyn Clock>) -> Self {
         let quota = |(burst, a_minute): (u32, u32)| {
             let at_least_1 = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
             Quota::per_minute(at_least_1(a_minute)).allow_burst(at_least_1(burst))
         };
+        let record = TokenRecord { digest: digest(configured.expose_secret().as_bytes()), ..configured_record() };
+        let known = HashMap::from([(record.digest, Arc::new(Token::new(record)))]);
         Self {
-            digest: Sha256::digest(token.expose_secret()).into(),
+            known: RwLock::new(Known { tokens: known, ..Known::default() }),
+            store,
+            clock,
+            ends: broadcast::Sender::new(ENDS_MAX),
             wrong: RateLimiter::direct(quota(WRONG_OF_ALL)),
             wrong_of: RateLimiter::keyed(quota(WRONG_OF_ADDRESS)),
         }
@@ -59,30 +116,102 @@ impl Tokens {
         delay.unwrap_or_default().min(DELAY_MAX)
     }
 
-    /// The owner of a token; `None` for an unknown token.
-    pub fn principal(&self, token: &[u8]) -> Option<Principal> {
-        let digest: [u8; 32] = Sha256::digest(token).into();
-        bool::from(digest.ct_eq(&self.digest)).then(Principal::default)
+    /// Who a token stands for; `None` for an unknown, revoked or expired one.
+    pub fn caller(&self, token: &[u8]) -> Option<Caller> {
+        let token = self.known().tokens.get(&digest(token)).map(Arc::clone)?;
+        let now = self.now();
+        if !token.record.is_valid(now) {
+            self.end(&token);
+            return None;
+        }
+        token.touch(now);
+        let owner = &token.record.owner;
+        let owner = if token.is_configured() { owner.clone() } else { owner.by(token.record.id) };
+        Some(Caller { owner, token })
+    }
+
+    /// Counts a program or a cell of an owner that came by one of the tokens; `None` where it came by none.
+    ///
+    /// # Errors
+    /// [`Code::Unauthorized`] when the token was revoked since; those of [`Token::check_language`] and
+    /// [`Token::begin`].
+    pub fn begin(&self, who: &Principal, language: &Language) -> Result<Option<Started>, Failure> {
+        let Some(id) = who.token() else { return Ok(None) };
+        let token = self.known().tokens.values().find(|token| token.record.id == id).cloned();
+        let token = token
+            .filter(|token| token.record.is_valid(self.now()))
+            .ok_or_else(|| Failure::new(Code::Unauthorized, "The token of this request was revoked."))?;
+        token.check_language(language)?;
+        token.begin().map(Some)
+    }
+
+    /// The tokens that end from now on.
+    pub fn ends(&self) -> broadcast::Receiver<TokenId> {
+        self.ends.subscribe()
+    }
+
+    fn end(&self, token: &Token) {
+        if !token.ended().is_cancelled() {
+            token.ended().cancel();
+            // There may be no receiver.
+            let _ = self.ends.send(token.record.id);
+        }
     }
 
     /// Parses the value of an `Authorization` header (RFC 6750): the scheme in any case, one or more spaces, the token.
-    pub fn authorize(&self, header: &[u8]) -> Option<Principal> {
+    pub fn authorize(&self, header: &[u8]) -> Option<Caller> {
         let split = header.iter().position(|&b| b == b' ')?;
         let (scheme, rest) = header.split_at(split);
         let token = rest.trim_ascii();
-        (scheme.eq_ignore_ascii_case(b"bearer") && !token.is_empty()).then(|| self.principal(token)).flatten()
+        (scheme.eq_ignore_ascii_case(b"bearer") && !token.is_empty()).then(|| self.caller(token)).flatten()
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_mut(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Unix milliseconds.
+    fn now(&self) -> i64 {
+        i64::try_from(self.clock.unix_ns() / 1_000_000).unwrap_or(i64::MAX)
+    }
+}
+
+fn digest(token: &[u8]) -> TokenDigest {
+    Sha256::digest(token).into()
+}
+
+/// Of a token that the settings or the operating system vouch for.
+fn configured_record() -> TokenRecord {
+    TokenRecord {
+        id: TokenId::new(),
+        owner: Principal::default(),
+        name: "MCP_API_TOKEN".to_owned(),
+        prefix: String::new(),
+        digest: [0; 32],
+        grant: Grant::default(),
+        parent: None,
+        created_unix_ms: 0,
+        expires_unix_ms: None,
+        used_unix_ms: None,
+        revoked_unix_ms: None,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::clock::SystemClock;
 
     #[test]
     fn authorize_accepts_the_token_only() {
-        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into());
+        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock));
         for good in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef", "BEARER   0123456789abcdef "] {
-            assert_eq!(tokens.authorize(good.as_bytes()), Some(Principal::default()), "{good}");
+            let caller = tokens.authorize(good.as_bytes()).expect(good);
+            assert_eq!(caller.owner, Principal::default(), "{good}");
         }
         let bad: [&[u8]; 12] = [
             b"",
@@ -99,14 +228,14 @@ mod tests {
             b"Bearer \xff\xfe",
         ];
         for header in bad {
-            assert_eq!(tokens.authorize(header), None, "{header:?}");
+            assert!(tokens.authorize(header).is_none(), "{header:?}");
         }
         assert_eq!(format!("{tokens:?}"), "Tokens(…)");
     }
 
     #[test]
     fn wrong_tokens_are_delayed_by_address_and_in_all_in_bounded_memory() {
-        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into());
+        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock));
         let address = |n: u32| IpAddr::from(n.to_be_bytes());
         let delays: Vec<_> = (0..40).map(|_| tokens.refused(address(1))).collect();
         assert!(delays[..10].iter().all(Duration::is_zero), "{delays:?}");

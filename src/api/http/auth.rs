@@ -1,23 +1,28 @@
 //! Bearer tokens: decided before a body is read. And what a request may take when places are short.
 
+mod scopes;
+
 use std::{
     net::{IpAddr, Ipv4Addr},
     sync::Arc,
 };
 
 use axum::{
+    body::Body,
     extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use futures_util::StreamExt as _;
+use http_body::Body as _;
 use tokio::time::sleep;
 
 use super::{coderunner, error::ApiError, health};
 use crate::{
-    domain::{error::Code, owner::Principal},
-    services::tokens::Tokens,
+    domain::error::{Code, Failure},
+    services::tokens::{Caller, Token, Tokens},
 };
 
 /// Where a request comes from, among its extensions. Behind a proxy this is the proxy.
@@ -40,7 +45,7 @@ pub enum Class {
 
 impl Class {
     pub fn of(tokens: &Tokens, path: &str, headers: &HeaderMap) -> Self {
-        match principal(tokens, path, headers) {
+        match caller(tokens, path, headers) {
             _ if health::PATHS.contains(&path) => Self::Probe,
             Some(_) => Self::Holder,
             None => Self::Guest,
@@ -50,7 +55,7 @@ impl Class {
 
 /// Who sends a request with a valid token: `Authorization: Bearer`, and on the paths of CodeRunner's clients also
 /// `X-API-Key` and the password of HTTP Basic.
-pub(super) fn principal(tokens: &Tokens, path: &str, headers: &HeaderMap) -> Option<Principal> {
+pub(super) fn caller(tokens: &Tokens, path: &str, headers: &HeaderMap) -> Option<Caller> {
     // Of two headers one could be a proxy's and the other an attacker's.
     let only = |name: HeaderName| {
         let mut all = headers.get_all(name).iter();
@@ -58,10 +63,10 @@ pub(super) fn principal(tokens: &Tokens, path: &str, headers: &HeaderMap) -> Opt
     };
     let takes_keys = coderunner::takes_keys(path);
     if !headers.contains_key(header::AUTHORIZATION) {
-        return only(coderunner::KEY).filter(|_| takes_keys).and_then(|key| tokens.principal(key));
+        return only(coderunner::KEY).filter(|_| takes_keys).and_then(|key| tokens.caller(key));
     }
     let value = only(header::AUTHORIZATION)?;
-    tokens.authorize(value).or_else(|| password(value).filter(|_| takes_keys).and_then(|key| tokens.principal(&key)))
+    tokens.authorize(value).or_else(|| password(value).filter(|_| takes_keys).and_then(|key| tokens.caller(&key)))
 }
 
 /// The password of HTTP Basic (RFC 7617).
@@ -81,17 +86,51 @@ pub async fn turn(request: Request, next: Next) -> Response {
     ApiError::new(Code::QueueFull, why).into_response()
 }
 
-/// Passes a request with a valid token on with its principal; any other is 401. A wrong token is answered late when
-/// there were many, so that tokens cannot be guessed quickly.
+/// Passes a request with a valid token on with its principal and its token, if the token has the scope; any other is
+/// 401 or 403. A wrong token is answered late when there were many, so that tokens cannot be guessed quickly. What is
+/// under way ends when the token does.
 pub async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, next: Next) -> Response {
-    if let Some(principal) = principal(&tokens, request.uri().path(), request.headers()) {
-        request.extensions_mut().insert(principal);
-        return next.run(request).await;
+    let Some(Caller { owner, token }) = caller(&tokens, request.uri().path(), request.headers()) else {
+        return refuse(&tokens, tried(&request)).await.into_response();
+    };
+    if let Err(failure) = scopes::check(&token, request.method(), request.uri().path()) {
+        return ApiError::from(failure).into_response();
     }
-    if [header::AUTHORIZATION, coderunner::KEY].iter().any(|name| request.headers().contains_key(name)) {
-        let from = request.extensions().get().map_or(Ipv4Addr::UNSPECIFIED.into(), |ClientAddress(address)| *address);
+    request.extensions_mut().insert(owner);
+    request.extensions_mut().insert(Arc::clone(&token));
+    let answer = tokio::select! {
+        answer = next.run(request) => answer,
+        () = token.ended().cancelled() => return ended().into_response(),
+    };
+    // A whole body is on its way already.
+    if answer.body().size_hint().exact().is_some() { answer } else { answer.map(|body| until_ended(body, token)) }
+}
+
+/// Where a request with a wrong token comes from; `None` for one without a token.
+fn tried(request: &Request) -> Option<IpAddr> {
+    let keys = [header::AUTHORIZATION, coderunner::KEY];
+    let from = || request.extensions().get().map_or(Ipv4Addr::UNSPECIFIED.into(), |ClientAddress(address)| *address);
+    keys.iter().any(|name| request.headers().contains_key(name)).then(from)
+}
+
+async fn refuse(tokens: &Tokens, tried: Option<IpAddr>) -> ApiError {
+    if !tokens.is_loaded() {
+        let why = "The tokens of the server's database are not known yet: try again in a moment.";
+        return Failure::new(Code::DatabaseUnavailable, why).into();
+    }
+    if let Some(from) = tried {
         sleep(tokens.refused(from)).await;
     }
-    let why = "Send the header `Authorization: Bearer <token>` once, with the server's MCP_API_TOKEN.";
-    ApiError::new(Code::Unauthorized, why).into_response()
+    let why = "Send the header `Authorization: Bearer <token>` once, with the server's MCP_API_TOKEN or a token of it.";
+    ApiError::new(Code::Unauthorized, why)
+}
+
+fn ended() -> ApiError {
+    ApiError::new(Code::Unauthorized, "The token was revoked or has expired.")
+}
+
+/// A stream that ends with its token.
+fn until_ended(body: Body, token: Arc<Token>) -> Body {
+    let ended = async move { token.ended().cancelled().await };
+    Body::from_stream(body.into_data_stream().take_until(Box::pin(ended)))
 }

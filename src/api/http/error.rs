@@ -232,11 +232,12 @@ fn http_status(code: Code) -> StatusCode {
     match code {
         Code::InvalidArgument | Code::InvalidRequest => StatusCode::BAD_REQUEST,
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
-        Code::Forbidden => StatusCode::FORBIDDEN,
+        Code::Forbidden | Code::InsufficientScope => StatusCode::FORBIDDEN,
         Code::RunnerNotFound
         | Code::ConversationNotFound
         | Code::RunNotFound
         | Code::SessionNotFound
+        | Code::TokenNotFound
         | Code::FileNotFound
         | Code::NotFound => StatusCode::NOT_FOUND,
         Code::SessionEnded => StatusCode::GONE,
@@ -249,9 +250,12 @@ fn http_status(code: Code) -> StatusCode {
         Code::IdempotencyKeyReused | Code::BadArchive => StatusCode::UNPROCESSABLE_ENTITY,
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::RateLimited | Code::InputFull => StatusCode::TOO_MANY_REQUESTS,
-        Code::QueueFull | Code::QueueTimeout | Code::SessionsFull | Code::ShuttingDown | Code::EngineUnavailable => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        Code::QueueFull
+        | Code::QueueTimeout
+        | Code::SessionsFull
+        | Code::ShuttingDown
+        | Code::EngineUnavailable
+        | Code::DatabaseUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::EngineFailed | Code::RunnerFailed | Code::EngineLost => StatusCode::BAD_GATEWAY,
         Code::NoSpace | Code::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,

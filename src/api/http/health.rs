@@ -11,7 +11,7 @@ use axum::{
 };
 use serde_json::{Map, json};
 
-use super::auth::principal;
+use super::auth::caller;
 use crate::services::{
     readiness::{Readiness, Ready},
     tokens::Tokens,
@@ -48,7 +48,7 @@ async fn ready(State((readiness, tokens)): State<Parts>, headers: HeaderMap) -> 
         _ => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     };
     let mut body = json!({"status": word, "reason": reason});
-    if principal(&tokens, "", &headers).is_some() {
+    if caller(&tokens, "", &headers).is_some() {
         let mut standbys = Map::new();
         for (language, stage, count) in readiness.standing_by() {
             standbys.entry(language.to_string()).or_insert_with(|| json!({}))[stage] = json!(count);

@@ -257,8 +257,10 @@ impl HubTask {
         while let Some((_, order)) = self.shell.front() {
             if order.code.is_some() && !matches!(self.turn, TurnState::Held { .. }) {
                 if matches!(self.turn, TurnState::None) {
-                    let (runs, conversation) = (self.runs.clone(), self.conversation.clone());
-                    self.turn = TurnState::Awaited(Box::pin(async move { runs.turn(&conversation).await }));
+                    let (runs, conversation, language) =
+                        (self.runs.clone(), self.conversation.clone(), self.language.clone());
+                    let turn = async move { runs.turn(&conversation, &language).await };
+                    self.turn = TurnState::Awaited(Box::pin(turn));
                 }
                 return;
             }

@@ -37,6 +37,7 @@ use crate::{
         janitor::Lease,
         sandbox::Started,
         standby::ClaimedStandby,
+        tokens,
     },
 };
 
@@ -48,6 +49,8 @@ pub(super) struct RunTask {
     pub(super) runner: Runner,
     pub(super) limits: Limits,
     trace: TraceContext,
+    /// Counts for the token that it was begun by.
+    pub(super) by: Option<tokens::Started>,
     /// Taken when the program starts, dropped with the run in any case.
     pub(super) stdin: Option<StdinReceiver>,
     begun: Instant,
@@ -69,7 +72,8 @@ impl RunTask {
         let trace = TraceContext::of_run(run.id, request.within);
         let begun = Instant::now();
         let stages = Stages::default();
-        Self { service, run, request, runner, limits, trace, stdin, begun, stage_begun: begun, stages, undead: None }
+        let (by, undead, stage_begun) = (None, None, begun);
+        Self { service, run, request, runner, limits, trace, by, stdin, begun, stage_begun, stages, undead }
     }
 
     /// Executes the run and logs its last event. `place` is the position in the queue that is already logged.
@@ -84,6 +88,9 @@ impl RunTask {
         match result {
             Ok(report) => {
                 let Outcome { ended, figures, .. } = report.outcome;
+                if let Some(by) = &self.by {
+                    by.spend(figures.cpu.unwrap_or_default(), figures.stdout_bytes + figures.stderr_bytes);
+                }
                 let wall_ms = text::ms(figures.wall);
                 info!(%principal, %conversation, %language, ended = ended.word(), how = ?ended, wall_ms, "run ended");
                 self.run.log.add(EventKind::Finished(Box::new(report.outcome)));

@@ -20,7 +20,7 @@ use crate::{
         observer::{RunFacts, Stages},
         storage::Usage,
     },
-    services::admission::Permit,
+    services::{admission::Permit, tokens::Started},
 };
 
 /// While it lives, no run and no other cell of the conversation starts.
@@ -28,6 +28,7 @@ pub(in crate::services) struct Turn {
     service: Arc<Inner>,
     conversation: ConversationKey,
     _permit: Permit,
+    _by: Option<Started>,
 }
 
 impl Runs {
@@ -36,11 +37,16 @@ impl Runs {
     /// # Errors
     /// Those of [`Runs::begin`]; [`Code::QueueTimeout`](crate::domain::error::Code::QueueTimeout), and a conversation
     /// or disk without room.
-    pub(in crate::services) async fn turn(&self, conversation: &ConversationKey) -> Result<Turn, Failure> {
+    pub(in crate::services) async fn turn(
+        &self,
+        conversation: &ConversationKey,
+        language: &Language,
+    ) -> Result<Turn, Failure> {
         let service = Arc::clone(&self.0);
         let parts = &service.parts;
         let entered = service.check_running().and_then(|()| parts.admission.enter(conversation));
-        let ticket = entered.inspect_err(|failure| parts.observer.refused(failure.code))?;
+        let entered = entered.and_then(|ticket| Ok((ticket, parts.tokens.begin(&conversation.owner, language)?)));
+        let (ticket, by) = entered.inspect_err(|failure| parts.observer.refused(failure.code))?;
         let permit = ticket.turn().await?;
         parts.files.check_capacity(conversation, Usage::default()).await?;
         let (store, id) = (Arc::clone(&parts.store), conversation.clone());
@@ -50,7 +56,7 @@ impl Runs {
             error!(error = %text::chain(&error), "the conversation's folder was not prepared");
             error.failure()
         })?;
-        Ok(Turn { service: Arc::clone(&service), conversation: conversation.clone(), _permit: permit })
+        Ok(Turn { service: Arc::clone(&service), conversation: conversation.clone(), _permit: permit, _by: by })
     }
 }
 

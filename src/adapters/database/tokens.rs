@@ -1,0 +1,103 @@
+//! Tokens in the database.
+
+use async_trait::async_trait;
+use sqlx::{AnyConnection, Row, any::AnyRow};
+
+use super::Database;
+use crate::{
+    domain::{
+        id::TokenId,
+        text::{hex, unhex},
+        token::{TokenDigest, TokenRecord},
+    },
+    ports::database::{DatabaseError, TokenStore},
+};
+
+#[async_trait]
+impl TokenStore for Database {
+    async fn changed(&self, since: i64) -> Result<Vec<TokenRecord>, DatabaseError> {
+        let rows =
+            sqlx::query("SELECT * FROM tokens WHERE changed_ms >= $1").bind(since).fetch_all(self.pool()?).await?;
+        rows.iter().map(read).collect()
+    }
+
+    async fn insert(&self, token: &TokenRecord) -> Result<(), DatabaseError> {
+        insert(&mut *self.pool()?.acquire().await?, token).await
+    }
+
+    async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> Result<Vec<TokenId>, DatabaseError> {
+        let statement = "UPDATE tokens SET revoked_ms = $1, changed_ms = $1 \
+            WHERE (id = $2 OR parent = $2) AND revoked_ms IS NULL RETURNING id";
+        let rows = sqlx::query(statement).bind(at_unix_ms).bind(token.to_string()).fetch_all(self.pool()?).await?;
+        rows.iter().map(|row| parsed(row, "id")).collect()
+    }
+
+    async fn used(&self, tokens: &[(TokenId, i64)]) -> Result<(), DatabaseError> {
+        let mut transaction = self.pool()?.begin().await?;
+        for (token, at) in tokens {
+            let statement = "UPDATE tokens SET used_ms = $1 WHERE id = $2";
+            sqlx::query(statement).bind(at).bind(token.to_string()).execute(&mut *transaction).await?;
+        }
+        Ok(transaction.commit().await?)
+    }
+
+    async fn forget(&self, before_unix_ms: i64) -> Result<Vec<TokenDigest>, DatabaseError> {
+        let statement = "DELETE FROM tokens WHERE revoked_ms < $1 OR expires_ms < $1 RETURNING digest";
+        let rows = sqlx::query(statement).bind(before_unix_ms).fetch_all(self.pool()?).await?;
+        rows.iter().map(digest).collect()
+    }
+}
+
+async fn insert(connection: &mut AnyConnection, token: &TokenRecord) -> Result<(), DatabaseError> {
+    let may = serde_json::to_string(&token.grant).map_err(|error| DatabaseError(error.to_string()))?;
+    let statement = "INSERT INTO tokens \
+        (id, owner, name, prefix, digest, may, parent, created_ms, changed_ms, expires_ms, used_ms, revoked_ms) \
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10, $11)";
+    sqlx::query(statement)
+        .bind(token.id.to_string())
+        .bind(token.owner.name())
+        .bind(&token.name)
+        .bind(&token.prefix)
+        .bind(hex(&token.digest))
+        .bind(may)
+        .bind(token.parent.map(|id| id.to_string()))
+        .bind(token.created_unix_ms)
+        .bind(token.expires_unix_ms)
+        .bind(token.used_unix_ms)
+        .bind(token.revoked_unix_ms)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+fn read(row: &AnyRow) -> Result<TokenRecord, DatabaseError> {
+    let parent: Option<String> = row.try_get("parent")?;
+    let may: String = row.try_get("may")?;
+    Ok(TokenRecord {
+        id: parsed(row, "id")?,
+        owner: parsed(row, "owner")?,
+        name: row.try_get("name")?,
+        prefix: row.try_get("prefix")?,
+        digest: digest(row)?,
+        grant: serde_json::from_str(&may).map_err(|error| DatabaseError(error.to_string()))?,
+        parent: parent.map(|id| id.parse()).transpose().map_err(|error| DatabaseError(format!("parent: {error}")))?,
+        created_unix_ms: row.try_get("created_ms")?,
+        expires_unix_ms: row.try_get("expires_ms")?,
+        used_unix_ms: row.try_get("used_ms")?,
+        revoked_unix_ms: row.try_get("revoked_ms")?,
+    })
+}
+
+fn digest(row: &AnyRow) -> Result<TokenDigest, DatabaseError> {
+    let text: String = row.try_get("digest")?;
+    unhex(&text).and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| DatabaseError("a digest is no digest".into()))
+}
+
+/// A column that holds the text of something.
+pub(super) fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(
+    row: &AnyRow,
+    column: &str,
+) -> Result<T, DatabaseError> {
+    let text: String = row.try_get(column)?;
+    text.parse().map_err(|error| DatabaseError(format!("{column}: {error}")))
+}

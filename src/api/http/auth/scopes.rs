@@ -1,0 +1,36 @@
+//! Which scope a path needs. MCP decides by the tool, in `api::mcp`.
+
+use axum::http::Method;
+
+use crate::{
+    domain::{error::Failure, token::Scope},
+    services::tokens::Token,
+};
+
+/// # Errors
+/// [`crate::domain::error::Code::InsufficientScope`].
+pub(super) fn check(token: &Token, method: &Method, path: &str) -> Result<(), Failure> {
+    needed(method, path).map_or(Ok(()), |scope| token.check_scope(scope))
+}
+
+/// `None` where any token is enough: lists that show what there is, and MCP.
+fn needed(method: &Method, path: &str) -> Option<Scope> {
+    let mut parts = path.split('/').skip(1);
+    match (parts.next()?, parts.next(), parts.next(), parts.next()) {
+        ("v1", Some("tokens" | "history" | "usage" | "owners"), ..) | ("metrics", ..) => Some(Scope::Admin),
+        ("v1", Some("conversations"), id, of_it) => {
+            let is_list = id.is_none() || (of_it.is_none() && method == Method::GET);
+            (!is_list).then_some(Scope::Files)
+        }
+        ("v1", Some("runs" | "sessions" | "events"), ..) => Some(Scope::Run),
+        ("v1", ..) if method == Method::GET => None,
+        ("v1" | "execute" | "api", ..) if path.ends_with("/runtimes") || path.ends_with("/packages") => None,
+        ("mcp", ..) => None,
+        ("jupyter", ..) if path.contains("/api/contents") => Some(Scope::Files),
+        ("jupyter", ..) if path.contains("/api/kernels") || path.contains("/api/sessions") => Some(Scope::Run),
+        ("jupyter", ..) => None,
+        // Piston's and CodeRunner's.
+        _ if path.contains("/files") => Some(Scope::Files),
+        _ => Some(Scope::Run),
+    }
+}

@@ -1,0 +1,124 @@
+//! Tokens: what proves an owner, what it may do and how much.
+
+use std::{str::FromStr, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    id::{Language, TokenId},
+    owner::Principal,
+};
+
+/// What every token that the server makes begins with, so that people and secret scanners recognise one.
+pub const TOKEN_MARK: &str = "mcps_";
+/// How many characters of a token are shown: the mark and 6 of 43 random ones.
+pub const PREFIX_CHARS: usize = TOKEN_MARK.len() + 6;
+/// The longest name of a token, in characters.
+pub const NAME_CHARS_MAX: usize = 100;
+/// The day of the limits, which are counted over the last 24 hours.
+pub const DAY: Duration = Duration::from_hours(24);
+
+/// SHA-256 of a token. Tokens have 256 random bits, so a slow hash would add nothing.
+pub type TokenDigest = [u8; 32];
+
+/// A group of things that a token may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// Programs, cells and sessions.
+    Run,
+    /// Files of conversations.
+    Files,
+    /// Tokens, history and usage of all owners.
+    Admin,
+}
+
+impl Scope {
+    pub const ALL: [Self; 3] = [Self::Run, Self::Files, Self::Admin];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Files => "files",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl FromStr for Scope {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|scope| scope.as_str() == text);
+        found.ok_or_else(|| format!("{text:?} is no scope: use run, files or admin"))
+    }
+}
+
+/// How much a token may do; `None` is without limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TokenLimits {
+    /// Programs and cells that may begin within a minute.
+    pub runs_per_minute: Option<u32>,
+    /// Programs and cells that may wait or run at once.
+    pub runs_at_once: Option<u32>,
+    /// Processor time of programs and cells within 24 hours, in seconds.
+    pub cpu_s_per_day: Option<u64>,
+    /// What programs and cells print within 24 hours, in bytes.
+    pub bytes_per_day: Option<u64>,
+}
+
+/// What a token may do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Grant {
+    /// Ordered, each once.
+    pub scopes: Vec<Scope>,
+    /// Empty: every language.
+    #[serde(default)]
+    pub languages: Vec<Language>,
+    #[serde(default)]
+    pub limits: TokenLimits,
+}
+
+impl Default for Grant {
+    /// Everything: the configured token, and a user's own process.
+    fn default() -> Self {
+        Self { scopes: Scope::ALL.into(), languages: Vec::new(), limits: TokenLimits::default() }
+    }
+}
+
+impl Grant {
+    pub fn has(&self, scope: Scope) -> bool {
+        self.scopes.contains(&scope)
+    }
+
+    pub fn allows(&self, language: &Language) -> bool {
+        self.languages.is_empty() || self.languages.contains(language)
+    }
+}
+
+/// A token as it is stored. The token itself is not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenRecord {
+    pub id: TokenId,
+    pub owner: Principal,
+    /// What people call it.
+    pub name: String,
+    /// Its first characters.
+    pub prefix: String,
+    pub digest: TokenDigest,
+    pub grant: Grant,
+    /// The token that this one was made with, by sign-in; it ends with it.
+    pub parent: Option<TokenId>,
+    pub created_unix_ms: i64,
+    pub expires_unix_ms: Option<i64>,
+    pub used_unix_ms: Option<i64>,
+    pub revoked_unix_ms: Option<i64>,
+}
+
+impl TokenRecord {
+    pub fn is_valid(&self, now_unix_ms: i64) -> bool {
+        self.revoked_unix_ms.is_none() && self.expires_unix_ms.is_none_or(|end| now_unix_ms < end)
+    }
+}

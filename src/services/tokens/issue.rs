@@ -1,0 +1,210 @@
+//! Makes, lists and revokes tokens, and keeps those in memory true to the database.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use secrecy::{ExposeSecret, SecretString};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+use uuid::Uuid;
+
+use super::{Token, Tokens, digest};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::TokenId,
+        owner::Principal,
+        token::{Grant, NAME_CHARS_MAX, PREFIX_CHARS, TOKEN_MARK, TokenRecord},
+    },
+    ports::database::{DatabaseError, TokenStore},
+};
+
+/// How often changes of other processes are read; so long a token that another process revokes goes on.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+/// How far the clocks of servers that share a database may be apart.
+const CLOCKS_APART_MS: i64 = 10_000;
+/// How often tokens that ended are looked for, in rounds, and how long they are listed after their end.
+const FORGET_EVERY: u64 = 3600;
+const FORGET_AFTER_MS: i64 = 30 * 24 * 3600 * 1000;
+
+/// A token that is wanted.
+#[derive(Debug, Clone)]
+pub struct NewToken {
+    pub owner: Principal,
+    pub name: String,
+    pub grant: Grant,
+    pub expires_unix_ms: Option<i64>,
+    /// The token that it comes from, and ends with.
+    pub parent: Option<TokenId>,
+}
+
+impl Tokens {
+    /// Makes a token. It is shown once: only its digest is stored.
+    ///
+    /// # Errors
+    /// A name or an expiry that cannot be; [`Code::DatabaseUnavailable`].
+    pub async fn create(&self, new: NewToken) -> Result<(TokenRecord, SecretString), Failure> {
+        let (store, now) = (self.store()?, self.now());
+        if new.name.is_empty() || new.name.chars().count() > NAME_CHARS_MAX || new.name.contains(char::is_control) {
+            let why = format!("it must have 1 to {NAME_CHARS_MAX} characters, and no control characters");
+            return Err(Failure::argument("name", why));
+        }
+        if new.grant.scopes.is_empty() {
+            return Err(Failure::argument("scopes", "name at least one of run, files, admin"));
+        }
+        if new.expires_unix_ms.is_some_and(|end| end <= now) {
+            return Err(Failure::argument("expires", "it has passed"));
+        }
+        let secret = fresh();
+        let record = TokenRecord {
+            id: TokenId::new(),
+            owner: new.owner,
+            name: new.name,
+            prefix: secret.expose_secret()[..PREFIX_CHARS].to_owned(),
+            digest: digest(secret.expose_secret().as_bytes()),
+            grant: new.grant,
+            parent: new.parent,
+            created_unix_ms: now,
+            expires_unix_ms: new.expires_unix_ms,
+            used_unix_ms: None,
+            revoked_unix_ms: None,
+        };
+        store.insert(&record).await.map_err(|error| unavailable(&error))?;
+        self.learn(vec![record.clone()]);
+        Ok((record, secret))
+    }
+
+    /// The tokens that are stored, newest first; those of an owner, or all.
+    ///
+    /// # Errors
+    /// [`Code::DatabaseUnavailable`].
+    pub async fn list(&self, owner: Option<&Principal>) -> Result<Vec<TokenRecord>, Failure> {
+        let mut all = self.store()?.changed(0).await.map_err(|error| unavailable(&error))?;
+        all.retain(|token| owner.is_none_or(|owner| token.owner == *owner));
+        all.sort_by_key(|token| std::cmp::Reverse((token.created_unix_ms, token.id)));
+        for token in &mut all {
+            if let Some(live) = self.known().tokens.get(&token.digest) {
+                token.used_unix_ms = Some(live.used.load(Ordering::Relaxed)).filter(|used| *used > 0);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Revokes a token and those that came from it: what they opened ends now.
+    ///
+    /// # Errors
+    /// [`Code::TokenNotFound`], [`Code::DatabaseUnavailable`].
+    pub async fn revoke(&self, id: TokenId) -> Result<(), Failure> {
+        let (store, now) = (self.store()?, self.now());
+        let revoked = store.revoke(&id, now).await.map_err(|error| unavailable(&error))?;
+        if revoked.is_empty() {
+            let why = "There is no such token, or it was revoked before.";
+            return Err(Failure::new(Code::TokenNotFound, why));
+        }
+        let known: Vec<_> = self.known().tokens.values().map(|token| token.record.clone()).collect();
+        let ended = known.into_iter().filter(|token| revoked.contains(&token.id));
+        self.learn(ended.map(|token| TokenRecord { revoked_unix_ms: Some(now), ..token }).collect());
+        Ok(())
+    }
+
+    /// Whether the tokens of the database are known. Before, a token that is not known may be one of them.
+    pub fn is_loaded(&self) -> bool {
+        self.store.is_none() || self.known().is_loaded
+    }
+
+    /// Keeps the tokens in memory true to the database until `stop`.
+    pub async fn follow(self: Arc<Self>, stop: CancellationToken) {
+        let Some(store) = self.store.clone() else { return };
+        let mut rounds = interval(FOLLOW_EVERY);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut round, mut is_away) = (0, false);
+        loop {
+            tokio::select! {
+                _ = rounds.tick() => {}
+                () = stop.cancelled() => break,
+            }
+            let followed = self.round(&*store, round).await;
+            if let (Err(error), false) = (&followed, is_away) {
+                warn!(%error, "changes of tokens cannot be read: those that are known go on");
+            }
+            is_away = followed.is_err();
+            round += u64::from(!is_away);
+        }
+        if let Err(error) = self.store_uses(&*store).await {
+            warn!(%error, "when tokens were last used could not be stored");
+        }
+    }
+
+    async fn round(&self, store: &dyn TokenStore, round: u64) -> Result<(), DatabaseError> {
+        let since = self.known().seen;
+        let changed = store.changed(since.saturating_sub(CLOCKS_APART_MS).max(0)).await?;
+        self.learn(changed);
+        self.known_mut().seen = self.now();
+        self.known_mut().is_loaded = true;
+        self.end_expired();
+        self.store_uses(store).await?;
+        if round.is_multiple_of(FORGET_EVERY) {
+            for digest in store.forget(self.now() - FORGET_AFTER_MS).await? {
+                self.known_mut().tokens.remove(&digest);
+            }
+        }
+        Ok(())
+    }
+
+    fn end_expired(&self) {
+        let now = self.now();
+        for token in self.known().tokens.values().filter(|token| !token.record.is_valid(now)) {
+            self.end(token);
+        }
+    }
+
+    async fn store_uses(&self, store: &dyn TokenStore) -> Result<(), DatabaseError> {
+        let used: Vec<_> = self
+            .known()
+            .tokens
+            .values()
+            .filter(|token| token.is_used.swap(false, Ordering::Relaxed))
+            .map(|token| (token.record.id, token.used.load(Ordering::Relaxed)))
+            .collect();
+        if used.is_empty() { Ok(()) } else { store.used(&used).await }
+    }
+
+    /// Takes what the database says about tokens.
+    fn learn(&self, records: Vec<TokenRecord>) {
+        let mut known = self.known_mut();
+        for record in records {
+            match known.tokens.get(&record.digest) {
+                Some(token) if token.record.revoked_unix_ms == record.revoked_unix_ms => {}
+                Some(token) => {
+                    let token = token.replaced(record);
+                    self.end(&token);
+                    known.tokens.insert(token.record.digest, Arc::new(token));
+                }
+                None => {
+                    known.tokens.insert(record.digest, Arc::new(Token::new(record)));
+                }
+            }
+        }
+    }
+
+    fn store(&self) -> Result<&Arc<dyn TokenStore>, Failure> {
+        let why = "This server has no database: set DATABASE_URL.";
+        self.store.as_ref().ok_or_else(|| Failure::new(Code::DatabaseUnavailable, why))
+    }
+}
+
+/// 256 random bits behind the mark.
+fn fresh() -> SecretString {
+    // Version 4 has 122 random bits of the operating system, so four of them have more than 256.
+    let random: Vec<u8> = (0..4).flat_map(|_| Uuid::new_v4().into_bytes()).collect();
+    format!("{TOKEN_MARK}{}", BASE64_URL_SAFE_NO_PAD.encode(digest(&random))).into()
+}
+
+fn unavailable(error: &DatabaseError) -> Failure {
+    warn!(%error, "the database did not answer");
+    Failure::new(Code::DatabaseUnavailable, "The server's database does not answer: try again in a moment.")
+}

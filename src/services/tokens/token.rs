@@ -1,0 +1,226 @@
+//! A token in use: whether it is still valid, and how much of its limits is left.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::{
+    error::{Code, Failure},
+    id::Language,
+    token::{DAY, Scope, TokenLimits, TokenRecord},
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// What was spent is added up in so many parts of the day.
+const PARTS: u32 = 96;
+
+/// A token in use. What was spent is counted by this process and since its start.
+#[derive(Debug)]
+pub struct Token {
+    pub record: TokenRecord,
+    /// Ends what the token opened.
+    ended: CancellationToken,
+    /// Unix milliseconds; 0 for never.
+    pub(super) used: AtomicI64,
+    pub(super) is_used: AtomicBool,
+    spent: Mutex<Spent>,
+}
+
+#[derive(Debug, Default)]
+struct Spent {
+    at_once: u32,
+    /// Of the last minute.
+    begun: VecDeque<Instant>,
+    /// Oldest first: the beginning of a part of the day, processor time in milliseconds, bytes.
+    parts: VecDeque<(Instant, u64, u64)>,
+}
+
+/// A program or cell that counts as under way for its token, until it is dropped.
+#[derive(Debug)]
+pub struct Started(Arc<Token>);
+
+impl Token {
+    pub(super) fn new(record: TokenRecord) -> Self {
+        let used = AtomicI64::new(record.used_unix_ms.unwrap_or_default());
+        Self { record, ended: CancellationToken::new(), used, is_used: AtomicBool::new(false), spent: Mutex::default() }
+    }
+
+    /// The same token with another record, such as one that is revoked. What was spent stays.
+    pub(super) fn replaced(&self, record: TokenRecord) -> Self {
+        let spent = std::mem::take(&mut *self.spent());
+        Self { ended: self.ended.clone(), spent: Mutex::new(spent), ..Self::new(record) }
+    }
+
+    /// Whether it is that of the settings.
+    pub fn is_configured(&self) -> bool {
+        self.record.prefix.is_empty()
+    }
+
+    /// Ends when the token is revoked or has expired.
+    pub fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    /// # Errors
+    /// [`Code::InsufficientScope`].
+    pub fn check_scope(&self, scope: Scope) -> Result<(), Failure> {
+        if self.record.grant.has(scope) {
+            return Ok(());
+        }
+        let why = format!("This token may not do that: it lacks the scope `{}`.", scope.as_str());
+        Err(Failure::new(Code::InsufficientScope, why))
+    }
+
+    /// # Errors
+    /// [`Code::InsufficientScope`] where the token is for other languages.
+    pub fn check_language(&self, language: &Language) -> Result<(), Failure> {
+        if self.record.grant.allows(language) {
+            return Ok(());
+        }
+        let allowed: Vec<_> = self.record.grant.languages.iter().map(Language::as_str).collect();
+        let why = format!("language: this token is for {} only.", allowed.join(", "));
+        Err(Failure::new(Code::InsufficientScope, why).about("language"))
+    }
+
+    /// Counts a program or a cell.
+    ///
+    /// # Errors
+    /// [`Code::RateLimited`] when one of the token's limits is reached; the message says which and when to come back.
+    pub fn begin(self: &Arc<Self>) -> Result<Started, Failure> {
+        let (limits, now) = (self.record.grant.limits, Instant::now());
+        let mut spent = self.spent();
+        spent.forget(now);
+        spent.check(&limits, now)?;
+        spent.at_once += 1;
+        if limits.runs_per_minute.is_some() {
+            spent.begun.push_back(now);
+        }
+        Ok(Started(Arc::clone(self)))
+    }
+
+    fn spent(&self) -> MutexGuard<'_, Spent> {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn touch(&self, now_unix_ms: i64) {
+        self.used.store(now_unix_ms, Ordering::Relaxed);
+        self.is_used.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Started {
+    /// Counts what it used.
+    pub fn spend(&self, cpu: Duration, bytes: u64) {
+        let limits = self.0.record.grant.limits;
+        if limits.cpu_s_per_day.is_none() && limits.bytes_per_day.is_none() {
+            return;
+        }
+        let (now, cpu_ms) = (Instant::now(), u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX));
+        let mut spent = self.0.spent();
+        match spent.parts.back_mut() {
+            Some((begin, cpu_of_part, bytes_of_part)) if now - *begin < DAY / PARTS => {
+                *cpu_of_part = cpu_of_part.saturating_add(cpu_ms);
+                *bytes_of_part = bytes_of_part.saturating_add(bytes);
+            }
+            _ => spent.parts.push_back((now, cpu_ms, bytes)),
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.0.spent().at_once -= 1;
+    }
+}
+
+impl Spent {
+    fn forget(&mut self, now: Instant) {
+        while self.begun.pop_front_if(|begun| now - *begun >= MINUTE).is_some() {}
+        while self.parts.pop_front_if(|(begin, ..)| now - *begin >= DAY + DAY / PARTS).is_some() {}
+    }
+
+    fn check(&self, limits: &TokenLimits, now: Instant) -> Result<(), Failure> {
+        let is_reached = |limit: Option<u64>, spent: u64| limit.filter(|limit| spent >= *limit);
+        if let Some(limit) = is_reached(limits.runs_at_once.map(u64::from), self.at_once.into()) {
+            return Err(refused(format!("{limit} programs at once"), Duration::from_secs(1)));
+        }
+        if let Some(limit) = is_reached(limits.runs_per_minute.map(u64::from), self.begun.len() as u64) {
+            let oldest = self.begun.front().map_or(Duration::ZERO, |begun| now - *begun);
+            return Err(refused(format!("{limit} programs a minute"), MINUTE - oldest));
+        }
+        let (cpu_ms, bytes) = self.parts.iter().fold((0_u64, 0_u64), |(cpu, bytes), (_, more_cpu, more_bytes)| {
+            (cpu.saturating_add(*more_cpu), bytes.saturating_add(*more_bytes))
+        });
+        let oldest = self.parts.front().map_or(Duration::ZERO, |(begin, ..)| now - *begin);
+        let left = (DAY + DAY / PARTS).saturating_sub(oldest);
+        if let Some(limit) = is_reached(limits.cpu_s_per_day, cpu_ms / 1000) {
+            return Err(refused(format!("{limit} s of processor time a day"), left));
+        }
+        match is_reached(limits.bytes_per_day, bytes) {
+            Some(limit) => Err(refused(format!("{limit} bytes of output a day"), left)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn refused(limit: String, left: Duration) -> Failure {
+    let wait_s = left.as_secs() + 1;
+    let why = format!("This token has reached its limit of {limit}: try again in {wait_s} s.");
+    Failure::new(Code::RateLimited, why).retry_after(wait_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::domain::token::Grant;
+
+    fn token(limits: TokenLimits) -> Arc<Token> {
+        let grant = Grant { limits, ..Grant::default() };
+        Arc::new(Token::new(TokenRecord { grant, ..super::super::configured_record() }))
+    }
+
+    fn is_refused(token: &Arc<Token>, word: &str) -> u64 {
+        let failure = token.begin().map(drop).expect_err(word);
+        assert!(failure.code == Code::RateLimited && failure.message.contains(word), "{failure:?}");
+        failure.retry_after_s.expect("a time")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn programs_at_once_and_a_minute_are_limited() {
+        let two = token(TokenLimits { runs_at_once: Some(2), ..TokenLimits::default() });
+        let (one, _other) = (two.begin().expect("a place"), two.begin().expect("a place"));
+        assert_eq!(is_refused(&two, "2 programs at once"), 2);
+        drop(one);
+        drop(two.begin().expect("a place"));
+
+        let three = token(TokenLimits { runs_per_minute: Some(3), ..TokenLimits::default() });
+        (0..3).for_each(|_| drop(three.begin().expect("a place")));
+        advance(Duration::from_secs(20)).await;
+        let wait = is_refused(&three, "3 programs a minute");
+        advance(Duration::from_secs(wait)).await;
+        drop(three.begin().expect("after the time that was told"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn processor_time_and_bytes_of_a_day_are_limited_and_come_back() {
+        let limits = TokenLimits { cpu_s_per_day: Some(10), bytes_per_day: Some(1000), ..TokenLimits::default() };
+        let limited = token(limits);
+        limited.begin().expect("a place").spend(Duration::from_secs(4), 10);
+        advance(DAY / 2).await;
+        limited.begin().expect("a place").spend(Duration::from_secs(7), 10);
+        let wait = is_refused(&limited, "10 s of processor time a day");
+        advance(Duration::from_secs(wait)).await;
+        limited.begin().expect("what was spent first is a day old").spend(Duration::ZERO, 2000);
+        is_refused(&limited, "1000 bytes of output a day");
+    }
+}
