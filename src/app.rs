@@ -32,11 +32,12 @@ pub(crate) use self::{
 };
 use crate::{
     config::Config,
+    domain::clock::SystemClock,
     ports::{
         engine::{Engine, Probe},
         storage::Storage,
     },
-    services::links::UrlSigner,
+    services::{links::UrlSigner, tokens::Tokens},
 };
 
 /// A running server.
@@ -146,6 +147,16 @@ impl App {
         self.background.stop(self.parts, self.shutdown_grace).await;
         self.observability.close().await;
     }
+}
+
+/// The tokens in the database of the settings, for a command.
+///
+/// # Errors
+/// When the database cannot be used.
+pub async fn stored_tokens(config: &Config) -> Result<Tokens, StartError> {
+    let database = parts::database(config)?;
+    database.prepare().await?;
+    Ok(Tokens::new(config.api_token.expose(), Some(Arc::new(database)), Arc::new(SystemClock)))
 }
 
 /// Listens on the address of the settings.

@@ -54,9 +54,10 @@ use crate::{
         limits::Limits,
         owner::{ConversationKey, Principal},
         shared_folder::SharedFolder,
+        token::Scope,
         trace::TraceContext,
     },
-    services::{files::Files, runs::Runs, sessions::Sessions},
+    services::{files::Files, runs::Runs, sessions::Sessions, tokens::Token},
 };
 
 /// How much of an unknown name is repeated in an answer, in characters.
@@ -131,6 +132,8 @@ enum Transport {
 #[derive(Debug)]
 struct Caller {
     principal: Principal,
+    /// `None` for the user who started the process, who may do everything.
+    token: Option<Arc<Token>>,
     request: RequestId,
     /// Its place in a trace.
     trace: Option<TraceContext>,
@@ -142,6 +145,12 @@ struct Caller {
 }
 
 impl Caller {
+    /// # Errors
+    /// [`Code::InsufficientScope`].
+    fn check_scope(&self, scope: Scope) -> Result<(), Failure> {
+        self.token.as_ref().map_or(Ok(()), |token| token.check_scope(scope))
+    }
+
     fn key(&self, id: ConversationId) -> ConversationKey {
         ConversationKey::new(self.principal.clone(), id)
     }
@@ -189,7 +198,8 @@ impl McpServer {
             Transport::Http => client.and_then(|client| client.conversation.clone()),
         };
         let view = client.map_or(self.parts.options.view, |client| client.view);
-        Ok(Caller { principal, request, trace, view, session, conversation })
+        let token = head.and_then(|head| head.get::<Arc<Token>>()).cloned();
+        Ok(Caller { principal, token, request, trace, view, session, conversation })
     }
 }
 
@@ -204,8 +214,9 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         one_page(request)?;
-        let view = self.caller(&context.extensions)?.view;
-        let tools = describe::tools(&self.parts.options, &self.parts.runs.runners(), view);
+        let caller = self.caller(&context.extensions)?;
+        let may = |tool: ToolName| caller.check_scope(tool.scope()).is_ok();
+        let tools = describe::tools(&self.parts.options, &self.parts.runs.runners(), caller.view, may);
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -219,6 +230,9 @@ impl ServerHandler for McpServer {
             return Err(ErrorData::invalid_params(why, None));
         };
         let caller = self.caller(&context.extensions)?;
+        if let Err(failure) = caller.check_scope(tool.scope()) {
+            return Ok(content::failure(&caller, &failure).into());
+        }
         let entered = self.calls.enter(context.id.clone(), context.ct.clone(), caller.session.clone());
         let arguments = request.arguments.unwrap_or_default();
         // A panic in rmcp's task would leave the client without an answer.

@@ -216,7 +216,7 @@ impl Parts {
         let bodies = options::bodies(config);
         let metrics_router = http::metrics::router(exposition.clone());
         let kernels = Kernels::new(runs.clone(), sessions.clone());
-        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions);
+        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, &tokens);
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
             coderunner: options::coderunner(&v1),

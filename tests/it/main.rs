@@ -67,5 +67,6 @@ mod standby_loading;
 mod storm;
 mod support;
 mod tidy;
+mod tokens;
 mod traces;
 mod watch;
