@@ -9,6 +9,7 @@
 //! streams in [`stdio`]. Holds no rule: the services and the arguments do.
 
 mod asking;
+mod caller;
 mod cancellation;
 mod compatible;
 mod content;
@@ -40,7 +41,10 @@ use rmcp::{
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use self::resources::{FOLLOWED_MAX, Followed, Sink};
+use self::{
+    caller::Caller,
+    resources::{FOLLOWED_MAX, Followed, Sink},
+};
 pub use self::{
     describe::ToolName,
     picture::Smaller,
@@ -52,9 +56,8 @@ use crate::{
         error::{Code, Failure},
         id::{ConversationId, RequestId},
         limits::Limits,
-        owner::{ConversationKey, Principal},
+        owner::Principal,
         shared_folder::SharedFolder,
-        token::Scope,
         trace::TraceContext,
     },
     services::{files::Files, runs::Runs, sessions::Sessions, tokens::Token},
@@ -126,39 +129,6 @@ enum Transport {
     Http,
     /// The caller is the user who started the process.
     Stdio,
-}
-
-/// The caller, and the request's id.
-#[derive(Debug)]
-struct Caller {
-    principal: Principal,
-    /// `None` for the user who started the process, who may do everything.
-    token: Option<Arc<Token>>,
-    request: RequestId,
-    /// Its place in a trace.
-    trace: Option<TraceContext>,
-    view: View,
-    /// Ends with the client's session, where it has one.
-    session: Option<CancellationToken>,
-    /// For tools that name none: that of the client's session, otherwise of the owner.
-    conversation: Option<ConversationId>,
-}
-
-impl Caller {
-    /// # Errors
-    /// [`Code::InsufficientScope`].
-    fn check_scope(&self, scope: Scope) -> Result<(), Failure> {
-        self.token.as_ref().map_or(Ok(()), |token| token.check_scope(scope))
-    }
-
-    fn key(&self, id: ConversationId) -> ConversationKey {
-        ConversationKey::new(self.principal.clone(), id)
-    }
-
-    /// A tool's name as the caller's list has it.
-    fn tool(&self, tool: ToolName) -> &'static str {
-        self.view.name(tool)
-    }
 }
 
 impl McpServer {

@@ -36,6 +36,7 @@ mod names;
 mod operations;
 mod own_disk;
 mod owners;
+mod owners_apart;
 mod page;
 mod page_access;
 mod page_files;

@@ -20,12 +20,14 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 30] = [
+const NEIGHBOURS: [(&str, &[&str]); 32] = [
     ("adapters::audit", &[]),
+    ("adapters::database", &[]),
     ("adapters::engine", &[]),
     ("adapters::metrics", &[]),
     ("adapters::storage", &[]),
     ("adapters::traces", &[]),
+    ("ports::database", &[]),
     ("ports::engine", &["runner"]),
     ("ports::runner", &["engine"]),
     ("ports::observer", &[]),
@@ -46,7 +48,7 @@ const NEIGHBOURS: [(&str, &[&str]); 30] = [
     ("services::sessions", &["frames", "janitor", "isolation_check", "sandbox", "standby"]),
     (
         "services::runs",
-        &["admission", "files", "frames", "janitor", "isolation_check", "sandbox", "sessions", "standby"],
+        &["admission", "files", "frames", "janitor", "isolation_check", "sandbox", "sessions", "standby", "tokens"],
     ),
     ("services::kernels", &["runs", "sessions"]),
     ("services::idempotency", &[]),
@@ -57,7 +59,8 @@ const NEIGHBOURS: [(&str, &[&str]); 30] = [
 ];
 
 /// Vendor crates and the only places that may name them.
-const VENDORS: [(&str, &[&str]); 15] = [
+const VENDORS: [(&str, &[&str]); 16] = [
+    ("sqlx", &["adapters/database"]),
     ("bollard", &["adapters/engine/docker"]),
     ("prometheus_client", &["adapters/metrics"]),
     ("opentelemetry_proto", &["adapters/traces"]),
