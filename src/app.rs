@@ -32,7 +32,6 @@ pub(crate) use self::{
 };
 use crate::{
     config::Config,
-    domain::clock::SystemClock,
     ports::{
         engine::{Engine, Probe},
         storage::Storage,
@@ -156,7 +155,7 @@ impl App {
 pub async fn stored_tokens(config: &Config) -> Result<Tokens, StartError> {
     let database = parts::database(config)?;
     database.prepare().await?;
-    Ok(Tokens::new(config.api_token.expose(), Some(Arc::new(database)), Arc::new(SystemClock)))
+    Ok(parts::tokens(config, Some(&database)))
 }
 
 /// Listens on the address of the settings.

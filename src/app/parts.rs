@@ -105,6 +105,12 @@ pub(super) fn database(config: &Config) -> Result<Database, StartError> {
     Ok(Database::connect(config.database_url().expose_secret())?)
 }
 
+/// The tokens of the settings and of the database.
+pub(super) fn tokens(config: &Config, database: Option<&Database>) -> Tokens {
+    let stored = database.map(|database| Arc::new(database.clone()) as Arc<dyn TokenStore>);
+    Tokens::new(config.api_token.expose(), stored, Arc::new(SystemClock))
+}
+
 /// Opens the root folder.
 ///
 /// # Errors
@@ -153,19 +159,11 @@ impl Parts {
         let (stop, isolation) = (CancellationToken::new(), IsolationState::default());
         let (clock, catalog) = (Arc::new(SystemClock), Arc::new(Catalog::default()));
         let discovery = discover(&engine, &catalog, &observer).await?;
-        let stored = database.clone().map(|database| Arc::new(database) as Arc<dyn TokenStore>);
-        let tokens = Arc::new(Tokens::new(config.api_token.expose(), stored, clock.clone()));
+        let tokens = Arc::new(tokens(config, database.as_ref()));
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
-        let sandboxes = Sandboxes {
-            engine: Arc::clone(&engine),
-            janitor: janitor.clone(),
-            clock: clock.clone(),
-            instance,
-            uid: config.engine.runner_uid,
-            folders: config.shared_folders().unwrap_or_default(),
-        };
+        let sandboxes = sandboxes(config, &engine, &janitor, instance);
         let standbys = Standbys::new(
             StandbyParts {
                 sandboxes: sandboxes.clone(),
@@ -257,6 +255,17 @@ impl Parts {
 /// Signs links with the first secret of the settings.
 pub fn signer(config: &Config) -> UrlSigner {
     UrlSigner::new(&config.file_secrets().collect::<Vec<_>>(), &config.files_base_url().unwrap_or_default().to_string())
+}
+
+fn sandboxes(config: &Config, engine: &Arc<dyn Engine>, janitor: &Janitor, instance: InstanceId) -> Sandboxes {
+    Sandboxes {
+        engine: Arc::clone(engine),
+        janitor: janitor.clone(),
+        clock: Arc::new(SystemClock),
+        instance,
+        uid: config.engine.runner_uid,
+        folders: config.shared_folders().unwrap_or_default(),
+    }
 }
 
 /// Reads the runners.

@@ -1,5 +1,5 @@
-//! Two owners with the same conversation ids, over every surface: random operations against a model, and a table of what
-//! one owner tries with the other's ids.
+//! Two owners with the same conversation ids, over every surface: random operations against a model, and a table of
+//! what one owner tries with the ids of the other.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -105,7 +105,7 @@ impl World {
                 let path = format!("/v1/conversations/{conversation}/files");
                 let (status, list) = self.send(who, Method::GET, &path, None).await;
                 assert_eq!(status, 200, "a conversation that is not there has no files: {list}");
-                self.is_listed(&list, known.as_ref());
+                is_listed(&list, known.as_ref());
             }
             5 => {
                 let (status, _) = self.send(who, Method::DELETE, &file, None).await;
@@ -122,7 +122,7 @@ impl World {
             }
             7 => {
                 let list = self.tool(who, "sandbox_list_files", json!({"conversationId": conversation})).await;
-                self.is_listed(&list, known.as_ref());
+                is_listed(&list, known.as_ref());
             }
             8 => {
                 let (_, list) = self.send(who, Method::GET, "/v1/conversations", None).await;
@@ -150,18 +150,18 @@ impl World {
         self.owners[who].conversations.entry(conversation).or_default().insert(name, text);
     }
 
-    fn is_listed(&self, list: &str, files: Option<&BTreeMap<&'static str, String>>) {
-        for name in NAMES {
-            let is_there = files.is_some_and(|files| files.contains_key(name));
-            // Each is named with its link.
-            assert_eq!(list.contains(&format!("/{name}?")), is_there, "{name}: {list}");
-        }
-    }
-
     async fn tool(&self, who: usize, name: &str, arguments: Value) -> String {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
             "params": {"name": name, "arguments": arguments}});
         self.send(who, Method::POST, "/mcp", Some(body)).await.1
+    }
+}
+
+fn is_listed(list: &str, files: Option<&BTreeMap<&'static str, String>>) {
+    for name in NAMES {
+        let is_there = files.is_some_and(|files| files.contains_key(name));
+        // Each is named with its link.
+        assert_eq!(list.contains(&format!("/{name}?")), is_there, "{name}: {list}");
     }
 }
 

@@ -31,8 +31,8 @@ async fn create(server: &FakeServer, wanted: Value) -> (String, String) {
     (text("id"), text("token"))
 }
 
-fn run(conversation: &str, code: &str) -> Option<Value> {
-    Some(json!({"conversationId": conversation, "language": "python", "code": code}))
+fn run(conversation: &str, code: &str) -> Value {
+    json!({"conversationId": conversation, "language": "python", "code": code})
 }
 
 async fn is_listed(server: &FakeServer, token: &str) -> bool {
@@ -59,7 +59,8 @@ async fn a_token_is_shown_once_and_opens_its_owners_conversations_only() {
     assert!(!listed.to_string().contains(&token), "a token is shown once");
 
     for (who, text) in [(TOKEN, "mine"), (&token, "theirs")] {
-        let (status, _) = call(&server, who, Method::POST, "/v1/runs", run("c", &format!("write f {text}"))).await;
+        let (status, _) =
+            call(&server, who, Method::POST, "/v1/runs", Some(run("c", &format!("write f {text}")))).await;
         assert_eq!(status, 200);
         let file = send(&server, who, Method::GET, "/v1/conversations/c/files/f", None).await;
         assert_eq!(file.text().await.expect("text"), text);
@@ -118,7 +119,7 @@ async fn languages_and_limits_of_a_token_hold_on_every_way_to_run() {
     assert_eq!(status, 202, "{first}");
     let id = first["runId"].as_str().expect("an id");
     for (path, body) in [
-        ("/v1/runs", run("other", "print x").expect("a body")),
+        ("/v1/runs", run("other", "print x")),
         ("/api/v2/execute", json!({"language": "python", "version": "*", "files": [{"content": "print x"}]})),
         ("/execute", json!({"command": "print x"})),
     ] {
@@ -130,10 +131,10 @@ async fn languages_and_limits_of_a_token_hold_on_every_way_to_run() {
         "params": {"name": "sandbox_run_code", "arguments": {"language": "python", "code": "print x"}}});
     let (_, answer) = call(&server, &token, Method::POST, "/mcp", Some(tool)).await;
     assert!(answer["result"]["isError"] == true && answer.to_string().contains("1 programs at once"), "{answer}");
-    assert_eq!(call(&server, TOKEN, Method::POST, "/v1/runs", run("c", "print x")).await.0, 200);
+    assert_eq!(call(&server, TOKEN, Method::POST, "/v1/runs", Some(run("c", "print x"))).await.0, 200);
     call(&server, &token, Method::POST, &format!("/v1/runs/{id}/cancel"), None).await;
     until("the place is free", async || {
-        call(&server, &token, Method::POST, "/v1/runs", run("other", "print x")).await.0 == 200
+        call(&server, &token, Method::POST, "/v1/runs", Some(run("other", "print x"))).await.0 == 200
     })
     .await;
     server.stop().await;
@@ -154,7 +155,7 @@ async fn revocation_ends_streams_programs_and_sessions_at_once() {
     assert!(stream.chunk().await.expect("a stream").is_some());
 
     let waits = async {
-        let body = run("waits", "hang");
+        let body = Some(run("waits", "hang"));
         call(&server, &token, Method::POST, "/v1/runs", body).await
     };
     let revoke = async {

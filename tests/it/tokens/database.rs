@@ -101,7 +101,7 @@ async fn known_tokens_go_on_while_the_database_is_locked() {
     std::io::BufRead::read_line(&mut std::io::BufReader::new(lock.stdout.as_mut().expect("a pipe")), &mut line)
         .expect("a line");
     assert!(is_listed(&server, &token).await);
-    let (status, _) = call(&server, &token, Method::POST, "/v1/runs", super::run("c", "print x")).await;
+    let (status, _) = call(&server, &token, Method::POST, "/v1/runs", Some(super::run("c", "print x"))).await;
     assert_eq!(status, 200);
     let (status, why) = call(&server, TOKEN, Method::POST, "/v1/tokens", Some(json!({"name": "b"}))).await;
     assert_eq!((status, &why["code"]), (503, &json!("database_unavailable")));
