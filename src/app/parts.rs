@@ -22,6 +22,7 @@ use crate::{
     ports::{
         database::TokenStore,
         engine::{Engine, Probe},
+        history::KeyStore,
         observer::Observer,
         runner::Catalog,
         storage::Storage,
@@ -30,6 +31,8 @@ use crate::{
         admission::Admission,
         discovery::Discovery,
         files::Files,
+        history::{self, History},
+        idempotency::Idempotency,
         isolation_check::{IsolationCheck, IsolationState},
         janitor::Janitor,
         kernels::Kernels,
@@ -66,6 +69,8 @@ pub struct Parts {
     pub check: Option<IsolationCheck>,
     pub router: Router,
     pub tokens: Arc<Tokens>,
+    pub history: Arc<History>,
+    pub keys: Arc<Idempotency>,
     /// `doctor` has none.
     pub database: Option<Database>,
     /// Serves `/metrics` on an address of its own.
@@ -154,10 +159,17 @@ impl Parts {
         observability: &Observability,
         database: Option<Database>,
     ) -> Result<Self, StartError> {
-        let (instance, observer): (_, Arc<dyn Observer>) = (store.instance(), Arc::new(observability.observers()));
+        let (instance, clock) = (store.instance(), Arc::new(SystemClock));
+        let stored = database.clone().map(|database| Arc::new(database) as Arc<dyn history::Store>);
+        let history = Arc::new(History::new(stored, instance, clock.clone(), options::history(config)));
+        let stored = database.clone().map(|database| Arc::new(database) as Arc<dyn KeyStore>);
+        let keys = Arc::new(Idempotency::new(stored, clock.clone()));
+        let mut observers = observability.observers();
+        observers.0.push(Arc::clone(&history) as _);
+        let observer: Arc<dyn Observer> = Arc::new(observers);
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
         let (stop, isolation) = (CancellationToken::new(), IsolationState::default());
-        let (clock, catalog) = (Arc::new(SystemClock), Arc::new(Catalog::default()));
+        let catalog = Arc::new(Catalog::default());
         let discovery = discover(&engine, &catalog, &observer).await?;
         let tokens = Arc::new(tokens(config, database.as_ref()));
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
@@ -206,15 +218,22 @@ impl Parts {
         let retention = Retention::new(Arc::clone(&files), runs.clone(), clock, options::retention(config));
 
         let stats = StatsSnapshot::new(runs.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
-        let exposition = observability.exposition(stats.clone());
+        let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation);
         let (pictures, options) = (Smaller::default(), options::mcp(config));
-        let mcp =
-            McpParts { runs: runs.clone(), files: Arc::clone(&files), sessions: sessions.clone(), pictures, options };
+        let mcp = McpParts {
+            runs: runs.clone(),
+            history: Arc::clone(&history),
+            files: Arc::clone(&files),
+            sessions: sessions.clone(),
+            pictures,
+            options,
+        };
         let bodies = options::bodies(config);
         let metrics_router = http::metrics::router(exposition.clone());
         let kernels = Kernels::new(runs.clone(), sessions.clone());
-        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, &tokens);
+        let kept = (&history, &keys);
+        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, &tokens, kept);
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
             coderunner: options::coderunner(&v1),
@@ -245,6 +264,8 @@ impl Parts {
             check: Some(check),
             router,
             tokens,
+            history,
+            keys,
             database,
             metrics_router,
             stop,
