@@ -160,10 +160,7 @@ impl Parts {
         database: Option<Database>,
     ) -> Result<Self, StartError> {
         let (instance, clock) = (store.instance(), Arc::new(SystemClock));
-        let stored = database.clone().map(|database| Arc::new(database) as Arc<dyn history::Store>);
-        let history = Arc::new(History::new(stored, instance, clock.clone(), options::history(config)));
-        let stored = database.clone().map(|database| Arc::new(database) as Arc<dyn KeyStore>);
-        let keys = Arc::new(Idempotency::new(stored, clock.clone()));
+        let (history, keys) = recorders(config, instance, database.as_ref());
         let mut observers = observability.observers();
         observers.0.push(Arc::clone(&history) as _);
         let observer: Arc<dyn Observer> = Arc::new(observers);
@@ -220,15 +217,7 @@ impl Parts {
         let stats = StatsSnapshot::new(runs.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation);
-        let (pictures, options) = (Smaller::default(), options::mcp(config));
-        let mcp = McpParts {
-            runs: runs.clone(),
-            history: Arc::clone(&history),
-            files: Arc::clone(&files),
-            sessions: sessions.clone(),
-            pictures,
-            options,
-        };
+        let mcp = mcp(config, (&runs, &history), &files, &sessions);
         let bodies = options::bodies(config);
         let metrics_router = http::metrics::router(exposition.clone());
         let kernels = Kernels::new(runs.clone(), sessions.clone());
@@ -286,6 +275,27 @@ fn sandboxes(config: &Config, engine: &Arc<dyn Engine>, janitor: &Janitor, insta
         instance,
         uid: config.engine.runner_uid,
         folders: config.shared_folders().unwrap_or_default(),
+    }
+}
+
+/// What is recorded in the database: runs, and the keys that began them.
+fn recorders(config: &Config, instance: InstanceId, database: Option<&Database>) -> (Arc<History>, Arc<Idempotency>) {
+    let (stored, clock) = (database.map(|database| Arc::new(database.clone())), Arc::new(SystemClock));
+    let of_history = stored.clone().map(|stored| stored as Arc<dyn history::Store>);
+    let history = History::new(of_history, instance, clock.clone(), options::history(config));
+    let keys = Idempotency::new(stored.map(|stored| stored as Arc<dyn KeyStore>), clock);
+    (Arc::new(history), Arc::new(keys))
+}
+
+/// The parts of the tools.
+fn mcp(config: &Config, (runs, history): (&Runs, &Arc<History>), files: &Arc<Files>, sessions: &Sessions) -> McpParts {
+    McpParts {
+        runs: runs.clone(),
+        history: Arc::clone(history),
+        files: Arc::clone(files),
+        sessions: sessions.clone(),
+        pictures: Smaller::default(),
+        options: options::mcp(config),
     }
 }
 

@@ -1,6 +1,6 @@
-//! The history of runs and cells. A fact is put into a bounded queue at once; one task stores what is queued. A run never
-//! waits for the database, and one that is away, full or locked holds up nothing: what does not fit into the queue is
-//! counted.
+//! The history of runs and cells. A fact is put into a bounded queue at once; one task stores what is queued. A run
+//! never waits for the database, and one that is away, full or locked holds up nothing: what does not fit into the
+//! queue is counted.
 //!
 //! ```text
 //! follow ── one task: recovers, then stores what is queued, and in rounds shows that this server lives, tells the runs

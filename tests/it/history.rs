@@ -1,4 +1,4 @@
-//! The history on SQLite and on PostgreSQL: what is stored, what is found again, and what happens while the database
+//! The history on each kind of database: what is stored, what is found again, and what happens while the database
 //! fails.
 
 mod failing;
@@ -32,8 +32,8 @@ const DAY_MS: i64 = 24 * 3600 * 1000;
 struct Base {
     database: Database,
     url: String,
-    _cluster: Option<Postgres>,
-    _folder: TempDir,
+    /// Ends with the test.
+    _kept: (Option<Postgres>, TempDir),
 }
 
 impl Base {
@@ -48,10 +48,10 @@ impl Base {
         Self::at(cluster.url(), Some(cluster), tempfile::tempdir().expect("a folder")).await
     }
 
-    async fn at(url: String, _cluster: Option<Postgres>, _folder: TempDir) -> Self {
+    async fn at(url: String, cluster: Option<Postgres>, folder: TempDir) -> Self {
         let database = Database::connect(&url).expect("an address");
         database.prepare().await.expect("tables");
-        Self { database, url, _cluster, _folder }
+        Self { database, url, _kept: (cluster, folder) }
     }
 }
 

@@ -46,7 +46,7 @@ async fn history(server: &FakeServer, query: &str, count: usize) -> Vec<Value> {
     until("the lines are stored", async || {
         let (status, page) = get(server, &format!("/v1/history?{query}")).await;
         assert_eq!(status, 200, "{page}");
-        found = page["runs"].as_array().expect("a list").clone();
+        found.clone_from(page["runs"].as_array().expect("a list"));
         found.len() == count && found.iter().all(|run| run.get("endedAt").is_some())
     })
     .await;

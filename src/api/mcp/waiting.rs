@@ -163,10 +163,7 @@ impl McpParts {
     ) -> Result<CallToolResult, Failure> {
         let GetRun { run, after_event, output_offset: offset, wait_seconds } = parse(arguments, Source::Json)?;
         let shown = Shown { after_event: after_event.unwrap_or(0), offset, new_conversation: false };
-        let run = match self.runs.get(&caller.principal, run) {
-            Ok(run) => run,
-            Err(_) => return self.recorded(caller, run).await,
-        };
+        let Ok(run) = self.runs.get(&caller.principal, run) else { return self.recorded(caller, run).await };
         let view = tokio::select! {
             view = self.watch(&run, shown.after_event, wait_seconds, context) => view,
             // Cancelling the call does not stop the run.

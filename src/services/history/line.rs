@@ -102,7 +102,7 @@ fn source(program: &[u8], bytes_max: usize) -> String {
     text(begin[..begin.floor_char_boundary(bytes_max)].chars())
 }
 
-/// PostgreSQL holds no zero character in a text.
+/// Without the zero character, which a text in `PostgreSQL` cannot hold.
 fn text(chars: impl Iterator<Item = char>) -> String {
     chars.map(|c| if c == '\0' { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

@@ -37,7 +37,7 @@ pub struct Recorder {
 
 impl Recorder {
     pub fn start(database: Database, instance: InstanceId) -> Self {
-        Self::with(database, instance, HistoryOptions { source_bytes_max: 10, kept: None, kept_max: 1000 })
+        Self::with(database, instance, HistoryOptions { source_bytes_max: 10, kept: None, kept_max: 1_000_000 })
     }
 
     pub fn with(database: Database, instance: InstanceId, options: HistoryOptions) -> Self {

@@ -46,7 +46,8 @@ pub struct FakeServer {
     shutdown: CancellationToken,
     serving: JoinHandle<Result<(), StartError>>,
     stopped: bool,
-    _folder: Option<TempDir>,
+    /// Where its root is, if that is its own.
+    folder: Option<TempDir>,
 }
 
 impl FakeServer {
@@ -69,7 +70,7 @@ impl FakeServer {
     async fn on(engine: FakeEngine, more: &[(&str, &str)]) -> Self {
         let folder = tempfile::Builder::new().prefix("sandbox-it-").tempdir().expect("a folder");
         let mut server = Self::serve(engine, folder.path().join("root"), more).await;
-        server._folder = Some(folder);
+        server.folder = Some(folder);
         server
     }
 
@@ -122,7 +123,7 @@ impl FakeServer {
             shutdown,
             serving,
             stopped: false,
-            _folder: None,
+            folder: None,
         }
     }
 
@@ -177,6 +178,7 @@ impl FakeServer {
 impl Drop for FakeServer {
     fn drop(&mut self) {
         self.shutdown.cancel();
+        drop(self.folder.take());
         assert!(self.stopped || std::thread::panicking(), "a test ends its server with stop()");
     }
 }

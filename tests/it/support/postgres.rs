@@ -1,5 +1,5 @@
-//! A PostgreSQL cluster of a test's own, from Debian's package: in a temporary folder, on a Unix socket only, as a user
-//! without privileges. It ends when the value is dropped.
+//! A `PostgreSQL` cluster of a test's own, from Debian's package: in a temporary folder, on a Unix socket only, as a
+//! user without privileges. It ends when the value is dropped.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::until;
 
 const INSTALL: &str = "these tests need PostgreSQL: run ./test.sh, which installs it, or `apt-get install postgresql`";
-/// PostgreSQL refuses to run as root. Debian's package makes this user.
+/// `PostgreSQL` refuses to run as root. Debian's package makes this user.
 const USER: &str = "postgres";
 
 pub struct Postgres {
