@@ -90,6 +90,15 @@ install_machine() {
   python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
   docker compose version >/dev/null 2>&1 || has docker-compose || missing+=("docker-compose|docker-compose-v2")
   install_packages "${missing[@]}"
+  install_postgres
+}
+
+# Tests start clusters of their own, so the package makes none.
+install_postgres() {
+  ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || return 0
+  install_packages postgresql-common
+  as_root sed -i 's/^#*create_main_cluster *=.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf
+  install_packages postgresql
 }
 
 # The runner of the tests: one process and one time limit for each test.

@@ -305,6 +305,20 @@ section! {
 }
 
 section! {
+    /// The history of runs and cells.
+    pub struct History("history") {
+        /// Keep the programs too, not only their digests. true or false.
+        source: bool = false,
+        /// How much of a program is kept, in bytes.
+        source_bytes_max: u64 = 16 << 10 => 1..=1 << 20,
+        /// How long a line is kept, in seconds. 0: for ever. Usage is kept for ever in any case.
+        kept_s: u64 = 90 * 86_400 => 0..=100 * 365 * 86_400,
+        /// Lines that are kept; the oldest are removed first.
+        kept_max: u64 = 1_000_000 => 1..=1 << 40,
+    }
+}
+
+section! {
     /// Files of conversations.
     pub struct Files("files") {
         /// How long a link works, in seconds; at most seven days.
@@ -357,6 +371,7 @@ sections! {
     standby: Standby,
     sessions: Sessions,
     runs: Runs,
+    history: History,
     mcp: Mcp,
     files: Files,
     quota: Quota,

@@ -5,6 +5,7 @@
 
 pub mod database;
 pub mod engine;
+pub mod history;
 pub mod observer;
 pub mod runner;
 pub mod storage;

@@ -7,6 +7,7 @@ pub mod conversations;
 pub mod discovery;
 pub mod files;
 pub(crate) mod frames;
+pub mod history;
 pub mod idempotency;
 pub mod isolation_check;
 pub mod janitor;

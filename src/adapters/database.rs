@@ -9,6 +9,8 @@
 
 #![expect(clippy::doc_markdown, reason = "SQLite and PostgreSQL are names")]
 
+mod history;
+mod keys;
 mod tokens;
 
 use std::{

@@ -24,7 +24,7 @@ use prometheus_client::{
 
 use crate::{
     domain::{error::Code, id::Language, owner::Principal},
-    ports::observer::{AnswerFacts, AuditCounts, CallFacts, Observer, RunFacts, Standing, TraceCounts},
+    ports::observer::{AnswerFacts, AuditCounts, CallFacts, HistoryCounts, Observer, RunFacts, Standing, TraceCounts},
 };
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -127,7 +127,7 @@ impl Default for Metrics {
 }
 
 /// Metrics whose values are known when the text is made.
-fn at_this_moment(now: &Standing, audit: AuditCounts, traces: TraceCounts) -> Registry {
+fn at_this_moment(now: &Standing, audit: AuditCounts, traces: TraceCounts, history: HistoryCounts) -> Registry {
     let mut registry = Registry::default();
     process::register(&mut registry);
     let all = registry.sub_registry_with_prefix("sandbox");
@@ -153,6 +153,10 @@ fn at_this_moment(now: &Standing, audit: AuditCounts, traces: TraceCounts) -> Re
         ("audit_write_errors", "Writes to the audit log that failed", audit.errors),
         ("trace_spans", "Spans that the collector took", traces.sent),
         ("trace_spans_lost", "Spans that were given up", traces.lost),
+        ("history_lines", "Lines of the history that were stored", history.written),
+        ("history_lost", "Lines of the history that were given up", history.lost),
+        ("history_errors", "Calls of the database for the history that failed", history.errors),
+        ("idempotency_keys_unstored", "Runs that began before their key was stored", history.keys_unstored),
     ] {
         all.register(name, help, ConstCounter::new(value));
     }
@@ -182,11 +186,11 @@ fn family<L: Clone + Eq + Hash>() -> Histograms<L> {
 
 impl Metrics {
     /// All metrics as text.
-    pub fn text(&self, now: &Standing, audit: AuditCounts, traces: TraceCounts) -> String {
+    pub fn text(&self, now: &Standing, audit: AuditCounts, traces: TraceCounts, history: HistoryCounts) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = encode_registry(&mut text, &self.registry);
-        let _ = encode_registry(&mut text, &at_this_moment(now, audit, traces));
+        let _ = encode_registry(&mut text, &at_this_moment(now, audit, traces, history));
         let _ = encode_eof(&mut text);
         text
     }

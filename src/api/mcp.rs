@@ -60,7 +60,7 @@ use crate::{
         shared_folder::SharedFolder,
         trace::TraceContext,
     },
-    services::{files::Files, runs::Runs, sessions::Sessions, tokens::Token},
+    services::{files::Files, history::History, runs::Runs, sessions::Sessions, tokens::Token},
 };
 
 /// How much of an unknown name is repeated in an answer, in characters.
@@ -71,6 +71,8 @@ const NAME_CHARS_MAX: usize = 80;
 pub struct McpParts {
     /// Runs programs, and remembers them.
     pub runs: Runs,
+    /// Runs that are no longer in memory.
+    pub history: Arc<History>,
     /// Files of conversations.
     pub files: Arc<Files>,
     /// Sandboxes that keep an interpreter.

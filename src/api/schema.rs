@@ -7,6 +7,7 @@
 pub mod arguments;
 pub mod create_run;
 mod file;
+pub mod history;
 pub mod json_schema;
 pub mod parse;
 pub mod report;
@@ -32,7 +33,7 @@ pub use result::{FiguresResult, OutcomeResult, RunResult};
 
 use crate::{
     domain::{error::Code, file::Change, id::RequestId, outcome::Ended, text::rfc3339},
-    ports::runner::Runner,
+    ports::{history::EndWord, runner::Runner},
     services::{
         conversations::{ConversationPage, LastUse},
         runs::Runs,
@@ -64,6 +65,8 @@ texts! {
     ErrorCode: |text: ObjectBuilder| text.enum_values(Some(Code::ALL.iter().map(|code| code.as_str())));
     /// One word for how a program ended.
     Ending: |text: ObjectBuilder| text.enum_values(Some(Ended::WORDS));
+    /// One word for how a run ended: as a program does, or because the server failed it or was lost.
+    EndedWord: |text: ObjectBuilder| text.enum_values(Some(EndWord::all()));
     /// What a run did to a file.
     ChangeWord: |text: ObjectBuilder| text.enum_values(Some(Change::ALL.map(Change::word)));
     /// The state of a run.

@@ -3,7 +3,7 @@
 //! ```text
 //! Background::start ── janitor (sweep, rounds) · standbys (refill) · sessions (rounds) · discovery (follow)
 //!                   ├─ retention (rounds)
-//!                   ├─ database (migrations), then tokens (follow) · what ends with a token
+//!                   ├─ database (migrations), then tokens (follow) and history (follow) · what ends with a token
 //!                   └─ metrics: an accept loop, where they have an address of their own
 //! Background::test_isolation ── one task, until the isolation is settled
 //! ```
@@ -22,7 +22,7 @@ use crate::{
     config::Config,
     domain::id::TokenId,
     ports::storage::Storage,
-    services::{runs::Runs, sessions::Sessions, tokens::Tokens},
+    services::{history::History, idempotency::Idempotency, runs::Runs, sessions::Sessions, tokens::Tokens},
 };
 
 /// How long the janitor may take to destroy the sandboxes that are left at the end.
@@ -57,7 +57,12 @@ impl Background {
                 }
             };
             let _ = timeout(DATABASE_MAX, first).await;
-            tasks.push(tokio::spawn(keep(database, Arc::clone(&parts.tokens), stop())));
+            tasks.push(tokio::spawn(keep(
+                database,
+                Arc::clone(&parts.tokens),
+                (Arc::clone(&parts.history), Arc::clone(&parts.keys)),
+                stop(),
+            )));
             tasks.push(tokio::spawn(end_what_tokens_opened(
                 parts.tokens.ends(),
                 (parts.runs.clone(), parts.sessions.clone()),
@@ -100,10 +105,15 @@ async fn recover(store: &Arc<dyn Storage>) {
     }
 }
 
-/// Prepares the database and keeps the tokens true to it.
-async fn keep(database: Database, tokens: Arc<Tokens>, stop: CancellationToken) {
+/// Prepares the database, keeps the tokens true to it, and stores the history in it.
+async fn keep(
+    database: Database,
+    tokens: Arc<Tokens>,
+    (history, keys): (Arc<History>, Arc<Idempotency>),
+    stop: CancellationToken,
+) {
     database.prepare_at_last(stop.clone()).await;
-    tokens.follow(stop).await;
+    tokio::join!(tokens.follow(stop.clone()), history.follow(stop.clone()), keys.load(stop));
     database.close().await;
 }
 

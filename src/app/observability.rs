@@ -12,8 +12,8 @@ use crate::{
     api::http,
     config::Config,
     domain::{clock::SystemClock, id::InstanceId},
-    ports::observer::{Observer, Observers},
-    services::stats::StatsSnapshot,
+    ports::observer::{HistoryCounts, Observer, Observers},
+    services::{history::History, idempotency::Idempotency, stats::StatsSnapshot},
 };
 
 /// The default counts metrics only.
@@ -44,12 +44,17 @@ impl Observability {
         Observers(all)
     }
 
-    pub(super) fn exposition(&self, stats: StatsSnapshot) -> http::metrics::Exposition {
+    pub(super) fn exposition(
+        &self,
+        stats: StatsSnapshot,
+        (history, keys): (Arc<History>, Arc<Idempotency>),
+    ) -> http::metrics::Exposition {
         let (metrics, audit, traces) = (Arc::clone(&self.metrics), self.audit.clone(), self.traces.clone());
         let text = move || {
             let audit = audit.as_ref().map(|audit| audit.counts()).unwrap_or_default();
             let traces = traces.as_ref().map(|traces| traces.counts()).unwrap_or_default();
-            metrics.text(&stats.now(), audit, traces)
+            let history = HistoryCounts { keys_unstored: keys.unstored(), ..history.counts() };
+            metrics.text(&stats.now(), audit, traces, history)
         };
         http::metrics::Exposition { content_type: metrics::CONTENT_TYPE, text: Arc::new(text) }
     }

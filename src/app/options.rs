@@ -26,6 +26,8 @@ use crate::{
         admission::{self, AdmissionOptions},
         conversations::Conversations,
         files::{Files, FilesOptions},
+        history::{History, HistoryOptions},
+        idempotency::Idempotency,
         kernels::Kernels,
         quota::QuotaOptions,
         retention::RetentionOptions,
@@ -173,6 +175,16 @@ pub(super) fn mcp_http(config: &Config, bodies: Bodies, shutdown: CancellationTo
     }
 }
 
+pub(super) fn history(config: &Config) -> HistoryOptions {
+    let history = &config.history;
+    let source = usize::try_from(history.source_bytes_max).unwrap_or(usize::MAX);
+    HistoryOptions {
+        source_bytes_max: if history.source { source } else { 0 },
+        kept: (history.kept_s > 0).then(|| Duration::from_secs(history.kept_s)),
+        kept_max: history.kept_max,
+    }
+}
+
 pub(super) fn v1(
     config: &Config,
     bodies: Bodies,
@@ -180,12 +192,14 @@ pub(super) fn v1(
     files: &Arc<Files>,
     sessions: &Sessions,
     tokens: &Arc<Tokens>,
+    (history, keys): (&Arc<History>, &Arc<Idempotency>),
 ) -> V1Parts {
     V1Parts {
         runs: runs.clone(),
         files: Arc::clone(files),
         conversations: Conversations::new(Arc::clone(files), runs.clone()),
-        keys: Arc::default(),
+        history: Arc::clone(history),
+        keys: Arc::clone(keys),
         sessions: sessions.clone(),
         limits: config.limits.limits(),
         tokens: Arc::clone(tokens),

@@ -22,6 +22,7 @@ use crate::{
     ports::{
         database::TokenStore,
         engine::{Engine, Probe},
+        history::KeyStore,
         observer::Observer,
         runner::Catalog,
         storage::Storage,
@@ -30,6 +31,8 @@ use crate::{
         admission::Admission,
         discovery::Discovery,
         files::Files,
+        history::{self, History},
+        idempotency::Idempotency,
         isolation_check::{IsolationCheck, IsolationState},
         janitor::Janitor,
         kernels::Kernels,
@@ -66,6 +69,8 @@ pub struct Parts {
     pub check: Option<IsolationCheck>,
     pub router: Router,
     pub tokens: Arc<Tokens>,
+    pub history: Arc<History>,
+    pub keys: Arc<Idempotency>,
     /// `doctor` has none.
     pub database: Option<Database>,
     /// Serves `/metrics` on an address of its own.
@@ -154,10 +159,14 @@ impl Parts {
         observability: &Observability,
         database: Option<Database>,
     ) -> Result<Self, StartError> {
-        let (instance, observer): (_, Arc<dyn Observer>) = (store.instance(), Arc::new(observability.observers()));
+        let (instance, clock) = (store.instance(), Arc::new(SystemClock));
+        let (history, keys) = recorders(config, instance, database.as_ref());
+        let mut observers = observability.observers();
+        observers.0.push(Arc::clone(&history) as _);
+        let observer: Arc<dyn Observer> = Arc::new(observers);
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
         let (stop, isolation) = (CancellationToken::new(), IsolationState::default());
-        let (clock, catalog) = (Arc::new(SystemClock), Arc::new(Catalog::default()));
+        let catalog = Arc::new(Catalog::default());
         let discovery = discover(&engine, &catalog, &observer).await?;
         let tokens = Arc::new(tokens(config, database.as_ref()));
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
@@ -206,15 +215,14 @@ impl Parts {
         let retention = Retention::new(Arc::clone(&files), runs.clone(), clock, options::retention(config));
 
         let stats = StatsSnapshot::new(runs.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
-        let exposition = observability.exposition(stats.clone());
+        let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation);
-        let (pictures, options) = (Smaller::default(), options::mcp(config));
-        let mcp =
-            McpParts { runs: runs.clone(), files: Arc::clone(&files), sessions: sessions.clone(), pictures, options };
+        let mcp = mcp(config, (&runs, &history), &files, &sessions);
         let bodies = options::bodies(config);
         let metrics_router = http::metrics::router(exposition.clone());
         let kernels = Kernels::new(runs.clone(), sessions.clone());
-        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, &tokens);
+        let kept = (&history, &keys);
+        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, &tokens, kept);
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
             coderunner: options::coderunner(&v1),
@@ -245,6 +253,8 @@ impl Parts {
             check: Some(check),
             router,
             tokens,
+            history,
+            keys,
             database,
             metrics_router,
             stop,
@@ -265,6 +275,27 @@ fn sandboxes(config: &Config, engine: &Arc<dyn Engine>, janitor: &Janitor, insta
         instance,
         uid: config.engine.runner_uid,
         folders: config.shared_folders().unwrap_or_default(),
+    }
+}
+
+/// What is recorded in the database: runs, and the keys that began them.
+fn recorders(config: &Config, instance: InstanceId, database: Option<&Database>) -> (Arc<History>, Arc<Idempotency>) {
+    let (stored, clock) = (database.map(|database| Arc::new(database.clone())), Arc::new(SystemClock));
+    let of_history = stored.clone().map(|stored| stored as Arc<dyn history::Store>);
+    let history = History::new(of_history, instance, clock.clone(), options::history(config));
+    let keys = Idempotency::new(stored.map(|stored| stored as Arc<dyn KeyStore>), clock);
+    (Arc::new(history), Arc::new(keys))
+}
+
+/// The parts of the tools.
+fn mcp(config: &Config, (runs, history): (&Runs, &Arc<History>), files: &Arc<Files>, sessions: &Sessions) -> McpParts {
+    McpParts {
+        runs: runs.clone(),
+        history: Arc::clone(history),
+        files: Arc::clone(files),
+        sessions: sessions.clone(),
+        pictures: Smaller::default(),
+        options: options::mcp(config),
     }
 }
 

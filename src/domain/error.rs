@@ -84,6 +84,8 @@ codes! {
     RunnerFailed = "runner_failed", "The operator should rebuild the image.";
     /// The engine lost the sandbox while the program ran: whether it ended is unknown.
     EngineLost = "engine_lost", "Look at the files, then run the program again.";
+    /// The server ended before the run did: whether it ended, and how, is unknown.
+    ServerLost = "server_lost", "Look at the files, then run the program again, with a new idempotency key.";
     /// The disk is full.
     NoSpace = "no_space", "The operator must free space.";
     /// The conversation's files reached their quota.

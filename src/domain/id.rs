@@ -140,6 +140,11 @@ macro_rules! uuid_id {
             pub fn to_bytes(&self) -> [u8; 16] {
                 self.0.into_bytes()
             }
+
+            /// When it was made, in unix milliseconds (RFC 9562, 5.7).
+            pub fn unix_ms(&self) -> i64 {
+                self.0.as_bytes()[..6].iter().fold(0, |ms, byte| ms << 8 | i64::from(*byte))
+            }
         }
 
         impl fmt::Display for $name {

@@ -16,6 +16,9 @@ use crate::domain::{
 
 /// Receives facts. Every method may be called concurrently and returns at once.
 pub trait Observer: Send + Sync + 'static {
+    /// A run was begun: it waits for its turn. A notebook's own code is only reported when it is over.
+    fn run_begun(&self, _run: &BeginFacts<'_>) {}
+
     /// A run is over: it has its outcome, or the server failed it. Called once for each run that was begun.
     fn run_over(&self, _run: &RunFacts<'_>) {}
 
@@ -62,6 +65,20 @@ pub struct AnswerFacts<'a> {
     pub bytes: Option<u64>,
 }
 
+/// One run that was begun.
+#[derive(Debug, Clone, Copy)]
+pub struct BeginFacts<'a> {
+    pub run: RunId,
+    pub conversation: &'a ConversationKey,
+    /// It is a cell of a session.
+    pub is_cell: bool,
+    pub language: &'a Language,
+    /// The digest of the image.
+    pub image: &'a str,
+    /// The program, as in [`RunFacts`].
+    pub program: &'a [u8],
+}
+
 /// One run that is over.
 #[derive(Debug, Clone)]
 pub struct RunFacts<'a> {
@@ -69,10 +86,12 @@ pub struct RunFacts<'a> {
     pub trace: TraceContext,
     pub principal: &'a str,
     pub conversation: &'a ConversationKey,
+    /// It is a cell of a session.
+    pub is_cell: bool,
     pub language: &'a Language,
     /// The digest of the image.
     pub image: &'a str,
-    /// The program. An observer may measure and hash it, and must not keep it.
+    /// The program. An observer may measure and hash it; it keeps it only where a setting says so.
     pub program: &'a [u8],
     pub args: usize,
     pub stdin_bytes: u64,
@@ -135,6 +154,17 @@ pub struct AuditCounts {
     pub errors: u64,
 }
 
+/// Lines of the history since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HistoryCounts {
+    pub written: u64,
+    pub lost: u64,
+    /// Calls of the database that failed.
+    pub errors: u64,
+    /// Idempotency keys that were not stored before their run.
+    pub keys_unstored: u64,
+}
+
 /// Spans of traces since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TraceCounts {
@@ -148,6 +178,10 @@ pub struct TraceCounts {
 pub struct Observers(pub Vec<Arc<dyn Observer>>);
 
 impl Observer for Observers {
+    fn run_begun(&self, run: &BeginFacts<'_>) {
+        self.0.iter().for_each(|observer| observer.run_begun(run));
+    }
+
     fn run_over(&self, run: &RunFacts<'_>) {
         self.0.iter().for_each(|observer| observer.run_over(run));
     }

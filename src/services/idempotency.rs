@@ -2,32 +2,74 @@
 //!
 //! A key is kept for a day and never dropped earlier, so a program is not run twice. Keys are therefore bounded by
 //! shares: of a principal, and in it of a conversation. Knows no HTTP: a key is a text, a request is a digest.
+//!
+//! A key is in the database before its run begins, so a repeated request begins no second run after a restart, or at
+//! another server. When the database does not answer within [`KEEP_MAX`], the run begins all the same, and is counted.
+//!
+//! ```text
+//! load ── one task: reads the keys of the last day, then ends
+//! once ── a task that stores a key: goes on when its request is broken off; the key of a run that did not begin is
+//!         removed before the same key is looked at again
+//! ```
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    hash::{BuildHasher as _, RandomState},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::{
+    sync::{Mutex as Turn, OwnedMutexGuard},
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
-use crate::domain::{
-    error::{Code, Failure},
-    id::{ConversationId, RunId},
-    owner::Principal,
+use crate::{
+    domain::{
+        clock::{Clock, SystemClock},
+        error::{Code, Failure},
+        id::{ConversationId, RunId},
+        owner::Principal,
+    },
+    ports::{
+        database::DatabaseError,
+        history::{KeyRecord, KeyStore},
+    },
 };
 
 /// Keys of one principal, and of one conversation.
 const KEYS_MAX: usize = 16_384;
 const CONVERSATION_KEYS_MAX: usize = 2048;
 const AGE_MAX: Duration = Duration::from_hours(24);
+/// How long a run waits for its key to be stored.
+const KEEP_MAX: Duration = Duration::from_millis(250);
+/// Keys that are read at the start: the newest.
+const LOADED_MAX: usize = 100_000;
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// Requests with different keys rarely wait for each other.
+const TURNS: usize = 64;
 
 /// A digest of a request's body.
 pub type Digest = [u8; 32];
 
 /// The keys of known runs of all principals, which are bounded by the number of tokens.
-#[derive(Default)]
-pub struct Idempotency(Mutex<HashMap<Principal, Keys>>);
+pub struct Idempotency {
+    all: Mutex<HashMap<Principal, Keys>>,
+    /// Where keys outlive the process.
+    store: Option<Arc<dyn KeyStore>>,
+    clock: Arc<dyn Clock>,
+    /// Held while a run begins, so that concurrent requests with one key begin one run.
+    turns: Vec<Arc<Turn<()>>>,
+    hasher: RandomState,
+    /// Runs that began before their key was stored.
+    unstored: AtomicU64,
+}
 
 #[derive(Default)]
 struct Keys {
@@ -45,6 +87,12 @@ pub enum Once<T> {
 }
 
 impl Idempotency {
+    pub fn new(store: Option<Arc<dyn KeyStore>>, clock: Arc<dyn Clock>) -> Self {
+        let turns = std::iter::repeat_with(Arc::default).take(TURNS).collect();
+        let (hasher, unstored) = (RandomState::new(), AtomicU64::new(0));
+        Self { all: Mutex::default(), store, clock, turns, hasher, unstored }
+    }
+
     /// Whether a run is known for this key.
     pub fn knows(&self, who: &Principal, key: &str) -> bool {
         self.keys().get_mut(who).is_some_and(|keys| keys.fresh().known.contains_key(key))
@@ -55,31 +103,161 @@ impl Idempotency {
     /// # Errors
     /// [`Code::IdempotencyKeyReused`] when the key was used with another request, [`Code::RateLimited`] when the
     /// principal or the conversation has too many keys; otherwise those of `begin`, and then the key is not kept.
-    pub fn once<T>(
+    pub async fn once<T>(
         &self,
         who: &Principal,
         conversation: Option<&ConversationId>,
         (key, digest): (String, Digest),
-        begin: impl FnOnce() -> Result<(RunId, T), Failure>,
+        begin: impl FnOnce(RunId) -> Result<T, Failure>,
     ) -> Result<Once<T>, Failure> {
-        // The lock is held while the run begins, which never waits, so two concurrent requests begin one run.
-        let mut all = self.keys();
-        let keys = all.entry(who.clone()).or_default().fresh();
-        match keys.known.get(key.as_str()) {
-            Some((known, run)) if *known == digest => return Ok(Once::Again(*run)),
-            Some(_) => {
-                let why = "Idempotency-Key: it was used with another request: choose a new key for each request.";
-                return Err(Failure::new(Code::IdempotencyKeyReused, why).about("Idempotency-Key"));
-            }
-            None => keys.check_room(conversation)?,
+        let turn = usize::try_from(self.hasher.hash_one((who, &key)) % TURNS as u64).unwrap_or_default();
+        let turn = Arc::clone(&self.turns[turn]).lock_owned().await;
+        if let Some(known) = self.known(who, conversation, &key)? {
+            return again(known, digest);
         }
-        let (run, new) = begin()?;
-        keys.add(key.into(), digest, run, conversation.cloned());
+        let (run, unix_ms) = (RunId::new(), self.now());
+        let record = KeyRecord { owner: who.clone(), key, digest, run, conversation: conversation.cloned(), unix_ms };
+        let mut storing = self.storing(&record, turn);
+        if let Some(earlier) = self.stored(&mut storing).await {
+            let known = (earlier.digest, earlier.run);
+            self.add(earlier, Instant::now());
+            storing.is_begun = true;
+            return again(known, digest);
+        }
+        let new = begin(run)?;
+        storing.is_begun = true;
+        self.add(record, Instant::now());
         Ok(Once::New(new))
     }
 
+    /// Reads the keys of the last day; tries again until it could, or until `stop`.
+    pub async fn load(&self, stop: CancellationToken) {
+        let Some(store) = &self.store else { return };
+        let records = loop {
+            match store.keys(self.since(), LOADED_MAX).await {
+                Ok(records) => break records,
+                Err(_) if stop.run_until_cancelled(sleep(TRY_AGAIN)).await.is_none() => return,
+                Err(_) => {}
+            }
+        };
+        let (now, now_ms) = (Instant::now(), self.now());
+        for record in records {
+            let age = Duration::from_millis(u64::try_from(now_ms.saturating_sub(record.unix_ms)).unwrap_or_default());
+            // Where the machine has not been up for so long, it is kept longer.
+            self.add(record, now.checked_sub(age).unwrap_or(now));
+        }
+    }
+
+    /// Runs that began before their key was stored, since the start.
+    pub fn unstored(&self) -> u64 {
+        self.unstored.load(Ordering::Relaxed)
+    }
+
+    /// The request and the run of a key, if it is known; otherwise whether there is room for it.
+    fn known(
+        &self,
+        who: &Principal,
+        conversation: Option<&ConversationId>,
+        key: &str,
+    ) -> Result<Option<(Digest, RunId)>, Failure> {
+        let mut all = self.keys();
+        let keys = all.entry(who.clone()).or_default().fresh();
+        match keys.known.get(key) {
+            Some(known) => Ok(Some(*known)),
+            None => keys.check_room(conversation).map(|()| None),
+        }
+    }
+
+    /// Begins to store a key.
+    fn storing(&self, record: &KeyRecord, turn: OwnedMutexGuard<()>) -> Storing {
+        let store = self.store.clone();
+        let task = store.clone().map(|store| {
+            let (record, since) = (record.clone(), self.since());
+            tokio::spawn(async move { store.keep(&record, since).await })
+        });
+        Storing { task, store, record: record.clone(), is_begun: false, turn: Some(turn) }
+    }
+
+    /// Waits for the key to be stored, for a bounded time. What was stored for the key before, if something was.
+    async fn stored(&self, storing: &mut Storing) -> Option<KeyRecord> {
+        let why = match timeout(KEEP_MAX, storing.task.as_mut()?).await {
+            Ok(Ok(Ok(earlier))) => {
+                storing.task = None;
+                return earlier;
+            }
+            Ok(Ok(Err(error))) => {
+                storing.task = None;
+                error.to_string()
+            }
+            Ok(Err(error)) => {
+                storing.task = None;
+                error.to_string()
+            }
+            Err(_) => "the database takes too long".to_owned(),
+        };
+        if self.unstored.fetch_add(1, Ordering::Relaxed) == 0 {
+            warn!(%why, "an idempotency key was not stored in time: after a restart its request would run again");
+        }
+        None
+    }
+
+    fn add(&self, record: KeyRecord, at: Instant) {
+        let KeyRecord { owner, key, digest, run, conversation, .. } = record;
+        self.keys().entry(owner).or_default().add(at, key.into(), digest, run, conversation);
+    }
+
+    /// Unix milliseconds.
+    fn now(&self) -> i64 {
+        i64::try_from(self.clock.unix_ns() / 1_000_000).unwrap_or(i64::MAX)
+    }
+
+    fn since(&self) -> i64 {
+        self.now().saturating_sub(i64::try_from(AGE_MAX.as_millis()).unwrap_or(i64::MAX))
+    }
+
     fn keys(&self) -> MutexGuard<'_, HashMap<Principal, Keys>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Idempotency {
+    /// In memory only.
+    fn default() -> Self {
+        Self::new(None, Arc::new(SystemClock))
+    }
+}
+
+fn again<T>((known, run): (Digest, RunId), digest: Digest) -> Result<Once<T>, Failure> {
+    if known == digest {
+        return Ok(Once::Again(run));
+    }
+    let why = "Idempotency-Key: it was used with another request: choose a new key for each request.";
+    Err(Failure::new(Code::IdempotencyKeyReused, why).about("Idempotency-Key"))
+}
+
+/// A key on its way into the database. Unless its run began, it is removed, and until then its turn lasts.
+struct Storing {
+    /// Until it is known to be stored.
+    task: Option<JoinHandle<Result<Option<KeyRecord>, DatabaseError>>>,
+    store: Option<Arc<dyn KeyStore>>,
+    record: KeyRecord,
+    is_begun: bool,
+    turn: Option<OwnedMutexGuard<()>>,
+}
+
+impl Drop for Storing {
+    fn drop(&mut self) {
+        let (task, turn, record) = (self.task.take(), self.turn.take(), self.record.clone());
+        let Some(store) = self.store.take().filter(|_| !self.is_begun) else { return };
+        tokio::spawn(async move {
+            if let Some(task) = task {
+                drop(task.await);
+            }
+            if let Err(error) = store.release(&record).await {
+                warn!(%error, "the idempotency key of a run that did not begin is left");
+            }
+            drop(turn);
+        });
     }
 }
 
@@ -118,12 +296,18 @@ impl Keys {
         }
     }
 
-    fn add(&mut self, key: Arc<str>, digest: Digest, run: RunId, conversation: Option<ConversationId>) {
+    /// A key that is known stays as it is.
+    fn add(&mut self, at: Instant, key: Arc<str>, digest: Digest, run: RunId, conversation: Option<ConversationId>) {
+        if self.known.contains_key(&key) {
+            return;
+        }
         if let Some(id) = &conversation {
             *self.of_conversation.entry(id.clone()).or_default() += 1;
         }
         self.known.insert(Arc::clone(&key), (digest, run));
-        self.order.push_back((Instant::now(), key, conversation));
+        // Mostly at the end, and while keys are read, at the front.
+        let place = self.order.partition_point(|(other, ..)| *other <= at);
+        self.order.insert(place, (at, key, conversation));
     }
 }
 
@@ -136,28 +320,28 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn keys_of_others_never_drop_a_key_before_a_day() {
         let (keys, who) = (Idempotency::default(), Principal::default());
-        let once = |who: &Principal, conversation: &str, key: String| {
+        let once = async |who: &Principal, conversation: &str, key: String| {
             let conversation: ConversationId = conversation.parse().expect("an id");
-            let begun = keys.once(who, Some(&conversation), (key, [0; 32]), || Ok((RunId::new(), ())));
+            let begun = keys.once(who, Some(&conversation), (key, [0; 32]), |_| Ok(())).await;
             begun.map(|once| matches!(once, Once::New(()))).map_err(|failure| (failure.code, failure.retry_after_s))
         };
-        assert_eq!(once(&who, "first", "mine".to_owned()), Ok(true));
+        assert_eq!(once(&who, "first", "mine".to_owned()).await, Ok(true));
         advance(Duration::from_hours(1)).await;
         for n in 0..CONVERSATION_KEYS_MAX {
-            assert_eq!(once(&who, "greedy", format!("greedy-{n}")), Ok(true));
+            assert_eq!(once(&who, "greedy", format!("greedy-{n}")).await, Ok(true));
         }
         let refused = Err((Code::RateLimited, Some(24 * 3600 + 1)));
-        assert_eq!(once(&who, "greedy", "one more".to_owned()), refused);
-        assert_eq!(once(&who, "greedy", "greedy-0".to_owned()), Ok(false), "a known key is still answered");
-        assert_eq!(once(&who, "other", "another".to_owned()), Ok(true));
+        assert_eq!(once(&who, "greedy", "one more".to_owned()).await, refused);
+        assert_eq!(once(&who, "greedy", "greedy-0".to_owned()).await, Ok(false), "a known key is still answered");
+        assert_eq!(once(&who, "other", "another".to_owned()).await, Ok(true));
         for n in 0.. {
-            if once(&who, &format!("c{}", n / 1000), format!("many-{n}")).is_err() {
+            if once(&who, &format!("c{}", n / 1000), format!("many-{n}")).await.is_err() {
                 break;
             }
             assert!(n < KEYS_MAX, "a principal has a share");
         }
-        assert_eq!(once(&who, "first", "mine".to_owned()), Ok(false), "the first key is kept");
-        assert_eq!(once(&"second".parse().expect("a name"), "first", "mine".to_owned()), Ok(true));
+        assert_eq!(once(&who, "first", "mine".to_owned()).await, Ok(false), "the first key is kept");
+        assert_eq!(once(&"second".parse().expect("a name"), "first", "mine".to_owned()).await, Ok(true));
         advance(AGE_MAX.saturating_sub(Duration::from_secs(3599))).await;
         assert!(!keys.knows(&who, "mine") && keys.knows(&who, "greedy-0"));
         advance(Duration::from_hours(1)).await;

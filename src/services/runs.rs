@@ -164,7 +164,7 @@ impl Runs {
         let place = position.now().unwrap_or(1);
         let (stdin, stdin_receiver) = request.stdin_open.then(stdin::open).unzip();
         let run = Arc::new(Run {
-            id: RunId::new(),
+            id: request.id.unwrap_or_else(RunId::new),
             conversation: request.conversation.clone(),
             language: runner.language.clone(),
             created_unix_s: inner.parts.sandboxes.clock.unix_s(),

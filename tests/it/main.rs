@@ -20,6 +20,8 @@ mod engine_proxy;
 mod foreign_kernels;
 mod gate;
 mod generated_clients;
+mod history;
+mod history_api;
 mod hostile;
 mod janitor;
 mod jupyter;

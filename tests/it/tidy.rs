@@ -20,7 +20,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 32] = [
+const NEIGHBOURS: [(&str, &[&str]); 34] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -29,6 +29,7 @@ const NEIGHBOURS: [(&str, &[&str]); 32] = [
     ("adapters::traces", &[]),
     ("ports::database", &[]),
     ("ports::engine", &["runner"]),
+    ("ports::history", &["database"]),
     ("ports::runner", &["engine"]),
     ("ports::observer", &[]),
     ("ports::storage", &[]),
@@ -51,6 +52,7 @@ const NEIGHBOURS: [(&str, &[&str]); 32] = [
         &["admission", "files", "frames", "janitor", "isolation_check", "sandbox", "sessions", "standby", "tokens"],
     ),
     ("services::kernels", &["runs", "sessions"]),
+    ("services::history", &[]),
     ("services::idempotency", &[]),
     ("services::conversations", &["files", "runs"]),
     ("services::stats", &["janitor", "runs", "standby"]),

@@ -47,6 +47,7 @@ fn report_named(audit: &Audit, end: Result<&Outcome, &Failure>, name: &str) {
         trace: TraceContext::root(),
         principal: "owner",
         conversation: &conversation,
+        is_cell: false,
         language: &language,
         image: "sha256:abc",
         program: PROGRAM,

@@ -88,7 +88,7 @@ fn read(row: &AnyRow) -> Result<TokenRecord, DatabaseError> {
     })
 }
 
-fn digest(row: &AnyRow) -> Result<TokenDigest, DatabaseError> {
+pub(super) fn digest(row: &AnyRow) -> Result<TokenDigest, DatabaseError> {
     let text: String = row.try_get("digest")?;
     unhex(&text).and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| DatabaseError("a digest is no digest".into()))
 }

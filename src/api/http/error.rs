@@ -256,7 +256,7 @@ fn http_status(code: Code) -> StatusCode {
         | Code::ShuttingDown
         | Code::EngineUnavailable
         | Code::DatabaseUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-        Code::EngineFailed | Code::RunnerFailed | Code::EngineLost => StatusCode::BAD_GATEWAY,
+        Code::EngineFailed | Code::RunnerFailed | Code::EngineLost | Code::ServerLost => StatusCode::BAD_GATEWAY,
         Code::NoSpace | Code::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }

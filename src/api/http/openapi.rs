@@ -28,13 +28,14 @@ use crate::{
 };
 
 const SCHEME: &str = "token";
-const TAGS: [(&str, &str); 7] = [
+const TAGS: [(&str, &str); 8] = [
     ("runs", "Programs that run, ran or wait."),
     ("sessions", "Sandboxes that keep an interpreter between the cells of a conversation."),
     ("runners", "The languages that can be run."),
     ("conversations", "The owners of files."),
     ("files", "What programs find in /data, and what they leave there."),
     ("tokens", "What proves an owner, and what it may do."),
+    ("history", "What all owners ran and used."),
     ("piston", "The interface of Piston, version 2, for programs that were written for it."),
 ];
 

@@ -8,6 +8,7 @@ mod call;
 mod conversations;
 mod events;
 mod files;
+mod history;
 mod input;
 mod runners;
 mod runs;
@@ -24,8 +25,8 @@ use super::body::Bodies;
 use crate::{
     domain::limits::Limits,
     services::{
-        conversations::Conversations, files::Files, idempotency::Idempotency, runs::Runs, sessions::Sessions,
-        tokens::Tokens,
+        conversations::Conversations, files::Files, history::History, idempotency::Idempotency, runs::Runs,
+        sessions::Sessions, tokens::Tokens,
     },
 };
 
@@ -38,6 +39,8 @@ pub struct V1Parts {
     pub files: Arc<Files>,
     /// Conversations as wholes.
     pub conversations: Conversations,
+    /// What was run.
+    pub history: Arc<History>,
     /// Which requests began which runs.
     pub keys: Arc<Idempotency>,
     /// Reads request bodies.
@@ -70,6 +73,8 @@ fn described() -> OpenApiRouter<V1Parts> {
         .routes(routes!(files::list))
         .routes(routes!(tokens::create, tokens::list))
         .routes(routes!(tokens::revoke))
+        .routes(routes!(history::list))
+        .routes(routes!(history::usage))
         .routes(routes!(archive::read, archive::write))
 }
 

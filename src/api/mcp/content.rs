@@ -152,6 +152,20 @@ impl RunAnswer<'_> {
     }
 }
 
+/// A run of the history.
+pub(super) fn recorded(caller: &Caller, report: &RunReport) -> CallToolResult {
+    let mut text = String::new();
+    if let (Some(outcome), Some(figures)) = (&report.outcome, &report.figures) {
+        let wall = took(Duration::from_millis(figures.wall_ms));
+        section(&mut text, &format!("[{} It took {wall}.]", outcome.sentence));
+    }
+    for hint in &report.hints {
+        section(&mut text, &format!("[{hint}]"));
+    }
+    let failed = report.outcome.as_ref().is_some_and(|outcome| outcome.exit_code != Some(0));
+    answer(caller, vec![ContentBlock::text(text)], report, failed)
+}
+
 /// A run as text alone, for tools of others: what it printed, what stopped it, its files.
 pub(super) fn plain_run(report: &Report, bytes_max: usize) -> CallToolResult {
     let outcome = &report.outcome;

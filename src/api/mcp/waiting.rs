@@ -15,7 +15,7 @@ use super::{
     Caller, McpParts,
     asking::{self, Asking},
     cancellation::Call,
-    content::RunAnswer,
+    content::{self, RunAnswer},
     picture::{self, Pictures},
     progress::Progress,
 };
@@ -24,9 +24,17 @@ use crate::{
         arguments::{CancelRun, GetRun, RunCell, RunCode, WAIT_S_MAX, Wait},
         create_run::check_args,
         parse::{Source, parse},
+        report::RunReport,
     },
-    domain::{error::Failure, id::ConversationId, limits::Limits},
-    services::runs::{CapturedOutput, CellSession, Report, Run, RunHandle, RunRequest, RunState, RunView},
+    domain::{
+        error::Failure,
+        id::{ConversationId, RunId},
+        limits::Limits,
+    },
+    services::{
+        history,
+        runs::{CapturedOutput, CellSession, Report, Run, RunHandle, RunRequest, RunState, RunView},
+    },
 };
 
 /// How long to wait for a cancelled program; a working engine takes less.
@@ -155,13 +163,22 @@ impl McpParts {
     ) -> Result<CallToolResult, Failure> {
         let GetRun { run, after_event, output_offset: offset, wait_seconds } = parse(arguments, Source::Json)?;
         let shown = Shown { after_event: after_event.unwrap_or(0), offset, new_conversation: false };
-        let run = self.runs.get(&caller.principal, run)?;
+        let Ok(run) = self.runs.get(&caller.principal, run) else { return self.recorded(caller, run).await };
         let view = tokio::select! {
             view = self.watch(&run, shown.after_event, wait_seconds, context) => view,
             // Cancelling the call does not stop the run.
             () = call.left() => run.view(),
         };
         self.answer(caller, &run, &view, shown).await
+    }
+
+    /// A run that is no longer in memory.
+    async fn recorded(&self, caller: &Caller, run: RunId) -> Result<CallToolResult, Failure> {
+        let line = self.history.run(&caller.principal, run).await?;
+        match line.end.as_ref().and_then(history::failure) {
+            Some(failure) => Err(failure),
+            None => Ok(content::recorded(caller, &RunReport::from(&line))),
+        }
     }
 
     pub(super) async fn cancel_run(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {

@@ -3,10 +3,16 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{FiguresResult, File, OutcomeResult, run::RunEvent};
-use crate::services::{
-    files::{Change, FileEntry},
-    runs::{FeedItem, RunView},
+use super::{
+    FiguresResult, File, OutcomeResult,
+    run::{RunEvent, RunStatus},
+};
+use crate::{
+    ports::history::HistoryLine,
+    services::{
+        files::{Change, FileEntry},
+        runs::{FeedItem, RunView},
+    },
 };
 
 /// A run: its result, or its state so far. What a program printed comes first, because clients show a beginning.
@@ -62,6 +68,26 @@ impl RunReport {
             newest_event: view.newest,
             files: files.unwrap_or_default(),
             figures: report.map(|report| (&report.outcome.figures).into()),
+        }
+    }
+}
+
+impl From<&HistoryLine> for RunReport {
+    /// A run that is no longer in memory.
+    fn from(line: &HistoryLine) -> Self {
+        let status = RunStatus::recorded(line);
+        Self {
+            stdout: String::new(),
+            stderr: String::new(),
+            outcome: status.outcome,
+            hints: vec!["The output is no longer kept; files are still in /data".to_owned()],
+            state: status.state,
+            run_id: status.run_id,
+            conversation_id: status.conversation_id,
+            language: status.language,
+            newest_event: status.newest_event,
+            files: Vec::new(),
+            figures: status.figures,
         }
     }
 }

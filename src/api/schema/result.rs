@@ -8,6 +8,7 @@ use super::{Ending, File};
 use crate::domain::text::ms;
 use crate::{
     domain::outcome::{Ended, Figures, Outcome, signal_name},
+    ports::history::LineEnd,
     services::runs::Report,
 };
 
@@ -123,6 +124,19 @@ impl From<&Outcome> for OutcomeResult {
             signal,
             oom_killed: outcome.oom_killed.then_some(true),
             sentence: outcome.sentence(),
+        }
+    }
+}
+
+impl From<&LineEnd> for OutcomeResult {
+    fn from(end: &LineEnd) -> Self {
+        let name = |signal: i32| signal_name(signal).map_or_else(|| signal.to_string(), str::to_owned);
+        Self {
+            ended: end.word.as_str(),
+            exit_code: end.exit_code,
+            signal: end.signal.map(name),
+            oom_killed: end.oom_killed.then_some(true),
+            sentence: end.sentence.clone(),
         }
     }
 }

@@ -13,7 +13,11 @@ use crate::{
         error::Failure,
         event::{DisplayKind, Event, EventKind, StreamKind},
     },
-    services::runs::{RunPage, RunState, RunView},
+    ports::history::HistoryLine,
+    services::{
+        history::failure,
+        runs::{RunPage, RunState, RunView},
+    },
 };
 
 /// A run as it is now.
@@ -56,6 +60,9 @@ pub struct RunStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub error: Option<RunError>,
+    /// It is no longer in memory: this is its verdict from the history, without output and files.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub from_history: bool,
     /// The program, at most its first 64 KiB, when the run is read by its id.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -225,6 +232,32 @@ impl RunStatus {
         Self { source: Some(source), source_truncated: Some(truncated), ..Self::whole(view) }
     }
 
+    /// A run of the history. Where it has no end, another server runs it.
+    pub fn recorded(line: &HistoryLine) -> Self {
+        let end = line.end.as_ref();
+        let error = end.and_then(failure);
+        let is_told = end.filter(|_| error.is_none());
+        Self {
+            run_id: line.run.to_string(),
+            conversation_id: line.conversation.id.to_string(),
+            language: line.language.to_string(),
+            cell: line.is_cell,
+            state: if end.is_some() { RunState::Finished.word() } else { RunState::Running.word() },
+            position: None,
+            created_at: rfc3339(line.run.unix_ms().div_euclid(1000)),
+            wall_ms: end.map_or(0, |end| ms(end.figures.wall)),
+            stdin_open: false,
+            newest_event: 0,
+            outcome: is_told.map(OutcomeResult::from),
+            figures: is_told.map(|end| (&end.figures).into()),
+            error: error.as_ref().map(RunError::from),
+            from_history: true,
+            source: line.source.clone(),
+            source_truncated: None,
+            result: None,
+        }
+    }
+
     /// A run without its program, output and files.
     pub fn brief(view: &RunView) -> Self {
         let report = view.result.as_ref().and_then(|result| result.as_ref().ok());
@@ -243,6 +276,7 @@ impl RunStatus {
             outcome: report.map(|report| (&report.outcome).into()),
             figures: report.map(|report| (&report.outcome.figures).into()),
             error: failure.map(RunError::from),
+            from_history: false,
             source: None,
             source_truncated: None,
             result: None,

@@ -7,7 +7,7 @@ use crate::{
     domain::{
         environment::Environment,
         error::{Failure, Operation},
-        id::{Language, SessionId},
+        id::{Language, RunId, SessionId},
         limits::Limits,
         owner::ConversationKey,
         trace::TraceContext,
@@ -29,6 +29,8 @@ pub enum CellSession {
 /// A program and how to run it. Only a framed runner takes arguments and input.
 #[derive(Debug, Clone)]
 pub struct RunRequest {
+    /// Its id, where that was stored before it begins; used for no other run.
+    pub id: Option<RunId>,
     /// The conversation whose files are `/data`.
     pub conversation: ConversationKey,
     /// A language or an alias of one.
@@ -62,6 +64,7 @@ impl RunRequest {
     /// A program without arguments and input, under the server's limits.
     pub fn new(conversation: ConversationKey, language: Language, program: Bytes) -> Self {
         Self {
+            id: None,
             conversation,
             language,
             program,

@@ -27,7 +27,7 @@ use crate::{
         trace::TraceContext,
     },
     ports::{
-        observer::{RunFacts, Stages},
+        observer::{BeginFacts, RunFacts, Stages},
         runner::Runner,
         storage::{Mark, StorageError, Usage},
     },
@@ -78,6 +78,14 @@ impl RunTask {
 
     /// Executes the run and logs its last event. `place` is the position in the queue that is already logged.
     pub(super) async fn run(mut self, ticket: Ticket, place: u32) {
+        self.service.parts.observer.run_begun(&BeginFacts {
+            run: self.run.id,
+            conversation: &self.run.conversation,
+            is_cell: self.run.is_cell,
+            language: &self.run.language,
+            image: &self.runner.image.0,
+            program: &self.request.program,
+        });
         // A panic drops the lease on its way, and readers of the log still see an end.
         let result = AssertUnwindSafe(self.execute(ticket, place)).catch_unwind().await;
         let result = result.unwrap_or_else(|_| Err(internal())).map(Arc::new);
@@ -310,6 +318,7 @@ impl RunTask {
             trace: self.trace,
             principal: self.run.conversation.owner.name(),
             conversation: &self.run.conversation,
+            is_cell: self.run.is_cell,
             language: &self.run.language,
             image: &self.runner.image.0,
             program: &self.request.program,

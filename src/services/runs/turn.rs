@@ -82,6 +82,7 @@ impl Turn {
             trace: TraceContext::of_run(run, None),
             principal: conversation.owner.name(),
             conversation,
+            is_cell: true,
             language,
             image: &runner.image.0,
             program: code.as_bytes(),

@@ -3,7 +3,12 @@
 //! Programs are scripts of the fake engine (`print x`, `write name text`, `hang`, …). [`FakeServer::stop`] asserts that
 //! nothing is left.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use mcp_sandbox_server::{
     adapters::{
@@ -41,7 +46,8 @@ pub struct FakeServer {
     shutdown: CancellationToken,
     serving: JoinHandle<Result<(), StartError>>,
     stopped: bool,
-    _folder: TempDir,
+    /// Where its root is, if that is its own.
+    folder: Option<TempDir>,
 }
 
 impl FakeServer {
@@ -63,7 +69,19 @@ impl FakeServer {
 
     async fn on(engine: FakeEngine, more: &[(&str, &str)]) -> Self {
         let folder = tempfile::Builder::new().prefix("sandbox-it-").tempdir().expect("a folder");
-        let root = folder.path().join("root");
+        let mut server = Self::serve(engine, folder.path().join("root"), more).await;
+        server.folder = Some(folder);
+        server
+    }
+
+    /// A server on the root of an earlier one, which has stopped; its Python offers sessions.
+    pub async fn again(root: &Path, more: &[(&str, &str)]) -> Self {
+        let engine = FakeEngine::default();
+        engine.add_kernel("python");
+        Self::serve(engine, root.to_owned(), more).await
+    }
+
+    async fn serve(engine: FakeEngine, root: PathBuf, more: &[(&str, &str)]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let base = format!("http://{address}");
@@ -105,7 +123,7 @@ impl FakeServer {
             shutdown,
             serving,
             stopped: false,
-            _folder: folder,
+            folder: None,
         }
     }
 
@@ -160,6 +178,7 @@ impl FakeServer {
 impl Drop for FakeServer {
     fn drop(&mut self) {
         self.shutdown.cancel();
+        drop(self.folder.take());
         assert!(self.stopped || std::thread::panicking(), "a test ends its server with stop()");
     }
 }

@@ -33,12 +33,13 @@ use crate::{
         },
     },
     domain::{
-        error::Failure,
+        error::{Code, Failure},
         id::{ConversationId, RunId},
         limits::Limits,
-        owner::ConversationKey,
+        owner::{ConversationKey, Principal},
     },
     services::{
+        history::{self, History},
         idempotency::Once,
         runs::{Run, RunHandle, RunRequest, RunState, RunView, Runs},
     },
@@ -94,7 +95,7 @@ pub(super) struct Asked<'a> {
 
 /// Begins a run and waits for its end. `place` is what a request means beside its body.
 pub(super) async fn begin<'a>(
-    V1Parts { runs, keys, bodies, .. }: &V1Parts,
+    V1Parts { runs, keys, history: recorder, bodies, .. }: &V1Parts,
     call: &Call,
     place: &str,
     body: Body,
@@ -117,13 +118,10 @@ pub(super) async fn begin<'a>(
     let wait = wait.map(|wait| wait.0);
     let leaves = key.is_some() || wait == Some(Duration::ZERO);
     let detach = if leaves { Some(true) } else { detach };
-    let start = || {
-        let handle = runs.begin(RunRequest { detach, ..request()? })?;
-        Ok((handle.id(), handle))
-    };
+    let start = |id| runs.begin(RunRequest { id, detach, ..request()? });
     let begun = match key.zip(digest) {
-        None => Once::New(start()?.1),
-        Some(key) => keys.once(&call.who, conversation.as_ref(), key, start)?,
+        None => Once::New(start(None)?),
+        Some(key) => keys.once(&call.who, conversation.as_ref(), key, |run| start(Some(run))).await?,
     };
     let mut response = match begun {
         Once::New(handle) => {
@@ -132,7 +130,10 @@ pub(super) async fn begin<'a>(
             answer(&view)
         }
         Once::Again(run) => {
-            let mut response = answer(&waited(&*runs.get(&call.who, run)?, wait).await?);
+            let mut response = match runs.get(&call.who, run) {
+                Ok(run) => answer(&waited(&run, wait).await?),
+                Err(_) => recorded(recorder, &call.who, run).await?,
+            };
             response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
             response
         }
@@ -169,10 +170,26 @@ async fn waited(run: &Run, wait: Option<Duration>) -> Result<RunView, Failure> {
     }
 }
 
+/// The run of a key from the history. One that is not there may have begun all the same.
+async fn recorded(recorder: &History, who: &Principal, run: RunId) -> Result<Response, Failure> {
+    let line = recorder.run(who, run).await.map_err(|failure| match failure.code {
+        Code::RunNotFound => {
+            let why = "The server ended before it recorded what came of the run of this key; it was not run again.";
+            Failure::new(Code::ServerLost, why)
+        }
+        _ => failure,
+    })?;
+    line.end.as_ref().and_then(history::failure).map_or_else(|| Ok(shown(&RunStatus::recorded(&line))), Err)
+}
+
 fn answer(view: &RunView) -> Response {
-    let status = if view.state == RunState::Finished { StatusCode::OK } else { StatusCode::ACCEPTED };
-    let mut response = (status, Json(RunStatus::whole(view))).into_response();
-    if let Ok(location) = HeaderValue::from_str(&format!("/v1/runs/{}", view.run)) {
+    shown(&RunStatus::whole(view))
+}
+
+fn shown(run: &RunStatus) -> Response {
+    let status = if run.state == RunState::Finished.word() { StatusCode::OK } else { StatusCode::ACCEPTED };
+    let mut response = (status, Json(run)).into_response();
+    if let Ok(location) = HeaderValue::from_str(&format!("/v1/runs/{}", run.run_id)) {
         response.headers_mut().insert(header::LOCATION, location);
     }
     response
@@ -236,7 +253,8 @@ pub(super) async fn list(
 
 /// Read a run.
 ///
-/// While the program runs, the answer waits for its end for at most `wait` seconds.
+/// While the program runs, the answer waits for its end for at most `wait` seconds. A run that is no longer in memory,
+/// also one from before a restart, is read from the history: its verdict and its figures, without output and files.
 #[utoipa::path(
     get, path = "/v1/runs/{runId}", tag = "runs", operation_id = "getRun",
     params(
@@ -246,13 +264,15 @@ pub(super) async fn list(
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
 pub(super) async fn get(
-    State(runs): State<Runs>,
+    State(V1Parts { runs, history, .. }): State<V1Parts>,
     Query(query): Query<WaitForRun>,
     call: Call,
 ) -> Result<Json<RunStatus>, ApiError> {
-    let wait = query.wait.map_or(Duration::ZERO, |wait| wait.0);
-    let view = runs.get(&call.who, call.run()?)?.wait(wait).await;
-    Ok(Json(RunStatus::with_source(&view)))
+    let (wait, id) = (query.wait.map_or(Duration::ZERO, |wait| wait.0), call.run()?);
+    let Ok(run) = runs.get(&call.who, id) else {
+        return Ok(Json(RunStatus::recorded(&history.run(&call.who, id).await?)));
+    };
+    Ok(Json(RunStatus::with_source(&run.wait(wait).await)))
 }
 
 /// Stop a run.

@@ -1,0 +1,338 @@
+//! The history in the database.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use async_trait::async_trait;
+use sqlx::{
+    Any, AnyPool, AssertSqlSafe, Row, Transaction,
+    any::{AnyArguments, AnyRow},
+    query::Query,
+};
+
+use super::{Database, tokens::parsed};
+use crate::{
+    domain::{
+        error::Code,
+        id::{InstanceId, RunId},
+        outcome::Figures,
+        owner::{ConversationKey, Principal},
+        text::ms,
+    },
+    ports::{
+        database::DatabaseError,
+        history::{EndWord, HistoryLine, HistoryStore, LineEnd, LineFilter, UsageFilter, UsageLine},
+    },
+};
+
+const DAY_MS: i64 = 24 * 3600 * 1000;
+
+/// A line that has an end keeps it, except the one that another server gave it. Without an end in the new line nothing
+/// changes: the begin of a run may be stored after its end.
+const WRITE: &str = "INSERT INTO history \
+    (id, owner, conversation, token, is_cell, language, image, program_sha256, source, instance, begun_ms, ended_ms, \
+     ended, exit_code, signal, oom_killed, failure, sentence, wall_ms, cpu_ms, memory_peak_bytes, stdout_bytes, \
+     stderr_bytes, files_changed, files) \
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, \
+     $24, $25) \
+    ON CONFLICT (id) DO UPDATE SET ended_ms = excluded.ended_ms, ended = excluded.ended, \
+     exit_code = excluded.exit_code, signal = excluded.signal, oom_killed = excluded.oom_killed, \
+     failure = excluded.failure, sentence = excluded.sentence, wall_ms = excluded.wall_ms, cpu_ms = excluded.cpu_ms, \
+     memory_peak_bytes = excluded.memory_peak_bytes, stdout_bytes = excluded.stdout_bytes, \
+     stderr_bytes = excluded.stderr_bytes, files_changed = excluded.files_changed, files = excluded.files \
+    WHERE excluded.ended IS NOT NULL AND (history.ended IS NULL OR history.ended = 'server_lost')";
+
+const ADD_USAGE: &str = "INSERT INTO usage_days \
+    (owner, day, language, runs, cells, failed, wall_ms, cpu_ms, output_bytes) \
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
+    ON CONFLICT (owner, day, language) DO UPDATE SET runs = usage_days.runs + excluded.runs, \
+     cells = usage_days.cells + excluded.cells, failed = usage_days.failed + excluded.failed, \
+     wall_ms = usage_days.wall_ms + excluded.wall_ms, cpu_ms = usage_days.cpu_ms + excluded.cpu_ms, \
+     output_bytes = usage_days.output_bytes + excluded.output_bytes";
+
+#[async_trait]
+impl HistoryStore for Database {
+    async fn write(&self, lines: &[HistoryLine]) -> Result<(), DatabaseError> {
+        let mut transaction = self.pool()?.begin().await?;
+        // Ordered, so that servers that write at once do not wait for each other in a circle.
+        let mut usage: BTreeMap<_, UsageLine> = BTreeMap::new();
+        for line in lines {
+            let is_new = insert(&mut transaction, line).await?;
+            if let Some(end) = line.end.as_ref().filter(|_| is_new) {
+                let used = used(line, end);
+                let key = (used.owner.name().to_owned(), used.day, used.language.to_string());
+                usage.entry(key).and_modify(|sum| add(sum, &used)).or_insert(used);
+            }
+        }
+        for sum in usage.values() {
+            sqlx::query(ADD_USAGE)
+                .bind(sum.owner.name())
+                .bind(sum.day)
+                .bind(sum.language.as_str())
+                .bind(sum.runs)
+                .bind(sum.cells)
+                .bind(sum.failed)
+                .bind(sum.wall_ms)
+                .bind(sum.cpu_ms)
+                .bind(sum.output_bytes)
+                .execute(&mut *transaction)
+                .await?;
+        }
+        Ok(transaction.commit().await?)
+    }
+
+    async fn line(&self, who: &Principal, run: RunId) -> Result<Option<HistoryLine>, DatabaseError> {
+        let statement = "SELECT * FROM history WHERE id = $1 AND owner = $2";
+        let row =
+            sqlx::query(statement).bind(run.to_string()).bind(who.name()).fetch_optional(self.at_last().await?).await?;
+        row.as_ref().map(read).transpose()
+    }
+
+    async fn page(&self, filter: &LineFilter, limit: usize) -> Result<Vec<HistoryLine>, DatabaseError> {
+        let mut wanted = Conditions::default();
+        wanted.add("owner =", filter.owner.as_ref().map(|owner| owner.name().to_owned()));
+        wanted.add("conversation =", filter.conversation.as_ref().map(ToString::to_string));
+        wanted.add("language =", filter.language.as_ref().map(ToString::to_string));
+        wanted.add("ended =", filter.ended.map(|word| word.as_str().to_owned()));
+        wanted.add("begun_ms >=", filter.from);
+        wanted.add("begun_ms <", filter.to);
+        wanted.add_key(filter.after);
+        let statement =
+            format!("SELECT * FROM history {} ORDER BY begun_ms DESC, id DESC LIMIT {limit}", wanted.clause());
+        let rows = wanted.bound(sqlx::query(AssertSqlSafe(statement))).fetch_all(self.at_last().await?).await?;
+        rows.iter().map(read).collect()
+    }
+
+    async fn usage(&self, filter: &UsageFilter, limit: usize) -> Result<Vec<UsageLine>, DatabaseError> {
+        let mut wanted = Conditions::default();
+        wanted.add("owner =", filter.owner.as_ref().map(|owner| owner.name().to_owned()));
+        wanted.add("day >=", filter.from);
+        wanted.add("day <=", filter.to);
+        let statement =
+            format!("SELECT * FROM usage_days {} ORDER BY day DESC, owner, language LIMIT {limit}", wanted.clause());
+        let rows = wanted.bound(sqlx::query(AssertSqlSafe(statement))).fetch_all(self.at_last().await?).await?;
+        rows.iter().map(read_usage).collect()
+    }
+
+    async fn beat(&self, instance: InstanceId, beat: i64) -> Result<(), DatabaseError> {
+        let statement = "INSERT INTO servers (instance, beat) VALUES ($1, $2) \
+            ON CONFLICT (instance) DO UPDATE SET beat = excluded.beat";
+        sqlx::query(statement).bind(instance.to_string()).bind(beat).execute(self.pool()?).await?;
+        Ok(())
+    }
+
+    async fn open(&self) -> Result<Vec<(InstanceId, Option<i64>)>, DatabaseError> {
+        let statement = "SELECT DISTINCT history.instance AS instance, servers.beat AS beat \
+            FROM history LEFT JOIN servers ON servers.instance = history.instance WHERE history.ended IS NULL";
+        let rows = sqlx::query(statement).fetch_all(self.pool()?).await?;
+        rows.iter().map(|row| Ok((parsed(row, "instance")?, row.try_get("beat")?))).collect()
+    }
+
+    async fn close_lost(&self, instance: InstanceId, end: &LineEnd) -> Result<u64, DatabaseError> {
+        let statement = "UPDATE history SET ended_ms = $1, ended = $2, failure = $3, sentence = $4 \
+            WHERE ended IS NULL AND instance = $5";
+        let closed = sqlx::query(statement)
+            .bind(end.unix_ms)
+            .bind(end.word.as_str())
+            .bind(end.failure.map(Code::as_str))
+            .bind(&end.sentence)
+            .bind(instance.to_string())
+            .execute(self.pool()?)
+            .await?;
+        Ok(closed.rows_affected())
+    }
+
+    async fn nth_newest(&self, count: u64) -> Result<Option<i64>, DatabaseError> {
+        let statement = "SELECT begun_ms FROM history ORDER BY begun_ms DESC LIMIT 1 OFFSET $1";
+        let row = sqlx::query(statement).bind(whole(count.saturating_sub(1))).fetch_optional(self.pool()?).await?;
+        Ok(row.map(|row| row.try_get("begun_ms")).transpose()?)
+    }
+
+    async fn remove_before(&self, unix_ms: i64, limit: u64) -> Result<u64, DatabaseError> {
+        let statement = "DELETE FROM history WHERE id IN \
+            (SELECT id FROM history WHERE begun_ms < $1 ORDER BY begun_ms LIMIT $2)";
+        let removed = sqlx::query(statement).bind(unix_ms).bind(whole(limit)).execute(self.pool()?).await?;
+        Ok(removed.rows_affected())
+    }
+}
+
+impl Database {
+    /// The connections, for a reader: a server that has just begun prepares its database first.
+    async fn at_last(&self) -> Result<&AnyPool, DatabaseError> {
+        self.ready().await;
+        self.pool()
+    }
+}
+
+/// Stores one line; whether that changed something.
+async fn insert(transaction: &mut Transaction<'_, Any>, line: &HistoryLine) -> Result<bool, DatabaseError> {
+    let end = line.end.as_ref();
+    let figures = end.map(|end| &end.figures);
+    let files = end.map(|end| serde_json::to_string(&end.files).unwrap_or_default());
+    let written = sqlx::query(WRITE)
+        .bind(line.run.to_string())
+        .bind(line.conversation.owner.name())
+        .bind(line.conversation.id.as_str())
+        .bind(line.token.map(|token| token.to_string()))
+        .bind(i64::from(line.is_cell))
+        .bind(line.language.as_str())
+        .bind(&line.image)
+        .bind(&line.program_sha256)
+        .bind(&line.source)
+        .bind(line.instance.to_string())
+        .bind(line.run.unix_ms())
+        .bind(end.map(|end| end.unix_ms))
+        .bind(end.map(|end| end.word.as_str()))
+        .bind(end.and_then(|end| end.exit_code).map(i64::from))
+        .bind(end.and_then(|end| end.signal).map(i64::from))
+        .bind(end.map(|end| i64::from(end.oom_killed)))
+        .bind(end.and_then(|end| end.failure).map(Code::as_str))
+        .bind(end.map(|end| end.sentence.as_str()))
+        .bind(figures.map(|figures| whole(ms(figures.wall))))
+        .bind(figures.and_then(|figures| figures.cpu).map(|cpu| whole(ms(cpu))))
+        .bind(figures.and_then(|figures| figures.memory_peak_bytes).map(whole))
+        .bind(figures.map(|figures| whole(figures.stdout_bytes)))
+        .bind(figures.map(|figures| whole(figures.stderr_bytes)))
+        .bind(figures.map(|figures| whole(figures.files)))
+        .bind(files)
+        .execute(&mut **transaction)
+        .await?;
+    Ok(written.rows_affected() > 0)
+}
+
+fn used(line: &HistoryLine, end: &LineEnd) -> UsageLine {
+    UsageLine {
+        owner: line.conversation.owner.clone(),
+        day: line.run.unix_ms().div_euclid(DAY_MS),
+        language: line.language.clone(),
+        runs: 1,
+        cells: line.is_cell.into(),
+        failed: end.failure.is_some().into(),
+        wall_ms: whole(ms(end.figures.wall)),
+        cpu_ms: end.figures.cpu.map_or(0, |cpu| whole(ms(cpu))),
+        output_bytes: whole(end.figures.stdout_bytes.saturating_add(end.figures.stderr_bytes)),
+    }
+}
+
+fn add(sum: &mut UsageLine, more: &UsageLine) {
+    sum.runs += more.runs;
+    sum.cells += more.cells;
+    sum.failed += more.failed;
+    sum.wall_ms += more.wall_ms;
+    sum.cpu_ms += more.cpu_ms;
+    sum.output_bytes = sum.output_bytes.saturating_add(more.output_bytes);
+}
+
+/// The conditions of a statement: fixed texts, and values that are bound.
+#[derive(Default)]
+struct Conditions {
+    parts: Vec<String>,
+    values: Vec<Value>,
+}
+
+enum Value {
+    Text(String),
+    Number(i64),
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl Conditions {
+    fn add(&mut self, condition: &'static str, value: Option<impl Into<Value>>) {
+        if let Some(value) = value {
+            self.values.push(value.into());
+            self.parts.push(format!("{condition} ${}", self.values.len()));
+        }
+    }
+
+    /// Those before a line in the order of pages.
+    fn add_key(&mut self, after: Option<RunId>) {
+        let Some(run) = after else { return };
+        let n = self.values.len();
+        self.parts.push(format!("(begun_ms, id) < (${}, ${})", n + 1, n + 2));
+        self.values.extend([run.unix_ms().into(), run.to_string().into()]);
+    }
+
+    fn clause(&self) -> String {
+        if self.parts.is_empty() { String::new() } else { format!("WHERE {}", self.parts.join(" AND ")) }
+    }
+
+    fn bound(self, query: Query<'_, Any, AnyArguments>) -> Query<'_, Any, AnyArguments> {
+        self.values.into_iter().fold(query, |query, value| match value {
+            Value::Text(text) => query.bind(text),
+            Value::Number(number) => query.bind(number),
+        })
+    }
+}
+
+fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn read(row: &AnyRow) -> Result<HistoryLine, DatabaseError> {
+    let token: Option<String> = row.try_get("token")?;
+    let ended: Option<i64> = row.try_get("ended_ms")?;
+    Ok(HistoryLine {
+        run: parsed(row, "id")?,
+        conversation: ConversationKey::new(parsed(row, "owner")?, parsed(row, "conversation")?),
+        token: token.map(|id| id.parse()).transpose().map_err(|error| DatabaseError(format!("token: {error}")))?,
+        is_cell: row.try_get::<i64, _>("is_cell")? != 0,
+        language: parsed(row, "language")?,
+        image: row.try_get("image")?,
+        program_sha256: row.try_get("program_sha256")?,
+        source: row.try_get("source")?,
+        instance: parsed(row, "instance")?,
+        end: ended.map(|unix_ms| read_end(row, unix_ms)).transpose()?,
+    })
+}
+
+fn read_end(row: &AnyRow, unix_ms: i64) -> Result<LineEnd, DatabaseError> {
+    let optional = |column: &str| row.try_get::<Option<i64>, _>(column);
+    let count = |column: &str| Ok::<_, sqlx::Error>(optional(column)?.and_then(|n| u64::try_from(n).ok()));
+    let status = |column: &str| Ok::<_, sqlx::Error>(optional(column)?.and_then(|n| i32::try_from(n).ok()));
+    let failure: Option<String> = row.try_get("failure")?;
+    let failure = failure.map(|word| Code::ALL.iter().find(|code| code.as_str() == word).copied());
+    let files: Option<String> = row.try_get("files")?;
+    Ok(LineEnd {
+        unix_ms,
+        word: parsed::<EndWord>(row, "ended")?,
+        exit_code: status("exit_code")?,
+        signal: status("signal")?,
+        oom_killed: optional("oom_killed")? == Some(1),
+        // A code of another version of the server.
+        failure: failure.map(|code| code.unwrap_or(Code::Internal)),
+        sentence: row.try_get::<Option<String>, _>("sentence")?.unwrap_or_default(),
+        figures: Figures {
+            wall: Duration::from_millis(count("wall_ms")?.unwrap_or_default()),
+            cpu: count("cpu_ms")?.map(Duration::from_millis),
+            memory_peak_bytes: count("memory_peak_bytes")?,
+            stdout_bytes: count("stdout_bytes")?.unwrap_or_default(),
+            stderr_bytes: count("stderr_bytes")?.unwrap_or_default(),
+            files: count("files_changed")?.unwrap_or_default(),
+        },
+        files: files.and_then(|files| serde_json::from_str(&files).ok()).unwrap_or_default(),
+    })
+}
+
+fn read_usage(row: &AnyRow) -> Result<UsageLine, DatabaseError> {
+    Ok(UsageLine {
+        owner: parsed(row, "owner")?,
+        day: row.try_get("day")?,
+        language: parsed(row, "language")?,
+        runs: row.try_get("runs")?,
+        cells: row.try_get("cells")?,
+        failed: row.try_get("failed")?,
+        wall_ms: row.try_get("wall_ms")?,
+        cpu_ms: row.try_get("cpu_ms")?,
+        output_bytes: row.try_get("output_bytes")?,
+    })
+}

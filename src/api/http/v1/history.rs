@@ -1,0 +1,132 @@
+//! The history and the usage of all owners, for operators.
+
+use axum::{Json, extract::State};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::sync::Arc;
+use utoipa::IntoParams;
+
+use super::call::{Query, page};
+use crate::{
+    api::{
+        http::error::ApiError,
+        schema::{
+            history::{Day, HistoryList, Moment, UsageList, UsageResult},
+            parse,
+        },
+    },
+    domain::{
+        id::{ConversationId, Language, RunId},
+        owner::Principal,
+    },
+    ports::history::{EndWord, LineFilter, UsageFilter},
+    services::history::History,
+};
+
+/// Sums in one answer.
+const USAGE_MAX: usize = 10_000;
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListHistory {
+    /// Only those of this owner.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
+    owner: Option<Principal>,
+    /// Only those of conversations with this id.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
+    conversation: Option<ConversationId>,
+    /// Only those in this language, by its own name.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1, max_length = 32)]
+    language: Option<Language>,
+    /// Only those that ended like this.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<crate::api::schema::EndedWord>)]
+    ended: Option<EndWord>,
+    /// Only those that were created at this moment or later (RFC 3339).
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, format = DateTime)]
+    from: Option<Moment>,
+    /// Only those that were created before this moment (RFC 3339).
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, format = DateTime)]
+    to: Option<Moment>,
+    /// The `cursor` of the page before.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, pattern = "^run-[0-9a-f]{32}$")]
+    cursor: Option<RunId>,
+    /// Maximum number of items; default 50.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 200)]
+    limit: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListUsage {
+    /// Only that of this owner.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
+    owner: Option<Principal>,
+    /// The first day, in UTC.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, format = Date)]
+    from: Option<Day>,
+    /// The last day, in UTC.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, format = Date)]
+    to: Option<Day>,
+}
+
+/// List what was run, newest first.
+///
+/// Runs and cells of all owners, also from before a restart. Needs the scope `admin`.
+#[utoipa::path(
+    get, path = "/v1/history", tag = "history", operation_id = "listHistory",
+    params(ListHistory),
+    responses((status = 200, description = "A page of the history.", body = HistoryList)),
+)]
+pub(super) async fn list(
+    State(history): State<Arc<History>>,
+    Query(query): Query<ListHistory>,
+) -> Result<Json<HistoryList>, ApiError> {
+    let limit = page(query.limit)?;
+    let filter = LineFilter {
+        owner: query.owner,
+        conversation: query.conversation,
+        language: query.language,
+        ended: query.ended,
+        from: query.from.map(|from| from.0),
+        to: query.to.map(|to| to.0),
+        after: query.cursor,
+    };
+    Ok(Json(HistoryList::from(&history.page(&filter, limit).await?)))
+}
+
+/// Sum up what was used.
+///
+/// By day, owner and language, for as long as the server has had its database. Needs the scope `admin`.
+#[utoipa::path(
+    get, path = "/v1/usage", tag = "history", operation_id = "listUsage",
+    params(ListUsage),
+    responses((status = 200, description = "The usage, at most 10000 sums.", body = UsageList)),
+)]
+pub(super) async fn usage(
+    State(history): State<Arc<History>>,
+    Query(query): Query<ListUsage>,
+) -> Result<Json<UsageList>, ApiError> {
+    let (from, to) = (query.from.map(|from| from.0), query.to.map(|to| to.0));
+    let (lines, truncated) = history.usage(&UsageFilter { owner: query.owner, from, to }, USAGE_MAX).await?;
+    Ok(Json(UsageList { usage: lines.iter().map(UsageResult::from).collect(), truncated }))
+}

@@ -1,0 +1,185 @@
+//! The history port: a line for each run and cell, sums of them by day, and the keys of requests that began runs.
+
+use std::str::FromStr;
+
+use async_trait::async_trait;
+
+use super::database::DatabaseError;
+use crate::domain::{
+    error::Code,
+    id::{ConversationId, InstanceId, Language, RunId, TokenId},
+    outcome::{Ended, Figures},
+    owner::{ConversationKey, Principal},
+};
+
+/// A run or a cell. It began at the moment in its id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryLine {
+    pub run: RunId,
+    pub conversation: ConversationKey,
+    /// By which token it was begun.
+    pub token: Option<TokenId>,
+    pub is_cell: bool,
+    pub language: Language,
+    /// The digest of the image.
+    pub image: String,
+    /// In hexadecimal digits.
+    pub program_sha256: String,
+    /// The beginning of the program, where the settings say so.
+    pub source: Option<String>,
+    /// The server that ran it.
+    pub instance: InstanceId,
+    pub end: Option<LineEnd>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineEnd {
+    pub unix_ms: i64,
+    pub word: EndWord,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub oom_killed: bool,
+    /// Why the server failed it.
+    pub failure: Option<Code>,
+    /// As clients were told.
+    pub sentence: String,
+    pub figures: Figures,
+    /// Names of the files that it created or changed: the first of them.
+    pub files: Vec<String>,
+}
+
+/// One word for how a run ended: an outcome's, or one of two more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndWord(&'static str);
+
+impl EndWord {
+    /// The server failed the run.
+    pub const FAILED: Self = Self("failed");
+    /// The server ended before the run did.
+    pub const SERVER_LOST: Self = Self("server_lost");
+
+    /// Every word.
+    pub fn all() -> impl Iterator<Item = &'static str> {
+        Ended::WORDS.into_iter().chain([Self::FAILED.0, Self::SERVER_LOST.0])
+    }
+
+    pub fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+impl From<Ended> for EndWord {
+    fn from(ended: Ended) -> Self {
+        Self(ended.word())
+    }
+}
+
+impl FromStr for EndWord {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = || Self::all().collect::<Vec<_>>().join(", ");
+        Self::all().find(|word| *word == text).map(Self).ok_or_else(|| format!("it must be one of {}", known()))
+    }
+}
+
+/// Which lines. Moments are unix milliseconds of their begin: `from` and later, before `to`.
+#[derive(Debug, Clone, Default)]
+pub struct LineFilter {
+    pub owner: Option<Principal>,
+    pub conversation: Option<ConversationId>,
+    pub language: Option<Language>,
+    pub ended: Option<EndWord>,
+    pub from: Option<i64>,
+    pub to: Option<i64>,
+    /// Only those before this run, newest first.
+    pub after: Option<RunId>,
+}
+
+/// What an owner used of a language on a day in UTC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageLine {
+    pub owner: Principal,
+    /// Days since 1970-01-01.
+    pub day: i64,
+    pub language: Language,
+    /// Cells included.
+    pub runs: i64,
+    pub cells: i64,
+    /// Those that the server failed.
+    pub failed: i64,
+    pub wall_ms: i64,
+    /// Of the runs whose runner reports it.
+    pub cpu_ms: i64,
+    pub output_bytes: i64,
+}
+
+/// Which days: `from` to `to`, both included.
+#[derive(Debug, Clone, Default)]
+pub struct UsageFilter {
+    pub owner: Option<Principal>,
+    pub from: Option<i64>,
+    pub to: Option<i64>,
+}
+
+/// Lines and their sums.
+#[async_trait]
+pub trait HistoryStore: Send + Sync {
+    /// Stores lines, all or none. A line that is there gets its end, unless it has one; a line that was told as lost
+    /// gets its true end. Each end adds to the usage once, however often it is stored.
+    async fn write(&self, lines: &[HistoryLine]) -> Result<(), DatabaseError>;
+
+    /// The line of a run of this owner.
+    async fn line(&self, who: &Principal, run: RunId) -> Result<Option<HistoryLine>, DatabaseError>;
+
+    /// The newest that match, at most `limit`.
+    async fn page(&self, filter: &LineFilter, limit: usize) -> Result<Vec<HistoryLine>, DatabaseError>;
+
+    /// By day, newest first, then owner and language; at most `limit`.
+    async fn usage(&self, filter: &UsageFilter, limit: usize) -> Result<Vec<UsageLine>, DatabaseError>;
+
+    /// Says that a server lives.
+    async fn beat(&self, instance: InstanceId, beat: i64) -> Result<(), DatabaseError>;
+
+    /// The servers that have lines without an end, and the last beat of each.
+    async fn open(&self) -> Result<Vec<(InstanceId, Option<i64>)>, DatabaseError>;
+
+    /// Ends the open lines of a server as [`EndWord::SERVER_LOST`]; how many there were.
+    async fn close_lost(&self, instance: InstanceId, end: &LineEnd) -> Result<u64, DatabaseError>;
+
+    /// When the oldest of the newest `count` lines began; `None` when there are fewer.
+    async fn nth_newest(&self, count: u64) -> Result<Option<i64>, DatabaseError>;
+
+    /// Removes the oldest lines that began before this moment, at most `limit`; how many there were.
+    async fn remove_before(&self, unix_ms: i64, limit: u64) -> Result<u64, DatabaseError>;
+}
+
+/// A request that began a run, by the key that its client chose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRecord {
+    pub owner: Principal,
+    pub key: String,
+    /// Of the request.
+    pub digest: [u8; 32],
+    pub run: RunId,
+    /// The conversation that the request named.
+    pub conversation: Option<ConversationId>,
+    pub unix_ms: i64,
+}
+
+/// Keys of requests.
+#[async_trait]
+pub trait KeyStore: Send + Sync {
+    /// The newest since this moment.
+    async fn keys(&self, since_unix_ms: i64, limit: usize) -> Result<Vec<KeyRecord>, DatabaseError>;
+
+    /// Stores a key, unless there is one that is not older than `since_unix_ms`: then that one.
+    async fn keep(&self, key: &KeyRecord, since_unix_ms: i64) -> Result<Option<KeyRecord>, DatabaseError>;
+
+    /// Removes the key of a run that did not begin.
+    async fn release(&self, key: &KeyRecord) -> Result<(), DatabaseError>;
+
+    /// Removes keys that are older; at most `limit`.
+    async fn forget(&self, before_unix_ms: i64, limit: u64) -> Result<u64, DatabaseError>;
+}

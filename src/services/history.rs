@@ -1,0 +1,245 @@
+//! The history of runs and cells. A fact is put into a bounded queue at once; one task stores what is queued. A run
+//! never waits for the database, and one that is away, full or locked holds up nothing: what does not fit into the
+//! queue is counted.
+//!
+//! ```text
+//! follow ── one task: recovers, then stores what is queued, and in rounds shows that this server lives, tells the runs
+//!           of dead servers as lost, and removes old lines; at `stop` it stores the rest within a bounded time
+//! ```
+//!
+//! A line without an end is a run under way only while its server lives. This server's own are ended before it stores
+//! its first line; those of others when their server's beat has not changed for [`DEAD_AFTER`] by this server's clock.
+
+mod line;
+mod read;
+mod upkeep;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{MissedTickBehavior, interval, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use self::upkeep::Upkeep;
+pub use self::{line::failure, read::HistoryPage, upkeep::DEAD_AFTER};
+use crate::{
+    domain::{clock::Clock, id::InstanceId, owner::Principal},
+    ports::{
+        database::DatabaseError,
+        history::{HistoryLine, HistoryStore, KeyStore},
+        observer::{BeginFacts, HistoryCounts, Observer, RunFacts},
+    },
+};
+
+/// Lines that wait to be stored, and their bytes.
+const QUEUED_MAX: usize = 10_000;
+const QUEUED_BYTES_MAX: usize = 16 << 20;
+/// Lines of one transaction.
+const BATCH_MAX: usize = 256;
+/// How long a line waits for others, so that a short run is stored once.
+const LINGER: Duration = Duration::from_millis(50);
+const ROUND: Duration = Duration::from_secs(15);
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// How long one call of the database may take.
+const CALL_MAX: Duration = Duration::from_secs(10);
+/// How long the rest may take when the server stops.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, Copy)]
+pub struct HistoryOptions {
+    /// How much of a program is kept, in bytes; 0: nothing.
+    pub source_bytes_max: usize,
+    /// How long a line is kept; `None`: for ever.
+    pub kept: Option<Duration>,
+    /// Lines that are kept.
+    pub kept_max: u64,
+}
+
+/// Where the history is kept.
+pub trait Store: HistoryStore + KeyStore {}
+
+impl<T: HistoryStore + KeyStore> Store for T {}
+
+pub struct History {
+    /// Without it nothing is recorded.
+    store: Option<Arc<dyn Store>>,
+    instance: InstanceId,
+    clock: Arc<dyn Clock>,
+    options: HistoryOptions,
+    queue: Mutex<Queue>,
+    queued: Notify,
+    /// Lines without an end that an earlier process of this server left were ended.
+    is_recovered: AtomicBool,
+}
+
+#[derive(Default)]
+struct Queue {
+    lines: VecDeque<HistoryLine>,
+    /// Of the lines, and of those that are being stored.
+    bytes: usize,
+    counts: HistoryCounts,
+    /// It was logged that lines are lost.
+    is_full: bool,
+    /// It was logged that the database fails.
+    is_failing: bool,
+}
+
+impl History {
+    pub fn new(
+        store: Option<Arc<dyn Store>>,
+        instance: InstanceId,
+        clock: Arc<dyn Clock>,
+        options: HistoryOptions,
+    ) -> Self {
+        let (queue, queued, is_recovered) = (Mutex::default(), Notify::new(), AtomicBool::new(false));
+        Self { store, instance, clock, options, queue, queued, is_recovered }
+    }
+
+    /// Lines since the start.
+    pub fn counts(&self) -> HistoryCounts {
+        self.queue().counts
+    }
+
+    /// Stores what is queued until `stop`, then the rest.
+    pub async fn follow(&self, stop: CancellationToken) {
+        let Some(store) = &self.store else { return };
+        while !self.call(self.recover(store.as_ref())).await {
+            if stop.run_until_cancelled(sleep(TRY_AGAIN)).await.is_none() {
+                return self.give_up();
+            }
+        }
+        let mut upkeep = Upkeep::default();
+        let mut rounds = interval(ROUND);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // What was begun is not broken off: a transaction that is dropped is rolled back.
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                _ = rounds.tick() => drop(self.call(self.upkeep(store.as_ref(), &mut upkeep)).await),
+                () = self.filled() => {
+                    stop.run_until_cancelled(sleep(LINGER)).await;
+                    if !self.store_some(store.as_ref()).await {
+                        stop.run_until_cancelled(sleep(TRY_AGAIN)).await;
+                    }
+                }
+            }
+        }
+        let rest = async { while !self.queue().lines.is_empty() && self.store_some(store.as_ref()).await {} };
+        drop(timeout(FLUSH_MAX, rest).await);
+        self.give_up();
+    }
+
+    /// Waits until a line is queued.
+    async fn filled(&self) {
+        while self.queue().lines.is_empty() {
+            self.queued.notified().await;
+        }
+    }
+
+    /// Stores the oldest lines of the queue; whether that worked.
+    async fn store_some(&self, store: &dyn Store) -> bool {
+        let batch: Vec<_> = {
+            let mut queue = self.queue();
+            let count = queue.lines.len().min(BATCH_MAX);
+            queue.lines.drain(..count).collect()
+        };
+        let stored = self.call(async { store.write(&without_begins(&batch)).await }).await;
+        let mut queue = self.queue();
+        if stored {
+            queue.bytes -= batch.iter().map(line::bytes).sum::<usize>();
+            queue.counts.written += batch.len() as u64;
+            queue.is_full = false;
+        } else {
+            for line in batch.into_iter().rev() {
+                queue.lines.push_front(line);
+            }
+        }
+        stored
+    }
+
+    /// Calls the database, for a bounded time; whether that worked.
+    async fn call(&self, call: impl Future<Output = Result<(), DatabaseError>>) -> bool {
+        let done = timeout(CALL_MAX, call).await.unwrap_or_else(|_| Err(DatabaseError("it took too long".to_owned())));
+        let mut queue = self.queue();
+        match (&done, queue.is_failing) {
+            (Ok(()), true) => info!("the history is recorded again"),
+            (Err(error), false) => warn!(%error, "the history cannot be recorded for now: runs go on"),
+            _ => {}
+        }
+        queue.counts.errors += u64::from(done.is_err());
+        queue.is_failing = done.is_err();
+        done.is_ok()
+    }
+
+    fn put(&self, line: HistoryLine) {
+        let bytes = line::bytes(&line);
+        let mut queue = self.queue();
+        if queue.lines.len() >= QUEUED_MAX || queue.bytes + bytes > QUEUED_BYTES_MAX {
+            if !queue.is_full {
+                warn!("the database does not take the history in time: lines are lost");
+            }
+            queue.counts.lost += 1;
+            queue.is_full = true;
+            return;
+        }
+        queue.bytes += bytes;
+        queue.lines.push_back(line);
+        drop(queue);
+        self.queued.notify_one();
+    }
+
+    /// Counts what cannot be stored any more.
+    fn give_up(&self) {
+        let mut queue = self.queue();
+        let left = std::mem::take(&mut queue.lines).len() as u64;
+        queue.counts.lost += left;
+        if left > 0 {
+            warn!(left, "the server ends, and lines of the history were not stored");
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Unix milliseconds.
+    fn now(&self) -> i64 {
+        i64::try_from(self.clock.unix_ns() / 1_000_000).unwrap_or(i64::MAX)
+    }
+
+    fn is_recovered(&self) -> bool {
+        self.is_recovered.load(Ordering::Acquire)
+    }
+}
+
+/// The last line of each run: a run that has ended needs no line of its begin.
+fn without_begins(batch: &[HistoryLine]) -> Vec<HistoryLine> {
+    let last: HashMap<_, _> = batch.iter().enumerate().map(|(at, line)| (line.run, at)).collect();
+    let lines = batch.iter().enumerate().filter(|(at, line)| last[&line.run] == *at);
+    lines.map(|(_, line)| line.clone()).collect()
+}
+
+impl Observer for History {
+    fn run_begun(&self, run: &BeginFacts<'_>) {
+        if self.store.is_some() && !run.conversation.owner.is_self_test() {
+            self.put(line::begun(run, self.instance, self.options.source_bytes_max));
+        }
+    }
+
+    fn run_over(&self, run: &RunFacts<'_>) {
+        if self.store.is_some() && run.principal != Principal::self_test().name() {
+            self.put(line::over(run, self.instance, self.options.source_bytes_max, self.now()));
+        }
+    }
+}

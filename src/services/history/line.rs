@@ -1,0 +1,124 @@
+//! Facts as lines, and lines as failures. Pure. The length of a line is bounded: so are its parts.
+
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::InstanceId,
+        outcome::{Ended, Figures, Outcome},
+        text::hex,
+    },
+    ports::{
+        history::{EndWord, HistoryLine, LineEnd},
+        observer::{BeginFacts, RunFacts},
+    },
+};
+
+/// Names of files in a line, and the longest of them.
+const FILES_MAX: usize = 64;
+const FILE_CHARS_MAX: usize = 256;
+const SENTENCE_CHARS_MAX: usize = 1000;
+
+pub(super) fn begun(run: &BeginFacts<'_>, instance: InstanceId, source_bytes_max: usize) -> HistoryLine {
+    HistoryLine {
+        run: run.run,
+        conversation: run.conversation.clone(),
+        token: run.conversation.owner.token(),
+        is_cell: run.is_cell,
+        language: run.language.clone(),
+        image: run.image.to_owned(),
+        program_sha256: hex(&Sha256::digest(run.program)),
+        source: (source_bytes_max > 0).then(|| source(run.program, source_bytes_max)),
+        instance,
+        end: None,
+    }
+}
+
+pub(super) fn over(run: &RunFacts<'_>, instance: InstanceId, source_bytes_max: usize, unix_ms: i64) -> HistoryLine {
+    let facts = BeginFacts {
+        run: run.run,
+        conversation: run.conversation,
+        is_cell: run.is_cell,
+        language: run.language,
+        image: run.image,
+        program: run.program,
+    };
+    let end = LineEnd { unix_ms, files: files(run), ..run.end.map_or_else(failed, ended) };
+    HistoryLine { end: Some(end), ..begun(&facts, instance, source_bytes_max) }
+}
+
+/// The end of a run whose server was lost.
+pub(super) fn lost(unix_ms: i64) -> LineEnd {
+    let sentence = "The server ended while the program waited or ran, so how it ended is not known; it was not run \
+                    again: look at the files, then run it again.";
+    LineEnd {
+        unix_ms,
+        word: EndWord::SERVER_LOST,
+        failure: Some(Code::ServerLost),
+        sentence: sentence.to_owned(),
+        ..LineEnd::of(EndWord::SERVER_LOST)
+    }
+}
+
+/// Why the server failed the run, if it did.
+pub fn failure(end: &LineEnd) -> Option<Failure> {
+    end.failure.map(|code| Failure::new(code, end.sentence.clone()))
+}
+
+/// What a line takes in memory, about.
+pub(super) fn bytes(line: &HistoryLine) -> usize {
+    /// Ids, digests and numbers.
+    const LINE_BYTES: usize = 768;
+    let end =
+        line.end.iter().map(|end| end.sentence.len() + end.files.iter().map(|name| name.len() + 24).sum::<usize>());
+    LINE_BYTES + line.image.len() + line.source.as_ref().map_or(0, String::len) + end.sum::<usize>()
+}
+
+fn ended(outcome: &Outcome) -> LineEnd {
+    let (exit_code, signal) = match outcome.ended {
+        Ended::Exited { code } => (Some(code), None),
+        Ended::Signaled { signal } => (None, Some(signal)),
+        _ => (None, None),
+    };
+    let (oom_killed, figures) = (outcome.oom_killed, outcome.figures);
+    let sentence = outcome.sentence();
+    LineEnd { exit_code, signal, oom_killed, sentence, figures, ..LineEnd::of(outcome.ended.into()) }
+}
+
+fn failed(failure: &Failure) -> LineEnd {
+    let sentence = text(failure.message.chars().take(SENTENCE_CHARS_MAX));
+    LineEnd { failure: Some(failure.code), sentence, ..LineEnd::of(EndWord::FAILED) }
+}
+
+fn files(run: &RunFacts<'_>) -> Vec<String> {
+    let names = run.files.iter().take(FILES_MAX);
+    names.map(|file| text(file.path.display().chars().take(FILE_CHARS_MAX))).collect()
+}
+
+fn source(program: &[u8], bytes_max: usize) -> String {
+    let begin = String::from_utf8_lossy(&program[..program.len().min(bytes_max)]);
+    // Replacing broken bytes makes it longer.
+    text(begin[..begin.floor_char_boundary(bytes_max)].chars())
+}
+
+/// Without the zero character, which a text in `PostgreSQL` cannot hold.
+fn text(chars: impl Iterator<Item = char>) -> String {
+    chars.map(|c| if c == '\0' { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+impl LineEnd {
+    fn of(word: EndWord) -> Self {
+        Self {
+            unix_ms: 0,
+            word,
+            exit_code: None,
+            signal: None,
+            oom_killed: false,
+            failure: None,
+            sentence: String::new(),
+            figures: Figures::default(),
+            files: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What is asked of the history.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::{History, Store, line};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::RunId,
+        owner::Principal,
+    },
+    ports::{
+        database::DatabaseError,
+        history::{HistoryLine, LineFilter, UsageFilter, UsageLine},
+    },
+};
+
+/// How long a caller waits for an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// A page of the history.
+#[derive(Debug, Clone)]
+pub struct HistoryPage {
+    /// Newest first.
+    pub lines: Vec<HistoryLine>,
+    /// Where the next page begins, when there is more.
+    pub after: Option<RunId>,
+}
+
+impl History {
+    /// A run of this caller that is no longer in memory. One that its server lost has an end that says so.
+    ///
+    /// # Errors
+    /// [`Code::RunNotFound`]; [`Code::DatabaseUnavailable`].
+    pub async fn run(&self, who: &Principal, run: RunId) -> Result<HistoryLine, Failure> {
+        let unknown = || {
+            let why = format!("runId: there is no run `{run}`, or it is no longer kept: run the program again.");
+            Failure::new(Code::RunNotFound, why)
+        };
+        let store = self.store.as_ref().ok_or_else(unknown)?;
+        let line = answer(store.line(who, run)).await?.map(|line| self.told(line));
+        // Without an end it is over all the same, unless another server runs it: its end is not stored yet.
+        line.filter(|line| line.end.is_some() || line.instance != self.instance).ok_or_else(unknown)
+    }
+
+    /// Lines of all owners, newest first.
+    ///
+    /// # Errors
+    /// [`Code::DatabaseUnavailable`].
+    pub async fn page(&self, filter: &LineFilter, limit: usize) -> Result<HistoryPage, Failure> {
+        // One more than requested shows whether there is another page.
+        let mut lines = answer(self.stored()?.page(filter, limit.saturating_add(1))).await?;
+        let more = lines.len() > limit;
+        lines.truncate(limit);
+        let after = lines.last().filter(|_| more).map(|line| line.run);
+        Ok(HistoryPage { lines: lines.into_iter().map(|line| self.told(line)).collect(), after })
+    }
+
+    /// Usage of all owners; and whether there is more than `limit`.
+    ///
+    /// # Errors
+    /// [`Code::DatabaseUnavailable`].
+    pub async fn usage(&self, filter: &UsageFilter, limit: usize) -> Result<(Vec<UsageLine>, bool), Failure> {
+        let mut lines = answer(self.stored()?.usage(filter, limit.saturating_add(1))).await?;
+        let more = lines.len() > limit;
+        lines.truncate(limit);
+        Ok((lines, more))
+    }
+
+    /// A line of this server without an end was lost by an earlier process, until this one has recovered.
+    fn told(&self, line: HistoryLine) -> HistoryLine {
+        let is_lost = line.end.is_none() && line.instance == self.instance && !self.is_recovered();
+        if is_lost { HistoryLine { end: Some(line::lost(self.now())), ..line } } else { line }
+    }
+
+    fn stored(&self) -> Result<&dyn Store, Failure> {
+        self.store.as_deref().ok_or_else(unavailable)
+    }
+}
+
+async fn answer<T>(call: impl Future<Output = Result<T, DatabaseError>>) -> Result<T, Failure> {
+    match timeout(ANSWER_MAX, call).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => {
+            debug!(%error, "the history was not read");
+            Err(unavailable())
+        }
+        Err(_) => Err(unavailable()),
+    }
+}
+
+fn unavailable() -> Failure {
+    Failure::new(Code::DatabaseUnavailable, "The database does not answer: try again in a moment.")
+}

@@ -1,0 +1,121 @@
+//! The database fails: what a history does meanwhile and afterwards.
+
+use std::{path::Path, process::Command};
+
+use mcp_sandbox_server::{
+    adapters::database::Database,
+    domain::{
+        error::{Code, Failure},
+        id::{InstanceId, RunId},
+    },
+};
+use tempfile::TempDir;
+
+use super::{
+    Base,
+    recorder::{Recorder, success},
+};
+use crate::support::{postgres::Postgres, until};
+
+/// A file system of its own for a database, which can be full or read-only.
+struct Disk(TempDir);
+
+impl Disk {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        mount(&["-t", "tmpfs", "-o", "size=4m", "none"], folder.path());
+        Self(folder)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("-l").arg(self.0.path()).status());
+    }
+}
+
+fn mount(arguments: &[&str], at: &Path) {
+    let done = Command::new("mount").args(arguments).arg(at).status().expect("mount");
+    assert!(done.success(), "this test mounts a file system: run it as root");
+}
+
+/// More than the queue holds is put in while nothing can be stored; then lines are stored again.
+async fn fills_and_recovers(recorder: Recorder, restore: impl AsyncFnOnce()) {
+    until("it is known to fail", async || {
+        recorder.end(RunId::new(), Ok(&success()));
+        recorder.history.counts().errors > 0
+    })
+    .await;
+    let before = recorder.history.counts();
+    for _ in 0..10_500 {
+        recorder.end(RunId::new(), Err(&Failure::new(Code::EngineLost, "zero\0")));
+    }
+    let during = recorder.history.counts();
+    assert!(during.lost >= 500 && during.written == before.written, "{during:?}");
+    restore().await;
+    until("lines come again", async || recorder.history.counts().written >= during.written + 10_000).await;
+    let run = RunId::new();
+    recorder.begin(run);
+    recorder.end(run, Ok(&success()));
+    until("a new one as well", async || {
+        let found = recorder.history.run(&"ann".parse().expect("an owner"), run).await;
+        found.is_ok_and(|line| line.source.as_deref() == Some("zero\u{fffd}and m"))
+    })
+    .await;
+    recorder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite_on_a_full_disk_loses_what_does_not_fit_and_goes_on() {
+    let disk = Disk::new();
+    let folder = disk.0.path().to_owned();
+    let database = Database::connect(&format!("sqlite://{}/state.db", folder.display())).expect("an address");
+    database.prepare().await.expect("tables");
+    std::fs::write(folder.join("filler"), vec![0; 8 << 20]).expect_err("the disk is full");
+    let recorder = Recorder::start(database.clone(), InstanceId::new());
+    fills_and_recovers(recorder, async || {
+        std::fs::remove_file(folder.join("filler")).expect("room");
+        mount(&["-o", "remount,size=64m"], &folder);
+    })
+    .await;
+    database.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite_that_is_locked_is_waited_for_outside_of_runs() {
+    let base = Base::sqlite().await;
+    let recorder = Recorder::start(base.database.clone(), InstanceId::new());
+    let pool = sqlx::AnyPool::connect(&base.url).await.expect("another process");
+    let mut other = pool.acquire().await.expect("a connection");
+    sqlx::query("BEGIN EXCLUSIVE").execute(&mut *other).await.expect("a lock");
+    fills_and_recovers(recorder, async || {
+        sqlx::query("ROLLBACK").execute(&mut *other).await.expect("no lock");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_that_is_away_is_waited_for_outside_of_runs() {
+    let mut cluster = Postgres::start().await;
+    let database = Database::connect(&cluster.url()).expect("an address");
+    database.prepare().await.expect("tables");
+    let recorder = Recorder::start(database.clone(), InstanceId::new());
+    cluster.pause();
+    fills_and_recovers(recorder, async || cluster.resume().await).await;
+    database.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_that_is_read_only_is_waited_for_outside_of_runs() {
+    let cluster = Postgres::start().await;
+    let database = Database::connect(&cluster.url()).expect("an address");
+    database.prepare().await.expect("tables");
+    let set = |mode: &str| {
+        assert!(cluster.sql(&format!("ALTER SYSTEM SET default_transaction_read_only = {mode}")));
+        assert!(cluster.sql("SELECT pg_reload_conf()"));
+    };
+    let recorder = Recorder::start(database.clone(), InstanceId::new());
+    set("on");
+    fills_and_recovers(recorder, async || set("off")).await;
+    database.close().await;
+}

@@ -1,0 +1,158 @@
+//! A history and the task that stores it: what a killed process leaves, and what is removed.
+
+use std::{
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use mcp_sandbox_server::{
+    adapters::database::Database,
+    domain::{
+        clock::SystemClock,
+        error::Failure,
+        id::{InstanceId, RunId},
+        limits::Limits,
+        outcome::{Ended, Figures, Outcome},
+        trace::TraceContext,
+    },
+    ports::{
+        history::{EndWord, HistoryStore, LineFilter, UsageFilter},
+        observer::{BeginFacts, Observer, RunFacts, Stages},
+    },
+    services::history::{History, HistoryOptions},
+};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::{Base, DAY_MS, ended, key, line, run_at};
+use crate::support::{dice::Dice, scale::how_many, until};
+
+/// A history on a database, and the task that stores it.
+pub struct Recorder {
+    pub history: Arc<History>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Recorder {
+    pub fn start(database: Database, instance: InstanceId) -> Self {
+        Self::with(database, instance, HistoryOptions { source_bytes_max: 10, kept: None, kept_max: 1_000_000 })
+    }
+
+    pub fn with(database: Database, instance: InstanceId, options: HistoryOptions) -> Self {
+        let history = Arc::new(History::new(Some(Arc::new(database)), instance, Arc::new(SystemClock), options));
+        let (stop, follower) = (CancellationToken::new(), Arc::clone(&history));
+        let until = stop.clone();
+        let task = tokio::spawn(async move { follower.follow(until).await });
+        Self { history, stop, task }
+    }
+
+    pub fn begin(&self, run: RunId) {
+        let (conversation, language) = (key("ann", "c"), "python".parse().expect("a language"));
+        let (image, program) = ("sha256:abc", b"zero\0and more".as_slice());
+        let facts =
+            BeginFacts { run, conversation: &conversation, is_cell: false, language: &language, image, program };
+        self.history.run_begun(&facts);
+    }
+
+    pub fn end(&self, run: RunId, end: Result<&Outcome, &Failure>) {
+        let (conversation, language) = (key("ann", "c"), "python".parse().expect("a language"));
+        self.history.run_over(&RunFacts {
+            run,
+            trace: TraceContext::root(),
+            principal: "ann",
+            conversation: &conversation,
+            is_cell: false,
+            language: &language,
+            image: "sha256:abc",
+            program: b"zero\0and more",
+            args: 0,
+            stdin_bytes: 0,
+            limits: &Limits::default(),
+            begun_unix_s: 0,
+            ended_unix_s: 0,
+            stages: Stages::default(),
+            end,
+            files: Vec::new(),
+            files_truncated: false,
+        });
+    }
+
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.expect("it ends well");
+    }
+}
+
+pub fn success() -> Outcome {
+    let (ended, figures) = (Ended::Exited { code: 0 }, Figures::default());
+    Outcome { ended, oom_killed: false, limits: Limits::default(), figures }
+}
+
+/// The process that is killed. It does nothing unless the test starts it.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a part of lines_of_a_killed_writer_are_whole"]
+async fn writer() {
+    let url = std::env::var("WRITER_URL").expect("the test that starts this names a database");
+    let instance = std::env::var("WRITER_INSTANCE").expect("an instance").parse().expect("an instance");
+    let database = Database::connect(&url).expect("an address");
+    database.prepare().await.expect("tables");
+    let recorder = Recorder::start(database, instance);
+    loop {
+        let run = RunId::new();
+        recorder.begin(run);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        recorder.end(run, Ok(&success()));
+    }
+}
+
+pub async fn lines_of_a_killed_writer_are_whole(base: Base) {
+    let (instance, mut dice) = (InstanceId::new(), Dice::new(9));
+    let test = std::env::current_exe().expect("this program");
+    for _ in 0..how_many(50, 1000) {
+        let mut child = Command::new(&test)
+            .args(["--exact", "history::recorder::writer", "--ignored", "--nocapture"])
+            .env("WRITER_URL", &base.url)
+            .env("WRITER_INSTANCE", instance.to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a writer");
+        tokio::time::sleep(Duration::from_millis(60 + dice.below(200))).await;
+        child.kill().expect("it is killed");
+        child.wait().expect("it is dead");
+    }
+    let recorder = Recorder::start(base.database.clone(), instance);
+    until("what was left is told as lost", async || base.database.open().await.is_ok_and(|open| open.is_empty())).await;
+    let lines = base.database.page(&LineFilter::default(), usize::MAX >> 1).await.expect("lines");
+    let whole = lines.iter().filter_map(|line| line.end.as_ref()).filter(|end| end.word.as_str() == "exited");
+    assert!(whole.clone().all(|end| !end.sentence.is_empty() && end.exit_code == Some(0)));
+    let lost = lines.iter().filter(|line| line.end.as_ref().is_some_and(|end| end.word == EndWord::SERVER_LOST));
+    assert_eq!(whole.clone().count() + lost.count(), lines.len());
+    let usage = base.database.usage(&UsageFilter::default(), 10).await.expect("sums");
+    assert_eq!(usage.iter().map(|sum| sum.runs).sum::<i64>(), i64::try_from(whole.count()).expect("few"));
+    assert!(usage.iter().any(|sum| sum.runs > 0), "the writers wrote");
+    recorder.stop().await;
+}
+
+pub async fn old_lines_are_removed(base: Base) {
+    let mut dice = Dice::new(5);
+    // Some of long ago, and some of now.
+    let now = RunId::new().unix_ms();
+    let mut lines: Vec<_> = (1..31).map(|n| run_at(now - n * DAY_MS * 365, &mut dice)).collect();
+    lines.extend((0..20).map(|n| run_at(now - n * 1000, &mut dice)));
+    let lines: Vec<_> = lines.into_iter().map(|run| line(run, key("ann", "c"), Some(ended("exited", 0)))).collect();
+    base.database.write(&lines).await.expect("stored");
+    let left = async || base.database.page(&LineFilter::default(), 1000).await.expect("lines").len();
+    let instance = InstanceId::new();
+    let year = Duration::from_hours(24 * 365);
+    let options = HistoryOptions { source_bytes_max: 0, kept: Some(year * 10 + year / 2), kept_max: 1000 };
+    let recorder = Recorder::with(base.database.clone(), instance, options);
+    until("those of ten years and of now are left", async || left().await == 30).await;
+    recorder.stop().await;
+    let recorder =
+        Recorder::with(base.database.clone(), instance, HistoryOptions { kept: None, kept_max: 5, ..options });
+    until("the newest are left", async || left().await == 5).await;
+    recorder.stop().await;
+}
