@@ -7,4 +7,5 @@ pub mod database;
 pub mod engine;
 pub mod observer;
 pub mod runner;
+pub mod sign_in;
 pub mod storage;

@@ -9,6 +9,7 @@
 
 #![expect(clippy::doc_markdown, reason = "SQLite and PostgreSQL are names")]
 
+mod sign_in;
 mod tokens;
 
 use std::{

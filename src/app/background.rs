@@ -3,7 +3,7 @@
 //! ```text
 //! Background::start ── janitor (sweep, rounds) · standbys (refill) · sessions (rounds) · discovery (follow)
 //!                   ├─ retention (rounds)
-//!                   ├─ database (migrations), then tokens (follow) · what ends with a token
+//!                   ├─ database (migrations), then tokens (follow) · what ends with a token · sign-in (keep)
 //!                   └─ metrics: an accept loop, where they have an address of their own
 //! Background::test_isolation ── one task, until the isolation is settled
 //! ```
@@ -48,6 +48,7 @@ impl Background {
         let mut tasks = vec![Arc::clone(&parts.discovery).follow(stop()), Arc::clone(&parts.retention).start(stop())];
         if let Some(database) = parts.database.clone() {
             tasks.push(tokio::spawn(keep(database, Arc::clone(&parts.tokens), stop())));
+            tasks.extend(parts.sign_in.clone().map(|sign_in| tokio::spawn(sign_in.keep(stop()))));
             tasks.push(tokio::spawn(end_what_tokens_opened(
                 parts.tokens.ends(),
                 (parts.runs.clone(), parts.sessions.clone()),

@@ -14,7 +14,7 @@ use crate::{
     adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
     adapters::storage::{DiskStorage, Owner},
     api::{
-        http::{self, HttpParts},
+        http::{self, HttpParts, sign_in::SignInParts},
         mcp::{McpParts, Smaller},
     },
     config::Config,
@@ -39,6 +39,7 @@ use crate::{
         runs::{Runs, RunsParts},
         sandbox::Sandboxes,
         sessions::{Sessions, SessionsParts},
+        sign_in::SignIn,
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
         tokens::Tokens,
@@ -66,6 +67,8 @@ pub struct Parts {
     pub check: Option<IsolationCheck>,
     pub router: Router,
     pub tokens: Arc<Tokens>,
+    /// `None` where it is off.
+    pub sign_in: Option<Arc<SignIn>>,
     /// `doctor` has none.
     pub database: Option<Database>,
     /// Serves `/metrics` on an address of its own.
@@ -155,6 +158,7 @@ impl Parts {
         let discovery = discover(&engine, &catalog, &observer).await?;
         let stored = database.clone().map(|database| Arc::new(database) as Arc<dyn TokenStore>);
         let tokens = Arc::new(Tokens::new(config.api_token.expose(), stored, clock.clone()));
+        let sign_in = options::sign_in(config, database.as_ref(), &tokens, clock.clone());
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
@@ -223,6 +227,7 @@ impl Parts {
             jupyter: http::jupyter::router(options::jupyter(&v1, &kernels)),
             v1: http::v1::router(v1),
             piston: http::piston::router(options::piston(config, bodies.clone(), &runs)),
+            sign_in: sign_in.clone().map(|sign_in| SignInParts { sign_in, bodies: bodies.clone() }),
             files: http::files::router(Arc::clone(&files), bodies),
             tokens: Arc::clone(&tokens),
             readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), isolation.clone(), stats)),
@@ -247,6 +252,7 @@ impl Parts {
             check: Some(check),
             router,
             tokens,
+            sign_in,
             database,
             metrics_router,
             stop,

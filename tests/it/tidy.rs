@@ -20,8 +20,9 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 30] = [
+const NEIGHBOURS: [(&str, &[&str]); 34] = [
     ("adapters::audit", &[]),
+    ("adapters::database", &[]),
     ("adapters::engine", &[]),
     ("adapters::metrics", &[]),
     ("adapters::storage", &[]),
@@ -30,6 +31,8 @@ const NEIGHBOURS: [(&str, &[&str]); 30] = [
     ("ports::runner", &["engine"]),
     ("ports::observer", &[]),
     ("ports::storage", &[]),
+    ("ports::database", &[]),
+    ("ports::sign_in", &["database"]),
     ("services::admission", &[]),
     ("services::janitor", &[]),
     ("services::discovery", &["janitor"]),
@@ -37,6 +40,7 @@ const NEIGHBOURS: [(&str, &[&str]); 30] = [
     ("services::links", &[]),
     ("services::quota", &[]),
     ("services::tokens", &[]),
+    ("services::sign_in", &["tokens"]),
     ("services::retention", &["files", "runs"]),
     ("services::isolation_check", &[]),
     ("services::readiness", &["isolation_check", "stats"]),
@@ -70,7 +74,7 @@ const VENDORS: [(&str, &[&str]); 15] = [
     ("image", &["api/mcp/picture"]),
     ("rmcp", &["api/mcp", "api/http/mcp"]),
     ("figment", &["config"]),
-    ("governor", &["services/admission", "services/tokens"]),
+    ("governor", &["services/admission", "services/sign_in", "services/tokens"]),
     ("clap", &["cli"]),
     ("anyhow", &["cli", "main"]),
 ];

@@ -16,7 +16,9 @@ use utoipa::{
 
 use super::{
     error::{PistonRefusal, Problem, status},
-    piston, v1,
+    piston,
+    sign_in::connections,
+    v1,
 };
 use crate::{
     api::schema::run::RunEvent,
@@ -28,12 +30,13 @@ use crate::{
 };
 
 const SCHEME: &str = "token";
-const TAGS: [(&str, &str); 6] = [
+const TAGS: [(&str, &str); 7] = [
     ("runs", "Programs that run, ran or wait."),
     ("sessions", "Sandboxes that keep an interpreter between the cells of a conversation."),
     ("runners", "The languages that can be run."),
     ("conversations", "The owners of files."),
     ("files", "What programs find in /data, and what they leave there."),
+    ("connections", "The clients that signed in."),
     ("piston", "The interface of Piston, version 2, for programs that were written for it."),
 ];
 
@@ -83,6 +86,7 @@ pub fn document() -> OpenApi {
         .security(Some([SecurityRequirement::new::<_, [&str; 0], &str>(SCHEME, [])]))
         .build();
     document.merge(v1::document());
+    document.merge(connections::document());
     document.merge(piston::document());
     let components = document.components.get_or_insert_default();
     // What no operation names as its body: refusals, and the JSON inside an event's data.
