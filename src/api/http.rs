@@ -5,8 +5,8 @@
 //!                                                                    ├─ /files/…     the signature is the right
 //!                                                                    └─ bearer ── /mcp, /mcp/events, /v1/…, /api/v2/…,
 //!                                                                                 /jupyter/…, CodeRunner's
-//! /.well-known/… /register /token /revoke, where sign-in is on: for any page, so without these checks; /authorize is behind
-//! the check of names
+//! /.well-known/… /register /token /revoke, where sign-in is on: for any page, so without these checks; /authorize is
+//! behind the check of names
 //! /healthz /readyz /health: no host check, for probes that address machines by number; /metrics neither, but a bearer
 //! ```
 
@@ -69,8 +69,8 @@ pub struct HttpParts {
 
 /// The whole surface.
 pub fn router(parts: HttpParts) -> Router {
-    let HttpParts { mcp, v1, piston, coderunner, jupyter, files, sign_in, tokens, readiness, metrics, observer, names } =
-        parts;
+    let HttpParts { mcp, v1, piston, coderunner, jupyter, files, sign_in, .. } = parts;
+    let HttpParts { tokens, readiness, metrics, observer, names, .. } = parts;
     // Behind the token, but not behind the check of names: scrapers address machines by number.
     let measured = metrics::router(metrics).layer(middleware::from_fn_with_state(Arc::clone(&tokens), auth::bearer));
     let health = health::router(readiness, Arc::clone(&tokens));

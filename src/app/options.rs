@@ -22,7 +22,7 @@ use crate::{
     },
     config::{BaseUrl, Config},
     domain::{clock::Clock, environment::AllowedVariables},
-    ports::{engine::Probe, storage::Usage},
+    ports::{engine::Probe, observer::Observer, storage::Usage},
     services::{
         admission::{self, AdmissionOptions},
         conversations::Conversations,
@@ -218,6 +218,7 @@ pub(super) fn sign_in(
     database: Option<&Database>,
     tokens: &Arc<Tokens>,
     clock: Arc<dyn Clock>,
+    observer: &Arc<dyn Observer>,
 ) -> Option<Arc<SignIn>> {
     let store = Arc::new(database.filter(|_| config.sign_in.mode == "embedded")?.clone());
     let options = SignInOptions {
@@ -226,7 +227,7 @@ pub(super) fn sign_in(
         refresh: Duration::from_secs(config.sign_in.refresh_s),
         key: config.file_secrets().next()?,
     };
-    Some(Arc::new(SignIn::new(store, Arc::clone(tokens), clock, options)))
+    Some(Arc::new(SignIn::new(store, Arc::clone(tokens), clock, Arc::clone(observer), options)))
 }
 
 pub(super) fn listen(config: &Config) -> Limits {

@@ -158,7 +158,7 @@ impl Parts {
         let discovery = discover(&engine, &catalog, &observer).await?;
         let stored = database.clone().map(|database| Arc::new(database) as Arc<dyn TokenStore>);
         let tokens = Arc::new(Tokens::new(config.api_token.expose(), stored, clock.clone()));
-        let sign_in = options::sign_in(config, database.as_ref(), &tokens, clock.clone());
+        let sign_in = options::sign_in(config, database.as_ref(), &tokens, clock.clone(), &observer);
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));

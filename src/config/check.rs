@@ -42,8 +42,8 @@ impl Config {
         let is_loopback = matches!(url.host(), Some("localhost" | "127.0.0.1" | "[::1]"));
         let fits = (url.scheme_str() == Some("https") || is_loopback) && matches!(url.path(), "" | "/");
         ensure(self.sign_in.mode == "off" || fits, || {
-            "SANDBOX_SIGN_IN__MODE needs a PUBLIC_BASE_URL that begins with https:// (or is of this machine) and has no \
-             path: tokens must not travel in the clear."
+            "SANDBOX_SIGN_IN__MODE needs a PUBLIC_BASE_URL that begins with https:// (or is of this machine) and has \
+             no path: tokens must not travel in the clear."
                 .to_owned()
         })
     }

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use crate::domain::{
     error::{Code, Failure},
     file::FileEntry,
-    id::{Language, RequestId, RunId, SandboxId},
+    id::{Language, RequestId, RunId, SandboxId, TokenId},
     limits::Limits,
     outcome::Outcome,
     owner::ConversationKey,
@@ -22,6 +22,9 @@ pub trait Observer: Send + Sync + 'static {
     /// A run was refused before it began.
     fn refused(&self, _code: Code) {}
 
+    /// A client registered, got tokens or lost its connection.
+    fn signed_in(&self, _step: &SignInFacts<'_>) {}
+
     /// A language is served by another image than before.
     fn runner_changed(&self, _language: &Language) {}
 
@@ -33,6 +36,17 @@ pub trait Observer: Send + Sync + 'static {
 
     /// An HTTP request was answered.
     fn answered(&self, _answer: &AnswerFacts<'_>) {}
+}
+
+/// One step of sign-in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SignInFacts<'a> {
+    pub at_unix_s: i64,
+    /// `registered`, `allowed`, `redeemed`, `refreshed`, `reused` (which ends the connection), `ended`.
+    pub step: &'static str,
+    /// Its id; empty where it is not known.
+    pub client: &'a str,
+    pub connection: Option<TokenId>,
 }
 
 /// One engine call.
@@ -154,6 +168,10 @@ impl Observer for Observers {
 
     fn refused(&self, code: Code) {
         self.0.iter().for_each(|observer| observer.refused(code));
+    }
+
+    fn signed_in(&self, step: &SignInFacts<'_>) {
+        self.0.iter().for_each(|observer| observer.signed_in(step));
     }
 
     fn runner_changed(&self, language: &Language) {

@@ -1,6 +1,6 @@
 //! Sign-in of remote clients: a small OAuth 2.1 authorization server (RFC 6749, 7591, 7009, 7636, 8707, 9207). It owns
-//! its rules and knows no HTTP. A person proves who they are by one of the owner's tokens; the client gets a connection,
-//! which is a token that came from that one and ends with it, and for the connection access and refresh tokens.
+//! its rules and knows no HTTP. A person proves who they are by one of the owner's tokens; the client gets a
+//! connection, which is a token that came from that one and ends with it, and access and refresh tokens for it.
 //!
 //! ```text
 //! keep ── one task: an hour after another it removes what has expired
@@ -31,6 +31,7 @@ use crate::{
     },
     ports::{
         database::DatabaseError,
+        observer::{Observer, SignInFacts},
         sign_in::{RegisteredClient, SignInStore},
     },
 };
@@ -109,6 +110,7 @@ pub struct SignIn {
     store: Arc<dyn SignInStore>,
     tokens: Arc<Tokens>,
     clock: Arc<dyn Clock>,
+    observer: Arc<dyn Observer>,
     options: SignInOptions,
     rates: Rates,
 }
@@ -124,9 +126,10 @@ impl SignIn {
         store: Arc<dyn SignInStore>,
         tokens: Arc<Tokens>,
         clock: Arc<dyn Clock>,
+        observer: Arc<dyn Observer>,
         options: SignInOptions,
     ) -> Self {
-        Self { store, tokens, clock, options, rates: Rates::default() }
+        Self { store, tokens, clock, observer, options, rates: Rates::default() }
     }
 
     pub fn issuer(&self) -> &str {
@@ -174,8 +177,15 @@ impl SignIn {
             let why = "There is no such connection, or it was revoked before.";
             return Err(Failure::new(Code::TokenNotFound, why));
         }
-        info!(connection = %id, "sign-in: a connection was revoked");
-        self.tokens.revoke(id).await
+        self.tokens.revoke(id).await?;
+        self.tell("ended", "", Some(id));
+        Ok(())
+    }
+
+    fn tell(&self, step: &'static str, client: &str, connection: Option<TokenId>) {
+        let name = connection.map(|id| id.to_string());
+        info!(step, client, connection = name, "sign-in");
+        self.observer.signed_in(&SignInFacts { at_unix_s: self.now() / 1000, step, client, connection });
     }
 
     /// Removes what has expired, until `stop`.

@@ -50,7 +50,7 @@ const NEIGHBOURS: [(&str, &[&str]); 34] = [
     ("services::sessions", &["frames", "janitor", "isolation_check", "sandbox", "standby"]),
     (
         "services::runs",
-        &["admission", "files", "frames", "janitor", "isolation_check", "sandbox", "sessions", "standby"],
+        &["admission", "files", "frames", "janitor", "isolation_check", "sandbox", "sessions", "standby", "tokens"],
     ),
     ("services::kernels", &["runs", "sessions"]),
     ("services::idempotency", &[]),

@@ -70,7 +70,7 @@ impl SignIn {
         let mut client = RegisteredClient { id, fingerprint, name, redirects, secret: secret_digest };
         let now = self.now();
         client.id = self.store.register(&client, now).await?;
-        tracing::info!(client = client.id, name = client.name, "sign-in: a client is registered");
+        self.tell("registered", &client.id, None);
         Ok(Registered { client, secret, issued_unix_s: now / 1000 })
     }
 

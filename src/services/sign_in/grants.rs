@@ -4,7 +4,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use secrecy::{ExposeSecret as _, SecretString};
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::{
     Refusal, SignIn,
@@ -139,7 +139,7 @@ impl SignIn {
             expires_unix_ms: self.now() + millis(CODE),
         };
         self.store.insert_code(&stored).await?;
-        info!(connection = %connection.id, client = stored.client, owner = connection.owner.name(), "sign-in: consent");
+        self.tell("allowed", &stored.client, Some(connection.id));
         Ok(code)
     }
 
@@ -188,12 +188,13 @@ impl SignIn {
         match exchanged {
             Exchange::Granted { connection, grant, access: accepted } => {
                 self.tokens.accept(accepted);
-                info!(%connection, client = client.id, by = request.grant_type, "sign-in: tokens were given");
+                let step = if request.grant_type == "refresh_token" { "refreshed" } else { "redeemed" };
+                self.tell(step, &client.id, Some(connection));
                 let expires_s = self.options.access.as_secs();
                 Ok(Granted { access, expires_s, refresh, scopes: grant.scopes })
             }
             Exchange::Reused(connection) => {
-                warn!(%connection, client = client.id, by = request.grant_type, "sign-in: used twice, so it ends");
+                self.tell("reused", &client.id, Some(connection));
                 self.end(connection).await?;
                 Err(self.rates.wrong_grant(from))
             }
@@ -211,7 +212,7 @@ impl SignIn {
         }
         match self.store.connection(&digest(token.as_bytes()), client).await? {
             Some(connection) => {
-                info!(%connection, "sign-in: the client ended its connection");
+                self.tell("ended", client.unwrap_or_default(), Some(connection));
                 self.end(connection).await
             }
             None => Ok(()),

@@ -134,8 +134,12 @@ fn back(sign_in: &SignIn, redirect: &str, state: Option<&str>, answer: Result<St
 
 /// Whether a form comes from the server's own page, as far as the browser says where it comes from.
 fn is_own(sign_in: &SignIn, headers: &HeaderMap) -> bool {
+    // As browsers write an origin.
+    let issuer = sign_in.issuer().to_ascii_lowercase();
+    let default_port = if issuer.starts_with("https:") { ":443" } else { ":80" };
+    let origin = issuer.strip_suffix(default_port).unwrap_or(&issuer);
     let says = |name: &str, wanted: &str| headers.get(name).is_none_or(|value| value.as_bytes() == wanted.as_bytes());
-    says("origin", sign_in.issuer()) && says("sec-fetch-site", "same-origin")
+    says("origin", origin) && says("sec-fetch-site", "same-origin")
 }
 
 fn is_sealed(sign_in: &SignIn, headers: &HeaderMap, form: &Form, query: &str) -> bool {
@@ -153,7 +157,7 @@ fn seal(sign_in: &SignIn, browser: &str, ends: i64, query: &str) -> String {
 #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
 fn mac(sign_in: &SignIn, browser: &str, ends: i64, query: &str) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(sign_in.key()).expect("a key of any length");
-    // The key also signs links, whose text begins otherwise.
+    // The keys of links are made from the same secret, with another text.
     mac.update(format!("consent\0{browser}\0{ends}\0{query}").as_bytes());
     mac
 }

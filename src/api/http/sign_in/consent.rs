@@ -1,4 +1,4 @@
-//! The pages that a person sees. No script, no picture, nothing from elsewhere; what a client said of itself is escaped.
+//! The pages that a person sees. No script, no picture, nothing from elsewhere; what a client said is escaped.
 
 use axum::{
     http::{HeaderName, StatusCode, header},
@@ -43,7 +43,8 @@ pub(super) fn page(asked: &Consent, query: &str, seal: &str, refusal: Option<Ref
          <p class=\"hint\">It is MCP_API_TOKEN, or a token that the operator made for you. The client does not get it. \
          When it is revoked, this connection ends.</p>\
          <div class=\"buttons\"><button name=\"decision\" value=\"allow\" data-testid=\"allow\">Allow</button>\
-         <button name=\"decision\" value=\"refuse\" class=\"quiet\" data-testid=\"refuse\">Refuse</button></div></form>",
+         <button name=\"decision\" value=\"refuse\" class=\"quiet\" data-testid=\"refuse\">Refuse</button>\
+         </div></form>",
         request = escaped(query),
         seal = escaped(seal),
     );
