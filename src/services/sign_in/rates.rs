@@ -35,16 +35,16 @@ impl Default for Rates {
 
 impl Rates {
     pub(super) fn registration(&self, from: IpAddr) -> Result<(), Refusal> {
-        take(&self.registrations_of, from)?;
+        take(&self.registrations_of, &from)?;
         self.registrations.check().map_err(|_| Refusal::TooMany)
     }
 
     pub(super) fn wrong_token(&self, from: IpAddr) -> Refusal {
-        take(&self.wrong_tokens, from).err().unwrap_or(Refusal::WrongToken)
+        take(&self.wrong_tokens, &from).err().unwrap_or(Refusal::WrongToken)
     }
 
     pub(super) fn wrong_grant(&self, from: IpAddr) -> Refusal {
-        take(&self.wrong_grants, from).err().unwrap_or(Refusal::InvalidGrant)
+        take(&self.wrong_grants, &from).err().unwrap_or(Refusal::InvalidGrant)
     }
 }
 
@@ -53,12 +53,12 @@ fn quota((burst, a_minute): (u32, u32)) -> Quota {
     Quota::per_minute(at_least_1(a_minute)).allow_burst(at_least_1(burst))
 }
 
-fn take<K: Clone + Eq + Hash>(of: &DefaultKeyedRateLimiter<K>, key: K) -> Result<(), Refusal> {
+fn take<K: Clone + Eq + Hash>(of: &DefaultKeyedRateLimiter<K>, key: &K) -> Result<(), Refusal> {
     if of.len() >= KEYS_MAX {
         of.retain_recent();
     }
     if of.len() >= KEYS_MAX {
         return Err(Refusal::TooMany);
     }
-    of.check_key(&key).map_err(|_| Refusal::TooMany)
+    of.check_key(key).map_err(|_| Refusal::TooMany)
 }

@@ -39,16 +39,15 @@ pub(super) async fn show(State(sign_in): State<Arc<SignIn>>, uri: Uri, headers: 
     };
     match asked.consent {
         Ok(consent) => page(&sign_in, &consent, query, &headers, None),
-        Err(refusal) => back(&sign_in, &asked.redirect, asked.state.as_deref(), Err(refusal)),
+        Err(refusal) => back(&sign_in, &asked.redirect, asked.state.as_deref(), &Err(refusal)),
     }
 }
 
 pub(super) async fn decide(State(parts): State<SignInParts>, request: Request) -> Response {
     let (sign_in, from) = (parts.sign_in, address(&request));
     let (head, body) = request.into_parts();
-    let form = match read_form(&parts.bodies, &head.headers, body).await {
-        Ok(form) => form,
-        Err(_) => return consent::error(Refusal::InvalidRequest("the form could not be read")),
+    let Ok(form) = read_form(&parts.bodies, &head.headers, body).await else {
+        return consent::error(Refusal::InvalidRequest("the form could not be read"));
     };
     let query = form.text("request");
     if !is_own(&sign_in, &head.headers) || !is_sealed(&sign_in, &head.headers, &form, &query) {
@@ -69,7 +68,7 @@ pub(super) async fn decide(State(parts): State<SignInParts>, request: Request) -
         },
         Err(refusal) => Err(refusal),
     };
-    back(&sign_in, &asked.redirect, asked.state.as_deref(), answer)
+    back(&sign_in, &asked.redirect, asked.state.as_deref(), &answer)
 }
 
 /// An error here is shown to the person: where it could be sent is not known to be the client's.
@@ -112,9 +111,9 @@ fn page(sign_in: &SignIn, asked: &Consent, query: &str, headers: &HeaderMap, ref
 }
 
 /// Sends the browser to the client, with `iss` against mix-ups (RFC 9207). 303, so that no browser repeats the form.
-fn back(sign_in: &SignIn, redirect: &str, state: Option<&str>, answer: Result<String, Refusal>) -> Response {
+fn back(sign_in: &SignIn, redirect: &str, state: Option<&str>, answer: &Result<String, Refusal>) -> Response {
     let mut pairs = form_urlencoded::Serializer::new(String::new());
-    match &answer {
+    match answer {
         Ok(code) => pairs.append_pair("code", code),
         Err(refusal) => {
             pairs.append_pair("error", refusal.word()).append_pair("error_description", &refusal.to_string())

@@ -21,7 +21,7 @@ pub(super) fn page(asked: &Consent, query: &str, seal: &str, refusal: Option<Ref
         Some(host) => format!("a service at <strong>{}</strong>", escaped(&host)),
         None => "a program on <strong>this computer</strong>".to_owned(),
     };
-    let scopes: String = asked.scopes.iter().map(|scope| format!("<li>{}</li>", about(*scope))).collect();
+    let scopes: String = asked.scopes.iter().flat_map(|scope| ["<li>", about(*scope), "</li>"]).collect();
     let problem = refusal.map_or(String::new(), |refusal| {
         format!(
             "<p class=\"problem\" role=\"alert\" id=\"problem\">Not allowed: {}.</p>",
