@@ -36,7 +36,7 @@ use crate::{
         engine::{Engine, Probe},
         storage::Storage,
     },
-    services::links::UrlSigner,
+    services::{links::UrlSigner, tokens::Tokens},
 };
 
 /// A running server.
@@ -146,6 +146,16 @@ impl App {
         self.background.stop(self.parts, self.shutdown_grace).await;
         self.observability.close().await;
     }
+}
+
+/// The tokens in the database of the settings, for a command.
+///
+/// # Errors
+/// When the database cannot be used.
+pub async fn stored_tokens(config: &Config) -> Result<Tokens, StartError> {
+    let database = parts::database(config)?;
+    database.prepare().await?;
+    Ok(parts::tokens(config, Some(&database)))
 }
 
 /// Listens on the address of the settings.

@@ -7,6 +7,7 @@ mod engine_proxy;
 mod health;
 mod runners;
 mod signals;
+mod token;
 
 use std::{io::Write as _, path::PathBuf, process::ExitCode};
 
@@ -96,6 +97,11 @@ enum Command {
         #[command(subcommand)]
         command: audit::AuditCommand,
     },
+    /// Make, list and revoke tokens.
+    Token {
+        #[command(subcommand)]
+        command: token::TokenCommand,
+    },
     /// Open a socket to the container engine that can start sandboxes of this server's form and nothing else.
     EngineProxy(engine_proxy::ProxyArgs),
     /// Ask a running server whether it is ready; the exit status says so.
@@ -181,6 +187,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config { command: ConfigCommand::Table } => print(&config::table()),
         Command::Openapi => print(&openapi::text()),
         Command::Audit { command } => audit::run(command, &sources),
+        Command::Token { command } => {
+            let config = load()?;
+            block_on(&config, LEVEL_FOR_PEOPLE, token::run(&config, command))
+        }
         Command::EngineProxy(args) => engine_proxy::run(args, &sources.environment),
         Command::Health { addr } => health::check(addr, &sources),
     }

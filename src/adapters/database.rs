@@ -1,5 +1,5 @@
-//! The database: SQLite in a file, or PostgreSQL where several servers share one. One set of statements serves both, in
-//! the part of SQL that they share: texts, 64 bit integers, placeholders `$1`. Digests are hexadecimal texts,
+//! The database: SQLite in a file, or PostgreSQL where several servers share one. One set of statements serves both,
+//! in the part of SQL that they share: texts, 64 bit integers, placeholders `$1`. Digests are hexadecimal texts,
 //! structures are JSON texts, moments are unix milliseconds.
 //!
 //! ```text

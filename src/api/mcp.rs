@@ -9,6 +9,7 @@
 //! streams in [`stdio`]. Holds no rule: the services and the arguments do.
 
 mod asking;
+mod caller;
 mod cancellation;
 mod compatible;
 mod content;
@@ -40,7 +41,10 @@ use rmcp::{
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use self::resources::{FOLLOWED_MAX, Followed, Sink};
+use self::{
+    caller::Caller,
+    resources::{FOLLOWED_MAX, Followed, Sink},
+};
 pub use self::{
     describe::ToolName,
     picture::Smaller,
@@ -52,11 +56,11 @@ use crate::{
         error::{Code, Failure},
         id::{ConversationId, RequestId},
         limits::Limits,
-        owner::{ConversationKey, Principal},
+        owner::Principal,
         shared_folder::SharedFolder,
         trace::TraceContext,
     },
-    services::{files::Files, runs::Runs, sessions::Sessions},
+    services::{files::Files, runs::Runs, sessions::Sessions, tokens::Token},
 };
 
 /// How much of an unknown name is repeated in an answer, in characters.
@@ -127,31 +131,6 @@ enum Transport {
     Stdio,
 }
 
-/// The caller, and the request's id.
-#[derive(Debug)]
-struct Caller {
-    principal: Principal,
-    request: RequestId,
-    /// Its place in a trace.
-    trace: Option<TraceContext>,
-    view: View,
-    /// Ends with the client's session, where it has one.
-    session: Option<CancellationToken>,
-    /// For tools that name none: that of the client's session, otherwise of the owner.
-    conversation: Option<ConversationId>,
-}
-
-impl Caller {
-    fn key(&self, id: ConversationId) -> ConversationKey {
-        ConversationKey::new(self.principal.clone(), id)
-    }
-
-    /// A tool's name as the caller's list has it.
-    fn tool(&self, tool: ToolName) -> &'static str {
-        self.view.name(tool)
-    }
-}
-
 impl McpServer {
     /// For HTTP: each request carries its principal in the extensions of its head.
     pub fn http(parts: McpParts) -> Self {
@@ -189,7 +168,8 @@ impl McpServer {
             Transport::Http => client.and_then(|client| client.conversation.clone()),
         };
         let view = client.map_or(self.parts.options.view, |client| client.view);
-        Ok(Caller { principal, request, trace, view, session, conversation })
+        let token = head.and_then(|head| head.get::<Arc<Token>>()).cloned();
+        Ok(Caller { principal, token, request, trace, view, session, conversation })
     }
 }
 
@@ -204,8 +184,9 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         one_page(request)?;
-        let view = self.caller(&context.extensions)?.view;
-        let tools = describe::tools(&self.parts.options, &self.parts.runs.runners(), view);
+        let caller = self.caller(&context.extensions)?;
+        let may = |tool: ToolName| caller.check_scope(tool.scope()).is_ok();
+        let tools = describe::tools(&self.parts.options, &self.parts.runs.runners(), caller.view, may);
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -219,6 +200,9 @@ impl ServerHandler for McpServer {
             return Err(ErrorData::invalid_params(why, None));
         };
         let caller = self.caller(&context.extensions)?;
+        if let Err(failure) = caller.check_scope(tool.scope()) {
+            return Ok(content::failure(&caller, &failure).into());
+        }
         let entered = self.calls.enter(context.id.clone(), context.ct.clone(), caller.session.clone());
         let arguments = request.arguments.unwrap_or_default();
         // A panic in rmcp's task would leave the client without an answer.

@@ -13,6 +13,7 @@ pub mod report;
 mod result;
 pub mod run;
 pub mod session;
+pub mod token;
 
 use std::io;
 

@@ -12,7 +12,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{net::TcpListener, sync::broadcast, task::JoinHandle};
+use tokio::{net::TcpListener, sync::broadcast, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -27,6 +27,9 @@ use crate::{
 
 /// How long the janitor may take to destroy the sandboxes that are left at the end.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
+
+/// How long the start waits for the database.
+const DATABASE_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct Background {
     tasks: Vec<JoinHandle<()>>,
@@ -47,6 +50,13 @@ impl Background {
         let stop = || parts.stop.clone();
         let mut tasks = vec![Arc::clone(&parts.discovery).follow(stop()), Arc::clone(&parts.retention).start(stop())];
         if let Some(database) = parts.database.clone() {
+            // So that the first request finds them, where the database answers.
+            let first = async {
+                if database.prepare().await.is_ok() {
+                    parts.tokens.load().await;
+                }
+            };
+            let _ = timeout(DATABASE_MAX, first).await;
             tasks.push(tokio::spawn(keep(database, Arc::clone(&parts.tokens), stop())));
             tasks.extend(parts.sign_in.clone().map(|sign_in| tokio::spawn(sign_in.keep(stop()))));
             tasks.push(tokio::spawn(end_what_tokens_opened(

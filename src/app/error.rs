@@ -3,7 +3,7 @@
 use crate::{
     adapters::{database::OpenError, engine::docker::ConnectError, storage::RootError},
     config::BindAddr,
-    ports::engine::EngineError,
+    ports::{database::DatabaseError, engine::EngineError},
 };
 
 /// Why the server does not start: one sentence that says what to do.
@@ -13,6 +13,8 @@ pub enum StartError {
     Root(#[from] RootError),
     #[error("DATABASE_URL cannot be used: {0}")]
     Database(#[from] OpenError),
+    #[error(transparent)]
+    DatabaseAway(#[from] DatabaseError),
     #[error(
         "the container engine cannot be used: start it (`systemctl start docker`), or point DOCKER_HOST at it and make \
          sure that this user may use its socket"

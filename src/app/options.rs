@@ -175,7 +175,14 @@ pub(super) fn mcp_http(config: &Config, bodies: Bodies, shutdown: CancellationTo
     }
 }
 
-pub(super) fn v1(config: &Config, bodies: Bodies, runs: &Runs, files: &Arc<Files>, sessions: &Sessions) -> V1Parts {
+pub(super) fn v1(
+    config: &Config,
+    bodies: Bodies,
+    runs: &Runs,
+    files: &Arc<Files>,
+    sessions: &Sessions,
+    tokens: &Arc<Tokens>,
+) -> V1Parts {
     V1Parts {
         runs: runs.clone(),
         files: Arc::clone(files),
@@ -183,6 +190,7 @@ pub(super) fn v1(config: &Config, bodies: Bodies, runs: &Runs, files: &Arc<Files
         keys: Arc::default(),
         sessions: sessions.clone(),
         limits: config.limits.limits(),
+        tokens: Arc::clone(tokens),
         bodies,
     }
 }

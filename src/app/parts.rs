@@ -108,6 +108,12 @@ pub(super) fn database(config: &Config) -> Result<Database, StartError> {
     Ok(Database::connect(config.database_url().expose_secret())?)
 }
 
+/// The tokens of the settings and of the database.
+pub(super) fn tokens(config: &Config, database: Option<&Database>) -> Tokens {
+    let stored = database.map(|database| Arc::new(database.clone()) as Arc<dyn TokenStore>);
+    Tokens::new(config.api_token.expose(), stored, Arc::new(SystemClock))
+}
+
 /// Opens the root folder.
 ///
 /// # Errors
@@ -156,20 +162,12 @@ impl Parts {
         let (stop, isolation) = (CancellationToken::new(), IsolationState::default());
         let (clock, catalog) = (Arc::new(SystemClock), Arc::new(Catalog::default()));
         let discovery = discover(&engine, &catalog, &observer).await?;
-        let stored = database.clone().map(|database| Arc::new(database) as Arc<dyn TokenStore>);
-        let tokens = Arc::new(Tokens::new(config.api_token.expose(), stored, clock.clone()));
+        let tokens = Arc::new(tokens(config, database.as_ref()));
         let sign_in = options::sign_in(config, database.as_ref(), &tokens, clock.clone(), &observer);
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
-        let sandboxes = Sandboxes {
-            engine: Arc::clone(&engine),
-            janitor: janitor.clone(),
-            clock: clock.clone(),
-            instance,
-            uid: config.engine.runner_uid,
-            folders: config.shared_folders().unwrap_or_default(),
-        };
+        let sandboxes = sandboxes(config, &engine, &janitor, instance);
         let standbys = Standbys::new(
             StandbyParts {
                 sandboxes: sandboxes.clone(),
@@ -220,7 +218,7 @@ impl Parts {
         let bodies = options::bodies(config);
         let metrics_router = http::metrics::router(exposition.clone());
         let kernels = Kernels::new(runs.clone(), sessions.clone());
-        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions);
+        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, &tokens);
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
             coderunner: options::coderunner(&v1),
@@ -263,6 +261,17 @@ impl Parts {
 /// Signs links with the first secret of the settings.
 pub fn signer(config: &Config) -> UrlSigner {
     UrlSigner::new(&config.file_secrets().collect::<Vec<_>>(), &config.files_base_url().unwrap_or_default().to_string())
+}
+
+fn sandboxes(config: &Config, engine: &Arc<dyn Engine>, janitor: &Janitor, instance: InstanceId) -> Sandboxes {
+    Sandboxes {
+        engine: Arc::clone(engine),
+        janitor: janitor.clone(),
+        clock: Arc::new(SystemClock),
+        instance,
+        uid: config.engine.runner_uid,
+        folders: config.shared_folders().unwrap_or_default(),
+    }
 }
 
 /// Reads the runners.

@@ -56,6 +56,7 @@ impl Principal {
     }
 
     /// The same owner, by this token.
+    #[must_use]
     pub fn by(&self, token: TokenId) -> Self {
         Self { name: Arc::clone(&self.name), token: Some(token) }
     }

@@ -7,8 +7,11 @@
 //! slots are assigned in order of request. So at most one run of each conversation waits for a slot, its next one
 //! queues behind all others, and conversations alternate however many runs each has. A conversation has a maximum of
 //! places, so none can fill the queue alone.
+//!
+//! **Fair between owners** in the same way: of each owner one run at a time waits for a slot.
 
 mod conversations;
+mod owners;
 mod queue;
 mod rate;
 
@@ -22,6 +25,7 @@ use tokio::{
 pub use self::{conversations::ConversationLock, queue::QueuePosition};
 use self::{
     conversations::{Admitted, Conversations},
+    owners::{Owners, Share},
     queue::{Queue, QueueEntry},
     rate::Rate,
 };
@@ -61,6 +65,7 @@ pub struct Admission {
     places: Arc<Semaphore>,
     slots: Arc<Semaphore>,
     conversations: Arc<Conversations>,
+    owners: Owners,
     rate: Option<Rate>,
     options: AdmissionOptions,
 }
@@ -81,6 +86,7 @@ pub struct LoadStats {
 pub struct Ticket {
     entry: QueueEntry,
     admitted: Admitted,
+    share: Share,
     place: OwnedSemaphorePermit,
     slots: Arc<Semaphore>,
     wait_max: Duration,
@@ -93,6 +99,7 @@ pub struct Permit {
     _slot: OwnedSemaphorePermit,
     _lock: ConversationLock,
     _admitted: Admitted,
+    _share: Share,
     _place: OwnedSemaphorePermit,
 }
 
@@ -105,6 +112,7 @@ impl Admission {
             places: Arc::new(Semaphore::new(slots + options.queue_max)),
             slots: Arc::new(Semaphore::new(slots)),
             conversations: Arc::default(),
+            owners: Owners::new(slots + options.queue_max),
             rate: Rate::new(options.rate_a_minute, options.rate_burst),
             options,
         }
@@ -129,6 +137,7 @@ impl Admission {
     pub fn enter(&self, conversation: &ConversationKey) -> Result<Ticket, Failure> {
         let who = &conversation.owner;
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?;
+        let share = self.owners.take(who).ok_or_else(full)?;
         let max = self.options.conversation_max.max(1);
         let admitted = Conversations::admit(&self.conversations, conversation, max).ok_or_else(|| {
             let why = format!(
@@ -142,6 +151,7 @@ impl Admission {
         Ok(Ticket {
             entry: Queue::join(&self.queue),
             admitted,
+            share,
             place,
             slots: Arc::clone(&self.slots),
             wait_max: self.options.wait_max,
@@ -186,14 +196,15 @@ impl Ticket {
     /// # Errors
     /// [`Code::QueueTimeout`] when it takes too long.
     pub async fn turn(self) -> Result<Permit, Failure> {
-        let Self { entry, admitted, place, slots, wait_max } = self;
+        let Self { entry, admitted, share, place, slots, wait_max } = self;
         let both = async {
             let lock = admitted.lock().await;
+            let next = share.next().await;
             // The semaphore is never closed, so the error cannot happen; it is mapped all the same.
             let slot =
                 slots.acquire_owned().await.map_err(|_| Failure::new(Code::ShuttingDown, "The server is stopping."))?;
-            drop(entry);
-            Ok(Permit { _slot: slot, _lock: lock, _admitted: admitted, _place: place })
+            drop((next, entry));
+            Ok(Permit { _slot: slot, _lock: lock, _admitted: admitted, _share: share, _place: place })
         };
         timeout(wait_max, both).await.unwrap_or_else(|_| {
             Err(Failure::new(

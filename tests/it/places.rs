@@ -309,12 +309,14 @@ async fn wrong_tokens_are_answered_late_and_valid_ones_at_once() {
         guess(n).await;
     }
     assert!(guess(10).await > Duration::from_secs(1), "the eleventh of a minute");
-    let (slow, valid) = tokio::join!(guess(11), async {
+    // After its delay one more guess is free.
+    let (one, other, valid) = tokio::join!(guess(11), guess(12), async {
         let from = Instant::now();
         let answer = ask(server.address, "/v1/runners", &with_token()).await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         from.elapsed()
     });
+    let slow = one.max(other);
     assert!(valid < slow.min(Duration::from_secs(1)), "{valid:?}, {slow:?}");
     server.stop().await;
 }

@@ -27,11 +27,11 @@ const NEIGHBOURS: [(&str, &[&str]); 34] = [
     ("adapters::metrics", &[]),
     ("adapters::storage", &[]),
     ("adapters::traces", &[]),
+    ("ports::database", &[]),
     ("ports::engine", &["runner"]),
     ("ports::runner", &["engine"]),
     ("ports::observer", &[]),
     ("ports::storage", &[]),
-    ("ports::database", &[]),
     ("ports::sign_in", &["database"]),
     ("services::admission", &[]),
     ("services::janitor", &[]),
@@ -61,7 +61,8 @@ const NEIGHBOURS: [(&str, &[&str]); 34] = [
 ];
 
 /// Vendor crates and the only places that may name them.
-const VENDORS: [(&str, &[&str]); 15] = [
+const VENDORS: [(&str, &[&str]); 16] = [
+    ("sqlx", &["adapters/database"]),
     ("bollard", &["adapters/engine/docker"]),
     ("prometheus_client", &["adapters/metrics"]),
     ("opentelemetry_proto", &["adapters/traces"]),

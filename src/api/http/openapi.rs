@@ -30,12 +30,13 @@ use crate::{
 };
 
 const SCHEME: &str = "token";
-const TAGS: [(&str, &str); 7] = [
+const TAGS: [(&str, &str); 8] = [
     ("runs", "Programs that run, ran or wait."),
     ("sessions", "Sandboxes that keep an interpreter between the cells of a conversation."),
     ("runners", "The languages that can be run."),
     ("conversations", "The owners of files."),
     ("files", "What programs find in /data, and what they leave there."),
+    ("tokens", "What proves an owner, and what it may do."),
     ("connections", "The clients that signed in."),
     ("piston", "The interface of Piston, version 2, for programs that were written for it."),
 ];
@@ -95,7 +96,10 @@ pub fn document() -> OpenApi {
     with_parts::<PistonRefusal>(&mut schemas);
     with_parts::<RunEvent>(&mut schemas);
     components.schemas.extend(schemas);
-    let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("MCP_API_TOKEN")).build();
+    let scheme = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("MCP_API_TOKEN, or a token of `/v1/tokens`"))
+        .build();
     components.add_security_scheme(SCHEME, SecurityScheme::Http(scheme));
     for (path, item) in &mut document.paths.paths {
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];

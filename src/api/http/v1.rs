@@ -12,6 +12,7 @@ mod input;
 mod runners;
 mod runs;
 mod sessions;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -22,7 +23,10 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::body::Bodies;
 use crate::{
     domain::limits::Limits,
-    services::{conversations::Conversations, files::Files, idempotency::Idempotency, runs::Runs, sessions::Sessions},
+    services::{
+        conversations::Conversations, files::Files, idempotency::Idempotency, runs::Runs, sessions::Sessions,
+        tokens::Tokens,
+    },
 };
 
 /// The parts of the surface.
@@ -42,6 +46,7 @@ pub struct V1Parts {
     pub sessions: Sessions,
     /// What a run may use at most.
     pub limits: Limits,
+    pub tokens: Arc<Tokens>,
 }
 
 fn described() -> OpenApiRouter<V1Parts> {
@@ -63,6 +68,8 @@ fn described() -> OpenApiRouter<V1Parts> {
         .routes(routes!(conversations::list))
         .routes(routes!(conversations::remove))
         .routes(routes!(files::list))
+        .routes(routes!(tokens::create, tokens::list))
+        .routes(routes!(tokens::revoke))
         .routes(routes!(archive::read, archive::write))
 }
 

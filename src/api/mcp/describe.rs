@@ -26,7 +26,7 @@ use crate::{
         report::RunReport,
         session::{SessionList, SessionsChanged},
     },
-    domain::{error::Operation, limits::Limits},
+    domain::{error::Operation, limits::Limits, token::Scope},
     ports::runner::Runner,
 };
 
@@ -58,6 +58,11 @@ macro_rules! tools {
                 match self {
                     $(Self::$name => $underscored,)*
                 }
+            }
+
+            /// What a token needs to use it.
+            pub fn scope(self) -> Scope {
+                if self.group() == Group::Files { Scope::Files } else { Scope::Run }
             }
 
             fn group(self) -> Group {
@@ -204,8 +209,8 @@ fn append(property: &mut Value, sentence: &str) {
     property["description"] = format!("{before} {sentence}").into();
 }
 
-/// The list of tools.
-pub fn tools(options: &McpOptions, runners: &[Runner], view: View) -> Vec<Tool> {
+/// The list of tools: those that the caller may use.
+pub fn tools(options: &McpOptions, runners: &[Runner], view: View, may: impl Fn(ToolName) -> bool) -> Vec<Tool> {
     let one = |(tool, output): (&ToolName, &Option<Arc<JsonObject>>)| {
         let mut about = view.names_in(tool.about());
         if *tool == ToolName::RunCode {
@@ -222,7 +227,8 @@ pub fn tools(options: &McpOptions, runners: &[Runner], view: View) -> Vec<Tool> 
         }
     };
     let has_kernels = runners.iter().any(|runner| runner.kernel.is_some());
-    let listed = |tool: &ToolName| view.lists(tool.group()) && (tool.group() != Group::Session || has_kernels);
+    let has_kernel = |tool: ToolName| tool.group() != Group::Session || has_kernels;
+    let listed = |tool: &ToolName| view.lists(tool.group()) && has_kernel(*tool) && may(*tool);
     ToolName::ALL.iter().zip(OUTPUTS.iter()).filter(|(tool, _)| listed(tool)).map(one).collect()
 }
 

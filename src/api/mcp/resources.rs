@@ -28,6 +28,7 @@ use crate::{
         event::EventKind,
         owner::{ConversationKey, Principal},
         path::SafePath,
+        token::Scope,
     },
     ports::runner::Runner,
     services::runs::{FeedItem, Runs},
@@ -131,6 +132,7 @@ pub(super) fn template() -> ResourceTemplate {
 impl McpParts {
     /// The file that a URI names, if it is one of the caller's.
     pub(super) fn file_of(&self, caller: &Caller, uri: &str) -> Result<FileKey, ErrorData> {
+        caller.check_scope(Scope::Files).map_err(|failure| ErrorData::invalid_request(failure.message, None))?;
         let plain = || {
             let (conversation, path) = uri.strip_prefix(SCHEME)?.split_once('/')?;
             Some((caller.key(conversation.parse().ok()?), SafePath::from_encoded(path).ok()?))

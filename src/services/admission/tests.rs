@@ -153,3 +153,42 @@ fn slots_for_respects_cores_and_memory() {
         assert_eq!(slots_for(cpus, memory, run), slots, "{cpus} cores, {memory} bytes");
     }
 }
+
+fn enter_of(gate: &Admission, owner: &str, conversation: usize) -> Result<Ticket, Failure> {
+    gate.enter(&format!("@{owner}/c{conversation}").parse().expect("a key"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_with_many_conversations_waits_behind_one_with_few() {
+    let gate = gate(1, 100);
+    let mut running = enter_of(&gate, "ann", 0).expect("a place").turn().await.expect("a slot");
+    let mut many: Vec<_> = (1..50).map(|n| enter_of(&gate, "ann", n).expect("a place").turn().boxed()).collect();
+    for waiting in &mut many {
+        assert!(waiting.now_or_never().is_none());
+    }
+    let mut few = enter_of(&gate, "bob", 1).expect("a place").turn().boxed();
+    assert!((&mut few).now_or_never().is_none());
+    // One of Ann's was waiting for the slot already; the next is Bob's.
+    drop(running);
+    running = (&mut many[0]).await.expect("a slot");
+    assert!((&mut few).now_or_never().is_none());
+    assert!((&mut many[1]).now_or_never().is_none());
+    drop(running);
+    drop(few.now_or_never().expect("at once").expect("a slot"));
+    for waiting in many.into_iter().skip(1) {
+        drop(waiting.await.expect("a slot"));
+    }
+    assert_eq!((gate.free_slots(), gate.free_places()), (1, 101));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_owners_none_takes_the_last_quarter_of_the_places() {
+    let gate = gate(1, 7);
+    let alone: Vec<_> = (0..8).map(|n| enter_of(&gate, "ann", n).expect("all places, for one owner alone")).collect();
+    assert_eq!(enter_of(&gate, "bob", 0).expect_err("full").code, Code::QueueFull);
+    drop(alone);
+    drop(enter_of(&gate, "bob", 0).expect("a place"));
+    let many: Vec<_> = (0..8).filter_map(|n| enter_of(&gate, "ann", n).ok()).collect();
+    assert_eq!(many.len(), 6);
+    drop(enter_of(&gate, "bob", 0).expect("a place is left"));
+}

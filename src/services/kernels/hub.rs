@@ -259,7 +259,7 @@ impl HubTask {
                 if matches!(self.turn, TurnState::None) {
                     let (runs, conversation, language) =
                         (self.runs.clone(), self.conversation.clone(), self.language.clone());
-                    let turn = async move { runs.turn(&conversation, &language).await };
+                    let turn = async move { runs.turn(&conversation, &language).await.map(Box::new) };
                     self.turn = TurnState::Awaited(Box::pin(turn));
                 }
                 return;

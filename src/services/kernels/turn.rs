@@ -14,16 +14,16 @@ use crate::{
 pub(super) enum TurnState {
     #[default]
     None,
-    Awaited(Pin<Box<dyn Future<Output = Result<Turn, Failure>> + Send>>),
+    Awaited(Pin<Box<dyn Future<Output = Result<Box<Turn>, Failure>> + Send>>),
     Held {
-        turn: Turn,
+        turn: Box<Turn>,
         _busy: Busy,
         breach: Pin<Box<dyn Future<Output = DiskLimit> + Send>>,
     },
 }
 
 pub(super) enum TurnChange {
-    Came(Result<Turn, Failure>),
+    Came(Result<Box<Turn>, Failure>),
     Breached(DiskLimit),
 }
 

@@ -129,9 +129,22 @@ impl Tokens {
         Ok(())
     }
 
+    /// The moment so many seconds from now, in unix milliseconds.
+    pub fn in_seconds(&self, seconds: u64) -> i64 {
+        self.now().saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1000))
+    }
+
     /// Whether the tokens of the database are known. Before, a token that is not known may be one of them.
     pub fn is_loaded(&self) -> bool {
         self.store.is_none() || self.known().is_loaded
+    }
+
+    /// Reads the tokens of the database, if it answers.
+    pub async fn load(&self) {
+        let Some(store) = &self.store else { return };
+        if let Err(error) = self.round(&**store, 0).await {
+            warn!(%error, "the tokens of the database are not known yet");
+        }
     }
 
     /// Keeps the tokens in memory true to the database until `stop`.
@@ -139,7 +152,7 @@ impl Tokens {
         let Some(store) = self.store.clone() else { return };
         let mut rounds = interval(FOLLOW_EVERY);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut round, mut is_away) = (0, false);
+        let (mut round, mut is_away) = (1, false);
         loop {
             tokio::select! {
                 _ = rounds.tick() => {}

@@ -18,7 +18,7 @@ use crate::domain::{
     token::{DAY, Scope, TokenLimits, TokenRecord},
 };
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 /// What was spent is added up in so many parts of the day.
 const PARTS: u32 = 96;
 
@@ -151,11 +151,11 @@ impl Spent {
     fn check(&self, limits: &TokenLimits, now: Instant) -> Result<(), Failure> {
         let is_reached = |limit: Option<u64>, spent: u64| limit.filter(|limit| spent >= *limit);
         if let Some(limit) = is_reached(limits.runs_at_once.map(u64::from), self.at_once.into()) {
-            return Err(refused(format!("{limit} programs at once"), Duration::from_secs(1)));
+            return Err(refused(&format!("{limit} programs at once"), Duration::from_secs(1)));
         }
         if let Some(limit) = is_reached(limits.runs_per_minute.map(u64::from), self.begun.len() as u64) {
             let oldest = self.begun.front().map_or(Duration::ZERO, |begun| now - *begun);
-            return Err(refused(format!("{limit} programs a minute"), MINUTE - oldest));
+            return Err(refused(&format!("{limit} programs a minute"), MINUTE.saturating_sub(oldest)));
         }
         let (cpu_ms, bytes) = self.parts.iter().fold((0_u64, 0_u64), |(cpu, bytes), (_, more_cpu, more_bytes)| {
             (cpu.saturating_add(*more_cpu), bytes.saturating_add(*more_bytes))
@@ -163,16 +163,16 @@ impl Spent {
         let oldest = self.parts.front().map_or(Duration::ZERO, |(begin, ..)| now - *begin);
         let left = (DAY + DAY / PARTS).saturating_sub(oldest);
         if let Some(limit) = is_reached(limits.cpu_s_per_day, cpu_ms / 1000) {
-            return Err(refused(format!("{limit} s of processor time a day"), left));
+            return Err(refused(&format!("{limit} s of processor time a day"), left));
         }
         match is_reached(limits.bytes_per_day, bytes) {
-            Some(limit) => Err(refused(format!("{limit} bytes of output a day"), left)),
+            Some(limit) => Err(refused(&format!("{limit} bytes of output a day"), left)),
             None => Ok(()),
         }
     }
 }
 
-fn refused(limit: String, left: Duration) -> Failure {
+fn refused(limit: &str, left: Duration) -> Failure {
     let wait_s = left.as_secs() + 1;
     let why = format!("This token has reached its limit of {limit}: try again in {wait_s} s.");
     Failure::new(Code::RateLimited, why).retry_after(wait_s)

@@ -24,13 +24,15 @@ fn needed(method: &Method, path: &str) -> Option<Scope> {
             let is_list = id.is_none() || (of_it.is_none() && method == Method::GET);
             (!is_list).then_some(Scope::Files)
         }
-        ("v1", Some("runs" | "sessions" | "events"), ..) => Some(Scope::Run),
+        ("v1", Some("runs" | "sessions" | "events"), ..) | ("mcp", Some("events"), ..) => Some(Scope::Run),
         ("v1", ..) if method == Method::GET => None,
         ("v1" | "execute" | "api", ..) if path.ends_with("/runtimes") || path.ends_with("/packages") => None,
         ("mcp", ..) => None,
-        ("jupyter", ..) if path.contains("/api/contents") => Some(Scope::Files),
-        ("jupyter", ..) if path.contains("/api/kernels") || path.contains("/api/sessions") => Some(Scope::Run),
-        ("jupyter", ..) => None,
+        ("jupyter", ..) => match path.split("/api/").nth(1)?.split('/').next()? {
+            "contents" => Some(Scope::Files),
+            "kernels" | "sessions" => Some(Scope::Run),
+            _ => None,
+        },
         // Piston's and CodeRunner's.
         _ if path.contains("/files") => Some(Scope::Files),
         _ => Some(Scope::Run),

@@ -4,9 +4,10 @@
 //! connect ── one task for each connection, spawned at the upgrade; ends with its client, its kernel or the server
 //! ```
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
+    Extension,
     extract::{
         State,
         ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code, rejection::WebSocketUpgradeRejection},
@@ -14,6 +15,7 @@ use axum::{
     response::Response,
 };
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     call::Call,
@@ -25,6 +27,7 @@ use crate::{
     services::{
         kernels::{Connection, ConnectionEnd, Kernels, MessageRefused},
         sessions::message::MESSAGE_BYTES_MAX,
+        tokens::Token,
     },
 };
 
@@ -41,6 +44,7 @@ const REASON_BYTES_MAX: usize = 123;
 
 pub(super) async fn connect(
     State(kernels): State<Kernels>,
+    token: Option<Extension<Arc<Token>>>,
     call: Call,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
@@ -52,7 +56,8 @@ pub(super) async fn connect(
     let upgrade = upgrade.max_message_size(FRAME_BYTES_MAX).max_frame_size(FRAME_BYTES_MAX);
     let upgrade = upgrade.read_buffer_size(BUFFER_BYTES).write_buffer_size(0).protocols([V1]);
     let wire = if upgrade.selected_protocol().is_some() { Wire::V1 } else { Wire::Default };
-    Ok(upgrade.on_upgrade(move |socket| serve(socket, connection, wire)))
+    let ended = token.map_or_else(CancellationToken::new, |token| token.ended().clone());
+    Ok(upgrade.on_upgrade(move |socket| serve(socket, connection, wire, ended)))
 }
 
 /// Why the server ends a connection.
@@ -64,8 +69,12 @@ impl Close {
     }
 }
 
-async fn serve(mut socket: WebSocket, mut connection: Connection, wire: Wire) {
-    let Some(Close(code, mut reason)) = relay(&mut socket, &mut connection, wire).await else { return };
+async fn serve(mut socket: WebSocket, mut connection: Connection, wire: Wire, ended: CancellationToken) {
+    let over = tokio::select! {
+        over = relay(&mut socket, &mut connection, wire) => over,
+        () = ended.cancelled() => Some(Close::refused(&"the token was revoked or has expired")),
+    };
+    let Some(Close(code, mut reason)) = over else { return };
     drop(connection);
     reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
     let close = Message::Close(Some(CloseFrame { code, reason: reason.into() }));

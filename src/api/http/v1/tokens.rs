@@ -1,0 +1,113 @@
+//! Tokens: made, listed, revoked. Needs the scope `admin`, which [`crate::api::http::auth`] checks.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use schemars::JsonSchema;
+use secrecy::ExposeSecret as _;
+use serde::Deserialize;
+use tracing::info;
+use utoipa::IntoParams;
+
+use super::{
+    V1Parts,
+    call::{Call, Query},
+};
+use crate::{
+    api::{
+        http::error::ApiError,
+        schema::{
+            arguments::Nothing,
+            parse::{Source, parse},
+            token::{CreateToken, TokenCreated, TokenList, TokenStatus},
+        },
+    },
+    domain::{id::TokenId, owner::Principal},
+    services::tokens::{NewToken, Tokens},
+};
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListTokens {
+    /// Only those of this owner.
+    #[serde(default, deserialize_with = "crate::api::schema::parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
+    owner: Option<Principal>,
+}
+
+/// For the API's description: [`Call::name`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the name is decoded by hand")]
+pub(super) struct OfToken {
+    /// The token's id.
+    #[param(rename = "tokenId", pattern = "^token-[0-9a-f]{32}$")]
+    token_id: String,
+}
+
+/// Make a token.
+///
+/// It is shown in this answer only. With it requests come from its owner, within its scopes and limits.
+#[utoipa::path(
+    post, path = "/v1/tokens", tag = "tokens", operation_id = "createToken",
+    request_body(content = CreateToken),
+    responses((status = 201, description = "The token.", body = TokenCreated)),
+)]
+pub(super) async fn create(
+    State(V1Parts { tokens, bodies, .. }): State<V1Parts>,
+    _: Query<Nothing>,
+    call: Call,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let create: CreateToken = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    let (owner, grant) = (create.owner()?, create.grant()?);
+    let expires_unix_ms = create.expires_in_seconds.map(|left| tokens.in_seconds(left));
+    let (record, token) =
+        tokens.create(NewToken { owner, name: create.name, grant, expires_unix_ms, parent: None }).await?;
+    info!(token = %record.id, owner = record.owner.name(), by = call.who.name(), "a token was made");
+    let created = TokenCreated { token: token.expose_secret().to_owned(), status: TokenStatus::from(&record) };
+    Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Json(created)).into_response())
+}
+
+/// List the tokens.
+///
+/// Newest first: of one owner or of all, those that have ended within the last 30 days too. The configured token is not
+/// among them.
+#[utoipa::path(
+    get, path = "/v1/tokens", tag = "tokens", operation_id = "listTokens",
+    params(ListTokens),
+    responses((status = 200, description = "The tokens.", body = TokenList)),
+)]
+pub(super) async fn list(
+    State(tokens): State<Arc<Tokens>>,
+    Query(query): Query<ListTokens>,
+) -> Result<Json<TokenList>, ApiError> {
+    let tokens = tokens.list(query.owner.as_ref()).await?;
+    Ok(Json(TokenList { tokens: tokens.iter().map(TokenStatus::from).collect() }))
+}
+
+/// Revoke a token.
+///
+/// At once: its streams end, its programs are cancelled, its sessions are closed.
+#[utoipa::path(
+    delete, path = "/v1/tokens/{tokenId}", tag = "tokens", operation_id = "revokeToken",
+    params(OfToken),
+    responses((status = 204, description = "It is revoked.")),
+)]
+pub(super) async fn revoke(
+    State(tokens): State<Arc<Tokens>>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<StatusCode, ApiError> {
+    let id: TokenId = call.name(3, "tokenId")?;
+    tokens.revoke(id).await?;
+    info!(token = %id, by = call.who.name(), "a token was revoked");
+    Ok(StatusCode::NO_CONTENT)
+}

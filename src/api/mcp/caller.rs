@@ -1,0 +1,50 @@
+//! Who calls a tool, and what the request says about the client.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{describe::ToolName, view::View};
+use crate::{
+    domain::{
+        error::Failure,
+        id::{ConversationId, RequestId},
+        owner::{ConversationKey, Principal},
+        token::Scope,
+        trace::TraceContext,
+    },
+    services::tokens::Token,
+};
+
+/// The caller, and the request's id.
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub principal: Principal,
+    /// `None` for the user who started the process, who may do everything.
+    pub token: Option<Arc<Token>>,
+    pub request: RequestId,
+    /// Its place in a trace.
+    pub trace: Option<TraceContext>,
+    pub view: View,
+    /// Ends with the client's session, where it has one.
+    pub session: Option<CancellationToken>,
+    /// For tools that name none: that of the client's session, otherwise of the owner.
+    pub conversation: Option<ConversationId>,
+}
+
+impl Caller {
+    /// # Errors
+    /// [`Code::InsufficientScope`].
+    pub fn check_scope(&self, scope: Scope) -> Result<(), Failure> {
+        self.token.as_ref().map_or(Ok(()), |token| token.check_scope(scope))
+    }
+
+    pub fn key(&self, id: ConversationId) -> ConversationKey {
+        ConversationKey::new(self.principal.clone(), id)
+    }
+
+    /// A tool's name as the caller's list has it.
+    pub fn tool(&self, tool: ToolName) -> &'static str {
+        self.view.name(tool)
+    }
+}

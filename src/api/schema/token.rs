@@ -1,0 +1,159 @@
+//! Tokens, as operators see them, and the body that makes one.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::rfc3339;
+use crate::domain::{
+    error::Failure,
+    id::Language,
+    owner::Principal,
+    token::{Grant, Scope, TokenLimits, TokenRecord},
+};
+
+/// The token that is wanted.
+#[derive(Debug, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CreateToken {
+    /// Whose conversations it opens; default `default`.
+    #[schema(nullable = false, min_length = 1, max_length = 64)]
+    pub owner: Option<String>,
+    /// What people call it.
+    #[schema(min_length = 1, max_length = 100)]
+    pub name: String,
+    /// What it may do: `run`, `files`, `admin`; default `run` and `files`.
+    #[schema(nullable = false)]
+    pub scopes: Option<Vec<String>>,
+    /// The only languages that it may run; default all.
+    #[schema(nullable = false)]
+    pub languages: Option<Vec<String>>,
+    /// How long it is valid, in seconds; default without end.
+    #[schema(nullable = false, minimum = 1)]
+    pub expires_in_seconds: Option<u64>,
+    /// How much it may do.
+    #[schema(nullable = false)]
+    pub limits: Option<TokenLimitsBody>,
+}
+
+/// How much a token may do; what is absent has no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TokenLimitsBody {
+    /// Programs and cells that may begin within a minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub runs_per_minute: Option<u32>,
+    /// Programs and cells that may wait or run at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub runs_at_once: Option<u32>,
+    /// Processor time within 24 hours, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub cpu_seconds_per_day: Option<u64>,
+    /// Printed bytes within 24 hours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub output_bytes_per_day: Option<u64>,
+}
+
+/// A token, without the token itself.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenStatus {
+    #[schema(pattern = "^token-[0-9a-f]{32}$")]
+    pub id: String,
+    pub owner: String,
+    pub name: String,
+    /// Its first characters.
+    pub prefix: String,
+    pub scopes: Vec<&'static str>,
+    /// Empty for all.
+    pub languages: Vec<String>,
+    pub limits: TokenLimitsBody,
+    #[schema(format = DateTime)]
+    pub created: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
+    pub expires: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
+    pub last_used: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
+    pub revoked: Option<String>,
+}
+
+/// A new token.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TokenCreated {
+    /// Shown once: the server keeps a digest only.
+    pub token: String,
+    #[serde(flatten)]
+    pub status: TokenStatus,
+}
+
+/// Tokens.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TokenList {
+    pub tokens: Vec<TokenStatus>,
+}
+
+impl CreateToken {
+    /// # Errors
+    /// A member that breaks its rule, by its name.
+    pub fn owner(&self) -> Result<Principal, Failure> {
+        let Some(owner) = &self.owner else { return Ok(Principal::default()) };
+        owner.parse().map_err(|why| Failure::argument("owner", why))
+    }
+
+    /// # Errors
+    /// As [`Self::owner`].
+    pub fn grant(&self) -> Result<Grant, Failure> {
+        let scope = |text: &String| text.parse().map_err(|why: String| Failure::argument("scopes", why));
+        let scopes =
+            self.scopes.as_ref().map(|all| all.iter().map(scope).collect::<Result<Vec<_>, _>>()).transpose()?;
+        let mut scopes = scopes.unwrap_or_else(|| vec![Scope::Run, Scope::Files]);
+        scopes.sort_unstable();
+        scopes.dedup();
+        let language = |text: &String| {
+            let parsed = text.parse::<Language>();
+            parsed.map_err(|why| Failure::argument("languages", why))
+        };
+        let languages = self.languages.iter().flatten().map(language).collect::<Result<_, _>>()?;
+        let limits = self.limits.unwrap_or_default();
+        let limits = TokenLimits {
+            runs_per_minute: limits.runs_per_minute,
+            runs_at_once: limits.runs_at_once,
+            cpu_s_per_day: limits.cpu_seconds_per_day,
+            bytes_per_day: limits.output_bytes_per_day,
+        };
+        Ok(Grant { scopes, languages, limits })
+    }
+}
+
+impl From<&TokenRecord> for TokenStatus {
+    fn from(token: &TokenRecord) -> Self {
+        let moment = |unix_ms: i64| rfc3339(unix_ms.div_euclid(1000));
+        let limits = &token.grant.limits;
+        Self {
+            id: token.id.to_string(),
+            owner: token.owner.name().to_owned(),
+            name: token.name.clone(),
+            prefix: token.prefix.clone(),
+            scopes: token.grant.scopes.iter().map(|scope| scope.as_str()).collect(),
+            languages: token.grant.languages.iter().map(ToString::to_string).collect(),
+            limits: TokenLimitsBody {
+                runs_per_minute: limits.runs_per_minute,
+                runs_at_once: limits.runs_at_once,
+                cpu_seconds_per_day: limits.cpu_s_per_day,
+                output_bytes_per_day: limits.bytes_per_day,
+            },
+            created: moment(token.created_unix_ms),
+            expires: token.expires_unix_ms.map(moment),
+            last_used: token.used_unix_ms.map(moment),
+            revoked: token.revoked_unix_ms.map(moment),
+        }
+    }
+}

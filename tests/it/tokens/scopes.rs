@@ -1,0 +1,94 @@
+//! What each scope opens, by path and by tool.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::{call, create};
+use crate::support::FakeServer;
+
+const RUN: &str = "run";
+const FILES: &str = "files";
+const ADMIN: &str = "admin";
+
+/// A method, a path, and what it needs; an empty text for any token.
+const PATHS: [(&str, &str, &str); 29] = [
+    ("GET", "/v1/runners", ""),
+    ("GET", "/v1/conversations", ""),
+    ("GET", "/v1/runs", RUN),
+    ("POST", "/v1/runs", RUN),
+    ("GET", "/v1/runs/run-00000000000000000000000000000000", RUN),
+    ("POST", "/v1/runs/run-00000000000000000000000000000000/cancel", RUN),
+    ("GET", "/v1/runs/run-00000000000000000000000000000000/events", RUN),
+    ("GET", "/v1/sessions", RUN),
+    ("POST", "/v1/sessions", RUN),
+    ("POST", "/v1/sessions/session-00000000000000000000000000000000/cells", RUN),
+    ("DELETE", "/v1/conversations/c", FILES),
+    ("GET", "/v1/conversations/c/files", FILES),
+    ("GET", "/v1/conversations/c/files/f", FILES),
+    ("PUT", "/v1/conversations/c/files/f", FILES),
+    ("DELETE", "/v1/conversations/c/files/f", FILES),
+    ("GET", "/v1/conversations/c/archive", FILES),
+    ("PUT", "/v1/conversations/c/archive", FILES),
+    ("GET", "/v1/tokens", ADMIN),
+    ("POST", "/v1/tokens", ADMIN),
+    ("DELETE", "/v1/tokens/token-00000000000000000000000000000000", ADMIN),
+    ("GET", "/metrics", ADMIN),
+    ("GET", "/api/v2/runtimes", ""),
+    ("POST", "/api/v2/execute", RUN),
+    ("POST", "/execute", RUN),
+    ("GET", "/mcp/events", RUN),
+    ("GET", "/jupyter/api/kernelspecs", ""),
+    ("GET", "/jupyter/api/kernels", RUN),
+    ("POST", "/jupyter/api/sessions", RUN),
+    ("GET", "/jupyter/api/contents", FILES),
+];
+
+async fn tools(server: &FakeServer, token: &str) -> Vec<String> {
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let (status, answer) = call(server, token, Method::POST, "/mcp", Some(list)).await;
+    assert_eq!(status, 200, "{answer}");
+    let tools = answer["result"]["tools"].as_array().expect("a list");
+    tools.iter().map(|tool| tool["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+async fn tool(server: &FakeServer, token: &str, name: &str, arguments: Value) -> String {
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": name, "arguments": arguments}});
+    call(server, token, Method::POST, "/mcp", Some(body)).await.1.to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_path_needs_its_scope_and_no_other() {
+    let server = FakeServer::with_kernel(&[]).await;
+    for scope in [RUN, FILES, ADMIN] {
+        let (_, token) = create(&server, json!({"name": scope, "owner": "ann", "scopes": [scope]})).await;
+        for (method, path, needed) in PATHS {
+            let method: Method = method.parse().expect("a method");
+            // What a handler refuses in an empty body is told before anything is done.
+            let body = (method == Method::POST || method == Method::PUT).then(|| json!({}));
+            let answer = super::send(&server, &token, method.clone(), path, body).await;
+            let is_open = needed.is_empty() || needed == scope;
+            assert_eq!(answer.status() != 403, is_open, "{method} {path} with {scope}: {}", answer.status());
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_are_listed_and_answered_by_scope() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (_, run) = create(&server, json!({"name": "a", "owner": "ann", "scopes": ["run"]})).await;
+    let (_, files) = create(&server, json!({"name": "a", "owner": "ann", "scopes": ["files"]})).await;
+    let (of_run, of_files) = (tools(&server, &run).await, tools(&server, &files).await);
+    assert!(of_run.contains(&"sandbox_run_cell".to_owned()) && !of_run.contains(&"sandbox_read_file".to_owned()));
+    assert!(of_files.contains(&"sandbox_read_file".to_owned()), "{of_files:?}");
+    assert!(!of_files.iter().any(|name| of_run.contains(name)), "{of_files:?} {of_run:?}");
+    let refused = tool(&server, &files, "sandbox.run_code", json!({"language": "python", "code": "print x"})).await;
+    assert!(refused.contains("lacks the scope `run`"), "{refused}");
+    let refused = tool(&server, &run, "sandbox_list_files", json!({"conversationId": "c"})).await;
+    assert!(refused.contains("lacks the scope `files`"), "{refused}");
+    let read = json!({"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "sandbox://c/f"}});
+    let (_, refused) = call(&server, &run, Method::POST, "/mcp", Some(read)).await;
+    assert!(refused.to_string().contains("lacks the scope `files`"), "{refused}");
+    server.stop().await;
+}
