@@ -305,7 +305,7 @@ async fn operator_ends_a_connection_and_its_stream() {
     server.stop().await;
 }
 
-/// The requests that claude.ai, ChatGPT and Cursor are reported to send.
+/// The requests that assistants in the cloud and an editor are reported to send.
 #[tokio::test(flavor = "multi_thread")]
 async fn assistants_in_the_cloud_are_served() {
     let server = FakeServer::with(&[ON]).await;
