@@ -362,6 +362,19 @@ section! {
     }
 }
 
+section! {
+    /// Sign-in of remote clients such as claude.ai, which cannot be given a token (docs/connectors.md).
+    pub struct SignIn("sign_in") {
+        /// off, or embedded: the server is its own OAuth authorization server, and people enter a token on its page.
+        /// Needs a PUBLIC_BASE_URL with https, or of this machine.
+        mode: String = "off".to_owned(),
+        /// How long an access token lives, in seconds. A client renews it by itself.
+        access_s: u64 = 3600 => 600..=86_400,
+        /// How long a client that is not used stays signed in, in seconds.
+        refresh_s: u64 = 30 * 86_400 => 3600..=366 * 86_400,
+    }
+}
+
 sections! {
     server: Server,
     limits: RunLimits,
@@ -375,6 +388,7 @@ sections! {
     mcp: Mcp,
     files: Files,
     quota: Quota,
+    sign_in: SignIn,
     metrics: Metrics,
     audit: Audit,
     traces: Traces,

@@ -8,4 +8,5 @@ pub mod engine;
 pub mod history;
 pub mod observer;
 pub mod runner;
+pub mod sign_in;
 pub mod storage;

@@ -19,6 +19,7 @@ pub mod retention;
 pub mod runs;
 pub mod sandbox;
 pub mod sessions;
+pub mod sign_in;
 pub mod standby;
 pub mod stats;
 pub mod tokens;

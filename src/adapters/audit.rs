@@ -1,5 +1,5 @@
-//! The audit log: a line of JSON for each run, appended to a file. It never holds a program's text, its input, or a
-//! secret.
+//! The audit log: a line of JSON for each run and each step of sign-in, appended to a file. It never holds a program's
+//! text, its input, or a secret.
 //!
 //! ```text
 //! Audit::open ── writer: one thread; takes lines from a bounded queue and appends them; ended by `close`
@@ -21,7 +21,7 @@ use std::{
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc::{SyncSender, TrySendError, sync_channel},
+        mpsc::{SyncSender, sync_channel},
     },
     thread::JoinHandle,
 };
@@ -30,7 +30,7 @@ use tracing::error;
 
 pub use self::verify::{Broken, Verified, VerifyError, verify};
 use self::{file::LogFile, writer::Writer};
-use crate::ports::observer::{AuditCounts, Observer, RunFacts};
+use crate::ports::observer::{AuditCounts, Observer, RunFacts, SignInFacts};
 
 /// Lines that wait to be written.
 const QUEUE_MAX: usize = 4096;
@@ -74,6 +74,16 @@ impl Audit {
         AuditCounts { written: read(written), lost: read(lost), errors: read(errors) }
     }
 
+    /// Whether a line found room; one that did not is counted.
+    fn queue(&self, line: String) -> bool {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_queued = queue.as_ref().is_some_and(|queue| queue.try_send(line).is_ok());
+        if !is_queued {
+            self.counts.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        is_queued
+    }
+
     /// Writes the queued lines and ends the thread. Blocks. A line that still cannot be written is lost.
     pub fn close(&self) {
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -89,12 +99,14 @@ impl Audit {
 
 impl Observer for Audit {
     fn run_over(&self, run: &RunFacts<'_>) {
-        let line = line::of(run);
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = queue.as_ref().map_or(Err(TrySendError::Disconnected(String::new())), |queue| queue.try_send(line));
-        if sent.is_err() {
-            self.counts.lost.fetch_add(1, Ordering::Relaxed);
+        if !self.queue(line::of(run)) {
             error!(run = %run.run, "a line of the audit log is lost: the queue is full");
+        }
+    }
+
+    fn signed_in(&self, step: &SignInFacts<'_>) {
+        if !self.queue(line::of_sign_in(step)) {
+            error!(step = step.step, "a line of the audit log is lost: the queue is full");
         }
     }
 }

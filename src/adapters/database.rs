@@ -11,6 +11,7 @@
 
 mod history;
 mod keys;
+mod sign_in;
 mod tokens;
 
 use std::{

@@ -5,6 +5,8 @@
 //!                                                                    ├─ /files/…     the signature is the right
 //!                                                                    └─ bearer ── /mcp, /mcp/events, /v1/…, /api/v2/…,
 //!                                                                                 /jupyter/…, CodeRunner's
+//! /.well-known/… /register /token /revoke, where sign-in is on: for any page, so without these checks; /authorize is
+//! behind the check of names
 //! /healthz /readyz /health: no host check, for probes that address machines by number; /metrics neither, but a bearer
 //! ```
 
@@ -22,6 +24,7 @@ pub mod metrics;
 pub mod openapi;
 pub mod page;
 pub mod piston;
+pub mod sign_in;
 mod sse;
 pub mod trace;
 pub mod v1;
@@ -50,6 +53,8 @@ pub struct HttpParts {
     pub jupyter: Router,
     /// `/files`.
     pub files: Router,
+    /// `None` where sign-in is off: its paths do not exist then.
+    pub sign_in: Option<sign_in::SignInParts>,
     /// Knows the tokens.
     pub tokens: Arc<Tokens>,
     /// Whether a run can start.
@@ -64,25 +69,30 @@ pub struct HttpParts {
 
 /// The whole surface.
 pub fn router(parts: HttpParts) -> Router {
-    let HttpParts { mcp, v1, piston, coderunner, jupyter, files, tokens, readiness, metrics, observer, names } = parts;
+    let HttpParts { mcp, v1, piston, coderunner, jupyter, files, sign_in, .. } = parts;
+    let HttpParts { tokens, readiness, metrics, observer, names, .. } = parts;
     // Behind the token, but not behind the check of names: scrapers address machines by number.
     let measured = metrics::router(metrics).layer(middleware::from_fn_with_state(Arc::clone(&tokens), auth::bearer));
     let health = health::router(readiness, Arc::clone(&tokens));
     let bodies = coderunner.bodies.clone();
+    let issuer: sign_in::Challenge = sign_in.as_ref().map(|parts| parts.sign_in.issuer().into());
     let authorized = mcp
         .merge(v1)
+        .merge(sign_in::connections::router(sign_in.as_ref().map(|parts| Arc::clone(&parts.sign_in))))
         .merge(piston)
         .merge(coderunner::router(coderunner))
         .merge(jupyter)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(middleware::from_fn_with_state(tokens, auth::bearer))
-        .layer(middleware::from_fn_with_state(bodies, coderunner::key_from_body));
+        .layer(middleware::from_fn_with_state(bodies, coderunner::key_from_body))
+        .layer(middleware::from_fn_with_state(issuer, sign_in::challenge));
     let cors = names.cors();
     let router = Router::new()
         .merge(page::router())
         .merge(openapi::router())
         .merge(files)
         .merge(authorized)
+        .merge(sign_in.clone().map_or_else(Router::new, sign_in::pages))
         .fallback(any(error::not_found))
         .layer(middleware::from_fn_with_state(Arc::new(names), guard::check))
         .merge(health)
@@ -93,6 +103,7 @@ pub fn router(parts: HttpParts) -> Router {
         None => router,
     };
     router
+        .merge(sign_in.map_or_else(Router::new, sign_in::open))
         .layer(middleware::from_fn(page::headers))
         .layer(middleware::from_fn(body::drain_unread))
         .layer(middleware::from_fn(auth::turn))

@@ -3,7 +3,8 @@
 //! ```text
 //! Background::start ── janitor (sweep, rounds) · standbys (refill) · sessions (rounds) · discovery (follow)
 //!                   ├─ retention (rounds)
-//!                   ├─ database (migrations), then tokens (follow) and history (follow) · what ends with a token
+//!                   ├─ database (migrations), then tokens and history (follow) · sign-in (keep) · what ends with a
+//!                   │  token
 //!                   └─ metrics: an accept loop, where they have an address of their own
 //! Background::test_isolation ── one task, until the isolation is settled
 //! ```
@@ -63,6 +64,7 @@ impl Background {
                 (Arc::clone(&parts.history), Arc::clone(&parts.keys)),
                 stop(),
             )));
+            tasks.extend(parts.sign_in.clone().map(|sign_in| tokio::spawn(sign_in.keep(stop()))));
             tasks.push(tokio::spawn(end_what_tokens_opened(
                 parts.tokens.ends(),
                 (parts.runs.clone(), parts.sessions.clone()),

@@ -7,6 +7,7 @@ use tracing::info;
 
 use super::listen::Limits;
 use crate::{
+    adapters::database::Database,
     api::{
         http::{
             body::Bodies,
@@ -20,8 +21,8 @@ use crate::{
         mcp::{McpOptions, View},
     },
     config::{BaseUrl, Config},
-    domain::environment::AllowedVariables,
-    ports::{engine::Probe, storage::Usage},
+    domain::{clock::Clock, environment::AllowedVariables},
+    ports::{engine::Probe, observer::Observer, storage::Usage},
     services::{
         admission::{self, AdmissionOptions},
         conversations::Conversations,
@@ -33,6 +34,7 @@ use crate::{
         retention::RetentionOptions,
         runs::{Runs, RunsOptions},
         sessions::{Sessions, SessionsOptions},
+        sign_in::{SignIn, SignInOptions},
         standby::StandbyOptions,
         tokens::Tokens,
     },
@@ -230,6 +232,24 @@ pub(super) fn bodies(config: &Config) -> Bodies {
     let server = &config.server;
     let read_max = Duration::from_millis(server.body_read_ms);
     Bodies::new(bytes(server.body_bytes_max), read_max, bytes(server.bodies_bytes_max))
+}
+
+/// `None` where it is off, and where there is no database.
+pub(super) fn sign_in(
+    config: &Config,
+    database: Option<&Database>,
+    tokens: &Arc<Tokens>,
+    clock: Arc<dyn Clock>,
+    observer: &Arc<dyn Observer>,
+) -> Option<Arc<SignIn>> {
+    let store = Arc::new(database.filter(|_| config.sign_in.mode == "embedded")?.clone());
+    let options = SignInOptions {
+        issuer: config.public_base_url.to_string(),
+        access: Duration::from_secs(config.sign_in.access_s),
+        refresh: Duration::from_secs(config.sign_in.refresh_s),
+        key: config.file_secrets().next()?,
+    };
+    Some(Arc::new(SignIn::new(store, Arc::clone(tokens), clock, Arc::clone(observer), options)))
 }
 
 pub(super) fn listen(config: &Config) -> Limits {

@@ -14,7 +14,7 @@ use crate::{
     adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
     adapters::storage::{DiskStorage, Owner},
     api::{
-        http::{self, HttpParts},
+        http::{self, HttpParts, sign_in::SignInParts},
         mcp::{McpParts, Smaller},
     },
     config::Config,
@@ -42,6 +42,7 @@ use crate::{
         runs::{Runs, RunsParts},
         sandbox::Sandboxes,
         sessions::{Sessions, SessionsParts},
+        sign_in::SignIn,
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
         tokens::Tokens,
@@ -71,6 +72,8 @@ pub struct Parts {
     pub tokens: Arc<Tokens>,
     pub history: Arc<History>,
     pub keys: Arc<Idempotency>,
+    /// `None` where it is off.
+    pub sign_in: Option<Arc<SignIn>>,
     /// `doctor` has none.
     pub database: Option<Database>,
     /// Serves `/metrics` on an address of its own.
@@ -161,14 +164,13 @@ impl Parts {
     ) -> Result<Self, StartError> {
         let (instance, clock) = (store.instance(), Arc::new(SystemClock));
         let (history, keys) = recorders(config, instance, database.as_ref());
-        let mut observers = observability.observers();
-        observers.0.push(Arc::clone(&history) as _);
-        let observer: Arc<dyn Observer> = Arc::new(observers);
+        let observer: Arc<dyn Observer> = Arc::new(observability.observers().with(Arc::clone(&history) as _));
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
         let (stop, isolation) = (CancellationToken::new(), IsolationState::default());
         let catalog = Arc::new(Catalog::default());
         let discovery = discover(&engine, &catalog, &observer).await?;
         let tokens = Arc::new(tokens(config, database.as_ref()));
+        let sign_in = options::sign_in(config, database.as_ref(), &tokens, clock.clone(), &observer);
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
@@ -218,9 +220,8 @@ impl Parts {
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation);
         let mcp = mcp(config, (&runs, &history), &files, &sessions);
-        let bodies = options::bodies(config);
         let metrics_router = http::metrics::router(exposition.clone());
-        let kernels = Kernels::new(runs.clone(), sessions.clone());
+        let (bodies, kernels) = (options::bodies(config), Kernels::new(runs.clone(), sessions.clone()));
         let kept = (&history, &keys);
         let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, &tokens, kept);
         let router = http::router(HttpParts {
@@ -229,6 +230,7 @@ impl Parts {
             jupyter: http::jupyter::router(options::jupyter(&v1, &kernels)),
             v1: http::v1::router(v1),
             piston: http::piston::router(options::piston(config, bodies.clone(), &runs)),
+            sign_in: sign_in.clone().map(|sign_in| SignInParts { sign_in, bodies: bodies.clone() }),
             files: http::files::router(Arc::clone(&files), bodies),
             tokens: Arc::clone(&tokens),
             readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), isolation.clone(), stats)),
@@ -255,6 +257,7 @@ impl Parts {
             tokens,
             history,
             keys,
+            sign_in,
             database,
             metrics_router,
             stop,

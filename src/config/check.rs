@@ -34,6 +34,20 @@ fn ensure(holds: bool, error: impl FnOnce() -> String) -> Result<(), ConfigError
 }
 
 impl Config {
+    fn check_sign_in(&self) -> Result<(), ConfigError> {
+        ensure(matches!(self.sign_in.mode.as_str(), "off" | "embedded"), || {
+            "SANDBOX_SIGN_IN__MODE must be `off` or `embedded`.".to_owned()
+        })?;
+        let url = self.public_base_url.uri();
+        let is_loopback = matches!(url.host(), Some("localhost" | "127.0.0.1" | "[::1]"));
+        let fits = (url.scheme_str() == Some("https") || is_loopback) && matches!(url.path(), "" | "/");
+        ensure(self.sign_in.mode == "off" || fits, || {
+            "SANDBOX_SIGN_IN__MODE needs a PUBLIC_BASE_URL that begins with https:// (or is of this machine) and has \
+             no path: tokens must not travel in the clear."
+                .to_owned()
+        })
+    }
+
     /// Returns the first broken rule.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let api_token = self.api_token.expose().expose_secret();
@@ -74,6 +88,7 @@ impl Config {
         ensure(origins.into_iter().all(is_origin), || {
             "SANDBOX_SERVER__CORS_ORIGINS must be origins such as https://app.example.org, without a path.".to_owned()
         })?;
+        self.check_sign_in()?;
         self.traces.collector()?;
         self.files_base_url()?;
         let audit = Path::new(&self.audit.file);

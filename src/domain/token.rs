@@ -11,6 +11,8 @@ use super::{
 
 /// What every token that the server makes begins with, so that people and secret scanners recognise one.
 pub const TOKEN_MARK: &str = "mcps_";
+/// The same for what clients that signed in get. As long as [`TOKEN_MARK`].
+pub const CONNECTION_MARK: &str = "mcpc_";
 /// How many characters of a token are shown: the mark and 6 of 43 random ones.
 pub const PREFIX_CHARS: usize = TOKEN_MARK.len() + 6;
 /// The longest name of a token, in characters.
@@ -117,7 +119,20 @@ pub struct TokenRecord {
     pub revoked_unix_ms: Option<i64>,
 }
 
+/// An access token of a client that signed in: it stands for the token that is its connection, for a short time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AccessRecord {
+    pub digest: TokenDigest,
+    pub connection: TokenDigest,
+    pub expires_unix_ms: i64,
+}
+
 impl TokenRecord {
+    /// Whether it stands for a client that signed in. Its own text was never given to a client.
+    pub fn is_connection(&self) -> bool {
+        self.prefix.starts_with(CONNECTION_MARK)
+    }
+
     pub fn is_valid(&self, now_unix_ms: i64) -> bool {
         self.revoked_unix_ms.is_none() && self.expires_unix_ms.is_none_or(|end| now_unix_ms < end)
     }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use crate::domain::{
     id::TokenId,
-    token::{TokenDigest, TokenRecord},
+    token::{AccessRecord, TokenDigest, TokenRecord},
 };
 
 /// Why the database did not answer: it is away, locked, full or read-only. The text is the driver's, for the log.
@@ -17,6 +17,9 @@ pub struct DatabaseError(pub String);
 pub trait TokenStore: Send + Sync {
     /// Tokens that were made, changed or revoked at `since` or later, in unix milliseconds; from 0, all of them.
     async fn changed(&self, since: i64) -> Result<Vec<TokenRecord>, DatabaseError>;
+
+    /// Access tokens that were made at `since` or later, in unix milliseconds; from 0, all of them.
+    async fn access(&self, since: i64) -> Result<Vec<AccessRecord>, DatabaseError>;
 
     /// Stores a new token.
     async fn insert(&self, token: &TokenRecord) -> Result<(), DatabaseError>;

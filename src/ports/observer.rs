@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use crate::domain::{
     error::{Code, Failure},
     file::FileEntry,
-    id::{Language, RequestId, RunId, SandboxId},
+    id::{Language, RequestId, RunId, SandboxId, TokenId},
     limits::Limits,
     outcome::Outcome,
     owner::ConversationKey,
@@ -25,6 +25,9 @@ pub trait Observer: Send + Sync + 'static {
     /// A run was refused before it began.
     fn refused(&self, _code: Code) {}
 
+    /// A client registered, got tokens or lost its connection.
+    fn signed_in(&self, _step: &SignInFacts<'_>) {}
+
     /// A language is served by another image than before.
     fn runner_changed(&self, _language: &Language) {}
 
@@ -36,6 +39,17 @@ pub trait Observer: Send + Sync + 'static {
 
     /// An HTTP request was answered.
     fn answered(&self, _answer: &AnswerFacts<'_>) {}
+}
+
+/// One step of sign-in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SignInFacts<'a> {
+    pub at_unix_s: i64,
+    /// `registered`, `allowed`, `redeemed`, `refreshed`, `reused` (which ends the connection), `ended`.
+    pub step: &'static str,
+    /// Its id; empty where it is not known.
+    pub client: &'a str,
+    pub connection: Option<TokenId>,
 }
 
 /// One engine call.
@@ -177,6 +191,15 @@ pub struct TraceCounts {
 #[derive(Clone, Default)]
 pub struct Observers(pub Vec<Arc<dyn Observer>>);
 
+impl Observers {
+    /// These and one more.
+    #[must_use]
+    pub fn with(mut self, another: Arc<dyn Observer>) -> Self {
+        self.0.push(another);
+        self
+    }
+}
+
 impl Observer for Observers {
     fn run_begun(&self, run: &BeginFacts<'_>) {
         self.0.iter().for_each(|observer| observer.run_begun(run));
@@ -188,6 +211,10 @@ impl Observer for Observers {
 
     fn refused(&self, code: Code) {
         self.0.iter().for_each(|observer| observer.refused(code));
+    }
+
+    fn signed_in(&self, step: &SignInFacts<'_>) {
+        self.0.iter().for_each(|observer| observer.signed_in(step));
     }
 
     fn runner_changed(&self, language: &Language) {

@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::broadcast;
 
 pub use self::{
-    issue::NewToken,
+    issue::{NewToken, fresh},
     token::{Started, Token},
 };
 use crate::{
@@ -73,6 +73,8 @@ pub struct Tokens {
 #[derive(Default)]
 struct Known {
     tokens: HashMap<TokenDigest, Arc<Token>>,
+    /// By the digest of an access token: the digest of its connection, and when it expires, in unix milliseconds.
+    access: HashMap<TokenDigest, (TokenDigest, i64)>,
     /// When a change was last seen in the store, in unix milliseconds.
     seen: i64,
     /// Whether the store was read.
@@ -93,7 +95,7 @@ impl Tokens {
             Quota::per_minute(at_least_1(a_minute)).allow_burst(at_least_1(burst))
         };
         let record = TokenRecord { digest: digest(configured.expose_secret().as_bytes()), ..configured_record() };
-        let known = HashMap::from([(record.digest, Arc::new(Token::new(record)))]);
+        let known = HashMap::from([(record.digest, Arc::new(Token::new(record, None)))]);
         Self {
             known: RwLock::new(Known { tokens: known, ..Known::default() }),
             store,
@@ -118,7 +120,18 @@ impl Tokens {
 
     /// Who a token stands for; `None` for an unknown, revoked or expired one.
     pub fn caller(&self, token: &[u8]) -> Option<Caller> {
-        let token = self.known().tokens.get(&digest(token)).map(Arc::clone)?;
+        let (sent, now) = (digest(token), self.now());
+        let connection = self.known().access.get(&sent).filter(|(_, expires)| now < *expires).map(|access| access.0);
+        self.of(connection.unwrap_or(sent))
+    }
+
+    /// The same for a token that was made for a person: none that a client got by signing in.
+    pub fn caller_by_own(&self, token: &[u8]) -> Option<Caller> {
+        self.of(digest(token))
+    }
+
+    fn of(&self, digest: TokenDigest) -> Option<Caller> {
+        let token = self.known().tokens.get(&digest).map(Arc::clone)?;
         let now = self.now();
         if !token.record.is_valid(now) {
             self.end(&token);
@@ -180,7 +193,8 @@ impl Tokens {
     }
 }
 
-fn digest(token: &[u8]) -> TokenDigest {
+/// As tokens are stored.
+pub fn digest(token: &[u8]) -> TokenDigest {
     Sha256::digest(token).into()
 }
 

@@ -63,6 +63,7 @@ mod self_test;
 mod session_api;
 mod session_kernels;
 mod sessions;
+mod sign_in;
 mod soak;
 mod standby;
 mod standby_changes;

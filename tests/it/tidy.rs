@@ -20,7 +20,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 34] = [
+const NEIGHBOURS: [(&str, &[&str]); 36] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -33,6 +33,7 @@ const NEIGHBOURS: [(&str, &[&str]); 34] = [
     ("ports::runner", &["engine"]),
     ("ports::observer", &[]),
     ("ports::storage", &[]),
+    ("ports::sign_in", &["database"]),
     ("services::admission", &[]),
     ("services::janitor", &[]),
     ("services::discovery", &["janitor"]),
@@ -40,6 +41,7 @@ const NEIGHBOURS: [(&str, &[&str]); 34] = [
     ("services::links", &[]),
     ("services::quota", &[]),
     ("services::tokens", &[]),
+    ("services::sign_in", &["tokens"]),
     ("services::retention", &["files", "runs"]),
     ("services::isolation_check", &[]),
     ("services::readiness", &["isolation_check", "stats"]),
@@ -75,7 +77,7 @@ const VENDORS: [(&str, &[&str]); 16] = [
     ("image", &["api/mcp/picture"]),
     ("rmcp", &["api/mcp", "api/http/mcp"]),
     ("figment", &["config"]),
-    ("governor", &["services/admission", "services/tokens"]),
+    ("governor", &["services/admission", "services/sign_in", "services/tokens"]),
     ("clap", &["cli"]),
     ("anyhow", &["cli", "main"]),
 ];

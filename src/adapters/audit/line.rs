@@ -1,5 +1,5 @@
-//! One run as one object of JSON. Pure. Its length is bounded: ids, languages and the names of files have limits, and
-//! the number of named files has one.
+//! One run, or one step of sign-in, as one object of JSON. Pure. Its length is bounded: ids, languages and the names of
+//! files have limits, and the number of named files has one.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -10,7 +10,7 @@ use crate::{
         outcome::Ended,
         text::{hex, ms, rfc3339},
     },
-    ports::observer::RunFacts,
+    ports::observer::{RunFacts, SignInFacts},
 };
 
 const FILES_MAX: usize = 64;
@@ -66,6 +66,17 @@ pub(super) fn of(run: &RunFacts<'_>) -> String {
         },
         "files": run.files.iter().copied().take(FILES_MAX).map(file).collect::<Vec<_>>(),
         "files_more": run.files_truncated || run.files.len() > FILES_MAX,
+    })
+    .to_string()
+}
+
+/// One step of sign-in.
+pub(super) fn of_sign_in(step: &SignInFacts<'_>) -> String {
+    json!({
+        "at": rfc3339(step.at_unix_s),
+        "sign_in": step.step,
+        "client": step.client,
+        "connection": step.connection.map(|id| id.to_string()),
     })
     .to_string()
 }

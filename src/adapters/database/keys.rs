@@ -70,7 +70,7 @@ fn read(row: &AnyRow) -> Result<KeyRecord, DatabaseError> {
     Ok(KeyRecord {
         owner: parsed(row, "owner")?,
         key: row.try_get("name")?,
-        digest: digest(row)?,
+        digest: digest(row, "digest")?,
         run: parsed(row, "run")?,
         conversation: conversation.map_err(|error| DatabaseError(format!("conversation: {error}")))?,
         unix_ms: row.try_get("created_ms")?,

@@ -8,7 +8,7 @@ use crate::{
     domain::{
         id::TokenId,
         text::{hex, unhex},
-        token::{TokenDigest, TokenRecord},
+        token::{AccessRecord, TokenDigest, TokenRecord},
     },
     ports::database::{DatabaseError, TokenStore},
 };
@@ -18,6 +18,18 @@ impl TokenStore for Database {
     async fn changed(&self, since: i64) -> Result<Vec<TokenRecord>, DatabaseError> {
         let rows =
             sqlx::query("SELECT * FROM tokens WHERE changed_ms >= $1").bind(since).fetch_all(self.pool()?).await?;
+        rows.iter().map(read).collect()
+    }
+
+    async fn access(&self, since: i64) -> Result<Vec<AccessRecord>, DatabaseError> {
+        let statement = "SELECT sign_in_access.digest AS digest, tokens.digest AS connection, \
+            sign_in_access.expires_ms AS expires_ms FROM sign_in_access \
+            JOIN tokens ON tokens.id = sign_in_access.connection WHERE sign_in_access.created_ms >= $1";
+        let rows = sqlx::query(statement).bind(since).fetch_all(self.pool()?).await?;
+        let read = |row: &AnyRow| {
+            let expires_unix_ms = row.try_get("expires_ms")?;
+            Ok(AccessRecord { digest: digest(row, "digest")?, connection: digest(row, "connection")?, expires_unix_ms })
+        };
         rows.iter().map(read).collect()
     }
 
@@ -44,7 +56,7 @@ impl TokenStore for Database {
     async fn forget(&self, before_unix_ms: i64) -> Result<Vec<TokenDigest>, DatabaseError> {
         let statement = "DELETE FROM tokens WHERE revoked_ms < $1 OR expires_ms < $1 RETURNING digest";
         let rows = sqlx::query(statement).bind(before_unix_ms).fetch_all(self.pool()?).await?;
-        rows.iter().map(digest).collect()
+        rows.iter().map(|row| digest(row, "digest")).collect()
     }
 }
 
@@ -78,7 +90,7 @@ fn read(row: &AnyRow) -> Result<TokenRecord, DatabaseError> {
         owner: parsed(row, "owner")?,
         name: row.try_get("name")?,
         prefix: row.try_get("prefix")?,
-        digest: digest(row)?,
+        digest: digest(row, "digest")?,
         grant: serde_json::from_str(&may).map_err(|error| DatabaseError(error.to_string()))?,
         parent: parent.map(|id| id.parse()).transpose().map_err(|error| DatabaseError(format!("parent: {error}")))?,
         created_unix_ms: row.try_get("created_ms")?,
@@ -88,8 +100,8 @@ fn read(row: &AnyRow) -> Result<TokenRecord, DatabaseError> {
     })
 }
 
-pub(super) fn digest(row: &AnyRow) -> Result<TokenDigest, DatabaseError> {
-    let text: String = row.try_get("digest")?;
+pub(super) fn digest(row: &AnyRow, column: &str) -> Result<TokenDigest, DatabaseError> {
+    let text: String = row.try_get(column)?;
     unhex(&text).and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| DatabaseError("a digest is no digest".into()))
 }
 

@@ -17,7 +17,8 @@ use super::error::ApiError;
 use crate::domain::error::{Code, Failure};
 
 /// What pages of other origins may read of an answer beside its body.
-const EXPOSED: [HeaderName; 7] = [
+const EXPOSED: [HeaderName; 8] = [
+    header::WWW_AUTHENTICATE,
     header::ETAG,
     header::LOCATION,
     header::CONTENT_DISPOSITION,

@@ -16,7 +16,9 @@ use utoipa::{
 
 use super::{
     error::{PistonRefusal, Problem, status},
-    piston, v1,
+    piston,
+    sign_in::connections,
+    v1,
 };
 use crate::{
     api::schema::run::RunEvent,
@@ -28,7 +30,7 @@ use crate::{
 };
 
 const SCHEME: &str = "token";
-const TAGS: [(&str, &str); 8] = [
+const TAGS: [(&str, &str); 9] = [
     ("runs", "Programs that run, ran or wait."),
     ("sessions", "Sandboxes that keep an interpreter between the cells of a conversation."),
     ("runners", "The languages that can be run."),
@@ -36,6 +38,7 @@ const TAGS: [(&str, &str); 8] = [
     ("files", "What programs find in /data, and what they leave there."),
     ("tokens", "What proves an owner, and what it may do."),
     ("history", "What all owners ran and used."),
+    ("connections", "The clients that signed in."),
     ("piston", "The interface of Piston, version 2, for programs that were written for it."),
 ];
 
@@ -85,6 +88,7 @@ pub fn document() -> OpenApi {
         .security(Some([SecurityRequirement::new::<_, [&str; 0], &str>(SCHEME, [])]))
         .build();
     document.merge(v1::document());
+    document.merge(connections::document());
     document.merge(piston::document());
     let components = document.components.get_or_insert_default();
     // What no operation names as its body: refusals, and the JSON inside an event's data.

@@ -18,7 +18,7 @@ use crate::{
         error::{Code, Failure},
         id::TokenId,
         owner::Principal,
-        token::{Grant, NAME_CHARS_MAX, PREFIX_CHARS, TOKEN_MARK, TokenRecord},
+        token::{AccessRecord, CONNECTION_MARK, Grant, NAME_CHARS_MAX, PREFIX_CHARS, TOKEN_MARK, TokenRecord},
     },
     ports::database::{DatabaseError, TokenStore},
 };
@@ -48,6 +48,24 @@ impl Tokens {
     /// # Errors
     /// A name or an expiry that cannot be; [`Code::DatabaseUnavailable`].
     pub async fn create(&self, new: NewToken) -> Result<(TokenRecord, SecretString), Failure> {
+        self.make(new, TOKEN_MARK).await
+    }
+
+    /// Makes the token of a client that signs in. Its text is dropped: the client gets access tokens, see
+    /// [`Self::accept`], and what it opened with one goes on with the next.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub async fn create_connection(&self, new: NewToken) -> Result<TokenRecord, Failure> {
+        self.make(new, CONNECTION_MARK).await.map(|(record, _)| record)
+    }
+
+    /// From now on accepts an access token, which the caller has stored.
+    pub fn accept(&self, access: AccessRecord) {
+        self.known_mut().access.insert(access.digest, (access.connection, access.expires_unix_ms));
+    }
+
+    async fn make(&self, new: NewToken, mark: &str) -> Result<(TokenRecord, SecretString), Failure> {
         let (store, now) = (self.store()?, self.now());
         if new.name.is_empty() || new.name.chars().count() > NAME_CHARS_MAX || new.name.contains(char::is_control) {
             let why = format!("it must have 1 to {NAME_CHARS_MAX} characters, and no control characters");
@@ -59,7 +77,7 @@ impl Tokens {
         if new.expires_unix_ms.is_some_and(|end| end <= now) {
             return Err(Failure::argument("expires", "it has passed"));
         }
-        let secret = fresh();
+        let secret = fresh(mark);
         let record = TokenRecord {
             id: TokenId::new(),
             owner: new.owner,
@@ -154,8 +172,9 @@ impl Tokens {
 
     async fn round(&self, store: &dyn TokenStore, round: u64) -> Result<(), DatabaseError> {
         let since = self.known().seen;
-        let changed = store.changed(since.saturating_sub(CLOCKS_APART_MS).max(0)).await?;
-        self.learn(changed);
+        let since = since.saturating_sub(CLOCKS_APART_MS).max(0);
+        self.learn(store.changed(since).await?);
+        store.access(since).await?.into_iter().for_each(|access| self.accept(access));
         self.known_mut().seen = self.now();
         self.known_mut().is_loaded = true;
         self.end_expired();
@@ -173,6 +192,7 @@ impl Tokens {
         for token in self.known().tokens.values().filter(|token| !token.record.is_valid(now)) {
             self.end(token);
         }
+        self.known_mut().access.retain(|_, (_, expires)| now < *expires);
     }
 
     async fn store_uses(&self, store: &dyn TokenStore) -> Result<(), DatabaseError> {
@@ -187,8 +207,10 @@ impl Tokens {
     }
 
     /// Takes what the database says about tokens.
-    fn learn(&self, records: Vec<TokenRecord>) {
+    fn learn(&self, mut records: Vec<TokenRecord>) {
         let mut known = self.known_mut();
+        // A parent comes before those that share what it may spend.
+        records.sort_by_key(|record| record.parent.is_some());
         for record in records {
             match known.tokens.get(&record.digest) {
                 Some(token) if token.record.revoked_unix_ms == record.revoked_unix_ms => {}
@@ -198,7 +220,9 @@ impl Tokens {
                     known.tokens.insert(token.record.digest, Arc::new(token));
                 }
                 None => {
-                    known.tokens.insert(record.digest, Arc::new(Token::new(record)));
+                    let parent = known.tokens.values().find(|token| Some(token.record.id) == record.parent);
+                    let token = Token::new(record, parent);
+                    known.tokens.insert(token.record.digest, Arc::new(token));
                 }
             }
         }
@@ -210,11 +234,11 @@ impl Tokens {
     }
 }
 
-/// 256 random bits behind the mark.
-fn fresh() -> SecretString {
+/// 256 random bits behind a mark.
+pub fn fresh(mark: &str) -> SecretString {
     // Version 4 has 122 random bits of the operating system, so four of them have more than 256.
     let random: Vec<u8> = (0..4).flat_map(|_| Uuid::new_v4().into_bytes()).collect();
-    format!("{TOKEN_MARK}{}", BASE64_URL_SAFE_NO_PAD.encode(digest(&random))).into()
+    format!("{mark}{}", BASE64_URL_SAFE_NO_PAD.encode(digest(&random))).into()
 }
 
 fn unavailable(error: &DatabaseError) -> Failure {

@@ -31,7 +31,8 @@ pub struct Token {
     /// Unix milliseconds; 0 for never.
     pub(super) used: AtomicI64,
     pub(super) is_used: AtomicBool,
-    spent: Mutex<Spent>,
+    /// Shared with the tokens that came from it, so that signing in raises no limit.
+    spent: Arc<Mutex<Spent>>,
 }
 
 #[derive(Debug, Default)]
@@ -48,15 +49,15 @@ struct Spent {
 pub struct Started(Arc<Token>);
 
 impl Token {
-    pub(super) fn new(record: TokenRecord) -> Self {
+    pub(super) fn new(record: TokenRecord, parent: Option<&Arc<Self>>) -> Self {
         let used = AtomicI64::new(record.used_unix_ms.unwrap_or_default());
-        Self { record, ended: CancellationToken::new(), used, is_used: AtomicBool::new(false), spent: Mutex::default() }
+        let spent = parent.map(|parent| Arc::clone(&parent.spent)).unwrap_or_default();
+        Self { record, ended: CancellationToken::new(), used, is_used: AtomicBool::new(false), spent }
     }
 
     /// The same token with another record, such as one that is revoked. What was spent stays.
     pub(super) fn replaced(&self, record: TokenRecord) -> Self {
-        let spent = std::mem::take(&mut *self.spent());
-        Self { ended: self.ended.clone(), spent: Mutex::new(spent), ..Self::new(record) }
+        Self { ended: self.ended.clone(), spent: Arc::clone(&self.spent), ..Self::new(record, None) }
     }
 
     /// Whether it is that of the settings.
@@ -186,7 +187,7 @@ mod tests {
 
     fn token(limits: TokenLimits) -> Arc<Token> {
         let grant = Grant { limits, ..Grant::default() };
-        Arc::new(Token::new(TokenRecord { grant, ..super::super::configured_record() }))
+        Arc::new(Token::new(TokenRecord { grant, ..super::super::configured_record() }, None))
     }
 
     fn is_refused(token: &Arc<Token>, word: &str) -> u64 {

@@ -17,7 +17,9 @@ pub(super) fn check(token: &Token, method: &Method, path: &str) -> Result<(), Fa
 fn needed(method: &Method, path: &str) -> Option<Scope> {
     let mut parts = path.split('/').skip(1);
     match (parts.next()?, parts.next(), parts.next(), parts.next()) {
-        ("v1", Some("tokens" | "history" | "usage" | "owners"), ..) | ("metrics", ..) => Some(Scope::Admin),
+        ("v1", Some("tokens" | "connections" | "history" | "usage" | "owners"), ..) | ("metrics", ..) => {
+            Some(Scope::Admin)
+        }
         ("v1", Some("conversations"), id, of_it) => {
             let is_list = id.is_none() || (of_it.is_none() && method == Method::GET);
             (!is_list).then_some(Scope::Files)

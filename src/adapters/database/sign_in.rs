@@ -1,0 +1,230 @@
+//! Sign-in in the database. A transaction begins with its conditional update, so that of two that come at once one
+//! waits for the other and then finds the code redeemed or the token retired.
+
+use async_trait::async_trait;
+use sqlx::{Any, Row, Transaction, any::AnyRow};
+
+use super::{
+    Database,
+    tokens::{digest, parsed},
+};
+use crate::{
+    domain::{
+        id::TokenId,
+        text::hex,
+        token::{AccessRecord, CONNECTION_MARK, Grant, TokenDigest},
+    },
+    ports::{
+        database::DatabaseError,
+        sign_in::{Code, Exchange, Pair, Redemption, RegisteredClient, SignInStore},
+    },
+};
+
+const DAY_MS: i64 = 24 * 3600 * 1000;
+/// Clients that were not confirmed; the oldest leave for new ones.
+const UNCONFIRMED_MAX: i64 = 20_000;
+/// How long a client without a connection is kept.
+const UNUSED_CLIENT_MS: i64 = 90 * DAY_MS;
+
+#[async_trait]
+impl SignInStore for Database {
+    async fn register(&self, client: &RegisteredClient, now: i64) -> Result<String, DatabaseError> {
+        let mut transaction = self.pool()?.begin().await?;
+        let insert = "INSERT INTO sign_in_clients (id, fingerprint, name, redirects, secret, created_ms) \
+            VALUES ($1, $2, $3, $4, $5, $6) \
+            ON CONFLICT (fingerprint) DO UPDATE SET created_ms = excluded.created_ms RETURNING id";
+        let redirects = serde_json::to_string(&client.redirects).map_err(|error| DatabaseError(error.to_string()))?;
+        let row = sqlx::query(insert)
+            .bind(&client.id)
+            .bind(hex(&client.fingerprint))
+            .bind(&client.name)
+            .bind(redirects)
+            .bind(client.secret.as_ref().map(|digest| hex(digest)))
+            .bind(now)
+            .fetch_one(&mut *transaction)
+            .await?;
+        let id: String = row.try_get("id")?;
+        let trim = "DELETE FROM sign_in_clients WHERE confirmed_ms IS NULL AND created_ms < (SELECT created_ms FROM \
+            sign_in_clients WHERE confirmed_ms IS NULL ORDER BY created_ms DESC LIMIT 1 OFFSET $1)";
+        sqlx::query(trim).bind(UNCONFIRMED_MAX).execute(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok(id)
+    }
+
+    async fn client(&self, id: &str) -> Result<Option<RegisteredClient>, DatabaseError> {
+        let query = sqlx::query("SELECT * FROM sign_in_clients WHERE id = $1").bind(id.to_owned());
+        query.fetch_optional(self.pool()?).await?.as_ref().map(client).transpose()
+    }
+
+    async fn insert_code(&self, code: &Code) -> Result<(), DatabaseError> {
+        let insert = "INSERT INTO sign_in_codes (digest, connection, client, redirect, challenge, expires_ms) \
+            VALUES ($1, $2, $3, $4, $5, $6)";
+        sqlx::query(insert)
+            .bind(hex(&code.digest))
+            .bind(code.connection.to_string())
+            .bind(&code.client)
+            .bind(&code.redirect)
+            .bind(&code.challenge)
+            .bind(code.expires_unix_ms)
+            .execute(self.pool()?)
+            .await?;
+        Ok(())
+    }
+
+    async fn redeem(&self, what: &Redemption, pair: &Pair, now: i64) -> Result<Exchange, DatabaseError> {
+        let mut transaction = self.pool()?.begin().await?;
+        let update = "UPDATE sign_in_codes SET used_ms = $1 WHERE digest = $2 AND client = $3 AND challenge = $4 \
+            AND (redirect = $5 OR $6 = 1) AND used_ms IS NULL AND expires_ms > $1 RETURNING connection";
+        let row = sqlx::query(update)
+            .bind(now)
+            .bind(hex(&what.digest))
+            .bind(&what.client)
+            .bind(&what.challenge)
+            .bind(what.redirect.clone().unwrap_or_default())
+            .bind(i64::from(what.redirect.is_none()))
+            .fetch_optional(&mut *transaction)
+            .await?;
+        let Some(row) = row else {
+            let used = "SELECT connection FROM sign_in_codes WHERE digest = $1 AND client = $2 AND used_ms IS NOT NULL";
+            let used = sqlx::query(used).bind(hex(&what.digest)).bind(&what.client);
+            let used = used.fetch_optional(&mut *transaction).await?;
+            return used.as_ref().map_or(Ok(Exchange::Invalid), |row| Ok(Exchange::Reused(parsed(row, "connection")?)));
+        };
+        let confirm = "UPDATE sign_in_clients SET confirmed_ms = $1 WHERE id = $2";
+        sqlx::query(confirm).bind(now).bind(&what.client).execute(&mut *transaction).await?;
+        grant(transaction, parsed(&row, "connection")?, &what.client, pair, now).await
+    }
+
+    async fn grant_of(&self, refresh: &TokenDigest, client: &str) -> Result<Option<Grant>, DatabaseError> {
+        let select = "SELECT tokens.may AS may FROM sign_in_refresh \
+            JOIN tokens ON tokens.id = sign_in_refresh.connection \
+            WHERE sign_in_refresh.digest = $1 AND sign_in_refresh.client = $2";
+        let row = sqlx::query(select).bind(hex(refresh)).bind(client.to_owned()).fetch_optional(self.pool()?).await?;
+        row.as_ref().map(may).transpose()
+    }
+
+    async fn rotate(
+        &self,
+        refresh: &TokenDigest,
+        client: &str,
+        pair: &Pair,
+        now: i64,
+        grace_ms: i64,
+    ) -> Result<Exchange, DatabaseError> {
+        let mut transaction = self.pool()?.begin().await?;
+        let update = "UPDATE sign_in_refresh SET retired_ms = COALESCE(retired_ms, $1) \
+            WHERE digest = $2 AND client = $3 AND expires_ms > $1 RETURNING connection, retired_ms";
+        let row = sqlx::query(update)
+            .bind(now)
+            .bind(hex(refresh))
+            .bind(client.to_owned())
+            .fetch_optional(&mut *transaction)
+            .await?;
+        let Some(row) = row else { return Ok(Exchange::Invalid) };
+        let connection: TokenId = parsed(&row, "connection")?;
+        if row.try_get::<i64, _>("retired_ms")? < now - grace_ms {
+            return Ok(Exchange::Reused(connection));
+        }
+        let confirm = "UPDATE sign_in_clients SET confirmed_ms = $1 WHERE id = $2";
+        sqlx::query(confirm).bind(now).bind(client.to_owned()).execute(&mut *transaction).await?;
+        grant(transaction, connection, client, pair, now).await
+    }
+
+    async fn connection(&self, token: &TokenDigest, client: Option<&str>) -> Result<Option<TokenId>, DatabaseError> {
+        for table in ["sign_in_refresh", "sign_in_access"] {
+            let select = format!("SELECT connection, client FROM {table} WHERE digest = $1");
+            let row = sqlx::query(sqlx::AssertSqlSafe(select)).bind(hex(token)).fetch_optional(self.pool()?).await?;
+            let Some(row) = row else { continue };
+            let owner: String = row.try_get("client")?;
+            return if client.is_none_or(|client| client == owner) {
+                parsed(&row, "connection").map(Some)
+            } else {
+                Ok(None)
+            };
+        }
+        Ok(None)
+    }
+
+    async fn forget(&self, now: i64) -> Result<Vec<TokenId>, DatabaseError> {
+        let mut transaction = self.pool()?.begin().await?;
+        let deletes = [
+            ("DELETE FROM sign_in_codes WHERE expires_ms < $1", now - DAY_MS),
+            ("DELETE FROM sign_in_refresh WHERE expires_ms < $1", now),
+            ("DELETE FROM sign_in_access WHERE expires_ms < $1", now),
+            ("DELETE FROM sign_in_clients WHERE confirmed_ms IS NULL AND created_ms < $1", now - DAY_MS),
+            (
+                "DELETE FROM sign_in_clients WHERE confirmed_ms < $1 \
+                 AND NOT EXISTS (SELECT 1 FROM sign_in_refresh WHERE sign_in_refresh.client = sign_in_clients.id)",
+                now - UNUSED_CLIENT_MS,
+            ),
+        ];
+        for (statement, before) in deletes {
+            sqlx::query(statement).bind(before).execute(&mut *transaction).await?;
+        }
+        let idle = "SELECT id FROM tokens WHERE prefix LIKE $1 AND revoked_ms IS NULL AND created_ms < $2 AND NOT \
+            EXISTS (SELECT 1 FROM sign_in_refresh WHERE sign_in_refresh.connection = tokens.id)";
+        let rows = sqlx::query(idle)
+            .bind(format!("{}%", CONNECTION_MARK.trim_end_matches('_')))
+            .bind(now - DAY_MS)
+            .fetch_all(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        rows.iter().map(|row| parsed(row, "id")).collect()
+    }
+}
+
+/// Stores a pair and commits, if the connection goes on.
+async fn grant(
+    mut transaction: Transaction<'_, Any>,
+    connection: TokenId,
+    client: &str,
+    pair: &Pair,
+    now: i64,
+) -> Result<Exchange, DatabaseError> {
+    let select = "SELECT digest, may FROM tokens WHERE id = $1 AND revoked_ms IS NULL \
+        AND (expires_ms IS NULL OR expires_ms > $2)";
+    let row = sqlx::query(select).bind(connection.to_string()).bind(now).fetch_optional(&mut *transaction).await?;
+    let Some(row) = row else { return Ok(Exchange::Invalid) };
+    let refresh = "INSERT INTO sign_in_refresh (digest, connection, client, expires_ms) VALUES ($1, $2, $3, $4)";
+    sqlx::query(refresh)
+        .bind(hex(&pair.refresh))
+        .bind(connection.to_string())
+        .bind(client.to_owned())
+        .bind(pair.refresh_expires_unix_ms)
+        .execute(&mut *transaction)
+        .await?;
+    let access = "INSERT INTO sign_in_access (digest, connection, client, created_ms, expires_ms) \
+        VALUES ($1, $2, $3, $4, $5)";
+    sqlx::query(access)
+        .bind(hex(&pair.access))
+        .bind(connection.to_string())
+        .bind(client.to_owned())
+        .bind(now)
+        .bind(pair.access_expires_unix_ms)
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    let access = AccessRecord {
+        digest: pair.access,
+        connection: digest(&row, "digest")?,
+        expires_unix_ms: pair.access_expires_unix_ms,
+    };
+    Ok(Exchange::Granted { connection, grant: may(&row)?, access })
+}
+
+fn client(row: &AnyRow) -> Result<RegisteredClient, DatabaseError> {
+    let redirects: String = row.try_get("redirects")?;
+    let has_secret = row.try_get::<Option<String>, _>("secret")?.is_some();
+    Ok(RegisteredClient {
+        id: row.try_get("id")?,
+        fingerprint: digest(row, "fingerprint")?,
+        name: row.try_get("name")?,
+        redirects: serde_json::from_str(&redirects).map_err(|error| DatabaseError(error.to_string()))?,
+        secret: has_secret.then(|| digest(row, "secret")).transpose()?,
+    })
+}
+
+fn may(row: &AnyRow) -> Result<Grant, DatabaseError> {
+    let may: String = row.try_get("may")?;
+    serde_json::from_str(&may).map_err(|error| DatabaseError(error.to_string()))
+}

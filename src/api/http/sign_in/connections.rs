@@ -1,0 +1,119 @@
+//! `/v1/connections`: the clients that are signed in. Needs the scope `admin`.
+
+use std::sync::Arc;
+
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    http::StatusCode,
+};
+use serde::Serialize;
+use utoipa::{IntoParams, ToSchema, openapi::OpenApi};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{
+    api::http::error::ApiError,
+    domain::{
+        error::{Code, Failure},
+        id::TokenId,
+        text::rfc3339,
+        token::TokenRecord,
+    },
+    services::sign_in::SignIn,
+};
+
+/// A client that is signed in.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Connection {
+    /// Names the connection.
+    pub id: String,
+    /// What the client calls itself, and where it is.
+    pub name: String,
+    /// Whose conversations it uses.
+    pub owner: String,
+    /// What it may do.
+    pub scopes: Vec<&'static str>,
+    /// The token that was entered for it, and with which it ends; absent for `MCP_API_TOKEN`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub token_id: Option<String>,
+    /// When it was made.
+    pub created_at: String,
+    /// When it was last used; absent before the first use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub last_used_at: Option<String>,
+}
+
+/// The clients that are signed in.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ConnectionList {
+    /// Newest first.
+    pub connections: Vec<Connection>,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "for the API's description")]
+struct InConnection {
+    /// The connection.
+    #[param(rename = "connectionId", pattern = "^token-[0-9a-f]{32}$")]
+    connection_id: String,
+}
+
+impl From<TokenRecord> for Connection {
+    fn from(token: TokenRecord) -> Self {
+        let time = |unix_ms: i64| rfc3339(unix_ms / 1000);
+        Self {
+            id: token.id.to_string(),
+            name: token.name,
+            owner: token.owner.name().to_owned(),
+            scopes: token.grant.scopes.iter().map(|scope| scope.as_str()).collect(),
+            token_id: token.parent.map(|id| id.to_string()),
+            created_at: time(token.created_unix_ms),
+            last_used_at: token.used_unix_ms.map(time),
+        }
+    }
+}
+
+/// List the clients that are signed in.
+///
+/// Where sign-in is off there is no such path.
+#[utoipa::path(
+    get, path = "/v1/connections", tag = "connections", operation_id = "listConnections",
+    responses((status = 200, description = "The clients of all owners.", body = ConnectionList)),
+)]
+async fn list(State(sign_in): State<Arc<SignIn>>) -> Result<Json<ConnectionList>, ApiError> {
+    let connections = sign_in.connections().await?.into_iter().map(Connection::from).collect();
+    Ok(Json(ConnectionList { connections }))
+}
+
+/// End a connection.
+///
+/// Its tokens stop working at once, and what it opened ends.
+#[utoipa::path(
+    delete, path = "/v1/connections/{connectionId}", tag = "connections", operation_id = "endConnection",
+    params(InConnection),
+    responses((status = 204, description = "It has ended.")),
+)]
+async fn end(State(sign_in): State<Arc<SignIn>>, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
+    let none = |_| Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
+    let id: TokenId = id.parse().map_err(none)?;
+    sign_in.disconnect(id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn described() -> OpenApiRouter<Arc<SignIn>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(end))
+}
+
+/// The routes; none where sign-in is off.
+pub fn router(sign_in: Option<Arc<SignIn>>) -> Router {
+    sign_in.map_or_else(Router::new, |sign_in| described().split_for_parts().0.with_state(sign_in))
+}
+
+/// What the routes are, for the document.
+pub fn document() -> OpenApi {
+    described().into_openapi()
+}

@@ -1,0 +1,123 @@
+//! The pages that a person sees. No script, no picture, nothing from elsewhere; what a client said is escaped.
+
+use axum::{
+    http::{HeaderName, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    domain::token::Scope,
+    services::sign_in::{Consent, Refusal, redirect_host},
+};
+
+const STYLE: &str = include_str!("consent.css");
+
+/// A page in which a person allows or refuses.
+pub(super) fn page(asked: &Consent, query: &str, seal: &str, refusal: Option<Refusal>) -> Response {
+    let name = escaped(&asked.client.name);
+    let target = match redirect_host(&asked.redirect) {
+        Some(host) => format!("a service at <strong>{}</strong>", escaped(&host)),
+        None => "a program on <strong>this computer</strong>".to_owned(),
+    };
+    let scopes: String = asked.scopes.iter().flat_map(|scope| ["<li>", about(*scope), "</li>"]).collect();
+    let problem = refusal.map_or(String::new(), |refusal| {
+        format!(
+            "<p class=\"problem\" role=\"alert\" id=\"problem\">Not allowed: {}.</p>",
+            escaped(&refusal.to_string())
+        )
+    });
+    let described = if refusal.is_some() { " aria-invalid=\"true\" aria-describedby=\"problem\"" } else { "" };
+    let body = format!(
+        "<h1>Connect “{name}”?</h1>\
+         <p>{name} asks to use this sandbox server for you. That is the name it gives itself; the answer goes to \
+         {target}. Go on only if you have just begun this there.</p>\
+         <p>It will be able to:</p><ul>{scopes}</ul>{problem}\
+         <form method=\"post\" action=\"/authorize\">\
+         <input type=\"hidden\" name=\"request\" value=\"{request}\">\
+         <input type=\"hidden\" name=\"seal\" value=\"{seal}\">\
+         <label for=\"token\">Your token of this server</label>\
+         <input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\" spellcheck=\"false\" \
+         autofocus data-testid=\"token\"{described}>\
+         <p class=\"hint\">It is MCP_API_TOKEN, or a token that the operator made for you. The client does not get it. \
+         When it is revoked, this connection ends.</p>\
+         <div class=\"buttons\"><button name=\"decision\" value=\"allow\" data-testid=\"allow\">Allow</button>\
+         <button name=\"decision\" value=\"refuse\" class=\"quiet\" data-testid=\"refuse\">Refuse</button>\
+         </div></form>",
+        request = escaped(query),
+        seal = escaped(seal),
+    );
+    let status = match refusal {
+        None => StatusCode::OK,
+        Some(Refusal::TooMany) => StatusCode::TOO_MANY_REQUESTS,
+        Some(_) => StatusCode::FORBIDDEN,
+    };
+    answer(status, "Connect a client", &body)
+}
+
+/// A request that is answered to no client.
+pub(super) fn error(refusal: Refusal) -> Response {
+    let status = match refusal {
+        Refusal::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::BAD_REQUEST,
+    };
+    let body = format!(
+        "<h1>This cannot go on</h1><p>The request of the client was not accepted: {}.</p><p>Close this page and begin \
+         again in the client.</p>",
+        escaped(&refusal.to_string()),
+    );
+    answer(status, "Not connected", &body)
+}
+
+/// A form that this browser was not given, or not lately.
+pub(super) fn foreign() -> Response {
+    let body = "<h1>This page is too old</h1><p>The form was not given to this browser, or more than ten minutes ago. \
+                Begin again in the client.</p>";
+    answer(StatusCode::FORBIDDEN, "Not connected", body)
+}
+
+fn answer(status: StatusCode, title: &str, body: &str) -> Response {
+    let page = format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width\"><meta name=\"robots\" content=\"noindex\"><title>{title} – Code sandbox</title>\
+         <style>{STYLE}</style></head><body><main>{body}</main></body></html>",
+    );
+    // Without `form-action`: browsers apply it to where the answer to a form leads, which is the client's address and
+    // whatever that leads to. The page has no script, and nothing a client said is markup.
+    let style = BASE64_STANDARD.encode(Sha256::digest(STYLE));
+    let policy = format!("default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; frame-ancestors 'none'");
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::CONTENT_SECURITY_POLICY, policy.as_str()),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        // With `no-referrer` browsers say of a form that it comes from `null`.
+        (header::REFERRER_POLICY, "same-origin"),
+        // Clients that open a window for this page wait for a message from it.
+        (HeaderName::from_static("cross-origin-opener-policy"), "unsafe-none"),
+    ];
+    (status, headers, page).into_response()
+}
+
+fn about(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Run => "run programs in sandboxes, and see their output",
+        Scope::Files => "read, write and delete the files of your conversations",
+        Scope::Admin => "see and change the tokens of this server",
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut escaped, c| {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            c => escaped.push(c),
+        }
+        escaped
+    })
+}

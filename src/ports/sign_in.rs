@@ -1,0 +1,99 @@
+//! The store of sign-in: clients that registered, codes, refresh tokens and access tokens. It holds digests only.
+
+use async_trait::async_trait;
+
+use super::database::DatabaseError;
+use crate::domain::{
+    id::TokenId,
+    token::{AccessRecord, Grant, TokenDigest},
+};
+
+/// A client that registered itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegisteredClient {
+    pub id: String,
+    /// What it says of itself, as a digest; a client with a secret has one that is random. A second registration that
+    /// says the same is the same client.
+    pub fingerprint: TokenDigest,
+    pub name: String,
+    pub redirects: Vec<String>,
+    /// Of the client secret; `None` for a public client.
+    pub secret: Option<TokenDigest>,
+}
+
+/// A code that was given to a client and not redeemed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Code {
+    pub digest: TokenDigest,
+    pub connection: TokenId,
+    pub client: String,
+    pub redirect: String,
+    /// The S256 challenge of PKCE.
+    pub challenge: String,
+    pub expires_unix_ms: i64,
+}
+
+/// What a client shows to redeem a code.
+#[derive(Debug, Clone)]
+pub struct Redemption {
+    pub digest: TokenDigest,
+    pub client: String,
+    /// `None` where the client does not repeat it.
+    pub redirect: Option<String>,
+    pub challenge: String,
+}
+
+/// The tokens that a client gets.
+#[derive(Debug, Clone, Copy)]
+pub struct Pair {
+    pub access: TokenDigest,
+    pub access_expires_unix_ms: i64,
+    pub refresh: TokenDigest,
+    pub refresh_expires_unix_ms: i64,
+}
+
+/// What became of a code or a refresh token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exchange {
+    /// The pair is stored.
+    Granted { connection: TokenId, grant: Grant, access: AccessRecord },
+    /// It was used before: the connection has to end.
+    Reused(TokenId),
+    /// It is unknown, expired, revoked, or another client's.
+    Invalid,
+}
+
+/// Each method is one transaction. Moments are unix milliseconds.
+#[async_trait]
+pub trait SignInStore: Send + Sync {
+    /// Stores a client; answers the id of the one that has its fingerprint, which may be an older one.
+    async fn register(&self, client: &RegisteredClient, now: i64) -> Result<String, DatabaseError>;
+
+    async fn client(&self, id: &str) -> Result<Option<RegisteredClient>, DatabaseError>;
+
+    async fn insert_code(&self, code: &Code) -> Result<(), DatabaseError>;
+
+    /// Redeems a code once, by one conditional update, and stores the pair.
+    async fn redeem(&self, what: &Redemption, pair: &Pair, now: i64) -> Result<Exchange, DatabaseError>;
+
+    /// Of a refresh token of this client: what its connection may do.
+    async fn grant_of(&self, refresh: &TokenDigest, client: &str) -> Result<Option<Grant>, DatabaseError>;
+
+    /// Retires a refresh token and stores the next pair. One that was retired less than `grace_ms` ago gets another
+    /// pair; one that was retired before is reused.
+    async fn rotate(
+        &self,
+        refresh: &TokenDigest,
+        client: &str,
+        pair: &Pair,
+        now: i64,
+        grace_ms: i64,
+    ) -> Result<Exchange, DatabaseError>;
+
+    /// The connection of an access token or a refresh token, if it is of this client.
+    async fn connection(&self, token: &TokenDigest, client: Option<&str>) -> Result<Option<TokenId>, DatabaseError>;
+
+    /// Removes what has expired, and clients that were not confirmed for a day; answers connections that have nothing
+    /// left to go on with.
+    async fn forget(&self, now: i64) -> Result<Vec<TokenId>, DatabaseError>;
+}

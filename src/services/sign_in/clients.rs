@@ -1,0 +1,151 @@
+//! Clients: dynamic registration (RFC 7591), and which redirect addresses are theirs.
+
+use std::net::IpAddr;
+
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use http::Uri;
+use secrecy::{ExposeSecret as _, SecretString};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+use uuid::Uuid;
+
+use super::{Refusal, SignIn};
+use crate::{
+    ports::sign_in::RegisteredClient,
+    services::tokens::{digest, fresh},
+};
+
+const REDIRECTS_MAX: usize = 16;
+const REDIRECT_BYTES_MAX: usize = 1000;
+/// What is shown of a client's name, in characters.
+const NAME_CHARS_MAX: usize = 60;
+/// The one address without http that is taken: of Cursor, which registers it beside others.
+const CURSOR: &str = "cursor://anysphere.cursor-mcp/oauth/callback";
+const SECRET_MARK: &str = "mcpcs_";
+
+/// What a client asks for.
+#[derive(Debug, Clone, Default)]
+pub struct Registration {
+    pub name: String,
+    pub redirects: Vec<String>,
+    /// Whether it wants a secret.
+    pub wants_secret: bool,
+}
+
+/// A client that is registered now.
+#[derive(Debug)]
+pub struct Registered {
+    pub client: RegisteredClient,
+    pub secret: Option<SecretString>,
+    pub issued_unix_s: i64,
+}
+
+impl SignIn {
+    /// Registers a client. Of its addresses those that can be used are kept.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidRedirectUri`] when none can be used, [`Refusal::InvalidClientMetadata`],
+    /// [`Refusal::TooMany`], [`Refusal::Unavailable`].
+    pub async fn register(&self, wanted: Registration, from: IpAddr) -> Result<Registered, Refusal> {
+        self.rates.registration(from)?;
+        if wanted.redirects.len() > REDIRECTS_MAX {
+            return Err(Refusal::InvalidClientMetadata("redirect_uris has more than 16 addresses"));
+        }
+        let mut redirects = wanted.redirects;
+        redirects.retain(|redirect| is_usable(redirect));
+        redirects.sort();
+        redirects.dedup();
+        if redirects.is_empty() {
+            return Err(Refusal::InvalidRedirectUri);
+        }
+        let name = shown_name(&wanted.name);
+        let secret = wanted.wants_secret.then(|| fresh(SECRET_MARK));
+        let said = serde_json::json!([name, redirects]).to_string();
+        let fingerprint = match &secret {
+            Some(secret) => Sha256::digest(secret.expose_secret()).into(),
+            None => digest(said.as_bytes()),
+        };
+        let secret_digest = secret.as_ref().map(|secret| digest(secret.expose_secret().as_bytes()));
+        let id = Uuid::new_v4().simple().to_string();
+        let mut client = RegisteredClient { id, fingerprint, name, redirects, secret: secret_digest };
+        let now = self.now();
+        client.id = self.store.register(&client, now).await?;
+        self.tell("registered", &client.id, None);
+        Ok(Registered { client, secret, issued_unix_s: now / 1000 })
+    }
+
+    /// The client that a request names, if it proves to be it: a public one by its id.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidClient`], [`Refusal::Unavailable`].
+    pub(super) async fn authenticated(&self, id: &str, secret: Option<&str>) -> Result<RegisteredClient, Refusal> {
+        let client = self.client(id).await?;
+        let Some(wanted) = client.secret else { return Ok(client) };
+        let sent = digest(secret.unwrap_or_default().as_bytes());
+        if bool::from(sent.ct_eq(&wanted)) { Ok(client) } else { Err(Refusal::InvalidClient) }
+    }
+}
+
+/// Whether an address is one that a client registered: the same text, except that the port of a loopback address is
+/// free (RFC 8252, 7.3).
+pub(super) fn is_registered(client: &RegisteredClient, redirect: &str) -> bool {
+    let same_but_for_port = |registered: &str| match (loopback(registered), loopback(redirect)) {
+        (Some(registered), Some(sent)) => {
+            registered.host() == sent.host() && registered.path_and_query() == sent.path_and_query()
+        }
+        _ => false,
+    };
+    is_usable(redirect) && client.redirects.iter().any(|one| one == redirect || same_but_for_port(one))
+}
+
+/// The host of a redirect address, for people; `None` for a program on their own machine.
+pub fn redirect_host(redirect: &str) -> Option<String> {
+    if loopback(redirect).is_some() {
+        return None;
+    }
+    redirect.parse::<Uri>().ok()?.authority().map(ToString::to_string)
+}
+
+fn is_usable(redirect: &str) -> bool {
+    let is_plain = redirect.bytes().all(|byte| byte.is_ascii_graphic() && !b"#\\\"'<>`{}|^".contains(&byte));
+    if !is_plain || redirect.len() > REDIRECT_BYTES_MAX {
+        return false;
+    }
+    redirect == CURSOR || loopback(redirect).is_some() || plain(redirect, "https://").is_some()
+}
+
+fn loopback(redirect: &str) -> Option<Uri> {
+    plain(redirect, "http://").filter(|uri| matches!(uri.host(), Some("localhost" | "127.0.0.1" | "[::1]")))
+}
+
+/// An address of this scheme without a user, with a port that is one, and without steps upwards.
+fn plain(redirect: &str, scheme: &str) -> Option<Uri> {
+    let rest = redirect.strip_prefix(scheme)?;
+    let authority = rest.split(['/', '?']).next()?;
+    let uri: Uri = redirect.parse().ok()?;
+    let port = authority.strip_prefix(uri.host()?)?;
+    let has_port = port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
+    let path = uri.path().to_ascii_lowercase().replace("%2e", ".");
+    let climbs = path.split('/').any(|part| part == "." || part == "..");
+    (has_port && !climbs && !uri.host()?.is_empty()).then_some(uri)
+}
+
+fn shown_name(name: &str) -> String {
+    // Marks that change the direction of text could make one name look like another.
+    let is_mark =
+        |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    let is_shown = |c: &char| !c.is_control() && !is_mark(*c);
+    let name: String = name.trim().chars().filter(is_shown).take(NAME_CHARS_MAX).collect();
+    if name.is_empty() { "A client without a name".to_owned() } else { name }
+}
+
+/// The S256 challenge of a verifier (RFC 7636), `None` for a text that is none.
+pub(super) fn challenge(verifier: &str) -> Option<String> {
+    let is_one = (43..=128).contains(&verifier.len())
+        && verifier.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte));
+    is_one.then(|| BASE64_URL_SAFE_NO_PAD.encode(digest(verifier.as_bytes())))
+}
+
+pub(super) fn is_challenge(text: &str) -> bool {
+    text.len() == 43 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+}

@@ -1,0 +1,248 @@
+//! What clients are granted: a request is checked, a person consents, the code is redeemed, tokens are refreshed and
+//! revoked.
+
+use std::{net::IpAddr, time::Duration};
+
+use secrecy::{ExposeSecret as _, SecretString};
+use tracing::warn;
+
+use super::{
+    Refusal, SignIn,
+    clients::{challenge, is_challenge, is_registered, redirect_host},
+};
+use crate::{
+    domain::{
+        error,
+        id::TokenId,
+        token::{CONNECTION_MARK, Grant, NAME_CHARS_MAX, Scope},
+    },
+    ports::sign_in::{Code, Exchange, Pair, Redemption, RegisteredClient},
+    services::tokens::{NewToken, digest, fresh},
+};
+
+const CODE: Duration = Duration::from_mins(1);
+/// How long a refresh token that was used may be used again: clients refresh from several processes at once.
+const GRACE: Duration = Duration::from_mins(1);
+const CODE_MARK: &str = "mcpk_";
+const REFRESH_MARK: &str = "mcpr_";
+/// What a client may ask for. `admin` is not among it: it would let the client make tokens.
+const OFFERED: [Scope; 2] = [Scope::Run, Scope::Files];
+
+/// A request for authorization, as it was sent.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    pub response_type: String,
+    pub challenge: String,
+    pub challenge_method: String,
+    pub scope: String,
+    pub resources: Vec<String>,
+}
+
+/// What a person consents to.
+#[derive(Debug, Clone)]
+pub struct Consent {
+    pub client: RegisteredClient,
+    pub redirect: String,
+    pub challenge: String,
+    pub scopes: Vec<Scope>,
+}
+
+/// A request for tokens, as it was sent.
+#[derive(Debug, Clone, Default)]
+pub struct TokenRequest {
+    pub grant_type: String,
+    pub client: String,
+    pub secret: Option<String>,
+    pub code: String,
+    pub redirect: Option<String>,
+    pub verifier: String,
+    pub refresh: String,
+    pub scope: String,
+    pub resources: Vec<String>,
+}
+
+/// What a client gets.
+#[derive(Debug)]
+pub struct Granted {
+    pub access: SecretString,
+    pub expires_s: u64,
+    pub refresh: SecretString,
+    pub scopes: Vec<Scope>,
+}
+
+impl SignIn {
+    /// Whether an answer may be sent to this address. Before that nothing is.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidRequest`].
+    pub fn redirect(&self, client: &RegisteredClient, sent: Option<&str>) -> Result<String, Refusal> {
+        match (sent, client.redirects.as_slice()) {
+            (Some(sent), _) if is_registered(client, sent) => Ok(sent.to_owned()),
+            (None, [only]) => Ok(only.clone()),
+            _ => Err(Refusal::InvalidRequest("the redirect address is not one that the client registered")),
+        }
+    }
+
+    /// What a person has to consent to.
+    ///
+    /// # Errors
+    /// What the client is told at its redirect address.
+    pub fn check(&self, client: RegisteredClient, redirect: String, request: &Request) -> Result<Consent, Refusal> {
+        if request.response_type != "code" {
+            return Err(Refusal::UnsupportedResponseType);
+        }
+        if request.challenge_method != "S256" || !is_challenge(&request.challenge) {
+            return Err(Refusal::InvalidRequest("a code_challenge with the method S256 is required"));
+        }
+        self.check_resources(&request.resources)?;
+        let wanted: Vec<_> = offered(&request.scope).collect();
+        let scopes = if wanted.is_empty() { OFFERED.into() } else { wanted };
+        Ok(Consent { client, redirect, challenge: request.challenge.clone(), scopes })
+    }
+
+    /// Makes a connection for a person who enters a token, and the code that leads to it.
+    ///
+    /// # Errors
+    /// [`Refusal::WrongToken`], after a delay when there were many; [`Refusal::TooMany`]; [`Refusal::Unavailable`].
+    pub async fn consent(&self, consent: &Consent, token: &str, from: IpAddr) -> Result<SecretString, Refusal> {
+        let caller = self.tokens.caller_by_own(token.trim().as_bytes());
+        let granted = caller.map(|caller| {
+            let grant = &caller.token.record.grant;
+            let scopes: Vec<_> = consent.scopes.iter().copied().filter(|scope| grant.has(*scope)).collect();
+            (Grant { scopes, ..grant.clone() }, caller)
+        });
+        let Some((grant, caller)) = granted.filter(|(grant, _)| !grant.scopes.is_empty()) else {
+            tokio::time::sleep(self.tokens.refused(from)).await;
+            return Err(self.rates.wrong_token(from));
+        };
+        let parent = &caller.token.record;
+        let host = redirect_host(&consent.redirect).unwrap_or_else(|| "this computer".to_owned());
+        let name: String = format!("{} ({host})", consent.client.name).chars().take(NAME_CHARS_MAX).collect();
+        let new = NewToken {
+            owner: parent.owner.clone(),
+            name,
+            grant,
+            expires_unix_ms: parent.expires_unix_ms,
+            parent: (!caller.token.is_configured()).then_some(parent.id),
+        };
+        let connection = self.tokens.create_connection(new).await.map_err(|error| {
+            warn!(%error, "sign-in: no connection could be made");
+            Refusal::Unavailable
+        })?;
+        let code = fresh(CODE_MARK);
+        let stored = Code {
+            digest: digest(code.expose_secret().as_bytes()),
+            connection: connection.id,
+            client: consent.client.id.clone(),
+            redirect: consent.redirect.clone(),
+            challenge: consent.challenge.clone(),
+            expires_unix_ms: self.now() + millis(CODE),
+        };
+        self.store.insert_code(&stored).await?;
+        self.tell("allowed", &stored.client, Some(connection.id));
+        Ok(code)
+    }
+
+    /// Answers the token endpoint.
+    ///
+    /// # Errors
+    /// What the client is told.
+    pub async fn grant(&self, request: &TokenRequest, from: IpAddr) -> Result<Granted, Refusal> {
+        let client = self.authenticated(&request.client, request.secret.as_deref()).await?;
+        self.check_resources(&request.resources)?;
+        let (access, refresh) = (fresh(CONNECTION_MARK), fresh(REFRESH_MARK));
+        let now = self.now();
+        let pair = Pair {
+            access: digest(access.expose_secret().as_bytes()),
+            access_expires_unix_ms: now + millis(self.options.access),
+            refresh: digest(refresh.expose_secret().as_bytes()),
+            refresh_expires_unix_ms: now + millis(self.options.refresh),
+        };
+        let exchanged = match request.grant_type.as_str() {
+            "authorization_code" => {
+                let challenge = challenge(&request.verifier).ok_or(Refusal::InvalidGrant)?;
+                let what = Redemption {
+                    digest: digest(request.code.as_bytes()),
+                    client: client.id.clone(),
+                    redirect: request.redirect.clone(),
+                    challenge,
+                };
+                self.store.redeem(&what, &pair, now).await?
+            }
+            "refresh_token" => {
+                let sent = digest(request.refresh.as_bytes());
+                let Some(grant) = self.store.grant_of(&sent, &client.id).await? else {
+                    return Err(self.rates.wrong_grant(from));
+                };
+                let is_wider = request
+                    .scope
+                    .split_ascii_whitespace()
+                    .any(|word| word != "offline_access" && !grant.scopes.iter().any(|scope| scope.as_str() == word));
+                if is_wider {
+                    return Err(Refusal::InvalidScope);
+                }
+                self.store.rotate(&sent, &client.id, &pair, now, millis(GRACE)).await?
+            }
+            _ => return Err(Refusal::UnsupportedGrantType),
+        };
+        match exchanged {
+            Exchange::Granted { connection, grant, access: accepted } => {
+                self.tokens.accept(accepted);
+                let step = if request.grant_type == "refresh_token" { "refreshed" } else { "redeemed" };
+                self.tell(step, &client.id, Some(connection));
+                let expires_s = self.options.access.as_secs();
+                Ok(Granted { access, expires_s, refresh, scopes: grant.scopes })
+            }
+            Exchange::Reused(connection) => {
+                self.tell("reused", &client.id, Some(connection));
+                self.end(connection).await?;
+                Err(self.rates.wrong_grant(from))
+            }
+            Exchange::Invalid => Err(self.rates.wrong_grant(from)),
+        }
+    }
+
+    /// Ends the connection of a token of this client. That there is none is no error (RFC 7009, 2.2).
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidClient`], [`Refusal::Unavailable`].
+    pub async fn revoke(&self, token: &str, client: Option<&str>, secret: Option<&str>) -> Result<(), Refusal> {
+        if let Some(id) = client {
+            self.authenticated(id, secret).await?;
+        }
+        match self.store.connection(&digest(token.as_bytes()), client).await? {
+            Some(connection) => {
+                self.tell("ended", client.unwrap_or_default(), Some(connection));
+                self.end(connection).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn end(&self, connection: TokenId) -> Result<(), Refusal> {
+        match self.tokens.revoke(connection).await {
+            Err(failure) if failure.code == error::Code::DatabaseUnavailable => Err(Refusal::Unavailable),
+            // It had ended before.
+            _ => Ok(()),
+        }
+    }
+
+    /// Every resource has to be this server's: its address, or that of `/mcp` with what the query may choose.
+    fn check_resources(&self, resources: &[String]) -> Result<(), Refusal> {
+        let issuer = self.issuer().to_ascii_lowercase();
+        let is_ours = |resource: &String| {
+            let lower = resource.to_ascii_lowercase();
+            let rest = lower.strip_prefix(&issuer).map(|rest| rest.split('?').next().unwrap_or_default());
+            matches!(rest, Some("" | "/" | "/mcp" | "/mcp/"))
+        };
+        if resources.iter().all(is_ours) { Ok(()) } else { Err(Refusal::InvalidTarget) }
+    }
+}
+
+fn offered(scope: &str) -> impl Iterator<Item = Scope> {
+    OFFERED.into_iter().filter(move |offered| scope.split_ascii_whitespace().any(|word| word == offered.as_str()))
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,64 @@
+//! How often strangers may register and people may enter tokens. Every table is bounded.
+
+use std::{hash::Hash, net::IpAddr, num::NonZeroU32};
+
+use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
+
+use super::Refusal;
+
+/// At once and a minute. Assistants in the cloud share addresses, and so do all clients behind a proxy.
+const REGISTRATIONS_OF_ADDRESS: (u32, u32) = (60, 60);
+const REGISTRATIONS: (u32, u32) = (300, 300);
+/// Wrong tokens entered from one address. Right ones do not count, so another person's mistakes lock no person out.
+const WRONG_TOKENS: (u32, u32) = (10, 10);
+/// The same for wrong codes and refresh tokens.
+const WRONG_GRANTS: (u32, u32) = (60, 60);
+const KEYS_MAX: usize = 10_000;
+
+pub(super) struct Rates {
+    registrations_of: DefaultKeyedRateLimiter<IpAddr>,
+    registrations: DefaultDirectRateLimiter,
+    wrong_tokens: DefaultKeyedRateLimiter<IpAddr>,
+    wrong_grants: DefaultKeyedRateLimiter<IpAddr>,
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        Self {
+            registrations_of: RateLimiter::keyed(quota(REGISTRATIONS_OF_ADDRESS)),
+            registrations: RateLimiter::direct(quota(REGISTRATIONS)),
+            wrong_tokens: RateLimiter::keyed(quota(WRONG_TOKENS)),
+            wrong_grants: RateLimiter::keyed(quota(WRONG_GRANTS)),
+        }
+    }
+}
+
+impl Rates {
+    pub(super) fn registration(&self, from: IpAddr) -> Result<(), Refusal> {
+        take(&self.registrations_of, &from)?;
+        self.registrations.check().map_err(|_| Refusal::TooMany)
+    }
+
+    pub(super) fn wrong_token(&self, from: IpAddr) -> Refusal {
+        take(&self.wrong_tokens, &from).err().unwrap_or(Refusal::WrongToken)
+    }
+
+    pub(super) fn wrong_grant(&self, from: IpAddr) -> Refusal {
+        take(&self.wrong_grants, &from).err().unwrap_or(Refusal::InvalidGrant)
+    }
+}
+
+fn quota((burst, a_minute): (u32, u32)) -> Quota {
+    let at_least_1 = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
+    Quota::per_minute(at_least_1(a_minute)).allow_burst(at_least_1(burst))
+}
+
+fn take<K: Clone + Eq + Hash>(of: &DefaultKeyedRateLimiter<K>, key: &K) -> Result<(), Refusal> {
+    if of.len() >= KEYS_MAX {
+        of.retain_recent();
+    }
+    if of.len() >= KEYS_MAX {
+        return Err(Refusal::TooMany);
+    }
+    of.check_key(key).map_err(|_| Refusal::TooMany)
+}

@@ -1,0 +1,245 @@
+//! The rules on a real database with a clock that the test sets: what expires, what is used twice, what comes at once.
+
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use mcp_sandbox_server::{
+    adapters::database::Database,
+    domain::{
+        clock::ManualClock,
+        token::{Grant, Scope},
+    },
+    ports::{
+        database::TokenStore,
+        observer::{Observer, SignInFacts},
+    },
+    services::{
+        sign_in::{Granted, Refusal, Registration, Request, SignIn, SignInOptions, TokenRequest},
+        tokens::{NewToken, Tokens},
+    },
+};
+use secrecy::ExposeSecret as _;
+use tempfile::TempDir;
+
+use super::{REDIRECT, VERIFIER, challenge};
+use crate::support::server::TOKEN;
+
+const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const NOW_S: i64 = 1_800_000_000;
+
+/// What the audit log is told.
+#[derive(Default)]
+struct Steps(Mutex<Vec<&'static str>>);
+
+impl Observer for Steps {
+    fn signed_in(&self, step: &SignInFacts<'_>) {
+        self.0.lock().expect("no panic").push(step.step);
+    }
+}
+
+struct World {
+    clock: Arc<ManualClock>,
+    steps: Arc<Steps>,
+    database: Database,
+    tokens: Arc<Tokens>,
+    sign_in: Arc<SignIn>,
+    client: String,
+    _folder: TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let url = format!("sqlite://{}/x.db", folder.path().display());
+        let database = Database::connect(&url).expect("a database");
+        database.prepare().await.expect("tables");
+        let clock = Arc::new(ManualClock::at(NOW_S));
+        let steps = Arc::default();
+        let (tokens, sign_in) = server(&database, &clock, &steps);
+        let registration = Registration { redirects: vec![REDIRECT.to_owned()], ..Registration::default() };
+        let client = sign_in.register(registration, HERE).await.expect("a client").client.id;
+        Self { clock, steps, database, tokens, sign_in, client, _folder: folder }
+    }
+
+    async fn code(&self, token: &str) -> String {
+        let client = self.sign_in.client(&self.client).await.expect("the client");
+        let request = Request {
+            response_type: "code".into(),
+            challenge: challenge(VERIFIER),
+            challenge_method: "S256".into(),
+            ..Request::default()
+        };
+        let consent = self.sign_in.check(client, REDIRECT.into(), &request).expect("a request");
+        let code = self.sign_in.consent(&consent, token, HERE).await.expect("consent");
+        code.expose_secret().to_owned()
+    }
+
+    fn redemption(&self, code: &str) -> TokenRequest {
+        TokenRequest {
+            grant_type: "authorization_code".into(),
+            client: self.client.clone(),
+            code: code.into(),
+            verifier: VERIFIER.into(),
+            ..TokenRequest::default()
+        }
+    }
+
+    async fn signed_in(&self, token: &str) -> Granted {
+        let code = self.code(token).await;
+        self.sign_in.grant(&self.redemption(&code), HERE).await.expect("tokens")
+    }
+
+    async fn refresh(&self, granted: &Granted) -> Result<Granted, Refusal> {
+        let request = TokenRequest {
+            grant_type: "refresh_token".into(),
+            client: self.client.clone(),
+            refresh: granted.refresh.expose_secret().to_owned(),
+            ..TokenRequest::default()
+        };
+        self.sign_in.grant(&request, HERE).await
+    }
+
+    fn is_accepted(&self, granted: &Granted) -> bool {
+        self.tokens.caller(granted.access.expose_secret().as_bytes()).is_some()
+    }
+
+    fn pass(&self, seconds: i64) {
+        use mcp_sandbox_server::domain::clock::Clock as _;
+        self.clock.set(self.clock.unix_s() + seconds);
+    }
+}
+
+fn server(database: &Database, clock: &Arc<ManualClock>, steps: &Arc<Steps>) -> (Arc<Tokens>, Arc<SignIn>) {
+    let store: Arc<dyn TokenStore> = Arc::new(database.clone());
+    let tokens = Arc::new(Tokens::new(&TOKEN.to_owned().into(), Some(store), clock.clone()));
+    let options = SignInOptions {
+        issuer: "https://sandbox.test".into(),
+        access: Duration::from_hours(1),
+        refresh: Duration::from_hours(24 * 30),
+        key: "a-key".to_owned().into(),
+    };
+    let sign_in = SignIn::new(Arc::new(database.clone()), Arc::clone(&tokens), clock.clone(), steps.clone(), options);
+    (tokens, Arc::new(sign_in))
+}
+
+#[tokio::test]
+async fn code_lives_for_a_minute() {
+    let world = World::new().await;
+    let code = world.code(TOKEN).await;
+    world.pass(61);
+    let late = world.sign_in.grant(&world.redemption(&code), HERE).await;
+    assert_eq!(late.map(drop), Err(Refusal::InvalidGrant));
+}
+
+#[tokio::test]
+async fn access_token_expires_and_what_it_opened_goes_on() {
+    let world = World::new().await;
+    let first = world.signed_in(TOKEN).await;
+    let before = world.tokens.caller(first.access.expose_secret().as_bytes()).expect("accepted");
+    world.pass(3601);
+    assert!(!world.is_accepted(&first));
+    let second = world.refresh(&first).await.expect("tokens");
+    let after = world.tokens.caller(second.access.expose_secret().as_bytes()).expect("accepted");
+    assert_eq!(before.owner.token(), after.owner.token(), "runs and sessions belong to the connection");
+    assert!(!before.token.ended().is_cancelled());
+    world.pass(30 * 24 * 3600 + 1);
+    assert_eq!(world.refresh(&second).await.map(drop), Err(Refusal::InvalidGrant));
+}
+
+#[tokio::test]
+async fn refresh_token_that_is_used_again_after_a_minute_ends_the_connection() {
+    let world = World::new().await;
+    let first = world.signed_in(TOKEN).await;
+    let second = world.refresh(&first).await.expect("tokens");
+    world.pass(60);
+    let sibling = world.refresh(&first).await.expect("within the grace");
+    let other = world.signed_in(TOKEN).await;
+    world.pass(1);
+    assert_eq!(world.refresh(&first).await.map(drop), Err(Refusal::InvalidGrant));
+    for tokens in [&first, &second, &sibling] {
+        assert!(!world.is_accepted(tokens));
+        assert_eq!(world.refresh(tokens).await.map(drop), Err(Refusal::InvalidGrant));
+    }
+    assert!(world.is_accepted(&other), "another connection of the same client");
+    let told = world.steps.0.lock().expect("no panic").clone();
+    let of_first = ["registered", "allowed", "redeemed", "refreshed", "refreshed"];
+    assert_eq!(told[..8], [&of_first[..], &["allowed", "redeemed", "reused"]].concat());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_fifty_redemptions_on_two_servers_one_succeeds() {
+    let world = World::new().await;
+    let code = world.code(TOKEN).await;
+    let (_, other) = server(&world.database, &world.clock, &world.steps);
+    let tries: Vec<_> = (0..50)
+        .map(|n| {
+            let sign_in = Arc::clone(if n % 2 == 0 { &world.sign_in } else { &other });
+            let request = world.redemption(&code);
+            tokio::spawn(async move { sign_in.grant(&request, HERE).await.is_ok() })
+        })
+        .collect();
+    let mut granted = 0;
+    for one in tries {
+        granted += u32::from(one.await.expect("no panic"));
+    }
+    assert_eq!(granted, 1);
+}
+
+#[tokio::test]
+async fn connection_ends_with_the_token_it_came_from_and_may_do_no_more() {
+    let world = World::new().await;
+    let grant = Grant { scopes: vec![Scope::Run, Scope::Admin], ..Grant::default() };
+    let new = NewToken {
+        owner: "other".parse().expect("an owner"),
+        name: "laptop".into(),
+        grant,
+        expires_unix_ms: Some((NOW_S + 7200) * 1000),
+        parent: None,
+    };
+    let (record, secret) = world.tokens.create(new.clone()).await.expect("a token");
+    let granted = world.signed_in(secret.expose_secret()).await;
+    assert_eq!(granted.scopes, [Scope::Run]);
+    let caller = world.tokens.caller(granted.access.expose_secret().as_bytes()).expect("accepted");
+    assert_eq!((caller.owner.name(), caller.token.record.parent), ("other", Some(record.id)));
+    world.tokens.revoke(record.id).await.expect("revoked");
+    assert!(!world.is_accepted(&granted) && caller.token.ended().is_cancelled());
+    assert_eq!(world.refresh(&granted).await.map(drop), Err(Refusal::InvalidGrant));
+
+    let (_, secret) = world.tokens.create(new).await.expect("a token");
+    let granted = world.signed_in(secret.expose_secret()).await;
+    world.pass(7201);
+    assert_eq!(world.refresh(&granted).await.map(drop), Err(Refusal::InvalidGrant), "nor does it outlive it");
+}
+
+#[tokio::test]
+async fn without_the_database_nothing_is_issued_and_known_tokens_go_on() {
+    let world = World::new().await;
+    let granted = world.signed_in(TOKEN).await;
+    let code = world.code(TOKEN).await;
+    world.database.close().await;
+    assert_eq!(world.sign_in.grant(&world.redemption(&code), HERE).await.map(drop), Err(Refusal::Unavailable));
+    assert_eq!(world.refresh(&granted).await.map(drop), Err(Refusal::Unavailable));
+    let registration = Registration { redirects: vec![REDIRECT.to_owned()], ..Registration::default() };
+    assert_eq!(world.sign_in.register(registration, HERE).await.map(drop), Err(Refusal::Unavailable));
+    assert!(world.is_accepted(&granted));
+}
+
+#[tokio::test]
+async fn what_has_expired_is_removed() {
+    use mcp_sandbox_server::ports::sign_in::SignInStore;
+    let world = World::new().await;
+    let registration =
+        |n: u32| Registration { redirects: vec![format!("https://{n}.test/")], ..Registration::default() };
+    let unused = world.sign_in.register(registration(1), HERE).await.expect("a client").client.id;
+    world.signed_in(TOKEN).await;
+    world.code(TOKEN).await;
+    world.pass(25 * 3600);
+    let idle = SignInStore::forget(&world.database, world.sign_in.now()).await.expect("the database");
+    assert_eq!(idle.len(), 1, "the connection whose code was not redeemed");
+    assert_eq!(world.sign_in.client(&unused).await.map(drop), Err(Refusal::InvalidClient));
+    assert!(world.sign_in.client(&world.client).await.is_ok());
+    assert!(world.database.access(0).await.expect("the database").is_empty());
+}
