@@ -32,7 +32,7 @@ pub use file::{File, FileListing, FileResult, ImportResult, SkippedResult, file_
 pub use result::{FiguresResult, OutcomeResult, RunResult};
 
 use crate::{
-    domain::{error::Code, file::Change, id::RequestId, outcome::Ended, text::rfc3339},
+    domain::{error::Code, file::Change, id::RequestId, outcome::Ended, text::rfc3339, token::Scope},
     ports::{history::EndWord, runner::Runner},
     services::{
         conversations::{ConversationPage, LastUse},
@@ -75,6 +75,10 @@ texts! {
     SessionWord: |text: ObjectBuilder| text.enum_values(Some(["idle", "busy", "ended"]));
     /// What happened to a run.
     EventWord: |text: ObjectBuilder| text.enum_values(Some(run::EVENT_WORDS));
+    /// What a token may do.
+    ScopeWord: |text: ObjectBuilder| text.enum_values(Some(Scope::ALL.map(Scope::as_str)));
+    /// The name of a language.
+    LanguageName: |text: ObjectBuilder| text.pattern(Some("^[A-Za-z0-9][A-Za-z0-9._+#-]*$")).max_length(Some(32));
     /// Bytes, unchanged.
     Binary: |text: ObjectBuilder| text.format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)));
 }

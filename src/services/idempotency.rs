@@ -67,6 +67,8 @@ pub struct Idempotency {
     /// Held while a run begins, so that concurrent requests with one key begin one run.
     turns: Vec<Arc<Turn<()>>>,
     hasher: RandomState,
+    /// When this process began, in unix milliseconds.
+    began: i64,
     /// Runs that began before their key was stored.
     unstored: AtomicU64,
 }
@@ -90,7 +92,8 @@ impl Idempotency {
     pub fn new(store: Option<Arc<dyn KeyStore>>, clock: Arc<dyn Clock>) -> Self {
         let turns = std::iter::repeat_with(Arc::default).take(TURNS).collect();
         let (hasher, unstored) = (RandomState::new(), AtomicU64::new(0));
-        Self { all: Mutex::default(), store, clock, turns, hasher, unstored }
+        let began = i64::try_from(clock.unix_ns() / 1_000_000).unwrap_or(i64::MAX);
+        Self { all: Mutex::default(), store, clock, turns, hasher, began, unstored }
     }
 
     /// Whether a run is known for this key.
@@ -141,7 +144,8 @@ impl Idempotency {
             }
         };
         let (now, now_ms) = (Instant::now(), self.now());
-        for record in records {
+        // A younger one is of a request that this process answers now, and may be refused yet.
+        for record in records.into_iter().filter(|record| record.unix_ms < self.began) {
             let age = Duration::from_millis(u64::try_from(now_ms.saturating_sub(record.unix_ms)).unwrap_or_default());
             // Where the machine has not been up for so long, it is kept longer.
             self.add(record, now.checked_sub(age).unwrap_or(now));

@@ -85,7 +85,8 @@ function memberRow(name, schema, must, description, depth) {
 
 function curl(method, path, operation) {
   const named = path.replace("{conversationId}", "demo").replace("{path}", "hello.txt").replace("{runId}", "$RUN_ID")
-    .replace("{sessionId}", "$SESSION_ID").replace("{language}", "python").replace("{name}", "json");
+    .replace("{sessionId}", "$SESSION_ID").replace("{language}", "python").replace("{name}", "json")
+    .replace("{tokenId}", "$TOKEN_ID").replace("{connectionId}", "$CONNECTION_ID");
   const lines = [
     `curl${method === "get" ? "" : ` -X ${method.toUpperCase()}`} "${location.origin}${named}"`,
     `  -H "Authorization: Bearer $MCP_API_TOKEN"`,
@@ -104,7 +105,10 @@ function curl(method, path, operation) {
 
 function example(body) {
   const known = { language: "python", code: 'print("Hello!")', version: "*", files: [{ content: 'print("Hello!")' }] };
-  return Object.fromEntries((body.required ?? []).map((name) => [name, known[name] ?? ""]));
+  return Object.fromEntries((body.required ?? []).map((name) => [
+    name,
+    known[name] ?? body.properties[name].example ?? "",
+  ]));
 }
 
 function operationCard(method, path, operation) {

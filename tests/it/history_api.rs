@@ -115,7 +115,7 @@ async fn runs_are_known_after_a_restart(root: &Path, url: &str) {
     assert_eq!(after["figures"], bad["figures"]);
     assert!(after.get("result").is_none(), "{after}");
     let (_, after) = get(&server, &format!("/v1/runs/{left}")).await;
-    assert_eq!((&after["state"], &after["error"]["code"]), (&json!("finished"), &json!("server_lost")));
+    assert_eq!((&after["state"], &after["error"]["code"]), (&json!("finished"), &json!("server_lost")), "{after}");
     assert_eq!(history(&server, "ended=server_lost", 1).await[0]["runId"], json!(left.to_string()));
     let told = server.call("sandbox.get_run", json!({"runId": bad["runId"]})).await;
     assert!(told["content"][0]["text"].as_str().expect("text").contains("no longer kept"), "{told}");

@@ -320,8 +320,9 @@ async fn examples_run(server: &FakeServer, browser: &Browser) {
     header.set_size(0);
     header.set_mode(0o644);
     archive.append_data(&mut header, "x", &b""[..]).expect("an entry");
-    // The fake engine's programs read no input, and have no modules.
-    let runs_here = |example: &String| !example.contains("/stdin") && !example.contains("/modules/");
+    // The fake engine's programs read no input, and have no modules; no client has signed in.
+    let is_elsewhere = ["/stdin", "/modules/", "/connections/"];
+    let runs_here = |example: &String| !is_elsewhere.iter().any(|part| example.contains(part));
     for example in printed.into_iter().filter(runs_here) {
         std::fs::write(folder.path().join("archive.tar"), archive.get_ref()).expect("written");
         let put = call(server, Method::PUT, "/v1/conversations/demo/files/hello.txt").body("Hello");
@@ -330,11 +331,14 @@ async fn examples_run(server: &FakeServer, browser: &Browser) {
         let run: Value = create(server, run).await.json().await.expect("JSON");
         let session = call(server, Method::POST, "/v1/sessions").json(&json!({"conversationId": "demo"}));
         let session: Value = session.send().await.expect("an answer").json().await.expect("JSON");
+        let token = call(server, Method::POST, "/v1/tokens").json(&json!({"name": "a"}));
+        let token: Value = token.send().await.expect("an answer").json().await.expect("JSON");
         let script = format!("curl() {{ command curl -sSf -m 20 \"$@\"; }}\n{example}");
         let run = tokio::process::Command::new("bash")
             .args(["-c", &script])
             .current_dir(folder.path())
             .env("MCP_API_TOKEN", TOKEN)
+            .env("TOKEN_ID", token["id"].as_str().expect("an id"))
             .env("RUN_ID", run["runId"].as_str().expect("an id"))
             .env("SESSION_ID", session["sessionId"].as_str().expect("an id"))
             .output();

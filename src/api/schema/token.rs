@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::rfc3339;
+use super::{LanguageName, ScopeWord, rfc3339};
 use crate::domain::{
     error::Failure,
     id::Language,
@@ -12,27 +12,29 @@ use crate::domain::{
     token::{Grant, Scope, TokenLimits, TokenRecord},
 };
 
+/// The largest whole number that every JSON reader keeps (RFC 8259, 6).
+const NUMBER_MAX: u64 = (1 << 53) - 1;
+
 /// The token that is wanted.
 #[derive(Debug, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateToken {
     /// Whose conversations it opens; default `default`.
-    #[schema(nullable = false, min_length = 1, max_length = 64)]
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64, example = "ann")]
     pub owner: Option<String>,
     /// What people call it.
-    #[schema(min_length = 1, max_length = 100)]
+    #[schema(pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$", min_length = 1, max_length = 100, example = "laptop")]
     pub name: String,
-    /// What it may do: `run`, `files`, `admin`; default `run` and `files`.
-    #[schema(nullable = false)]
+    /// What it may do; default `run` and `files`.
+    #[schema(value_type = Option<Vec<ScopeWord>>, min_items = 1)]
     pub scopes: Option<Vec<String>>,
     /// The only languages that it may run; default all.
-    #[schema(nullable = false)]
+    #[schema(value_type = Option<Vec<LanguageName>>)]
     pub languages: Option<Vec<String>>,
     /// How long it is valid, in seconds; default without end.
-    #[schema(nullable = false, minimum = 1)]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_u64)]
     pub expires_in_seconds: Option<u64>,
     /// How much it may do.
-    #[schema(nullable = false)]
     pub limits: Option<TokenLimitsBody>,
 }
 
@@ -42,19 +44,19 @@ pub struct CreateToken {
 pub struct TokenLimitsBody {
     /// Programs and cells that may begin within a minute.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub runs_per_minute: Option<u32>,
+    #[schema(maximum = 4_294_967_295_u64)]
+    pub runs_per_minute: Option<u64>,
     /// Programs and cells that may wait or run at once.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub runs_at_once: Option<u32>,
+    #[schema(maximum = 4_294_967_295_u64)]
+    pub runs_at_once: Option<u64>,
     /// Processor time within 24 hours, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub cpu_seconds_per_day: Option<u64>,
     /// Printed bytes within 24 hours.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub output_bytes_per_day: Option<u64>,
 }
 
@@ -108,6 +110,14 @@ impl CreateToken {
         owner.parse().map_err(|why| Failure::argument("owner", why))
     }
 
+    /// In seconds from now.
+    ///
+    /// # Errors
+    /// As [`Self::owner`].
+    pub fn expires(&self) -> Result<Option<u64>, Failure> {
+        self.expires_in_seconds.map(|left| at_most("expiresInSeconds", left, NUMBER_MAX)).transpose()
+    }
+
     /// # Errors
     /// As [`Self::owner`].
     pub fn grant(&self) -> Result<Grant, Failure> {
@@ -123,14 +133,22 @@ impl CreateToken {
         };
         let languages = self.languages.iter().flatten().map(language).collect::<Result<_, _>>()?;
         let limits = self.limits.unwrap_or_default();
+        let small =
+            |name: &str, limit: Option<u64>| limit.map(|limit| at_most(name, limit, u32::MAX.into())).transpose();
+        let large = |name: &str, limit: Option<u64>| limit.map(|limit| at_most(name, limit, NUMBER_MAX)).transpose();
         let limits = TokenLimits {
-            runs_per_minute: limits.runs_per_minute,
-            runs_at_once: limits.runs_at_once,
-            cpu_s_per_day: limits.cpu_seconds_per_day,
-            bytes_per_day: limits.output_bytes_per_day,
+            runs_per_minute: small("limits.runsPerMinute", limits.runs_per_minute)?,
+            runs_at_once: small("limits.runsAtOnce", limits.runs_at_once)?,
+            cpu_s_per_day: large("limits.cpuSecondsPerDay", limits.cpu_seconds_per_day)?,
+            bytes_per_day: large("limits.outputBytesPerDay", limits.output_bytes_per_day)?,
         };
         Ok(Grant { scopes, languages, limits })
     }
+}
+
+fn at_most<T: TryFrom<u64>>(name: &str, number: u64, max: u64) -> Result<T, Failure> {
+    let fits = T::try_from(number).ok().filter(|_| number <= max);
+    fits.ok_or_else(|| Failure::argument(name, format!("it must be at most {max}")))
 }
 
 impl From<&TokenRecord> for TokenStatus {
@@ -145,8 +163,8 @@ impl From<&TokenRecord> for TokenStatus {
             scopes: token.grant.scopes.iter().map(|scope| scope.as_str()).collect(),
             languages: token.grant.languages.iter().map(ToString::to_string).collect(),
             limits: TokenLimitsBody {
-                runs_per_minute: limits.runs_per_minute,
-                runs_at_once: limits.runs_at_once,
+                runs_per_minute: limits.runs_per_minute.map(u64::from),
+                runs_at_once: limits.runs_at_once.map(u64::from),
                 cpu_seconds_per_day: limits.cpu_s_per_day,
                 output_bytes_per_day: limits.bytes_per_day,
             },

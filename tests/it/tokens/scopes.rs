@@ -11,7 +11,7 @@ const FILES: &str = "files";
 const ADMIN: &str = "admin";
 
 /// A method, a path, and what it needs; an empty text for any token.
-const PATHS: [(&str, &str, &str); 29] = [
+const PATHS: [(&str, &str, &str); 32] = [
     ("GET", "/v1/runners", ""),
     ("GET", "/v1/conversations", ""),
     ("GET", "/v1/runs", RUN),
@@ -32,6 +32,9 @@ const PATHS: [(&str, &str, &str); 29] = [
     ("GET", "/v1/tokens", ADMIN),
     ("POST", "/v1/tokens", ADMIN),
     ("DELETE", "/v1/tokens/token-00000000000000000000000000000000", ADMIN),
+    ("GET", "/v1/connections", ADMIN),
+    ("GET", "/v1/history", ADMIN),
+    ("GET", "/v1/usage", ADMIN),
     ("GET", "/metrics", ADMIN),
     ("GET", "/api/v2/runtimes", ""),
     ("POST", "/api/v2/execute", RUN),

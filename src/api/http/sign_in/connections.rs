@@ -79,12 +79,13 @@ impl From<TokenRecord> for Connection {
 
 /// List the clients that are signed in.
 ///
-/// Where sign-in is off there is no such path.
+/// Where sign-in is off there are none.
 #[utoipa::path(
     get, path = "/v1/connections", tag = "connections", operation_id = "listConnections",
     responses((status = 200, description = "The clients of all owners.", body = ConnectionList)),
 )]
-async fn list(State(sign_in): State<Arc<SignIn>>) -> Result<Json<ConnectionList>, ApiError> {
+async fn list(State(sign_in): State<Option<Arc<SignIn>>>) -> Result<Json<ConnectionList>, ApiError> {
+    let Some(sign_in) = sign_in else { return Ok(Json(ConnectionList { connections: Vec::new() })) };
     let connections = sign_in.connections().await?.into_iter().map(Connection::from).collect();
     Ok(Json(ConnectionList { connections }))
 }
@@ -97,20 +98,21 @@ async fn list(State(sign_in): State<Arc<SignIn>>) -> Result<Json<ConnectionList>
     params(InConnection),
     responses((status = 204, description = "It has ended.")),
 )]
-async fn end(State(sign_in): State<Arc<SignIn>>, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
-    let none = |_| Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
-    let id: TokenId = id.parse().map_err(none)?;
+async fn end(State(sign_in): State<Option<Arc<SignIn>>>, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
+    let none = || Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
+    let id: TokenId = id.parse().map_err(|_| none())?;
+    let sign_in = sign_in.ok_or_else(none)?;
     sign_in.disconnect(id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn described() -> OpenApiRouter<Arc<SignIn>> {
+fn described() -> OpenApiRouter<Option<Arc<SignIn>>> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(end))
 }
 
-/// The routes; none where sign-in is off.
+/// The routes.
 pub fn router(sign_in: Option<Arc<SignIn>>) -> Router {
-    sign_in.map_or_else(Router::new, |sign_in| described().split_for_parts().0.with_state(sign_in))
+    described().split_for_parts().0.with_state(sign_in)
 }
 
 /// What the routes are, for the document.

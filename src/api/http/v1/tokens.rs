@@ -68,7 +68,7 @@ pub(super) async fn create(
 ) -> Result<Response, ApiError> {
     let create: CreateToken = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
     let (owner, grant) = (create.owner()?, create.grant()?);
-    let expires_unix_ms = create.expires_in_seconds.map(|left| tokens.in_seconds(left));
+    let expires_unix_ms = create.expires()?.map(|left| tokens.in_seconds(left));
     let (record, token) =
         tokens.create(NewToken { owner, name: create.name, grant, expires_unix_ms, parent: None }).await?;
     info!(token = %record.id, owner = record.owner.name(), by = call.who.name(), "a token was made");
