@@ -319,11 +319,13 @@ def test_every_code_of_the_server_has_a_family() -> None:
     codes = json.loads(page.read_text())["components"]["schemas"]["ErrorCode"]["enum"]
     own = {code for code in codes if family(code) is ServerFailed}
     assert own == {
+        "database_unavailable",
         "engine_failed",
         "engine_lost",
         "engine_unavailable",
         "internal",
         "queue_timeout",
         "runner_failed",
+        "server_lost",
         "shutting_down",
     }
