@@ -9,7 +9,12 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{browser::Browser, process::Process, server::TOKEN, until};
+use crate::support::{
+    browser::Browser,
+    process::Process,
+    server::TOKEN,
+    until::{PATIENCE, until, within},
+};
 
 /// A `JupyterLab` on this machine, without a token of its own.
 struct Lab {
@@ -82,12 +87,27 @@ async fn command(browser: &Browser, name: &str) {
 /// Waits until something on the page holds.
 async fn page(browser: &Browser, what: &str, condition: &str) {
     let script = format!("try {{ return Boolean({condition}) }} catch (error) {{ return false }}");
-    until(what, async || browser.script(&script).await == true).await;
+    if within(PATIENCE, async || browser.script(&script).await == true).await.is_err() {
+        let state = browser.script(&format!("try {{ return {STATE} }} catch (error) {{ return String(error) }}")).await;
+        panic!("it never came to be: {what}\n{state:#}");
+    }
 }
 
 /// What the cells show.
 const SHOWN: &str = "[...document.querySelectorAll('.jp-OutputArea-output')].map(one => one.textContent).join('|')";
-const KERNEL: &str = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel";
+/// The open notebook. It is not always the current widget, which is the one that has the focus of the keyboard.
+macro_rules! notebook {
+    ($of_it:literal) => {
+        concat!("[...window.jupyterapp.shell.widgets('main')].find(one => one.context?.path === 'a.ipynb')", $of_it)
+    };
+}
+const KERNEL: &str = notebook!(".sessionContext.session.kernel");
+/// What a failure shows.
+const STATE: &str = "({widgets: [...window.jupyterapp.shell.widgets('main')].map(one => [one.id, one.context?.path]), \
+    current: window.jupyterapp.shell.currentWidget?.id, focus: document.hasFocus(), \
+    dialogs: [...document.querySelectorAll('.jp-Dialog')].map(one => one.textContent), \
+    kernels: [...window.jupyterapp.shell.widgets('main')].map(one => one.sessionContext?.session?.kernel) \
+    .map(kernel => [kernel?.status, kernel?.connectionStatus])})";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_notebook_plots_is_interrupted_and_restarted() {
@@ -96,10 +116,12 @@ async fn a_notebook_plots_is_interrupted_and_restarted() {
     let lab =
         Lab::start(&server, &notebook(&["a = 41", plot, "import asyncio\nawait asyncio.sleep(600)", "a + 1"])).await;
     let browser = Browser::open().await;
+    browser.focus().await;
     browser.driver.goto(&lab.url).await.expect("a page");
     // Its state is unknown to the page until the first message that JupyterLab tracks.
     page(&browser, "the kernel is connected", &format!("{KERNEL}.connectionStatus === 'connected'")).await;
 
+    browser.script(concat!("window.jupyterapp.shell.activateById(", notebook!(".id"), "); return null")).await;
     command(&browser, "notebook:run-all-cells").await;
     let image = "document.querySelector('.jp-OutputArea-output img').src.startsWith('data:image/png')";
     page(&browser, "the plot is shown", image).await;
@@ -107,7 +129,7 @@ async fn a_notebook_plots_is_interrupted_and_restarted() {
     command(&browser, "notebook:interrupt-kernel").await;
     page(&browser, "it is interrupted", &format!("/KeyboardInterrupt|CancelledError/.test({SHOWN})")).await;
     page(&browser, "the kernel is idle", &format!("{KERNEL}.status === 'idle'")).await;
-    let last = "window.jupyterapp.shell.currentWidget.content.activeCellIndex = 3";
+    let last = notebook!(".content.activeCellIndex = 3");
     browser.script(&format!("{last}; return null")).await;
     command(&browser, "notebook:run-cell").await;
     page(&browser, "the variables are there", &format!("{SHOWN}.includes('42')")).await;

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use thirtyfour::prelude::*;
+use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
 
 use super::until::{self, until};
 
@@ -60,6 +60,14 @@ impl Browser {
             .await
             .unwrap_or_else(|error| panic!("chromium: {error}; {PREPARE}"));
         Self { driver, downloads, process, _folder: folder }
+    }
+
+    /// Makes the page believe that it has the focus of the keyboard. A headless browser sometimes has none, and pages
+    /// that ask for it then act on nothing.
+    pub async fn focus(&self) {
+        let tools = ChromeDevTools::new(self.driver.handle.clone());
+        let asked = tools.execute_cdp_with_params("Emulation.setFocusEmulationEnabled", json!({"enabled": true}));
+        asked.await.expect("Chromium's protocol");
     }
 
     /// Waits for the element with this `data-testid`.
