@@ -93,6 +93,9 @@ impl Database {
     /// # Errors
     /// When the database is away, or is of a newer server.
     pub async fn prepare(&self) -> Result<(), DatabaseError> {
+        if self.pool().is_ok() {
+            return Ok(());
+        }
         MIGRATIONS.run(&self.pool).await.map_err(|error| DatabaseError(error.to_string()))?;
         self.ready.send_replace(true);
         Ok(())
@@ -142,6 +145,12 @@ impl std::fmt::Debug for Database {
 
 impl From<sqlx::Error> for DatabaseError {
     fn from(error: sqlx::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for DatabaseError {
+    fn from(error: serde_json::Error) -> Self {
         Self(error.to_string())
     }
 }

@@ -21,6 +21,10 @@ pub trait Clock: Send + Sync + 'static {
     fn unix_s(&self) -> i64;
 
     fn unix_ns(&self) -> u64;
+
+    fn unix_ms(&self) -> i64 {
+        i64::try_from(self.unix_ns() / 1_000_000).unwrap_or(i64::MAX)
+    }
 }
 
 /// The machine's clock.

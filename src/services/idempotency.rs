@@ -92,7 +92,7 @@ impl Idempotency {
     pub fn new(store: Option<Arc<dyn KeyStore>>, clock: Arc<dyn Clock>) -> Self {
         let turns = std::iter::repeat_with(Arc::default).take(TURNS).collect();
         let (hasher, unstored) = (RandomState::new(), AtomicU64::new(0));
-        let began = i64::try_from(clock.unix_ns() / 1_000_000).unwrap_or(i64::MAX);
+        let began = clock.unix_ms();
         Self { all: Mutex::default(), store, clock, turns, hasher, began, unstored }
     }
 
@@ -212,7 +212,7 @@ impl Idempotency {
 
     /// Unix milliseconds.
     fn now(&self) -> i64 {
-        i64::try_from(self.clock.unix_ns() / 1_000_000).unwrap_or(i64::MAX)
+        self.clock.unix_ms()
     }
 
     fn since(&self) -> i64 {

@@ -147,7 +147,7 @@ impl SignIn {
 
     /// Unix milliseconds.
     pub fn now(&self) -> i64 {
-        i64::try_from(self.clock.unix_ns() / 1_000_000).unwrap_or(i64::MAX)
+        self.clock.unix_ms()
     }
 
     /// # Errors

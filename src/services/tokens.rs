@@ -189,7 +189,7 @@ impl Tokens {
 
     /// Unix milliseconds.
     fn now(&self) -> i64 {
-        i64::try_from(self.clock.unix_ns() / 1_000_000).unwrap_or(i64::MAX)
+        self.clock.unix_ms()
     }
 }
 

@@ -9,7 +9,10 @@ use sqlx::{
     query::Query,
 };
 
-use super::{Database, tokens::parsed};
+use super::{
+    Database,
+    tokens::{parsed, parsed_if_any},
+};
 use crate::{
     domain::{
         error::Code,
@@ -279,12 +282,11 @@ fn whole(number: u64) -> i64 {
 }
 
 fn read(row: &AnyRow) -> Result<HistoryLine, DatabaseError> {
-    let token: Option<String> = row.try_get("token")?;
     let ended: Option<i64> = row.try_get("ended_ms")?;
     Ok(HistoryLine {
         run: parsed(row, "id")?,
         conversation: ConversationKey::new(parsed(row, "owner")?, parsed(row, "conversation")?),
-        token: token.map(|id| id.parse()).transpose().map_err(|error| DatabaseError(format!("token: {error}")))?,
+        token: parsed_if_any(row, "token")?,
         is_cell: row.try_get::<i64, _>("is_cell")? != 0,
         language: parsed(row, "language")?,
         image: row.try_get("image")?,

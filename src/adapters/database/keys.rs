@@ -5,7 +5,7 @@ use sqlx::{Row, any::AnyRow};
 
 use super::{
     Database,
-    tokens::{digest, parsed},
+    tokens::{digest, parsed, parsed_if_any},
 };
 use crate::{
     domain::text::hex,
@@ -65,14 +65,12 @@ impl KeyStore for Database {
 }
 
 fn read(row: &AnyRow) -> Result<KeyRecord, DatabaseError> {
-    let conversation: Option<String> = row.try_get("conversation")?;
-    let conversation = conversation.map(|id| id.parse()).transpose();
     Ok(KeyRecord {
         owner: parsed(row, "owner")?,
         key: row.try_get("name")?,
         digest: digest(row, "digest")?,
         run: parsed(row, "run")?,
-        conversation: conversation.map_err(|error| DatabaseError(format!("conversation: {error}")))?,
+        conversation: parsed_if_any(row, "conversation")?,
         unix_ms: row.try_get("created_ms")?,
     })
 }

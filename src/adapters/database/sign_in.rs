@@ -33,7 +33,7 @@ impl SignInStore for Database {
         let insert = "INSERT INTO sign_in_clients (id, fingerprint, name, redirects, secret, created_ms) \
             VALUES ($1, $2, $3, $4, $5, $6) \
             ON CONFLICT (fingerprint) DO UPDATE SET created_ms = excluded.created_ms RETURNING id";
-        let redirects = serde_json::to_string(&client.redirects).map_err(|error| DatabaseError(error.to_string()))?;
+        let redirects = serde_json::to_string(&client.redirects)?;
         let row = sqlx::query(insert)
             .bind(&client.id)
             .bind(hex(&client.fingerprint))
@@ -219,12 +219,12 @@ fn client(row: &AnyRow) -> Result<RegisteredClient, DatabaseError> {
         id: row.try_get("id")?,
         fingerprint: digest(row, "fingerprint")?,
         name: row.try_get("name")?,
-        redirects: serde_json::from_str(&redirects).map_err(|error| DatabaseError(error.to_string()))?,
+        redirects: serde_json::from_str(&redirects)?,
         secret: has_secret.then(|| digest(row, "secret")).transpose()?,
     })
 }
 
 fn may(row: &AnyRow) -> Result<Grant, DatabaseError> {
     let may: String = row.try_get("may")?;
-    serde_json::from_str(&may).map_err(|error| DatabaseError(error.to_string()))
+    Ok(serde_json::from_str(&may)?)
 }

@@ -1,5 +1,7 @@
 //! Tokens in the database.
 
+use std::{fmt::Display, str::FromStr};
+
 use async_trait::async_trait;
 use sqlx::{AnyConnection, Row, any::AnyRow};
 
@@ -61,7 +63,7 @@ impl TokenStore for Database {
 }
 
 async fn insert(connection: &mut AnyConnection, token: &TokenRecord) -> Result<(), DatabaseError> {
-    let may = serde_json::to_string(&token.grant).map_err(|error| DatabaseError(error.to_string()))?;
+    let may = serde_json::to_string(&token.grant)?;
     let statement = "INSERT INTO tokens \
         (id, owner, name, prefix, digest, may, parent, created_ms, changed_ms, expires_ms, used_ms, revoked_ms) \
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10, $11)";
@@ -83,7 +85,6 @@ async fn insert(connection: &mut AnyConnection, token: &TokenRecord) -> Result<(
 }
 
 fn read(row: &AnyRow) -> Result<TokenRecord, DatabaseError> {
-    let parent: Option<String> = row.try_get("parent")?;
     let may: String = row.try_get("may")?;
     Ok(TokenRecord {
         id: parsed(row, "id")?,
@@ -91,8 +92,8 @@ fn read(row: &AnyRow) -> Result<TokenRecord, DatabaseError> {
         name: row.try_get("name")?,
         prefix: row.try_get("prefix")?,
         digest: digest(row, "digest")?,
-        grant: serde_json::from_str(&may).map_err(|error| DatabaseError(error.to_string()))?,
-        parent: parent.map(|id| id.parse()).transpose().map_err(|error| DatabaseError(format!("parent: {error}")))?,
+        grant: serde_json::from_str(&may)?,
+        parent: parsed_if_any(row, "parent")?,
         created_unix_ms: row.try_get("created_ms")?,
         expires_unix_ms: row.try_get("expires_ms")?,
         used_unix_ms: row.try_get("used_ms")?,
@@ -106,10 +107,12 @@ pub(super) fn digest(row: &AnyRow, column: &str) -> Result<TokenDigest, Database
 }
 
 /// A column that holds the text of something.
-pub(super) fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(
-    row: &AnyRow,
-    column: &str,
-) -> Result<T, DatabaseError> {
-    let text: String = row.try_get(column)?;
-    text.parse().map_err(|error| DatabaseError(format!("{column}: {error}")))
+pub(super) fn parsed<T: FromStr<Err: Display>>(row: &AnyRow, column: &str) -> Result<T, DatabaseError> {
+    parsed_if_any(row, column)?.ok_or_else(|| DatabaseError(format!("{column}: it is NULL")))
+}
+
+/// As [`parsed`], for a column that may be NULL.
+pub(super) fn parsed_if_any<T: FromStr<Err: Display>>(row: &AnyRow, column: &str) -> Result<Option<T>, DatabaseError> {
+    let text: Option<String> = row.try_get(column)?;
+    text.map(|text| text.parse()).transpose().map_err(|error| DatabaseError(format!("{column}: {error}")))
 }

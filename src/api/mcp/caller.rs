@@ -34,7 +34,7 @@ pub(super) struct Caller {
 
 impl Caller {
     /// # Errors
-    /// [`Code::InsufficientScope`].
+    /// [`Code::InsufficientScope`](crate::domain::error::Code::InsufficientScope).
     pub fn check_scope(&self, scope: Scope) -> Result<(), Failure> {
         self.token.as_ref().map_or(Ok(()), |token| token.check_scope(scope))
     }
