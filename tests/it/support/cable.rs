@@ -53,6 +53,8 @@ async fn listen(listener: TcpListener, server: SocketAddr, state: watch::Receive
 async fn carry(mut client: TcpStream, server: SocketAddr, mut state: watch::Receiver<bool>) {
     let Ok(mut to_server) = TcpStream::connect(server).await else { return };
     tokio::select! {
+        // While unplugged no byte passes: a first poll of the copy can carry a whole request and its answer.
+        biased;
         _ = state.wait_for(|plugged| !plugged) => {}
         _ = copy_bidirectional(&mut client, &mut to_server) => {}
     }
