@@ -2,6 +2,7 @@
 
 mod api_conformance;
 mod audience;
+mod backup;
 mod bad_input;
 mod bundle;
 mod canary;
