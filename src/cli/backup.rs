@@ -105,13 +105,8 @@ fn counts(sums: &Sums) -> String {
 }
 
 fn remarks(sums: &Sums) -> String {
-    let mut text = String::new();
-    if sums.changed > 0 {
-        text.push_str(&format!(" {} files changed while they were read.", sums.changed));
-    }
-    if !sums.left_out.is_empty() {
-        let kinds: Vec<_> = sums.left_out.iter().map(|(kind, count)| format!("{kind}: {count}")).collect();
-        text.push_str(&format!(" Left out: {}.", kinds.join(", ")));
-    }
-    text
+    let changed = (sums.changed > 0).then(|| format!(" {} files changed while they were read.", sums.changed));
+    let kinds: Vec<_> = sums.left_out.iter().map(|(kind, count)| format!("{kind}: {count}")).collect();
+    let left_out = (!kinds.is_empty()).then(|| format!(" Left out: {}.", kinds.join(", ")));
+    [changed, left_out].into_iter().flatten().collect()
 }

@@ -91,12 +91,9 @@ async fn call(server: &FakeServer, token: &str, method: Method, path: &str, body
     (answer.status().as_u16(), answer.json().await.unwrap_or_default())
 }
 
-fn run(conversation: &str, code: &str) -> Option<Value> {
-    Some(json!({"conversationId": conversation, "language": "python", "code": code}))
-}
-
 async fn wrote(server: &FakeServer, token: &str, conversation: &str, code: &str) -> Value {
-    let (status, done) = call(server, token, Method::POST, "/v1/runs", run(conversation, code)).await;
+    let run = json!({"conversationId": conversation, "language": "python", "code": code});
+    let (status, done) = call(server, token, Method::POST, "/v1/runs", Some(run)).await;
     assert_eq!(status, 200, "{done}");
     done
 }
@@ -129,7 +126,7 @@ async fn goes_on_elsewhere(here: Machine, there: Machine) {
     let (_, revoked) = call(&server, TOKEN, Method::POST, "/v1/tokens", gone).await;
     call(&server, TOKEN, Method::DELETE, &format!("/v1/tokens/{}", revoked["id"].as_str().expect("id")), None).await;
     let mine = wrote(&server, TOKEN, "c", "write f mine").await;
-    let hers = wrote(&server, &ann, "c", "write f hers").await;
+    let of_ann = wrote(&server, &ann, "c", "write f hers").await;
     let hang = json!({"language": "python", "code": "hang", "wait": 0, "detach": true});
     let (_, open) = call(&server, &ann, Method::POST, "/v1/runs", Some(hang)).await;
     let open = open["runId"].as_str().expect("an id").to_owned();
@@ -177,7 +174,7 @@ async fn goes_on_elsewhere(here: Machine, there: Machine) {
     assert!(listed["tokens"].as_array().is_some_and(|tokens| tokens.iter().any(is_hers)), "{listed}");
     let revoked = revoked["token"].as_str().expect("a token");
     assert_eq!(call(&server, revoked, Method::GET, "/v1/runs", None).await.0, 401);
-    for (done, text) in [(&mine, "mine"), (&hers, "hers")] {
+    for (done, text) in [(&mine, "mine"), (&of_ann, "hers")] {
         let url = done["result"]["files"][0]["url"].as_str().expect("a link");
         assert_eq!(linked(&server.http, &server, url).await, (200, text.to_owned()));
     }

@@ -124,8 +124,8 @@ fn place(name: &[u8], is_folder: bool) -> Result<Place, String> {
         (first, None) if first == SUMS.as_bytes() && !is_folder => return Ok(Place::Sums),
         (first, Some(rest)) if first == DATABASE.as_bytes() && !is_folder => {
             let text = std::str::from_utf8(rest).map_err(|_| unknown())?;
-            let table = text.split_once('/').filter(|(_, file)| file.ends_with(".jsonl")).map(|(table, _)| table);
-            return table.map(|table| Place::Rows(table.to_owned())).ok_or_else(unknown);
+            let file = text.strip_suffix(".jsonl").and_then(|file| file.split_once('/'));
+            return file.map(|(table, _)| Place::Rows(table.to_owned())).ok_or_else(unknown);
         }
         (first, Some(rest)) if first == CONVERSATIONS.as_bytes() => rest,
         _ => return Err(unknown()),

@@ -14,7 +14,7 @@ use crate::{
     ports::{
         database::Loading,
         history::{EndWord, LineEnd},
-        storage::{Storage, StorageError},
+        storage::{ConversationFolder, Storage, StorageError},
     },
 };
 
@@ -52,7 +52,8 @@ impl Backup {
         }
         let store = Arc::clone(&self.store);
         let present = blocking(move || Ok(store.last_uses()?)).await?;
-        if !replace && !(present.is_empty() && state.is_empty) {
+        let is_empty = present.is_empty() && state.is_empty;
+        if !is_empty && !replace {
             let what = if state.is_empty { "the root has conversations" } else { "the database has rows" };
             let why = format!("{what}: --force deletes every conversation and every row of this server first");
             return Err(BackupError::InTheWay(why));
@@ -133,7 +134,7 @@ fn files(store: &dyn Storage, archive: &File) -> Result<usize, BackupError> {
                     modes.push((key, path, mode));
                 }
             }
-            Part::File(file) => write(store, file)?,
+            Part::File(mut file) => write(store, &mut file)?,
             Part::Manifest(_) | Part::Rows { .. } | Part::Sums { .. } => {}
         }
         Ok(())
@@ -152,9 +153,9 @@ fn set_mode(store: &dyn Storage, key: &ConversationKey, path: &SafePath, mode: u
     in_folder(store, key, |folder| folder.set_folder_mode(path, mode))
 }
 
-fn write(store: &dyn Storage, file: FilePart<'_>) -> Result<(), BackupError> {
+fn write(store: &dyn Storage, file: &mut FilePart<'_>) -> Result<(), BackupError> {
     let failed = failed(&file.key);
-    let mut incoming = store.open(&file.key).and_then(there).and_then(|folder| folder.incoming()).map_err(&failed)?;
+    let mut incoming = store.open(&file.key).and_then(there).and_then(ConversationFolder::incoming).map_err(&failed)?;
     let mut piece = vec![0; PIECE_BYTES];
     loop {
         let read = file.content.read(&mut piece).map_err(archive("read"))?;
@@ -167,7 +168,7 @@ fn write(store: &dyn Storage, file: FilePart<'_>) -> Result<(), BackupError> {
     incoming.place(&file.path).map(drop).map_err(&failed)
 }
 
-type Folder = Box<dyn crate::ports::storage::ConversationFolder>;
+type Folder = Box<dyn ConversationFolder>;
 
 fn there(folder: Option<Folder>) -> Result<Folder, StorageError> {
     folder.ok_or(StorageError::NotFound)

@@ -2,8 +2,8 @@
 
 use std::{fs, path::Path};
 
+use mcp_sandbox_server::domain::text::sha256;
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
 use tar::{Builder, EntryType, Header};
 
 use super::Machine;
@@ -52,8 +52,7 @@ impl Forged {
     }
 
     fn finish(mut self) -> Vec<u8> {
-        let digest = Sha256::digest(self.archive.get_ref());
-        let sha256: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let sha256 = sha256(self.archive.get_ref());
         let rows = if self.rows > 0 { json!({"tokens": self.rows}) } else { json!({}) };
         let sums = json!({"rows": rows, "conversations": 1, "folders": self.folders, "files": self.files,
             "bytes": self.bytes, "changed": 0, "leftOut": {}, "sha256": sha256});
