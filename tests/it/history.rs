@@ -130,7 +130,7 @@ fn line(run: RunId, conversation: ConversationKey, end: Option<LineEnd>) -> Hist
 }
 
 /// Random lines in few milliseconds, so that many began in the same one.
-fn random_lines(count: usize, dice: &mut Dice) -> Vec<HistoryLine> {
+pub fn random_lines(count: usize, dice: &mut Dice) -> Vec<HistoryLine> {
     let words = ["exited", "timed_out", "failed", "server_lost"];
     let mut one = || {
         let pick =
