@@ -1,7 +1,7 @@
 //! The history on each kind of database: what is stored, what is found again, and what happens while the database
 //! fails.
 
-mod failing;
+pub mod failing;
 mod recorder;
 
 use std::{

@@ -1,6 +1,7 @@
 //! Tokens: made, used, limited and revoked, over every surface; and the database that keeps them.
 
 mod database;
+mod failing;
 mod scopes;
 
 use std::{os::unix::fs::PermissionsExt as _, time::Duration};
