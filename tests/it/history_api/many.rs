@@ -50,6 +50,10 @@ async fn are_paged(url: &str) {
         ("of a language and an end", "language=bash&ended=timed_out&owner=bob"),
         ("of a day", "from=2026-11-23T00:00:00Z&to=2026-11-24T00:00:00Z"),
         ("of an unknown conversation of an owner", "owner=ann&conversation=none"),
+        ("of an unknown owner and a common language", "owner=eve&language=bash"),
+        ("of an unknown owner and a common end", "owner=eve&ended=exited"),
+        ("of an unknown owner and a common conversation", "owner=eve&conversation=c"),
+        ("of an owner and a language that none has", "owner=ann&language=ruby"),
     ] {
         let (mut path, mut times, mut lines) = (format!("/v1/history?{query}"), Vec::new(), 0);
         for _ in 0..PAGES {
@@ -63,7 +67,13 @@ async fn are_paged(url: &str) {
             path = format!("/v1/history?{query}&cursor={cursor}");
         }
         tell(name, &mut times);
-        assert!(lines > 0 || query.contains("eve") || query.contains("out_of_memory") || query.contains("none"));
+        assert!(
+            lines > 0
+                || query.contains("eve")
+                || query.contains("out_of_memory")
+                || query.contains("none")
+                || query.contains("ruby")
+        );
     }
     for query in ["", "?owner=ann", "?from=2026-11-23&to=2026-11-24"] {
         let begun = Instant::now();
