@@ -31,12 +31,13 @@ pub(crate) use self::{
     parts::signer,
 };
 use crate::{
+    adapters::storage::DiskStorage,
     config::Config,
     ports::{
         engine::{Engine, Probe},
         storage::Storage,
     },
-    services::{links::UrlSigner, tokens::Tokens},
+    services::{backup::Backup, links::UrlSigner, tokens::Tokens},
 };
 
 /// A running server.
@@ -156,6 +157,26 @@ pub async fn stored_tokens(config: &Config) -> Result<Tokens, StartError> {
     let database = parts::database(config)?;
     database.prepare().await?;
     Ok(parts::tokens(config, Some(&database)))
+}
+
+/// The files and the database of the settings, for a backup beside a server.
+///
+/// # Errors
+/// When either cannot be used.
+pub async fn backup_beside(config: &Config) -> Result<(Backup, Arc<dyn Storage>), StartError> {
+    let database = parts::database(config)?;
+    database.prepare().await?;
+    let store = parts::store_by(config, DiskStorage::beside)?;
+    Ok((Backup::new(Arc::clone(&store), Arc::new(database)), store))
+}
+
+/// The files and the database of the settings, for a restore: no server uses the files meanwhile.
+///
+/// # Errors
+/// When either cannot be used.
+pub fn backup_alone(config: &Config) -> Result<(Backup, Arc<dyn Storage>), StartError> {
+    let store = parts::store_by(config, DiskStorage::alone)?;
+    Ok((Backup::new(Arc::clone(&store), Arc::new(parts::database(config)?)), store))
 }
 
 /// Listens on the address of the settings.

@@ -2,6 +2,7 @@
 //! Nothing else reads the environment.
 
 mod audit;
+mod backup;
 mod doctor;
 mod engine_proxy;
 mod health;
@@ -102,6 +103,10 @@ enum Command {
         #[command(subcommand)]
         command: token::TokenCommand,
     },
+    /// Write the database and the files of all owners into one archive, while the server runs.
+    Backup(backup::BackupArgs),
+    /// Restore an archive into an empty root and database, while no server runs.
+    Restore(backup::RestoreArgs),
     /// Open a socket to the container engine that can start sandboxes of this server's form and nothing else.
     EngineProxy(engine_proxy::ProxyArgs),
     /// Ask a running server whether it is ready; the exit status says so.
@@ -190,6 +195,14 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Token { command } => {
             let config = load()?;
             block_on(&config, LEVEL_FOR_PEOPLE, token::run(&config, command))
+        }
+        Command::Backup(args) => {
+            let config = load()?;
+            block_on(&config, LEVEL_FOR_PEOPLE, backup::backup(&config, args))
+        }
+        Command::Restore(args) => {
+            let config = load()?;
+            block_on(&config, LEVEL_FOR_PEOPLE, backup::restore(&config, args))
         }
         Command::EngineProxy(args) => engine_proxy::run(args, &sources.environment),
         Command::Health { addr } => health::check(addr, &sources),

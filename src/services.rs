@@ -3,6 +3,7 @@
 //! No service names HTTP, a vendor's crate, a setting or an environment variable.
 
 pub mod admission;
+pub mod backup;
 pub mod conversations;
 pub mod discovery;
 pub mod files;

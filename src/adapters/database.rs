@@ -9,6 +9,7 @@
 
 #![expect(clippy::doc_markdown, reason = "SQLite and PostgreSQL are names")]
 
+mod dump;
 mod history;
 mod keys;
 mod sign_in;

@@ -29,12 +29,14 @@ mod read;
 mod root;
 mod unassigned;
 mod usage;
+mod walk;
 mod write;
 
 #[cfg(test)]
 mod tests;
 
 use std::{
+    io,
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
     sync::Arc,
@@ -54,8 +56,8 @@ use crate::{
         path::SafePath,
     },
     ports::storage::{
-        ConversationFolder, Entry, FolderId, IncomingFile, LastUse, ListBounds, Listing, Mark, OpenFile, Storage,
-        StorageError, UnassignedFolder, Usage,
+        ConversationFolder, Entry, FolderId, IncomingFile, LastUse, LeftOut, ListBounds, Listing, Mark, OpenFile,
+        Storage, StorageError, UnassignedFolder, Usage, Visited,
     },
 };
 
@@ -93,10 +95,14 @@ enum Handover {
 }
 
 impl Handover {
+    /// The mode of what has these permissions for its owner.
+    fn opened(self, mode: u32) -> u32 {
+        if self == Self::Open { mode | (mode >> 3 & 0o070) | (mode >> 6) } else { mode }
+    }
+
     fn apply(self, handle: impl AsFd, mode: u32) -> Result<(), Errno> {
-        let mode = if self == Self::Open { mode | (mode >> 3 & 0o070) | (mode >> 6) } else { mode };
         // The umask was applied when the file was made; this overrides it.
-        rustix::fs::fchmod(&handle, Mode::from_raw_mode(mode))?;
+        rustix::fs::fchmod(&handle, Mode::from_raw_mode(self.opened(mode)))?;
         if let Self::Chown(Owner { uid, gid }) = self {
             rustix::fs::fchown(handle, Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)))?;
         }
@@ -237,6 +243,18 @@ impl ConversationFolder for Folder {
         })
     }
 
+    fn walk(&self, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<LeftOut> {
+        self.try_walk(visit)
+    }
+
+    fn set_folder_mode(&self, path: &SafePath, mode: u32) -> Result<(), StorageError> {
+        self.try_set_folder_mode(path, mode).map_err(failed("write"))
+    }
+
+    fn set_last_use(&self, unix_s: i64) -> Result<(), StorageError> {
+        self.try_set_last_use(unix_s).map_err(failed("mark"))
+    }
+
     fn delete(&self, path: &SafePath) -> Result<(), StorageError> {
         self.try_delete(path).map_err(|errno| match errno {
             Errno::NOTDIR | Errno::LOOP => StorageError::NotFound,
@@ -248,6 +266,10 @@ impl ConversationFolder for Folder {
 impl IncomingFile for Incoming<Folder> {
     fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
         Incoming::append(self, bytes).map_err(not_written)
+    }
+
+    fn set_attributes(&mut self, mode: u32, modified_unix_s: i64) -> Result<(), StorageError> {
+        Incoming::set_attributes(self, mode, modified_unix_s).map_err(failed("write"))
     }
 
     fn is_counted(&self) -> bool {
@@ -268,9 +290,18 @@ fn not_written(errno: Errno) -> StorageError {
 }
 
 impl Folder {
-    fn try_mark(&self) -> Result<Mark, Errno> {
+    fn marker(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let marker = rustix::fs::openat(&self.dir, ".mark", flags, Mode::RUSR | Mode::WUSR)?;
+        rustix::fs::openat(&self.dir, ".mark", flags, Mode::RUSR | Mode::WUSR)
+    }
+
+    fn try_set_last_use(&self, unix_s: i64) -> Result<(), Errno> {
+        let then = Timespec { tv_sec: unix_s, tv_nsec: 0 };
+        rustix::fs::futimens(self.marker()?, &Timestamps { last_access: then, last_modification: then })
+    }
+
+    fn try_mark(&self) -> Result<Mark, Errno> {
+        let marker = self.marker()?;
         let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let touch = || {
             rustix::fs::futimens(&marker, &Timestamps { last_access: now, last_modification: now })?;

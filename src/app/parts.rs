@@ -1,7 +1,7 @@
 //! Builds every long-lived part of the server in a straight line. It starts no task, deletes nothing and destroys no
 //! sandbox; [`super::background`] does.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use axum::Router;
 use secrecy::ExposeSecret as _;
@@ -12,7 +12,7 @@ use super::{StartError, listen::Surface, observability::Observability, options};
 use crate::{
     adapters::database::Database,
     adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
-    adapters::storage::{DiskStorage, Owner},
+    adapters::storage::{DiskStorage, Owner, RootError},
     api::{
         http::{self, HttpParts, sign_in::SignInParts},
         mcp::{McpParts, Smaller},
@@ -124,8 +124,19 @@ pub(super) fn tokens(config: &Config, database: Option<&Database>) -> Tokens {
 /// # Errors
 /// When the folder, or a disk of a conversation's own, cannot be used.
 pub(super) fn store(config: &Config) -> Result<Arc<dyn Storage>, StartError> {
+    store_by(config, DiskStorage::at)
+}
+
+/// As [`store`], with another claim.
+///
+/// # Errors
+/// As [`store`].
+pub(super) fn store_by(
+    config: &Config,
+    open: impl FnOnce(&Path, Owner) -> Result<DiskStorage, RootError>,
+) -> Result<Arc<dyn Storage>, StartError> {
     let owner = Owner { uid: config.engine.runner_uid, gid: config.engine.runner_uid };
-    let store = DiskStorage::at(&config.root, owner)?;
+    let store = open(&config.root, owner)?;
     let store = if config.quota.hard { store.with_own_disks(&options::own_disk(config))? } else { store };
     Ok(Arc::new(store))
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// Whole milliseconds.
@@ -23,6 +24,11 @@ pub fn json_bytes(text: &str) -> usize {
         _ => 1,
     };
     text.bytes().map(byte).sum()
+}
+
+/// The SHA-256 of bytes, in hexadecimal digits.
+pub fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
 }
 
 /// Lower case hexadecimal digits.

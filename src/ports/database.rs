@@ -1,6 +1,7 @@
 //! The database port: what outlives the process beside files. Callers on the way of a run never wait for it.
 
 use async_trait::async_trait;
+use tokio::sync::mpsc;
 
 use crate::domain::{
     id::TokenId,
@@ -33,4 +34,46 @@ pub trait TokenStore: Send + Sync {
 
     /// Removes tokens that have been revoked or expired since before this moment.
     async fn forget(&self, before_unix_ms: i64) -> Result<Vec<TokenDigest>, DatabaseError>;
+}
+
+/// A row of a table: its columns that are not NULL, as texts and whole numbers.
+pub type DumpedRow = serde_json::Map<String, serde_json::Value>;
+
+/// What [`DumpStore::load`] is given.
+#[derive(Debug)]
+pub enum Loading {
+    Row {
+        table: String,
+        row: DumpedRow,
+    },
+    /// Without it nothing is stored.
+    End,
+}
+
+/// Whether a database can take a backup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DumpState {
+    /// The newest version of the tables; 0 without any.
+    pub version: i64,
+    pub is_empty: bool,
+}
+
+/// Everything in the database, for a backup.
+#[async_trait]
+pub trait DumpStore: Send + Sync {
+    /// The names of the tables that a backup has, in the order in which they are dumped.
+    fn tables(&self) -> &'static [&'static str];
+
+    /// The version of the tables that this server makes.
+    fn version(&self) -> i64;
+
+    /// Makes no tables.
+    async fn state(&self) -> Result<DumpState, DatabaseError>;
+
+    /// Sends every row as of one moment, while others write; ends early when they are not taken.
+    async fn dump(&self, rows: mpsc::Sender<(&'static str, DumpedRow)>) -> Result<(), DatabaseError>;
+
+    /// Stores rows of tables of this version, all or none; with `replace` in place of what is there. Then brings the
+    /// tables to the version of this server.
+    async fn load(&self, version: i64, replace: bool, rows: mpsc::Receiver<Loading>) -> Result<(), DatabaseError>;
 }

@@ -89,8 +89,15 @@ pub struct BeginFacts<'a> {
     pub language: &'a Language,
     /// The digest of the image.
     pub image: &'a str,
-    /// The program, as in [`RunFacts`].
-    pub program: &'a [u8],
+    pub program: ProgramFacts<'a>,
+}
+
+/// A program. An observer may measure it; it keeps it only where a setting says so.
+#[derive(Debug, Clone, Copy)]
+pub struct ProgramFacts<'a> {
+    pub bytes: &'a [u8],
+    /// In hexadecimal digits.
+    pub sha256: &'a str,
 }
 
 /// One run that is over.
@@ -105,8 +112,7 @@ pub struct RunFacts<'a> {
     pub language: &'a Language,
     /// The digest of the image.
     pub image: &'a str,
-    /// The program. An observer may measure and hash it; it keeps it only where a setting says so.
-    pub program: &'a [u8],
+    pub program: ProgramFacts<'a>,
     pub args: usize,
     pub stdin_bytes: u64,
     pub limits: &'a Limits,

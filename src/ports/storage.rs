@@ -6,7 +6,7 @@
 
 #![expect(clippy::missing_errors_doc, reason = "the variants of StorageError are documented")]
 
-use std::{fmt, fs::File, io, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, fmt, fs::File, io, path::PathBuf, sync::Arc};
 
 pub use crate::domain::file::Change;
 use crate::domain::{
@@ -115,6 +115,16 @@ pub trait ConversationFolder: fmt::Debug + Send + Sync {
     /// Creates a folder and its missing parents.
     fn make_folders(&self, path: &SafePath) -> Result<(), StorageError>;
 
+    /// Visits every folder and plain file, a folder before what is in it, until `visit` fails. Links, pipes, sockets
+    /// and devices are not opened; they are counted, as is what cannot be read. Takes as long as the tree is large.
+    fn walk(&self, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<LeftOut>;
+
+    /// Sets the permissions of a folder, without set-user-id and set-group-id.
+    fn set_folder_mode(&self, path: &SafePath, mode: u32) -> Result<(), StorageError>;
+
+    /// Sets when the conversation was last used.
+    fn set_last_use(&self, unix_s: i64) -> Result<(), StorageError>;
+
     /// Deletes a file, a link (not its target) or a folder with its contents. The name is free at once; a large folder
     /// is deleted in the background.
     fn delete(&self, path: &SafePath) -> Result<(), StorageError>;
@@ -124,12 +134,29 @@ pub trait ConversationFolder: fmt::Debug + Send + Sync {
 pub trait IncomingFile: fmt::Debug + Send {
     fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError>;
 
+    /// Sets the permissions, without set-user-id and set-group-id, and when it was modified. To be called last.
+    fn set_attributes(&mut self, mode: u32, modified_unix_s: i64) -> Result<(), StorageError>;
+
     /// Whether the conversation's usage counts it already.
     fn is_counted(&self) -> bool;
 
     /// As [`ConversationFolder::write`] with the bytes that were appended.
     fn place(self: Box<Self>, path: &SafePath) -> Result<Entry, StorageError>;
 }
+
+/// A folder or a plain file that a walk found.
+#[derive(Debug)]
+pub struct Visited {
+    pub path: SafePath,
+    /// The permission bits.
+    pub mode: u32,
+    pub modified_unix_s: i64,
+    /// A file, opened and checked, and its length then; `None` for a folder.
+    pub file: Option<(File, u64)>,
+}
+
+/// What a walk left out, by kind.
+pub type LeftOut = BTreeMap<SkipKind, u64>;
 
 /// A folder that belongs to no conversation yet. When it is dropped unassigned, its removal is posted to the
 /// background.
@@ -199,13 +226,13 @@ pub struct Entry {
 }
 
 /// Why something in a folder is not listed as a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SkipKind {
     Link,
     Pipe,
     Socket,
     Device,
-    /// A folder that this process may not read.
+    /// A folder, or in a walk a file, that this process may not read.
     Unreadable,
     /// A folder below the deepest level that is listed, or a path longer than a [`SafePath`].
     TooDeep,

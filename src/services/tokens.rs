@@ -73,12 +73,31 @@ pub struct Tokens {
 #[derive(Default)]
 struct Known {
     tokens: HashMap<TokenDigest, Arc<Token>>,
+    /// The digests of the same tokens.
+    ids: HashMap<TokenId, TokenDigest>,
     /// By the digest of an access token: the digest of its connection, and when it expires, in unix milliseconds.
     access: HashMap<TokenDigest, (TokenDigest, i64)>,
     /// When a change was last seen in the store, in unix milliseconds.
     seen: i64,
     /// Whether the store was read.
     is_loaded: bool,
+}
+
+impl Known {
+    fn by_id(&self, id: TokenId) -> Option<&Arc<Token>> {
+        self.ids.get(&id).and_then(|digest| self.tokens.get(digest))
+    }
+
+    fn add(&mut self, token: Token) {
+        self.ids.insert(token.record.id, token.record.digest);
+        self.tokens.insert(token.record.digest, Arc::new(token));
+    }
+
+    fn remove(&mut self, digest: &TokenDigest) {
+        if let Some(token) = self.tokens.remove(digest) {
+            self.ids.remove(&token.record.id);
+        }
+    }
 }
 
 impl std::fmt::Debug for Tokens {
@@ -95,9 +114,10 @@ impl Tokens {
             Quota::per_minute(at_least_1(a_minute)).allow_burst(at_least_1(burst))
         };
         let record = TokenRecord { digest: digest(configured.expose_secret().as_bytes()), ..configured_record() };
-        let known = HashMap::from([(record.digest, Arc::new(Token::new(record, None)))]);
+        let mut known = Known::default();
+        known.add(Token::new(record, None));
         Self {
-            known: RwLock::new(Known { tokens: known, ..Known::default() }),
+            known: RwLock::new(known),
             store,
             clock,
             ends: broadcast::Sender::new(ENDS_MAX),
@@ -150,7 +170,7 @@ impl Tokens {
     /// [`Token::begin`].
     pub fn begin(&self, who: &Principal, language: &Language) -> Result<Option<Started>, Failure> {
         let Some(id) = who.token() else { return Ok(None) };
-        let token = self.known().tokens.values().find(|token| token.record.id == id).cloned();
+        let token = self.known().by_id(id).cloned();
         let token = token
             .filter(|token| token.record.is_valid(self.now()))
             .ok_or_else(|| Failure::new(Code::Unauthorized, "The token of this request was revoked."))?;

@@ -1,7 +1,7 @@
 //! The history on each kind of database: what is stored, what is found again, and what happens while the database
 //! fails.
 
-mod failing;
+pub mod failing;
 mod recorder;
 
 use std::{
@@ -130,7 +130,7 @@ fn line(run: RunId, conversation: ConversationKey, end: Option<LineEnd>) -> Hist
 }
 
 /// Random lines in few milliseconds, so that many began in the same one.
-fn random_lines(count: usize, dice: &mut Dice) -> Vec<HistoryLine> {
+pub fn random_lines(count: usize, dice: &mut Dice) -> Vec<HistoryLine> {
     let words = ["exited", "timed_out", "failed", "server_lost"];
     let mut one = || {
         let pick =

@@ -1,5 +1,7 @@
 //! `/v1/history`, `/v1/usage`, and what a server knows of its runs after a restart.
 
+mod many;
+
 use std::{fs, path::Path};
 
 use mcp_sandbox_server::{

@@ -2,6 +2,7 @@
 
 mod api_conformance;
 mod audience;
+mod backup;
 mod bad_input;
 mod bundle;
 mod canary;
@@ -34,6 +35,7 @@ mod mcp_clients;
 mod mcp_runs;
 mod mcp_sessions;
 mod mcp_tools;
+mod measure;
 mod names;
 mod operations;
 mod own_disk;

@@ -1,6 +1,8 @@
 //! Two owners with the same conversation ids, over every surface: random operations against a model, and a table of
 //! what one owner tries with the ids of the other.
 
+mod surfaces;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -22,6 +24,8 @@ struct Owner {
     mark: &'static str,
     conversations: BTreeMap<&'static str, BTreeMap<&'static str, String>>,
     runs: BTreeSet<String>,
+    /// The runs of requests with a key.
+    keyed: BTreeMap<u64, String>,
     events: JoinHandle<String>,
 }
 
@@ -49,7 +53,8 @@ impl World {
                 }
                 String::from_utf8(all).expect("text")
             });
-            owners.push(Owner { token, mark, conversations: BTreeMap::new(), runs: BTreeSet::new(), events });
+            let (conversations, runs, keyed) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+            owners.push(Owner { token, mark, conversations, runs, keyed, events });
         }
         let owners = owners.try_into().unwrap_or_else(|_| unreachable!("two were made"));
         Self { server, dice: Dice::new(seed), owners }
@@ -75,7 +80,7 @@ impl World {
         let file = format!("/v1/conversations/{conversation}/files/{name}");
         let known = self.owners[who].conversations.get(conversation).cloned();
         let have = known.as_ref().and_then(|files| files.get(name)).cloned();
-        match self.dice.below(11) {
+        match self.dice.below(19) {
             0 => {
                 let put = self.server.http.put(format!("http://{}{file}", self.server.address));
                 let put = put.bearer_auth(&self.owners[who].token).body(text.clone());
@@ -137,12 +142,13 @@ impl World {
                 assert_eq!(status == 200, known.is_some(), "{status}");
                 assert!(known.iter().flatten().all(|(_, text)| archive.contains(text)));
             }
-            _ => {
+            10 => {
                 let path = format!("/jupyter/c/{conversation}/api/contents/{name}");
                 let (status, read) = self.send(who, Method::GET, &path, None).await;
                 assert_eq!(status == 200, have.is_some(), "{path}: {status} {read}");
                 assert!(have.iter().all(|text| read.contains(text)), "{read}");
             }
+            surface => self.more(surface, who, conversation, name, text).await,
         }
     }
 
@@ -215,7 +221,7 @@ async fn ids_of_another_owner_are_answered_as_ids_that_never_were() {
     let none = ["none".to_owned(), format!("run-{never}"), format!("session-{never}"), uuid::Uuid::nil().to_string()];
     let theirs = ["secret".to_owned(), run, session, kernel];
     let cell = || Some(json!({"code": "print x"}));
-    let rows: [(Method, usize, &str, Option<Value>); 19] = [
+    let rows: [(Method, usize, &str, Option<Value>); 24] = [
         (Method::GET, 0, "/v1/conversations/ID/files", None),
         (Method::GET, 0, "/v1/conversations/ID/files/f", None),
         (Method::DELETE, 0, "/v1/conversations/ID/files/f", None),
@@ -227,12 +233,17 @@ async fn ids_of_another_owner_are_answered_as_ids_that_never_were() {
         (Method::GET, 1, "/v1/runs/ID", None),
         (Method::GET, 1, "/v1/runs/ID/events", None),
         (Method::POST, 1, "/v1/runs/ID/cancel", None),
-        (Method::POST, 1, "/v1/runs/ID/input", Some(json!({"text": "x"}))),
+        (Method::POST, 1, "/v1/runs/ID/stdin", None),
         (Method::GET, 2, "/v1/sessions/ID", None),
         (Method::POST, 2, "/v1/sessions/ID/cells", cell()),
         (Method::POST, 2, "/v1/sessions/ID/interrupt", None),
         (Method::POST, 2, "/v1/sessions/ID/restart", None),
         (Method::DELETE, 2, "/v1/sessions/ID", None),
+        (Method::POST, 2, "/v1/sessions/ID/complete", cell()),
+        (Method::POST, 2, "/v1/sessions/ID/inspect", cell()),
+        (Method::GET, 1, "/v1/runs?after=ID", None),
+        (Method::GET, 0, "/v1/conversations?after=ID", None),
+        (Method::POST, 3, "/jupyter/api/kernels/ID/interrupt", None),
         (Method::GET, 3, "/jupyter/api/kernels/ID", None),
         (Method::DELETE, 3, "/jupyter/api/kernels/ID", None),
     ];

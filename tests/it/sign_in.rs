@@ -12,7 +12,21 @@ use reqwest::{Client, RequestBuilder, Response, header::HeaderMap, redirect::Pol
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::support::{FakeServer, server::TOKEN, until::until};
+use crate::support::{
+    FakeServer,
+    fake_server::{Kind, on_each_database},
+    server::TOKEN,
+    until::until,
+};
+
+on_each_database! {
+    off_means_that_nothing_is_there
+    metadata_leads_from_the_challenge_to_the_endpoints
+    pages_elsewhere_may_use_what_needs_no_cookie
+    client_signs_in_refreshes_and_signs_out
+    operator_ends_a_connection_and_its_stream
+    assistants_in_the_cloud_are_served
+}
 
 pub const ON: (&str, &str) = ("SANDBOX_SIGN_IN__MODE", "embedded");
 const VERIFIER: &str = "a-verifier-of-43-characters-or-more-0123456789";
@@ -173,9 +187,8 @@ fn text<'a>(response: &'a Response, header: &str) -> &'a str {
     response.headers()[header].to_str().expect("text")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn off_means_that_nothing_is_there() {
-    let server = FakeServer::start().await;
+async fn off_means_that_nothing_is_there(kind: Kind) {
+    let server = FakeServer::by(kind, &[]).await;
     let visitor = Visitor::of(&server).await;
     for path in [
         "/.well-known/oauth-protected-resource",
@@ -193,9 +206,8 @@ async fn off_means_that_nothing_is_there() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn metadata_leads_from_the_challenge_to_the_endpoints() {
-    let server = FakeServer::with(&[ON]).await;
+async fn metadata_leads_from_the_challenge_to_the_endpoints(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     let base = &visitor.base;
     let refused = visitor.get("/mcp?names=dotted&x=%22&tools=run").await;
@@ -217,9 +229,8 @@ async fn metadata_leads_from_the_challenge_to_the_endpoints() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn pages_elsewhere_may_use_what_needs_no_cookie() {
-    let server = FakeServer::with(&[ON, ("SANDBOX_SERVER__CORS_ORIGINS", "https://app.example.org")]).await;
+async fn pages_elsewhere_may_use_what_needs_no_cookie(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON, ("SANDBOX_SERVER__CORS_ORIGINS", "https://app.example.org")]).await;
     let visitor = Visitor::of(&server).await;
     for path in ["/.well-known/oauth-protected-resource/mcp", "/register", "/token", "/revoke"] {
         let request = visitor.http.request(reqwest::Method::OPTIONS, format!("{}{path}", visitor.base));
@@ -237,9 +248,8 @@ async fn pages_elsewhere_may_use_what_needs_no_cookie() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn client_signs_in_refreshes_and_signs_out() {
-    let server = FakeServer::with(&[ON]).await;
+async fn client_signs_in_refreshes_and_signs_out(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     let (client, first) = visitor.signed_in(TOKEN).await;
     assert_eq!(
@@ -281,9 +291,8 @@ async fn client_signs_in_refreshes_and_signs_out() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn operator_ends_a_connection_and_its_stream() {
-    let server = FakeServer::with(&[ON]).await;
+async fn operator_ends_a_connection_and_its_stream(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     let (client, tokens) = visitor.signed_in(TOKEN).await;
     let access = tokens["access_token"].as_str().expect("a token");
@@ -306,9 +315,8 @@ async fn operator_ends_a_connection_and_its_stream() {
 }
 
 /// The requests that assistants in the cloud and an editor are reported to send.
-#[tokio::test(flavor = "multi_thread")]
-async fn assistants_in_the_cloud_are_served() {
-    let server = FakeServer::with(&[ON]).await;
+async fn assistants_in_the_cloud_are_served(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     let (status, secret) = visitor
         .register(&json!({"client_name": "Claude", "redirect_uris": [REDIRECT],

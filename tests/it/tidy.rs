@@ -20,7 +20,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 36] = [
+const NEIGHBOURS: [(&str, &[&str]); 37] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -35,6 +35,7 @@ const NEIGHBOURS: [(&str, &[&str]); 36] = [
     ("ports::storage", &[]),
     ("ports::sign_in", &["database"]),
     ("services::admission", &[]),
+    ("services::backup", &[]),
     ("services::janitor", &[]),
     ("services::discovery", &["janitor"]),
     ("services::files", &["janitor", "links", "quota"]),

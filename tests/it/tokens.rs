@@ -1,6 +1,7 @@
 //! Tokens: made, used, limited and revoked, over every surface; and the database that keeps them.
 
 mod database;
+mod failing;
 mod scopes;
 
 use std::{os::unix::fs::PermissionsExt as _, time::Duration};
@@ -8,7 +9,19 @@ use std::{os::unix::fs::PermissionsExt as _, time::Duration};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{FakeServer, server::TOKEN, until};
+use crate::support::{
+    FakeServer,
+    fake_server::{Kind, on_each_database},
+    server::TOKEN,
+    until,
+};
+
+on_each_database! {
+    what_cannot_be_a_token_is_refused_by_the_name_of_the_member
+    languages_and_limits_of_a_token_hold_on_every_way_to_run
+    revocation_ends_streams_programs_and_sessions_at_once
+    a_token_ends_at_its_time
+}
 
 /// Sends a request with a token; its status and what it answers.
 async fn call(server: &FakeServer, token: &str, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
@@ -77,9 +90,8 @@ async fn a_token_is_shown_once_and_opens_its_owners_conversations_only() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_a_token_is_refused_by_the_name_of_the_member() {
-    let server = FakeServer::start().await;
+async fn what_cannot_be_a_token_is_refused_by_the_name_of_the_member(kind: Kind) {
+    let server = FakeServer::by(kind, &[]).await;
     let long = "x".repeat(101);
     for (wanted, name) in [
         (json!({}), "name"),
@@ -105,9 +117,8 @@ async fn what_cannot_be_a_token_is_refused_by_the_name_of_the_member() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn languages_and_limits_of_a_token_hold_on_every_way_to_run() {
-    let server = FakeServer::with_kernel(&[]).await;
+async fn languages_and_limits_of_a_token_hold_on_every_way_to_run(kind: Kind) {
+    let server = FakeServer::by(kind, &[]).await;
     let wanted = json!({"name": "a", "owner": "ann", "languages": ["python"], "limits": {"runsAtOnce": 1}});
     let (_, token) = create(&server, wanted).await;
     let bash = json!({"language": "bash", "code": "print x"});
@@ -140,9 +151,8 @@ async fn languages_and_limits_of_a_token_hold_on_every_way_to_run() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn revocation_ends_streams_programs_and_sessions_at_once() {
-    let server = FakeServer::with_kernel(&[]).await;
+async fn revocation_ends_streams_programs_and_sessions_at_once(kind: Kind) {
+    let server = FakeServer::by(kind, &[]).await;
     let (id, token) = create(&server, json!({"name": "a", "owner": "ann"})).await;
     let (_, other) = create(&server, json!({"name": "b", "owner": "ann"})).await;
     let (status, session) = call(&server, &token, Method::POST, "/v1/sessions", None).await;
@@ -176,9 +186,8 @@ async fn revocation_ends_streams_programs_and_sessions_at_once() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_token_ends_at_its_time() {
-    let server = FakeServer::start().await;
+async fn a_token_ends_at_its_time(kind: Kind) {
+    let server = FakeServer::by(kind, &[]).await;
     let (_, token) = create(&server, json!({"name": "a", "expiresInSeconds": 3})).await;
     assert!(is_listed(&server, &token).await);
     let mut events = send(&server, &token, Method::GET, "/mcp/events", None).await;

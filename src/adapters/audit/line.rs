@@ -2,13 +2,12 @@
 //! files have limits, and the number of named files has one.
 
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::{
     domain::{
         file::FileEntry,
         outcome::Ended,
-        text::{hex, ms, rfc3339},
+        text::{ms, rfc3339},
     },
     ports::observer::{RunFacts, SignInFacts},
 };
@@ -34,8 +33,8 @@ pub(super) fn of(run: &RunFacts<'_>) -> String {
         "conversation": run.conversation.id.as_str(),
         "language": run.language.as_str(),
         "image": run.image,
-        "program_sha256": hex(&Sha256::digest(run.program)),
-        "program_bytes": run.program.len(),
+        "program_sha256": run.program.sha256,
+        "program_bytes": run.program.bytes.len(),
         "args": run.args,
         "stdin_bytes": run.stdin_bytes,
         "outcome": outcome.map_or("failed", |outcome| outcome.ended.word()),

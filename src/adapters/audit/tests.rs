@@ -17,9 +17,10 @@ use crate::{
         limits::Limits,
         outcome::{Ended, Figures, Outcome},
         path::SafePath,
+        text::sha256,
         trace::TraceContext,
     },
-    ports::observer::Stages,
+    ports::observer::{ProgramFacts, Stages},
 };
 
 const PROGRAM: &[u8] = b"print('the text of a program')";
@@ -50,7 +51,7 @@ fn report_named(audit: &Audit, end: Result<&Outcome, &Failure>, name: &str) {
         is_cell: false,
         language: &language,
         image: "sha256:abc",
-        program: PROGRAM,
+        program: ProgramFacts { bytes: PROGRAM, sha256: &sha256(PROGRAM) },
         args: 1,
         stdin_bytes: 7,
         limits: &Limits::default(),

@@ -30,6 +30,9 @@ pub enum RootError {
     /// Too many servers have it.
     #[error("{root:?} is in use by {SERVERS_MAX} servers already: stop one, or choose another folder")]
     InUse { root: PathBuf },
+    /// The command wants it for itself.
+    #[error("{root:?} is in use by a server: stop it first")]
+    Served { root: PathBuf },
     /// The file with the instance id has other content.
     #[error("{file:?} does not hold an instance id: delete it if no sandbox of this server is left")]
     Damaged { file: PathBuf },

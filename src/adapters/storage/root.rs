@@ -63,6 +63,30 @@ impl DiskStorage {
     /// # Errors
     /// When the folder or the system is unfit.
     pub fn at(root: &Path, owner: Owner) -> Result<Self, RootError> {
+        Self::claiming(root, owner, &|path| claim(root, path, 1))
+    }
+
+    /// As [`Self::at`], for a command beside a server: never takes the identity that a server takes first.
+    ///
+    /// # Errors
+    /// As [`Self::at`].
+    pub fn beside(root: &Path, owner: Owner) -> Result<Self, RootError> {
+        Self::claiming(root, owner, &|path| claim(root, path, 2))
+    }
+
+    /// As [`Self::at`], while no other process uses the root.
+    ///
+    /// # Errors
+    /// As [`Self::at`]; [`RootError::Served`].
+    pub fn alone(root: &Path, owner: Owner) -> Result<Self, RootError> {
+        Self::claiming(root, owner, &|path| claim_alone(root, path))
+    }
+
+    fn claiming(
+        root: &Path,
+        owner: Owner,
+        claim: &dyn Fn(&Path) -> Result<Claim, RootError>,
+    ) -> Result<Self, RootError> {
         let unopened = |source: io::Error| RootError::Open { root: root.to_owned(), source };
         let unwritable = |source: io::Error| RootError::Unwritable { root: root.to_owned(), source };
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(unopened)?;
@@ -76,7 +100,7 @@ impl DiskStorage {
         }
         rustix::fs::openat2(&handle, ".", flags, Mode::empty(), ResolveFlags::BENEATH)
             .map_err(|source| RootError::NoOpenat2 { source: source.into() })?;
-        let Claim { lock, instance, first } = claim(root, &path)?;
+        let Claim { lock, instance, first } = claim(&path)?;
         let own = |name| own_folder(&handle, name).map_err(|errno| unwritable(errno.into()));
         let (incoming, trash) = (own(".incoming")?, own(".trash")?);
         let unassigned = own(".nameless")
@@ -225,18 +249,35 @@ struct Claim {
     first: bool,
 }
 
-/// Claims the first identity that no running process holds. A dead process leaves its identity and the sandboxes
-/// labelled with it: the next process takes over both.
-fn claim(root: &Path, path: &Path) -> Result<Claim, RootError> {
-    for number in 1..=SERVERS_MAX {
-        let name = if number == 1 { ".instance".to_owned() } else { format!(".instance-{number}") };
-        match claim_one(root, &path.join(name)) {
+/// Claims the first identity from a number on that no running process holds. A dead process leaves its identity and the
+/// sandboxes labelled with it: the next process takes over both.
+fn claim(root: &Path, path: &Path, from: usize) -> Result<Claim, RootError> {
+    for number in from..=SERVERS_MAX {
+        match claim_one(root, &path.join(identity(number))) {
             Ok((lock, instance)) => return Ok(Claim { lock, instance, first: number == 1 }),
             Err(RootError::InUse { .. }) => {}
             Err(error) => return Err(error),
         }
     }
     Err(RootError::InUse { root: root.to_owned() })
+}
+
+/// Claims the first identity, and sees that no process holds another.
+fn claim_alone(root: &Path, path: &Path) -> Result<Claim, RootError> {
+    let served = |error| match error {
+        RootError::InUse { root } => RootError::Served { root },
+        other => other,
+    };
+    let (lock, instance) = claim_one(root, &path.join(identity(1))).map_err(served)?;
+    for other in (2..=SERVERS_MAX).map(|number| path.join(identity(number))).filter(|file| file.exists()) {
+        claim_one(root, &other).map_err(served)?;
+    }
+    Ok(Claim { lock, instance, first: true })
+}
+
+/// The file of an identity.
+fn identity(number: usize) -> String {
+    if number == 1 { ".instance".to_owned() } else { format!(".instance-{number}") }
 }
 
 /// Locks one identity and reads, or makes, the id in it.

@@ -144,7 +144,7 @@ impl Walk<'_> {
 }
 
 /// Opens a folder below an open one, also when the program removed permissions from either.
-fn open_closed(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+pub(super) fn open_closed(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     match open_beneath(parent, name, OFlags::RDONLY | OFlags::DIRECTORY) {
         Err(Errno::ACCESS) => unlocked(parent, || open_unlocked(parent, name)),
         other => other,
@@ -152,7 +152,7 @@ fn open_closed(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
 }
 
 /// A step in a folder, done again with the owner's rights when the program removed them.
-fn unlocked<T>(folder: &OwnedFd, step: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+pub(super) fn unlocked<T>(folder: &OwnedFd, step: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
     match step() {
         Err(Errno::ACCESS) => unlock(folder).and_then(|()| step()),
         other => other,

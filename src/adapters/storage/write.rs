@@ -4,7 +4,7 @@
 use std::{borrow::Borrow, fs::File, io::Write as _, os::fd::OwnedFd};
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, StatxFlags},
+    fs::{AtFlags, Mode, OFlags, StatxFlags, Timespec, Timestamps},
     io::Errno,
 };
 
@@ -99,6 +99,13 @@ impl<F: Borrow<Folder>> Incoming<F> {
 
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         self.handle.write_all(bytes).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    }
+
+    /// Programs may change both, so neither is a promise.
+    pub(super) fn set_attributes(&mut self, mode: u32, modified_unix_s: i64) -> Result<(), Errno> {
+        self.conversation.borrow().handover.apply(&self.handle, mode & 0o1777)?;
+        let then = Timespec { tv_sec: modified_unix_s, tv_nsec: 0 };
+        rustix::fs::futimens(&self.handle, &Timestamps { last_access: then, last_modification: then })
     }
 
     /// Moves the file to its place, through a handle of its folder.

@@ -1,13 +1,10 @@
 //! Facts as lines, and lines as failures. Pure. The length of a line is bounded: so are its parts.
 
-use sha2::{Digest as _, Sha256};
-
 use crate::{
     domain::{
         error::{Code, Failure},
         id::InstanceId,
         outcome::{Ended, Figures, Outcome},
-        text::hex,
     },
     ports::{
         history::{EndWord, HistoryLine, LineEnd},
@@ -28,8 +25,8 @@ pub(super) fn begun(run: &BeginFacts<'_>, instance: InstanceId, source_bytes_max
         is_cell: run.is_cell,
         language: run.language.clone(),
         image: run.image.to_owned(),
-        program_sha256: hex(&Sha256::digest(run.program)),
-        source: (source_bytes_max > 0).then(|| source(run.program, source_bytes_max)),
+        program_sha256: run.program.sha256.to_owned(),
+        source: (source_bytes_max > 0).then(|| source(run.program.bytes, source_bytes_max)),
         instance,
         end: None,
     }

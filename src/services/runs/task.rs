@@ -27,7 +27,7 @@ use crate::{
         trace::TraceContext,
     },
     ports::{
-        observer::{BeginFacts, RunFacts, Stages},
+        observer::{BeginFacts, ProgramFacts, RunFacts, Stages},
         runner::Runner,
         storage::{Mark, StorageError, Usage},
     },
@@ -49,6 +49,8 @@ pub(super) struct RunTask {
     pub(super) runner: Runner,
     pub(super) limits: Limits,
     trace: TraceContext,
+    /// Of the program.
+    sha256: String,
     /// Counts for the token that it was begun by.
     pub(super) by: Option<tokens::Started>,
     /// Taken when the program starts, dropped with the run in any case.
@@ -70,10 +72,11 @@ impl RunTask {
         stdin: Option<StdinReceiver>,
     ) -> Self {
         let trace = TraceContext::of_run(run.id, request.within);
+        let sha256 = text::sha256(&request.program);
         let begun = Instant::now();
         let stages = Stages::default();
         let (by, undead, stage_begun) = (None, None, begun);
-        Self { service, run, request, runner, limits, trace, by, stdin, begun, stage_begun, stages, undead }
+        Self { service, run, request, runner, limits, trace, sha256, by, stdin, begun, stage_begun, stages, undead }
     }
 
     /// Executes the run and logs its last event. `place` is the position in the queue that is already logged.
@@ -84,7 +87,7 @@ impl RunTask {
             is_cell: self.run.is_cell,
             language: &self.run.language,
             image: &self.runner.image.0,
-            program: &self.request.program,
+            program: self.program(),
         });
         // A panic drops the lease on its way, and readers of the log still see an end.
         let result = AssertUnwindSafe(self.execute(ticket, place)).catch_unwind().await;
@@ -311,6 +314,10 @@ impl RunTask {
         Report { run: self.run.id, conversation, language, outcome, stdout, stderr, files }
     }
 
+    fn program(&self) -> ProgramFacts<'_> {
+        ProgramFacts { bytes: &self.request.program, sha256: &self.sha256 }
+    }
+
     fn observe(&self, end: Result<&Report, &Failure>) {
         let files = end.ok().map(|report| &report.files);
         self.service.parts.observer.run_over(&RunFacts {
@@ -321,7 +328,7 @@ impl RunTask {
             is_cell: self.run.is_cell,
             language: &self.run.language,
             image: &self.runner.image.0,
-            program: &self.request.program,
+            program: self.program(),
             args: self.request.args.len(),
             stdin_bytes: self.request.stdin.len() as u64,
             limits: &self.limits,

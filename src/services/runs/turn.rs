@@ -17,7 +17,7 @@ use crate::{
         trace::TraceContext,
     },
     ports::{
-        observer::{RunFacts, Stages},
+        observer::{ProgramFacts, RunFacts, Stages},
         storage::Usage,
     },
     services::{admission::Permit, tokens::Started},
@@ -85,7 +85,7 @@ impl Turn {
             is_cell: true,
             language,
             image: &runner.image.0,
-            program: code.as_bytes(),
+            program: ProgramFacts { bytes: code.as_bytes(), sha256: &text::sha256(code.as_bytes()) },
             args: 0,
             stdin_bytes: 0,
             limits,

@@ -123,9 +123,12 @@ impl Tokens {
             let why = "There is no such token, or it was revoked before.";
             return Err(Failure::new(Code::TokenNotFound, why));
         }
-        let known: Vec<_> = self.known().tokens.values().map(|token| token.record.clone()).collect();
-        let ended = known.into_iter().filter(|token| revoked.contains(&token.id));
-        self.learn(ended.map(|token| TokenRecord { revoked_unix_ms: Some(now), ..token }).collect());
+        let known: Vec<_> = {
+            let known = self.known();
+            revoked.iter().filter_map(|id| known.by_id(*id)).map(|token| token.record.clone()).collect()
+        };
+        let ended = known.into_iter().map(|token| TokenRecord { revoked_unix_ms: Some(now), ..token });
+        self.learn(ended.collect());
         Ok(())
     }
 
@@ -181,7 +184,7 @@ impl Tokens {
         self.store_uses(store).await?;
         if round.is_multiple_of(FORGET_EVERY) {
             for digest in store.forget(self.now() - FORGET_AFTER_MS).await? {
-                self.known_mut().tokens.remove(&digest);
+                self.known_mut().remove(&digest);
             }
         }
         Ok(())
@@ -217,12 +220,11 @@ impl Tokens {
                 Some(token) => {
                     let token = token.replaced(record);
                     self.end(&token);
-                    known.tokens.insert(token.record.digest, Arc::new(token));
+                    known.add(token);
                 }
                 None => {
-                    let parent = known.tokens.values().find(|token| Some(token.record.id) == record.parent);
-                    let token = Token::new(record, parent);
-                    known.tokens.insert(token.record.digest, Arc::new(token));
+                    let parent = record.parent.and_then(|id| known.by_id(id)).cloned();
+                    known.add(Token::new(record, parent.as_ref()));
                 }
             }
         }

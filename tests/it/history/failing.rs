@@ -18,10 +18,10 @@ use super::{
 use crate::support::{postgres::Postgres, until};
 
 /// A file system of its own for a database, which can be full or read-only.
-struct Disk(TempDir);
+pub struct Disk(pub TempDir);
 
 impl Disk {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         mount(&["-t", "tmpfs", "-o", "size=4m", "none"], folder.path());
         Self(folder)
@@ -34,7 +34,7 @@ impl Drop for Disk {
     }
 }
 
-fn mount(arguments: &[&str], at: &Path) {
+pub fn mount(arguments: &[&str], at: &Path) {
     let done = Command::new("mount").args(arguments).arg(at).status().expect("mount");
     assert!(done.success(), "this test mounts a file system: run it as root");
 }

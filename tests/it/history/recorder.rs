@@ -1,6 +1,7 @@
 //! A history and the task that stores it: what a killed process leaves, and what is removed.
 
 use std::{
+    collections::BTreeSet,
     process::{Command, Stdio},
     sync::Arc,
     time::Duration,
@@ -14,13 +15,18 @@ use mcp_sandbox_server::{
         id::{InstanceId, RunId},
         limits::Limits,
         outcome::{Ended, Figures, Outcome},
+        token::Grant,
         trace::TraceContext,
     },
     ports::{
+        database::TokenStore,
         history::{EndWord, HistoryStore, LineFilter, UsageFilter},
-        observer::{BeginFacts, Observer, RunFacts, Stages},
+        observer::{BeginFacts, Observer, ProgramFacts, RunFacts, Stages},
     },
-    services::history::{History, HistoryOptions},
+    services::{
+        history::{History, HistoryOptions},
+        tokens::{NewToken, Tokens},
+    },
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -50,7 +56,7 @@ impl Recorder {
 
     pub fn begin(&self, run: RunId) {
         let (conversation, language) = (key("ann", "c"), "python".parse().expect("a language"));
-        let (image, program) = ("sha256:abc", b"zero\0and more".as_slice());
+        let (image, program) = ("sha256:abc", ProgramFacts { bytes: b"zero\0and more", sha256: "00" });
         let facts =
             BeginFacts { run, conversation: &conversation, is_cell: false, language: &language, image, program };
         self.history.run_begun(&facts);
@@ -66,7 +72,7 @@ impl Recorder {
             is_cell: false,
             language: &language,
             image: "sha256:abc",
-            program: b"zero\0and more",
+            program: ProgramFacts { bytes: b"zero\0and more", sha256: "00" },
             args: 0,
             stdin_bytes: 0,
             limits: &Limits::default(),
@@ -98,30 +104,47 @@ async fn writer() {
     let instance = std::env::var("WRITER_INSTANCE").expect("an instance").parse().expect("an instance");
     let database = Database::connect(&url).expect("an address");
     database.prepare().await.expect("tables");
-    let recorder = Recorder::start(database, instance);
-    loop {
-        let run = RunId::new();
-        recorder.begin(run);
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        recorder.end(run, Ok(&success()));
-    }
+    let recorder = Recorder::start(database.clone(), instance);
+    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), Some(Arc::new(database)), Arc::new(SystemClock));
+    let making = async {
+        loop {
+            let (owner, name) = ("ann".parse().expect("an owner"), "a".to_owned());
+            let new = NewToken { owner, name, grant: Grant::default(), expires_unix_ms: None, parent: None };
+            let (made, _) = tokens.create(new).await.expect("a token");
+            // Told when it is stored, as an answer would.
+            println!("\n{}", made.id);
+        }
+    };
+    let recording = async {
+        loop {
+            let run = RunId::new();
+            recorder.begin(run);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            recorder.end(run, Ok(&success()));
+        }
+    };
+    tokio::join!(making, recording);
 }
 
 pub async fn lines_of_a_killed_writer_are_whole(base: Base) {
     let (instance, mut dice) = (InstanceId::new(), Dice::new(9));
     let test = std::env::current_exe().expect("this program");
-    for _ in 0..how_many(50, 1000) {
+    let (kills, mut told) = (how_many(50, 1000), BTreeSet::new());
+    for _ in 0..kills {
         let mut child = Command::new(&test)
             .args(["--exact", "history::recorder::writer", "--ignored", "--nocapture"])
             .env("WRITER_URL", &base.url)
             .env("WRITER_INSTANCE", instance.to_string())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("a writer");
         tokio::time::sleep(Duration::from_millis(60 + dice.below(200))).await;
         child.kill().expect("it is killed");
-        child.wait().expect("it is dead");
+        let said = String::from_utf8(child.wait_with_output().expect("it is dead").stdout).expect("text");
+        // It may have been killed within the last line.
+        let lines = said.rsplit_once('\n').map_or("", |(whole, _)| whole).lines();
+        told.extend(lines.filter(|line| line.starts_with("token-")).map(ToOwned::to_owned));
     }
     let recorder = Recorder::start(base.database.clone(), instance);
     until("what was left is told as lost", async || base.database.open().await.is_ok_and(|open| open.is_empty())).await;
@@ -133,6 +156,11 @@ pub async fn lines_of_a_killed_writer_are_whole(base: Base) {
     let usage = base.database.usage(&UsageFilter::default(), 10).await.expect("sums");
     assert_eq!(usage.iter().map(|sum| sum.runs).sum::<i64>(), i64::try_from(whole.count()).expect("few"));
     assert!(usage.iter().any(|sum| sum.runs > 0), "the writers wrote");
+    let kept = base.database.changed(0).await.expect("tokens");
+    let kept: BTreeSet<_> = kept.iter().map(|token| token.id.to_string()).collect();
+    assert!(!told.is_empty() && told.is_subset(&kept), "{} of {} tokens", told.difference(&kept).count(), told.len());
+    let (lines, tokens) = (lines.len(), told.len());
+    println!("{kills} kills: {lines} lines, all whole; {tokens} tokens were told, and all are there");
     recorder.stop().await;
 }
 

@@ -6,12 +6,24 @@ use serde_json::{Value, json};
 use super::{ON, REDIRECT, VERIFIER, Visitor, answer, challenge};
 use crate::support::{
     FakeServer,
+    fake_server::{Kind, on_each_database},
     server::{FILE_SECRET, TOKEN},
 };
 
-#[tokio::test(flavor = "multi_thread")]
-async fn redirect_addresses_are_exact_but_for_the_port_of_loopback() {
-    let server = FakeServer::with(&[ON]).await;
+on_each_database! {
+    redirect_addresses_are_exact_but_for_the_port_of_loopback
+    addresses_that_browsers_execute_are_not_registered
+    errors_go_to_the_client_with_the_issuer_and_its_state
+    code_is_for_one_client_one_address_and_one_verifier_and_once
+    refresh_token_is_for_one_client_and_what_was_granted
+    consent_is_bound_to_the_browser_and_the_request
+    addresses_and_the_cookie_follow_the_settings_and_not_the_request
+    names_of_clients_are_escaped_and_bounded
+    floods_and_guesses_are_refused_and_known_clients_go_on
+}
+
+async fn redirect_addresses_are_exact_but_for_the_port_of_loopback(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     let client = visitor.client(&[REDIRECT, "http://localhost/callback", "http://127.0.0.1:1/callback?a=1"]).await;
     for bad in [
@@ -50,9 +62,8 @@ async fn redirect_addresses_are_exact_but_for_the_port_of_loopback() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn addresses_that_browsers_execute_are_not_registered() {
-    let server = FakeServer::with(&[ON]).await;
+async fn addresses_that_browsers_execute_are_not_registered(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     for bad in [
         "javascript:alert(1)",
@@ -77,9 +88,8 @@ async fn addresses_that_browsers_execute_are_not_registered() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn errors_go_to_the_client_with_the_issuer_and_its_state() {
-    let server = FakeServer::with(&[ON]).await;
+async fn errors_go_to_the_client_with_the_issuer_and_its_state(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     let client = visitor.client(&[REDIRECT]).await;
     for (name, value, error) in [
@@ -103,9 +113,8 @@ async fn errors_go_to_the_client_with_the_issuer_and_its_state() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn code_is_for_one_client_one_address_and_one_verifier_and_once() {
-    let server = FakeServer::with(&[ON]).await;
+async fn code_is_for_one_client_one_address_and_one_verifier_and_once(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     let client = visitor.client(&[REDIRECT]).await;
     let other = visitor.client(&[REDIRECT, "https://other.test/"]).await;
@@ -135,9 +144,8 @@ async fn code_is_for_one_client_one_address_and_one_verifier_and_once() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn refresh_token_is_for_one_client_and_what_was_granted() {
-    let server = FakeServer::with(&[ON]).await;
+async fn refresh_token_is_for_one_client_and_what_was_granted(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     let (client, tokens) = visitor.signed_in(TOKEN).await;
     let other = visitor.client(&["https://other.test/"]).await;
@@ -160,9 +168,8 @@ async fn refresh_token_is_for_one_client_and_what_was_granted() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn consent_is_bound_to_the_browser_and_the_request() {
-    let server = FakeServer::with(&[ON]).await;
+async fn consent_is_bound_to_the_browser_and_the_request(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     let client = visitor.client(&[REDIRECT]).await;
     let page = visitor.consent(&visitor.request(&client, &[])).await;
@@ -212,9 +219,8 @@ async fn consent_is_bound_to_the_browser_and_the_request() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn addresses_and_the_cookie_follow_the_settings_and_not_the_request() {
-    let server = FakeServer::with(&[ON, ("PUBLIC_BASE_URL", "https://sandbox.test")]).await;
+async fn addresses_and_the_cookie_follow_the_settings_and_not_the_request(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON, ("PUBLIC_BASE_URL", "https://sandbox.test")]).await;
     let visitor = Visitor::of(&server).await;
     let request = visitor.http.get(format!("{}/.well-known/oauth-authorization-server", visitor.base));
     let request = request.header("host", "evil.test").header("x-forwarded-host", "evil.test");
@@ -261,9 +267,8 @@ fn sign_in_over_plain_http_is_refused_at_start() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn names_of_clients_are_escaped_and_bounded() {
-    let server = FakeServer::with(&[ON]).await;
+async fn names_of_clients_are_escaped_and_bounded(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     let name = format!("<script>alert(1)</script>\u{202e}{}", "x".repeat(10_000));
     let (_, client) = visitor.register(&json!({"client_name": name, "redirect_uris": [REDIRECT]})).await;
@@ -276,9 +281,8 @@ async fn names_of_clients_are_escaped_and_bounded() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn floods_and_guesses_are_refused_and_known_clients_go_on() {
-    let server = FakeServer::with(&[ON]).await;
+async fn floods_and_guesses_are_refused_and_known_clients_go_on(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     let (client, tokens) = visitor.signed_in(TOKEN).await;
     let mut refused = 0;

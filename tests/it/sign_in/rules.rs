@@ -25,7 +25,21 @@ use secrecy::ExposeSecret as _;
 use tempfile::TempDir;
 
 use super::{REDIRECT, VERIFIER, challenge};
-use crate::support::server::TOKEN;
+use crate::support::{
+    fake_server::{Kind, on_each_database},
+    postgres::Postgres,
+    server::TOKEN,
+};
+
+on_each_database! {
+    code_lives_for_a_minute
+    access_token_expires_and_what_it_opened_goes_on
+    refresh_token_that_is_used_again_after_a_minute_ends_the_connection
+    of_fifty_redemptions_on_two_servers_one_succeeds
+    connection_ends_with_the_token_it_came_from_and_may_do_no_more
+    without_the_database_nothing_is_issued_and_known_tokens_go_on
+    what_has_expired_is_removed
+}
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const NOW_S: i64 = 1_800_000_000;
@@ -47,13 +61,15 @@ struct World {
     tokens: Arc<Tokens>,
     sign_in: Arc<SignIn>,
     client: String,
-    _folder: TempDir,
+    _kept: (TempDir, Option<Postgres>),
 }
 
 impl World {
-    async fn new() -> Self {
+    async fn new(kind: Kind) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let url = format!("sqlite://{}/x.db", folder.path().display());
+        let cluster = if kind == Kind::Postgres { Some(Postgres::start().await) } else { None };
+        let in_folder = || format!("sqlite://{}/x.db", folder.path().display());
+        let url = cluster.as_ref().map_or_else(in_folder, Postgres::url);
         let database = Database::connect(&url).expect("a database");
         database.prepare().await.expect("tables");
         let clock = Arc::new(ManualClock::at(NOW_S));
@@ -61,7 +77,7 @@ impl World {
         let (tokens, sign_in) = server(&database, &clock, &steps);
         let registration = Registration { redirects: vec![REDIRECT.to_owned()], ..Registration::default() };
         let client = sign_in.register(registration, HERE).await.expect("a client").client.id;
-        Self { clock, steps, database, tokens, sign_in, client, _folder: folder }
+        Self { clock, steps, database, tokens, sign_in, client, _kept: (folder, cluster) }
     }
 
     async fn code(&self, token: &str) -> String {
@@ -125,18 +141,16 @@ fn server(database: &Database, clock: &Arc<ManualClock>, steps: &Arc<Steps>) -> 
     (tokens, Arc::new(sign_in))
 }
 
-#[tokio::test]
-async fn code_lives_for_a_minute() {
-    let world = World::new().await;
+async fn code_lives_for_a_minute(kind: Kind) {
+    let world = World::new(kind).await;
     let code = world.code(TOKEN).await;
     world.pass(61);
     let late = world.sign_in.grant(&world.redemption(&code), HERE).await;
     assert_eq!(late.map(drop), Err(Refusal::InvalidGrant));
 }
 
-#[tokio::test]
-async fn access_token_expires_and_what_it_opened_goes_on() {
-    let world = World::new().await;
+async fn access_token_expires_and_what_it_opened_goes_on(kind: Kind) {
+    let world = World::new(kind).await;
     let first = world.signed_in(TOKEN).await;
     let before = world.tokens.caller(first.access.expose_secret().as_bytes()).expect("accepted");
     world.pass(3601);
@@ -149,9 +163,8 @@ async fn access_token_expires_and_what_it_opened_goes_on() {
     assert_eq!(world.refresh(&second).await.map(drop), Err(Refusal::InvalidGrant));
 }
 
-#[tokio::test]
-async fn refresh_token_that_is_used_again_after_a_minute_ends_the_connection() {
-    let world = World::new().await;
+async fn refresh_token_that_is_used_again_after_a_minute_ends_the_connection(kind: Kind) {
+    let world = World::new(kind).await;
     let first = world.signed_in(TOKEN).await;
     let second = world.refresh(&first).await.expect("tokens");
     world.pass(60);
@@ -169,9 +182,8 @@ async fn refresh_token_that_is_used_again_after_a_minute_ends_the_connection() {
     assert_eq!(told[..8], [&of_first[..], &["allowed", "redeemed", "reused"]].concat());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_fifty_redemptions_on_two_servers_one_succeeds() {
-    let world = World::new().await;
+async fn of_fifty_redemptions_on_two_servers_one_succeeds(kind: Kind) {
+    let world = World::new(kind).await;
     let code = world.code(TOKEN).await;
     let (_, other) = server(&world.database, &world.clock, &world.steps);
     let tries: Vec<_> = (0..50)
@@ -188,9 +200,8 @@ async fn of_fifty_redemptions_on_two_servers_one_succeeds() {
     assert_eq!(granted, 1);
 }
 
-#[tokio::test]
-async fn connection_ends_with_the_token_it_came_from_and_may_do_no_more() {
-    let world = World::new().await;
+async fn connection_ends_with_the_token_it_came_from_and_may_do_no_more(kind: Kind) {
+    let world = World::new(kind).await;
     let grant = Grant { scopes: vec![Scope::Run, Scope::Admin], ..Grant::default() };
     let new = NewToken {
         owner: "other".parse().expect("an owner"),
@@ -214,9 +225,8 @@ async fn connection_ends_with_the_token_it_came_from_and_may_do_no_more() {
     assert_eq!(world.refresh(&granted).await.map(drop), Err(Refusal::InvalidGrant), "nor does it outlive it");
 }
 
-#[tokio::test]
-async fn without_the_database_nothing_is_issued_and_known_tokens_go_on() {
-    let world = World::new().await;
+async fn without_the_database_nothing_is_issued_and_known_tokens_go_on(kind: Kind) {
+    let world = World::new(kind).await;
     let granted = world.signed_in(TOKEN).await;
     let code = world.code(TOKEN).await;
     world.database.close().await;
@@ -227,10 +237,9 @@ async fn without_the_database_nothing_is_issued_and_known_tokens_go_on() {
     assert!(world.is_accepted(&granted));
 }
 
-#[tokio::test]
-async fn what_has_expired_is_removed() {
+async fn what_has_expired_is_removed(kind: Kind) {
     use mcp_sandbox_server::ports::sign_in::SignInStore;
-    let world = World::new().await;
+    let world = World::new(kind).await;
     let registration =
         |n: u32| Registration { redirects: vec![format!("https://{n}.test/")], ..Registration::default() };
     let unused = world.sign_in.register(registration(1), HERE).await.expect("a client").client.id;

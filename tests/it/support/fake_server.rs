@@ -28,7 +28,10 @@ use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::server::{TOKEN, settings};
+use super::{
+    postgres::Postgres,
+    server::{TOKEN, settings},
+};
 
 /// What clients of either era say they take.
 pub const BOTH: &str = "application/json, text/event-stream";
@@ -48,11 +51,54 @@ pub struct FakeServer {
     stopped: bool,
     /// Where its root is, if that is its own.
     folder: Option<TempDir>,
+    /// Ends with the server.
+    cluster: Option<Postgres>,
 }
+
+/// Where the database of a server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// In its root.
+    Sqlite,
+    /// In a cluster of its own.
+    Postgres,
+}
+
+/// Makes of each body a test for each kind of database.
+macro_rules! on_each_database {
+    ($($name:ident)+) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                super::$name($crate::support::fake_server::Kind::Sqlite).await;
+            })+
+        }
+
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                super::$name($crate::support::fake_server::Kind::Postgres).await;
+            })+
+        }
+    };
+}
+pub(crate) use on_each_database;
 
 impl FakeServer {
     pub async fn start() -> Self {
         Self::with(&[]).await
+    }
+
+    /// A server on a kind of database.
+    pub async fn by(kind: Kind, more: &[(&str, &str)]) -> Self {
+        let engine = FakeEngine::default();
+        engine.add_kernel("python");
+        let Kind::Postgres = kind else { return Self::on(engine, more).await };
+        let cluster = Postgres::start().await;
+        let url = cluster.url();
+        let mut server = Self::on(engine, &[more, &[("DATABASE_URL", &url)]].concat()).await;
+        server.cluster = Some(cluster);
+        server
     }
 
     /// A server with some settings of its own.
@@ -124,6 +170,7 @@ impl FakeServer {
             serving,
             stopped: false,
             folder: None,
+            cluster: None,
         }
     }
 

@@ -4,7 +4,15 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{call, create};
-use crate::support::FakeServer;
+use crate::support::{
+    FakeServer,
+    fake_server::{Kind, on_each_database},
+};
+
+on_each_database! {
+    each_path_needs_its_scope_and_no_other
+    tools_are_listed_and_answered_by_scope
+}
 
 const RUN: &str = "run";
 const FILES: &str = "files";
@@ -60,9 +68,8 @@ async fn tool(server: &FakeServer, token: &str, name: &str, arguments: Value) ->
     call(server, token, Method::POST, "/mcp", Some(body)).await.1.to_string()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_path_needs_its_scope_and_no_other() {
-    let server = FakeServer::with_kernel(&[]).await;
+async fn each_path_needs_its_scope_and_no_other(kind: Kind) {
+    let server = FakeServer::by(kind, &[]).await;
     for scope in [RUN, FILES, ADMIN] {
         let (_, token) = create(&server, json!({"name": scope, "owner": "ann", "scopes": [scope]})).await;
         for (method, path, needed) in PATHS {
@@ -77,9 +84,8 @@ async fn each_path_needs_its_scope_and_no_other() {
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn tools_are_listed_and_answered_by_scope() {
-    let server = FakeServer::with_kernel(&[]).await;
+async fn tools_are_listed_and_answered_by_scope(kind: Kind) {
+    let server = FakeServer::by(kind, &[]).await;
     let (_, run) = create(&server, json!({"name": "a", "owner": "ann", "scopes": ["run"]})).await;
     let (_, files) = create(&server, json!({"name": "a", "owner": "ann", "scopes": ["files"]})).await;
     let (of_run, of_files) = (tools(&server, &run).await, tools(&server, &files).await);

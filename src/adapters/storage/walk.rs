@@ -1,0 +1,108 @@
+//! A walk over everything in a conversation, for a backup. Depth first; a path has at most [`COMPONENTS_MAX`] names, so
+//! as many folders are open.
+
+use std::{io, os::fd::OwnedFd};
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags},
+    io::Errno,
+};
+
+use super::{
+    Folder,
+    delete::set_mode,
+    next_entry, open_beneath,
+    usage::{open_closed, unlocked},
+};
+#[cfg(doc)]
+use crate::domain::path::COMPONENTS_MAX;
+use crate::{
+    domain::path::SafePath,
+    ports::storage::{LeftOut, SkipKind, Visited},
+};
+
+impl Folder {
+    /// A concurrent change may be seen or not.
+    pub(super) fn try_walk(&self, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<LeftOut> {
+        let mut walk = Walk { visit, left_out: LeftOut::new() };
+        walk.folder(&open_closed(&self.files, b"")?, &mut Vec::new())?;
+        Ok(walk.left_out)
+    }
+
+    pub(super) fn try_set_folder_mode(&self, path: &SafePath, mode: u32) -> Result<(), Errno> {
+        let folder = open_beneath(&self.files, path.as_bytes(), OFlags::PATH | OFlags::DIRECTORY)?;
+        set_mode(&folder, Mode::from_raw_mode(self.handover.opened(mode & 0o1777)))
+    }
+}
+
+struct Walk<'a> {
+    visit: &'a mut dyn FnMut(Visited) -> io::Result<()>,
+    left_out: LeftOut,
+}
+
+impl Walk<'_> {
+    fn folder(&mut self, folder: &OwnedFd, path: &mut Vec<Vec<u8>>) -> io::Result<()> {
+        let mut names = unlocked(folder, || Dir::read_from(folder))?;
+        while let Some(entry) = next_entry(&mut names) {
+            path.push(entry?.file_name().to_bytes().to_vec());
+            self.entry(folder, path)?;
+            path.pop();
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, folder: &OwnedFd, path: &mut Vec<Vec<u8>>) -> io::Result<()> {
+        let name = path.last().cloned().unwrap_or_default();
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let stat = unlocked(folder, || rustix::fs::statx(folder, &*name, flags, StatxFlags::BASIC_STATS));
+        let Some(stat) = there(stat)? else { return Ok(()) };
+        let Ok(safe) = SafePath::from_components(&*path) else { return self.skip(SkipKind::TooDeep) };
+        match FileType::from_raw_mode(stat.stx_mode.into()) {
+            FileType::Directory => {
+                (self.visit)(visited(safe, &stat, None))?;
+                match open_closed(folder, &name) {
+                    Err(Errno::ACCESS | Errno::PERM) => self.skip(SkipKind::Unreadable),
+                    opened => there(opened)?.map_or(Ok(()), |opened| self.folder(&opened, path)),
+                }
+            }
+            FileType::RegularFile => self.file(folder, &name, safe),
+            FileType::Symlink => self.skip(SkipKind::Link),
+            FileType::Fifo => self.skip(SkipKind::Pipe),
+            FileType::Socket => self.skip(SkipKind::Socket),
+            _ => self.skip(SkipKind::Device),
+        }
+    }
+
+    /// The opened file decides what it is: a program may have replaced it.
+    fn file(&mut self, folder: &OwnedFd, name: &[u8], path: SafePath) -> io::Result<()> {
+        let handle = match open_beneath(folder, name, OFlags::RDONLY) {
+            Err(Errno::ACCESS | Errno::PERM | Errno::AGAIN) => return self.skip(SkipKind::Unreadable),
+            other => there(other)?,
+        };
+        let Some(handle) = handle else { return Ok(()) };
+        let stat = rustix::fs::statx(&handle, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+        if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
+            return Ok(());
+        }
+        (self.visit)(visited(path, &stat, Some((handle.into(), stat.stx_size))))
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "the end of a step")]
+    fn skip(&mut self, kind: SkipKind) -> io::Result<()> {
+        *self.left_out.entry(kind).or_default() += 1;
+        Ok(())
+    }
+}
+
+fn visited(path: SafePath, stat: &Statx, file: Option<(std::fs::File, u64)>) -> Visited {
+    Visited { path, mode: u32::from(stat.stx_mode) & 0o1777, modified_unix_s: stat.stx_mtime.tv_sec, file }
+}
+
+/// `None` for what a program removed or replaced meanwhile; other errors end the walk.
+fn there<T>(opened: Result<T, Errno>) -> io::Result<Option<T>> {
+    match opened {
+        Ok(opened) => Ok(Some(opened)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO | Errno::XDEV | Errno::ISDIR) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}

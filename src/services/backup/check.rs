@@ -1,0 +1,172 @@
+//! Checking a whole archive before anything is changed.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs::File,
+    io::{Read as _, Seek as _},
+};
+
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    BackupError, FORMAT, Manifest, PIECE_BYTES, Sums, archive,
+    read::{Part, read, refused},
+};
+use crate::{
+    domain::{owner::ConversationKey, text::hex},
+    ports::database::DumpedRow,
+};
+
+/// The longest name of a column.
+const COLUMN_CHARS_MAX: usize = 64;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    File,
+    Folder,
+    /// A folder that has no entry of its own yet.
+    Parent,
+}
+
+/// What was read so far.
+struct Check<'a> {
+    /// Those that this server knows.
+    tables: &'a [&'a str],
+    manifest: Option<Manifest>,
+    conversations: BTreeSet<ConversationKey>,
+    /// The beginnings of the digests of paths: an archive may have millions.
+    paths: HashMap<[u8; 16], Kind>,
+    counted: Sums,
+    told: Option<Sums>,
+}
+
+/// Reads an archive to its end.
+///
+/// # Errors
+/// [`BackupError::Refused`] when it is not whole, or holds what a backup does not.
+pub(super) fn check(file: &File, tables: &[&str], newest: i64) -> Result<(Manifest, Sums), BackupError> {
+    let mut check = Check {
+        tables,
+        manifest: None,
+        conversations: BTreeSet::new(),
+        paths: HashMap::new(),
+        counted: Sums::default(),
+        told: None,
+    };
+    let mut end = 0;
+    read(file, &mut |part| {
+        if let Part::Sums { at, .. } = &part {
+            end = *at;
+        }
+        check.part(part)
+    })?;
+    let whole = |what| BackupError::Refused(format!("it has no {what}: it is not whole"));
+    let manifest = check.manifest.ok_or_else(|| whole("manifest.json"))?;
+    let told = check.told.ok_or_else(|| whole("sums.json"))?;
+    if manifest.format > FORMAT || manifest.tables > newest {
+        let why = format!("it was written by the newer version {}: restore it with that", manifest.server);
+        return Err(BackupError::Refused(why));
+    }
+    let Sums { changed, left_out, .. } = told.clone();
+    let counted = Sums { sha256: digest(file, end)?, changed, left_out, ..check.counted };
+    if counted != told {
+        return Err(BackupError::Refused("its content is not what its sums.json says: it was changed".to_owned()));
+    }
+    Ok((manifest, told))
+}
+
+impl Check<'_> {
+    fn part(&mut self, part: Part<'_>) -> Result<(), BackupError> {
+        let refuse = |why: &str| Err(BackupError::Refused(why.to_owned()));
+        if self.told.is_some() {
+            return refuse("something follows its sums.json");
+        }
+        match part {
+            Part::Manifest(manifest) if self.manifest.is_none() => self.manifest = Some(manifest),
+            Part::Manifest(_) => return refuse("it has two manifest.json"),
+            _ if self.manifest.is_none() => return refuse("it does not begin with a manifest.json"),
+            Part::Rows { table, text } => {
+                if !self.tables.contains(&table.as_str()) {
+                    return Err(refused(table.as_bytes(), "no such table is known"));
+                }
+                let rows = rows(&table, &text)?.len() as u64;
+                *self.counted.rows.entry(table).or_default() += rows;
+            }
+            Part::Conversation { key, .. } => {
+                if !self.conversations.insert(key.clone()) {
+                    return Err(refused(key.to_string().as_bytes(), "it is there twice"));
+                }
+                self.counted.conversations += 1;
+            }
+            Part::Folder { key, path, .. } => {
+                self.take(&key, path.as_bytes(), Kind::Folder)?;
+                self.counted.folders += 1;
+            }
+            Part::File(file) => {
+                self.take(&file.key, file.path.as_bytes(), Kind::File)?;
+                self.counted.files += 1;
+                self.counted.bytes = self.counted.bytes.saturating_add(file.size);
+            }
+            Part::Sums { sums, .. } => self.told = Some(sums),
+        }
+        Ok(())
+    }
+
+    /// Each path is there once, and is either a file or a folder.
+    fn take(&mut self, key: &ConversationKey, path: &[u8], kind: Kind) -> Result<(), BackupError> {
+        if !self.conversations.contains(key) {
+            return Err(refused(path, "its conversation does not come before it"));
+        }
+        for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+            if *self.paths.entry(place(key, &path[..at])).or_insert(Kind::Parent) == Kind::File {
+                return Err(refused(path, "a file is where it has a folder"));
+            }
+        }
+        match self.paths.insert(place(key, path), kind) {
+            None => Ok(()),
+            Some(Kind::Parent) if kind == Kind::Folder => Ok(()),
+            Some(_) => Err(refused(path, "it is there twice")),
+        }
+    }
+}
+
+fn place(key: &ConversationKey, path: &[u8]) -> [u8; 16] {
+    let digest = Sha256::new().chain_update(key.to_string()).chain_update([0]).chain_update(path).finalize();
+    let mut place = [0; 16];
+    place.copy_from_slice(&digest[..16]);
+    place
+}
+
+/// The rows of an entry, whose columns have names that can be in a statement, and texts and whole numbers.
+///
+/// # Errors
+/// [`BackupError::Refused`] when a line is something else.
+pub(super) fn rows(table: &str, text: &str) -> Result<Vec<DumpedRow>, BackupError> {
+    let row = |line| -> Result<DumpedRow, BackupError> {
+        let row: DumpedRow =
+            serde_json::from_str(line).map_err(|error| refused(table.as_bytes(), format!("a row: {error}")))?;
+        let is_column = |name: &str| {
+            !name.is_empty()
+                && name.len() <= COLUMN_CHARS_MAX
+                && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+        };
+        let is_good =
+            !row.is_empty() && row.iter().all(|(name, value)| is_column(name) && (value.is_string() || value.is_i64()));
+        if is_good { Ok(row) } else { Err(refused(table.as_bytes(), "a row has what no column has")) }
+    };
+    text.lines().map(row).collect()
+}
+
+/// The SHA-256 of the first bytes.
+fn digest(file: &File, length: u64) -> Result<String, BackupError> {
+    let mut file = file;
+    file.rewind().map_err(archive("read"))?;
+    let (mut left, mut digest, mut piece) = (file.take(length), Sha256::new(), vec![0; PIECE_BYTES]);
+    loop {
+        let read = left.read(&mut piece).map_err(archive("read"))?;
+        if read == 0 {
+            return Ok(hex(&digest.finalize()));
+        }
+        digest.update(&piece[..read]);
+    }
+}

@@ -1,0 +1,169 @@
+//! Reading an archive: what each entry is. Names and types are parsed here; what is allowed together is checked in
+//! `check`.
+
+use std::{
+    fs::File,
+    io::{BufReader, Read, Seek as _},
+};
+
+use tar::{Archive, EntryType};
+
+use super::{
+    BackupError, CONVERSATIONS, DATABASE, HEAD_BYTES_MAX, MANIFEST, Manifest, ROWS_BYTES_MAX, SUMS, Sums, archive,
+};
+use crate::domain::{
+    owner::ConversationKey,
+    path::{PATH_BYTES_MAX, SafePath, show},
+};
+
+/// The longest name of an entry: a path, and what is before it.
+const NAME_BYTES_MAX: u64 = PATH_BYTES_MAX as u64 + 512;
+
+/// An entry.
+pub(super) enum Part<'a> {
+    Manifest(Manifest),
+    /// Lines of JSON.
+    Rows {
+        table: String,
+        text: String,
+    },
+    Conversation {
+        key: ConversationKey,
+        used_unix_s: i64,
+    },
+    Folder {
+        key: ConversationKey,
+        path: SafePath,
+        mode: u32,
+    },
+    File(FilePart<'a>),
+    Sums {
+        sums: Sums,
+        at: u64,
+    },
+}
+
+pub(super) struct FilePart<'a> {
+    pub key: ConversationKey,
+    pub path: SafePath,
+    pub mode: u32,
+    pub modified_unix_s: i64,
+    pub size: u64,
+    pub content: &'a mut dyn Read,
+}
+
+pub(super) fn refused(name: &[u8], why: impl std::fmt::Display) -> BackupError {
+    BackupError::Refused(format!("{}: {why}", show(name)))
+}
+
+/// Passes each entry on, in order.
+pub(super) fn read(file: &File, each: &mut dyn FnMut(Part<'_>) -> Result<(), BackupError>) -> Result<(), BackupError> {
+    let mut file = file;
+    file.rewind().map_err(archive("read"))?;
+    let length = file.metadata().map_err(archive("read"))?.len();
+    let unreadable = |error: std::io::Error| BackupError::Refused(format!("it is no tar archive: {error}"));
+    let mut reader = Archive::new(BufReader::new(file));
+    // Raw: a name that is longer than the header allows is an entry before it, whose length has a bound here.
+    let entries = reader.entries_with_seek().map_err(unreadable)?.raw(true);
+    let mut long_name = None;
+    for entry in entries {
+        let mut entry = entry.map_err(unreadable)?;
+        let name = long_name.take().unwrap_or_else(|| entry.path_bytes().into_owned());
+        let (kind, size) = (entry.header().entry_type(), entry.size());
+        if size > length.saturating_sub(entry.raw_file_position()) {
+            return Err(refused(&name, "the archive ends before it does"));
+        }
+        if kind == EntryType::GNULongName {
+            let mut text = bytes(&mut entry, NAME_BYTES_MAX).map_err(|why| refused(&name, why))?;
+            text.truncate(text.iter().position(|&byte| byte == 0).unwrap_or(text.len()));
+            long_name = Some(text);
+            continue;
+        }
+        if !matches!(kind, EntryType::Regular | EntryType::Directory) {
+            return Err(refused(&name, "only plain files and folders are accepted"));
+        }
+        let at = entry.raw_header_position();
+        let mode = entry.header().mode().unwrap_or(0) & 0o1777;
+        let modified_unix_s = entry.header().mtime().ok().and_then(|time| i64::try_from(time).ok()).unwrap_or(0);
+        let is_folder = kind == EntryType::Directory;
+        let what = place(&name, is_folder).map_err(|why| refused(&name, why))?;
+        let part = match what {
+            Place::Manifest => Part::Manifest(json(&mut entry).map_err(|why| refused(&name, why))?),
+            Place::Sums => Part::Sums { sums: json(&mut entry).map_err(|why| refused(&name, why))?, at },
+            Place::Rows(table) => {
+                let text = bytes(&mut entry, ROWS_BYTES_MAX).map_err(|why| refused(&name, why))?;
+                let text = String::from_utf8(text).map_err(|_| refused(&name, "it is not UTF-8"))?;
+                Part::Rows { table, text }
+            }
+            Place::Conversation(key) => Part::Conversation { key, used_unix_s: modified_unix_s },
+            Place::Inside(key, path) if is_folder => Part::Folder { key, path, mode },
+            Place::Inside(key, path) => {
+                Part::File(FilePart { key, path, mode, modified_unix_s, size, content: &mut entry })
+            }
+        };
+        each(part)?;
+    }
+    Ok(())
+}
+
+/// What a name says.
+enum Place {
+    Manifest,
+    Sums,
+    Rows(String),
+    Conversation(ConversationKey),
+    Inside(ConversationKey, SafePath),
+}
+
+fn place(name: &[u8], is_folder: bool) -> Result<Place, String> {
+    let unknown = || "a backup has no such entry".to_owned();
+    let name = if is_folder { name.strip_suffix(b"/").unwrap_or(name) } else { name };
+    let (first, rest) = split(name);
+    let rest = match (first, rest) {
+        (first, None) if first == MANIFEST.as_bytes() && !is_folder => return Ok(Place::Manifest),
+        (first, None) if first == SUMS.as_bytes() && !is_folder => return Ok(Place::Sums),
+        (first, Some(rest)) if first == DATABASE.as_bytes() && !is_folder => {
+            let text = std::str::from_utf8(rest).map_err(|_| unknown())?;
+            let file = text.strip_suffix(".jsonl").and_then(|file| file.split_once('/'));
+            return file.map(|(table, _)| Place::Rows(table.to_owned())).ok_or_else(unknown);
+        }
+        (first, Some(rest)) if first == CONVERSATIONS.as_bytes() => rest,
+        _ => return Err(unknown()),
+    };
+    let (first, mut inside) = split(rest);
+    let mut key = first.to_vec();
+    if first.starts_with(b"@") {
+        let (id, path) = split(inside.ok_or_else(unknown)?);
+        key.push(b'/');
+        key.extend_from_slice(id);
+        inside = path;
+    }
+    let key = std::str::from_utf8(&key).map_err(|_| "its conversation is no id".to_owned())?;
+    let key: ConversationKey = key.parse().map_err(|why| format!("its conversation {why}"))?;
+    match inside {
+        None if is_folder => Ok(Place::Conversation(key)),
+        None => Err(unknown()),
+        Some(path) => {
+            let path = SafePath::from_components(path.split(|&byte| byte == b'/')).map_err(|why| why.to_string())?;
+            Ok(Place::Inside(key, path))
+        }
+    }
+}
+
+/// A name, and what follows its slash.
+fn split(path: &[u8]) -> (&[u8], Option<&[u8]>) {
+    match path.iter().position(|&byte| byte == b'/') {
+        Some(at) => (&path[..at], Some(&path[at + 1..])),
+        None => (path, None),
+    }
+}
+
+fn json<T: serde::de::DeserializeOwned>(entry: &mut impl Read) -> Result<T, String> {
+    serde_json::from_slice(&bytes(entry, HEAD_BYTES_MAX)?).map_err(|error| error.to_string())
+}
+
+fn bytes(entry: &mut impl Read, most: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    entry.take(most + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > most { Err(format!("it is longer than {most} bytes")) } else { Ok(bytes) }
+}

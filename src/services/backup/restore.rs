@@ -1,0 +1,188 @@
+//! Restoring an archive: check everything, then files, then the database in one transaction.
+
+use std::{collections::BTreeSet, fs::File, sync::Arc};
+
+use tokio::sync::mpsc;
+
+use super::{
+    Backup, BackupError, Manifest, PIECE_BYTES, Sums, archive,
+    check::{check, rows},
+    read::{FilePart, Part, read},
+};
+use crate::{
+    domain::{clock::Clock, error::Code, outcome::Figures, owner::ConversationKey, path::SafePath},
+    ports::{
+        database::Loading,
+        history::{EndWord, LineEnd},
+        storage::{ConversationFolder, Storage, StorageError},
+    },
+};
+
+/// Rows that wait to be stored.
+const ROWS_WAITING_MAX: usize = 1000;
+/// The mode of new folders.
+const FOLDER_MODE: u32 = 0o755;
+
+/// What a restore did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    pub manifest: Manifest,
+    pub sums: Sums,
+    pub owners: usize,
+    /// Conversations that were deleted first.
+    pub removed: usize,
+    /// Runs that were under way when the backup was made.
+    pub lost: u64,
+}
+
+impl Backup {
+    /// Restores an archive into an empty root and database. With `replace`, deletes every conversation and every row
+    /// first. Files come before rows, so that no token opens conversations that are not there yet.
+    ///
+    /// # Errors
+    /// [`BackupError::Refused`] and [`BackupError::InTheWay`] before anything was changed.
+    pub async fn restore(&self, file: File, replace: bool, clock: &dyn Clock) -> Result<Restored, BackupError> {
+        let (file, tables, newest) = (Arc::new(file), self.database.tables(), self.database.version());
+        let archive = Arc::clone(&file);
+        let (manifest, sums) = blocking(move || check(&archive, tables, newest)).await?;
+        let state = self.database.state().await?;
+        if state.version > manifest.tables {
+            let why = "the database has tables of a newer version than the backup: name a new database".to_owned();
+            return Err(BackupError::InTheWay(why));
+        }
+        let store = Arc::clone(&self.store);
+        let present = blocking(move || Ok(store.last_uses()?)).await?;
+        let is_empty = present.is_empty() && state.is_empty;
+        if !is_empty && !replace {
+            let what = if state.is_empty { "the root has conversations" } else { "the database has rows" };
+            let why = format!("{what}: --force deletes every conversation and every row of this server first");
+            return Err(BackupError::InTheWay(why));
+        }
+        let (store, archive) = (Arc::clone(&self.store), Arc::clone(&file));
+        let (removed, owners) = blocking(move || {
+            for used in &present {
+                store.remove(&used.key)?;
+            }
+            Ok((present.len(), files(store.as_ref(), &archive)?))
+        })
+        .await?;
+        self.load(file, manifest.tables, replace).await?;
+        let lost = self.close_lost(clock).await?;
+        Ok(Restored { manifest, sums, owners, removed, lost })
+    }
+
+    async fn load(&self, file: Arc<File>, version: i64, replace: bool) -> Result<(), BackupError> {
+        let (sender, receiver) = mpsc::channel(ROWS_WAITING_MAX);
+        let reading = blocking(move || {
+            read(&file, &mut |part| {
+                let Part::Rows { table, text } = part else { return Ok(()) };
+                for row in rows(&table, &text)? {
+                    // When they are not taken, the other side has an error.
+                    drop(sender.blocking_send(Loading::Row { table: table.clone(), row }));
+                }
+                Ok(())
+            })?;
+            drop(sender.blocking_send(Loading::End));
+            Ok(())
+        });
+        let (loaded, read) = tokio::join!(self.database.load(version, replace, receiver), reading);
+        loaded.map_err(BackupError::Load)?;
+        read
+    }
+
+    /// The servers of the backup do not run these any more.
+    async fn close_lost(&self, clock: &dyn Clock) -> Result<u64, BackupError> {
+        let end = LineEnd {
+            unix_ms: clock.unix_s().saturating_mul(1000),
+            word: EndWord::SERVER_LOST,
+            exit_code: None,
+            signal: None,
+            oom_killed: false,
+            failure: Some(Code::ServerLost),
+            sentence: "It was under way when the backup was made; how it ended is not known.".to_owned(),
+            figures: Figures::default(),
+            files: Vec::new(),
+        };
+        let mut lost = 0;
+        for (instance, _) in self.database.open().await? {
+            lost += self.database.close_lost(instance, &end).await?;
+        }
+        Ok(lost)
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, BackupError> + Send + 'static,
+) -> Result<T, BackupError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| archive("read")(std::io::Error::other(error.to_string())))?
+}
+
+/// Writes all files; how many owners they are of.
+fn files(store: &dyn Storage, archive: &File) -> Result<usize, BackupError> {
+    let (mut owners, mut modes, mut used) = (BTreeSet::new(), Vec::new(), Vec::new());
+    read(archive, &mut |part| {
+        match part {
+            Part::Conversation { key, used_unix_s } => {
+                store.create(&key).map_err(failed(&key))?;
+                owners.insert(key.owner.clone());
+                used.push((key, used_unix_s));
+            }
+            Part::Folder { key, path, mode } => {
+                in_folder(store, &key, |folder| folder.make_folders(&path))?;
+                if mode != FOLDER_MODE {
+                    modes.push((key, path, mode));
+                }
+            }
+            Part::File(mut file) => write(store, &mut file)?,
+            Part::Manifest(_) | Part::Rows { .. } | Part::Sums { .. } => {}
+        }
+        Ok(())
+    })?;
+    // Last: a folder may be closed to the one who writes into it.
+    for (key, path, mode) in modes.iter().rev() {
+        set_mode(store, key, path, *mode)?;
+    }
+    for (key, unix_s) in used {
+        in_folder(store, &key, |folder| folder.set_last_use(unix_s))?;
+    }
+    Ok(owners.len())
+}
+
+fn set_mode(store: &dyn Storage, key: &ConversationKey, path: &SafePath, mode: u32) -> Result<(), BackupError> {
+    in_folder(store, key, |folder| folder.set_folder_mode(path, mode))
+}
+
+fn write(store: &dyn Storage, file: &mut FilePart<'_>) -> Result<(), BackupError> {
+    let failed = failed(&file.key);
+    let mut incoming = store.open(&file.key).and_then(there).and_then(ConversationFolder::incoming).map_err(&failed)?;
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let read = file.content.read(&mut piece).map_err(archive("read"))?;
+        if read == 0 {
+            break;
+        }
+        incoming.append(&piece[..read]).map_err(&failed)?;
+    }
+    incoming.set_attributes(file.mode, file.modified_unix_s).map_err(&failed)?;
+    incoming.place(&file.path).map(drop).map_err(&failed)
+}
+
+type Folder = Box<dyn ConversationFolder>;
+
+fn there(folder: Option<Folder>) -> Result<Folder, StorageError> {
+    folder.ok_or(StorageError::NotFound)
+}
+
+fn in_folder(
+    store: &dyn Storage,
+    key: &ConversationKey,
+    step: impl FnOnce(&Folder) -> Result<(), StorageError>,
+) -> Result<(), BackupError> {
+    store.open(key).and_then(there).and_then(|folder| step(&folder)).map_err(failed(key))
+}
+
+fn failed(key: &ConversationKey) -> impl Fn(StorageError) -> BackupError {
+    let key = key.to_string();
+    move |source| BackupError::Write { key: key.clone(), source }
+}

@@ -1,0 +1,230 @@
+//! Writing an archive, from the first byte to the last: it may go to a pipe.
+//!
+//! One task reads the database; a blocking one writes the archive. The second ends the first by taking no more.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{self, Read, Write},
+    os::unix::ffi::OsStrExt as _,
+};
+
+use sha2::{Digest as _, Sha256};
+use tar::{Builder, EntryType, Header};
+use tokio::sync::mpsc;
+
+use super::{
+    Backup, BackupError, CONVERSATIONS, DATABASE, FORMAT, MANIFEST, Manifest, ROWS_BYTES, SUMS, Sums, archive,
+};
+use crate::{
+    domain::{
+        clock::Clock,
+        text::{hex, rfc3339},
+    },
+    ports::{
+        database::DumpedRow,
+        storage::{LastUse, Visited},
+    },
+};
+
+/// Rows that wait to be written.
+const ROWS_WAITING_MAX: usize = 1000;
+
+impl Backup {
+    /// Writes an archive of everything, while others run and write.
+    ///
+    /// # Errors
+    /// When something cannot be read or written: what was written is no archive then.
+    pub async fn write(&self, into: impl Write + Send + 'static, clock: &dyn Clock) -> Result<Sums, BackupError> {
+        let (sender, rows) = mpsc::channel(ROWS_WAITING_MAX);
+        let created = rfc3339(clock.unix_s());
+        let tables = self.database.version();
+        let manifest = Manifest { format: FORMAT, server: env!("CARGO_PKG_VERSION").to_owned(), tables, created };
+        let store = self.store.clone();
+        let writing = tokio::task::spawn_blocking(move || {
+            let mut writer = Writer::new(into, &manifest)?;
+            writer.rows(rows)?;
+            Ok::<_, BackupError>((writer, store.last_uses()?))
+        });
+        let (dumped, written) = tokio::join!(self.database.dump(sender), writing);
+        let (mut writer, conversations) = written.map_err(|error| panicked(&error))??;
+        dumped?;
+        let store = self.store.clone();
+        let writing = tokio::task::spawn_blocking(move || {
+            for used in conversations {
+                // One that was deleted meanwhile is left out.
+                if let Some(folder) = store.open(&used.key)? {
+                    writer.conversation(&used, &mut |visit| folder.walk(visit))?;
+                }
+            }
+            writer.finish()
+        });
+        writing.await.map_err(|error| panicked(&error))?
+    }
+}
+
+fn panicked(error: &tokio::task::JoinError) -> BackupError {
+    archive("written")(io::Error::other(error.to_string()))
+}
+
+/// Walks a conversation's folder.
+type Walk<'a> = dyn FnMut(&mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<crate::ports::storage::LeftOut> + 'a;
+
+struct Writer<W: Write> {
+    archive: Builder<Digesting<W>>,
+    sums: Sums,
+}
+
+impl<W: Write> Writer<W> {
+    fn new(into: W, manifest: &Manifest) -> Result<Self, BackupError> {
+        let archive = Builder::new(Digesting { into, digest: Sha256::new() });
+        let mut writer = Self { archive, sums: Sums::default() };
+        writer.json(MANIFEST, manifest)?;
+        Ok(writer)
+    }
+
+    fn rows(&mut self, mut rows: mpsc::Receiver<(&'static str, DumpedRow)>) -> Result<(), BackupError> {
+        let (mut table, mut text, mut number) = ("", String::new(), 0);
+        while let Some((of, row)) = rows.blocking_recv() {
+            if of != table || text.len() >= ROWS_BYTES {
+                self.rows_entry(table, number, &text)?;
+                text.clear();
+                number += 1;
+            }
+            table = of;
+            text.push_str(&serde_json::Value::Object(row).to_string());
+            text.push('\n');
+            *self.sums.rows.entry(of.to_owned()).or_default() += 1;
+        }
+        self.rows_entry(table, number, &text)
+    }
+
+    fn rows_entry(&mut self, table: &str, number: usize, text: &str) -> Result<(), BackupError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        let name = format!("{DATABASE}/{table}/{number:06}.jsonl");
+        self.entry(EntryType::Regular, 0o600, 0, name.as_bytes(), text.len() as u64, text.as_bytes())
+            .map_err(archive("written"))
+    }
+
+    fn conversation(&mut self, used: &LastUse, walk: &mut Walk<'_>) -> Result<(), BackupError> {
+        let top = format!("{CONVERSATIONS}/{}/", used.key);
+        self.entry(EntryType::Directory, 0o700, used.unix_s, top.as_bytes(), 0, io::empty())
+            .map_err(archive("written"))?;
+        self.sums.conversations += 1;
+        let left_out = walk(&mut |visited| self.visit(top.as_bytes(), visited)).map_err(BackupError::Read)?;
+        for (kind, count) in left_out {
+            *self.sums.left_out.entry(kind.as_str().to_owned()).or_default() += count;
+        }
+        Ok(())
+    }
+
+    fn visit(&mut self, top: &[u8], visited: Visited) -> io::Result<()> {
+        let Visited { path, mode, modified_unix_s: modified, file } = visited;
+        let mut name = [top, path.as_bytes()].concat();
+        let Some((file, size)) = file else {
+            name.push(b'/');
+            self.sums.folders += 1;
+            return self.entry(EntryType::Directory, mode, modified, &name, 0, io::empty());
+        };
+        let before = file.metadata()?.modified().ok();
+        let mut whole = Whole { file: &file, left: size, is_short: false };
+        self.entry(EntryType::Regular, mode, modified, &name, size, &mut whole)?;
+        let after = file.metadata()?;
+        let is_changed = whole.is_short || after.len() != size || after.modified().ok() != before;
+        self.sums.changed += u64::from(is_changed);
+        self.sums.files += 1;
+        self.sums.bytes += size;
+        Ok(())
+    }
+
+    fn entry(
+        &mut self,
+        kind: EntryType,
+        mode: u32,
+        modified: i64,
+        name: &[u8],
+        size: u64,
+        content: impl Read,
+    ) -> io::Result<()> {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(mode);
+        header.set_mtime(u64::try_from(modified).unwrap_or(0));
+        header.set_size(size);
+        self.archive.append_data(&mut header, OsStr::from_bytes(name), content)
+    }
+
+    fn json(&mut self, name: &str, value: &impl serde::Serialize) -> Result<(), BackupError> {
+        let text = serde_json::to_vec_pretty(value).map_err(|error| archive("written")(error.into()))?;
+        self.entry(EntryType::Regular, 0o600, 0, name.as_bytes(), text.len() as u64, &*text).map_err(archive("written"))
+    }
+
+    fn finish(mut self) -> Result<Sums, BackupError> {
+        self.sums.sha256 = hex(&self.archive.get_ref().digest.clone().finalize());
+        let sums = self.sums.clone();
+        self.json(SUMS, &sums)?;
+        self.archive.into_inner().and_then(|mut written| written.flush()).map_err(archive("written"))?;
+        Ok(sums)
+    }
+}
+
+struct Digesting<W> {
+    into: W,
+    digest: Sha256,
+}
+
+impl<W: Write> Write for Digesting<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.into.write(bytes)?;
+        self.digest.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.into.flush()
+    }
+}
+
+/// As many bytes as the file had when it was opened, whatever a program does to it: no more, and zeros for those that
+/// are gone.
+struct Whole<'a> {
+    file: &'a File,
+    left: u64,
+    is_short: bool,
+}
+
+impl Read for Whole<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let wanted = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let buffer = &mut buffer[..wanted];
+        let mut read = if self.is_short { 0 } else { self.file.read(buffer)? };
+        if read == 0 && wanted > 0 {
+            self.is_short = true;
+            buffer.fill(0);
+            read = wanted;
+        }
+        self.left -= read as u64;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Seek as _, Write as _};
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_changes_has_the_length_of_its_header() {
+        let mut file = tempfile::tempfile().expect("a file");
+        for (now, expected, is_short) in [("abc", "abc\0\0", true), ("abcdefg", "abcde", false)] {
+            file.set_len(0).and_then(|()| file.rewind()).expect("an empty file");
+            file.write_all(now.as_bytes()).and_then(|()| file.rewind()).expect("written");
+            let (mut whole, mut text) = (Whole { file: &file, left: 5, is_short: false }, String::new());
+            whole.read_to_string(&mut text).expect("read");
+            assert_eq!((text.as_str(), whole.is_short), (expected, is_short));
+        }
+    }
+}
