@@ -74,3 +74,4 @@ mod tidy;
 mod tokens;
 mod traces;
 mod watch;
+mod web;
