@@ -3,6 +3,7 @@
 //! No service names HTTP, a vendor's crate, a setting or an environment variable.
 
 pub mod admission;
+pub mod connections;
 pub mod conversations;
 pub mod discovery;
 pub mod files;
@@ -10,6 +11,7 @@ pub(crate) mod frames;
 pub mod history;
 pub mod idempotency;
 pub mod isolation_check;
+pub mod issuer;
 pub mod janitor;
 pub mod kernels;
 pub mod links;

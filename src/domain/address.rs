@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// Of no public host: this network, private, shared (which holds Alibaba's metadata), loopback, link-local (which holds
 /// the metadata of most clouds), protocol assignments (which hold Oracle's), documentation, the former 6to4 relays,
@@ -38,7 +38,7 @@ const NOT_PUBLIC_V6: [Ipv6Net; 3] = [v6([0x2001, 0, 0], 23), v6([0x2001, 0xdb8, 
 /// Leads to the IPv4 address in its second and third group.
 const SIX_TO_FOUR: Ipv6Net = v6([0x2002, 0, 0], 16);
 
-/// Leads to the IPv4 address in its last two groups (RFC 6052). The local prefix 64:ff9b:1::/48 is not public.
+/// Leads to the IPv4 address in its last two groups (RFC 6052). The local prefix `64:ff9b:1::/48` is not public.
 const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0], 96);
 
 /// Whether an address is of a public host: a server that fetches what a stranger names connects to no other. An
@@ -48,6 +48,20 @@ pub fn is_public(address: IpAddr) -> bool {
         IpAddr::V4(address) => !NOT_PUBLIC_V4.iter().any(|net| net.contains(&address)),
         IpAddr::V6(address) => is_public_v6(address),
     }
+}
+
+/// What counts as one address: of IPv6 the network that one customer usually has.
+pub fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) >> 64 << 64).into(),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+/// Networks of a list with commas: `10.0.0.0/8,::1`. `None` where one is none.
+pub fn networks(list: &str) -> Option<Vec<IpNet>> {
+    let each = list.split(',').map(str::trim).filter(|text| !text.is_empty());
+    each.map(|text| text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))).collect()
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
@@ -103,6 +117,15 @@ mod tests {
         ] {
             assert!(is_public(text.parse().expect(text)), "{text}");
         }
+    }
+
+    #[test]
+    fn networks_are_read_from_a_list() {
+        let found = networks("10.0.0.0/8, 192.0.2.1,::1").expect("networks");
+        let contains = |text: &str| found.iter().any(|net| net.contains(&text.parse::<IpAddr>().expect(text)));
+        assert!(contains("10.1.2.3") && contains("192.0.2.1") && contains("::1") && !contains("192.0.2.2"));
+        assert_eq!(networks(""), Some(Vec::new()));
+        assert_eq!(networks("10.0.0.0/8,proxy"), None);
     }
 
     #[test]
