@@ -56,6 +56,7 @@ fn embedded(
         access: Duration::from_secs(config.sign_in.access_s),
         refresh: Duration::from_secs(config.sign_in.refresh_s),
         key,
+        documents: config.sign_in.client_documents,
         openid: openid(config)?,
     };
     let (store, clock) = (Arc::new(database.clone()), Arc::new(SystemClock));

@@ -19,6 +19,10 @@ section! {
         access_s: u64 = 3600 => 600..=86_400,
         /// How long a client of the embedded server that is not used stays signed in, in seconds.
         refresh_s: u64 = 30 * 86_400 => 3600..=366 * 86_400,
+        /// Mode embedded: clients may be named by the address of a document about them, which the server fetches from
+        /// the internet. Switch it off where the server cannot reach it: clients register themselves then. true or
+        /// false.
+        client_documents: bool = true,
         /// Mode issuer: the issuer whose JWTs are accepted, exactly as their `iss`.
         issuer: String = String::new(),
         /// Mode issuer: the address of its keys (JWKS). Empty: its metadata says where they are.

@@ -45,6 +45,8 @@ pub struct SignInOptions {
     pub refresh: Duration,
     /// Seals consent forms.
     pub key: SecretString,
+    /// Whether clients may be named by documents.
+    pub documents: bool,
     /// Where people may sign in who have no token.
     pub openid: Option<OpenIdOptions>,
 }
@@ -148,6 +150,11 @@ impl SignIn {
         &self.options.issuer
     }
 
+    /// Whether clients may be named by documents.
+    pub fn takes_documents(&self) -> bool {
+        self.options.documents
+    }
+
     pub fn key(&self) -> &[u8] {
         self.options.key.expose_secret().as_bytes()
     }
@@ -163,7 +170,7 @@ impl SignIn {
     /// [`Refusal::InvalidClient`] for one that is not registered, [`Refusal::ClientDocument`], [`Refusal::TooMany`],
     /// [`Refusal::Unavailable`].
     pub async fn client(&self, id: &str, from: IpAddr) -> Result<RegisteredClient, Refusal> {
-        if documents::is_document(id) {
+        if documents::is_document(id) && self.options.documents {
             return self.documented(id, from).await;
         }
         self.store.client(id).await?.ok_or(Refusal::InvalidClient)

@@ -8,18 +8,21 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import urllib.parse
 import urllib.request
 
 from person import sent_back
 
 TIME_MAX_S = 120
-ADDRESS = re.compile(rb"https?://[^\s\"'<>\x1b]+/authorize\?[^\s\"'<>\x1b]+")
+ADDRESS = re.compile(rb"https?://[^\"'<>\x00-\x20\x7f]+/authorize\?[^\"'<>\x00-\x20\x7f]+")
 
 
 def main(token: str, wanted: str, *command: str) -> None:
     client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    watchdog = subprocess.Popen(["sh", "-c", f"sleep {TIME_MAX_S}; kill {client.pid}"])
+    watchdog = threading.Timer(TIME_MAX_S, client.kill)
+    watchdog.daemon = True
+    watchdog.start()
     client.stdin.write(os.environ.get("INPUT", "").encode())
     client.stdin.flush()
     said, allowed = b"", False
@@ -37,7 +40,7 @@ def main(token: str, wanted: str, *command: str) -> None:
                 assert answer.status == 200, answer.status
             said = said[found.end() :]
     client.kill()
-    watchdog.kill()
+    watchdog.cancel()
     text = said.decode(errors="replace")
     assert allowed and wanted in text, f"allowed: {allowed}; {wanted!r} is not in:\n{text}"
 

@@ -136,7 +136,7 @@ async fn server(State(sign_in): State<Arc<SignIn>>) -> Json<Value> {
         "token_endpoint_auth_methods_supported": methods,
         "revocation_endpoint_auth_methods_supported": methods,
         "authorization_response_iss_parameter_supported": true,
-        "client_id_metadata_document_supported": true,
+        "client_id_metadata_document_supported": sign_in.takes_documents(),
     }))
 }
 

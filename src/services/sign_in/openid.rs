@@ -2,7 +2,7 @@
 //! browser and the request by the state, which the surface seals; the nonce and the verifier of PKCE are derived from
 //! both, so nothing is kept between the two requests.
 
-use std::{pin::Pin, sync::Arc};
+use std::{net::IpAddr, pin::Pin, sync::Arc};
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -93,8 +93,9 @@ impl SignIn {
     /// Where a browser is sent to sign in.
     ///
     /// # Errors
-    /// [`Refusal::ProviderAway`].
-    pub async fn to_provider(&self, state: &str, browser: &str) -> Result<String, Refusal> {
+    /// [`Refusal::ProviderAway`]; [`Refusal::TooMany`], since the provider is asked each time.
+    pub async fn to_provider(&self, state: &str, browser: &str, from: IpAddr) -> Result<String, Refusal> {
+        self.rates.registration(from)?;
         let openid = self.openid.as_ref().ok_or(Refusal::ProviderAway)?;
         let metadata = openid.metadata().await?;
         let client = CoreClient::from_provider_metadata(metadata, ClientId::new(openid.options.client.clone()), None)

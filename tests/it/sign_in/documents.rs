@@ -181,3 +181,16 @@ async fn this_machine_is_never_asked() {
     assert!(connected.is_err(), "a connection was made");
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn server_without_the_internet_says_so() {
+    let server = FakeServer::with(&[ON, ("SANDBOX_SIGN_IN__CLIENT_DOCUMENTS", "false")]).await;
+    let visitor = Visitor::of(&server).await;
+    let metadata: Value =
+        visitor.get("/.well-known/oauth-authorization-server").await.json().await.expect("the metadata");
+    assert_eq!(metadata["client_id_metadata_document_supported"], false);
+    let named = visitor.get(&visitor.request(CLIENT, &[])).await;
+    assert_eq!(named.status(), 400);
+    assert!(named.text().await.expect("a page").contains("the client is not registered"));
+    server.stop().await;
+}

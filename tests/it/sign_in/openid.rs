@@ -1,4 +1,5 @@
-//! People who sign in at an OpenID Connect provider, which is npm's `oidc-provider`, certified by the OpenID Foundation.
+//! People who sign in at an OpenID Connect provider, which is npm's `oidc-provider`, certified by the OpenID
+//! Foundation.
 
 use std::{collections::HashMap, process::Stdio};
 

@@ -137,6 +137,7 @@ fn server(
         access: Duration::from_hours(1),
         refresh: Duration::from_hours(24 * 30),
         key: "a-key".to_owned().into(),
+        documents: true,
         openid: None,
     };
     let store = Arc::new(database.clone());

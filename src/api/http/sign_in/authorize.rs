@@ -60,7 +60,7 @@ pub(super) async fn decide(State(parts): State<ServerParts>, request: Request) -
     };
     let answer = match asked.consent {
         Ok(_) if form.get("decision") == Some("provider") => {
-            return provider::leave(&sign_in, &query, &head.headers).await;
+            return provider::leave(&sign_in, &query, &head.headers, from).await;
         }
         Ok(_) if form.get("decision") != Some("allow") => Err(Refusal::AccessDenied),
         Ok(consent) => match sign_in.consent(&consent, &form.text("token"), from).await {

@@ -2,7 +2,7 @@
 //! `state`, sealed with its end and the browser's cookie: nothing is kept here meanwhile, and no other browser can
 //! bring the answer.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{Request, State},
@@ -25,7 +25,7 @@ use crate::services::sign_in::{Refusal, SignIn};
 const WHAT: &str = "provider";
 
 /// Sends the browser to the provider.
-pub(super) async fn leave(sign_in: &SignIn, query: &str, headers: &HeaderMap) -> Response {
+pub(super) async fn leave(sign_in: &SignIn, query: &str, headers: &HeaderMap, from: IpAddr) -> Response {
     let Some(browser) = cookie(sign_in, headers) else { return consent::foreign() };
     let ends = sign_in.now() / 1000 + PAGE_S;
     // Two requests of one browser have different states.
@@ -33,7 +33,7 @@ pub(super) async fn leave(sign_in: &SignIn, query: &str, headers: &HeaderMap) ->
     let sealed = format!("{once}.{query}");
     let seal = BASE64_URL_SAFE_NO_PAD.encode(mac(sign_in, WHAT, &browser, ends, &sealed).finalize().into_bytes());
     let state = format!("{ends}.{seal}.{}", BASE64_URL_SAFE_NO_PAD.encode(sealed));
-    match sign_in.to_provider(&state, &browser).await.map(HeaderValue::try_from) {
+    match sign_in.to_provider(&state, &browser, from).await.map(HeaderValue::try_from) {
         Ok(Ok(location)) => {
             let mut response = (StatusCode::SEE_OTHER, [NO_STORE]).into_response();
             response.headers_mut().insert(header::LOCATION, location);
