@@ -6,3 +6,4 @@ pub mod engine;
 pub mod metrics;
 pub mod storage;
 pub mod traces;
+pub mod web;

@@ -13,6 +13,7 @@ mod listen;
 mod observability;
 mod options;
 mod parts;
+mod sign_in;
 
 use std::{path::Path, sync::Arc, time::Duration};
 

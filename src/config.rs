@@ -12,6 +12,7 @@ mod load;
 mod mounts;
 mod print;
 mod section;
+mod sign_in;
 pub mod telemetry;
 mod traces;
 mod value;
@@ -25,6 +26,7 @@ pub use self::{
     load::{Sources, load},
     mounts::shared_folders,
     print::{example, table},
+    sign_in::SignIn,
     telemetry::{Audit, Log, Metrics, Traces},
     traces::Collector,
     value::{BaseUrl, BindAddr, Secret},
@@ -163,6 +165,10 @@ section! {
         /// Origins whose pages may use the API (CORS), comma separated, such as `https://app.example.org`. Empty: none
         /// but the page of the server itself.
         cors_origins: String = String::new(),
+        /// Proxies of Cloudflare's tunnel (cloudflared), as addresses or networks, comma separated, such as
+        /// `127.0.0.1,172.16.0.0/12`. Of requests from these the address in CF-Connecting-IP counts for rates. Name
+        /// no network that clients are in. Empty: the header is ignored.
+        trusted_proxies: String = String::new(),
     }
 }
 
@@ -359,19 +365,6 @@ section! {
         total_bytes_max: u64 = 0 => 0..=1 << 60,
         /// How long an unused conversation is kept, in seconds; then it is deleted. 0: for ever.
         kept_unused_s: u64 = 2_592_000 => 0..=100 * 365 * 86_400,
-    }
-}
-
-section! {
-    /// Sign-in of remote clients such as claude.ai, which cannot be given a token (docs/connectors.md).
-    pub struct SignIn("sign_in") {
-        /// off, or embedded: the server is its own OAuth authorization server, and people enter a token on its page.
-        /// Needs a PUBLIC_BASE_URL with https, or of this machine.
-        mode: String = "off".to_owned(),
-        /// How long an access token lives, in seconds. A client renews it by itself.
-        access_s: u64 = 3600 => 600..=86_400,
-        /// How long a client that is not used stays signed in, in seconds.
-        refresh_s: u64 = 30 * 86_400 => 3600..=366 * 86_400,
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! They know nothing of engines, HTTP, files or settings; every other row may use them.
 
+pub mod address;
 pub mod clock;
 pub mod environment;
 pub mod error;

@@ -10,3 +10,4 @@ pub mod observer;
 pub mod runner;
 pub mod sign_in;
 pub mod storage;
+pub mod web;

@@ -4,6 +4,7 @@
 
 pub mod admission;
 pub mod backup;
+pub mod connections;
 pub mod conversations;
 pub mod discovery;
 pub mod files;
@@ -11,6 +12,7 @@ pub(crate) mod frames;
 pub mod history;
 pub mod idempotency;
 pub mod isolation_check;
+pub mod issuer;
 pub mod janitor;
 pub mod kernels;
 pub mod links;

@@ -65,37 +65,40 @@ pub struct HttpParts {
     pub observer: Arc<dyn Observer>,
     /// Which names this server answers to.
     pub names: guard::Names,
+    /// Who may say where a request comes from.
+    pub proxies: auth::Proxies,
 }
 
 /// The whole surface.
 pub fn router(parts: HttpParts) -> Router {
     let HttpParts { mcp, v1, piston, coderunner, jupyter, files, sign_in, .. } = parts;
-    let HttpParts { tokens, readiness, metrics, observer, names, .. } = parts;
+    let HttpParts { tokens, readiness, metrics, observer, names, proxies, .. } = parts;
+    let bodies = coderunner.bodies.clone();
+    let base: sign_in::Challenge = sign_in.as_ref().map(|parts| Arc::clone(&parts.base));
+    let recognize = || middleware::from_fn_with_state(sign_in.clone(), sign_in::recognize);
     // Behind the token, but not behind the check of names: scrapers address machines by number.
     let measured = metrics::router(metrics).layer(middleware::from_fn_with_state(Arc::clone(&tokens), auth::bearer));
-    let health = health::router(readiness, Arc::clone(&tokens));
-    let bodies = coderunner.bodies.clone();
-    let issuer: sign_in::Challenge = sign_in.as_ref().map(|parts| parts.sign_in.issuer().into());
+    let measured = measured.merge(health::router(readiness, Arc::clone(&tokens))).layer(recognize());
     let authorized = mcp
         .merge(v1)
-        .merge(sign_in::connections::router(sign_in.as_ref().map(|parts| Arc::clone(&parts.sign_in))))
+        .merge(sign_in::connections::router(sign_in.as_ref().map(|parts| Arc::clone(&parts.connections))))
         .merge(piston)
         .merge(coderunner::router(coderunner))
         .merge(jupyter)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(middleware::from_fn_with_state(tokens, auth::bearer))
         .layer(middleware::from_fn_with_state(bodies, coderunner::key_from_body))
-        .layer(middleware::from_fn_with_state(issuer, sign_in::challenge));
+        .layer(recognize())
+        .layer(middleware::from_fn_with_state(base, sign_in::challenge));
     let cors = names.cors();
     let router = Router::new()
         .merge(page::router())
         .merge(openapi::router())
         .merge(files)
         .merge(authorized)
-        .merge(sign_in.clone().map_or_else(Router::new, sign_in::pages))
+        .merge(sign_in.as_ref().map_or_else(Router::new, sign_in::pages))
         .fallback(any(error::not_found))
         .layer(middleware::from_fn_with_state(Arc::new(names), guard::check))
-        .merge(health)
         .merge(measured);
     // Outside the check of names and the token: a browser asks without either.
     let router = match cors {
@@ -106,6 +109,7 @@ pub fn router(parts: HttpParts) -> Router {
         .merge(sign_in.map_or_else(Router::new, sign_in::open))
         .layer(middleware::from_fn(page::headers))
         .layer(middleware::from_fn(body::drain_unread))
+        .layer(middleware::from_fn_with_state(proxies, auth::forwarded))
         .layer(middleware::from_fn(auth::turn))
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(middleware::from_fn(error::render))

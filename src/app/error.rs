@@ -1,7 +1,7 @@
 //! Why the server does not start.
 
 use crate::{
-    adapters::{database::OpenError, engine::docker::ConnectError, storage::RootError},
+    adapters::{database::OpenError, engine::docker::ConnectError, storage::RootError, web::WebStartError},
     config::BindAddr,
     ports::{database::DatabaseError, engine::EngineError},
 };
@@ -13,6 +13,8 @@ pub enum StartError {
     Root(#[from] RootError),
     #[error("DATABASE_URL cannot be used: {0}")]
     Database(#[from] OpenError),
+    #[error(transparent)]
+    Web(#[from] WebStartError),
     #[error(transparent)]
     DatabaseAway(#[from] DatabaseError),
     #[error(
@@ -28,6 +30,12 @@ pub enum StartError {
     Engine(#[from] EngineError),
     #[error("SANDBOX_AUDIT__FILE {path} cannot be appended to: make its folder, owned by the server's user")]
     Audit {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("SANDBOX_SIGN_IN__OPENID_CLIENT_SECRET_FILE {path} cannot be read: make it readable for the server's user")]
+    SecretFile {
         path: String,
         #[source]
         source: std::io::Error,

@@ -13,12 +13,7 @@
 mod connection;
 mod places;
 
-use std::{
-    convert::Infallible,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{convert::Infallible, net::Ipv6Addr, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body};
 use http::{HeaderValue, Request, Response, StatusCode, header};
@@ -49,6 +44,7 @@ use crate::{
         jupyter,
     },
     config::BindAddr,
+    domain::address::network,
     services::tokens::Tokens,
 };
 
@@ -96,7 +92,7 @@ pub async fn serve(
     loop {
         let accepted = async {
             let (stream, address) = listener.accept().await?;
-            Ok::<_, std::io::Error>((stream, places.open(network(address)).await))
+            Ok::<_, std::io::Error>((stream, places.open(network(address.ip())).await))
         };
         let (stream, connection) = tokio::select! {
             () = shutdown.cancelled() => break,
@@ -162,14 +158,6 @@ where
 fn prepare(stream: &TcpStream) {
     drop(stream.set_nodelay(true));
     drop(SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX));
-}
-
-/// What counts as one address: of IPv6 the network that one customer usually has.
-fn network(address: SocketAddr) -> IpAddr {
-    match address.ip().to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) >> 64 << 64).into(),
-        v4 @ IpAddr::V4(_) => v4,
-    }
 }
 
 /// Answers one request. The connection is busy until the body of the answer was sent.

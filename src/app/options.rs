@@ -7,9 +7,9 @@ use tracing::info;
 
 use super::listen::Limits;
 use crate::{
-    adapters::database::Database,
     api::{
         http::{
+            auth::Proxies,
             body::Bodies,
             coderunner::CodeRunnerParts,
             guard::Names,
@@ -21,8 +21,8 @@ use crate::{
         mcp::{McpOptions, View},
     },
     config::{BaseUrl, Config},
-    domain::{clock::Clock, environment::AllowedVariables},
-    ports::{engine::Probe, observer::Observer, storage::Usage},
+    domain::{address::networks, environment::AllowedVariables},
+    ports::{engine::Probe, storage::Usage},
     services::{
         admission::{self, AdmissionOptions},
         conversations::Conversations,
@@ -34,7 +34,6 @@ use crate::{
         retention::RetentionOptions,
         runs::{Runs, RunsOptions},
         sessions::{Sessions, SessionsOptions},
-        sign_in::{SignIn, SignInOptions},
         standby::StandbyOptions,
         tokens::Tokens,
     },
@@ -50,6 +49,11 @@ pub(super) fn names(config: &Config) -> Names {
     Names::new(config.public_base_url.uri(), config.server.allowed_hosts.split(',').map(str::to_owned))
         .with_files_at(files_url.as_ref().map(BaseUrl::uri))
         .with_origins(config.server.cors_origins.split(','))
+}
+
+/// Checked when the settings were loaded.
+pub(super) fn proxies(config: &Config) -> Proxies {
+    networks(&config.server.trusted_proxies).unwrap_or_default().into()
 }
 
 pub(super) fn variables(config: &Config) -> AllowedVariables {
@@ -232,24 +236,6 @@ pub(super) fn bodies(config: &Config) -> Bodies {
     let server = &config.server;
     let read_max = Duration::from_millis(server.body_read_ms);
     Bodies::new(bytes(server.body_bytes_max), read_max, bytes(server.bodies_bytes_max))
-}
-
-/// `None` where it is off, and where there is no database.
-pub(super) fn sign_in(
-    config: &Config,
-    database: Option<&Database>,
-    tokens: &Arc<Tokens>,
-    clock: Arc<dyn Clock>,
-    observer: &Arc<dyn Observer>,
-) -> Option<Arc<SignIn>> {
-    let store = Arc::new(database.filter(|_| config.sign_in.mode == "embedded")?.clone());
-    let options = SignInOptions {
-        issuer: config.public_base_url.to_string(),
-        access: Duration::from_secs(config.sign_in.access_s),
-        refresh: Duration::from_secs(config.sign_in.refresh_s),
-        key: config.file_secrets().next()?,
-    };
-    Some(Arc::new(SignIn::new(store, Arc::clone(tokens), clock, Arc::clone(observer), options)))
 }
 
 pub(super) fn listen(config: &Config) -> Limits {

@@ -8,13 +8,13 @@ use secrecy::ExposeSecret as _;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{StartError, listen::Surface, observability::Observability, options};
+use super::{StartError, listen::Surface, observability::Observability, options, sign_in};
 use crate::{
     adapters::database::Database,
     adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
     adapters::storage::{DiskStorage, Owner, RootError},
     api::{
-        http::{self, HttpParts, sign_in::SignInParts},
+        http::{self, HttpParts},
         mcp::{McpParts, Smaller},
     },
     config::Config,
@@ -177,11 +177,11 @@ impl Parts {
         let (history, keys) = recorders(config, instance, database.as_ref());
         let observer: Arc<dyn Observer> = Arc::new(observability.observers().with(Arc::clone(&history) as _));
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
-        let (stop, isolation) = (CancellationToken::new(), IsolationState::default());
+        let (stop, isolation, bodies) = (CancellationToken::new(), IsolationState::default(), options::bodies(config));
         let catalog = Arc::new(Catalog::default());
         let discovery = discover(&engine, &catalog, &observer).await?;
         let tokens = Arc::new(tokens(config, database.as_ref()));
-        let sign_in = options::sign_in(config, database.as_ref(), &tokens, clock.clone(), &observer);
+        let sign_in = sign_in::parts(config, database.as_ref(), &tokens, &observer, bodies.clone())?;
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
@@ -232,22 +232,22 @@ impl Parts {
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation);
         let mcp = mcp(config, (&runs, &history), &files, &sessions);
         let metrics_router = http::metrics::router(exposition.clone());
-        let (bodies, kernels) = (options::bodies(config), Kernels::new(runs.clone(), sessions.clone()));
-        let kept = (&history, &keys);
-        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, &tokens, kept);
+        let kernels = Kernels::new(runs.clone(), sessions.clone());
+        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, &tokens, (&history, &keys));
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
             coderunner: options::coderunner(&v1),
             jupyter: http::jupyter::router(options::jupyter(&v1, &kernels)),
             v1: http::v1::router(v1),
             piston: http::piston::router(options::piston(config, bodies.clone(), &runs)),
-            sign_in: sign_in.clone().map(|sign_in| SignInParts { sign_in, bodies: bodies.clone() }),
+            sign_in: sign_in.clone(),
             files: http::files::router(Arc::clone(&files), bodies),
             tokens: Arc::clone(&tokens),
             readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), isolation.clone(), stats)),
             metrics: exposition,
             observer,
             names: options::names(config),
+            proxies: options::proxies(config),
         });
         Ok(Self {
             store,
@@ -268,7 +268,7 @@ impl Parts {
             tokens,
             history,
             keys,
-            sign_in,
+            sign_in: sign_in.and_then(|parts| parts.embedded),
             database,
             metrics_router,
             stop,

@@ -4,7 +4,7 @@ use std::{fmt::Display, ops::RangeInclusive, path::Path};
 
 use secrecy::ExposeSecret as _;
 
-use crate::domain::environment::AllowedVariables;
+use crate::domain::{address::networks, environment::AllowedVariables};
 
 use super::{Config, ConfigError, Setting, value::check_secret};
 
@@ -29,25 +29,11 @@ fn is_origin(text: &str) -> bool {
     host.is_some_and(|host| host.parse::<http::uri::Authority>().is_ok() && !host.contains('@'))
 }
 
-fn ensure(holds: bool, error: impl FnOnce() -> String) -> Result<(), ConfigError> {
+pub(super) fn ensure(holds: bool, error: impl FnOnce() -> String) -> Result<(), ConfigError> {
     if holds { Ok(()) } else { Err(ConfigError(error())) }
 }
 
 impl Config {
-    fn check_sign_in(&self) -> Result<(), ConfigError> {
-        ensure(matches!(self.sign_in.mode.as_str(), "off" | "embedded"), || {
-            "SANDBOX_SIGN_IN__MODE must be `off` or `embedded`.".to_owned()
-        })?;
-        let url = self.public_base_url.uri();
-        let is_loopback = matches!(url.host(), Some("localhost" | "127.0.0.1" | "[::1]"));
-        let fits = (url.scheme_str() == Some("https") || is_loopback) && matches!(url.path(), "" | "/");
-        ensure(self.sign_in.mode == "off" || fits, || {
-            "SANDBOX_SIGN_IN__MODE needs a PUBLIC_BASE_URL that begins with https:// (or is of this machine) and has \
-             no path: tokens must not travel in the clear."
-                .to_owned()
-        })
-    }
-
     /// Returns the first broken rule.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let api_token = self.api_token.expose().expose_secret();
@@ -87,6 +73,9 @@ impl Config {
         let origins = self.server.cors_origins.split(',').map(str::trim).filter(|text| !text.is_empty());
         ensure(origins.into_iter().all(is_origin), || {
             "SANDBOX_SERVER__CORS_ORIGINS must be origins such as https://app.example.org, without a path.".to_owned()
+        })?;
+        ensure(networks(&self.server.trusted_proxies).is_some(), || {
+            "SANDBOX_SERVER__TRUSTED_PROXIES must be addresses or networks such as 127.0.0.1,172.16.0.0/12.".to_owned()
         })?;
         self.check_sign_in()?;
         self.traces.collector()?;

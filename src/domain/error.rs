@@ -46,6 +46,8 @@ codes! {
     TokenNotFound = "token_not_found", "List the tokens to see what is there.";
     /// The database does not answer.
     DatabaseUnavailable = "database_unavailable", "Try again; the operator must see that the database runs.";
+    /// The issuer of a token does not answer, so that it cannot be told whether the token is valid.
+    IssuerUnavailable = "issuer_unavailable", "Try again; the operator must see that the issuer's keys can be read.";
     /// No runner image for the language.
     RunnerNotFound = "runner_not_found", "Choose a language that is listed, or have the operator build its image.";
     /// The conversation has no files here.

@@ -8,7 +8,12 @@ use std::{
     sync::Arc,
 };
 
-use super::id::{ConversationId, IdError, TokenId, check};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    id::{ConversationId, IdError, TokenId, check},
+    text::hex,
+};
 
 /// The longest name of an owner, in characters.
 pub const OWNER_CHARS_MAX: usize = 64;
@@ -18,6 +23,11 @@ const DEFAULT: &str = "default";
 
 /// The server itself, when it tests the engine's isolation.
 const SELF_TEST: &str = "self-test";
+
+/// What the names begin with that are made of claims.
+const CLAIM_MARK: &str = "sub-";
+/// Bytes of a digest that an owner is named by.
+const NAMED_BY: usize = 20;
 
 /// An owner of conversations: 1 to 64 characters of `A-Z a-z 0-9 . _ -`, the first a letter or digit, so that the name
 /// is one plain folder name. It may remember by which token a request came, which makes no difference when two are
@@ -64,6 +74,17 @@ impl Principal {
     /// By which token the request came, or what it began. `None` for the configured token and a user's own process.
     pub fn token(&self) -> Option<TokenId> {
         self.token
+    }
+
+    /// The owner that a claim of an issuer names: the one of that name, where it is a name of an owner, and else one
+    /// that is named by a digest. Names that a digest could have, and that of the configured token, are not taken from
+    /// a claim, so two claims never lead to one owner.
+    pub fn of_claim(issuer: &str, claim: &str) -> Self {
+        let plain = claim.parse::<Self>().ok().filter(|owner| !owner.is_default() && !claim.starts_with(CLAIM_MARK));
+        plain.unwrap_or_else(|| {
+            let digest = Sha256::digest(format!("owner\0{issuer}\0{claim}"));
+            Self::of(&format!("{CLAIM_MARK}{}", hex(&digest[..NAMED_BY])))
+        })
     }
 
     fn of(name: &str) -> Self {
@@ -148,6 +169,8 @@ impl FromStr for ConversationKey {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -159,6 +182,20 @@ mod tests {
         for bad in ["", ".", "..", "@a", "-a", "a/b", "a\0", "a b", "\u{e4}", "self-test", &long] {
             assert!(bad.parse::<Principal>().is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn claims_never_meet_in_one_owner_and_never_are_the_operator() {
+        let owner = |claim: &str| Principal::of_claim("https://id.test", claim).name().to_owned();
+        assert_eq!(owner("alice"), "alice");
+        let hashed = owner("alice@example.org");
+        assert!(hashed.starts_with(CLAIM_MARK) && hashed.len() == 44, "{hashed}");
+        let long = "x".repeat(65);
+        let claims = ["default", "self-test", "auth0|1", "a b", "a/b", "..", &hashed, "sub-1", &long, "\u{e4}", "@a"];
+        let owners: HashSet<_> = claims.iter().map(|claim| owner(claim)).collect();
+        assert_eq!(owners.len(), claims.len());
+        assert!(owners.iter().all(|name| name.starts_with(CLAIM_MARK) && *name != hashed), "{owners:?}");
+        assert_ne!(Principal::of_claim("https://other.test", "a b").name(), owner("a b"), "of another issuer");
     }
 
     #[test]

@@ -13,6 +13,8 @@ use super::{
 pub const TOKEN_MARK: &str = "mcps_";
 /// The same for what clients that signed in get. As long as [`TOKEN_MARK`].
 pub const CONNECTION_MARK: &str = "mcpc_";
+/// What the subjects of another issuer are marked by, in place of the beginning of a token.
+pub const SUBJECT_MARK: &str = "mcpj_";
 /// How many characters of a token are shown: the mark and 6 of 43 random ones.
 pub const PREFIX_CHARS: usize = TOKEN_MARK.len() + 6;
 /// The longest name of a token, in characters.
@@ -128,9 +130,10 @@ pub struct AccessRecord {
 }
 
 impl TokenRecord {
-    /// Whether it stands for a client that signed in. Its own text was never given to a client.
+    /// Whether it stands for a client that signed in, or for a subject of another issuer. Its own text was never given
+    /// to a client.
     pub fn is_connection(&self) -> bool {
-        self.prefix.starts_with(CONNECTION_MARK)
+        self.prefix.starts_with(CONNECTION_MARK) || self.prefix == SUBJECT_MARK
     }
 
     pub fn is_valid(&self, now_unix_ms: i64) -> bool {

@@ -7,32 +7,31 @@
 //! ```
 
 mod clients;
+mod documents;
 mod grants;
+mod openid;
 mod rates;
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::rates::Rates;
 pub use self::{
     clients::{Registered, Registration, redirect_host},
     grants::{Consent, Granted, Request, TokenRequest},
+    openid::{OpenIdOptions, Person},
 };
+use self::{documents::Documents, openid::OpenId, rates::Rates};
 use super::tokens::Tokens;
 use crate::{
-    domain::{
-        clock::Clock,
-        error::{Code, Failure},
-        id::TokenId,
-        token::TokenRecord,
-    },
+    domain::{clock::Clock, id::TokenId},
     ports::{
         database::DatabaseError,
         observer::{Observer, SignInFacts},
         sign_in::{RegisteredClient, SignInStore},
+        web::Web,
     },
 };
 
@@ -46,6 +45,10 @@ pub struct SignInOptions {
     pub refresh: Duration,
     /// Seals consent forms.
     pub key: SecretString,
+    /// Whether clients may be named by documents.
+    pub documents: bool,
+    /// Where people may sign in who have no token.
+    pub openid: Option<OpenIdOptions>,
 }
 
 /// Why a client or a person is refused: the words of RFC 6749 and 7591.
@@ -53,6 +56,8 @@ pub struct SignInOptions {
 pub enum Refusal {
     #[error("the client is not registered, or its secret is wrong")]
     InvalidClient,
+    #[error("the document that names the client cannot be used: {0}")]
+    ClientDocument(&'static str),
     #[error("the code or the refresh token is unknown, has expired, was used before or belongs to another client")]
     InvalidGrant,
     #[error("{0}")]
@@ -73,6 +78,10 @@ pub enum Refusal {
     AccessDenied,
     #[error("the token that was entered is not valid, or may neither run programs nor use files")]
     WrongToken,
+    #[error("the sign-in at the provider did not succeed, or it vouches for a person who may not use this server")]
+    NotAllowed,
+    #[error("the provider of the sign-in does not answer: try again in a moment")]
+    ProviderAway,
     #[error("too many requests: try again in a minute")]
     TooMany,
     #[error("the database does not answer: try again in a moment")]
@@ -83,7 +92,7 @@ impl Refusal {
     /// The `error` of the protocol.
     pub fn word(self) -> &'static str {
         match self {
-            Self::InvalidClient => "invalid_client",
+            Self::InvalidClient | Self::ClientDocument(_) => "invalid_client",
             Self::InvalidGrant => "invalid_grant",
             Self::InvalidRequest(_) => "invalid_request",
             Self::InvalidScope => "invalid_scope",
@@ -92,8 +101,8 @@ impl Refusal {
             Self::UnsupportedGrantType => "unsupported_grant_type",
             Self::InvalidRedirectUri => "invalid_redirect_uri",
             Self::InvalidClientMetadata(_) => "invalid_client_metadata",
-            Self::AccessDenied | Self::WrongToken => "access_denied",
-            Self::TooMany | Self::Unavailable => "temporarily_unavailable",
+            Self::AccessDenied | Self::WrongToken | Self::NotAllowed => "access_denied",
+            Self::TooMany | Self::Unavailable | Self::ProviderAway => "temporarily_unavailable",
         }
     }
 }
@@ -113,6 +122,8 @@ pub struct SignIn {
     observer: Arc<dyn Observer>,
     options: SignInOptions,
     rates: Rates,
+    documents: Documents,
+    openid: Option<OpenId>,
 }
 
 impl std::fmt::Debug for SignIn {
@@ -127,18 +138,21 @@ impl SignIn {
         tokens: Arc<Tokens>,
         clock: Arc<dyn Clock>,
         observer: Arc<dyn Observer>,
+        web: Arc<dyn Web>,
         options: SignInOptions,
     ) -> Self {
-        Self { store, tokens, clock, observer, options, rates: Rates::default() }
+        let openid = options.openid.clone().map(|options| OpenId::new(options, Arc::clone(&web)));
+        let documents = Documents::new(web);
+        Self { store, tokens, clock, observer, options, rates: Rates::default(), documents, openid }
     }
 
     pub fn issuer(&self) -> &str {
         &self.options.issuer
     }
 
-    /// The address that access tokens are for.
-    pub fn resource(&self) -> String {
-        format!("{}/mcp", self.options.issuer)
+    /// Whether clients may be named by documents.
+    pub fn takes_documents(&self) -> bool {
+        self.options.documents
     }
 
     pub fn key(&self) -> &[u8] {
@@ -150,36 +164,16 @@ impl SignIn {
         self.clock.unix_ms()
     }
 
-    /// # Errors
-    /// [`Refusal::InvalidClient`] for one that is not registered, [`Refusal::Unavailable`].
-    pub async fn client(&self, id: &str) -> Result<RegisteredClient, Refusal> {
-        self.store.client(id).await?.ok_or(Refusal::InvalidClient)
-    }
-
-    /// Every connection that was not revoked, newest first.
+    /// The client that a request from an address names.
     ///
     /// # Errors
-    /// [`Code::DatabaseUnavailable`].
-    pub async fn connections(&self) -> Result<Vec<TokenRecord>, Failure> {
-        let now = self.now();
-        let mut all = self.tokens.list(None).await?;
-        all.retain(|token| token.is_connection() && token.is_valid(now));
-        Ok(all)
-    }
-
-    /// Ends a connection: its tokens, and what they opened.
-    ///
-    /// # Errors
-    /// Those of [`Tokens::revoke`].
-    pub async fn disconnect(&self, id: TokenId) -> Result<(), Failure> {
-        let there = self.connections().await?.iter().any(|token| token.id == id);
-        if !there {
-            let why = "There is no such connection, or it was revoked before.";
-            return Err(Failure::new(Code::TokenNotFound, why));
+    /// [`Refusal::InvalidClient`] for one that is not registered, [`Refusal::ClientDocument`], [`Refusal::TooMany`],
+    /// [`Refusal::Unavailable`].
+    pub async fn client(&self, id: &str, from: IpAddr) -> Result<RegisteredClient, Refusal> {
+        if documents::is_document(id) && self.options.documents {
+            return self.documented(id, from).await;
         }
-        self.tokens.revoke(id).await?;
-        self.tell("ended", "", Some(id));
-        Ok(())
+        self.store.client(id).await?.ok_or(Refusal::InvalidClient)
     }
 
     fn tell(&self, step: &'static str, client: &str, connection: Option<TokenId>) {

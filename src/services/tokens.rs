@@ -7,6 +7,7 @@
 //! ```
 
 mod issue;
+mod subject;
 mod token;
 
 use std::{
@@ -75,8 +76,8 @@ struct Known {
     tokens: HashMap<TokenDigest, Arc<Token>>,
     /// The digests of the same tokens.
     ids: HashMap<TokenId, TokenDigest>,
-    /// By the digest of an access token: the digest of its connection, and when it expires, in unix milliseconds.
-    access: HashMap<TokenDigest, (TokenDigest, i64)>,
+    /// By the digest of an access token.
+    access: HashMap<TokenDigest, Access>,
     /// When a change was last seen in the store, in unix milliseconds.
     seen: i64,
     /// Whether the store was read.
@@ -98,6 +99,15 @@ impl Known {
             self.ids.remove(&token.record.id);
         }
     }
+}
+
+/// What an access token stands for.
+#[derive(Debug, Clone)]
+struct Access {
+    connection: TokenDigest,
+    expires_unix_ms: i64,
+    /// Where the token itself says whose it is and what it may do.
+    acts_as: Option<Arc<Token>>,
 }
 
 impl std::fmt::Debug for Tokens {
@@ -141,8 +151,13 @@ impl Tokens {
     /// Who a token stands for; `None` for an unknown, revoked or expired one.
     pub fn caller(&self, token: &[u8]) -> Option<Caller> {
         let (sent, now) = (digest(token), self.now());
-        let connection = self.known().access.get(&sent).filter(|(_, expires)| now < *expires).map(|access| access.0);
-        self.of(connection.unwrap_or(sent))
+        let access = self.known().access.get(&sent).filter(|access| now < access.expires_unix_ms).cloned();
+        let caller = self.of(access.as_ref().map_or(sent, |access| access.connection))?;
+        let acts_as = access.and_then(|access| access.acts_as);
+        Some(match acts_as {
+            Some(token) => Caller { owner: token.record.owner.by(token.record.id), token },
+            None => caller,
+        })
     }
 
     /// The same for a token that was made for a person: none that a client got by signing in.

@@ -12,8 +12,8 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def allow(address: str, token: str) -> dict[str, str]:
-    """What the client finds in the query of its redirect address."""
+def sent_back(address: str, token: str) -> str:
+    """Where the server sends the browser."""
     browser = urllib.request.build_opener(NoRedirect)
     with browser.open(address) as response:
         page, cookie = response.read().decode(), response.headers["set-cookie"].split(";")[0]
@@ -27,8 +27,13 @@ def allow(address: str, token: str) -> dict[str, str]:
         browser.open(request)
     except urllib.error.HTTPError as answer:
         assert answer.code == 303, answer.read().decode()
-        return dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(answer.headers["location"]).query))
+        return answer.headers["location"]
     raise AssertionError("the server did not send the browser back")
+
+
+def allow(address: str, token: str) -> dict[str, str]:
+    """What the client finds in the query of its redirect address."""
+    return dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(sent_back(address, token)).query))
 
 
 class Storage:

@@ -76,3 +76,4 @@ mod tidy;
 mod tokens;
 mod traces;
 mod watch;
+mod web;

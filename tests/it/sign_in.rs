@@ -3,8 +3,12 @@
 
 mod attacks;
 mod clients;
+mod documents;
+mod issuer;
+mod openid;
 mod page;
 mod rules;
+mod shared;
 
 use std::collections::HashMap;
 

@@ -7,6 +7,7 @@ pub mod dice;
 pub mod engines;
 pub mod fake_server;
 pub mod images;
+pub mod issuer;
 pub mod postgres;
 pub mod private_engine;
 pub mod process;

@@ -20,13 +20,14 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 37] = [
+const NEIGHBOURS: [(&str, &[&str]); 41] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
     ("adapters::metrics", &[]),
     ("adapters::storage", &[]),
     ("adapters::traces", &[]),
+    ("adapters::web", &[]),
     ("ports::database", &[]),
     ("ports::engine", &["runner"]),
     ("ports::history", &["database"]),
@@ -34,6 +35,7 @@ const NEIGHBOURS: [(&str, &[&str]); 37] = [
     ("ports::observer", &[]),
     ("ports::storage", &[]),
     ("ports::sign_in", &["database"]),
+    ("ports::web", &[]),
     ("services::admission", &[]),
     ("services::backup", &[]),
     ("services::janitor", &[]),
@@ -43,6 +45,8 @@ const NEIGHBOURS: [(&str, &[&str]); 37] = [
     ("services::quota", &[]),
     ("services::tokens", &[]),
     ("services::sign_in", &["tokens"]),
+    ("services::issuer", &["tokens"]),
+    ("services::connections", &["tokens"]),
     ("services::retention", &["files", "runs"]),
     ("services::isolation_check", &[]),
     ("services::readiness", &["isolation_check", "stats"]),
@@ -64,7 +68,10 @@ const NEIGHBOURS: [(&str, &[&str]); 37] = [
 ];
 
 /// Vendor crates and the only places that may name them.
-const VENDORS: [(&str, &[&str]); 16] = [
+const VENDORS: [(&str, &[&str]); 19] = [
+    ("openidconnect", &["services/sign_in/openid"]),
+    ("jsonwebtoken", &["services/issuer"]),
+    ("reqwest", &["adapters/web"]),
     ("sqlx", &["adapters/database"]),
     ("bollard", &["adapters/engine/docker"]),
     ("prometheus_client", &["adapters/metrics"]),

@@ -324,6 +324,7 @@ def test_every_code_of_the_server_has_a_family() -> None:
         "engine_lost",
         "engine_unavailable",
         "internal",
+        "issuer_unavailable",
         "queue_timeout",
         "runner_failed",
         "server_lost",

@@ -10,7 +10,7 @@ use crate::{
     domain::{
         id::TokenId,
         text::{hex, unhex},
-        token::{AccessRecord, TokenDigest, TokenRecord},
+        token::{AccessRecord, SUBJECT_MARK, TokenDigest, TokenRecord},
     },
     ports::database::{DatabaseError, TokenStore},
 };
@@ -56,8 +56,10 @@ impl TokenStore for Database {
     }
 
     async fn forget(&self, before_unix_ms: i64) -> Result<Vec<TokenDigest>, DatabaseError> {
-        let statement = "DELETE FROM tokens WHERE revoked_ms < $1 OR expires_ms < $1 RETURNING digest";
-        let rows = sqlx::query(statement).bind(before_unix_ms).fetch_all(self.pool()?).await?;
+        // A subject of another issuer that was refused stays refused.
+        let statement = "DELETE FROM tokens WHERE (revoked_ms < $1 OR expires_ms < $1) AND prefix <> $2 \
+            RETURNING digest";
+        let rows = sqlx::query(statement).bind(before_unix_ms).bind(SUBJECT_MARK).fetch_all(self.pool()?).await?;
         rows.iter().map(|row| digest(row, "digest")).collect()
     }
 }

@@ -17,17 +17,27 @@ use axum::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures_util::StreamExt as _;
 use http_body::Body as _;
+use ipnet::IpNet;
 use tokio::time::sleep;
 
 use super::{coderunner, error::ApiError, health};
 use crate::{
-    domain::error::{Code, Failure},
+    domain::{
+        address::network,
+        error::{Code, Failure},
+    },
     services::tokens::{Caller, Token, Tokens},
 };
 
-/// Where a request comes from, among its extensions. Behind a proxy this is the proxy.
+/// Where a request comes from, among its extensions. Behind a proxy that is not among [`Proxies`] this is the proxy.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientAddress(pub IpAddr);
+
+/// Proxies whose word about the address of a client counts.
+pub type Proxies = Arc<[IpNet]>;
+
+/// The address of the client, which Cloudflare's edge sets and its tunnel passes on.
+const CONNECTING: HeaderName = HeaderName::from_static("cf-connecting-ip");
 
 /// Among a request's extensions: the listener has no room to answer it.
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +94,21 @@ pub async fn turn(request: Request, next: Next) -> Response {
     }
     let why = "The server has no room for requests without a token: send it again in a moment.";
     ApiError::new(Code::QueueFull, why).into_response()
+}
+
+/// Takes the address of a client from a proxy that is trusted.
+pub async fn forwarded(State(proxies): State<Proxies>, mut request: Request, next: Next) -> Response {
+    let peer = request.extensions().get().map(|ClientAddress(peer)| *peer);
+    // Of IPv6 only the network of the peer is known.
+    let is_trusted = |peer: IpAddr| proxies.iter().any(|net| net.contains(&peer) || network(net.network()) == peer);
+    if peer.is_some_and(is_trusted) {
+        let mut all = request.headers().get_all(CONNECTING).iter();
+        let only = all.next().filter(|_| all.next().is_none()).and_then(|value| value.to_str().ok());
+        if let Some(client) = only.and_then(|text| text.trim().parse().ok()) {
+            request.extensions_mut().insert(ClientAddress(network(client)));
+        }
+    }
+    next.run(request).await
 }
 
 /// Passes a request with a valid token on with its principal and its token, if the token has the scope; any other is

@@ -8,6 +8,8 @@ mod challenge;
 pub mod connections;
 mod consent;
 mod form;
+mod provider;
+mod recognize;
 mod token;
 
 use std::{net::IpAddr, net::Ipv4Addr, sync::Arc, time::Duration};
@@ -23,11 +25,18 @@ use axum::{
 use serde_json::{Value, json};
 use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 
-pub use self::challenge::{Challenge, challenge};
+pub use self::{
+    challenge::{Challenge, challenge},
+    recognize::recognize,
+};
 use super::{auth::ClientAddress, body::Bodies};
 use crate::{
     domain::error::Failure,
-    services::sign_in::{Refusal, Registration, SignIn},
+    services::{
+        connections::Connections,
+        issuer::Issuer,
+        sign_in::{Refusal, Registration, SignIn},
+    },
 };
 
 /// The largest body and the largest request for authorization, in bytes.
@@ -36,43 +45,73 @@ const RESOURCE: &str = "/.well-known/oauth-protected-resource";
 const NO_STORE: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 
 /// The parts of the surface.
-#[derive(Clone, FromRef)]
+#[derive(Clone)]
 pub struct SignInParts {
-    pub sign_in: Arc<SignIn>,
+    /// The address of the server, without a slash at its end.
+    pub base: Arc<str>,
+    /// `None` where the tokens of another issuer are accepted.
+    pub embedded: Option<Arc<SignIn>>,
+    pub issuer: Option<Arc<Issuer>>,
+    /// Cloudflare Access.
+    pub access: Option<Arc<Issuer>>,
+    pub connections: Arc<Connections>,
     pub bodies: Bodies,
+}
+
+/// The parts of the embedded authorization server.
+#[derive(Clone, FromRef)]
+struct ServerParts {
+    sign_in: Arc<SignIn>,
+    bodies: Bodies,
+}
+
+impl SignInParts {
+    fn server(&self) -> Option<ServerParts> {
+        let bodies = self.bodies.clone().at_most(BODY_BYTES_MAX);
+        self.embedded.clone().map(|sign_in| ServerParts { sign_in, bodies })
+    }
 }
 
 /// What any page may ask, and clients without a page: it needs neither a token of the server nor a cookie.
 pub fn open(parts: SignInParts) -> Router {
-    let parts = SignInParts { bodies: parts.bodies.at_most(BODY_BYTES_MAX), ..parts };
+    let server = parts.server();
     let cors = CorsLayer::new()
         .allow_origin(Any)
         .allow_methods([Method::GET, Method::POST])
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([header::WWW_AUTHENTICATE])
         .max_age(Duration::from_hours(1));
+    let described =
+        Router::new().route(RESOURCE, get(resource)).route(&format!("{RESOURCE}/mcp"), get(resource)).with_state(parts);
+    server.map_or_else(Router::new, endpoints).merge(described).layer(cors)
+}
+
+fn endpoints(parts: ServerParts) -> Router {
     Router::new()
-        .route(RESOURCE, get(resource))
-        .route(&format!("{RESOURCE}/mcp"), get(resource))
         .route("/.well-known/oauth-authorization-server", get(server))
         .route("/register", post(register))
         .route("/token", post(token::token))
         .route("/revoke", post(token::revoke))
         .with_state(parts)
-        .layer(cors)
 }
 
 /// The consent page, for the server's own pages only.
-pub fn pages(parts: SignInParts) -> Router {
-    let parts = SignInParts { bodies: parts.bodies.at_most(BODY_BYTES_MAX), ..parts };
-    Router::new().route("/authorize", get(authorize::show).post(authorize::decide)).with_state(parts)
+pub fn pages(parts: &SignInParts) -> Router {
+    parts.server().map_or_else(Router::new, |parts| {
+        Router::new()
+            .route("/authorize", get(authorize::show).post(authorize::decide))
+            .route("/authorize/callback", get(provider::back))
+            .with_state(parts)
+    })
 }
 
 /// RFC 9728. What the query of `/mcp` chooses is part of the address, which clients compare whole.
-async fn resource(State(sign_in): State<Arc<SignIn>>, uri: Uri) -> Json<Value> {
+async fn resource(State(parts): State<SignInParts>, uri: Uri) -> Json<Value> {
+    let base = &parts.base;
+    let issuer = parts.issuer.as_ref().or(parts.access.as_ref()).map_or(&**base, |issuer| issuer.name());
     Json(json!({
-        "resource": format!("{}{}", sign_in.resource(), challenge::known_query(uri.query())),
-        "authorization_servers": [sign_in.issuer()],
+        "resource": format!("{base}/mcp{}", challenge::known_query(uri.query())),
+        "authorization_servers": [issuer],
         "scopes_supported": ["run", "files"],
         "bearer_methods_supported": ["header"],
         "resource_name": "Code sandbox",
@@ -97,11 +136,12 @@ async fn server(State(sign_in): State<Arc<SignIn>>) -> Json<Value> {
         "token_endpoint_auth_methods_supported": methods,
         "revocation_endpoint_auth_methods_supported": methods,
         "authorization_response_iss_parameter_supported": true,
+        "client_id_metadata_document_supported": sign_in.takes_documents(),
     }))
 }
 
 /// RFC 7591. What is not known of the request is ignored.
-async fn register(State(parts): State<SignInParts>, request: Request) -> Response {
+async fn register(State(parts): State<ServerParts>, request: Request) -> Response {
     let from = address(&request);
     let (head, body) = request.into_parts();
     let wanted = match parts.bodies.json(&head.headers, body).await {

@@ -9,13 +9,13 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 
-use super::{Refusal, SignIn};
+use super::{Refusal, SignIn, documents::is_document};
 use crate::{
     ports::sign_in::RegisteredClient,
     services::tokens::{digest, fresh},
 };
 
-const REDIRECTS_MAX: usize = 16;
+pub(super) const REDIRECTS_MAX: usize = 16;
 const REDIRECT_BYTES_MAX: usize = 1000;
 /// What is shown of a client's name, in characters.
 const NAME_CHARS_MAX: usize = 60;
@@ -74,15 +74,19 @@ impl SignIn {
         Ok(Registered { client, secret, issued_unix_s: now / 1000 })
     }
 
-    /// The client that a request names, if it proves to be it: a public one by its id.
+    /// The id of the client that a request names, if it proves to be it: a public one by its id. The document of one
+    /// that is named by its document is not read again: what it shows was given to that name.
     ///
     /// # Errors
     /// [`Refusal::InvalidClient`], [`Refusal::Unavailable`].
-    pub(super) async fn authenticated(&self, id: &str, secret: Option<&str>) -> Result<RegisteredClient, Refusal> {
-        let client = self.client(id).await?;
-        let Some(wanted) = client.secret else { return Ok(client) };
+    pub(super) async fn authenticated(&self, id: &str, secret: Option<&str>) -> Result<String, Refusal> {
+        if is_document(id) {
+            return Ok(id.to_owned());
+        }
+        let client = self.store.client(id).await?.ok_or(Refusal::InvalidClient)?;
+        let Some(wanted) = client.secret else { return Ok(client.id) };
         let sent = digest(secret.unwrap_or_default().as_bytes());
-        if bool::from(sent.ct_eq(&wanted)) { Ok(client) } else { Err(Refusal::InvalidClient) }
+        if bool::from(sent.ct_eq(&wanted)) { Ok(client.id) } else { Err(Refusal::InvalidClient) }
     }
 }
 
@@ -106,7 +110,7 @@ pub fn redirect_host(redirect: &str) -> Option<String> {
     redirect.parse::<Uri>().ok()?.authority().map(ToString::to_string)
 }
 
-fn is_usable(redirect: &str) -> bool {
+pub(super) fn is_usable(redirect: &str) -> bool {
     let is_plain = redirect.bytes().all(|byte| byte.is_ascii_graphic() && !b"#\\\"'<>`{}|^".contains(&byte));
     if !is_plain || redirect.len() > REDIRECT_BYTES_MAX {
         return false;
@@ -130,7 +134,7 @@ fn plain(redirect: &str, scheme: &str) -> Option<Uri> {
     (has_port && !climbs && !uri.host()?.is_empty()).then_some(uri)
 }
 
-fn shown_name(name: &str) -> String {
+pub(super) fn shown_name(name: &str) -> String {
     // Marks that change the direction of text could make one name look like another.
     let is_mark =
         |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');

@@ -14,6 +14,7 @@ use crate::{
     domain::{
         error,
         id::TokenId,
+        owner::Principal,
         token::{CONNECTION_MARK, Grant, NAME_CHARS_MAX, Scope},
     },
     ports::sign_in::{Code, Exchange, Pair, Redemption, RegisteredClient},
@@ -116,15 +117,22 @@ impl SignIn {
             return Err(self.rates.wrong_token(from));
         };
         let parent = &caller.token.record;
+        let id = (!caller.token.is_configured()).then_some(parent.id);
+        self.connect(consent, parent.owner.clone(), grant, parent.expires_unix_ms, id).await
+    }
+
+    /// Makes a connection, and the code that leads to it.
+    pub(super) async fn connect(
+        &self,
+        consent: &Consent,
+        owner: Principal,
+        grant: Grant,
+        expires_unix_ms: Option<i64>,
+        parent: Option<TokenId>,
+    ) -> Result<SecretString, Refusal> {
         let host = redirect_host(&consent.redirect).unwrap_or_else(|| "this computer".to_owned());
         let name: String = format!("{} ({host})", consent.client.name).chars().take(NAME_CHARS_MAX).collect();
-        let new = NewToken {
-            owner: parent.owner.clone(),
-            name,
-            grant,
-            expires_unix_ms: parent.expires_unix_ms,
-            parent: (!caller.token.is_configured()).then_some(parent.id),
-        };
+        let new = NewToken { owner, name, grant, expires_unix_ms, parent };
         let connection = self.tokens.create_connection(new).await.map_err(|error| {
             warn!(%error, "sign-in: no connection could be made");
             Refusal::Unavailable
@@ -163,7 +171,7 @@ impl SignIn {
                 let challenge = challenge(&request.verifier).ok_or(Refusal::InvalidGrant)?;
                 let what = Redemption {
                     digest: digest(request.code.as_bytes()),
-                    client: client.id.clone(),
+                    client: client.clone(),
                     redirect: request.redirect.clone(),
                     challenge,
                 };
@@ -171,7 +179,7 @@ impl SignIn {
             }
             "refresh_token" => {
                 let sent = digest(request.refresh.as_bytes());
-                let Some(grant) = self.store.grant_of(&sent, &client.id).await? else {
+                let Some(grant) = self.store.grant_of(&sent, &client).await? else {
                     return Err(self.rates.wrong_grant(from));
                 };
                 let is_wider = request
@@ -181,7 +189,7 @@ impl SignIn {
                 if is_wider {
                     return Err(Refusal::InvalidScope);
                 }
-                self.store.rotate(&sent, &client.id, &pair, now, millis(GRACE)).await?
+                self.store.rotate(&sent, &client, &pair, now, millis(GRACE)).await?
             }
             _ => return Err(Refusal::UnsupportedGrantType),
         };
@@ -189,12 +197,12 @@ impl SignIn {
             Exchange::Granted { connection, grant, access: accepted } => {
                 self.tokens.accept(accepted);
                 let step = if request.grant_type == "refresh_token" { "refreshed" } else { "redeemed" };
-                self.tell(step, &client.id, Some(connection));
+                self.tell(step, &client, Some(connection));
                 let expires_s = self.options.access.as_secs();
                 Ok(Granted { access, expires_s, refresh, scopes: grant.scopes })
             }
             Exchange::Reused(connection) => {
-                self.tell("reused", &client.id, Some(connection));
+                self.tell("reused", &client, Some(connection));
                 self.end(connection).await?;
                 Err(self.rates.wrong_grant(from))
             }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use uuid::Uuid;
 
-use super::{Token, Tokens, digest};
+use super::{Access, Token, Tokens, digest};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -62,7 +62,8 @@ impl Tokens {
 
     /// From now on accepts an access token, which the caller has stored.
     pub fn accept(&self, access: AccessRecord) {
-        self.known_mut().access.insert(access.digest, (access.connection, access.expires_unix_ms));
+        let AccessRecord { digest, connection, expires_unix_ms } = access;
+        self.known_mut().access.insert(digest, Access { connection, expires_unix_ms, acts_as: None });
     }
 
     async fn make(&self, new: NewToken, mark: &str) -> Result<(TokenRecord, SecretString), Failure> {
@@ -195,7 +196,7 @@ impl Tokens {
         for token in self.known().tokens.values().filter(|token| !token.record.is_valid(now)) {
             self.end(token);
         }
-        self.known_mut().access.retain(|_, (_, expires)| now < *expires);
+        self.known_mut().access.retain(|_, access| now < access.expires_unix_ms);
     }
 
     async fn store_uses(&self, store: &dyn TokenStore) -> Result<(), DatabaseError> {
@@ -210,7 +211,7 @@ impl Tokens {
     }
 
     /// Takes what the database says about tokens.
-    fn learn(&self, mut records: Vec<TokenRecord>) {
+    pub(super) fn learn(&self, mut records: Vec<TokenRecord>) {
         let mut known = self.known_mut();
         // A parent comes before those that share what it may spend.
         records.sort_by_key(|record| record.parent.is_some());
@@ -230,7 +231,7 @@ impl Tokens {
         }
     }
 
-    fn store(&self) -> Result<&Arc<dyn TokenStore>, Failure> {
+    pub(super) fn store(&self) -> Result<&Arc<dyn TokenStore>, Failure> {
         let why = "This server has no database: set DATABASE_URL.";
         self.store.as_ref().ok_or_else(|| Failure::new(Code::DatabaseUnavailable, why))
     }
@@ -243,7 +244,7 @@ pub fn fresh(mark: &str) -> SecretString {
     format!("{mark}{}", BASE64_URL_SAFE_NO_PAD.encode(digest(&random))).into()
 }
 
-fn unavailable(error: &DatabaseError) -> Failure {
+pub(super) fn unavailable(error: &DatabaseError) -> Failure {
     warn!(%error, "the database did not answer");
     Failure::new(Code::DatabaseUnavailable, "The server's database does not answer: try again in a moment.")
 }

@@ -15,6 +15,7 @@ use mcp_sandbox_server::{
     ports::{
         database::TokenStore,
         observer::{Observer, SignInFacts},
+        web::Web,
     },
     services::{
         sign_in::{Granted, Refusal, Registration, Request, SignIn, SignInOptions, TokenRequest},
@@ -24,7 +25,7 @@ use mcp_sandbox_server::{
 use secrecy::ExposeSecret as _;
 use tempfile::TempDir;
 
-use super::{REDIRECT, VERIFIER, challenge};
+use super::{REDIRECT, VERIFIER, challenge, documents::Pages};
 use crate::support::{
     fake_server::{Kind, on_each_database},
     postgres::Postgres,
@@ -41,7 +42,7 @@ on_each_database! {
     what_has_expired_is_removed
 }
 
-const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+pub(super) const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const NOW_S: i64 = 1_800_000_000;
 
 /// What the audit log is told.
@@ -54,18 +55,25 @@ impl Observer for Steps {
     }
 }
 
-struct World {
-    clock: Arc<ManualClock>,
+pub(super) struct World {
+    pub(super) clock: Arc<ManualClock>,
     steps: Arc<Steps>,
+    pub(super) pages: Arc<Pages>,
     database: Database,
     tokens: Arc<Tokens>,
-    sign_in: Arc<SignIn>,
+    pub(super) sign_in: Arc<SignIn>,
     client: String,
     _kept: (TempDir, Option<Postgres>),
 }
 
 impl World {
-    async fn new(kind: Kind) -> Self {
+    pub(super) async fn new(kind: Kind) -> Self {
+        Self::with(kind, Arc::default()).await
+    }
+
+    /// With other servers that answer what the test says.
+    async fn with(kind: Kind, pages: Arc<Pages>) -> Self {
+        let web: Arc<dyn Web> = pages.clone();
         let folder = tempfile::tempdir().expect("a folder");
         let cluster = if kind == Kind::Postgres { Some(Postgres::start().await) } else { None };
         let in_folder = || format!("sqlite://{}/x.db", folder.path().display());
@@ -74,14 +82,18 @@ impl World {
         database.prepare().await.expect("tables");
         let clock = Arc::new(ManualClock::at(NOW_S));
         let steps = Arc::default();
-        let (tokens, sign_in) = server(&database, &clock, &steps);
+        let (tokens, sign_in) = server(&database, &clock, &steps, &web);
         let registration = Registration { redirects: vec![REDIRECT.to_owned()], ..Registration::default() };
         let client = sign_in.register(registration, HERE).await.expect("a client").client.id;
-        Self { clock, steps, database, tokens, sign_in, client, _kept: (folder, cluster) }
+        Self { clock, steps, pages, database, tokens, sign_in, client, _kept: (folder, cluster) }
+    }
+
+    fn web(&self) -> Arc<dyn Web> {
+        self.pages.clone()
     }
 
     async fn code(&self, token: &str) -> String {
-        let client = self.sign_in.client(&self.client).await.expect("the client");
+        let client = self.sign_in.client(&self.client, HERE).await.expect("the client");
         let request = Request {
             response_type: "code".into(),
             challenge: challenge(VERIFIER),
@@ -122,13 +134,18 @@ impl World {
         self.tokens.caller(granted.access.expose_secret().as_bytes()).is_some()
     }
 
-    fn pass(&self, seconds: i64) {
+    pub(super) fn pass(&self, seconds: i64) {
         use mcp_sandbox_server::domain::clock::Clock as _;
         self.clock.set(self.clock.unix_s() + seconds);
     }
 }
 
-fn server(database: &Database, clock: &Arc<ManualClock>, steps: &Arc<Steps>) -> (Arc<Tokens>, Arc<SignIn>) {
+fn server(
+    database: &Database,
+    clock: &Arc<ManualClock>,
+    steps: &Arc<Steps>,
+    web: &Arc<dyn Web>,
+) -> (Arc<Tokens>, Arc<SignIn>) {
     let store: Arc<dyn TokenStore> = Arc::new(database.clone());
     let tokens = Arc::new(Tokens::new(&TOKEN.to_owned().into(), Some(store), clock.clone()));
     let options = SignInOptions {
@@ -136,8 +153,11 @@ fn server(database: &Database, clock: &Arc<ManualClock>, steps: &Arc<Steps>) -> 
         access: Duration::from_hours(1),
         refresh: Duration::from_hours(24 * 30),
         key: "a-key".to_owned().into(),
+        documents: true,
+        openid: None,
     };
-    let sign_in = SignIn::new(Arc::new(database.clone()), Arc::clone(&tokens), clock.clone(), steps.clone(), options);
+    let store = Arc::new(database.clone());
+    let sign_in = SignIn::new(store, Arc::clone(&tokens), clock.clone(), steps.clone(), Arc::clone(web), options);
     (tokens, Arc::new(sign_in))
 }
 
@@ -185,7 +205,7 @@ async fn refresh_token_that_is_used_again_after_a_minute_ends_the_connection(kin
 async fn of_fifty_redemptions_on_two_servers_one_succeeds(kind: Kind) {
     let world = World::new(kind).await;
     let code = world.code(TOKEN).await;
-    let (_, other) = server(&world.database, &world.clock, &world.steps);
+    let (_, other) = server(&world.database, &world.clock, &world.steps, &world.web());
     let tries: Vec<_> = (0..50)
         .map(|n| {
             let sign_in = Arc::clone(if n % 2 == 0 { &world.sign_in } else { &other });
@@ -248,7 +268,7 @@ async fn what_has_expired_is_removed(kind: Kind) {
     world.pass(25 * 3600);
     let idle = SignInStore::forget(&world.database, world.sign_in.now()).await.expect("the database");
     assert_eq!(idle.len(), 1, "the connection whose code was not redeemed");
-    assert_eq!(world.sign_in.client(&unused).await.map(drop), Err(Refusal::InvalidClient));
-    assert!(world.sign_in.client(&world.client).await.is_ok());
+    assert_eq!(world.sign_in.client(&unused, HERE).await.map(drop), Err(Refusal::InvalidClient));
+    assert!(world.sign_in.client(&world.client, HERE).await.is_ok());
     assert!(world.database.access(0).await.expect("the database").is_empty());
 }

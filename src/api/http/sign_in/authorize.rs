@@ -3,11 +3,11 @@
 //! The server keeps nothing of a request that waits for consent. The form holds it, with a seal over the request, its
 //! end and a cookie: so another browser, or another request, does not fit.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
@@ -16,34 +16,35 @@ use secrecy::ExposeSecret as _;
 use sha2::Sha256;
 use uuid::Uuid;
 
-use super::{BODY_BYTES_MAX, SignInParts, address, consent, form::Form, read_form};
+use super::{BODY_BYTES_MAX, ServerParts, address, consent, form::Form, provider, read_form};
 use crate::services::sign_in::{self, Consent, Refusal, SignIn};
 
 /// How long a page waits for its person.
-const PAGE_S: i64 = 600;
+pub(super) const PAGE_S: i64 = 600;
 const ONCE: [&str; 7] =
     ["client_id", "redirect_uri", "response_type", "state", "scope", "code_challenge", "code_challenge_method"];
 
 /// A request that was understood as far as its answer's address.
-struct Asked {
-    redirect: String,
-    state: Option<String>,
-    consent: Result<Consent, Refusal>,
+pub(super) struct Asked {
+    pub(super) redirect: String,
+    pub(super) state: Option<String>,
+    pub(super) consent: Result<Consent, Refusal>,
 }
 
-pub(super) async fn show(State(sign_in): State<Arc<SignIn>>, uri: Uri, headers: HeaderMap) -> Response {
-    let query = uri.query().unwrap_or_default();
-    let asked = match read(&sign_in, query).await {
+pub(super) async fn show(State(sign_in): State<Arc<SignIn>>, request: Request) -> Response {
+    let (from, headers) = (address(&request), request.headers());
+    let query = request.uri().query().unwrap_or_default();
+    let asked = match read(&sign_in, query, from).await {
         Ok(asked) => asked,
         Err(refusal) => return consent::error(refusal),
     };
     match asked.consent {
-        Ok(consent) => page(&sign_in, &consent, query, &headers, None),
+        Ok(consent) => page(&sign_in, &consent, query, headers, None),
         Err(refusal) => back(&sign_in, &asked.redirect, asked.state.as_deref(), &Err(refusal)),
     }
 }
 
-pub(super) async fn decide(State(parts): State<SignInParts>, request: Request) -> Response {
+pub(super) async fn decide(State(parts): State<ServerParts>, request: Request) -> Response {
     let (sign_in, from) = (parts.sign_in, address(&request));
     let (head, body) = request.into_parts();
     let Ok(form) = read_form(&parts.bodies, &head.headers, body).await else {
@@ -53,11 +54,14 @@ pub(super) async fn decide(State(parts): State<SignInParts>, request: Request) -
     if !is_own(&sign_in, &head.headers) || !is_sealed(&sign_in, &head.headers, &form, &query) {
         return consent::foreign();
     }
-    let asked = match read(&sign_in, &query).await {
+    let asked = match read(&sign_in, &query, from).await {
         Ok(asked) => asked,
         Err(refusal) => return consent::error(refusal),
     };
     let answer = match asked.consent {
+        Ok(_) if form.get("decision") == Some("provider") => {
+            return provider::leave(&sign_in, &query, &head.headers, from).await;
+        }
         Ok(_) if form.get("decision") != Some("allow") => Err(Refusal::AccessDenied),
         Ok(consent) => match sign_in.consent(&consent, &form.text("token"), from).await {
             Err(refusal @ (Refusal::WrongToken | Refusal::TooMany)) => {
@@ -72,7 +76,7 @@ pub(super) async fn decide(State(parts): State<SignInParts>, request: Request) -
 }
 
 /// An error here is shown to the person: where it could be sent is not known to be the client's.
-async fn read(sign_in: &SignIn, query: &str) -> Result<Asked, Refusal> {
+pub(super) async fn read(sign_in: &SignIn, query: &str, from: IpAddr) -> Result<Asked, Refusal> {
     if query.len() > BODY_BYTES_MAX / 8 {
         return Err(Refusal::InvalidRequest("the request is too long"));
     }
@@ -80,7 +84,7 @@ async fn read(sign_in: &SignIn, query: &str) -> Result<Asked, Refusal> {
     if form.repeats(&["client_id", "redirect_uri"]) {
         return Err(Refusal::InvalidRequest("a parameter is there twice"));
     }
-    let client = sign_in.client(form.get("client_id").unwrap_or_default()).await?;
+    let client = sign_in.client(form.get("client_id").unwrap_or_default(), from).await?;
     let redirect = sign_in.redirect(&client, form.get("redirect_uri"))?;
     let request = sign_in::Request {
         response_type: form.text("response_type"),
@@ -101,7 +105,7 @@ fn page(sign_in: &SignIn, asked: &Consent, query: &str, headers: &HeaderMap, ref
     let browser = cookie(sign_in, headers).unwrap_or_else(|| Uuid::new_v4().simple().to_string());
     let ends = sign_in.now() / 1000 + PAGE_S;
     let seal = format!("{ends}.{}", seal(sign_in, &browser, ends, query));
-    let mut response = consent::page(asked, query, &seal, refusal);
+    let mut response = consent::page(asked, (query, &seal), sign_in.provider(), refusal);
     let (name, secure) = cookie_name(sign_in);
     let cookie = format!("{name}={browser}; Path=/; Max-Age={PAGE_S}; HttpOnly; SameSite=Lax{secure}");
     if let Ok(value) = HeaderValue::from_str(&cookie) {
@@ -111,7 +115,12 @@ fn page(sign_in: &SignIn, asked: &Consent, query: &str, headers: &HeaderMap, ref
 }
 
 /// Sends the browser to the client, with `iss` against mix-ups (RFC 9207). 303, so that no browser repeats the form.
-fn back(sign_in: &SignIn, redirect: &str, state: Option<&str>, answer: &Result<String, Refusal>) -> Response {
+pub(super) fn back(
+    sign_in: &SignIn,
+    redirect: &str,
+    state: Option<&str>,
+    answer: &Result<String, Refusal>,
+) -> Response {
     let mut pairs = form_urlencoded::Serializer::new(String::new());
     match answer {
         Ok(code) => pairs.append_pair("code", code),
@@ -146,23 +155,23 @@ fn is_sealed(sign_in: &SignIn, headers: &HeaderMap, form: &Form, query: &str) ->
     let Some((ends, sent)) = form.get("seal").and_then(|seal| seal.split_once('.')) else { return false };
     let Ok(ends) = ends.parse::<i64>() else { return false };
     let Ok(sent) = BASE64_URL_SAFE_NO_PAD.decode(sent) else { return false };
-    sign_in.now() / 1000 <= ends && mac(sign_in, &browser, ends, query).verify_slice(&sent).is_ok()
+    sign_in.now() / 1000 <= ends && mac(sign_in, "consent", &browser, ends, query).verify_slice(&sent).is_ok()
 }
 
 fn seal(sign_in: &SignIn, browser: &str, ends: i64, query: &str) -> String {
-    BASE64_URL_SAFE_NO_PAD.encode(mac(sign_in, browser, ends, query).finalize().into_bytes())
+    BASE64_URL_SAFE_NO_PAD.encode(mac(sign_in, "consent", browser, ends, query).finalize().into_bytes())
 }
 
 #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
-fn mac(sign_in: &SignIn, browser: &str, ends: i64, query: &str) -> Hmac<Sha256> {
+pub(super) fn mac(sign_in: &SignIn, what: &str, browser: &str, ends: i64, query: &str) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(sign_in.key()).expect("a key of any length");
     // The keys of links are made from the same secret, with another text.
-    mac.update(format!("consent\0{browser}\0{ends}\0{query}").as_bytes());
+    mac.update(format!("{what}\0{browser}\0{ends}\0{query}").as_bytes());
     mac
 }
 
 /// The value that names a browser. A `__Host-` cookie cannot be set by another host or without TLS.
-fn cookie(sign_in: &SignIn, headers: &HeaderMap) -> Option<String> {
+pub(super) fn cookie(sign_in: &SignIn, headers: &HeaderMap) -> Option<String> {
     let (name, _) = cookie_name(sign_in);
     let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut values = all.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));

@@ -19,7 +19,7 @@ use crate::{
         text::rfc3339,
         token::TokenRecord,
     },
-    services::sign_in::SignIn,
+    services::connections::Connections,
 };
 
 /// A client that is signed in.
@@ -84,9 +84,9 @@ impl From<TokenRecord> for Connection {
     get, path = "/v1/connections", tag = "connections", operation_id = "listConnections",
     responses((status = 200, description = "The clients of all owners.", body = ConnectionList)),
 )]
-async fn list(State(sign_in): State<Option<Arc<SignIn>>>) -> Result<Json<ConnectionList>, ApiError> {
-    let Some(sign_in) = sign_in else { return Ok(Json(ConnectionList { connections: Vec::new() })) };
-    let connections = sign_in.connections().await?.into_iter().map(Connection::from).collect();
+async fn list(State(connections): State<Option<Arc<Connections>>>) -> Result<Json<ConnectionList>, ApiError> {
+    let Some(all) = connections else { return Ok(Json(ConnectionList { connections: Vec::new() })) };
+    let connections = all.list().await?.into_iter().map(Connection::from).collect();
     Ok(Json(ConnectionList { connections }))
 }
 
@@ -98,21 +98,23 @@ async fn list(State(sign_in): State<Option<Arc<SignIn>>>) -> Result<Json<Connect
     params(InConnection),
     responses((status = 204, description = "It has ended.")),
 )]
-async fn end(State(sign_in): State<Option<Arc<SignIn>>>, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
+async fn end(
+    State(connections): State<Option<Arc<Connections>>>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
     let none = || Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
     let id: TokenId = id.parse().map_err(|_| none())?;
-    let sign_in = sign_in.ok_or_else(none)?;
-    sign_in.disconnect(id).await?;
+    connections.ok_or_else(none)?.end(id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn described() -> OpenApiRouter<Option<Arc<SignIn>>> {
+fn described() -> OpenApiRouter<Option<Arc<Connections>>> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(end))
 }
 
 /// The routes.
-pub fn router(sign_in: Option<Arc<SignIn>>) -> Router {
-    described().split_for_parts().0.with_state(sign_in)
+pub fn router(connections: Option<Arc<Connections>>) -> Router {
+    described().split_for_parts().0.with_state(connections)
 }
 
 /// What the routes are, for the document.

@@ -15,11 +15,21 @@ use crate::{
 const STYLE: &str = include_str!("consent.css");
 
 /// A page in which a person allows or refuses.
-pub(super) fn page(asked: &Consent, query: &str, seal: &str, refusal: Option<Refusal>) -> Response {
+pub(super) fn page(
+    asked: &Consent,
+    (query, seal): (&str, &str),
+    provider: Option<&str>,
+    refusal: Option<Refusal>,
+) -> Response {
     let name = escaped(&asked.client.name);
     let target = match redirect_host(&asked.redirect) {
         Some(host) => format!("a service at <strong>{}</strong>", escaped(&host)),
         None => "a program on <strong>this computer</strong>".to_owned(),
+    };
+    // The owner of that host vouches for the name, and for the address of the answer.
+    let published = match asked.client.id.strip_prefix("https://").and_then(|rest| rest.split('/').next()) {
+        Some(host) => format!(" <strong>{}</strong> publishes what it says of itself.", escaped(host)),
+        None => String::new(),
     };
     let scopes: String = asked.scopes.iter().flat_map(|scope| ["<li>", about(*scope), "</li>"]).collect();
     let problem = refusal.map_or(String::new(), |refusal| {
@@ -28,16 +38,28 @@ pub(super) fn page(asked: &Consent, query: &str, seal: &str, refusal: Option<Ref
             escaped(&refusal.to_string())
         )
     });
+    let form = format!(
+        "<form method=\"post\" action=\"/authorize\">\
+         <input type=\"hidden\" name=\"request\" value=\"{}\"><input type=\"hidden\" name=\"seal\" value=\"{}\">",
+        escaped(query),
+        escaped(seal),
+    );
+    let label = if provider.is_some() { "Or your token of this server" } else { "Your token of this server" };
+    // A form of its own, so that Enter in the field of the other is "Allow".
+    let provider = provider.map_or(String::new(), |host| {
+        format!(
+            "{form}<div class=\"buttons\"><button name=\"decision\" value=\"provider\" data-testid=\"provider\">\
+             Allow, and sign in at {}</button></div></form>",
+            escaped(host)
+        )
+    });
     let described = if refusal.is_some() { " aria-invalid=\"true\" aria-describedby=\"problem\"" } else { "" };
     let body = format!(
         "<h1>Connect “{name}”?</h1>\
          <p>{name} asks to use this sandbox server for you. That is the name it gives itself; the answer goes to \
-         {target}. Go on only if you have just begun this there.</p>\
-         <p>It will be able to:</p><ul>{scopes}</ul>{problem}\
-         <form method=\"post\" action=\"/authorize\">\
-         <input type=\"hidden\" name=\"request\" value=\"{request}\">\
-         <input type=\"hidden\" name=\"seal\" value=\"{seal}\">\
-         <label for=\"token\">Your token of this server</label>\
+         {target}.{published} Go on only if you have just begun this there.</p>\
+         <p>It will be able to:</p><ul>{scopes}</ul>{problem}{provider}{form}\
+         <label for=\"token\">{label}</label>\
          <input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\" spellcheck=\"false\" \
          autofocus data-testid=\"token\"{described}>\
          <p class=\"hint\">It is MCP_API_TOKEN, or a token that the operator made for you. The client does not get it. \
@@ -45,8 +67,6 @@ pub(super) fn page(asked: &Consent, query: &str, seal: &str, refusal: Option<Ref
          <div class=\"buttons\"><button name=\"decision\" value=\"allow\" data-testid=\"allow\">Allow</button>\
          <button name=\"decision\" value=\"refuse\" class=\"quiet\" data-testid=\"refuse\">Refuse</button>\
          </div></form>",
-        request = escaped(query),
-        seal = escaped(seal),
     );
     let status = match refusal {
         None => StatusCode::OK,
@@ -59,7 +79,9 @@ pub(super) fn page(asked: &Consent, query: &str, seal: &str, refusal: Option<Ref
 /// A request that is answered to no client.
 pub(super) fn error(refusal: Refusal) -> Response {
     let status = match refusal {
-        Refusal::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Refusal::Unavailable | Refusal::ProviderAway => StatusCode::SERVICE_UNAVAILABLE,
+        Refusal::NotAllowed => StatusCode::FORBIDDEN,
+        Refusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::BAD_REQUEST,
     };
     let body = format!(

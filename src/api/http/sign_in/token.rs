@@ -9,13 +9,13 @@ use axum::{
 use secrecy::ExposeSecret as _;
 use serde_json::json;
 
-use super::{NO_STORE, SignInParts, address, read_form, refused, unreadable};
+use super::{NO_STORE, ServerParts, address, read_form, refused, unreadable};
 use crate::services::sign_in::{Refusal, TokenRequest};
 
 const ONCE: [&str; 8] =
     ["grant_type", "client_id", "client_secret", "code", "redirect_uri", "code_verifier", "refresh_token", "token"];
 
-pub(super) async fn token(State(parts): State<SignInParts>, request: Request) -> Response {
+pub(super) async fn token(State(parts): State<ServerParts>, request: Request) -> Response {
     let from = address(&request);
     let (head, body) = request.into_parts();
     let form = match read_form(&parts.bodies, &head.headers, body).await {
@@ -53,7 +53,7 @@ pub(super) async fn token(State(parts): State<SignInParts>, request: Request) ->
 }
 
 /// RFC 7009.
-pub(super) async fn revoke(State(parts): State<SignInParts>, request: Request) -> Response {
+pub(super) async fn revoke(State(parts): State<ServerParts>, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let form = match read_form(&parts.bodies, &head.headers, body).await {
         Ok(form) => form,

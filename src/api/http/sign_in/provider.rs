@@ -1,0 +1,83 @@
+//! The way of a browser to an OpenID Connect provider and back. The request that waits for consent travels in the
+//! `state`, sealed with its end and the browser's cookie: nothing is kept here meanwhile, and no other browser can
+//! bring the answer.
+
+use std::{net::IpAddr, sync::Arc};
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use hmac::Mac as _;
+use secrecy::ExposeSecret as _;
+use uuid::Uuid;
+
+use super::{
+    NO_STORE, address,
+    authorize::{self, PAGE_S, cookie, mac},
+    consent,
+    form::Form,
+};
+use crate::services::sign_in::{Refusal, SignIn};
+
+const WHAT: &str = "provider";
+
+/// Sends the browser to the provider.
+pub(super) async fn leave(sign_in: &SignIn, query: &str, headers: &HeaderMap, from: IpAddr) -> Response {
+    let Some(browser) = cookie(sign_in, headers) else { return consent::foreign() };
+    let ends = sign_in.now() / 1000 + PAGE_S;
+    // Two requests of one browser have different states.
+    let once = Uuid::new_v4().simple();
+    let sealed = format!("{once}.{query}");
+    let seal = BASE64_URL_SAFE_NO_PAD.encode(mac(sign_in, WHAT, &browser, ends, &sealed).finalize().into_bytes());
+    let state = format!("{ends}.{seal}.{}", BASE64_URL_SAFE_NO_PAD.encode(sealed));
+    match sign_in.to_provider(&state, &browser, from).await.map(HeaderValue::try_from) {
+        Ok(Ok(location)) => {
+            let mut response = (StatusCode::SEE_OTHER, [NO_STORE]).into_response();
+            response.headers_mut().insert(header::LOCATION, location);
+            response
+        }
+        Ok(Err(_)) => consent::error(Refusal::InvalidRequest("the request is too long")),
+        Err(refusal) => consent::error(refusal),
+    }
+}
+
+/// The provider's answer.
+pub(super) async fn back(State(sign_in): State<Arc<SignIn>>, request: Request) -> Response {
+    let from = address(&request);
+    let form = Form::read(request.uri().query().unwrap_or_default().as_bytes());
+    let state = form.text("state");
+    let Some(browser) = cookie(&sign_in, request.headers()) else { return consent::foreign() };
+    let Some(query) = opened(&sign_in, &state, &browser) else { return consent::foreign() };
+    let asked = match authorize::read(&sign_in, &query, from).await {
+        Ok(asked) => asked,
+        Err(refusal) => return consent::error(refusal),
+    };
+    let (Ok(consent), Some(code)) = (&asked.consent, form.get("code")) else {
+        return authorize::back(&sign_in, &asked.redirect, asked.state.as_deref(), &Err(Refusal::AccessDenied));
+    };
+    let person = sign_in.from_provider(code, form.get("iss"), &state, &browser).await;
+    let code = match person {
+        Ok(person) => sign_in.consent_as(consent, person).await,
+        Err(refusal) => Err(refusal),
+    };
+    match code {
+        Ok(code) => {
+            let code = Ok(code.expose_secret().to_owned());
+            authorize::back(&sign_in, &asked.redirect, asked.state.as_deref(), &code)
+        }
+        Err(refusal) => consent::error(refusal),
+    }
+}
+
+/// The request in a state, if it was given to this browser, lately.
+fn opened(sign_in: &SignIn, state: &str, browser: &str) -> Option<String> {
+    let mut parts = state.splitn(3, '.');
+    let ends = parts.next()?.parse::<i64>().ok().filter(|ends| sign_in.now() / 1000 <= *ends)?;
+    let seal = BASE64_URL_SAFE_NO_PAD.decode(parts.next()?).ok()?;
+    let sealed = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(parts.next()?).ok()?).ok()?;
+    mac(sign_in, WHAT, browser, ends, &sealed).verify_slice(&seal).ok()?;
+    sealed.split_once('.').map(|(_, query)| query.to_owned())
+}

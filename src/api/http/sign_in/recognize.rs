@@ -1,0 +1,61 @@
+//! Tokens of another issuer: each is verified before the check of tokens, which then knows it.
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+
+use super::SignInParts;
+use crate::{
+    api::http::{coderunner, error::ApiError},
+    domain::error::Code,
+    services::issuer::Rejection,
+};
+
+/// What Cloudflare Access adds to a request that it lets pass.
+const ASSERTION: HeaderName = HeaderName::from_static("cf-access-jwt-assertion");
+
+/// Verifies the token of a request, if it can be one of an issuer. An assertion of Cloudflare Access becomes the token
+/// of a request that has none.
+pub async fn recognize(State(parts): State<Option<SignInParts>>, mut request: Request, next: Next) -> Response {
+    let Some(parts) = parts.filter(|parts| parts.embedded.is_none()) else { return next.run(request).await };
+    let (issuer, jwt) = match jwt(request.headers()) {
+        Some(jwt) => (parts.issuer, Some(jwt)),
+        None if request.headers().contains_key(header::AUTHORIZATION) => (None, None),
+        None => (parts.access.clone(), only(request.headers(), &ASSERTION)),
+    };
+    let is_assertion = jwt.is_some() && !request.headers().contains_key(header::AUTHORIZATION);
+    let (Some(issuer), Some(jwt)) = (issuer, jwt) else { return next.run(request).await };
+    match issuer.recognize(&jwt).await {
+        Ok(()) if is_assertion && !request.headers().contains_key(coderunner::KEY) => {
+            if let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {jwt}")) {
+                value.set_sensitive(true);
+                request.headers_mut().insert(header::AUTHORIZATION, value);
+            }
+        }
+        // What is not valid is refused, and counted, as any wrong token.
+        Ok(()) | Err(Rejection::Invalid) => {}
+        Err(Rejection::Unavailable) => {
+            let why = "It cannot be told now whether the token is valid: try again in a moment.";
+            return ApiError::new(Code::IssuerUnavailable, why).into_response();
+        }
+    }
+    next.run(request).await
+}
+
+/// The token of a request, where it has the form of a JWT.
+fn jwt(headers: &HeaderMap) -> Option<String> {
+    let bearer = only(headers, &header::AUTHORIZATION).and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
+    });
+    let token = bearer.or_else(|| only(headers, &coderunner::KEY))?;
+    (token.split('.').count() == 3).then_some(token)
+}
+
+fn only(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    let mut all = headers.get_all(name).iter();
+    all.next().filter(|_| all.next().is_none())?.to_str().ok().map(str::to_owned)
+}

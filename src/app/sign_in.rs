@@ -1,0 +1,125 @@
+//! The parts of sign-in, made from the settings.
+
+use std::{sync::Arc, time::Duration};
+
+use super::StartError;
+use crate::{
+    adapters::{self, database::Database},
+    api::http::{body::Bodies, sign_in::SignInParts},
+    config::Config,
+    domain::clock::SystemClock,
+    ports::{observer::Observer, web::Web},
+    services::{
+        connections::Connections,
+        issuer::{Issuer, IssuerOptions, KeysAt},
+        sign_in::{OpenIdOptions, SignIn, SignInOptions},
+        tokens::Tokens,
+    },
+};
+
+/// `None` where it is off, and where there is no database.
+///
+/// # Errors
+/// When TLS cannot be set up.
+pub(super) fn parts(
+    config: &Config,
+    database: Option<&Database>,
+    tokens: &Arc<Tokens>,
+    observer: &Arc<dyn Observer>,
+    bodies: Bodies,
+) -> Result<Option<SignInParts>, StartError> {
+    let Some(database) = database.filter(|_| config.sign_in.mode != "off") else { return Ok(None) };
+    let web: Arc<dyn Web> = Arc::new(adapters::web::Web::new()?);
+    let is_embedded = config.sign_in.mode == "embedded";
+    let of_issuer = |issuer: Option<Issuer>| issuer.filter(|_| !is_embedded).map(Arc::new);
+    let connections = Connections::new(Arc::clone(tokens), Arc::new(SystemClock), Arc::clone(observer));
+    Ok(Some(SignInParts {
+        base: config.public_base_url.to_string().into(),
+        embedded: if is_embedded { embedded(config, database, tokens, observer, &web)? } else { None },
+        issuer: of_issuer(issuer(config, &web, tokens)),
+        access: of_issuer(cloudflare(config, &web, tokens)),
+        connections: Arc::new(connections),
+        bodies,
+    }))
+}
+
+fn embedded(
+    config: &Config,
+    database: &Database,
+    tokens: &Arc<Tokens>,
+    observer: &Arc<dyn Observer>,
+    web: &Arc<dyn Web>,
+) -> Result<Option<Arc<SignIn>>, StartError> {
+    let Some(key) = config.file_secrets().next() else { return Ok(None) };
+    let options = SignInOptions {
+        issuer: config.public_base_url.to_string(),
+        access: Duration::from_secs(config.sign_in.access_s),
+        refresh: Duration::from_secs(config.sign_in.refresh_s),
+        key,
+        documents: config.sign_in.client_documents,
+        openid: openid(config)?,
+    };
+    let (store, clock) = (Arc::new(database.clone()), Arc::new(SystemClock));
+    let sign_in = SignIn::new(store, Arc::clone(tokens), clock, Arc::clone(observer), Arc::clone(web), options);
+    Ok(Some(Arc::new(sign_in)))
+}
+
+fn openid(config: &Config) -> Result<Option<OpenIdOptions>, StartError> {
+    let set = &config.sign_in;
+    if set.openid_issuer.is_empty() {
+        return Ok(None);
+    }
+    let secret = match set.openid_client_secret_file.as_str() {
+        "" => set.openid_client_secret.is_set().then(|| set.openid_client_secret.expose().clone()),
+        path => {
+            let read = std::fs::read_to_string(path);
+            let text = read.map_err(|source| StartError::SecretFile { path: path.to_owned(), source })?;
+            Some(text.trim().into())
+        }
+    };
+    let list = |text: &str, separator: char| {
+        text.split(separator).map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect()
+    };
+    Ok(Some(OpenIdOptions {
+        issuer: set.openid_issuer.clone(),
+        client: set.openid_client_id.clone(),
+        secret,
+        scopes: list(&set.openid_scopes, ' '),
+        allowed: list(&set.openid_allowed, ','),
+        owner_claim: set.owner_claim.clone(),
+    }))
+}
+
+fn issuer(config: &Config, web: &Arc<dyn Web>, tokens: &Arc<Tokens>) -> Option<Issuer> {
+    let sign_in = &config.sign_in;
+    let keys = match sign_in.issuer_keys.as_str() {
+        "" => KeysAt::Metadata,
+        address => KeysAt::Address(address.to_owned()),
+    };
+    let audiences = match sign_in.audience.as_str() {
+        "" => vec![format!("{}/mcp", config.public_base_url)],
+        list => list.split(',').map(|one| one.trim().to_owned()).collect(),
+    };
+    let options = options(config, &sign_in.issuer, keys, audiences)?;
+    Some(Issuer::new(options, Arc::clone(web), Arc::clone(tokens)))
+}
+
+/// Cloudflare Access signs what passes it, for an application.
+fn cloudflare(config: &Config, web: &Arc<dyn Web>, tokens: &Arc<Tokens>) -> Option<Issuer> {
+    let team = config.sign_in.cloudflare_team.trim_end_matches('/');
+    let keys = KeysAt::Address(format!("{team}/cdn-cgi/access/certs"));
+    let options = options(config, team, keys, vec![config.sign_in.cloudflare_audience.clone()])?;
+    Some(Issuer::new(options, Arc::clone(web), Arc::clone(tokens)))
+}
+
+fn options(config: &Config, name: &str, keys: KeysAt, audiences: Vec<String>) -> Option<IssuerOptions> {
+    let sign_in = &config.sign_in;
+    (!name.is_empty()).then(|| IssuerOptions {
+        name: name.to_owned(),
+        keys,
+        audiences,
+        owner_claim: sign_in.owner_claim.clone(),
+        default_scopes: sign_in.default_scopes(),
+        admin_scope: (!sign_in.admin_scope.is_empty()).then(|| sign_in.admin_scope.clone()),
+    })
+}

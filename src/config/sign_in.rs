@@ -1,0 +1,127 @@
+//! The settings of sign-in, and what they must not be.
+
+use super::{
+    BaseUrl, Config, ConfigError, Secret,
+    check::ensure,
+    section::section,
+    value::{parsed, shown},
+};
+use crate::domain::token::Scope;
+
+section! {
+    /// Sign-in of remote clients such as claude.ai, which cannot be given a token (docs/connectors.md).
+    pub struct SignIn("sign_in") {
+        /// off; embedded: the server is its own OAuth authorization server, and people enter a token on its page or
+        /// sign in at an OpenID Connect provider; or issuer: tokens (JWTs) of another issuer are accepted. Needs a
+        /// PUBLIC_BASE_URL with https, or of this machine.
+        mode: String = "off".to_owned(),
+        /// How long an access token of the embedded server lives, in seconds. A client renews it by itself.
+        access_s: u64 = 3600 => 600..=86_400,
+        /// How long a client of the embedded server that is not used stays signed in, in seconds.
+        refresh_s: u64 = 30 * 86_400 => 3600..=366 * 86_400,
+        /// Mode embedded: clients may be named by the address of a document about them, which the server fetches from
+        /// the internet. Switch it off where the server cannot reach it: clients register themselves then. true or
+        /// false.
+        client_documents: bool = true,
+        /// Mode issuer: the issuer whose JWTs are accepted, exactly as their `iss`.
+        issuer: String = String::new(),
+        /// Mode issuer: the address of its keys (JWKS). Empty: its metadata says where they are.
+        issuer_keys: String = String::new(),
+        /// Mode issuer: what `aud` must hold one of, comma separated. Empty: PUBLIC_BASE_URL with /mcp.
+        audience: String = String::new(),
+        /// The claim that names the owner, in the tokens of an issuer and of an OpenID Connect provider.
+        owner_claim: String = "sub".to_owned(),
+        /// Mode issuer: what a token may do whose scopes name neither run nor files: a list out of run, files.
+        default_scopes: String = "run,files".to_owned(),
+        /// Mode issuer: the issuer's word for the scope admin. Empty: no token of the issuer has it.
+        admin_scope: String = String::new(),
+        /// Mode issuer: the team of Cloudflare Access, such as https://team.cloudflareaccess.com, whose header
+        /// Cf-Access-Jwt-Assertion is accepted in place of a token. Empty: the header is ignored.
+        cloudflare_team: String = String::new(),
+        /// Mode issuer: the Application Audience (AUD) Tag of the application in Cloudflare Access.
+        cloudflare_audience: String = String::new(),
+        /// Mode embedded: an OpenID Connect provider at which people may sign in who have no token. Its redirect
+        /// address of this server is PUBLIC_BASE_URL with /authorize/callback. Empty: none.
+        openid_issuer: String = String::new(),
+        /// This server's client id at the provider.
+        openid_client_id: String = String::new(),
+        /// This server's secret at the provider. Empty: a public client.
+        openid_client_secret: Secret = Secret::default(),
+        /// A file that holds the secret, in place of the setting.
+        openid_client_secret_file: String = String::new(),
+        /// Scopes that are asked for beside openid, with spaces.
+        openid_scopes: String = "email".to_owned(),
+        /// Which people may sign in, comma separated: subjects, e-mail addresses, or domains of such as @example.com.
+        /// An address counts when the provider has verified it. * is every person of the provider.
+        openid_allowed: String = String::new(),
+    }
+}
+
+fn is_server(text: &str) -> bool {
+    let is_address = text.parse::<BaseUrl>().is_ok();
+    is_address && (text.starts_with("https://") || is_loopback(text))
+}
+
+fn is_loopback(text: &str) -> bool {
+    let uri = text.parse::<http::Uri>().ok();
+    uri.is_some_and(|uri| matches!(uri.host(), Some("localhost" | "127.0.0.1" | "[::1]")))
+}
+
+impl SignIn {
+    /// What a token of the issuer may do that names no scope.
+    pub fn default_scopes(&self) -> Vec<Scope> {
+        let named = |scope: &Scope| self.default_scopes.split(',').any(|word| word.trim() == scope.as_str());
+        [Scope::Run, Scope::Files].into_iter().filter(named).collect()
+    }
+}
+
+impl Config {
+    pub(super) fn check_sign_in(&self) -> Result<(), ConfigError> {
+        let sign_in = &self.sign_in;
+        ensure(matches!(sign_in.mode.as_str(), "off" | "embedded" | "issuer"), || {
+            "SANDBOX_SIGN_IN__MODE must be `off`, `embedded` or `issuer`.".to_owned()
+        })?;
+        let url = self.public_base_url.uri();
+        let is_safe = url.scheme_str() == Some("https") || is_loopback(&self.public_base_url.to_string());
+        let fits = is_safe && matches!(url.path(), "" | "/");
+        ensure(sign_in.mode == "off" || fits, || {
+            "SANDBOX_SIGN_IN__MODE needs a PUBLIC_BASE_URL that begins with https:// (or is of this machine) and has \
+             no path: tokens must not travel in the clear."
+                .to_owned()
+        })?;
+        self.check_issuer()
+    }
+
+    fn check_issuer(&self) -> Result<(), ConfigError> {
+        let sign_in = &self.sign_in;
+        let of_issuer = [
+            ("ISSUER", &sign_in.issuer),
+            ("ISSUER_KEYS", &sign_in.issuer_keys),
+            ("CLOUDFLARE_TEAM", &sign_in.cloudflare_team),
+            ("OPENID_ISSUER", &sign_in.openid_issuer),
+        ];
+        for (name, address) in of_issuer {
+            ensure(address.is_empty() || is_server(address), || {
+                format!("SANDBOX_SIGN_IN__{name} must be an address that begins with https:// (or is of this machine).")
+            })?;
+        }
+        let is_set = !sign_in.issuer.is_empty() || !sign_in.cloudflare_team.is_empty();
+        ensure(sign_in.mode != "issuer" || is_set, || {
+            "SANDBOX_SIGN_IN__MODE=issuer needs SANDBOX_SIGN_IN__ISSUER or SANDBOX_SIGN_IN__CLOUDFLARE_TEAM.".to_owned()
+        })?;
+        ensure(sign_in.cloudflare_team.is_empty() == sign_in.cloudflare_audience.is_empty(), || {
+            "SANDBOX_SIGN_IN__CLOUDFLARE_TEAM and SANDBOX_SIGN_IN__CLOUDFLARE_AUDIENCE are set together.".to_owned()
+        })?;
+        let is_complete = !sign_in.openid_client_id.is_empty() && !sign_in.openid_allowed.trim().is_empty();
+        ensure(sign_in.openid_issuer.is_empty() || is_complete, || {
+            "SANDBOX_SIGN_IN__OPENID_ISSUER needs SANDBOX_SIGN_IN__OPENID_CLIENT_ID and \
+             SANDBOX_SIGN_IN__OPENID_ALLOWED, which says who may sign in."
+                .to_owned()
+        })?;
+        let words = sign_in.default_scopes.split(',').map(str::trim);
+        ensure(words.into_iter().all(|word| matches!(word, "run" | "files")), || {
+            "SANDBOX_SIGN_IN__DEFAULT_SCOPES must be a list out of: run, files.".to_owned()
+        })?;
+        ensure(!sign_in.owner_claim.is_empty(), || "SANDBOX_SIGN_IN__OWNER_CLAIM must name a claim.".to_owned())
+    }
+}

@@ -1,0 +1,182 @@
+//! Tokens of another issuer: JWTs (RFC 7519) that it signs are accepted as its subjects. A subject is a connection,
+//! which is listed, and ended here: the issuer's own end of it cannot act at once.
+//!
+//! A JWT is verified once and then known until it expires, so a request with it waits for nothing.
+
+mod keys;
+
+use std::sync::Arc;
+
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use jsonwebtoken::{Algorithm, Validation, decode, decode_header};
+use serde_json::{Map, Value};
+use tracing::{debug, info};
+
+use self::keys::Keys;
+pub use self::keys::KeysAt;
+use super::tokens::{Tokens, digest};
+use crate::{
+    domain::{
+        owner::Principal,
+        token::{NAME_CHARS_MAX, Scope},
+    },
+    ports::web::Web,
+};
+
+/// The longest JWT, in bytes.
+const JWT_BYTES_MAX: usize = 16 << 10;
+/// How far clocks may be apart, in seconds.
+const LEEWAY_S: u64 = 60;
+/// What may sign. Neither `none` nor a shared secret is among it.
+const ALGORITHMS: [Algorithm; 9] = [
+    Algorithm::RS256,
+    Algorithm::RS384,
+    Algorithm::RS512,
+    Algorithm::PS256,
+    Algorithm::PS384,
+    Algorithm::PS512,
+    Algorithm::ES256,
+    Algorithm::ES384,
+    Algorithm::EdDSA,
+];
+/// What a token for a resource says that it is (RFC 9068). Others, such as a token for signing out, are none.
+const TYPES: [&str; 3] = ["jwt", "at+jwt", "application/at+jwt"];
+
+#[derive(Debug, Clone)]
+pub struct IssuerOptions {
+    /// `iss`, as it is in the tokens.
+    pub name: String,
+    pub keys: KeysAt,
+    /// One of them has to be in `aud`.
+    pub audiences: Vec<String>,
+    /// The claim that names the owner.
+    pub owner_claim: String,
+    /// What a token may do that names none of our scopes.
+    pub default_scopes: Vec<Scope>,
+    /// The issuer's word for the scope `admin`.
+    pub admin_scope: Option<String>,
+}
+
+/// Why a JWT is not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    #[error("the token is not valid here")]
+    Invalid,
+    #[error("the issuer's keys, or the database, cannot be read")]
+    Unavailable,
+}
+
+pub struct Issuer {
+    options: IssuerOptions,
+    keys: Keys,
+    tokens: Arc<Tokens>,
+}
+
+impl std::fmt::Debug for Issuer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Issuer({})", self.options.name)
+    }
+}
+
+impl Issuer {
+    pub fn new(options: IssuerOptions, web: Arc<dyn Web>, tokens: Arc<Tokens>) -> Self {
+        let keys = Keys::new(options.name.clone(), options.keys.clone(), web);
+        Self { options, keys, tokens }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.options.name
+    }
+
+    /// Verifies a JWT, unless it is known, and makes it one of the server's tokens until it expires.
+    ///
+    /// # Errors
+    /// [`Rejection::Invalid`]; [`Rejection::Unavailable`] when it cannot be told whether it is valid.
+    pub async fn recognize(&self, jwt: &str) -> Result<(), Rejection> {
+        if self.tokens.is_accepted(jwt.as_bytes()) {
+            return Ok(());
+        }
+        if jwt.len() > JWT_BYTES_MAX {
+            return Err(Rejection::Invalid);
+        }
+        let (algorithm, kid) = header(jwt).ok_or(Rejection::Invalid)?;
+        let key = self.keys.find(kid.as_deref(), algorithm).await?;
+        let claims = decode::<Map<String, Value>>(jwt, &key, &self.validation(algorithm)).map_err(|error| {
+            debug!(issuer = self.options.name, %error, "a token of the issuer is not valid");
+            Rejection::Invalid
+        })?;
+        self.admit(jwt, &claims.claims).await
+    }
+
+    fn validation(&self, algorithm: Algorithm) -> Validation {
+        let mut validation = Validation::new(algorithm);
+        validation.set_issuer(&[&self.options.name]);
+        validation.set_audience(&self.options.audiences);
+        // One that is not required is not looked at when it is missing.
+        validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+        validation.validate_nbf = true;
+        validation.leeway = LEEWAY_S;
+        validation
+    }
+
+    async fn admit(&self, jwt: &str, claims: &Map<String, Value>) -> Result<(), Rejection> {
+        let text = |name: &str| claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let subject = text("sub").ok_or(Rejection::Invalid)?;
+        let Some(named) = text(&self.options.owner_claim) else {
+            info!(issuer = self.options.name, claim = self.options.owner_claim, "a token does not name its owner");
+            return Err(Rejection::Invalid);
+        };
+        let owner = Principal::of_claim(&self.options.name, named);
+        let expires_s = claims.get("exp").and_then(Value::as_f64).ok_or(Rejection::Invalid)?;
+        #[expect(clippy::cast_possible_truncation, reason = "it saturates")]
+        let expires_unix_ms = ((expires_s + 60.0) * 1000.0) as i64;
+        let scopes = self.scopes(claims);
+        let key = digest(format!("jwt\0{}\0{subject}", self.options.name).as_bytes());
+        let name = listed(&self.options.name, named);
+        let known = self.tokens.know_subject(key, &owner, &name, &scopes).await.map_err(|_| Rejection::Unavailable)?;
+        if !known {
+            return Err(Rejection::Invalid);
+        }
+        self.tokens.accept_as(digest(jwt.as_bytes()), key, expires_unix_ms, owner, scopes);
+        Ok(())
+    }
+
+    /// `scope` is a text with spaces, `scp` that or a list. `admin` only by the issuer's own word for it.
+    fn scopes(&self, claims: &Map<String, Value>) -> Vec<Scope> {
+        let words: Vec<&str> = ["scope", "scp"]
+            .iter()
+            .filter_map(|name| claims.get(*name))
+            .flat_map(|claim| match claim {
+                Value::String(text) => text.split_ascii_whitespace().collect(),
+                Value::Array(list) => list.iter().filter_map(Value::as_str).collect(),
+                _ => Vec::new(),
+            })
+            .collect();
+        let mut scopes: Vec<_> =
+            [Scope::Run, Scope::Files].into_iter().filter(|scope| words.contains(&scope.as_str())).collect();
+        if scopes.is_empty() {
+            scopes.clone_from(&self.options.default_scopes);
+        }
+        if self.options.admin_scope.as_deref().is_some_and(|admin| words.contains(&admin)) {
+            scopes.push(Scope::Admin);
+        }
+        scopes
+    }
+}
+
+/// The algorithm and the key that a JWT names, if it is of a kind that is accepted. Addresses of keys in it (`jku`,
+/// `x5u`) are not read, nor keys (`jwk`); with an extension that must be understood (`crit`) it is refused.
+fn header(jwt: &str) -> Option<(Algorithm, Option<String>)> {
+    let first = jwt.split_once('.')?.0;
+    let raw: Map<String, Value> = serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(first).ok()?).ok()?;
+    let header = decode_header(jwt).ok()?;
+    let is_token = header.typ.as_ref().is_none_or(|typ| TYPES.contains(&typ.to_ascii_lowercase().as_str()));
+    let is_plain = !raw.contains_key("crit") && !raw.contains_key("b64");
+    (is_token && is_plain && ALGORITHMS.contains(&header.alg)).then_some((header.alg, header.kid))
+}
+
+/// What is listed of a subject.
+fn listed(issuer: &str, claim: &str) -> String {
+    let host = issuer.split('/').nth(2).unwrap_or_default();
+    format!("{claim} ({host})").chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect()
+}

@@ -1,0 +1,155 @@
+//! The keys of an issuer (RFC 7517): found by its metadata or set, read again each hour and for a key that is not
+//! known. While the issuer is away, keys that were read go on for a day.
+
+use std::{
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use jsonwebtoken::{
+    Algorithm, DecodingKey,
+    jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse},
+};
+use serde_json::Value;
+use tokio::{sync::Mutex, time::Instant};
+use tracing::{info, warn};
+
+use super::Rejection;
+use crate::ports::web::{NamedBy, Web};
+
+const FRESH: Duration = Duration::from_hours(1);
+const USABLE: Duration = Duration::from_hours(24);
+/// How often a key that is not known makes the server ask, after an answer and without one.
+const ASK_EVERY: Duration = Duration::from_mins(1);
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// Keys that are read of an answer.
+const KEYS_MAX: usize = 100;
+
+/// Where the keys are.
+#[derive(Debug, Clone)]
+pub enum KeysAt {
+    /// At an address.
+    Address(String),
+    /// Where the issuer's metadata says.
+    Metadata,
+}
+
+pub(super) struct Keys {
+    issuer: String,
+    at: KeysAt,
+    web: Arc<dyn Web>,
+    held: RwLock<Option<Arc<Held>>>,
+    /// When the issuer was asked last, and whether it answered. Held while it is asked, so that it is asked once.
+    asked: Mutex<Option<(Instant, bool)>>,
+}
+
+struct Held {
+    keys: Vec<Jwk>,
+    read: Instant,
+}
+
+impl Keys {
+    pub(super) fn new(issuer: String, at: KeysAt, web: Arc<dyn Web>) -> Self {
+        Self { issuer, at, web, held: RwLock::default(), asked: Mutex::default() }
+    }
+
+    /// The key that a token names; without a name, the only one that fits.
+    pub(super) async fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<DecodingKey, Rejection> {
+        if let Some(key) = self.held_within(FRESH).and_then(|held| held.find(kid, algorithm)) {
+            return Ok(key);
+        }
+        let mut asked = self.asked.lock().await;
+        // Another request may have asked meanwhile.
+        if let Some(key) = self.held_within(FRESH).and_then(|held| held.find(kid, algorithm)) {
+            return Ok(key);
+        }
+        let is_due = |(when, answered): (Instant, bool)| when.elapsed() >= if answered { ASK_EVERY } else { ASK_AGAIN };
+        if asked.is_none_or(is_due) {
+            let answered = self.read().await;
+            *asked = Some((Instant::now(), answered));
+        }
+        let answered = asked.is_some_and(|(_, answered)| answered);
+        let key = self.held_within(USABLE).and_then(|held| held.find(kid, algorithm));
+        key.ok_or(if answered { Rejection::Invalid } else { Rejection::Unavailable })
+    }
+
+    fn held_within(&self, age: Duration) -> Option<Arc<Held>> {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner).clone();
+        held.filter(|held| held.read.elapsed() < age)
+    }
+
+    /// Reads the keys; whether they could be.
+    async fn read(&self) -> bool {
+        let address = match &self.at {
+            KeysAt::Address(address) => Some(address.clone()),
+            KeysAt::Metadata => self.address().await,
+        };
+        let Some(address) = address else { return false };
+        let Some(Value::Array(listed)) = self.get(&address).await.map(|mut set| set["keys"].take()) else {
+            warn!(address, "the keys of the issuer were not read: tokens are checked with those that were read before");
+            return false;
+        };
+        // A key of an unknown kind makes the others no worse.
+        let keys: Vec<_> =
+            listed.into_iter().take(KEYS_MAX).filter_map(|key| serde_json::from_value(key).ok()).collect();
+        info!(address, keys = keys.len(), "the keys of the issuer were read");
+        *self.held.write().unwrap_or_else(PoisonError::into_inner) =
+            Some(Arc::new(Held { keys, read: Instant::now() }));
+        true
+    }
+
+    /// Where the metadata of the issuer says that its keys are (OpenID Connect Discovery, RFC 8414).
+    async fn address(&self) -> Option<String> {
+        let issuer = self.issuer.trim_end_matches('/');
+        let origin = issuer.match_indices('/').nth(2).map_or(issuer, |(at, _)| &issuer[..at]);
+        let path = &issuer[origin.len()..];
+        let places = [
+            format!("{issuer}/.well-known/openid-configuration"),
+            format!("{origin}/.well-known/oauth-authorization-server{path}"),
+        ];
+        for place in places {
+            let Some(found) = self.get(&place).await else { continue };
+            if found["issuer"].as_str() != Some(&self.issuer) {
+                warn!(place, "the metadata is of another issuer: SANDBOX_SIGN_IN__ISSUER must be what it says");
+                continue;
+            }
+            let keys = found["jwks_uri"].as_str().map(str::to_owned);
+            // Keys that came in the clear would be an attacker's.
+            return keys.filter(|keys| keys.starts_with("https://") || issuer.starts_with("http://"));
+        }
+        warn!(issuer, "the metadata of the issuer was not read");
+        None
+    }
+
+    async fn get(&self, address: &str) -> Option<Value> {
+        let request = http::Request::get(address).header(http::header::ACCEPT, "application/json").body(Vec::new());
+        let answer = self.web.send(NamedBy::Operator, request.ok()?).await.ok()?;
+        (answer.status() == http::StatusCode::OK).then(|| serde_json::from_slice(answer.body()).ok()).flatten()
+    }
+}
+
+impl Held {
+    fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> Option<DecodingKey> {
+        let is_named = |key: &&Jwk| kid.is_none() || key.common.key_id.as_deref() == kid;
+        let mut found = self.keys.iter().filter(is_named).filter(|key| fits(key, algorithm));
+        let key = found.next()?;
+        let is_only = found.next().is_none();
+        if is_only { DecodingKey::from_jwk(key).ok() } else { None }
+    }
+}
+
+/// Whether a key is made for an algorithm: what may be used follows from the key and not from the token.
+fn fits(key: &Jwk, algorithm: Algorithm) -> bool {
+    use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
+    let is_kind = match &key.algorithm {
+        AlgorithmParameters::RSA(_) => matches!(algorithm, RS256 | RS384 | RS512 | PS256 | PS384 | PS512),
+        AlgorithmParameters::EllipticCurve(curve) => {
+            matches!((&curve.curve, algorithm), (EllipticCurve::P256, ES256) | (EllipticCurve::P384, ES384))
+        }
+        AlgorithmParameters::OctetKeyPair(pair) => matches!((&pair.curve, algorithm), (EllipticCurve::Ed25519, EdDSA)),
+        _ => false,
+    };
+    let signs = matches!(key.common.public_key_use, None | Some(PublicKeyUse::Signature));
+    let named = key.common.key_algorithm.map(|named| named.to_string());
+    is_kind && signs && named.is_none_or(|named| named == format!("{algorithm:?}"))
+}

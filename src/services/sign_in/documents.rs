@@ -1,0 +1,143 @@
+//! Clients that are named by the address of a document about them (client id metadata documents,
+//! draft-ietf-oauth-client-id-metadata-document). What was read is remembered for a while; nothing is stored.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use serde_json::{Map, Value};
+use tracing::info;
+use url::{Host, Url};
+
+use super::{
+    Refusal, SignIn,
+    clients::{REDIRECTS_MAX, is_usable, shown_name},
+};
+use crate::{
+    ports::{
+        sign_in::RegisteredClient,
+        web::{NamedBy, Web},
+    },
+    services::tokens::digest,
+};
+
+/// The longest address of a document, in bytes.
+const ADDRESS_BYTES_MAX: usize = 500;
+/// Documents that are remembered.
+const KNOWN_MAX: usize = 1000;
+/// How long a document is remembered: what its server says, within these.
+const KEPT_MIN: Duration = Duration::from_mins(5);
+const KEPT_MAX: Duration = Duration::from_hours(24);
+/// The same for a document that could not be read, so that its server is not asked again and again.
+const FAILURE_KEPT: Duration = Duration::from_mins(1);
+
+/// A client, or why its document is none, until a moment in unix milliseconds.
+type Known = HashMap<String, (i64, Result<RegisteredClient, &'static str>)>;
+
+pub(super) struct Documents {
+    web: Arc<dyn Web>,
+    known: Mutex<Known>,
+}
+
+impl Documents {
+    pub(super) fn new(web: Arc<dyn Web>) -> Self {
+        Self { web, known: Mutex::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether an id is the address of a document.
+pub(super) fn is_document(id: &str) -> bool {
+    id.starts_with("https://")
+}
+
+impl SignIn {
+    /// The client that a document describes.
+    ///
+    /// # Errors
+    /// [`Refusal::ClientDocument`]; [`Refusal::TooMany`].
+    pub(super) async fn documented(&self, id: &str, from: IpAddr) -> Result<RegisteredClient, Refusal> {
+        check_address(id).map_err(Refusal::ClientDocument)?;
+        let known = self.documents.known().get(id).filter(|(until, _)| self.now() < *until).cloned();
+        let found = if let Some((_, found)) = known {
+            found
+        } else {
+            self.rates.registration(from)?;
+            self.fetch(id).await
+        };
+        found.map_err(Refusal::ClientDocument)
+    }
+
+    async fn fetch(&self, id: &str) -> Result<RegisteredClient, &'static str> {
+        let request = http::Request::get(id).header(http::header::ACCEPT, "application/json").body(Vec::new());
+        let request = request.map_err(|_| "its address is none")?;
+        let read = match self.documents.web.send(NamedBy::Stranger, request).await {
+            Ok(answer) => read(id, &answer).map(|client| (client, kept(answer.headers()))),
+            Err(error) => {
+                info!(client = id, %error, "sign-in: the document of a client was not read");
+                Err("it could not be fetched")
+            }
+        };
+        let (found, kept) = match read {
+            Ok((client, kept)) => (Ok(client), kept),
+            Err(why) => (Err(why), FAILURE_KEPT),
+        };
+        let (now, mut known) = (self.now(), self.documents.known());
+        known.retain(|_, (until, _)| now < *until);
+        if known.len() >= KNOWN_MAX {
+            let first = known.iter().min_by_key(|(_, (until, _))| *until).map(|(id, _)| id.clone());
+            first.map(|first| known.remove(&first));
+        }
+        let until = now.saturating_add(i64::try_from(kept.as_millis()).unwrap_or(i64::MAX));
+        known.insert(id.to_owned(), (until, found.clone()));
+        found
+    }
+}
+
+/// An address has one spelling: that of a browser, without a user, a part, steps upwards or a port, and with a path.
+fn check_address(id: &str) -> Result<(), &'static str> {
+    let url = Url::parse(id).ok().filter(|url| url.as_str() == id && id.len() <= ADDRESS_BYTES_MAX);
+    let url = url.ok_or("its address is not written as browsers write it")?;
+    let is_plain = url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
+    if !is_plain || url.port().is_some() || !matches!(url.host(), Some(Host::Domain(_))) {
+        return Err("its address must be https with a host name, and without a user, a port or a part");
+    }
+    if url.path() == "/" { Err("its address has no path") } else { Ok(()) }
+}
+
+fn read(id: &str, answer: &http::Response<Vec<u8>>) -> Result<RegisteredClient, &'static str> {
+    if answer.status() != http::StatusCode::OK {
+        return Err("its server does not have it");
+    }
+    let document: Map<String, Value> = serde_json::from_slice(answer.body()).map_err(|_| "it is no JSON object")?;
+    let text = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
+    if text("client_id") != id {
+        return Err("its client_id is not its address");
+    }
+    // Anyone can read the document, so a secret in it is none.
+    if document.contains_key("client_secret") || text("token_endpoint_auth_method").starts_with("client_secret") {
+        return Err("it asks for a secret, which such a client cannot have");
+    }
+    let redirects = document.get("redirect_uris").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let redirects = redirects.iter().filter_map(Value::as_str).filter(|redirect| is_usable(redirect));
+    let redirects: Vec<_> = redirects.take(REDIRECTS_MAX).map(str::to_owned).collect();
+    if redirects.is_empty() {
+        return Err("it has no redirect address that can be used");
+    }
+    let (name, fingerprint) = (shown_name(text("client_name")), digest(id.as_bytes()));
+    Ok(RegisteredClient { id: id.to_owned(), fingerprint, name, redirects, secret: None })
+}
+
+/// How long a server says that its answer holds.
+fn kept(headers: &http::HeaderMap) -> Duration {
+    let directives = headers.get(http::header::CACHE_CONTROL).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let max_age = directives.split(',').find_map(|directive| directive.trim().strip_prefix("max-age="));
+    let seconds = max_age.and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
+    Duration::from_secs(seconds).clamp(KEPT_MIN, KEPT_MAX)
+}

@@ -1,0 +1,180 @@
+//! People who sign in at an OpenID Connect provider in place of entering a token. The provider's answer is bound to the
+//! browser and the request by the state, which the surface seals; the nonce and the verifier of PKCE are derived from
+//! both, so nothing is kept between the two requests.
+
+use std::{net::IpAddr, pin::Pin, sync::Arc};
+
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use openidconnect::{
+    AuthorizationCode, ClientId, ClientSecret, CsrfToken, HttpRequest, HttpResponse, IssuerUrl, Nonce,
+    PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, Scope as Wanted, TokenResponse as _,
+    core::{CoreAuthenticationFlow, CoreClient, CoreProviderMetadata},
+};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::{Map, Value};
+use sha2::Sha256;
+use tracing::{info, warn};
+
+use super::{Consent, Refusal, SignIn};
+use crate::{
+    domain::{owner::Principal, token::Grant},
+    ports::web::{NamedBy, Web, WebError},
+};
+
+#[derive(Debug, Clone)]
+pub struct OpenIdOptions {
+    pub issuer: String,
+    pub client: String,
+    pub secret: Option<SecretString>,
+    /// Beside `openid`.
+    pub scopes: Vec<String>,
+    /// Subjects, e-mail addresses and `@` with a domain; `*` for every person of the provider.
+    pub allowed: Vec<String>,
+    /// The claim that names the owner.
+    pub owner_claim: String,
+}
+
+pub(super) struct OpenId {
+    options: OpenIdOptions,
+    web: Arc<dyn Web>,
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<HttpResponse, WebError>> + Send>>;
+
+/// A person whom the provider vouches for.
+#[derive(Debug)]
+pub struct Person {
+    pub owner: Principal,
+}
+
+impl OpenId {
+    pub(super) fn new(options: OpenIdOptions, web: Arc<dyn Web>) -> Self {
+        Self { options, web }
+    }
+
+    /// What the provider says of itself now, with its keys: people sign in seldom.
+    async fn metadata(&self) -> Result<CoreProviderMetadata, Refusal> {
+        let issuer = IssuerUrl::new(self.options.issuer.clone()).map_err(|_| Refusal::ProviderAway)?;
+        CoreProviderMetadata::discover_async(issuer, &self.http()).await.map_err(|error| {
+            warn!(error = crate::domain::text::chain(&error), "sign-in: the OpenID Connect provider was not read");
+            Refusal::ProviderAway
+        })
+    }
+
+    fn http(&self) -> impl Fn(HttpRequest) -> Answer + use<> {
+        let web = Arc::clone(&self.web);
+        move |request| {
+            let web = Arc::clone(&web);
+            Box::pin(async move { web.send(NamedBy::Operator, request).await })
+        }
+    }
+
+    fn is_allowed(&self, claims: &Map<String, Value>) -> bool {
+        let text = |name: &str| claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+        // One that the person only claims to have would open the server to anyone.
+        let email = text("email").filter(|_| claims.get("email_verified") == Some(&Value::Bool(true)));
+        let domain = email.and_then(|email| email.rsplit_once('@')).map(|(_, domain)| domain);
+        self.options.allowed.iter().any(|entry| match entry.strip_prefix('@') {
+            _ if entry == "*" => true,
+            Some(wanted) => domain.is_some_and(|domain| domain.eq_ignore_ascii_case(wanted)),
+            None => text("sub") == Some(entry) || email.is_some_and(|email| email.eq_ignore_ascii_case(entry)),
+        })
+    }
+}
+
+impl SignIn {
+    /// The host of the provider, where one is set.
+    pub fn provider(&self) -> Option<&str> {
+        let issuer = &self.openid.as_ref()?.options.issuer;
+        issuer.split('/').nth(2)
+    }
+
+    /// Where a browser is sent to sign in.
+    ///
+    /// # Errors
+    /// [`Refusal::ProviderAway`]; [`Refusal::TooMany`], since the provider is asked each time.
+    pub async fn to_provider(&self, state: &str, browser: &str, from: IpAddr) -> Result<String, Refusal> {
+        self.rates.registration(from)?;
+        let openid = self.openid.as_ref().ok_or(Refusal::ProviderAway)?;
+        let metadata = openid.metadata().await?;
+        let client = CoreClient::from_provider_metadata(metadata, ClientId::new(openid.options.client.clone()), None)
+            .set_redirect_uri(self.callback()?);
+        let verifier = PkceCodeVerifier::new(self.derived("verifier", state, browser));
+        let (state, nonce) = (state.to_owned(), self.derived("nonce", state, browser));
+        let request = client
+            .authorize_url(CoreAuthenticationFlow::AuthorizationCode, || CsrfToken::new(state), || Nonce::new(nonce))
+            .set_pkce_challenge(PkceCodeChallenge::from_code_verifier_sha256(&verifier))
+            .add_scopes(openid.options.scopes.iter().cloned().map(Wanted::new));
+        Ok(request.url().0.into())
+    }
+
+    /// Whom a code of the provider stands for. `issuer` is what its answer says of itself, against mix-ups (RFC 9207).
+    ///
+    /// # Errors
+    /// [`Refusal::ProviderAway`], [`Refusal::NotAllowed`].
+    pub async fn from_provider(
+        &self,
+        code: &str,
+        issuer: Option<&str>,
+        state: &str,
+        browser: &str,
+    ) -> Result<Person, Refusal> {
+        let openid = self.openid.as_ref().ok_or(Refusal::ProviderAway)?;
+        if issuer.is_some_and(|issuer| issuer != openid.options.issuer) {
+            return Err(Refusal::NotAllowed);
+        }
+        let metadata = openid.metadata().await?;
+        let secret = openid.options.secret.as_ref().map(|secret| ClientSecret::new(secret.expose_secret().to_owned()));
+        let client = CoreClient::from_provider_metadata(metadata, ClientId::new(openid.options.client.clone()), secret)
+            .set_redirect_uri(self.callback()?);
+        let request =
+            client.exchange_code(AuthorizationCode::new(code.to_owned())).map_err(|_| Refusal::ProviderAway)?;
+        let verifier = PkceCodeVerifier::new(self.derived("verifier", state, browser));
+        let answer = request.set_pkce_verifier(verifier).request_async(&openid.http()).await.map_err(|error| {
+            warn!(error = crate::domain::text::chain(&error), "sign-in: the provider gave no token for its code");
+            Refusal::NotAllowed
+        })?;
+        let token = answer.id_token().ok_or(Refusal::NotAllowed)?;
+        let nonce = Nonce::new(self.derived("nonce", state, browser));
+        token.claims(&client.id_token_verifier(), &nonce).map_err(|error| {
+            warn!(%error, "sign-in: the provider's token is not valid");
+            Refusal::NotAllowed
+        })?;
+        let claims = payload(&token.to_string()).ok_or(Refusal::NotAllowed)?;
+        let named = claims.get(&openid.options.owner_claim).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let Some(named) = named.filter(|_| openid.is_allowed(&claims)) else {
+            let (subject, has_owner) = (claims.get("sub"), named.is_some());
+            info!(?subject, has_owner, "sign-in: the provider's person may not use this server");
+            return Err(Refusal::NotAllowed);
+        };
+        Ok(Person { owner: Principal::of_claim(&openid.options.issuer, named) })
+    }
+
+    /// Makes a connection for a person of the provider, and the code that leads to it.
+    ///
+    /// # Errors
+    /// [`Refusal::Unavailable`].
+    pub async fn consent_as(&self, consent: &Consent, person: Person) -> Result<SecretString, Refusal> {
+        let grant = Grant { scopes: consent.scopes.clone(), ..Grant::default() };
+        self.connect(consent, person.owner, grant, None, None).await
+    }
+
+    fn callback(&self) -> Result<RedirectUrl, Refusal> {
+        RedirectUrl::new(format!("{}/authorize/callback", self.issuer())).map_err(|_| Refusal::ProviderAway)
+    }
+
+    /// 43 characters that only this server can know of a state and a browser.
+    fn derived(&self, what: &str, state: &str, browser: &str) -> String {
+        #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.key()).expect("a key of any length");
+        mac.update(format!("openid\0{what}\0{browser}\0{state}").as_bytes());
+        BASE64_URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes())
+    }
+}
+
+/// What a token says that was verified.
+fn payload(jwt: &str) -> Option<Map<String, Value>> {
+    let payload = BASE64_URL_SAFE_NO_PAD.decode(jwt.split('.').nth(1)?).ok()?;
+    serde_json::from_slice(&payload).ok()
+}

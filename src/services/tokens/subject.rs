@@ -1,0 +1,76 @@
+//! Tokens that others issue: each of their subjects has a record here, which can be revoked, and a token of theirs
+//! stands for it until it expires.
+
+use std::sync::Arc;
+
+use super::{Access, Tokens, issue::unavailable};
+use crate::domain::{
+    error::Failure,
+    id::TokenId,
+    owner::Principal,
+    token::{Grant, SUBJECT_MARK, Scope, TokenDigest, TokenRecord},
+};
+
+impl Tokens {
+    /// Whether a token is one that was accepted and has not expired.
+    pub fn is_accepted(&self, token: &[u8]) -> bool {
+        let now = self.now();
+        self.known().access.get(&super::digest(token)).is_some_and(|access| now < access.expires_unix_ms)
+    }
+
+    /// Records a subject that was not seen before; `false` for one that was revoked.
+    ///
+    /// # Errors
+    /// [`crate::domain::error::Code::DatabaseUnavailable`] for a subject that is not known.
+    pub async fn know_subject(
+        &self,
+        key: TokenDigest,
+        owner: &Principal,
+        name: &str,
+        scopes: &[Scope],
+    ) -> Result<bool, Failure> {
+        if let Some(token) = self.known().tokens.get(&key) {
+            return Ok(token.record.is_valid(self.now()));
+        }
+        let store = self.store()?;
+        let record = TokenRecord {
+            id: TokenId::new(),
+            owner: owner.clone(),
+            name: name.to_owned(),
+            prefix: SUBJECT_MARK.to_owned(),
+            digest: key,
+            grant: Grant { scopes: scopes.into(), ..Grant::default() },
+            parent: None,
+            created_unix_ms: self.now(),
+            expires_unix_ms: None,
+            used_unix_ms: None,
+            revoked_unix_ms: None,
+        };
+        match store.insert(&record).await {
+            Ok(()) => self.learn(vec![record]),
+            // Another server, or another request, was first; or there is no database.
+            Err(_) => self.learn(store.changed(0).await.map_err(|error| unavailable(&error))?),
+        }
+        let known = self.known().tokens.get(&key).map(|token| token.record.is_valid(self.now()));
+        known.ok_or_else(|| unavailable(&crate::ports::database::DatabaseError("a subject was not stored".into())))
+    }
+
+    /// From now on accepts a token of a subject, with what it may do and whose it is.
+    pub fn accept_as(
+        &self,
+        token: TokenDigest,
+        subject: TokenDigest,
+        expires_unix_ms: i64,
+        owner: Principal,
+        scopes: Vec<Scope>,
+    ) {
+        let mut known = self.known_mut();
+        let Some(record) = known.tokens.get(&subject).map(|token| (token.record.clone(), Arc::clone(token))) else {
+            return;
+        };
+        let (record, of) = record;
+        let grant = Grant { scopes, ..record.grant.clone() };
+        let acts_as = Some(Arc::new(of.replaced(TokenRecord { owner, grant, ..record })));
+        known.access.insert(token, Access { connection: subject, expires_unix_ms, acts_as });
+    }
+}

@@ -1,0 +1,196 @@
+//! Clients that are named by the address of a document about them: what is fetched, what is believed, and how often.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
+
+use async_trait::async_trait;
+use http::{Request, Response};
+use mcp_sandbox_server::{
+    ports::web::{NamedBy, Web, WebError},
+    services::sign_in::Refusal,
+};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use super::{
+    ON, REDIRECT, Visitor,
+    rules::{HERE, World},
+};
+use crate::support::{FakeServer, fake_server::Kind};
+
+const CLIENT: &str = "https://client.test/oauth/metadata";
+
+/// Other servers: the body, the status and `Cache-Control` at each address, and what was asked.
+#[derive(Default)]
+pub struct Pages {
+    pub at: Mutex<HashMap<String, (u16, String, &'static str)>>,
+    pub asked: Mutex<Vec<(NamedBy, String)>>,
+}
+
+impl Pages {
+    pub fn put(&self, address: &str, body: &Value) {
+        self.answer(address, 200, &body.to_string(), "");
+    }
+
+    fn answer(&self, address: &str, status: u16, body: &str, cache: &'static str) {
+        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        at.insert(address.to_owned(), (status, body.to_owned(), cache));
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+#[async_trait]
+impl Web for Pages {
+    async fn send(&self, named_by: NamedBy, request: Request<Vec<u8>>) -> Result<Response<Vec<u8>>, WebError> {
+        let address = request.uri().to_string();
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push((named_by, address.clone()));
+        let at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        let (status, body, cache) = at.get(&address).ok_or(WebError::Unreachable)?;
+        let answer = Response::builder().status(*status).header("cache-control", *cache);
+        Ok(answer.body(body.clone().into_bytes()).expect("an answer"))
+    }
+}
+
+fn document() -> Value {
+    json!({"client_id": CLIENT, "client_name": "Claude <b>", "redirect_uris": [REDIRECT, "http://localhost/callback"],
+        "token_endpoint_auth_method": "none"})
+}
+
+#[tokio::test]
+async fn document_describes_a_client_and_is_remembered_within_bounds() {
+    let world = World::new(Kind::Sqlite).await;
+    world.pages.answer(CLIENT, 200, &document().to_string(), "public, max-age=1");
+    let client = world.sign_in.client(CLIENT, HERE).await.expect("a client");
+    assert_eq!((&*client.id, &*client.name, client.secret), (CLIENT, "Claude <b>", None));
+    assert!(world.sign_in.redirect(&client, Some("http://localhost:4711/callback")).is_ok(), "the port is free");
+    assert!(world.sign_in.redirect(&client, Some("https://claude.ai/other")).is_err());
+    assert_eq!(*world.pages.asked.lock().expect("no panic"), [(NamedBy::Stranger, CLIENT.to_owned())]);
+    world.pass(299);
+    world.sign_in.client(CLIENT, HERE).await.expect("remembered");
+    assert_eq!(world.pages.asked(), 1, "five minutes at least");
+    world.pass(2);
+    world.pages.answer(CLIENT, 200, &document().to_string(), "max-age=99999999999");
+    world.sign_in.client(CLIENT, HERE).await.expect("read again");
+    world.pass(24 * 3600 - 1);
+    world.sign_in.client(CLIENT, HERE).await.expect("remembered");
+    assert_eq!(world.pages.asked(), 2);
+    world.pass(2);
+    world.sign_in.client(CLIENT, HERE).await.expect("read again");
+    assert_eq!(world.pages.asked(), 3, "a day at most");
+}
+
+#[tokio::test]
+async fn document_that_proves_nothing_is_refused_and_not_asked_for_again_at_once() {
+    let changed = |name: &str, value: Value| {
+        let mut document = document();
+        document[name] = value;
+        document.to_string()
+    };
+    for (what, status, body) in [
+        ("another id", 200, changed("client_id", json!("https://client.test/oauth/other"))),
+        ("no id", 200, changed("client_id", Value::Null)),
+        ("a slash more", 200, changed("client_id", json!(format!("{CLIENT}/")))),
+        ("no redirect", 200, changed("redirect_uris", json!([]))),
+        ("redirects of no use", 200, changed("redirect_uris", json!(["javascript:alert(1)", "http://x.test/", 1]))),
+        ("a secret", 200, changed("client_secret", json!("x"))),
+        ("a secret's method", 200, changed("token_endpoint_auth_method", json!("client_secret_post"))),
+        ("no JSON", 200, "<html>".to_owned()),
+        ("no object", 200, "[]".to_owned()),
+        ("a redirect", 302, document().to_string()),
+        ("an error", 404, document().to_string()),
+    ] {
+        let world = World::new(Kind::Sqlite).await;
+        world.pages.answer(CLIENT, status, &body, "");
+        for _ in 0..2 {
+            let refused = world.sign_in.client(CLIENT, HERE).await.map(drop);
+            assert!(matches!(refused, Err(Refusal::ClientDocument(_))), "{what}: {refused:?}");
+        }
+        assert_eq!(world.pages.asked(), 1, "{what}");
+        world.pages.put(CLIENT, &document());
+        world.pass(61);
+        world.sign_in.client(CLIENT, HERE).await.expect(what);
+    }
+}
+
+#[tokio::test]
+async fn address_of_a_document_has_one_spelling() {
+    let world = World::new(Kind::Sqlite).await;
+    for id in [
+        "https://client.test",
+        "https://client.test/",
+        "https://client.test:8443/x",
+        "https://client.test:443/x",
+        "https://user@client.test/x",
+        "https://client.test/x#part",
+        "https://client.test/a/../x",
+        "https://client.test/a/%2e%2e/x",
+        "https://CLIENT.test/x",
+        "https://client.test/ x",
+        "https://127.0.0.1/x",
+        "https://127.1/x",
+        "https://0x7f.1/x",
+        "https://2130706433/x",
+        "https://[::1]/x",
+        "https://[::ffff:10.0.0.1]/x",
+        &format!("https://client.test/{}", "x".repeat(500)),
+    ] {
+        let refused = world.sign_in.client(id, HERE).await.map(drop);
+        assert!(matches!(refused, Err(Refusal::ClientDocument(_))), "{id}: {refused:?}");
+    }
+    let other = world.sign_in.client("http://client.test/x", HERE).await.map(drop);
+    assert_eq!(other, Err(Refusal::InvalidClient), "another scheme names no document");
+    assert_eq!(world.pages.asked(), 0);
+}
+
+#[tokio::test]
+async fn strangers_make_the_server_ask_only_so_often() {
+    let world = World::new(Kind::Sqlite).await;
+    let mut refused = 0;
+    for n in 0..200 {
+        let found = world.sign_in.client(&format!("https://client.test/{n}"), HERE).await.map(drop);
+        refused += usize::from(found == Err(Refusal::TooMany));
+    }
+    assert!(refused > 100 && world.pages.asked() + refused == 200, "{refused}");
+}
+
+/// The whole way, on the real adapter: this machine is not asked, whatever name leads to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn this_machine_is_never_asked() {
+    let server = FakeServer::with(&[ON]).await;
+    let visitor = Visitor::of(&server).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let metadata: Value =
+        visitor.get("/.well-known/oauth-authorization-server").await.json().await.expect("the metadata");
+    assert_eq!(metadata["client_id_metadata_document_supported"], true);
+    for host in ["127.0.0.1", "127.1", "2130706433", "localhost", "[::1]", "169.254.169.254", "a.localhost"] {
+        for id in [format!("https://{host}:{port}/x"), format!("https://{host}/x")] {
+            let response = visitor.get(&visitor.request(&id, &[])).await;
+            assert_eq!(response.status(), 400, "{id}");
+            assert!(!response.headers().contains_key("location"), "{id}");
+            let page = response.text().await.expect("a page");
+            assert!(page.contains("The request of the client was not accepted"), "{page}");
+        }
+    }
+    let connected = tokio::time::timeout(std::time::Duration::ZERO, listener.accept()).await;
+    assert!(connected.is_err(), "a connection was made");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn server_without_the_internet_says_so() {
+    let server = FakeServer::with(&[ON, ("SANDBOX_SIGN_IN__CLIENT_DOCUMENTS", "false")]).await;
+    let visitor = Visitor::of(&server).await;
+    let metadata: Value =
+        visitor.get("/.well-known/oauth-authorization-server").await.json().await.expect("the metadata");
+    assert_eq!(metadata["client_id_metadata_document_supported"], false);
+    let named = visitor.get(&visitor.request(CLIENT, &[])).await;
+    assert_eq!(named.status(), 400);
+    assert!(named.text().await.expect("a page").contains("the client is not registered"));
+    server.stop().await;
+}
