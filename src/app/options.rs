@@ -21,9 +21,13 @@ use crate::{
         mcp::{McpOptions, View},
     },
     config::{BaseUrl, Config},
-    domain::{clock::Clock, environment::AllowedVariables},
+    domain::{
+        clock::{Clock, SystemClock},
+        environment::AllowedVariables,
+    },
     ports::{engine::Probe, observer::Observer, storage::Usage},
     services::{
+        admin::{Admin, AdminParts, Checks, Refusals},
         admission::{self, AdmissionOptions},
         conversations::Conversations,
         files::{Files, FilesOptions},
@@ -36,6 +40,7 @@ use crate::{
         sessions::{Sessions, SessionsOptions},
         sign_in::{SignIn, SignInOptions},
         standby::StandbyOptions,
+        stats::StatsSnapshot,
         tokens::Tokens,
     },
 };
@@ -194,7 +199,7 @@ pub(super) fn v1(
     files: &Arc<Files>,
     sessions: &Sessions,
     tokens: &Arc<Tokens>,
-    (history, keys): (&Arc<History>, &Arc<Idempotency>),
+    (history, keys, admin): (&Arc<History>, &Arc<Idempotency>, &Admin),
 ) -> V1Parts {
     V1Parts {
         runs: runs.clone(),
@@ -205,8 +210,32 @@ pub(super) fn v1(
         sessions: sessions.clone(),
         limits: config.limits.limits(),
         tokens: Arc::clone(tokens),
+        admin: admin.clone(),
         bodies,
     }
+}
+
+/// What operators see and change.
+pub(super) fn admin(
+    (runs, sessions, files): (&Runs, &Sessions, &Arc<Files>),
+    (history, refusals, observer): (Arc<History>, Arc<Refusals>, Arc<dyn Observer>),
+    (tokens, sign_in): (Arc<Tokens>, Option<Arc<SignIn>>),
+    stats: StatsSnapshot,
+    checks: Checks,
+) -> Admin {
+    Admin::new(AdminParts {
+        runs: runs.clone(),
+        sessions: sessions.clone(),
+        conversations: Conversations::new(Arc::clone(files), runs.clone()),
+        history,
+        stats,
+        tokens,
+        sign_in,
+        refusals,
+        observer,
+        clock: Arc::new(SystemClock),
+        checks,
+    })
 }
 
 /// Beside `/v1`, with the same parts.

@@ -20,7 +20,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 36] = [
+const NEIGHBOURS: [(&str, &[&str]); 37] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -34,6 +34,7 @@ const NEIGHBOURS: [(&str, &[&str]); 36] = [
     ("ports::observer", &[]),
     ("ports::storage", &[]),
     ("ports::sign_in", &["database"]),
+    ("services::admin", &["conversations", "history", "runs", "sessions", "sign_in", "stats", "tokens"]),
     ("services::admission", &[]),
     ("services::janitor", &[]),
     ("services::discovery", &["janitor"]),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use axum::{
-    Json, Router,
-    extract::{Path, State},
+    Extension, Json, Router,
+    extract::{FromRef, Path, State},
     http::StatusCode,
 };
 use serde::Serialize;
@@ -16,10 +16,11 @@ use crate::{
     domain::{
         error::{Code, Failure},
         id::TokenId,
+        owner::Principal,
         text::rfc3339,
         token::TokenRecord,
     },
-    services::sign_in::SignIn,
+    services::{admin::Admin, sign_in::SignIn},
 };
 
 /// A client that is signed in.
@@ -98,21 +99,32 @@ async fn list(State(sign_in): State<Option<Arc<SignIn>>>) -> Result<Json<Connect
     params(InConnection),
     responses((status = 204, description = "It has ended.")),
 )]
-async fn end(State(sign_in): State<Option<Arc<SignIn>>>, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
+async fn end(
+    State(admin): State<Admin>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
     let none = || Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
     let id: TokenId = id.parse().map_err(|_| none())?;
-    let sign_in = sign_in.ok_or_else(none)?;
-    sign_in.disconnect(id).await?;
+    admin.disconnect(&who, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn described() -> OpenApiRouter<Option<Arc<SignIn>>> {
+/// The parts of the surface.
+#[derive(Clone, FromRef)]
+pub struct ConnectionsParts {
+    /// `None` where it is off.
+    pub sign_in: Option<Arc<SignIn>>,
+    pub admin: Admin,
+}
+
+fn described() -> OpenApiRouter<ConnectionsParts> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(end))
 }
 
 /// The routes.
-pub fn router(sign_in: Option<Arc<SignIn>>) -> Router {
-    described().split_for_parts().0.with_state(sign_in)
+pub fn router(parts: ConnectionsParts) -> Router {
+    described().split_for_parts().0.with_state(parts)
 }
 
 /// What the routes are, for the document.
