@@ -1,5 +1,7 @@
 //! What operators see and change of every owner, by `/v1/owners` and `/v1/admin`; every change is in the audit log.
 
+mod page;
+
 use std::{fs, path::Path};
 
 use futures_util::future::join_all;
