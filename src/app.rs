@@ -8,6 +8,7 @@
 
 mod background;
 pub(crate) mod descriptors;
+pub mod doctor;
 mod error;
 mod listen;
 mod observability;

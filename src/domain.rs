@@ -8,6 +8,7 @@ pub mod environment;
 pub mod error;
 pub mod event;
 pub mod file;
+pub mod finding;
 #[cfg(test)]
 pub(crate) mod fuzz_support;
 pub mod id;

@@ -2,6 +2,7 @@
 //!
 //! No service names HTTP, a vendor's crate, a setting or an environment variable.
 
+pub mod admin;
 pub mod admission;
 pub mod backup;
 pub mod connections;

@@ -36,7 +36,7 @@ const parts = await build({
   metafile: true,
   plugins: [adoptInDocuments],
 });
-const entryPoints = ["js/boot.js", "js/docs.js", "docs.css"];
+const entryPoints = ["js/boot.js", "js/docs.js", "docs.css", "admin.js", "admin.css"];
 const others = await build({ ...common, entryPoints, entryNames: "[name]", format: "iife" });
 
 // The server puts a digest into the address of the whole folder, so names without hashes do, and stay the same.
@@ -94,6 +94,7 @@ const sources = [
   ...listed(".", /\.(js|css)$/),
   ...listed("js", /\.js$/),
   ...listed("js/parts", /\.js$/),
+  ...listed("js/admin", /\.js$/),
   ...listed("css", /\.css$/),
   "bundle.mjs",
   "package-lock.json",

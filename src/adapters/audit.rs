@@ -1,5 +1,5 @@
-//! The audit log: a line of JSON for each run and each step of sign-in, appended to a file. It never holds a program's
-//! text, its input, or a secret.
+//! The audit log: a line of JSON for each run, each step of sign-in and each change by an operator, appended to a file.
+//! It never holds a program's text, its input, or a secret.
 //!
 //! ```text
 //! Audit::open ── writer: one thread; takes lines from a bounded queue and appends them; ended by `close`
@@ -30,7 +30,7 @@ use tracing::error;
 
 pub use self::verify::{Broken, Verified, VerifyError, verify};
 use self::{file::LogFile, writer::Writer};
-use crate::ports::observer::{AuditCounts, Observer, RunFacts, SignInFacts};
+use crate::ports::observer::{AdminFacts, AuditCounts, Observer, RunFacts, SignInFacts};
 
 /// Lines that wait to be written.
 const QUEUE_MAX: usize = 4096;
@@ -107,6 +107,12 @@ impl Observer for Audit {
     fn signed_in(&self, step: &SignInFacts<'_>) {
         if !self.queue(line::of_sign_in(step)) {
             error!(step = step.step, "a line of the audit log is lost: the queue is full");
+        }
+    }
+
+    fn administered(&self, act: &AdminFacts<'_>) {
+        if !self.queue(line::of_admin(act)) {
+            error!(action = act.action.word(), "a line of the audit log is lost: the queue is full");
         }
     }
 }

@@ -34,9 +34,10 @@ use std::sync::Arc;
 use axum::{Router, middleware, routing::any};
 use tower_http::catch_panic::CatchPanicLayer;
 
+use self::sign_in::connections::ConnectionsParts;
 use crate::{
     ports::observer::Observer,
-    services::{readiness::Readiness, tokens::Tokens},
+    services::{admin::Admin, readiness::Readiness, tokens::Tokens},
 };
 
 /// The parts of the router.
@@ -55,6 +56,8 @@ pub struct HttpParts {
     pub files: Router,
     /// `None` where sign-in is off: its paths do not exist then.
     pub sign_in: Option<sign_in::SignInParts>,
+    /// What operators change.
+    pub admin: Admin,
     /// Knows the tokens.
     pub tokens: Arc<Tokens>,
     /// Whether a run can start.
@@ -72,7 +75,7 @@ pub struct HttpParts {
 /// The whole surface.
 pub fn router(parts: HttpParts) -> Router {
     let HttpParts { mcp, v1, piston, coderunner, jupyter, files, sign_in, .. } = parts;
-    let HttpParts { tokens, readiness, metrics, observer, names, proxies, .. } = parts;
+    let HttpParts { admin, tokens, readiness, metrics, observer, names, proxies, .. } = parts;
     let bodies = coderunner.bodies.clone();
     let base: sign_in::Challenge = sign_in.as_ref().map(|parts| Arc::clone(&parts.base));
     let recognize = || middleware::from_fn_with_state(sign_in.clone(), sign_in::recognize);
@@ -81,7 +84,10 @@ pub fn router(parts: HttpParts) -> Router {
     let measured = measured.merge(health::router(readiness, Arc::clone(&tokens))).layer(recognize());
     let authorized = mcp
         .merge(v1)
-        .merge(sign_in::connections::router(sign_in.as_ref().map(|parts| Arc::clone(&parts.connections))))
+        .merge(sign_in::connections::router(ConnectionsParts {
+            connections: sign_in.as_ref().map(|parts| Arc::clone(&parts.connections)),
+            admin,
+        }))
         .merge(piston)
         .merge(coderunner::router(coderunner))
         .merge(jupyter)

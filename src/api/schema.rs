@@ -4,6 +4,7 @@
 //!
 //! Knows no protocol: neither JSON-RPC nor HTTP nor content blocks.
 
+pub mod admin;
 pub mod arguments;
 pub mod create_run;
 mod file;
@@ -32,9 +33,10 @@ pub use file::{File, FileListing, FileResult, ImportResult, SkippedResult, file_
 pub use result::{FiguresResult, OutcomeResult, RunResult};
 
 use crate::{
-    domain::{error::Code, file::Change, id::RequestId, outcome::Ended, text::rfc3339, token::Scope},
+    domain::{error::Code, file::Change, finding::Level, id::RequestId, outcome::Ended, text::rfc3339, token::Scope},
     ports::{history::EndWord, runner::Runner},
     services::{
+        admin::Span,
         conversations::{ConversationPage, LastUse},
         runs::Runs,
     },
@@ -75,6 +77,12 @@ texts! {
     SessionWord: |text: ObjectBuilder| text.enum_values(Some(["idle", "busy", "ended"]));
     /// What happened to a run.
     EventWord: |text: ObjectBuilder| text.enum_values(Some(run::EVENT_WORDS));
+    /// How serious a finding is.
+    LevelWord: |text: ObjectBuilder| text.enum_values(Some(Level::ALL.map(Level::as_str)));
+    /// The last hour by minute, or the last day by quarter of an hour.
+    SpanWord: |text: ObjectBuilder| text.enum_values(Some(Span::ALL.map(Span::as_str)));
+    /// Which runs are worth a look.
+    NotableWord: |text: ObjectBuilder| text.enum_values(Some(["slowest", "failing"]));
     /// What a token may do.
     ScopeWord: |text: ObjectBuilder| text.enum_values(Some(Scope::ALL.map(Scope::as_str)));
     /// The name of a language.

@@ -21,10 +21,12 @@ use crate::{
         mcp::{McpOptions, View},
     },
     config::{BaseUrl, Config},
-    domain::{address::networks, environment::AllowedVariables},
-    ports::{engine::Probe, storage::Usage},
+    domain::{address::networks, clock::SystemClock, environment::AllowedVariables},
+    ports::{engine::Probe, observer::Observer, storage::Usage},
     services::{
+        admin::{Admin, AdminParts, Checks, Refusals},
         admission::{self, AdmissionOptions},
+        connections::Connections,
         conversations::Conversations,
         files::{Files, FilesOptions},
         history::{History, HistoryOptions},
@@ -35,6 +37,7 @@ use crate::{
         runs::{Runs, RunsOptions},
         sessions::{Sessions, SessionsOptions},
         standby::StandbyOptions,
+        stats::StatsSnapshot,
         tokens::Tokens,
     },
 };
@@ -198,7 +201,7 @@ pub(super) fn v1(
     files: &Arc<Files>,
     sessions: &Sessions,
     tokens: &Arc<Tokens>,
-    (history, keys): (&Arc<History>, &Arc<Idempotency>),
+    (history, keys, admin): (&Arc<History>, &Arc<Idempotency>, &Admin),
 ) -> V1Parts {
     V1Parts {
         runs: runs.clone(),
@@ -209,8 +212,32 @@ pub(super) fn v1(
         sessions: sessions.clone(),
         limits: config.limits.limits(),
         tokens: Arc::clone(tokens),
+        admin: admin.clone(),
         bodies,
     }
+}
+
+/// What operators see and change.
+pub(super) fn admin(
+    (runs, sessions, files): (&Runs, &Sessions, &Arc<Files>),
+    (history, refusals, observer): (Arc<History>, Arc<Refusals>, Arc<dyn Observer>),
+    (tokens, connections): (Arc<Tokens>, Option<Arc<Connections>>),
+    stats: StatsSnapshot,
+    checks: Checks,
+) -> Admin {
+    Admin::new(AdminParts {
+        runs: runs.clone(),
+        sessions: sessions.clone(),
+        conversations: Conversations::new(Arc::clone(files), runs.clone()),
+        history,
+        stats,
+        tokens,
+        connections,
+        refusals,
+        observer,
+        clock: Arc::new(SystemClock),
+        checks,
+    })
 }
 
 /// Beside `/v1`, with the same parts.

@@ -8,7 +8,7 @@ use secrecy::ExposeSecret as _;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{StartError, listen::Surface, observability::Observability, options, sign_in};
+use super::{StartError, doctor, listen::Surface, observability::Observability, options, sign_in};
 use crate::{
     adapters::database::Database,
     adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
@@ -28,6 +28,7 @@ use crate::{
         storage::Storage,
     },
     services::{
+        admin::Refusals,
         admission::Admission,
         discovery::Discovery,
         files::Files,
@@ -175,7 +176,9 @@ impl Parts {
     ) -> Result<Self, StartError> {
         let (instance, clock) = (store.instance(), Arc::new(SystemClock));
         let (history, keys) = recorders(config, instance, database.as_ref());
-        let observer: Arc<dyn Observer> = Arc::new(observability.observers().with(Arc::clone(&history) as _));
+        let refusals = Arc::new(Refusals::new(clock.clone()));
+        let observers = observability.observers().with(Arc::clone(&history) as _).with(Arc::clone(&refusals) as _);
+        let observer: Arc<dyn Observer> = Arc::new(observers);
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
         let (stop, isolation, bodies) = (CancellationToken::new(), IsolationState::default(), options::bodies(config));
         let catalog = Arc::new(Catalog::default());
@@ -186,18 +189,7 @@ impl Parts {
 
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
         let sandboxes = sandboxes(config, &engine, &janitor, instance);
-        let standbys = Standbys::new(
-            StandbyParts {
-                sandboxes: sandboxes.clone(),
-                catalog: Arc::clone(&catalog),
-                store: Arc::clone(&store),
-                limits: config.limits.limits(),
-                runner_memory_bytes_max: config.limits.runner_memory_bytes_max,
-                session_age_max: Duration::from_secs(config.sessions.age_s),
-                isolation: isolation.clone(),
-            },
-            options::standby(config, probe),
-        );
+        let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
         let sessions = Sessions::new(
             SessionsParts {
                 sandboxes: sandboxes.clone(),
@@ -233,7 +225,12 @@ impl Parts {
         let mcp = mcp(config, (&runs, &history), &files, &sessions);
         let metrics_router = http::metrics::router(exposition.clone());
         let kernels = Kernels::new(runs.clone(), sessions.clone());
-        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, &tokens, (&history, &keys));
+        let told = (Arc::clone(&history), refusals, Arc::clone(&observer));
+        let known = (Arc::clone(&tokens), sign_in.as_ref().map(|parts| Arc::clone(&parts.connections)));
+        let checks = doctor::checks_of(config, &engine);
+        let admin = options::admin((&runs, &sessions, &files), told, known, stats.clone(), checks);
+        let kept = (&history, &keys, &admin);
+        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, &tokens, kept);
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
             coderunner: options::coderunner(&v1),
@@ -242,6 +239,7 @@ impl Parts {
             piston: http::piston::router(options::piston(config, bodies.clone(), &runs)),
             sign_in: sign_in.clone(),
             files: http::files::router(Arc::clone(&files), bodies),
+            admin,
             tokens: Arc::clone(&tokens),
             readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), isolation.clone(), stats)),
             metrics: exposition,
@@ -325,6 +323,26 @@ async fn discover(
         warn!("no image carries the label sandbox.runner=true: build the runners with ./build.sh");
     }
     Ok(discovery)
+}
+
+fn standbys(
+    config: &Config,
+    probe: &Probe,
+    sandboxes: &Sandboxes,
+    catalog: &Arc<Catalog>,
+    store: &Arc<dyn Storage>,
+    isolation: &IsolationState,
+) -> Standbys {
+    let parts = StandbyParts {
+        sandboxes: sandboxes.clone(),
+        catalog: Arc::clone(catalog),
+        store: Arc::clone(store),
+        limits: config.limits.limits(),
+        runner_memory_bytes_max: config.limits.runner_memory_bytes_max,
+        session_age_max: Duration::from_secs(config.sessions.age_s),
+        isolation: isolation.clone(),
+    };
+    Standbys::new(parts, options::standby(config, probe))
 }
 
 fn isolation_check(

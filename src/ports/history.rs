@@ -97,6 +97,32 @@ pub struct LineFilter {
     pub after: Option<RunId>,
 }
 
+/// Which runs are worth a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notable {
+    /// Those that took longest from begin to end, waiting included.
+    Slowest,
+    /// The newest that ended in any way but with status 0 or by being cancelled.
+    Failing,
+}
+
+/// How many runs began in one part of time, ended in one way and took about as long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartLine {
+    /// The part's number: unix milliseconds by its length.
+    pub part: i64,
+    pub ended: EndWord,
+    /// They took at most `TOOK_MS[class]` and more than the one before; the last class has no bound.
+    pub class: usize,
+    pub runs: u64,
+}
+
+/// The bounds of [`PartLine::class`], in milliseconds from begin to end.
+pub const TOOK_MS: [i64; 31] = [
+    5, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1_000, 1_500, 2_000, 3_000, 5_000, 7_000, 10_000, 15_000,
+    20_000, 30_000, 50_000, 70_000, 100_000, 150_000, 200_000, 300_000, 600_000, 3_600_000,
+];
+
 /// What an owner used of a language on a day in UTC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageLine {
@@ -138,6 +164,12 @@ pub trait HistoryStore: Send + Sync {
 
     /// By day, newest first, then owner and language; at most `limit`.
     async fn usage(&self, filter: &UsageFilter, limit: usize) -> Result<Vec<UsageLine>, DatabaseError>;
+
+    /// Of the lines that began at this moment or later and have an end, at most `limit`.
+    async fn notable(&self, which: Notable, from: i64, limit: usize) -> Result<Vec<HistoryLine>, DatabaseError>;
+
+    /// Of the same lines, counts in parts of time of this length.
+    async fn parts(&self, from: i64, part_ms: i64) -> Result<Vec<PartLine>, DatabaseError>;
 
     /// Says that a server lives.
     async fn beat(&self, instance: InstanceId, beat: i64) -> Result<(), DatabaseError>;

@@ -10,7 +10,7 @@ use crate::domain::{
     id::{Language, RequestId, RunId, SandboxId, TokenId},
     limits::Limits,
     outcome::Outcome,
-    owner::ConversationKey,
+    owner::{ConversationKey, Principal},
     trace::TraceContext,
 };
 
@@ -27,6 +27,9 @@ pub trait Observer: Send + Sync + 'static {
 
     /// A client registered, got tokens or lost its connection.
     fn signed_in(&self, _step: &SignInFacts<'_>) {}
+
+    /// An operator changed something.
+    fn administered(&self, _act: &AdminFacts<'_>) {}
 
     /// A language is served by another image than before.
     fn runner_changed(&self, _language: &Language) {}
@@ -50,6 +53,47 @@ pub struct SignInFacts<'a> {
     /// Its id; empty where it is not known.
     pub client: &'a str,
     pub connection: Option<TokenId>,
+}
+
+/// What an operator changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdminFacts<'a> {
+    pub at_unix_s: i64,
+    pub action: AdminAction,
+    /// The operator, who remembers by which token the request came.
+    pub by: &'a Principal,
+    /// Whose it was; `None` where that is not known.
+    pub owner: Option<&'a Principal>,
+    /// What it was: an id.
+    pub subject: &'a str,
+}
+
+/// What an operator may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdminAction {
+    TokenCreated,
+    TokenRevoked,
+    ConnectionEnded,
+    RunCancelled,
+    SessionEnded,
+    ConversationDeleted,
+    /// The server checked itself.
+    Checked,
+}
+
+impl AdminAction {
+    /// The word in the audit log.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::TokenCreated => "token_created",
+            Self::TokenRevoked => "token_revoked",
+            Self::ConnectionEnded => "connection_ended",
+            Self::RunCancelled => "run_cancelled",
+            Self::SessionEnded => "session_ended",
+            Self::ConversationDeleted => "conversation_deleted",
+            Self::Checked => "checked",
+        }
+    }
 }
 
 /// One engine call.
@@ -221,6 +265,10 @@ impl Observer for Observers {
 
     fn signed_in(&self, step: &SignInFacts<'_>) {
         self.0.iter().for_each(|observer| observer.signed_in(step));
+    }
+
+    fn administered(&self, act: &AdminFacts<'_>) {
+        self.0.iter().for_each(|observer| observer.administered(act));
     }
 
     fn runner_changed(&self, language: &Language) {

@@ -12,6 +12,7 @@ use crate::domain::{
     owner::{ConversationKey, Principal},
 };
 pub use crate::ports::storage::LastUse;
+use crate::ports::storage::Storage;
 
 #[derive(Clone)]
 pub struct Conversations {
@@ -53,6 +54,14 @@ impl Conversations {
         conversations.truncate(limit);
         let after = conversations.last().filter(|_| more).map(|last| last.key.id.clone());
         Ok(ConversationPage { conversations, after })
+    }
+
+    /// A step on the folders of all owners, on a blocking thread.
+    pub(super) async fn blocking<T: Send + 'static>(
+        &self,
+        step: impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        self.files.blocking(step).await
     }
 
     /// Deletes a conversation with all its files.

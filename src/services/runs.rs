@@ -213,6 +213,24 @@ impl Runs {
         }
     }
 
+    /// Every run that waits or runs, of all owners, newest first.
+    pub fn all_under_way(&self) -> Vec<RunView> {
+        let runs = self.0.registry.newest_first(None, usize::MAX, |run| run.result.get().is_none());
+        runs.iter().map(|run| run.view()).collect()
+    }
+
+    /// Cancels a run of any owner, for an operator; whose it is. A run that is over stays as it is.
+    ///
+    /// # Errors
+    /// [`Code::RunNotFound`].
+    pub fn cancel_any(&self, run: RunId) -> Result<ConversationKey, Failure> {
+        let run = self.0.registry.get(run).ok_or_else(|| {
+            Failure::new(Code::RunNotFound, format!("runId: there is no run `{run}`, or it is no longer in memory."))
+        })?;
+        run.cancel();
+        Ok(run.conversation.clone())
+    }
+
     /// Runs of a caller, newest first: of one conversation or of all, older than `after`, at most `limit`.
     pub fn list(
         &self,

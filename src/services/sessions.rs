@@ -183,6 +183,24 @@ impl Sessions {
         Ok(())
     }
 
+    /// The open sessions of all owners, newest first.
+    pub fn all(&self) -> Vec<SessionView> {
+        let mut all = self.0.registry.all();
+        all.sort_by_key(|session| std::cmp::Reverse(session.id));
+        all.iter().map(|session| session.view()).collect()
+    }
+
+    /// Ends a session of any owner, for an operator; whose it was.
+    ///
+    /// # Errors
+    /// [`Code::SessionNotFound`].
+    pub fn close_any(&self, id: SessionId) -> Result<ConversationKey, Failure> {
+        let none = || Failure::new(Code::SessionNotFound, format!("sessionId: no session `{id}` is open."));
+        let session = self.0.registry.get(id).ok_or_else(none)?;
+        self.0.end(&session, SessionEnd::Closed);
+        Ok(session.conversation.clone())
+    }
+
     /// Ends the sessions of a conversation, for one that is to be deleted.
     pub fn close_all(&self, conversation: &ConversationKey) {
         for session in self.0.registry.all().iter().filter(|session| session.conversation == *conversation) {

@@ -41,6 +41,23 @@ export class Client {
     this.#token = token;
   }
 
+  /** What is at a path of `/v1`. */
+  get(path, { token } = {}) {
+    return this.#json(path, { token });
+  }
+
+  /** Sends a request to a path of `/v1`; null where the answer has no body. */
+  async post(path, request) {
+    const body = request && { headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) };
+    const response = await this.#fetch(path, { method: "POST", ...body });
+    return response.status === 204 ? null : this.#body(response, "json");
+  }
+
+  /** Deletes what is at a path of `/v1`. */
+  async remove(path) {
+    await this.#fetch(path, { method: "DELETE" });
+  }
+
   /** `{runners, limits}`: the installed languages, and where the server says it what a run may use. */
   async listRunners({ token } = {}) {
     const { runners = [], limits = null } = await this.#json("v1/runners", { token });

@@ -85,6 +85,7 @@ function memberRow(name, schema, must, description, depth) {
 
 function curl(method, path, operation) {
   const named = path.replace("{conversationId}", "demo").replace("{path}", "hello.txt").replace("{runId}", "$RUN_ID")
+    .replace("{owner}", "default")
     .replace("{sessionId}", "$SESSION_ID").replace("{language}", "python").replace("{name}", "json")
     .replace("{tokenId}", "$TOKEN_ID").replace("{connectionId}", "$CONNECTION_ID");
   const lines = [

@@ -36,7 +36,7 @@ fn digest(root: &Path, mut names: Vec<String>) -> String {
 fn bundle_is_made_from_these_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("static");
     let mut sources = listed(&root, ".", &[".js", ".css"]);
-    sources.extend(["js", "js/parts"].into_iter().flat_map(|folder| listed(&root, folder, &[".js"])));
+    sources.extend(["js", "js/admin", "js/parts"].into_iter().flat_map(|folder| listed(&root, folder, &[".js"])));
     sources.extend(listed(&root, "css", &[".css"]));
     sources.extend(["bundle.mjs".to_owned(), "package-lock.json".to_owned()]);
     let expected = format!("{}\n{}\n", digest(&root, sources), digest(&root, listed(&root, "dist", &[])));

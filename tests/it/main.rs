@@ -1,5 +1,6 @@
 //! Everything that is tested from outside, as one binary.
 
+mod admin;
 mod api_conformance;
 mod audience;
 mod backup;

@@ -8,7 +8,7 @@ use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
 use crate::support::{Server, browser::Browser, server::TOKEN, sheet::Sheet, until};
 
 /// The path of a screenshot: in `docs/` with `UPDATE_SCREENSHOTS=1`, otherwise below `target/`.
-fn screenshot_path(name: &str) -> PathBuf {
+pub(crate) fn screenshot_path(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = if std::env::var_os("UPDATE_SCREENSHOTS").is_some() { "docs" } else { "target/screenshots" };
     std::fs::create_dir_all(root.join(folder)).expect("a folder");

@@ -20,7 +20,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 41] = [
+const NEIGHBOURS: [(&str, &[&str]); 42] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -36,6 +36,7 @@ const NEIGHBOURS: [(&str, &[&str]); 41] = [
     ("ports::storage", &[]),
     ("ports::sign_in", &["database"]),
     ("ports::web", &[]),
+    ("services::admin", &["connections", "conversations", "history", "runs", "sessions", "stats", "tokens"]),
     ("services::admission", &[]),
     ("services::backup", &[]),
     ("services::janitor", &[]),

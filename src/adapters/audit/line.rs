@@ -1,5 +1,5 @@
-//! One run, or one step of sign-in, as one object of JSON. Pure. Its length is bounded: ids, languages and the names of
-//! files have limits, and the number of named files has one.
+//! One run, one step of sign-in, or one change by an operator, as one object of JSON. Pure. Its length is bounded: ids,
+//! languages and the names of files have limits, and the number of named files has one.
 
 use serde_json::{Value, json};
 
@@ -7,9 +7,10 @@ use crate::{
     domain::{
         file::FileEntry,
         outcome::Ended,
+        owner::Principal,
         text::{ms, rfc3339},
     },
-    ports::observer::{RunFacts, SignInFacts},
+    ports::observer::{AdminFacts, RunFacts, SignInFacts},
 };
 
 const FILES_MAX: usize = 64;
@@ -76,6 +77,19 @@ pub(super) fn of_sign_in(step: &SignInFacts<'_>) -> String {
         "sign_in": step.step,
         "client": step.client,
         "connection": step.connection.map(|id| id.to_string()),
+    })
+    .to_string()
+}
+
+/// One change by an operator. Without a token it came by `MCP_API_TOKEN`.
+pub(super) fn of_admin(act: &AdminFacts<'_>) -> String {
+    json!({
+        "at": rfc3339(act.at_unix_s),
+        "admin": act.action.word(),
+        "by": act.by.name(),
+        "by_token": act.by.token().map(|id| id.to_string()),
+        "owner": act.owner.map(Principal::name),
+        "subject": act.subject,
     })
     .to_string()
 }

@@ -1,5 +1,7 @@
 //! The history in the database.
 
+mod activity;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
@@ -23,7 +25,7 @@ use crate::{
     },
     ports::{
         database::DatabaseError,
-        history::{EndWord, HistoryLine, HistoryStore, LineEnd, LineFilter, UsageFilter, UsageLine},
+        history::{EndWord, HistoryLine, HistoryStore, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
     },
 };
 
@@ -115,6 +117,14 @@ impl HistoryStore for Database {
             format!("SELECT * FROM usage_days {} ORDER BY day DESC, owner, language LIMIT {limit}", wanted.clause());
         let rows = wanted.bound(sqlx::query(AssertSqlSafe(statement))).fetch_all(self.at_last().await?).await?;
         rows.iter().map(read_usage).collect()
+    }
+
+    async fn notable(&self, which: Notable, from: i64, limit: usize) -> Result<Vec<HistoryLine>, DatabaseError> {
+        activity::notable(self.at_last().await?, which, from, limit).await
+    }
+
+    async fn parts(&self, from: i64, part_ms: i64) -> Result<Vec<PartLine>, DatabaseError> {
+        activity::parts(self.at_last().await?, from, part_ms).await
     }
 
     async fn beat(&self, instance: InstanceId, beat: i64) -> Result<(), DatabaseError> {

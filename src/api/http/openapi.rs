@@ -21,7 +21,7 @@ use super::{
     v1,
 };
 use crate::{
-    api::schema::run::RunEvent,
+    api::schema::{NotableWord, run::RunEvent},
     domain::{
         error::Code,
         limits::Limits,
@@ -30,7 +30,7 @@ use crate::{
 };
 
 const SCHEME: &str = "token";
-const TAGS: [(&str, &str); 9] = [
+const TAGS: [(&str, &str); 10] = [
     ("runs", "Programs that run, ran or wait."),
     ("sessions", "Sandboxes that keep an interpreter between the cells of a conversation."),
     ("runners", "The languages that can be run."),
@@ -39,6 +39,7 @@ const TAGS: [(&str, &str); 9] = [
     ("tokens", "What proves an owner, and what it may do."),
     ("history", "What all owners ran and used."),
     ("connections", "The clients that signed in."),
+    ("admin", "What operators see of every owner, and what they end."),
     ("piston", "The interface of Piston, version 2, for programs that were written for it."),
 ];
 
@@ -91,11 +92,12 @@ pub fn document() -> OpenApi {
     document.merge(connections::document());
     document.merge(piston::document());
     let components = document.components.get_or_insert_default();
-    // What no operation names as its body: refusals, and the JSON inside an event's data.
+    // What no operation names as its body: refusals, the JSON inside an event's data, a word of a query.
     let mut schemas = Vec::new();
     with_parts::<Problem>(&mut schemas);
     with_parts::<PistonRefusal>(&mut schemas);
     with_parts::<RunEvent>(&mut schemas);
+    with_parts::<NotableWord>(&mut schemas);
     components.schemas.extend(schemas);
     let scheme = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)

@@ -51,8 +51,8 @@ const ALWAYS: [(&str, &str); 6] = [
     ("cross-origin-resource-policy", "same-origin"),
 ];
 
-/// `/`, `/docs` and what the pages are made of: one route for each embedded file, so nothing is looked up by what a
-/// client typed.
+/// `/`, `/docs`, `/admin` and what the pages are made of: one route for each embedded file, so nothing is looked up by
+/// what a client typed.
 pub fn router() -> Router {
     let folder = format!("assets/{}", short(DIGEST.as_bytes()));
     let page = |source: &str| Asset::new(source.replace(ASSETS, &folder), "text/html; charset=utf-8", CHECKED);
@@ -62,7 +62,10 @@ pub fn router() -> Router {
     let frame = Asset { policy: FRAME_POLICY, frames: "SAMEORIGIN", ..frame };
     let router = [("/", index.clone()), ("/index.html", index), ("/frame", frame), ("/favicon.svg", icon)]
         .into_iter()
-        .chain([("/docs", page(include_str!("../../../static/docs.html")))])
+        .chain([
+            ("/docs", page(include_str!("../../../static/docs.html"))),
+            ("/admin", page(include_str!("../../../static/admin.html"))),
+        ])
         .fold(Router::new(), |router, (path, asset)| asset.at(path, router));
     BUNDLE.files().fold(router, |router, file| match file.path().to_str() {
         Some(path) => Asset::new(file.contents(), media_type(path), IMMUTABLE).at(&format!("/{folder}/{path}"), router),

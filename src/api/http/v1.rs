@@ -3,6 +3,7 @@
 //!
 //! The router must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 
+mod admin;
 mod archive;
 mod call;
 mod conversations;
@@ -25,8 +26,8 @@ use super::body::Bodies;
 use crate::{
     domain::limits::Limits,
     services::{
-        conversations::Conversations, files::Files, history::History, idempotency::Idempotency, runs::Runs,
-        sessions::Sessions, tokens::Tokens,
+        admin::Admin, conversations::Conversations, files::Files, history::History, idempotency::Idempotency,
+        runs::Runs, sessions::Sessions, tokens::Tokens,
     },
 };
 
@@ -50,6 +51,8 @@ pub struct V1Parts {
     /// What a run may use at most.
     pub limits: Limits,
     pub tokens: Arc<Tokens>,
+    /// What operators see and change.
+    pub admin: Admin,
 }
 
 fn described() -> OpenApiRouter<V1Parts> {
@@ -75,6 +78,15 @@ fn described() -> OpenApiRouter<V1Parts> {
         .routes(routes!(tokens::revoke))
         .routes(routes!(history::list))
         .routes(routes!(history::usage))
+        .routes(routes!(admin::owners))
+        .routes(routes!(admin::overview))
+        .routes(routes!(admin::activity))
+        .routes(routes!(admin::doctor))
+        .routes(routes!(admin::runs))
+        .routes(routes!(admin::cancel))
+        .routes(routes!(admin::end_session))
+        .routes(routes!(admin::conversations))
+        .routes(routes!(admin::remove_conversation))
         .routes(routes!(archive::read, archive::write))
 }
 

@@ -58,6 +58,10 @@ pub struct HistoryRun {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub ended_at: Option<String>,
+    /// From its creation to its end, waiting included, in milliseconds; absent while it waits or runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub took_ms: Option<i64>,
     /// How it ended; absent while it waits or runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = EndedWord)]
@@ -178,6 +182,7 @@ impl From<&HistoryLine> for HistoryRun {
             instance_id: line.instance.to_string(),
             begun_at: rfc3339(line.run.unix_ms().div_euclid(1000)),
             ended_at: end.map(|end| rfc3339(end.unix_ms.div_euclid(1000))),
+            took_ms: end.map(|end| end.unix_ms.saturating_sub(line.run.unix_ms()).max(0)),
             ended: end.map(|end| end.word.as_str()),
             exit_code: end.and_then(|end| end.exit_code),
             error: end.and_then(|end| end.failure).map(Code::as_str),

@@ -14,7 +14,7 @@ use crate::{
     },
     ports::{
         database::DatabaseError,
-        history::{HistoryLine, LineFilter, UsageFilter, UsageLine},
+        history::{HistoryLine, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
     },
 };
 
@@ -68,6 +68,22 @@ impl History {
         let more = lines.len() > limit;
         lines.truncate(limit);
         Ok((lines, more))
+    }
+
+    /// Runs that are slow, or failed.
+    ///
+    /// # Errors
+    /// [`Code::DatabaseUnavailable`].
+    pub async fn notable(&self, which: Notable, from: i64, limit: usize) -> Result<Vec<HistoryLine>, Failure> {
+        answer(self.stored()?.notable(which, from, limit)).await
+    }
+
+    /// Counts over time, of what began at this moment or later.
+    ///
+    /// # Errors
+    /// [`Code::DatabaseUnavailable`].
+    pub async fn parts(&self, from: i64, part_ms: i64) -> Result<Vec<PartLine>, Failure> {
+        answer(self.stored()?.parts(from, part_ms)).await
     }
 
     /// A line of this server without an end was lost by an earlier process, until this one has recovered.

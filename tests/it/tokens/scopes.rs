@@ -19,7 +19,7 @@ const FILES: &str = "files";
 const ADMIN: &str = "admin";
 
 /// A method, a path, and what it needs; an empty text for any token.
-const PATHS: [(&str, &str, &str); 32] = [
+const PATHS: [(&str, &str, &str); 41] = [
     ("GET", "/v1/runners", ""),
     ("GET", "/v1/conversations", ""),
     ("GET", "/v1/runs", RUN),
@@ -43,6 +43,15 @@ const PATHS: [(&str, &str, &str); 32] = [
     ("GET", "/v1/connections", ADMIN),
     ("GET", "/v1/history", ADMIN),
     ("GET", "/v1/usage", ADMIN),
+    ("GET", "/v1/owners", ADMIN),
+    ("GET", "/v1/admin/overview", ADMIN),
+    ("GET", "/v1/admin/activity", ADMIN),
+    ("GET", "/v1/admin/runs", ADMIN),
+    ("GET", "/v1/admin/conversations", ADMIN),
+    ("GET", "/v1/admin/doctor", ADMIN),
+    ("POST", "/v1/admin/runs/run-00000000000000000000000000000000/cancel", ADMIN),
+    ("DELETE", "/v1/admin/sessions/session-00000000000000000000000000000000", ADMIN),
+    ("DELETE", "/v1/admin/conversations/ann/c", ADMIN),
     ("GET", "/metrics", ADMIN),
     ("GET", "/api/v2/runtimes", ""),
     ("POST", "/api/v2/execute", RUN),

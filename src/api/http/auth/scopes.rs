@@ -17,7 +17,7 @@ pub(super) fn check(token: &Token, method: &Method, path: &str) -> Result<(), Fa
 fn needed(method: &Method, path: &str) -> Option<Scope> {
     let mut parts = path.split('/').skip(1);
     match (parts.next()?, parts.next(), parts.next(), parts.next()) {
-        ("v1", Some("tokens" | "connections" | "history" | "usage" | "owners"), ..) | ("metrics", ..) => {
+        ("v1", Some("tokens" | "connections" | "history" | "usage" | "owners" | "admin"), ..) | ("metrics", ..) => {
             Some(Scope::Admin)
         }
         ("v1", Some("conversations"), id, of_it) => {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use axum::{
-    Json, Router,
-    extract::{Path, State},
+    Extension, Json, Router,
+    extract::{FromRef, Path, State},
     http::StatusCode,
 };
 use serde::Serialize;
@@ -16,10 +16,11 @@ use crate::{
     domain::{
         error::{Code, Failure},
         id::TokenId,
+        owner::Principal,
         text::rfc3339,
         token::TokenRecord,
     },
-    services::connections::Connections,
+    services::{admin::Admin, connections::Connections},
 };
 
 /// A client that is signed in.
@@ -99,22 +100,31 @@ async fn list(State(connections): State<Option<Arc<Connections>>>) -> Result<Jso
     responses((status = 204, description = "It has ended.")),
 )]
 async fn end(
-    State(connections): State<Option<Arc<Connections>>>,
+    State(admin): State<Admin>,
+    Extension(who): Extension<Principal>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     let none = || Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
     let id: TokenId = id.parse().map_err(|_| none())?;
-    connections.ok_or_else(none)?.end(id).await?;
+    admin.disconnect(&who, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn described() -> OpenApiRouter<Option<Arc<Connections>>> {
+/// The parts of the surface.
+#[derive(Clone, FromRef)]
+pub struct ConnectionsParts {
+    /// `None` where it is off.
+    pub connections: Option<Arc<Connections>>,
+    pub admin: Admin,
+}
+
+fn described() -> OpenApiRouter<ConnectionsParts> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(end))
 }
 
 /// The routes.
-pub fn router(connections: Option<Arc<Connections>>) -> Router {
-    described().split_for_parts().0.with_state(connections)
+pub fn router(parts: ConnectionsParts) -> Router {
+    described().split_for_parts().0.with_state(parts)
 }
 
 /// What the routes are, for the document.

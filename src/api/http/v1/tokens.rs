@@ -29,7 +29,10 @@ use crate::{
         },
     },
     domain::{id::TokenId, owner::Principal},
-    services::tokens::{NewToken, Tokens},
+    services::{
+        admin::Admin,
+        tokens::{NewToken, Tokens},
+    },
 };
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
@@ -61,7 +64,7 @@ pub(super) struct OfToken {
     responses((status = 201, description = "The token.", body = TokenCreated)),
 )]
 pub(super) async fn create(
-    State(V1Parts { tokens, bodies, .. }): State<V1Parts>,
+    State(V1Parts { tokens, admin, bodies, .. }): State<V1Parts>,
     _: Query<Nothing>,
     call: Call,
     body: Body,
@@ -69,8 +72,9 @@ pub(super) async fn create(
     let create: CreateToken = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
     let (owner, grant) = (create.owner()?, create.grant()?);
     let expires_unix_ms = create.expires()?.map(|left| tokens.in_seconds(left));
-    let (record, token) =
-        tokens.create(NewToken { owner, name: create.name, grant, expires_unix_ms, parent: None }).await?;
+    let (record, token) = admin
+        .create_token(&call.who, NewToken { owner, name: create.name, grant, expires_unix_ms, parent: None })
+        .await?;
     info!(token = %record.id, owner = record.owner.name(), by = call.who.name(), "a token was made");
     let created = TokenCreated { token: token.expose_secret().to_owned(), status: TokenStatus::from(&record) };
     Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Json(created)).into_response())
@@ -101,13 +105,9 @@ pub(super) async fn list(
     params(OfToken),
     responses((status = 204, description = "It is revoked.")),
 )]
-pub(super) async fn revoke(
-    State(tokens): State<Arc<Tokens>>,
-    _: Query<Nothing>,
-    call: Call,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn revoke(State(admin): State<Admin>, _: Query<Nothing>, call: Call) -> Result<StatusCode, ApiError> {
     let id: TokenId = call.name(3, "tokenId")?;
-    tokens.revoke(id).await?;
+    admin.revoke_token(&call.who, id).await?;
     info!(token = %id, by = call.who.name(), "a token was revoked");
     Ok(StatusCode::NO_CONTENT)
 }

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     app::{self, Parts, StartError},
     config::Config,
+    domain::text::chain,
     ports::{
         engine::{Engine, Probe},
         runner::{Protocol, Runner},
@@ -33,8 +34,7 @@ pub(super) async fn check(
     let (engine, probe) = match found {
         Ok(found) => found,
         Err(error) => {
-            let text = format!("{:#}", anyhow::Error::from(error));
-            return findings.sentence(Level::Fail, "engine", &text);
+            return findings.sentence(Level::Fail, "engine", &chain(&error));
         }
     };
     findings
@@ -96,8 +96,7 @@ async fn isolation(
     let mut parts = match Parts::unobserved(config, store, Arc::clone(&engine), &probe).await {
         Ok(parts) => parts,
         Err(error) => {
-            let text = format!("{:#}", anyhow::Error::from(error));
-            return findings.sentence(Level::Fail, "isolation", &text);
+            return findings.sentence(Level::Fail, "isolation", &chain(&error));
         }
     };
     parts.janitor.start();

@@ -2,30 +2,11 @@
 
 use std::fmt::Display;
 
-use serde::Serialize;
+pub(super) use crate::domain::finding::{Finding, Level};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Level {
-    Ok,
-    /// It works and could be better.
-    Warn,
-    /// Programs cannot run, or not safely.
-    Fail,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
-    pub level: Level,
-    /// What was checked, one word.
-    pub check: &'static str,
-    pub detail: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fix: Option<String>,
-}
-
+/// The findings, in the order of the checks.
 #[derive(Debug, Default)]
-pub(super) struct Findings(pub Vec<Finding>);
+pub struct Findings(pub Vec<Finding>);
 
 impl Findings {
     pub(super) fn ok(&mut self, check: &'static str, detail: impl Display) {
@@ -51,11 +32,13 @@ impl Findings {
         self.0.push(Finding { level, check, detail: detail.to_string(), fix });
     }
 
-    pub(super) fn failed(&self) -> bool {
+    /// Whether programs cannot run, or not safely.
+    pub fn failed(&self) -> bool {
         self.0.iter().any(|finding| finding.level == Level::Fail)
     }
 
-    pub(super) fn text(&self) -> String {
+    /// For people, a line each and one for its fix.
+    pub fn text(&self) -> String {
         let line = |finding: &Finding| {
             let word = match finding.level {
                 Level::Ok => "ok",
@@ -68,7 +51,11 @@ impl Findings {
         self.0.iter().map(line).collect()
     }
 
-    pub(super) fn json(&self) -> serde_json::Result<String> {
+    /// For programs.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn json(&self) -> serde_json::Result<String> {
         let text = serde_json::to_string_pretty(&self.0)?;
         Ok(text + "\n")
     }

@@ -1,0 +1,55 @@
+//! What operators look for in the history: counts over time, and runs that are slow or failed.
+
+use std::fmt::Write as _;
+
+use sqlx::{AnyPool, AssertSqlSafe, Row, any::AnyRow};
+
+use super::{parsed, read};
+use crate::ports::{
+    database::DatabaseError,
+    history::{HistoryLine, Notable, PartLine, TOOK_MS},
+};
+
+pub(super) async fn notable(
+    pool: &AnyPool,
+    which: Notable,
+    from: i64,
+    limit: usize,
+) -> Result<Vec<HistoryLine>, DatabaseError> {
+    let (wanted, order) = match which {
+        Notable::Slowest => ("ended <> 'server_lost'", "ended_ms - begun_ms DESC, id DESC"),
+        Notable::Failing => {
+            ("ended <> 'cancelled' AND (ended <> 'exited' OR exit_code <> 0)", "begun_ms DESC, id DESC")
+        }
+    };
+    let statement = format!(
+        "SELECT * FROM history WHERE begun_ms >= $1 AND ended IS NOT NULL AND {wanted} ORDER BY {order} LIMIT {limit}"
+    );
+    let rows = sqlx::query(AssertSqlSafe(statement)).bind(from).fetch_all(pool).await?;
+    rows.iter().map(read).collect()
+}
+
+/// The rows are bounded by the parts of time, the words and the classes.
+pub(super) async fn parts(pool: &AnyPool, from: i64, part_ms: i64) -> Result<Vec<PartLine>, DatabaseError> {
+    let mut class = String::from("CASE");
+    for (number, bound) in TOOK_MS.iter().enumerate() {
+        write!(class, " WHEN ended_ms - begun_ms <= {bound} THEN {number}").unwrap_or_default();
+    }
+    let statement = format!(
+        "SELECT begun_ms / {part_ms} AS part, ended, CAST({class} ELSE {} END AS BIGINT) AS class, \
+         COUNT(*) AS runs FROM history WHERE begun_ms >= $1 AND ended IS NOT NULL GROUP BY 1, 2, 3",
+        TOOK_MS.len()
+    );
+    let rows = sqlx::query(AssertSqlSafe(statement)).bind(from).fetch_all(pool).await?;
+    rows.iter().map(part).collect()
+}
+
+fn part(row: &AnyRow) -> Result<PartLine, DatabaseError> {
+    let count = |column: &str| Ok::<_, sqlx::Error>(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or_default());
+    Ok(PartLine {
+        part: row.try_get("part")?,
+        ended: parsed(row, "ended")?,
+        class: usize::try_from(count("class")?).unwrap_or_default(),
+        runs: count("runs")?,
+    })
+}

@@ -1,0 +1,147 @@
+//! What operators see of every owner, and what they end. Needs the scope `admin`, which [`crate::api::http::auth`]
+//! checks.
+
+mod listed;
+
+use axum::{Json, extract::State, http::StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+pub(super) use self::listed::*;
+use super::call::{Call, Query};
+use crate::{
+    api::{
+        http::error::ApiError,
+        schema::{
+            admin::{ActivityResult, FindingList, FindingResult, OverviewResult, OwnerList, OwnerResult},
+            arguments::Nothing,
+            parse,
+        },
+    },
+    domain::owner::ConversationKey,
+    services::admin::{Admin, Span},
+};
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OfActivity {
+    /// Which time; default `hour`.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<crate::api::schema::SpanWord>)]
+    span: Option<Span>,
+}
+
+/// For the API's description: [`Call::name`] reads them.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the names are decoded by hand")]
+pub(super) struct OfOwner {
+    /// The owner.
+    #[param(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
+    owner: String,
+    /// The owner's conversation.
+    #[param(rename = "conversationId", pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
+    conversation_id: String,
+}
+
+/// List every owner.
+///
+/// An owner exists by a token or a folder. Needs the scope `admin`.
+#[utoipa::path(
+    get, path = "/v1/owners", tag = "admin", operation_id = "listOwners",
+    responses((status = 200, description = "The owners.", body = OwnerList)),
+)]
+pub(super) async fn owners(State(admin): State<Admin>, _: Query<Nothing>) -> Result<Json<OwnerList>, ApiError> {
+    let owners = admin.owners().await?;
+    Ok(Json(OwnerList { owners: owners.iter().map(OwnerResult::from).collect() }))
+}
+
+/// Show what goes on now.
+///
+/// Runs, sessions, the queue and standbys of all owners in this server's process.
+#[utoipa::path(
+    get, path = "/v1/admin/overview", tag = "admin", operation_id = "getOverview",
+    responses((status = 200, description = "What goes on now.", body = OverviewResult)),
+)]
+pub(super) async fn overview(State(admin): State<Admin>, _: Query<Nothing>) -> Json<OverviewResult> {
+    Json(OverviewResult::from(&admin.overview()))
+}
+
+/// Show the last hour or day.
+///
+/// Counts by minute or quarter of an hour, of all owners.
+#[utoipa::path(
+    get, path = "/v1/admin/activity", tag = "admin", operation_id = "getActivity",
+    params(OfActivity),
+    responses((status = 200, description = "The counts.", body = ActivityResult)),
+)]
+pub(super) async fn activity(State(admin): State<Admin>, Query(query): Query<OfActivity>) -> Json<ActivityResult> {
+    Json(ActivityResult::from(&admin.activity(query.span.unwrap_or(Span::Hour)).await))
+}
+
+/// Check the server and its machine.
+///
+/// The same as `mcp-sandbox-server doctor`; it starts sandboxes and takes some seconds. One check at a time.
+#[utoipa::path(
+    get, path = "/v1/admin/doctor", tag = "admin", operation_id = "checkServer",
+    responses((status = 200, description = "What was found.", body = FindingList)),
+)]
+pub(super) async fn doctor(
+    State(admin): State<Admin>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<Json<FindingList>, ApiError> {
+    let findings = admin.check(&call.who).await?;
+    Ok(Json(FindingList { findings: findings.into_iter().map(FindingResult::from).collect() }))
+}
+
+/// Stop a run of any owner.
+///
+/// It ends soon after; a finished run is not changed.
+#[utoipa::path(
+    post, path = "/v1/admin/runs/{runId}/cancel", tag = "admin", operation_id = "cancelAnyRun",
+    params(("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$")),
+    responses((status = 204, description = "It is being cancelled, or was over.")),
+)]
+pub(super) async fn cancel(State(admin): State<Admin>, _: Query<Nothing>, call: Call) -> Result<StatusCode, ApiError> {
+    admin.cancel(&call.who, call.name(4, "runId")?)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// End a session of any owner.
+///
+/// Its interpreter and its variables are gone; the files stay.
+#[utoipa::path(
+    delete, path = "/v1/admin/sessions/{sessionId}", tag = "admin", operation_id = "endAnySession",
+    params(("sessionId" = String, Path, description = "The session.", pattern = "^session-[0-9a-f]{32}$")),
+    responses((status = 204, description = "It has ended.")),
+)]
+pub(super) async fn end_session(
+    State(admin): State<Admin>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<StatusCode, ApiError> {
+    admin.end_session(&call.who, call.name(4, "sessionId")?)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Delete a conversation of any owner with all its files.
+///
+/// Refused while one of its runs is queued or running.
+#[utoipa::path(
+    delete, path = "/v1/admin/conversations/{owner}/{conversationId}", tag = "admin",
+    operation_id = "deleteAnyConversation",
+    params(OfOwner),
+    responses((status = 204, description = "It was deleted.")),
+)]
+pub(super) async fn remove_conversation(
+    State(admin): State<Admin>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<StatusCode, ApiError> {
+    let key = ConversationKey::new(call.name(4, "owner")?, call.name(5, "conversationId")?);
+    admin.remove_conversation(&call.who, &key).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,111 @@
+//! Lists over all owners: conversations by size, and runs that are slow or failed.
+
+use std::str::FromStr;
+
+use axum::{Json, extract::State};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::super::call::{Query, page};
+use crate::{
+    api::{
+        http::error::ApiError,
+        schema::{
+            admin::{NotableList, SizeList},
+            history::{HistoryRun, Moment},
+            parse,
+        },
+    },
+    domain::owner::Principal,
+    ports::history::Notable,
+    services::admin::{Admin, SizeCursor},
+};
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in super::super) struct ListSizes {
+    /// Only those of this owner.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
+    owner: Option<Principal>,
+    /// The `cursor` of the page before.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>,
+        pattern = "^([0-9]{1,15})?[.][A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+    cursor: Option<SizeCursor>,
+    /// Maximum number of items; default 50.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 200)]
+    limit: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in super::super) struct ListNotable {
+    /// `slowest`: those that took longest, waiting included. `failing`: the newest that ended in any way but with
+    /// status 0 or by being cancelled. Default `slowest`.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<crate::api::schema::NotableWord>)]
+    which: Option<Which>,
+    /// Only those that were created at this moment or later (RFC 3339).
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<String>, format = DateTime)]
+    from: Option<Moment>,
+    /// Maximum number of items; default 50.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 200)]
+    limit: Option<u64>,
+}
+
+/// [`Notable`] as a word.
+pub(in super::super) struct Which(Notable);
+
+impl FromStr for Which {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "slowest" => Ok(Self(Notable::Slowest)),
+            "failing" => Ok(Self(Notable::Failing)),
+            _ => Err("it must be slowest or failing"),
+        }
+    }
+}
+
+/// List conversations of every owner by size.
+///
+/// The largest first, a page at a time. What was not measured within a second is measured by the next request.
+#[utoipa::path(
+    get, path = "/v1/admin/conversations", tag = "admin", operation_id = "listAllConversations",
+    params(ListSizes),
+    responses((status = 200, description = "A page of conversations.", body = SizeList)),
+)]
+pub(in super::super) async fn conversations(
+    State(admin): State<Admin>,
+    Query(query): Query<ListSizes>,
+) -> Result<Json<SizeList>, ApiError> {
+    let limit = page(query.limit)?;
+    let page = admin.conversations(query.owner.as_ref(), query.cursor.as_ref(), limit).await?;
+    Ok(Json(SizeList::from(&page)))
+}
+
+/// List runs of every owner that are slow, or failed.
+///
+/// From the history.
+#[utoipa::path(
+    get, path = "/v1/admin/runs", tag = "admin", operation_id = "listNotableRuns",
+    params(ListNotable),
+    responses((status = 200, description = "The runs.", body = NotableList)),
+)]
+pub(in super::super) async fn runs(
+    State(admin): State<Admin>,
+    Query(query): Query<ListNotable>,
+) -> Result<Json<NotableList>, ApiError> {
+    let which = query.which.map_or(Notable::Slowest, |which| which.0);
+    let from = query.from.map_or(0, |from| from.0);
+    let lines = admin.notable(which, from, page(query.limit)?).await?;
+    Ok(Json(NotableList { runs: lines.iter().map(HistoryRun::from).collect() }))
+}

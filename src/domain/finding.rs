@@ -1,0 +1,38 @@
+//! What a check of the server and its machine found.
+
+use serde::Serialize;
+
+/// How serious a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Ok,
+    /// It works and could be better.
+    Warn,
+    /// Programs cannot run, or not safely.
+    Fail,
+}
+
+impl Level {
+    pub const ALL: [Self; 3] = [Self::Ok, Self::Warn, Self::Fail];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// One line of a check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub level: Level,
+    /// What was checked, one word.
+    pub check: &'static str,
+    pub detail: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+}

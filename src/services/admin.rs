@@ -1,0 +1,290 @@
+//! What an operator sees of every owner, and what he changes. Each change is reported to the observers with the token
+//! that it came by.
+//!
+//! ```text
+//! check ── one task for each round of checks: ends by itself, also when its caller goes away
+//! ```
+//!
+//! Only this service acts on runs, sessions and conversations of owners other than the caller. Figures of what is under
+//! way are of this process; the history is of all servers that share the database.
+
+mod activity;
+mod refusals;
+mod sizes;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use secrecy::SecretString;
+use tokio::{sync::Mutex as AsyncMutex, time::timeout};
+
+use self::sizes::Sizes;
+pub use self::{
+    activity::{Activity, Part, Span},
+    refusals::Refusals,
+    sizes::{Measured, SizeCursor, SizePage, Sized},
+};
+use super::{
+    connections::Connections,
+    conversations::Conversations,
+    history::History,
+    runs::{RunState, RunView, Runs},
+    sessions::{SessionView, Sessions},
+    stats::StatsSnapshot,
+    tokens::{NewToken, Tokens},
+};
+use crate::{
+    domain::{
+        clock::Clock,
+        error::{Code, Failure},
+        finding::Finding,
+        id::{RunId, SessionId, TokenId},
+        owner::{ConversationKey, Principal},
+        token::TokenRecord,
+    },
+    ports::{
+        history::{HistoryLine, Notable, UsageFilter},
+        observer::{AdminAction, AdminFacts, Observer, Standing},
+    },
+};
+
+/// How long a round of checks may take before its caller is told so.
+const CHECK_MAX: Duration = Duration::from_mins(2);
+const DAY_MS: i64 = 24 * 3600 * 1000;
+/// Sums of a day that are read: owners times languages.
+const USAGE_MAX: usize = 10_000;
+
+/// The checks of `doctor`.
+pub type Checks = Arc<dyn Fn() -> BoxFuture<'static, Vec<Finding>> + Send + Sync>;
+
+/// The parts of the service.
+pub struct AdminParts {
+    pub runs: Runs,
+    pub sessions: Sessions,
+    pub conversations: Conversations,
+    pub history: Arc<History>,
+    pub stats: StatsSnapshot,
+    pub tokens: Arc<Tokens>,
+    /// `None` where sign-in is off.
+    pub connections: Option<Arc<Connections>>,
+    /// One of the observers.
+    pub refusals: Arc<Refusals>,
+    pub observer: Arc<dyn Observer>,
+    pub clock: Arc<dyn Clock>,
+    pub checks: Checks,
+}
+
+/// The service. A clone is the same.
+#[derive(Clone)]
+pub struct Admin(Arc<Inner>);
+
+struct Inner {
+    parts: AdminParts,
+    sizes: Arc<Sizes>,
+    /// Held while checks run: they start sandboxes.
+    checking: Arc<AsyncMutex<()>>,
+}
+
+/// What goes on now.
+#[derive(Debug, Clone)]
+pub struct Overview {
+    pub standing: Standing,
+    /// Newest first.
+    pub runs: Vec<RunView>,
+    /// Newest first.
+    pub sessions: Vec<SessionView>,
+    /// Runs that wait and that run, by owner.
+    pub queue: BTreeMap<Principal, (usize, usize)>,
+}
+
+/// An owner, by a token or a folder.
+#[derive(Debug, Clone, Default)]
+pub struct Owner {
+    /// Valid ones that were made for people.
+    pub tokens: usize,
+    pub connections: usize,
+    pub conversations: Measured,
+    /// Runs and cells that began today, in UTC, and have ended.
+    pub runs_today: i64,
+    pub cpu_ms_today: i64,
+    /// Runs that wait or run.
+    pub runs: usize,
+    pub sessions: usize,
+}
+
+impl Admin {
+    pub fn new(parts: AdminParts) -> Self {
+        Self(Arc::new(Inner { parts, sizes: Arc::default(), checking: Arc::default() }))
+    }
+
+    /// Does not wait.
+    pub fn overview(&self) -> Overview {
+        let parts = &self.0.parts;
+        let runs = parts.runs.all_under_way();
+        let mut queue: BTreeMap<_, (usize, usize)> = BTreeMap::new();
+        for run in &runs {
+            let (waiting, running) = queue.entry(run.conversation.owner.clone()).or_default();
+            *(if run.state == RunState::Running { running } else { waiting }) += 1;
+        }
+        Overview { standing: parts.stats.now(), runs, sessions: parts.sessions.all(), queue }
+    }
+
+    /// Every owner. The owner of the configured token always exists.
+    ///
+    /// # Errors
+    /// [`Code::DatabaseUnavailable`], [`Code::Internal`] when the disk fails.
+    pub async fn owners(&self) -> Result<BTreeMap<Principal, Owner>, Failure> {
+        let parts = &self.0.parts;
+        let mut owners = BTreeMap::from([(Principal::default(), Owner::default())]);
+        let now = parts.clock.unix_ms();
+        for token in parts.tokens.list(None).await?.into_iter().filter(|token| token.is_valid(now)) {
+            let owner: &mut Owner = owners.entry(token.owner.clone()).or_default();
+            *(if token.is_connection() { &mut owner.connections } else { &mut owner.tokens }) += 1;
+        }
+        for (name, measured) in self.sizes().await?.by_owner() {
+            owners.entry(name).or_default().conversations = measured;
+        }
+        let today = Some(now.div_euclid(DAY_MS));
+        let today = UsageFilter { owner: None, from: today, to: today };
+        for used in parts.history.usage(&today, USAGE_MAX).await?.0 {
+            let owner = owners.entry(used.owner).or_default();
+            owner.runs_today += used.runs;
+            owner.cpu_ms_today += used.cpu_ms;
+        }
+        for run in parts.runs.all_under_way() {
+            owners.entry(run.conversation.owner).or_default().runs += 1;
+        }
+        for session in parts.sessions.all() {
+            owners.entry(session.conversation.owner).or_default().sessions += 1;
+        }
+        Ok(owners)
+    }
+
+    /// Conversations of all owners or of one, the largest first.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] when the disk fails.
+    pub async fn conversations(
+        &self,
+        owner: Option<&Principal>,
+        after: Option<&SizeCursor>,
+        limit: usize,
+    ) -> Result<SizePage, Failure> {
+        Ok(self.sizes().await?.page(owner, after, limit))
+    }
+
+    async fn sizes(&self) -> Result<Sized, Failure> {
+        let (sizes, now) = (Arc::clone(&self.0.sizes), self.0.parts.clock.unix_s());
+        self.0.parts.conversations.blocking(move |store| sizes.measure(store, now)).await
+    }
+
+    /// Runs of all owners that began at this moment or later.
+    ///
+    /// # Errors
+    /// [`Code::DatabaseUnavailable`].
+    pub async fn notable(&self, which: Notable, from: i64, limit: usize) -> Result<Vec<HistoryLine>, Failure> {
+        self.0.parts.history.notable(which, from, limit).await
+    }
+
+    /// How runs ended, how long they took and what was refused, part by part of time.
+    pub async fn activity(&self, span: Span) -> Activity {
+        let parts = &self.0.parts;
+        let (now, of_part) = (parts.clock.unix_ms(), span.part_ms());
+        let first = now.div_euclid(of_part) + 1 - span.parts();
+        let lines = parts.history.parts(first * of_part, of_part).await.ok();
+        activity::of(span, first, lines.as_deref(), &parts.refusals)
+    }
+
+    /// Makes the checks of `doctor`, one round at a time.
+    ///
+    /// # Errors
+    /// [`Code::QueueFull`] while another round is made; [`Code::EngineUnavailable`] when it takes too long.
+    pub async fn check(&self, by: &Principal) -> Result<Vec<Finding>, Failure> {
+        let Ok(turn) = Arc::clone(&self.0.checking).try_lock_owned() else {
+            let why = "The server is being checked already: try again in a minute.";
+            return Err(Failure::new(Code::QueueFull, why).retry_after(30));
+        };
+        self.tell(by, AdminAction::Checked, None, "");
+        let checks = (self.0.parts.checks)();
+        // Its sandboxes are destroyed at the end, so it is not broken off with the request.
+        let task = tokio::spawn(async move {
+            let findings = checks.await;
+            drop(turn);
+            findings
+        });
+        match timeout(CHECK_MAX, task).await {
+            Ok(Ok(findings)) => Ok(findings),
+            Ok(Err(_)) => Err(Failure::new(Code::Internal, "The check failed: the server's log says why.")),
+            Err(_) => {
+                let why = "The check takes too long: see whether the container engine answers.";
+                Err(Failure::new(Code::EngineUnavailable, why))
+            }
+        }
+    }
+
+    /// Makes a token.
+    ///
+    /// # Errors
+    /// Those of [`Tokens::create`].
+    pub async fn create_token(&self, by: &Principal, new: NewToken) -> Result<(TokenRecord, SecretString), Failure> {
+        let made = self.0.parts.tokens.create(new).await?;
+        self.tell(by, AdminAction::TokenCreated, Some(&made.0.owner), &made.0.id.to_string());
+        Ok(made)
+    }
+
+    /// Revokes a token: what it opened ends now.
+    ///
+    /// # Errors
+    /// Those of [`Tokens::revoke`].
+    pub async fn revoke_token(&self, by: &Principal, id: TokenId) -> Result<(), Failure> {
+        self.0.parts.tokens.revoke(id).await?;
+        self.tell(by, AdminAction::TokenRevoked, None, &id.to_string());
+        Ok(())
+    }
+
+    /// Ends a connection: its tokens, and what they opened.
+    ///
+    /// # Errors
+    /// Those of [`Connections::end`]; [`Code::TokenNotFound`] where sign-in is off.
+    pub async fn disconnect(&self, by: &Principal, id: TokenId) -> Result<(), Failure> {
+        let none = || Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
+        self.0.parts.connections.as_ref().ok_or_else(none)?.end(id).await?;
+        self.tell(by, AdminAction::ConnectionEnded, None, &id.to_string());
+        Ok(())
+    }
+
+    /// Cancels a run of any owner.
+    ///
+    /// # Errors
+    /// [`Code::RunNotFound`].
+    pub fn cancel(&self, by: &Principal, run: RunId) -> Result<(), Failure> {
+        let of = self.0.parts.runs.cancel_any(run)?;
+        self.tell(by, AdminAction::RunCancelled, Some(&of.owner), &run.to_string());
+        Ok(())
+    }
+
+    /// Ends a session of any owner.
+    ///
+    /// # Errors
+    /// [`Code::SessionNotFound`].
+    pub fn end_session(&self, by: &Principal, session: SessionId) -> Result<(), Failure> {
+        let of = self.0.parts.sessions.close_any(session)?;
+        self.tell(by, AdminAction::SessionEnded, Some(&of.owner), &session.to_string());
+        Ok(())
+    }
+
+    /// Deletes a conversation of any owner.
+    ///
+    /// # Errors
+    /// Those of [`Conversations::remove`].
+    pub async fn remove_conversation(&self, by: &Principal, conversation: &ConversationKey) -> Result<(), Failure> {
+        self.0.parts.conversations.remove(conversation).await?;
+        self.tell(by, AdminAction::ConversationDeleted, Some(&conversation.owner), conversation.id.as_str());
+        Ok(())
+    }
+
+    fn tell(&self, by: &Principal, action: AdminAction, owner: Option<&Principal>, subject: &str) {
+        let at_unix_s = self.0.parts.clock.unix_s();
+        self.0.parts.observer.administered(&AdminFacts { at_unix_s, action, by, owner, subject });
+    }
+}

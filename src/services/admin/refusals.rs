@@ -1,0 +1,85 @@
+//! Refusals of the last hour by minute and of the last day by quarter of an hour, which no history knows. Of this
+//! process; bounded by the parts of time and the codes.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use super::Span;
+use crate::{
+    domain::{clock::Clock, error::Code},
+    ports::observer::Observer,
+};
+
+/// Counts of one part of time.
+type Counts = HashMap<Code, u64>;
+
+pub struct Refusals {
+    clock: Arc<dyn Clock>,
+    /// By the number of the part.
+    counted: Mutex<[BTreeMap<i64, Counts>; Span::ALL.len()]>,
+}
+
+impl Refusals {
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, counted: Mutex::default() }
+    }
+
+    /// What was refused in a part of time.
+    pub(super) fn of(&self, span: Span, part: i64) -> Counts {
+        self.counted()[span as usize].get(&part).cloned().unwrap_or_default()
+    }
+
+    fn counted(&self) -> MutexGuard<'_, [BTreeMap<i64, Counts>; Span::ALL.len()]> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Refusals {
+    fn refused(&self, code: Code) {
+        let now = self.clock.unix_ms();
+        let mut counted = self.counted();
+        for span in Span::ALL {
+            let (part, parts) = (now.div_euclid(span.part_ms()), &mut counted[span as usize]);
+            *parts.entry(part).or_default().entry(code).or_default() += 1;
+            // A clock that was set back may leave later parts, which are as few.
+            parts.retain(|number, _| (part - span.parts()..=part + span.parts()).contains(number));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Hand(AtomicI64);
+
+    impl Clock for Hand {
+        fn unix_s(&self) -> i64 {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn unix_ns(&self) -> u64 {
+            u64::try_from(self.unix_s()).expect("after 1970") * 1_000_000_000
+        }
+    }
+
+    #[test]
+    fn refusals_are_counted_by_part_and_forgotten_after_their_span() {
+        let clock = Arc::new(Hand::default());
+        let refusals = Refusals::new(clock.clone());
+        for minute in 0..10_000 {
+            clock.0.store(minute * 60, Ordering::Relaxed);
+            refusals.refused(Code::QueueFull);
+            refusals.refused(Code::QueueFull);
+        }
+        assert_eq!(refusals.of(Span::Hour, 9_999), Counts::from([(Code::QueueFull, 2)]));
+        assert_eq!(refusals.of(Span::Hour, 9_900), Counts::new());
+        assert_eq!(refusals.of(Span::Day, 665), Counts::from([(Code::QueueFull, 30)]));
+        assert_eq!(refusals.counted().each_ref().map(BTreeMap::len), [61, 97]);
+    }
+}

@@ -1,0 +1,127 @@
+// Starts the page for operators: one view at a time, named in the address behind #. What is seen is refreshed while it
+// is seen. Each view has `load()`.
+import { Overview } from "./js/admin/overview.js";
+import { Conversations, Doctor, Owners, Runs } from "./js/admin/lists.js";
+import { Connections, Tokens } from "./js/admin/tokens.js";
+import { Client } from "./js/client.js";
+import { byId, showText } from "./js/dom.js";
+import { hideBanner, page, showBanner } from "./js/page.js";
+import { store } from "./js/store.js";
+import { visibleName } from "./js/text.js";
+import { startTheme } from "./js/theme.js";
+import { Token } from "./js/token.js";
+
+const REFRESH_MS = 5000;
+
+const client = new Client(() => token.value);
+const token = new Token({
+  attempt: async (candidate) => {
+    await client.get("v1/admin/overview", { token: candidate });
+    store.keepToken(candidate, store.remembersToken);
+    ready();
+  },
+  forgotten: () => needToken(),
+});
+
+/** What the views share: requests, and how their failures are shown. */
+const api = {
+  get: (path) => client.get(path),
+  post: (path, body) => client.post(path, body),
+  remove: (path) => client.remove(path),
+  failed(error) {
+    if (error.needsToken) needToken("The server no longer accepts the token.");
+    else if (error.code === "insufficient_scope") needToken(visibleName(error.message));
+  },
+  /** Does something for the view that is open; a failure is shown there. */
+  async run(action) {
+    const shown = current;
+    const complaint = byId(`error-${shown}`);
+    try {
+      await action();
+      showText(complaint, "");
+    } catch (error) {
+      const text = visibleName(error.message);
+      // The same text again would be read out again at each refresh.
+      if (complaint.textContent !== text) showText(complaint, text);
+      api.failed(error);
+    }
+  },
+};
+
+const views = {
+  overview: new Overview(api),
+  owners: new Owners(api),
+  tokens: new Tokens(api),
+  connections: new Connections(api),
+  conversations: new Conversations(api),
+  runs: new Runs(api),
+  doctor: new Doctor(api),
+};
+let current = "overview";
+let isLoading = false;
+
+startTheme(() => {});
+addEventListener("hashchange", () => {
+  // The link over the content leads to an element and not to a view.
+  if (location.hash.slice(1) in views) show().then(() => byId(`head-${current}`).focus());
+});
+document.addEventListener("visibilitychange", refresh);
+setInterval(refresh, REFRESH_MS);
+open();
+
+async function open() {
+  await show();
+  if (!token.value) return needToken();
+  try {
+    await client.get("v1/admin/overview");
+    ready();
+  } catch (error) {
+    if (error.needsToken) return needToken("The server no longer accepts the token.");
+    if (error.code === "insufficient_scope") return needToken(visibleName(error.message));
+    page.state = "error";
+    showBanner(visibleName(error.message), "Try again", open);
+  }
+}
+
+function ready() {
+  page.state = "ready";
+  hideBanner();
+  load();
+}
+
+function needToken(complaint) {
+  page.state = "needs-token";
+  showBanner("This page needs a token with the scope admin.", "Enter token", () => token.ask());
+  token.ask(complaint);
+}
+
+/** Shows the view that the address names. */
+async function show() {
+  const wanted = location.hash.slice(1);
+  current = wanted in views ? wanted : "overview";
+  for (const name of Object.keys(views)) byId(`view-${name}`).hidden = name !== current;
+  for (const link of document.querySelectorAll(".admin-nav a[href^='#']")) {
+    if (link.hash === `#${current}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (page.state === "ready") await load();
+}
+
+async function load() {
+  const view = byId(`view-${current}`);
+  view.setAttribute("aria-busy", "true");
+  await api.run(() => views[current].load());
+  view.removeAttribute("aria-busy");
+}
+
+async function refresh() {
+  const isSeen = page.state === "ready" && document.visibilityState === "visible" && !isLoading;
+  // What an open dialog is about stays as it is.
+  if (!isSeen || document.querySelector("dialog[open]")) return;
+  isLoading = true;
+  try {
+    await load();
+  } finally {
+    isLoading = false;
+  }
+}

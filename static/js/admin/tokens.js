@@ -1,0 +1,189 @@
+// Owns the views of tokens and of connections, and the dialogs that create a token and show it once.
+import { byId, el, showText } from "../dom.js";
+import { confirmAction, toast } from "../page.js";
+import { ago, plural, visibleName } from "../text.js";
+import { Table, act, moment, name, word } from "./table.js";
+
+/** What tokens of clients that signed in begin with; they have a view of their own. */
+const CONNECTION = "mcpc_";
+
+export class Tokens {
+  #api;
+  #table;
+  #dialog = byId("create-dialog");
+  #secretDialog = byId("secret-dialog");
+
+  constructor(api) {
+    this.#api = api;
+    this.#table = new Table({
+      id: "tokens",
+      title: "Tokens",
+      empty: "There is no token but MCP_API_TOKEN, which is not listed.",
+      columns: [
+        { name: "Name", cell: (token) => name(token.name), kind: "long" },
+        { name: "Owner", cell: (token) => name(token.owner), kind: "name" },
+        { name: "Begins with", cell: (token) => name(token.prefix), kind: "name" },
+        { name: "Scopes", cell: (token) => token.scopes.join(", ") },
+        { name: "Limits", cell: limitsOf, kind: "long" },
+        { name: "Created", cell: (token) => moment(token.created) },
+        { name: "Last used", cell: (token) => (token.lastUsed ? ago(token.lastUsed) : "never"), kind: "nowrap" },
+        { name: "State", cell: stateOf },
+        { name: "Revoke", cell: (token) => (isValid(token) ? this.#revoke(token) : null), kind: "act" },
+      ],
+    });
+    byId("view-tokens").append(this.#table.element);
+    byId("token-new").addEventListener("click", () => this.#api.run(() => this.#open()));
+    byId("create-cancel").addEventListener("click", () => this.#dialog.close());
+    byId("create-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#create();
+    });
+    byId("secret-done").addEventListener("click", () => this.#secretDialog.close());
+    byId("secret-copy").addEventListener("click", () => this.#copy());
+    this.#secretDialog.addEventListener("close", () => {
+      byId("secret").value = "";
+      byId("token-new").focus();
+    });
+  }
+
+  async load() {
+    const { tokens } = await this.#api.get("v1/tokens");
+    this.#table.show(tokens.filter(({ prefix }) => !prefix.startsWith(CONNECTION)));
+  }
+
+  async #open() {
+    byId("create-form").reset();
+    showText(byId("create-error"), "");
+    this.#dialog.showModal();
+    byId("create-name").focus();
+    const [{ runners }, { owners }] = await Promise.all([this.#api.get("v1/runners"), this.#api.get("v1/owners")]);
+    const box = ({ language }) =>
+      el(
+        "label",
+        { class: "check" },
+        el("input", { type: "checkbox", name: "language", value: language }),
+        ` ${visibleName(language)}`,
+      );
+    byId("create-languages").replaceChildren(...runners.map(box));
+    byId("create-owners").replaceChildren(...owners.map(({ owner }) => el("option", { value: owner })));
+  }
+
+  async #create() {
+    const button = byId("create-yes");
+    if (button.disabled) return;
+    const chosen = (group) =>
+      [...byId("create-form").querySelectorAll(`[name="${group}"]:checked`)].map(({ value }) => value);
+    const scopes = chosen("scope");
+    if (!scopes.length) return showText(byId("create-error"), "Choose at least one thing that it may do.");
+    const limits = {};
+    for (const field of byId("create-form").querySelectorAll("[data-limit]")) {
+      if (field.value !== "") limits[field.dataset.limit] = Number(field.value);
+    }
+    const wanted = { name: byId("create-name").value.trim(), owner: byId("create-owner").value, scopes, limits };
+    if (chosen("language").length) wanted.languages = chosen("language");
+    if (byId("create-expiry").value) wanted.expiresInSeconds = Number(byId("create-expiry").value);
+    button.disabled = true;
+    try {
+      const { token } = await this.#api.post("v1/tokens", wanted);
+      this.#dialog.close();
+      byId("secret").value = token;
+      this.#secretDialog.showModal();
+      byId("secret-copy").focus();
+      await this.load();
+    } catch (error) {
+      showText(byId("create-error"), visibleName(error.message));
+      this.#api.failed(error);
+    } finally {
+      button.disabled = false;
+    }
+  }
+
+  async #copy() {
+    const field = byId("secret");
+    field.select();
+    try {
+      // Only pages of a secure address may use the clipboard; elsewhere the text is selected for the user.
+      await navigator.clipboard.writeText(field.value);
+      toast("The token is copied.");
+    } catch {
+      toast("The browser does not let the page copy: the token is selected, copy it by Ctrl+C.");
+    }
+  }
+
+  #revoke(token) {
+    const shown = visibleName(token.name);
+    const onClick = () =>
+      this.#api.run(async () => {
+        const text = `${shown} (${token.prefix}…)\nIts streams, programs and sessions end at once.`;
+        if (!(await confirmAction({ title: "Revoke this token?", text, yes: "Revoke" }))) return;
+        await this.#api.remove(`v1/tokens/${token.id}`);
+        toast(`Revoked ${shown}.`);
+        await this.load();
+      });
+    return act({ key: token.id, label: "Revoke", of: shown, symbol: "trash", onClick });
+  }
+}
+
+export class Connections {
+  #api;
+  #table;
+
+  constructor(api) {
+    this.#api = api;
+    this.#table = new Table({
+      id: "connections",
+      title: "Clients that are signed in",
+      empty: "No client is signed in. Where sign-in is off, none can be.",
+      columns: [
+        { name: "Client", cell: (one) => name(one.name), kind: "long" },
+        { name: "Owner", cell: (one) => name(one.owner), kind: "name" },
+        { name: "Scopes", cell: (one) => one.scopes.join(", ") },
+        { name: "Since", cell: (one) => moment(one.createdAt) },
+        { name: "Last used", cell: (one) => (one.lastUsedAt ? ago(one.lastUsedAt) : "never"), kind: "nowrap" },
+        { name: "End", cell: (one) => this.#end(one), kind: "act" },
+      ],
+    });
+    byId("view-connections").append(this.#table.element);
+  }
+
+  async load() {
+    const { connections } = await this.#api.get("v1/connections");
+    this.#table.show(connections);
+  }
+
+  #end(one) {
+    const shown = visibleName(one.name);
+    const onClick = () =>
+      this.#api.run(async () => {
+        const text = `${shown}\nWhat it opened ends at once. It has to sign in again.`;
+        if (!(await confirmAction({ title: "End this connection?", text, yes: "End it" }))) return;
+        await this.#api.remove(`v1/connections/${one.id}`);
+        toast(`Ended the connection of ${shown}.`);
+        await this.load();
+      });
+    return act({ key: one.id, label: "End", of: shown, symbol: "close", onClick });
+  }
+}
+
+function isValid({ revoked, expires }) {
+  return !revoked && !(expires && Date.parse(expires) <= Date.now());
+}
+
+function stateOf(token) {
+  if (token.revoked) return word("revoked", "fail");
+  if (!isValid(token)) return word("expired", "limit");
+  if (!token.expires) return word("valid", "ok");
+  return el("span", {}, word("valid", "ok"), " until ", moment(token.expires));
+}
+
+function limitsOf({ languages, limits }) {
+  const { runsPerMinute, runsAtOnce, cpuSecondsPerDay, outputBytesPerDay } = limits;
+  const parts = [
+    languages.length && `only ${languages.map(visibleName).join(", ")}`,
+    runsPerMinute !== undefined && `${plural(runsPerMinute, "program")} a minute`,
+    runsAtOnce !== undefined && `${runsAtOnce} at once`,
+    cpuSecondsPerDay !== undefined && `${cpuSecondsPerDay} s CPU a day`,
+    outputBytesPerDay !== undefined && `${plural(outputBytesPerDay, "byte")} a day`,
+  ];
+  return parts.filter(Boolean).join(" · ");
+}
