@@ -112,11 +112,12 @@ async fn foreign_and_absent_ids() {
     // A key that another owner has used begins a run, as one that none has.
     let mut times = [Vec::new(), Vec::new()];
     for round in 0..how_many(500, 2000) {
-        let other = format!("both-{round}");
+        // Random, so that neither kind lies closer together in the database's index.
+        let [other, own] = [(); 2].map(|()| uuid::Uuid::new_v4().to_string());
         send("/v1/runs", &other, json!({"language": "python", "code": "print x"})).await;
         for at in 0..2 {
             let at = (at + round) % 2;
-            let key = [other.clone(), format!("mine-{round}")][at].clone();
+            let key = [&other, &own][at];
             let post = server.http.post(format!("http://{}/v1/runs", server.address)).bearer_auth(&ann);
             let post = post.header("Idempotency-Key", key).json(&json!({"language": "python", "code": "print x"}));
             let begun = Instant::now();
