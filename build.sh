@@ -15,8 +15,8 @@ Usage: ./build.sh                    the server and every runner image
        ./build.sh server             the server: image mcp-sandbox-server; where cargo is installed, from the static
                                      binary dist/mcp-sandbox-server, which it makes first
        ./build.sh runners [name...]  the runner images, or those named: $(runner_names | xargs)
-       ./build.sh init               process 1 of the runners, and the bridge to their kernels: sandbox-init and
-                                     sandbox-bridge in dist/ and runners/init/
+       ./build.sh init               the static programs of the runners: sandbox-init, sandbox-bridge and
+                                     sandbox-channels in dist/ and runners/init/
        ./build.sh client             the Python client: dist/mcp_code_sandbox-*.whl; needs python3-venv
        ./build.sh base               print the base image that would be used, making one if there is none
 
@@ -102,11 +102,11 @@ place() {
   mv "$1/.new" "$1/$2"
 }
 
-# The static programs of the runners, process 1 and the bridge to a kernel: by cargo where it is installed, else in a
-# container. A container's files cannot be shared with the build of another image, so they lie in runners/init, where the
-# runners' builds see them.
+# The static programs of the runners, process 1, the bridge to a kernel and the channels: by cargo where it is installed,
+# else in a container. A container's files cannot be shared with the build of another image, so they lie in runners/init,
+# where the runners' builds see them.
 build_init() {
-  local target container name programs=(sandbox-init sandbox-bridge)
+  local target container name programs=(sandbox-init sandbox-bridge sandbox-channels)
   if command -v cargo >/dev/null; then
     target=$(rustc -vV | sed -n 's/^host: //p')
     say "building ${programs[*]}"
@@ -116,8 +116,8 @@ build_init() {
     for name in "${programs[@]}"; do
       place dist "$name" < "${CARGO_TARGET_DIR:-target}/$target/init/$name"
     done
-  elif [ -x dist/sandbox-init ] && [ -x dist/sandbox-bridge ]; then
-    say "using dist/sandbox-init and dist/sandbox-bridge, which are there"
+  elif [ -x dist/sandbox-init ] && [ -x dist/sandbox-bridge ] && [ -x dist/sandbox-channels ]; then
+    say "using ${programs[*]} in dist/, which are there"
   else
     need_docker
     build_image sandbox-init -f init/Dockerfile .

@@ -26,6 +26,8 @@ pub enum InputFrame {
     StdinEnd,
     /// A signal for the program.
     Signal,
+    /// Bytes for the process that has the channels.
+    Channels,
 }
 
 impl InputFrame {
@@ -37,6 +39,7 @@ impl InputFrame {
             0x04 => Self::Stdin,
             0x05 => Self::StdinEnd,
             0x06 => Self::Signal,
+            0x07 => Self::Channels,
             other => return Err(FrameError::Type(other)),
         })
     }
@@ -56,6 +59,8 @@ pub enum OutputFrame {
     Exit = 0x84,
     /// The request cannot be carried out. The last frame.
     Error = 0x85,
+    /// Bytes of the process that has the channels; empty when it has ended.
+    Channels = 0x86,
 }
 
 /// Bytes that are not a valid frame.
@@ -153,7 +158,7 @@ mod tests {
 
     #[test]
     fn decoder_refuses_an_unknown_type_at_its_first_byte() {
-        for byte in (0..=255).filter(|byte| !(1..=6).contains(byte)) {
+        for byte in (0..=255).filter(|byte| !(1..=7).contains(byte)) {
             let mut decoder = Decoder::default();
             decoder.feed(&[byte]);
             assert_eq!(decoder.next(), Err(FrameError::Type(byte)));

@@ -35,13 +35,14 @@ fn decoded(bytes: &[u8], piece: usize) -> (Vec<(InputFrame, Vec<u8>)>, Option<Fr
 
 /// Reference decoder: parses the whole buffer at once.
 fn decode_whole(mut bytes: &[u8]) -> (Vec<(InputFrame, Vec<u8>)>, Option<FrameError>) {
-    const INPUT_FRAMES: [InputFrame; 6] = [
+    const INPUT_FRAMES: [InputFrame; 7] = [
         InputFrame::Config,
         InputFrame::Program,
         InputFrame::Go,
         InputFrame::Stdin,
         InputFrame::StdinEnd,
         InputFrame::Signal,
+        InputFrame::Channels,
     ];
     let mut frames = Vec::new();
     while let Some(&kind) = bytes.first() {
@@ -89,7 +90,7 @@ fn assert_action_sequence(actions: &[Action]) {
                 assert!(!ended && early <= EARLY_STDIN_MAX_BYTES);
             }
             Action::EndInput => assert!(!std::mem::replace(&mut ended, true)),
-            Action::Signal(_) => assert!(started),
+            Action::Signal(_) | Action::Channels(_) => assert!(started),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! The program runs as the same user and must neither read nor stop it: it handles no signal (see `signals`), and it is
 //! not dumpable, so its files under /proc belong to root.
 
+mod channels;
 mod child;
 mod figures;
 mod flow;

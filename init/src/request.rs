@@ -28,6 +28,8 @@ pub struct Config {
     pub grace_ms: u64,
     /// The kernelspec of a session, which has no program.
     pub kernel: Option<String>,
+    /// Whether the sandbox has channels to the server.
+    pub channels: bool,
 }
 
 impl Config {
@@ -56,6 +58,8 @@ pub enum Action {
     EndInput,
     /// Send the program a signal.
     Signal(Signal),
+    /// Give this to the process that has the channels.
+    Channels(Vec<u8>),
     /// The frame needs no action.
     Nothing,
 }
@@ -125,6 +129,7 @@ impl Request {
                 [number] => signal(number).map(Action::Signal),
                 _ => Err(RequestError::Payload(kind)),
             },
+            InputFrame::Channels => Ok(Action::Channels(payload)),
             InputFrame::StdinEnd => Err(RequestError::Payload(kind)),
         }
     }
@@ -136,6 +141,7 @@ impl Request {
             InputFrame::Go => self.config.is_some() && !self.started,
             InputFrame::Stdin | InputFrame::StdinEnd => self.config.is_some() && !self.input_ended,
             InputFrame::Signal => self.started,
+            InputFrame::Channels => self.started && self.config.as_ref().is_some_and(|config| config.channels),
         };
         if fits { Ok(()) } else { Err(RequestError::Sequence(kind)) }
     }
@@ -224,6 +230,20 @@ mod tests {
         let Ok(Action::Start(config)) = request.take(InputFrame::Go, Vec::new()) else { panic!("no start") };
         assert_eq!(config.kernel.as_deref(), Some("python3"));
         assert!(Config::parse(br#"{"kernel":"a\u0000"}"#).is_err() && Config::parse(br#"{"kernel":1}"#).is_err());
+    }
+
+    #[test]
+    fn channels_need_the_configuration_and_the_start() {
+        let frame = |request: &mut Request| request.take(InputFrame::Channels, vec![1]);
+        let refused = Err(RequestError::Sequence(InputFrame::Channels));
+        let mut without = configured();
+        without.take(InputFrame::Go, Vec::new()).expect("a start");
+        assert_eq!(frame(&mut without), refused);
+        let mut with = Request::default();
+        with.take(InputFrame::Config, br#"{"channels":true}"#.to_vec()).expect("channels");
+        assert_eq!(frame(&mut with), refused);
+        with.take(InputFrame::Go, Vec::new()).expect("a start");
+        assert_eq!(frame(&mut with), Ok(Action::Channels(vec![1])));
     }
 
     #[test]

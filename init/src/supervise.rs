@@ -16,6 +16,7 @@ use rustix::{
 };
 use serde_json::json;
 
+mod channels;
 mod standby;
 mod state;
 mod wait;
@@ -24,6 +25,7 @@ use state::{Exit, KILL_AGAIN, KILL_LIMIT, Phase, SEND_LIMIT, Source};
 pub use state::{Options, Verdict};
 
 use crate::{
+    channels::Channels,
     child::Child,
     figures::{Counters, Meter},
     flow::{self, Inbox, Outbox, Progress, READ_BYTES},
@@ -49,6 +51,8 @@ pub struct Sandbox {
     successor: Option<Child>,
     /// Shares the program's memory, so that the program's exit is reported before the kernel has freed that memory.
     keeper: Option<Pid>,
+    /// The process that has the channels, where the request has any.
+    channels: Option<Channels>,
     inbox: Inbox,
     outbox: Outbox,
     exit_status: Option<ExitStatus>,
@@ -76,6 +80,7 @@ impl Sandbox {
             request: Request::default(),
             frames_open: true,
             program: None,
+            channels: None,
             inbox: Inbox::default(),
             outbox: Outbox::default(),
             exit_status: None,
@@ -125,6 +130,8 @@ impl Sandbox {
             Source::Stderr => self.read_output(OutputFrame::Stderr),
             Source::Control => self.read_control(),
             Source::Successor => self.read_successor_control(),
+            Source::FromChannels => self.read_channels(),
+            Source::ToChannels => self.write_channels(),
         }
     }
 
@@ -168,6 +175,11 @@ impl Sandbox {
                 if let (Some(child), None) = (&self.child, self.exit_status) {
                     // The process may have just exited; the signal then has no effect.
                     let _ = kill_process(child.pid, signal);
+                }
+            }
+            Action::Channels(bytes) => {
+                if let Some(channels) = &mut self.channels {
+                    channels.push(&bytes);
                 }
             }
             Action::Nothing => {}

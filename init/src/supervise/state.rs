@@ -82,4 +82,6 @@ pub(super) enum Source {
     Stderr,
     Control,
     Successor,
+    FromChannels,
+    ToChannels,
 }

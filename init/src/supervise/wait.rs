@@ -11,7 +11,7 @@ use rustix::{
 };
 
 use super::{Phase, Sandbox, Source};
-use crate::child::Child;
+use crate::{channels::Channels, child::Child};
 
 impl Sandbox {
     /// Everything that is ready now, after waiting for the first.
@@ -35,6 +35,7 @@ impl Sandbox {
         let is_over = matches!(self.phase, Phase::Sending { .. });
         // Before the start nothing can take the input, but the start itself must get through.
         let takes_frames = self.frames_open && !is_over && !(self.request.started() && self.inbox.is_full());
+        let takes_frames = takes_frames && !self.channels.as_ref().is_some_and(Channels::is_full);
         if takes_frames {
             sources.push((Source::Frames, stdin(), PollFlags::IN));
         }
@@ -43,6 +44,11 @@ impl Sandbox {
         }
         sources.extend(control(Source::Successor, self.successor.as_ref()));
         sources.extend(control(Source::Control, self.child.as_ref()));
+        if let (Some(channels), Phase::Running { .. }) = (&self.channels, &self.phase) {
+            let from = channels.output().filter(|_| !self.outbox.is_full());
+            sources.extend(from.map(|fd| (Source::FromChannels, fd, PollFlags::IN)));
+            sources.extend(channels.pending_input().map(|fd| (Source::ToChannels, fd, PollFlags::OUT)));
+        }
         let Some(child) = &self.child else { return sources };
         if !self.outbox.is_full() && !matches!(self.phase, Phase::Standby) {
             let pipes = [(Source::Stdout, &child.stdout), (Source::Stderr, &child.stderr)];

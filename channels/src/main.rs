@@ -1,0 +1,102 @@
+//! `sandbox-channels`: between programs in a sandbox and the server. Standard input is a listening socket, standard
+//! output a stream socket whose bytes process 1 relays in frames. Each connection that is accepted becomes one channel:
+//! a stream of a multiplexer (yamux) on that socket.
+//!
+//! It reads nothing of what passes: the server speaks HTTP and SOCKS with the program, decides and connects. It runs as
+//! the program's user and is trusted with nothing.
+//!
+//! **Who opens a channel.** The server does, so that it has as many as it wants. It opens the first one, on which this
+//! process writes one byte for each connection that waits, and one more channel for each such byte.
+
+use std::{collections::VecDeque, future::poll_fn, io, os::fd::AsFd, process::ExitCode};
+
+use futures_util::AsyncWriteExt;
+use tokio::{
+    io::{AsyncReadExt as _, copy_bidirectional_with_sizes},
+    net::{TcpListener, TcpStream, UnixStream},
+    sync::mpsc,
+    task::{JoinSet, LocalSet},
+};
+use tokio_util::compat::{FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
+use yamux::{Config, Connection, Mode, Stream};
+
+/// Channels at once; more connections wait. The server may allow fewer.
+const CHANNELS_MAX: usize = 64;
+/// Connections that wait for a channel; more wait to be accepted.
+const WAITING_MAX: usize = 64;
+/// A piece of a stream: with its header it fits into one frame of process 1.
+const PIECE_BYTES: usize = (64 << 10) - 64;
+
+fn main() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime.and_then(|runtime| LocalSet::new().block_on(&runtime, serve())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sandbox-channels: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn sockets() -> io::Result<(TcpListener, UnixStream)> {
+    let listener = std::net::TcpListener::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let server = std::os::unix::net::UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
+    listener.set_nonblocking(true)?;
+    server.set_nonblocking(true)?;
+    Ok((TcpListener::from_std(listener)?, UnixStream::from_std(server)?))
+}
+
+/// Serves until the server closes its end.
+async fn serve() -> io::Result<()> {
+    let (listener, server) = sockets()?;
+    let mut config = Config::default();
+    // The server opens the first one besides.
+    config.set_max_num_streams(CHANNELS_MAX + 1).set_split_send_size(PIECE_BYTES);
+    let mut connection = Connection::new(server.compat(), config, Mode::Server);
+    let (asked, asks) = mpsc::unbounded_channel();
+    let mut asks = Some(asks);
+    let mut waiting = VecDeque::new();
+    let mut channels = JoinSet::new();
+    loop {
+        let can_accept = waiting.len() < WAITING_MAX && channels.len() + waiting.len() < CHANNELS_MAX;
+        tokio::select! {
+            opened = poll_fn(|cx| connection.poll_next_inbound(cx)) => match (opened, asks.take()) {
+                (None | Some(Err(_)), _) => return Ok(()),
+                (Some(Ok(first)), Some(asks)) => drop(tokio::task::spawn_local(ask(first, asks))),
+                (Some(Ok(channel)), None) => {
+                    if let Some(client) = waiting.pop_front() {
+                        channels.spawn_local(carry(client, channel));
+                    }
+                }
+            },
+            accepted = listener.accept(), if can_accept => {
+                let (client, _) = accepted?;
+                client.set_nodelay(true)?;
+                waiting.push_back(client);
+                // Its receiver lives as long as this loop.
+                let _ = asked.send(());
+            }
+            Some(_) = channels.join_next() => {}
+        }
+    }
+}
+
+/// Asks for one channel for each connection that waits.
+async fn ask(mut first: Stream, mut asks: mpsc::UnboundedReceiver<()>) {
+    while let Some(()) = asks.recv().await {
+        if first.write_all(&[1]).await.is_err() || first.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Carries both directions to their ends; each end is passed on by itself.
+async fn carry(mut client: TcpStream, channel: Stream) {
+    let mut channel = channel.compat();
+    // The server's first byte opens the channel.
+    if channel.read_u8().await.is_err() {
+        return;
+    }
+    // An error ends both: the connection is reset, and so is the channel.
+    let _ = copy_bidirectional_with_sizes(&mut client, &mut channel, PIECE_BYTES, PIECE_BYTES).await;
+}
