@@ -4,6 +4,7 @@ pub mod audit;
 pub mod database;
 pub mod engine;
 pub mod metrics;
+pub mod network;
 pub mod storage;
 pub mod traces;
 pub mod web;

@@ -10,6 +10,7 @@ mod check;
 mod derived;
 mod load;
 mod mounts;
+mod network;
 mod print;
 mod section;
 mod sign_in;
@@ -33,6 +34,7 @@ pub use self::{
 };
 use self::{
     mounts::{ANY_KEY, MOUNTS},
+    network::{NETWORK, NetworkPolicy},
     section::{section, sections},
     value::{parsed, shown},
 };

@@ -14,6 +14,7 @@ pub(crate) mod fuzz_support;
 pub mod id;
 pub mod limits;
 pub mod media;
+pub mod network;
 pub mod outcome;
 pub mod owner;
 pub mod path;

@@ -6,6 +6,7 @@
 pub mod database;
 pub mod engine;
 pub mod history;
+pub mod network;
 pub mod observer;
 pub mod runner;
 pub mod sign_in;

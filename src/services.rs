@@ -17,6 +17,7 @@ pub mod issuer;
 pub mod janitor;
 pub mod kernels;
 pub mod links;
+pub mod network;
 pub mod quota;
 pub mod readiness;
 pub mod retention;

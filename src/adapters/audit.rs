@@ -30,7 +30,7 @@ use tracing::error;
 
 pub use self::verify::{Broken, Verified, VerifyError, verify};
 use self::{file::LogFile, writer::Writer};
-use crate::ports::observer::{AdminFacts, AuditCounts, Observer, RunFacts, SignInFacts};
+use crate::ports::observer::{AdminFacts, AuditCounts, NetworkFacts, Observer, RunFacts, SignInFacts};
 
 /// Lines that wait to be written.
 const QUEUE_MAX: usize = 4096;
@@ -101,6 +101,12 @@ impl Observer for Audit {
     fn run_over(&self, run: &RunFacts<'_>) {
         if !self.queue(line::of(run)) {
             error!(run = %run.run, "a line of the audit log is lost: the queue is full");
+        }
+    }
+
+    fn connected(&self, connection: &NetworkFacts<'_>) {
+        if !self.queue(line::of_connection(connection)) {
+            error!("a line of the audit log is lost: the queue is full");
         }
     }
 

@@ -24,7 +24,9 @@ use prometheus_client::{
 
 use crate::{
     domain::{error::Code, id::Language, owner::Principal},
-    ports::observer::{AnswerFacts, AuditCounts, CallFacts, HistoryCounts, Observer, RunFacts, Standing, TraceCounts},
+    ports::observer::{
+        AnswerFacts, AuditCounts, CallFacts, HistoryCounts, NetworkFacts, Observer, RunFacts, Standing, TraceCounts,
+    },
 };
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -59,6 +61,11 @@ struct InStage {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfStream {
     stream: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Way {
+    way: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -98,6 +105,8 @@ pub struct Metrics {
     stages: Histograms<InStage>,
     output: Family<OfStream, Counter>,
     calls: Histograms<Call>,
+    connections: Family<Reason, Counter>,
+    network: Family<Way, Counter>,
     answers: Family<Answer, Counter>,
     answer_time: Histogram,
     answer_bytes: Counter,
@@ -118,6 +127,8 @@ impl Default for Metrics {
             stages: with_unit(all, "run_stage", "How long each stage of a run took", seconds.clone(), family()),
             output: with_unit(all, "run_output", "What programs printed", Some(Unit::Bytes), Family::default()),
             calls: with_unit(all, "engine_call", "Calls of the container engine", seconds.clone(), family()),
+            connections: add(all, "network_connections", "Connections of programs, by what came of them"),
+            network: with_unit(all, "network", "What programs sent and received", Some(Unit::Bytes), Family::default()),
             answers: add(all, "http_answers", "HTTP requests that were answered"),
             answer_time: with_unit(all, "http_answer", "How long HTTP answers took", seconds, histogram()),
             answer_bytes: with_unit(all, "http_answer_body", ANSWER_BODIES, Some(Unit::Bytes), Counter::default()),
@@ -239,6 +250,14 @@ impl Observer for Metrics {
     fn engine_called(&self, call: &CallFacts) {
         let CallFacts { operation, result, took, .. } = *call;
         self.calls.get_or_create(&Call { operation, result }).observe(took.as_secs_f64());
+    }
+
+    fn connected(&self, connection: &NetworkFacts<'_>) {
+        let used = connection.used;
+        let code = used.refusal.as_ref().map_or("allowed", |refusal| refusal.word());
+        self.connections.get_or_create(&Reason { code }).inc();
+        self.network.get_or_create(&Way { way: "sent" }).inc_by(used.sent_bytes);
+        self.network.get_or_create(&Way { way: "received" }).inc_by(used.received_bytes);
     }
 
     fn answered(&self, answer: &AnswerFacts<'_>) {

@@ -188,7 +188,9 @@ impl ServerHandler for McpServer {
         one_page(request)?;
         let caller = self.caller(&context.extensions)?;
         let may = |tool: ToolName| caller.check_scope(tool.scope()).is_ok();
-        let tools = describe::tools(&self.parts.options, &self.parts.runs.runners(), caller.view, may);
+        let runs = &self.parts.runs;
+        let hosts = runs.network().hosts(&caller.principal);
+        let tools = describe::tools(&self.parts.options, &runs.runners(), &hosts, caller.view, may);
         Ok(ListToolsResult::with_all_items(tools))
     }
 

@@ -10,6 +10,7 @@ pub mod create_run;
 mod file;
 pub mod history;
 pub mod json_schema;
+pub mod network;
 pub mod parse;
 pub mod report;
 mod result;

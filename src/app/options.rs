@@ -32,6 +32,7 @@ use crate::{
         history::{History, HistoryOptions},
         idempotency::Idempotency,
         kernels::Kernels,
+        network::Network,
         quota::QuotaOptions,
         retention::RetentionOptions,
         runs::{Runs, RunsOptions},
@@ -200,7 +201,7 @@ pub(super) fn v1(
     runs: &Runs,
     files: &Arc<Files>,
     sessions: &Sessions,
-    tokens: &Arc<Tokens>,
+    (tokens, network): (&Arc<Tokens>, &Network),
     (history, keys, admin): (&Arc<History>, &Arc<Idempotency>, &Admin),
 ) -> V1Parts {
     V1Parts {
@@ -213,6 +214,7 @@ pub(super) fn v1(
         limits: config.limits.limits(),
         tokens: Arc::clone(tokens),
         admin: admin.clone(),
+        network: network.clone(),
         bodies,
     }
 }

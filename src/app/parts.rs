@@ -12,6 +12,7 @@ use super::{StartError, doctor, listen::Surface, observability::Observability, o
 use crate::{
     adapters::database::Database,
     adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
+    adapters::network::{Multiplexer, SystemResolver},
     adapters::storage::{DiskStorage, Owner, RootError},
     api::{
         http::{self, HttpParts},
@@ -38,6 +39,7 @@ use crate::{
         janitor::Janitor,
         kernels::Kernels,
         links::UrlSigner,
+        network::{Network, NetworkParts},
         readiness::Readiness,
         retention::Retention,
         runs::{Runs, RunsParts},
@@ -190,6 +192,7 @@ impl Parts {
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
         let sandboxes = sandboxes(config, &engine, &janitor, instance);
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
+        let network = network(config, &tokens, &observer);
         let sessions = Sessions::new(
             SessionsParts {
                 sandboxes: sandboxes.clone(),
@@ -198,6 +201,7 @@ impl Parts {
                 standbys: standbys.clone(),
                 isolation: isolation.clone(),
                 variables: options::variables(config),
+                network: network.clone(),
             },
             options::sessions(config),
         );
@@ -214,6 +218,7 @@ impl Parts {
                 isolation: isolation.clone(),
                 variables: options::variables(config),
                 tokens: Arc::clone(&tokens),
+                network: network.clone(),
             },
             options::runs(config),
         );
@@ -230,7 +235,7 @@ impl Parts {
         let checks = doctor::checks_of(config, &engine);
         let admin = options::admin((&runs, &sessions, &files), told, known, stats.clone(), checks);
         let kept = (&history, &keys, &admin);
-        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, &tokens, kept);
+        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, (&tokens, &network), kept);
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
             coderunner: options::coderunner(&v1),
@@ -288,6 +293,20 @@ fn sandboxes(config: &Config, engine: &Arc<dyn Engine>, janitor: &Janitor, insta
         uid: config.engine.runner_uid,
         folders: config.shared_folders().unwrap_or_default(),
     }
+}
+
+/// What lets programs out, where a policy says so.
+fn network(config: &Config, tokens: &Arc<Tokens>, observer: &Arc<dyn Observer>) -> Network {
+    // They were checked with the settings.
+    let policies = config.network_policies().unwrap_or_default();
+    let parts = NetworkParts {
+        tokens: Arc::clone(tokens),
+        carrier: Arc::new(Multiplexer::default()),
+        resolver: Arc::new(SystemResolver),
+        observer: Arc::clone(observer),
+        clock: Arc::new(SystemClock),
+    };
+    Network::new(policies, parts)
 }
 
 /// What is recorded in the database: runs, and the keys that began them.

@@ -50,6 +50,9 @@ pub enum TokenCommand {
         /// Printed bytes within 24 hours.
         #[arg(long, value_name = "BYTES")]
         output_bytes_per_day: Option<u64>,
+        /// Its network policies, instead of those that are for every token; empty for none.
+        #[arg(long, value_name = "NAMES")]
+        network: Option<String>,
     },
     /// List the tokens, one JSON object a line.
     List {
@@ -78,10 +81,14 @@ pub async fn run(config: &Config, command: TokenCommand) -> anyhow::Result<ExitC
             runs_at_once,
             cpu_seconds_per_day: cpu_s_per_day,
             output_bytes_per_day: bytes_per_day,
+            network,
         } => {
+            let network = network.map(|names| {
+                names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+            });
             let limits = TokenLimits { runs_per_minute, runs_at_once, cpu_s_per_day, bytes_per_day };
             let expires_unix_ms = expires_days.map(|days| tokens.in_seconds(days.saturating_mul(DAY_S)));
-            let (owner, grant) = (owner.parse().context("--owner")?, Grant { scopes, languages, limits });
+            let (owner, grant) = (owner.parse().context("--owner")?, Grant { scopes, languages, limits, network });
             let (_, token) = tokens.create(NewToken { owner, name, grant, expires_unix_ms, parent: None }).await?;
             super::print(&format!("{}\n", token.expose_secret()))?;
         }

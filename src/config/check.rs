@@ -51,6 +51,7 @@ impl Config {
         })?;
         self.check_ranges()?;
         self.shared_folders()?;
+        self.network_policies()?;
         ensure(AllowedVariables::parse(&self.env.allowed).is_some(), || {
             "SANDBOX_ENV__ALLOWED must be names of variables separated by commas, such as API_KEY,TZ.".to_owned()
         })?;

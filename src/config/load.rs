@@ -170,9 +170,9 @@ fn unknown(name: &str, place: &str) -> String {
 /// The kind of an error never repeats a value: see [`super::value::parsed`].
 fn explain(error: Error) -> ConfigError {
     let path = error.path.join(".");
-    let name = |setting: &Setting| match path.strip_prefix("mounts.") {
-        Some(key) => format!("SANDBOX_MOUNTS__{}", key.to_uppercase()),
-        None => setting.name(),
+    let name = |setting: &Setting| match path.split_once('.') {
+        Some((section @ ("mounts" | "network"), key)) => format!("SANDBOX_{section}__{key}").to_uppercase(),
+        _ => setting.name(),
     };
     let setting = settings().find(|setting| setting.path(&name(setting)) == path);
     ConfigError(match (setting, error.kind) {

@@ -12,7 +12,15 @@ impl Config {
             .mounts
             .iter()
             .map(|(name, folder)| (format!("SANDBOX_MOUNTS__{}", name.to_uppercase()), folder.clone(), ""));
-        shown.chain(mounts).flat_map(|(name, value, _)| [name, "=".to_owned(), value, "\n".to_owned()]).collect()
+        let network = self
+            .network
+            .iter()
+            .map(|(name, policy)| (format!("SANDBOX_NETWORK__{}", name.to_uppercase()), policy.shown(), ""));
+        shown
+            .chain(mounts)
+            .chain(network)
+            .flat_map(|(name, value, _)| [name, "=".to_owned(), value, "\n".to_owned()])
+            .collect()
     }
 }
 

@@ -68,6 +68,8 @@ macro_rules! sections {
             tunnel_token: Secret,
             /// By name; see [`Config::shared_folders`].
             pub mounts: BTreeMap<String, String>,
+            /// By name; see [`Config::network_policies`].
+            pub network: BTreeMap<String, NetworkPolicy>,
             $(pub $field: $type,)+
         }
 
@@ -81,7 +83,7 @@ macro_rules! sections {
         /// Every setting, in the order of documents.
         pub fn settings() -> impl Iterator<Item = Setting> {
             let sections = [$($type::SETTINGS,)+];
-            NAMED.into_iter().chain(sections.into_iter().flatten().copied()).chain([MOUNTS])
+            NAMED.into_iter().chain(sections.into_iter().flatten().copied()).chain([MOUNTS, NETWORK])
         }
     };
 }

@@ -19,6 +19,13 @@ impl Environment {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// With this variable, unless it is set.
+    #[must_use]
+    pub fn or(mut self, name: &str, value: &str) -> Self {
+        self.0.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        self
+    }
 }
 
 impl fmt::Debug for Environment {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{error::Failure, file::FileEntry, outcome::Outcome};
+use super::{error::Failure, file::FileEntry, network::NetworkUse, outcome::Outcome};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StreamKind {
@@ -96,6 +96,8 @@ pub enum EventKind {
         prompt: String,
         password: bool,
     },
+    /// A connection of the program is over, or was refused.
+    Network(Box<NetworkUse>),
     /// The program created or changed a file. Sent when it has ended.
     File(Box<FileEntry>),
     Finished(Box<Outcome>),

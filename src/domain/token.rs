@@ -83,12 +83,15 @@ pub struct Grant {
     pub languages: Vec<Language>,
     #[serde(default)]
     pub limits: TokenLimits,
+    /// Names of network policies; `None`: those that are for every token.
+    #[serde(default)]
+    pub network: Option<Vec<String>>,
 }
 
 impl Default for Grant {
     /// Everything: the configured token, and a user's own process.
     fn default() -> Self {
-        Self { scopes: Scope::ALL.into(), languages: Vec::new(), limits: TokenLimits::default() }
+        Self { scopes: Scope::ALL.into(), languages: Vec::new(), limits: TokenLimits::default(), network: None }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::domain::{
     file::FileEntry,
     id::{Language, RequestId, RunId, SandboxId, TokenId},
     limits::Limits,
+    network::NetworkUse,
     outcome::Outcome,
     owner::{ConversationKey, Principal},
     trace::TraceContext,
@@ -30,6 +31,9 @@ pub trait Observer: Send + Sync + 'static {
 
     /// An operator changed something.
     fn administered(&self, _act: &AdminFacts<'_>) {}
+
+    /// A connection of a sandbox is over, or was refused.
+    fn connected(&self, _connection: &NetworkFacts<'_>) {}
 
     /// A language is served by another image than before.
     fn runner_changed(&self, _language: &Language) {}
@@ -94,6 +98,15 @@ impl AdminAction {
             Self::Checked => "checked",
         }
     }
+}
+
+/// One connection of a sandbox.
+#[derive(Debug, Clone, Copy)]
+pub struct NetworkFacts<'a> {
+    pub at_unix_s: i64,
+    pub conversation: &'a ConversationKey,
+    pub language: &'a Language,
+    pub used: &'a NetworkUse,
 }
 
 /// One engine call.
@@ -281,6 +294,10 @@ impl Observer for Observers {
 
     fn engine_called(&self, call: &CallFacts) {
         self.0.iter().for_each(|observer| observer.engine_called(call));
+    }
+
+    fn connected(&self, connection: &NetworkFacts<'_>) {
+        self.0.iter().for_each(|observer| observer.connected(connection));
     }
 
     fn answered(&self, answer: &AnswerFacts<'_>) {

@@ -65,6 +65,8 @@ pub struct Runner {
     pub description: Option<String>,
     pub image: ImageId,
     pub protocol: Protocol,
+    /// Whether its sandboxes can have channels.
+    pub channels: bool,
     /// The kernel of its sessions.
     pub kernel: Option<String>,
     /// The memory limit that it asks for, in bytes.
@@ -133,6 +135,7 @@ impl Runner {
             description: text(LABEL_DESCRIPTION),
             image: image.id.clone(),
             protocol,
+            channels: label(LABEL_PROTOCOL) == Some("2"),
             kernel,
             memory_bytes,
             reference: image.reference.clone(),

@@ -21,11 +21,13 @@ const GO: u8 = 0x03;
 const STDIN: u8 = 0x04;
 const STDIN_END: u8 = 0x05;
 const SIGNAL: u8 = 0x06;
+const TO_CHANNELS: u8 = 0x07;
 const READY: u8 = 0x81;
 const STDOUT: u8 = 0x82;
 const STDERR: u8 = 0x83;
 const EXIT: u8 = 0x84;
 const ERROR: u8 = 0x85;
+const FROM_CHANNELS: u8 = 0x86;
 
 /// A frame from a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub(crate) enum RunnerMessage {
     Exit(ExitReport),
     /// The sandbox cannot go on.
     Error(String),
+    /// Bytes of the process that has the channels; none when it has ended.
+    Channels(Bytes),
 }
 
 /// How a program exited, as process 1 of its sandbox reports it.
@@ -102,6 +106,28 @@ struct Config<'a> {
     grace_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<&'a str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    channels: bool,
+}
+
+/// How a program or a kernel is started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Start<'a> {
+    pub args: &'a [String],
+    pub env: &'a Environment,
+    /// Its time limit, and how much longer process 1 waits before it ends it itself.
+    pub wall: Duration,
+    pub grace: Duration,
+    /// Whether the sandbox has channels.
+    pub channels: bool,
+}
+
+impl<'a> Start<'a> {
+    fn config(&self, kernel: Option<&'a str>) -> Vec<u8> {
+        let (wall_ms, grace_ms) = (text::ms(self.wall), text::ms(self.grace));
+        let Self { args, env, channels, .. } = *self;
+        serde_json::to_vec(&Config { args, env, wall_ms, grace_ms, kernel, channels }).unwrap_or_default()
+    }
 }
 
 /// Why a sandbox is not read any more.
@@ -124,17 +150,8 @@ fn put(out: &mut BytesMut, kind: u8, payload: &[u8]) {
 
 /// All frames of one request, in one piece: a small program is one write. With `open`, the input goes on with [`stdin`]
 /// and ends with [`stdin_end`].
-pub(crate) fn request(
-    program: &[u8],
-    args: &[String],
-    env: &Environment,
-    stdin: &[u8],
-    open: bool,
-    wall: Duration,
-    grace: Duration,
-) -> Bytes {
-    let config = Config { args, env, wall_ms: text::ms(wall), grace_ms: text::ms(grace), kernel: None };
-    let config = serde_json::to_vec(&config).unwrap_or_default();
+pub(crate) fn request(program: &[u8], start: &Start<'_>, stdin: &[u8], open: bool) -> Bytes {
+    let config = start.config(None);
     let mut out = BytesMut::with_capacity(config.len() + program.len() + stdin.len() + 64);
     put(&mut out, CONFIG, &config);
     for piece in program.chunks(PAYLOAD_BYTES_MAX) {
@@ -160,10 +177,9 @@ pub(crate) fn request(
 }
 
 /// The frames that start the kernel of a session; its input stays open.
-pub(crate) fn session(kernel: &str, env: &Environment, age_max: Duration, grace: Duration) -> Bytes {
-    let config = Config { args: &[], env, wall_ms: text::ms(age_max), grace_ms: text::ms(grace), kernel: Some(kernel) };
+pub(crate) fn session(kernel: &str, start: &Start<'_>) -> Bytes {
     let mut out = BytesMut::new();
-    put(&mut out, CONFIG, &serde_json::to_vec(&config).unwrap_or_default());
+    put(&mut out, CONFIG, &start.config(Some(kernel)));
     put(&mut out, GO, &[]);
     out.freeze()
 }
@@ -189,6 +205,11 @@ pub(crate) fn signal(number: u8) -> Bytes {
     frame(SIGNAL, &[number])
 }
 
+/// Bytes for the process that has the channels, at most [`PAYLOAD_BYTES_MAX`].
+pub(crate) fn channels(piece: &[u8]) -> Bytes {
+    frame(TO_CHANNELS, piece)
+}
+
 /// Puts frames together from chunks of any size.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
@@ -206,7 +227,7 @@ impl Decoder {
         let Some(head) = self.pending.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
         let [kind, length @ ..] = *head;
         let length = u32::from_be_bytes(length) as usize;
-        if !(READY..=ERROR).contains(&kind) {
+        if !(READY..=FROM_CHANNELS).contains(&kind) {
             return Err(FrameError::UnknownType { kind });
         }
         if length > PAYLOAD_BYTES_MAX {
@@ -232,6 +253,7 @@ fn message(kind: u8, payload: Bytes) -> Result<RunnerMessage, FrameError> {
     match kind {
         STDOUT => Ok(RunnerMessage::Stdout(payload)),
         STDERR => Ok(RunnerMessage::Stderr(payload)),
+        FROM_CHANNELS => Ok(RunnerMessage::Channels(payload)),
         READY => {
             let ReadyText { warm, memory_bytes } = read(kind, &payload)?;
             Ok(RunnerMessage::Ready { warm, memory_bytes })
@@ -318,8 +340,9 @@ mod tests {
     #[test]
     fn request_is_laid_out_as_documented() {
         let none = Environment::default();
-        let bytes =
-            request(b"print(1)", &["a".to_owned()], &none, b"", false, Duration::from_secs(1), Duration::from_secs(2));
+        let (wall, grace) = (Duration::from_secs(1), Duration::from_secs(2));
+        let start = Start { args: &["a".to_owned()], env: &none, wall, grace, channels: false };
+        let bytes = request(b"print(1)", &start, b"", false);
         let expected = [
             frame(CONFIG, br#"{"args":["a"],"wallMs":1000,"graceMs":2000}"#),
             frame(PROGRAM, b"print(1)"),
@@ -328,18 +351,19 @@ mod tests {
         ];
         assert_eq!(bytes, expected.concat());
         let some: Environment = serde_json::from_str(r#"{"K":"v"}"#).expect("an environment");
-        let session = session("python3", &some, Duration::from_secs(1), Duration::from_secs(2));
-        let config = frame(CONFIG, br#"{"args":[],"env":{"K":"v"},"wallMs":1000,"graceMs":2000,"kernel":"python3"}"#);
-        assert_eq!(session, [config, frame(GO, b"")].concat());
+        let session = session("python3", &Start { args: &[], env: &some, channels: true, ..start });
+        let config = br#"{"args":[],"env":{"K":"v"},"wallMs":1000,"graceMs":2000,"kernel":"python3","channels":true}"#;
+        assert_eq!(session, [frame(CONFIG, config), frame(GO, b"")].concat());
         let long = vec![b'x'; PAYLOAD_BYTES_MAX + 1];
-        let bytes = request(&long, &[], &none, &long, false, Duration::ZERO, Duration::ZERO);
+        let bytes = request(&long, &start, &long, false);
         let go = bytes.windows(5).position(|w| w == [GO, 0, 0, 0, 0]).expect("GO");
         assert!(bytes[go..].starts_with(&[GO, 0, 0, 0, 0, STDIN, 0, 0, 0, 1, b'x', STDIN_END]));
         for input in [&b""[..], b"early", &long] {
-            let open = request(b"x", &[], &none, input, true, Duration::ZERO, Duration::ZERO);
-            let closed = request(b"x", &[], &none, input, false, Duration::ZERO, Duration::ZERO);
+            let open = request(b"x", &start, input, true);
+            let closed = request(b"x", &start, input, false);
             assert_eq!(open.len() + stdin_end().len(), closed.len(), "only the end is missing");
         }
         assert_eq!((&stdin(b"ab")[..], &stdin_end()[..]), (&b"\x04\0\0\0\x02ab"[..], &b"\x05\0\0\0\0"[..]));
+        assert_eq!(channels(b"ab")[..], b"\x07\0\0\0\x02ab"[..]);
     }
 }

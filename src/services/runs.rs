@@ -11,6 +11,7 @@
 //! finished runs is bounded by count, bytes and age. Knows no engine by name, no protocol and no settings.
 
 mod cell;
+mod channels;
 mod execute;
 mod feed;
 mod isolation_program;
@@ -44,6 +45,7 @@ use super::{
     admission::{Admission, ConversationLock, LoadStats},
     files::Files,
     isolation_check::IsolationState,
+    network::Network,
     sandbox::Sandboxes,
     sessions::Sessions,
     standby::Standbys,
@@ -102,6 +104,7 @@ pub struct RunsParts {
     /// What requests may add to the environment of a program.
     pub variables: AllowedVariables,
     pub tokens: Arc<Tokens>,
+    pub network: Network,
 }
 
 /// The service. A clone is the same service.
@@ -158,6 +161,9 @@ impl Runs {
         inner.parts.variables.check(&request.env)?;
         let limits = inner.limits(&request, &runner);
         let detached = request.detach.unwrap_or(inner.options.detach);
+        // That of a session is decided when it is opened.
+        let (owner, wanted) = (&request.conversation.owner, request.network.as_deref());
+        let access = inner.parts.network.access(owner, &runner.language, wanted)?;
         let started = inner.parts.tokens.begin(&request.conversation.owner, &runner.language)?;
         let ticket = inner.parts.admission.enter(&request.conversation)?;
         let position = ticket.position();
@@ -179,7 +185,7 @@ impl Runs {
         run.log.add(EventKind::Queued { position: place });
         let span = info_span!("run", run = %run.id);
         let mut task = RunTask::new(Arc::clone(inner), Arc::clone(&run), request, runner, limits, stdin_receiver);
-        task.by = started;
+        (task.by, task.access) = (started, access);
         // The self-test is no client: its runs are not listed, and none of a client's is forgotten for them.
         if run.conversation.owner.is_self_test() {
             inner.tasks.spawn(task.run(ticket, place).instrument(span));
@@ -268,6 +274,11 @@ impl Runs {
     /// Yields each list of runners from now on.
     pub fn runner_changes(&self) -> watch::Receiver<Arc<[Runner]>> {
         self.0.parts.catalog.changes()
+    }
+
+    /// What lets programs out.
+    pub fn network(&self) -> &Network {
+        &self.0.parts.network
     }
 
     /// Standbys of a runner.

@@ -28,6 +28,7 @@ use crate::{
     services::{
         frames::{Decoder, ExitReport, RunnerMessage},
         janitor::{Janitor, Lease},
+        network::Incoming,
     },
 };
 
@@ -112,6 +113,8 @@ pub(super) struct Attachment {
     exit: Option<BoxFuture<'static, Result<Exit, EngineError>>>,
     /// For a framed runner.
     decoder: Option<Decoder>,
+    /// Where bytes of its channels go; `None` where the program was started without channels.
+    pub(super) channels: Option<Incoming>,
     /// How the sandbox exited, and until when its output is drained.
     exited: Option<(Result<Exit, EngineError>, Instant)>,
     /// The engine lost some of the output.
@@ -122,7 +125,7 @@ pub(super) struct Attachment {
 pub(super) fn attach(started: Started) -> (Pin<Box<dyn AsyncWrite + Send>>, Attachment) {
     let Started { sandbox: Sandbox { id, stdin, output, exit }, decoder } = started;
     let (output, exit) = (Some(output), Some(exit));
-    (stdin, Attachment { id, output, exit, decoder, exited: None, output_broke: false })
+    (stdin, Attachment { id, output, exit, decoder, channels: None, exited: None, output_broke: false })
 }
 
 impl Attachment {
@@ -144,6 +147,7 @@ impl Attachment {
     pub(super) fn detach(&mut self) {
         self.output = None;
         self.exit = None;
+        self.channels = None;
     }
 
     /// The next event. The future may be dropped at any time.
@@ -198,6 +202,13 @@ impl Attachment {
                 Ok(Some(RunnerMessage::Stdout(bytes))) => SandboxEvent::Output(StreamKind::Stdout, bytes),
                 Ok(Some(RunnerMessage::Stderr(bytes))) => SandboxEvent::Output(StreamKind::Stderr, bytes),
                 Ok(Some(RunnerMessage::Exit(report))) => SandboxEvent::ProgramExited(report),
+                Ok(Some(RunnerMessage::Channels(bytes))) => match &mut self.channels {
+                    Some(channels) => {
+                        channels.push(&bytes);
+                        continue;
+                    }
+                    None => SandboxEvent::ContractBroken("bytes of channels that were not asked for".to_owned()),
+                },
                 Ok(Some(RunnerMessage::Error(message))) => SandboxEvent::ContractBroken(message),
                 Err(error) => SandboxEvent::ContractBroken(error.to_string()),
             });

@@ -20,6 +20,7 @@ pub mod message;
 mod queue;
 mod registry;
 mod room;
+mod setup;
 mod view;
 
 use std::{sync::Arc, time::Duration};
@@ -29,7 +30,6 @@ use tokio::time::{Instant, interval, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
-pub use self::view::{SessionEnd, SessionState, SessionView};
 pub(super) use self::{cell::Cell, display::Shown, view::CellEnd};
 use self::{
     kernel::Kernel,
@@ -41,10 +41,14 @@ pub(super) use self::{
     queue::{Following, MessageSender, queue},
     registry::Busy,
 };
-use super::{isolation_check::IsolationState, sandbox::Sandboxes, standby::Standbys};
+pub use self::{
+    setup::Setup,
+    view::{SessionEnd, SessionState, SessionView},
+};
+use super::{isolation_check::IsolationState, network::Network, sandbox::Sandboxes, standby::Standbys};
 use crate::{
     domain::{
-        environment::{AllowedVariables, Environment},
+        environment::AllowedVariables,
         error::{Code, Failure},
         id::{ConversationId, Language, SessionId, TokenId},
         limits::Limits,
@@ -82,6 +86,7 @@ pub struct SessionsParts {
     pub isolation: IsolationState,
     /// What requests may add to the environment of a session.
     pub variables: AllowedVariables,
+    pub network: Network,
 }
 
 /// The service. A clone is the same.
@@ -136,23 +141,23 @@ impl Sessions {
     /// # Errors
     /// [`Code::InvalidArgument`] for a runner without a kernel, [`Code::SessionsFull`], and those of the engine.
     pub async fn open(&self, conversation: &ConversationKey, language: &Language) -> Result<SessionView, Failure> {
-        self.open_with(conversation, language, &Environment::default()).await
+        self.open_with(conversation, language, &Setup::default()).await
     }
 
-    /// The same with variables for the environment of a new one.
+    /// The same with what a new one begins with.
     ///
     /// # Errors
-    /// As [`Self::open`]; [`Code::InvalidArgument`] for variables that are not allowed, and where the session is open
-    /// with others.
+    /// As [`Self::open`]; [`Code::InvalidArgument`] for variables or policies that are not allowed, and where the
+    /// session is open with others.
     pub async fn open_with(
         &self,
         conversation: &ConversationKey,
         language: &Language,
-        env: &Environment,
+        setup: &Setup,
     ) -> Result<SessionView, Failure> {
         let runner = self.0.runner(language)?;
-        self.0.parts.variables.check(env)?;
-        self.0.open_as(SessionId::new(), conversation, &runner, env).await.map(|session| session.view())
+        self.0.parts.variables.check(&setup.env)?;
+        self.0.open_as(SessionId::new(), conversation, &runner, setup).await.map(|session| session.view())
     }
 
     /// A session of this caller.
@@ -237,8 +242,8 @@ impl Sessions {
     pub async fn restart(&self, who: &Principal, id: SessionId) -> Result<SessionView, Failure> {
         let registry = &self.0.registry;
         let found = self.0.find(who, id);
-        let ((conversation, language), env) = match &found {
-            Ok(session) => ((session.conversation.clone(), session.language.clone()), session.env.clone()),
+        let ((conversation, language), setup) = match &found {
+            Ok(session) => ((session.conversation.clone(), session.language.clone()), session.setup.clone()),
             Err(gone) => registry.ended(who, id).ok_or_else(|| gone.clone())?,
         };
         let runner = self.0.runner(&language)?;
@@ -247,7 +252,7 @@ impl Sessions {
         if let Ok(session) = found {
             self.0.end(&session, SessionEnd::Restarted);
         }
-        let opened = self.0.open_as(id, &conversation, &runner, &env).await?;
+        let opened = self.0.open_as(id, &conversation, &runner, &setup).await?;
         // Another one may have been opened in its place.
         if opened.id == id { Ok(opened.view()) } else { self.get(who, id) }
     }
@@ -302,7 +307,7 @@ impl Inner {
     }
 
     async fn open(self: &Arc<Self>, conversation: &ConversationKey, runner: &Runner) -> Result<Arc<Session>, Failure> {
-        self.open_as(SessionId::new(), conversation, runner, &Environment::default()).await
+        self.open_as(SessionId::new(), conversation, runner, &Setup::default()).await
     }
 
     /// Opens a session with this id, unless one is open already.
@@ -311,35 +316,36 @@ impl Inner {
         id: SessionId,
         conversation: &ConversationKey,
         runner: &Runner,
-        env: &Environment,
+        setup: &Setup,
     ) -> Result<Arc<Session>, Failure> {
         // One at a time for a conversation and a language, so that two callers get the same session.
         let _opening = self.registry.opening(conversation, &runner.language).await;
         if let Some(session) = self.registry.of(conversation, &runner.language) {
-            if !env.is_empty() && session.env != *env {
-                let why = "the session is open, with the variables that it began with: close it first";
-                return Err(Failure::argument("env", why));
-            }
+            setup.check_same(&session.setup)?;
             session.touch();
             return Ok(session);
         }
         if self.stop.is_cancelled() {
             return Err(Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment."));
         }
+        let access = self.parts.network.access(&conversation.owner, &runner.language, setup.network.as_deref())?;
         self.parts.isolation.wait().await?;
         let limits = runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
         let _reserved = self.make_room(limits.memory_bytes)?;
         let limits = Limits { wall_ms: u64::try_from(self.options.age_max.as_millis()).unwrap_or(u64::MAX), ..limits };
         let (started, lease) = self.sandbox(conversation, runner, &limits).await?;
         let name = runner.kernel.as_deref().unwrap_or_default();
-        let kernel = Kernel::begin(started, name, env, self.options.age_max, &self.tasks);
+        let channels = access
+            .filter(|_| runner.channels)
+            .map(|access| self.parts.network.open(access, conversation, &runner.language));
+        let kernel = Kernel::begin(started, name, &setup.env, self.options.age_max, channels, &self.tasks);
         kernel.ready().await.inspect_err(|_| {
             warn!(image = %runner.image.0, language = %runner.language, "the kernel of a session did not start");
         })?;
         let session = Arc::new(Session::new(
             id,
             (conversation.clone(), runner.language.clone()),
-            env.clone(),
+            setup.clone(),
             kernel,
             lease,
             self.parts.sandboxes.clock.unix_s(),

@@ -193,6 +193,13 @@ impl Tokens {
         token.begin().map(Some)
     }
 
+    /// The network policies that the token of a request names; `None` where it names none.
+    pub fn network_of(&self, who: &Principal) -> Option<Vec<String>> {
+        let id = who.token()?;
+        let known = self.known();
+        known.tokens.values().find(|token| token.record.id == id).and_then(|token| token.record.grant.network.clone())
+    }
+
     /// The tokens that end from now on.
     pub fn ends(&self) -> broadcast::Receiver<TokenId> {
         self.ends.subscribe()

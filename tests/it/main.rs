@@ -38,6 +38,7 @@ mod mcp_sessions;
 mod mcp_tools;
 mod measure;
 mod names;
+mod network;
 mod operations;
 mod own_disk;
 mod owners;

@@ -44,6 +44,7 @@ fn words(events: &[Event]) -> Vec<&'static str> {
         EventKind::Error { .. } => "error",
         EventKind::Clear { .. } => "clear",
         EventKind::InputRequest { .. } => "input_request",
+        EventKind::Network(_) => "network",
         EventKind::File(_) => "file",
         EventKind::Finished(_) => "finished",
         EventKind::Failed(_) => "failed",

@@ -20,17 +20,19 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 42] = [
+const NEIGHBOURS: [(&str, &[&str]); 45] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
     ("adapters::metrics", &[]),
+    ("adapters::network", &[]),
     ("adapters::storage", &[]),
     ("adapters::traces", &[]),
     ("adapters::web", &[]),
     ("ports::database", &[]),
     ("ports::engine", &["runner"]),
     ("ports::history", &["database"]),
+    ("ports::network", &[]),
     ("ports::runner", &["engine"]),
     ("ports::observer", &[]),
     ("ports::storage", &[]),
@@ -52,12 +54,24 @@ const NEIGHBOURS: [(&str, &[&str]); 42] = [
     ("services::isolation_check", &[]),
     ("services::readiness", &["isolation_check", "stats"]),
     ("services::frames", &[]),
-    ("services::sandbox", &["frames", "janitor"]),
+    ("services::network", &["tokens"]),
+    ("services::sandbox", &["frames", "janitor", "network"]),
     ("services::standby", &["frames", "janitor", "isolation_check", "sandbox"]),
-    ("services::sessions", &["frames", "janitor", "isolation_check", "sandbox", "standby"]),
+    ("services::sessions", &["frames", "janitor", "isolation_check", "network", "sandbox", "standby"]),
     (
         "services::runs",
-        &["admission", "files", "frames", "janitor", "isolation_check", "sandbox", "sessions", "standby", "tokens"],
+        &[
+            "admission",
+            "files",
+            "frames",
+            "janitor",
+            "isolation_check",
+            "network",
+            "sandbox",
+            "sessions",
+            "standby",
+            "tokens",
+        ],
     ),
     ("services::kernels", &["runs", "sessions"]),
     ("services::history", &[]),
@@ -69,7 +83,7 @@ const NEIGHBOURS: [(&str, &[&str]); 42] = [
 ];
 
 /// Vendor crates and the only places that may name them.
-const VENDORS: [(&str, &[&str]); 19] = [
+const VENDORS: [(&str, &[&str]); 23] = [
     ("openidconnect", &["services/sign_in/openid"]),
     ("jsonwebtoken", &["services/issuer"]),
     ("reqwest", &["adapters/web"]),
@@ -79,8 +93,12 @@ const VENDORS: [(&str, &[&str]); 19] = [
     ("opentelemetry_proto", &["adapters/traces"]),
     ("prost", &["adapters/traces"]),
     ("axum", &["api/http", "app"]),
-    ("hyper", &["app", "adapters/engine/docker/proxy", "adapters/traces"]),
-    ("hyper_util", &["app", "cli", "adapters/engine/docker/proxy", "adapters/traces"]),
+    ("hyper", &["app", "adapters/engine/docker/proxy", "adapters/network", "adapters/traces"]),
+    ("hyper_util", &["app", "cli", "adapters/engine/docker/proxy", "adapters/network", "adapters/traces"]),
+    ("rustls", &["adapters/network"]),
+    ("yamux", &["adapters/network"]),
+    ("url", &["adapters/web", "domain/network", "services/sign_in/documents"]),
+    ("psl", &["domain/network"]),
     ("socket2", &["app/listen"]),
     ("tower_http", &["api/http"]),
     ("image", &["api/mcp/picture"]),

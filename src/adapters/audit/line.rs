@@ -1,5 +1,5 @@
-//! One run, one step of sign-in, or one change by an operator, as one object of JSON. Pure. Its length is bounded: ids,
-//! languages and the names of files have limits, and the number of named files has one.
+//! One run, one connection, one step of sign-in, or one change by an operator, as one object of JSON. Pure. Its length
+//! is bounded: ids, languages, hosts and the names of files have limits, and the number of named files has one.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::{
         owner::Principal,
         text::{ms, rfc3339},
     },
-    ports::observer::{AdminFacts, RunFacts, SignInFacts},
+    ports::observer::{AdminFacts, NetworkFacts, RunFacts, SignInFacts},
 };
 
 const FILES_MAX: usize = 64;
@@ -66,6 +66,23 @@ pub(super) fn of(run: &RunFacts<'_>) -> String {
         },
         "files": run.files.iter().copied().take(FILES_MAX).map(file).collect::<Vec<_>>(),
         "files_more": run.files_truncated || run.files.len() > FILES_MAX,
+    })
+    .to_string()
+}
+
+/// One connection of a sandbox.
+pub(super) fn of_connection(connection: &NetworkFacts<'_>) -> String {
+    let used = connection.used;
+    json!({
+        "at": rfc3339(connection.at_unix_s),
+        "network": used.target.chars().take(PATH_CHARS_MAX).collect::<String>(),
+        "refused": used.refusal.as_ref().map(crate::domain::network::Refusal::word),
+        "principal": connection.conversation.owner.name(),
+        "conversation": connection.conversation.id.as_str(),
+        "language": connection.language.as_str(),
+        "sent_bytes": used.sent_bytes,
+        "received_bytes": used.received_bytes,
+        "ms": ms(used.took),
     })
     .to_string()
 }

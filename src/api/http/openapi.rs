@@ -30,13 +30,14 @@ use crate::{
 };
 
 const SCHEME: &str = "token";
-const TAGS: [(&str, &str); 10] = [
+const TAGS: [(&str, &str); 11] = [
     ("runs", "Programs that run, ran or wait."),
     ("sessions", "Sandboxes that keep an interpreter between the cells of a conversation."),
     ("runners", "The languages that can be run."),
     ("conversations", "The owners of files."),
     ("files", "What programs find in /data, and what they leave there."),
     ("tokens", "What proves an owner, and what it may do."),
+    ("network", "What your programs connected to."),
     ("history", "What all owners ran and used."),
     ("connections", "The clients that signed in."),
     ("admin", "What operators see of every owner, and what they end."),
@@ -77,9 +78,7 @@ pub fn document() -> OpenApi {
             InfoBuilder::new()
                 .title("Code Sandbox")
                 .version("1")
-                .description(Some(
-                    "Runs programs in fresh containers without network. The same operations as the MCP tools at /mcp.",
-                ))
+                .description(Some("Runs programs in fresh containers. The same operations as the MCP tools at /mcp."))
                 .contact(Some(ContactBuilder::new().name(Some("The operator of this server")).build()))
                 .license(Some(LicenseBuilder::new().name("MIT").identifier(Some("MIT")).build()))
                 .build(),

@@ -11,6 +11,7 @@ mod events;
 mod files;
 mod history;
 mod input;
+mod network;
 mod runners;
 mod runs;
 mod sessions;
@@ -27,7 +28,7 @@ use crate::{
     domain::limits::Limits,
     services::{
         admin::Admin, conversations::Conversations, files::Files, history::History, idempotency::Idempotency,
-        runs::Runs, sessions::Sessions, tokens::Tokens,
+        network::Network, runs::Runs, sessions::Sessions, tokens::Tokens,
     },
 };
 
@@ -53,6 +54,8 @@ pub struct V1Parts {
     pub tokens: Arc<Tokens>,
     /// What operators see and change.
     pub admin: Admin,
+    /// The connections of programs.
+    pub network: Network,
 }
 
 fn described() -> OpenApiRouter<V1Parts> {
@@ -87,6 +90,7 @@ fn described() -> OpenApiRouter<V1Parts> {
         .routes(routes!(admin::end_session))
         .routes(routes!(admin::conversations))
         .routes(routes!(admin::remove_conversation))
+        .routes(routes!(network::decisions))
         .routes(routes!(archive::read, archive::write))
 }
 

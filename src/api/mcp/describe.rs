@@ -34,6 +34,8 @@ use crate::{
 const LANGUAGES_BYTES_MAX: usize = 2500;
 /// The same for the names of the operator's folders.
 const FOLDERS_BYTES_MAX: usize = 500;
+/// The same for the hosts that programs may reach.
+const HOSTS_BYTES_MAX: usize = 500;
 
 macro_rules! tools {
     ($($name:ident $dotted:literal $underscored:literal $group:ident $title:literal [$read_only:literal
@@ -112,7 +114,6 @@ tools! {
         "Runs a program in a fresh sandbox; returns what it printed, how it ended and links to the files it made.\n\
          - The working directory is /data. Its files are there again in runs with the same conversationId; nothing \
          else is: no variables, processes or packages.\n\
-         - No network: nothing can be installed or downloaded.\n\
          - Print what you want to see: the value of the last line is not shown.\n\
          - Save charts as PNG in /data (Python saves open figures itself): small pictures come back as images.";
     GetRun "sandbox.get_run" "sandbox_get_run" Run "Get a run" [true false true] GetRun => RunReport:
@@ -210,10 +211,18 @@ fn append(property: &mut Value, sentence: &str) {
 }
 
 /// The list of tools: those that the caller may use.
-pub fn tools(options: &McpOptions, runners: &[Runner], view: View, may: impl Fn(ToolName) -> bool) -> Vec<Tool> {
+/// `hosts` are those that its programs may reach.
+pub fn tools(
+    options: &McpOptions,
+    runners: &[Runner],
+    hosts: &[String],
+    view: View,
+    may: impl Fn(ToolName) -> bool,
+) -> Vec<Tool> {
     let one = |(tool, output): (&ToolName, &Option<Arc<JsonObject>>)| {
         let mut about = view.names_in(tool.about());
         if *tool == ToolName::RunCode {
+            about += &network(hosts);
             about += &limits(options);
             about += &folders(options);
             about += &languages(runners);
@@ -244,7 +253,7 @@ pub fn server() -> ServerConfig {
         .enable_resources_subscribe()
         .build();
     ServerConfig::new(capabilities).with_server_info(identity).with_instructions(
-        "Runs programs in a sandbox without network and keeps their files: what a program leaves in /data is there in \
+        "Runs programs in a sandbox and keeps their files: what a program leaves in /data is there in \
          later calls with the same conversationId, and each new or changed file comes back as a link that a person can \
          open.",
     )
@@ -253,6 +262,15 @@ pub fn server() -> ServerConfig {
 fn limits(options: &McpOptions) -> String {
     let Limits { wall_ms, memory_bytes, cpu_millis, .. } = options.limits;
     format!("\n- Limits: {}, {}, {} CPU.", seconds(wall_ms), size(memory_bytes), thousandths(cpu_millis))
+}
+
+/// Which hosts can be reached.
+fn network(hosts: &[String]) -> String {
+    if hosts.is_empty() {
+        return "\n- No network: nothing can be installed or downloaded.".to_owned();
+    }
+    let hosts = shorten(&hosts.join(", "), HOSTS_BYTES_MAX, |_, _| "…".to_owned());
+    format!("\n- Network: over HTTP and HTTPS programs reach {hosts}, and nothing else.")
 }
 
 /// Where the operator's folders are.

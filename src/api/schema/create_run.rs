@@ -47,6 +47,9 @@ pub struct CreateRun {
     #[schemars(with = "Option<BTreeMap<String, String>>")]
     #[schema(value_type = Option<BTreeMap<String, String>>, nullable = false)]
     pub env: Option<Environment>,
+    /// The network policies that it may use, of those that the token has; by default all of them, and none with `[]`.
+    #[schema(nullable = false, max_items = 64)]
+    pub network: Option<Vec<String>>,
     /// What the program reads from its standard input, for runners that take it.
     #[schema(nullable = false)]
     pub stdin: Option<String>,

@@ -6,6 +6,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::network::Connection;
 use super::{ErrorCode, EventWord, FiguresResult, File, OutcomeResult, RunResult, StateWord, rfc3339};
 use crate::domain::text::ms;
 use crate::{
@@ -182,6 +183,10 @@ pub struct RunEvent {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub password: Option<bool>,
+    /// `network`: a connection that is over, or was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub network: Option<Connection>,
     /// `file`: what it created or changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -201,7 +206,7 @@ pub struct RunEvent {
 }
 
 /// The kinds of events.
-pub const EVENT_WORDS: [&str; 15] = [
+pub const EVENT_WORDS: [&str; 16] = [
     "queued",
     "started",
     "stdout",
@@ -214,6 +219,7 @@ pub const EVENT_WORDS: [&str; 15] = [
     "error",
     "clear",
     "input_request",
+    "network",
     "file",
     "finished",
     "failed",
@@ -337,6 +343,7 @@ impl From<&Event> for RunEvent {
             EventKind::InputRequest { prompt, password } => {
                 Self { prompt: Some(prompt.clone()), password: Some(*password), ..of("input_request") }
             }
+            EventKind::Network(used) => Self { network: Some((&**used).into()), ..of("network") },
             EventKind::File(file) => Self { file: Some(File::from(&**file)), ..of("file") },
             EventKind::Finished(outcome) => {
                 Self { outcome: Some((&**outcome).into()), figures: Some((&outcome.figures).into()), ..of("finished") }

@@ -42,6 +42,9 @@ pub struct CreateSession {
     #[schemars(with = "Option<BTreeMap<String, String>>")]
     #[schema(value_type = Option<BTreeMap<String, String>>, nullable = false)]
     pub env: Option<Environment>,
+    /// The network policies that it may use, of those that the token has; by default all of them, and none with `[]`.
+    #[schema(nullable = false, max_items = 64)]
+    pub network: Option<Vec<String>>,
 }
 
 /// What to run in a session.
@@ -169,6 +172,7 @@ impl CreateCell {
             code: self.code,
             args: None,
             env: None,
+            network: None,
             stdin: self.stdin,
             stdin_open: self.stdin_open,
             wait: self.wait,

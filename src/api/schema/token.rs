@@ -36,6 +36,9 @@ pub struct CreateToken {
     pub expires_in_seconds: Option<u64>,
     /// How much it may do.
     pub limits: Option<TokenLimitsBody>,
+    /// Names of network policies, instead of those that are for every token; empty for none.
+    #[schema(max_items = 64)]
+    pub network: Option<Vec<String>>,
 }
 
 /// How much a token may do; what is absent has no limit.
@@ -74,6 +77,10 @@ pub struct TokenStatus {
     /// Empty for all.
     pub languages: Vec<String>,
     pub limits: TokenLimitsBody,
+    /// Names of network policies; absent where it has those that are for every token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub network: Option<Vec<String>>,
     #[schema(format = DateTime)]
     pub created: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,7 +149,7 @@ impl CreateToken {
             cpu_s_per_day: large("limits.cpuSecondsPerDay", limits.cpu_seconds_per_day)?,
             bytes_per_day: large("limits.outputBytesPerDay", limits.output_bytes_per_day)?,
         };
-        Ok(Grant { scopes, languages, limits })
+        Ok(Grant { scopes, languages, limits, network: self.network.clone() })
     }
 }
 
@@ -168,6 +175,7 @@ impl From<&TokenRecord> for TokenStatus {
                 cpu_seconds_per_day: limits.cpu_s_per_day,
                 output_bytes_per_day: limits.bytes_per_day,
             },
+            network: token.grant.network.clone(),
             created: moment(token.created_unix_ms),
             expires: token.expires_unix_ms.map(moment),
             last_used: token.used_unix_ms.map(moment),

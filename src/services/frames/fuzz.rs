@@ -51,6 +51,7 @@ fn check_message(message: &RunnerMessage, kind: u8, payload: &[u8]) {
     match message {
         RunnerMessage::Stdout(output) => assert!(kind == STDOUT && output == payload),
         RunnerMessage::Stderr(output) => assert!(kind == STDERR && output == payload),
+        RunnerMessage::Channels(bytes) => assert!(kind == FROM_CHANNELS && bytes == payload),
         RunnerMessage::Ready { .. } => assert_eq!(kind, READY),
         RunnerMessage::Error(text) => assert!(kind == ERROR && text.chars().count() <= 200),
         RunnerMessage::Exit(end) => match (end.status, end.signal) {

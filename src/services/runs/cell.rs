@@ -49,6 +49,7 @@ impl RunTask {
             code: &code,
             input: takes_input.then(|| stdin::pieces(self.request.stdin.clone(), more)),
             limits: &self.limits,
+            network: self.network_sink(),
         };
         let breach = parts.files.quota().clone().breach(conversation.clone());
         let executed = parts.sessions.execute(cell, &mut sink, &self.run.cancel, breach).boxed().await;

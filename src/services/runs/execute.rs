@@ -23,13 +23,15 @@ use crate::{
     domain::{
         environment::Environment,
         error::{Code, Failure},
+        event::StreamKind,
         limits::Limits,
         outcome::{DiskLimit, Ended, Figures, Outcome},
         text::chain,
     },
     ports::engine::{Engine, EngineError, Exit, Signal},
     services::{
-        frames::{self, ExitReport},
+        frames::{self, ExitReport, Start},
+        network::Channels,
         sandbox::{Attachment, SandboxEvent, Started, attach},
     },
 };
@@ -52,6 +54,7 @@ pub(super) struct Program<'a> {
     /// Input that follows while the program runs; `None` when `stdin` is all.
     pub more_stdin: Option<StdinReceiver>,
     pub limits: &'a Limits,
+    pub channels: Option<Channels>,
 }
 
 /// Why it is not known how a program ended that we did not stop.
@@ -94,16 +97,20 @@ pub(super) async fn execute(
     breach: impl Future<Output = DiskLimit>,
 ) -> Executed {
     let begun = Instant::now();
-    let Program { code, args, env, stdin, more_stdin, limits } = program;
-    let (stdin_stream, sandbox) = attach(started);
+    let Program { code, args, env, stdin, more_stdin, limits, channels } = program;
+    let (stdin_stream, mut sandbox) = attach(started);
     let framed = sandbox.is_framed();
     let request = if framed {
-        frames::request(code, args, env, stdin, more_stdin.is_some(), limits.wall(), GRACE)
+        let start = Start { args, env, wall: limits.wall(), grace: GRACE, channels: channels.is_some() };
+        frames::request(code, &start, stdin, more_stdin.is_some())
     } else {
         code.clone()
     };
     let (control, control_receiver) = mpsc::channel(1);
-    let mut writing = std::pin::pin!(stdin::write(stdin_stream, request, !framed, control_receiver, more_stdin));
+    let (incoming, outgoing, link) = Channels::apart(channels);
+    sandbox.channels = incoming;
+    let writing = stdin::write(stdin_stream, request, !framed, control_receiver, more_stdin, outgoing);
+    let mut writing = Box::pin(writing);
     let mut execution = Execution {
         sandbox,
         log,
@@ -128,6 +135,12 @@ pub(super) async fn execute(
     }
     let is_dead = matches!(execution.exit, Some(Ok(_)));
     let exit = execution.known_exit(engine, stopped, unseen).await;
+    drop((execution.sandbox, writing));
+    if let Some(link) = link {
+        for sentence in link.end().await {
+            log.output(StreamKind::Stderr, &sentence.into());
+        }
+    }
     let [stdout_bytes, stderr_bytes] = log.printed();
     let outcome = exit.map(|exit| Outcome {
         ended: ended(stopped, exit),

@@ -41,6 +41,9 @@ pub struct RunRequest {
     pub args: Vec<String>,
     /// Variables for its environment. Those of a session are given when it is opened.
     pub env: Environment,
+    /// The network policies that it wants, of those that hold for it; `None`: all of them. Those of a session are given
+    /// when it is opened.
+    pub network: Option<Vec<String>>,
     /// What the program reads from its standard input.
     pub stdin: Bytes,
     /// More of it follows while the program runs: [`super::Run::send_input`].
@@ -70,6 +73,7 @@ impl RunRequest {
             program,
             args: Vec::new(),
             env: Environment::default(),
+            network: None,
             stdin: Bytes::new(),
             stdin_open: false,
             session: None,
@@ -89,7 +93,9 @@ impl RunRequest {
             );
             return Err(Failure::argument("code", why).see(Operation::WriteFile));
         }
-        for (argument, used) in [("args", !self.args.is_empty()), ("env", !self.env.is_empty())] {
+        for (argument, used) in
+            [("args", !self.args.is_empty()), ("env", !self.env.is_empty()), ("network", self.network.is_some())]
+        {
             if used && self.session.is_some() {
                 return Err(Failure::argument(argument, "a cell of a session takes none"));
             }

@@ -22,7 +22,7 @@ use tokio::{
 
 use crate::{
     domain::error::{Code, Failure},
-    services::frames,
+    services::{frames, network::next_of},
 };
 
 /// The largest piece, and all pieces of a run that its sandbox has not taken, in bytes.
@@ -130,14 +130,16 @@ fn full() -> Failure {
 
 type Stdin = Pin<Box<dyn AsyncWrite + Send>>;
 
-/// Writes the request, closes the stream of a plain runner, then writes pieces of input and control frames. A program
-/// that does not read is no error. Never ends: dropping the stream early closes the output on some engines.
+/// Writes the request, closes the stream of a plain runner, then writes pieces of input and of channels, and control
+/// frames. A program that does not read is no error. Never ends: dropping the stream early closes the output on some
+/// engines.
 pub(super) async fn write(
     mut stdin: Stdin,
     request: Bytes,
     close: bool,
     mut control: mpsc::Receiver<Bytes>,
     mut input: Option<StdinReceiver>,
+    mut channels: Option<mpsc::Receiver<Bytes>>,
 ) {
     let mut written = write_all(&mut stdin, &request).await;
     if written && close {
@@ -148,6 +150,7 @@ pub(super) async fn write(
         let (frame, _piece) = tokio::select! {
             biased;
             Some(frame) = control.recv() => (frame, None),
+            Some(piece) = next_of(&mut channels) => (frames::channels(&piece), None),
             piece = next_piece(&mut input) => {
                 (piece.as_ref().map_or_else(frames::stdin_end, |piece| frames::stdin(&piece.bytes)), piece)
             }

@@ -35,6 +35,7 @@ use crate::{
         admission::{Permit, Ticket},
         files::{Change, FileEntry, FileList},
         janitor::Lease,
+        network::{Access, Network},
         sandbox::Started,
         standby::ClaimedStandby,
         tokens,
@@ -53,6 +54,8 @@ pub(super) struct RunTask {
     sha256: String,
     /// Counts for the token that it was begun by.
     pub(super) by: Option<tokens::Started>,
+    /// The network policies that hold for it.
+    pub(super) access: Option<Access>,
     /// Taken when the program starts, dropped with the run in any case.
     pub(super) stdin: Option<StdinReceiver>,
     begun: Instant,
@@ -75,8 +78,23 @@ impl RunTask {
         let sha256 = text::sha256(&request.program);
         let begun = Instant::now();
         let stages = Stages::default();
-        let (by, undead, stage_begun) = (None, None, begun);
-        Self { service, run, request, runner, limits, trace, sha256, by, stdin, begun, stage_begun, stages, undead }
+        let (by, access, undead, stage_begun) = (None, None, None, begun);
+        Self {
+            service,
+            run,
+            request,
+            runner,
+            limits,
+            trace,
+            sha256,
+            by,
+            access,
+            stdin,
+            begun,
+            stage_begun,
+            stages,
+            undead,
+        }
     }
 
     /// Executes the run and logs its last event. `place` is the position in the queue that is already logged.
@@ -203,9 +221,11 @@ impl RunTask {
             parts.files.write(&conversation, path, bytes.clone()).await?;
         }
         self.run.log.add(EventKind::Started);
-        let more_stdin = self.stdin.take();
+        let (more_stdin, channels) = (self.stdin.take(), self.channels());
         let RunRequest { program: code, args, env, stdin, .. } = &self.request;
-        let program = Program { code, args, env, stdin, more_stdin, limits: &self.limits };
+        let with_proxy = channels.as_ref().map(|_| Network::environment(env));
+        let env = with_proxy.as_ref().unwrap_or(env);
+        let program = Program { code, args, env, stdin, more_stdin, limits: &self.limits, channels };
         let breach = Arc::clone(parts.files.quota()).breach(conversation.clone());
         let (log, cancel) = (&self.run.log, &self.run.cancel);
         let engine = parts.sandboxes.engine.as_ref();

@@ -32,6 +32,7 @@ use crate::{
         owner::ConversationKey,
     },
     ports::runner::Runner,
+    services::network::{Sink, Told},
 };
 
 /// How long after its reply a kernel may take to say that it is idle. Output in between still counts.
@@ -62,6 +63,8 @@ pub(in crate::services) struct Cell<'a> {
     /// Its standard input, a line for each request; `None` when it takes none.
     pub input: Option<BoxStream<'a, Bytes>>,
     pub limits: &'a Limits,
+    /// Where its connections are told.
+    pub network: Sink,
 }
 
 impl Sessions {
@@ -94,6 +97,7 @@ impl Sessions {
             return Ok(CellEnd::before_it_began());
         }
         let _busy = session.begin_cell();
+        session.kernel.told().inspect(|told| told.to(cell.network));
         // From the beginning, so that nothing of the cell is missed.
         let following = session.kernel.follow();
         sink(EventKind::Started);
@@ -136,6 +140,9 @@ impl Sessions {
             },
         };
         let figures = execution.figures().await;
+        for sentence in session.kernel.told().map(Told::end).unwrap_or_default() {
+            (execution.sink)(EventKind::Output(StreamKind::Stderr, sentence.into()));
+        }
         let shown = std::mem::take(&mut execution.shown);
         let total = figures["cpuMs"].as_u64();
         let cpu = total.map(|total| total.saturating_sub(session.cpu_ms.swap(total, Ordering::Relaxed)));

@@ -36,7 +36,8 @@ use crate::{
         outcome::Ended,
     },
     services::{
-        frames,
+        frames::{self, Start},
+        network::{Channels, Network, Told, next_of},
         sandbox::{Attachment, SandboxEvent, Started, attach},
     },
 };
@@ -57,6 +58,8 @@ pub(super) struct Kernel {
     close: CancellationToken,
     /// The client session in the headers of the server's own messages.
     client: String,
+    /// Where its connections are told, if it has any.
+    told: Option<Arc<Told>>,
 }
 
 #[derive(Debug, Clone)]
@@ -105,14 +108,20 @@ impl Kernel {
         name: &str,
         env: &Environment,
         age_max: Duration,
+        channels: Option<Channels>,
         tasks: &TaskTracker,
     ) -> Self {
         let (sender, receiver) = mpsc::channel(TO_KERNEL_MAX);
         let (phase, phase_receiver) = watch::channel(Phase::Starting);
         let followers = Arc::new(Followers { all: Mutex::new(Some(Vec::new())), newest: AtomicU64::new(0) });
         let close = CancellationToken::new();
-        let request = frames::session(name, env, age_max, GRACE);
-        let (stdin, sandbox) = attach(started);
+        let given = if channels.is_some() { &Network::environment(env) } else { env };
+        let start = Start { args: &[], env: given, wall: age_max, grace: GRACE, channels: channels.is_some() };
+        let request = frames::session(name, &start);
+        let (stdin, mut sandbox) = attach(started);
+        let (incoming, outgoing, link) = Channels::apart(channels);
+        sandbox.channels = incoming;
+        let told = link.as_ref().map(|link| Arc::clone(&link.told));
         let task = KernelTask {
             sandbox,
             reader: MessageReader::default(),
@@ -123,11 +132,21 @@ impl Kernel {
         let closed = close.clone();
         tasks.spawn(async move {
             // Apart from reading, since a kernel that does not read may still print.
-            let writing = tokio::spawn(write(stdin, request, receiver));
+            let writing = tokio::spawn(write(stdin, request, receiver, outgoing));
             task.run(closed).await;
             writing.abort();
+            if let Some(link) = link {
+                link.end().await;
+            }
         });
-        Self { outgoing: sender, followers, phase: phase_receiver, close, client: Uuid::new_v4().simple().to_string() }
+        Self {
+            outgoing: sender,
+            followers,
+            phase: phase_receiver,
+            close,
+            client: Uuid::new_v4().simple().to_string(),
+            told,
+        }
     }
 
     /// What the kernel says of itself, once it answers.
@@ -155,6 +174,11 @@ impl Kernel {
             Ok(Phase::Ended(end)) => *end,
             _ => SessionEnd::Lost,
         }
+    }
+
+    /// Where its connections are told, if it has any.
+    pub(super) fn told(&self) -> Option<&Told> {
+        self.told.as_deref()
     }
 
     /// Ends it.
@@ -348,10 +372,18 @@ async fn write(
     mut stdin: std::pin::Pin<Box<dyn AsyncWrite + Send>>,
     request: Bytes,
     mut outgoing: mpsc::Receiver<KernelMessage>,
+    mut channels: Option<mpsc::Receiver<Bytes>>,
 ) {
     let mut written = stdin.write_all(&request).await.is_ok() && stdin.flush().await.is_ok();
     while written {
-        let Some(message) = outgoing.recv().await else { return };
+        let message = tokio::select! {
+            message = outgoing.recv() => message,
+            Some(piece) = next_of(&mut channels) => {
+                written &= stdin.write_all(&frames::channels(&piece)).await.is_ok() && stdin.flush().await.is_ok();
+                continue;
+            }
+        };
+        let Some(message) = message else { return };
         let bytes = with_length(&message);
         for piece in bytes.chunks(frames::PAYLOAD_BYTES_MAX) {
             written &= stdin.write_all(&frames::stdin(piece)).await.is_ok();

@@ -14,10 +14,9 @@ use tokio::{
     time::Instant,
 };
 
-use super::{SessionEnd, SessionState, SessionView, kernel::Kernel};
+use super::{SessionEnd, SessionState, SessionView, Setup, kernel::Kernel};
 use crate::{
     domain::{
-        environment::Environment,
         id::{Language, SessionId},
         owner::{ConversationKey, Principal},
     },
@@ -34,8 +33,7 @@ pub(super) struct Session {
     pub id: SessionId,
     pub conversation: ConversationKey,
     pub language: Language,
-    /// What its caller added to the environment.
-    pub env: Environment,
+    pub setup: Setup,
     pub kernel: Kernel,
     pub created: Instant,
     pub memory_bytes_max: u64,
@@ -55,7 +53,7 @@ impl Session {
     pub(super) fn new(
         id: SessionId,
         (conversation, language): Place,
-        env: Environment,
+        setup: Setup,
         kernel: Kernel,
         lease: Arc<Lease>,
         created_unix_s: i64,
@@ -66,7 +64,7 @@ impl Session {
             id,
             conversation,
             language,
-            env,
+            setup,
             kernel,
             created: now,
             memory_bytes_max,
@@ -149,7 +147,7 @@ struct State {
 struct Ended {
     id: SessionId,
     place: Place,
-    env: Environment,
+    setup: Setup,
     end: SessionEnd,
     /// The next cell of the conversation still has to be told.
     is_news: bool,
@@ -253,7 +251,7 @@ impl Registry {
         }
         let is_news = !matches!(end, SessionEnd::Closed | SessionEnd::Restarted);
         let place = (session.conversation.clone(), session.language.clone());
-        state.ended.push_back(Ended { id: session.id, place, env: session.env.clone(), end, is_news });
+        state.ended.push_back(Ended { id: session.id, place, setup: session.setup.clone(), end, is_news });
         drop(state);
         drop(removed);
         true
@@ -267,10 +265,10 @@ impl Registry {
     }
 
     /// Where a session of this owner was that has ended by itself or for others, and its environment.
-    pub(super) fn ended(&self, who: &Principal, id: SessionId) -> Option<(Place, Environment)> {
+    pub(super) fn ended(&self, who: &Principal, id: SessionId) -> Option<(Place, Setup)> {
         let state = locked(&self.state);
         let last = state.ended.iter().rev().find(|ended| ended.id == id && ended.place.0.owner == *who)?;
-        (last.end != SessionEnd::Closed).then(|| (last.place.clone(), last.env.clone()))
+        (last.end != SessionEnd::Closed).then(|| (last.place.clone(), last.setup.clone()))
     }
 
     /// How the last session there ended, if its next caller has not been told.

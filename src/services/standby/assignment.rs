@@ -82,7 +82,9 @@ async fn finish(started: Started, program: &str, limits: &Limits) -> bool {
     let (mut stdin, mut sandbox) = attach(started);
     let framed = sandbox.is_framed();
     let request = if framed {
-        frames::request(program.as_bytes(), &[], &Environment::default(), &[], false, limits.wall(), Duration::ZERO)
+        let (env, wall) = (Environment::default(), limits.wall());
+        let start = frames::Start { args: &[], env: &env, wall, grace: Duration::ZERO, channels: false };
+        frames::request(program.as_bytes(), &start, &[], false)
     } else {
         program.as_bytes().to_vec().into()
     };

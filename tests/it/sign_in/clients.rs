@@ -105,6 +105,6 @@ async fn conformance_suite_passes_its_scenarios_of_authorization() {
     let resource = format!("{}/mcp", visitor.base);
     let mut command = vec![&*node, &*suite, "authorization", "--url", &visitor.base, "--client-id", &client];
     command.extend(["--port", &port, "--resource", &resource]);
-    prints_its_address(&command, "", "Total: 2 passed, 0 failed").await;
+    prints_its_address(&command, "", "Total: 3 passed, 0 failed").await;
     server.stop().await;
 }

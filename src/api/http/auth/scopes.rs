@@ -24,7 +24,7 @@ fn needed(method: &Method, path: &str) -> Option<Scope> {
             let is_list = id.is_none() || (of_it.is_none() && method == Method::GET);
             (!is_list).then_some(Scope::Files)
         }
-        ("v1", Some("runs" | "sessions" | "events"), ..) | ("mcp", Some("events"), ..) => Some(Scope::Run),
+        ("v1", Some("runs" | "sessions" | "events" | "network"), ..) | ("mcp", Some("events"), ..) => Some(Scope::Run),
         ("v1", ..) if method == Method::GET => None,
         ("v1" | "execute" | "api", ..) if path.ends_with("/runtimes") || path.ends_with("/packages") => None,
         ("mcp", ..) => None,

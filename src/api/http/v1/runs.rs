@@ -154,6 +154,7 @@ pub(super) fn request(call: &Call, create: CreateRun, limits: Option<Limits>) ->
     RunRequest {
         args: create.args.unwrap_or_default(),
         env: create.env.unwrap_or_default(),
+        network: create.network,
         stdin: create.stdin.unwrap_or_default().into(),
         stdin_open: create.stdin_open.unwrap_or(false),
         limits,

@@ -30,7 +30,7 @@ use crate::{
     domain::{id::ConversationId, owner::ConversationKey},
     services::{
         runs::{CellSession, RunRequest},
-        sessions::Sessions,
+        sessions::{Sessions, Setup},
     },
 };
 
@@ -75,8 +75,9 @@ pub(super) async fn create(
     let members = if body.is_end_stream() { Map::new() } else { bodies.json(&call.headers, body).await?.0 };
     let create: CreateSession = parse(coderunner::without_its_members(members), Source::Json)?;
     let conversation = ConversationKey::new(call.who, create.conversation.unwrap_or_else(ConversationId::fresh));
-    let (language, env) = (create.language.unwrap_or_default(), create.env.unwrap_or_default());
-    let view = sessions.open_with(&conversation, &language, &env).await?;
+    let language = create.language.unwrap_or_default();
+    let setup = Setup { env: create.env.unwrap_or_default(), network: create.network };
+    let view = sessions.open_with(&conversation, &language, &setup).await?;
     let location = [(header::LOCATION, format!("/v1/sessions/{}", view.session))];
     Ok((StatusCode::CREATED, location, Json(SessionStatus::from(&view))).into_response())
 }

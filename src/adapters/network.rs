@@ -1,0 +1,134 @@
+//! Carries the connections of sandboxes: the server's end of the multiplexer in each of them, the proxy that programs
+//! speak with, and the connections to hosts. Decides nothing: a [`Gate`] does, for each host and port.
+//!
+//! What comes out of a sandbox is untrusted. The server opens each channel, so their number and the memory for what was
+//! received and not read (256 KiB for each, the window of yamux) are the server's to bound; a sandbox that opens one
+//! itself has broken the rules.
+//!
+//! ```text
+//! carry ── one task for the sandbox's requests for channels, one for each channel, one for each tunnel
+//! ```
+//!
+//! All of them end with the future that [`Carrier::carry`] returns.
+
+mod channel;
+mod hello;
+mod http;
+mod resolver;
+mod socks;
+mod tunnel;
+mod upstream;
+
+use std::{future::poll_fn, io, sync::Arc};
+
+use futures_util::{
+    AsyncReadExt as _, AsyncWriteExt as _, FutureExt as _, SinkExt as _, StreamExt as _, future::BoxFuture,
+};
+use tokio::{
+    io::BufWriter,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    task::JoinSet,
+};
+use tokio_util::{
+    compat::TokioAsyncReadCompatExt as _,
+    io::{CopyToBytes, SinkWriter, StreamReader},
+    sync::PollSender,
+};
+use tracing::debug;
+use yamux::{Config, Connection, DEFAULT_CREDIT, Mode, Stream};
+
+pub use self::resolver::SystemResolver;
+use crate::ports::network::{Carrier, ChannelPipe, Gate};
+
+/// Channels of one sandbox, besides the one on which it asks for more.
+const CHANNELS_MAX: usize = 64;
+/// Channels of all sandboxes: with what each holds, 48 MiB.
+const CHANNELS_OF_ALL_MAX: usize = 192;
+/// A piece of a channel.
+const PIECE_BYTES: usize = (64 << 10) - 64;
+
+/// Carries connections over yamux.
+#[derive(Debug)]
+pub struct Multiplexer(Arc<Semaphore>);
+
+impl Default for Multiplexer {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(CHANNELS_OF_ALL_MAX)))
+    }
+}
+
+impl Carrier for Multiplexer {
+    fn carry(&self, pipe: ChannelPipe, gate: Arc<dyn Gate>) -> BoxFuture<'static, ()> {
+        let permits = Arc::clone(&self.0);
+        async move {
+            let mut tasks = JoinSet::new();
+            if let Err(error) = serve(pipe, &gate, permits, &mut tasks).await {
+                debug!(%error, "the channels of a sandbox ended");
+            }
+            // Each connection is recorded when its task has ended.
+            tasks.shutdown().await;
+        }
+        .boxed()
+    }
+}
+
+async fn serve(
+    pipe: ChannelPipe,
+    gate: &Arc<dyn Gate>,
+    permits: Arc<Semaphore>,
+    tasks: &mut JoinSet<()>,
+) -> io::Result<()> {
+    let reader = StreamReader::new(pipe.incoming.map(Ok::<_, io::Error>));
+    let frames = PollSender::new(pipe.outgoing).sink_map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe));
+    let writer = BufWriter::with_capacity(PIECE_BYTES, SinkWriter::new(CopyToBytes::new(frames)));
+    let mut config = Config::default();
+    // So that no window grows beyond the one that each channel begins with.
+    let window = (CHANNELS_MAX + 1) * DEFAULT_CREDIT as usize;
+    config.set_max_num_streams(CHANNELS_MAX + 1).set_max_connection_receive_window(Some(window));
+    config.set_split_send_size(PIECE_BYTES);
+    let mut connection = Connection::new(tokio::io::join(reader, writer).compat(), config, Mode::Client);
+    let first = poll_fn(|cx| connection.poll_new_outbound(cx)).await.map_err(io::Error::other)?;
+    let (granted, mut grants) = mpsc::channel(1);
+    tasks.spawn(grant(first, permits, granted));
+    loop {
+        tokio::select! {
+            opened = poll_fn(|cx| connection.poll_next_inbound(cx)) => return match opened {
+                Some(Ok(_)) => Err(io::Error::other("the sandbox opened a channel by itself")),
+                Some(Err(error)) => Err(io::Error::other(error)),
+                None => Ok(()),
+            },
+            Some(permit) = grants.recv() => {
+                let channel = poll_fn(|cx| connection.poll_new_outbound(cx)).await.map_err(io::Error::other)?;
+                let gate = Arc::clone(gate);
+                tasks.spawn(async move {
+                    channel::serve(channel, gate).await;
+                    drop(permit);
+                });
+            }
+            Some(_) = tasks.join_next() => {}
+        }
+    }
+}
+
+/// Grants a channel for each byte that the sandbox sends, when there is room for one.
+async fn grant(mut first: Stream, permits: Arc<Semaphore>, granted: mpsc::Sender<OwnedGrant>) {
+    let own = Arc::new(Semaphore::new(CHANNELS_MAX));
+    // Nothing of a channel is sent before its first byte.
+    if first.write_all(&[0]).await.is_err() || first.flush().await.is_err() {
+        return;
+    }
+    let mut asked = [0];
+    while first.read_exact(&mut asked).await.is_ok() {
+        let Ok(own) = Arc::clone(&own).acquire_owned().await else { return };
+        let Ok(shared) = Arc::clone(&permits).acquire_owned().await else { return };
+        if granted.send((own, shared)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The right to a channel, of the sandbox and of all.
+type OwnedGrant = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+
+#[cfg(test)]
+mod tests;

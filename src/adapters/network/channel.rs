@@ -1,0 +1,39 @@
+//! One channel: a connection of a program. Its first byte tells whether it speaks SOCKS 5 or HTTP.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::{AsyncWriteExt as _, FutureExt as _};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    time::timeout,
+};
+use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _};
+use yamux::Stream;
+
+use super::{PIECE_BYTES, http, socks};
+use crate::ports::network::Gate;
+
+/// A program's end of a channel. What was read ahead is in the buffer.
+pub(super) type Client = BufReader<Compat<Stream>>;
+
+/// How long a program may take until its first byte.
+const FIRST_BYTE_MAX: Duration = Duration::from_mins(5);
+/// The first byte of SOCKS 5.
+const SOCKS_5: u8 = 5;
+
+pub(super) async fn serve(mut channel: Stream, gate: Arc<dyn Gate>) {
+    // Nothing of a channel is sent before its first byte; the sandbox drops this one.
+    if channel.write_all(&[0]).await.is_err() || channel.flush().await.is_err() {
+        return;
+    }
+    let mut client = BufReader::with_capacity(PIECE_BYTES, channel.compat());
+    let first = match timeout(FIRST_BYTE_MAX, client.fill_buf()).await {
+        Ok(Ok([first, ..])) => *first,
+        _ => return,
+    };
+    if first == SOCKS_5 {
+        socks::serve(client, &gate).await;
+    } else {
+        http::serve(client, gate).boxed().await;
+    }
+}

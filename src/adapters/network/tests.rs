@@ -1,0 +1,109 @@
+//! A sandbox's end that a test scripts.
+
+use std::net::SocketAddr;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::{
+    sync::mpsc,
+    time::{Duration, timeout},
+};
+use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
+
+use super::*;
+use crate::domain::network::{NetworkUse, Refusal, Target};
+
+const LONG: Duration = Duration::from_secs(20);
+
+struct Refuses;
+
+#[async_trait]
+impl Gate for Refuses {
+    async fn decide(&self, target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
+        Err(Refusal::NotAllowed(target.clone()))
+    }
+
+    fn over(&self, _used: NetworkUse) {}
+}
+
+struct Sandbox {
+    to_server: mpsc::UnboundedSender<Bytes>,
+    from_server: mpsc::Receiver<Bytes>,
+    carried: tokio::task::JoinHandle<()>,
+}
+
+fn sandbox(multiplexer: &Multiplexer) -> Sandbox {
+    let (to_server, incoming) = mpsc::unbounded_channel();
+    let (outgoing, from_server) = mpsc::channel(4);
+    let incoming = UnboundedReceiverStream::new(incoming).boxed();
+    let carried = tokio::spawn(multiplexer.carry(ChannelPipe { incoming, outgoing }, Arc::new(Refuses)));
+    Sandbox { to_server, from_server, carried }
+}
+
+impl Sandbox {
+    /// As the process in a sandbox does: the server's streams, in order.
+    fn honest(self) -> Connection<impl futures_util::AsyncRead + futures_util::AsyncWrite + Unpin> {
+        let reader = StreamReader::new(ReceiverStream::new(self.from_server).map(Ok::<_, io::Error>));
+        let (local, remote) = tokio::io::simplex(1 << 20);
+        let to_server = self.to_server;
+        tokio::spawn(async move {
+            let mut pieces = tokio_util::io::ReaderStream::new(local);
+            while let Some(Ok(piece)) = pieces.next().await {
+                if to_server.send(piece).is_err() {
+                    return;
+                }
+            }
+        });
+        Connection::new(tokio::io::join(reader, remote).compat(), Config::default(), Mode::Server)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_ends_the_channels() {
+    let carrier = Multiplexer::default();
+    for garbage in [&b"\xff"[..], b"GET / HTTP/1.1\r\n\r\n", &[0x41; 4096]] {
+        let sandbox = sandbox(&carrier);
+        for _ in 0..200 {
+            drop(sandbox.to_server.send(Bytes::copy_from_slice(garbage)));
+        }
+        timeout(LONG, sandbox.carried).await.expect("it ends").expect("without a panic");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sandbox_that_opens_a_channel_itself_loses_all() {
+    let carrier = Multiplexer::default();
+    let sandbox = sandbox(&carrier);
+    // SYN of stream 2, with a window update of nothing.
+    drop(sandbox.to_server.send(Bytes::from_static(&[0, 1, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0])));
+    timeout(LONG, sandbox.carried).await.expect("it ends").expect("without a panic");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sandbox_gets_one_channel_for_each_byte_up_to_its_number() {
+    let carrier = Multiplexer::default();
+    let mut connection = sandbox(&carrier).honest();
+    let mut first = poll_fn(|cx| connection.poll_next_inbound(cx)).await.expect("open").expect("the first");
+    let (opened, mut all) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(channel)) = poll_fn(|cx| connection.poll_next_inbound(cx)).await {
+            drop(opened.send(channel));
+        }
+    });
+    first.write_all(&[1; 200]).await.expect("written");
+    first.flush().await.expect("flushed");
+    let mut channels = Vec::new();
+    for _ in 0..CHANNELS_MAX {
+        channels.push(timeout(LONG, all.recv()).await.expect("in time").expect("a channel"));
+    }
+    assert!(timeout(Duration::from_millis(300), all.recv()).await.is_err(), "there are no more");
+    // One that ends makes room for the next, and the proxy answers on it.
+    drop(channels.pop());
+    let mut next = timeout(LONG, all.recv()).await.expect("in time").expect("a channel");
+    next.write_all(b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n").await.expect("written");
+    next.flush().await.expect("flushed");
+    let mut head = vec![0; 60];
+    next.read_exact(&mut head).await.expect("an answer");
+    assert!(head.starts_with(b"\0HTTP/1.1 403 no policy allows a.example:443\r\n"), "{}", head.escape_ascii());
+}

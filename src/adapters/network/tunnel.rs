@@ -1,0 +1,44 @@
+//! A tunnel: the bytes of a program and of a host, both ways, each to its own end. TLS passes through unopened, to the
+//! host that was asked for alone.
+
+use tokio::io::{self, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
+
+use super::{PIECE_BYTES, hello, upstream::Upstream};
+use crate::domain::network::{Refusal, Target};
+
+/// Carries both ways until both have ended or one of them breaks.
+pub(super) async fn carry(client: impl AsyncRead + AsyncWrite, upstream: Upstream, target: &Target) {
+    match both_ways(client, upstream, target).await {
+        Ok(()) => {}
+        Err((upstream, refusal)) => upstream.refuse(refusal),
+    }
+}
+
+async fn both_ways(
+    client: impl AsyncRead + AsyncWrite,
+    mut upstream: Upstream,
+    target: &Target,
+) -> Result<(), (Upstream, Refusal)> {
+    let (from_client, mut to_client) = io::split(client);
+    let mut from_client = BufReader::with_capacity(PIECE_BYTES, from_client);
+    let refusal = {
+        let (from_host, mut to_host) = io::split(&mut upstream);
+        let mut from_host = BufReader::with_capacity(PIECE_BYTES, from_host);
+        let up = async {
+            let head = hello::read(&mut from_client, target).await.map_err(Some)?;
+            to_host.write_all(&head).await.map_err(|_| None)?;
+            io::copy_buf(&mut from_client, &mut to_host).await.map_err(|_| None)?;
+            to_host.shutdown().await.map_err(|_| None)
+        };
+        // At once: the host may speak first.
+        let down = async {
+            io::copy_buf(&mut from_host, &mut to_client).await.map_err(|_| None)?;
+            to_client.shutdown().await.map_err(|_| None)
+        };
+        match tokio::try_join!(up, down) {
+            Ok(_) | Err(None) => return Ok(()),
+            Err(Some(refusal)) => refusal,
+        }
+    };
+    Err((upstream, refusal))
+}

@@ -1,0 +1,197 @@
+//! The decision with a resolver that says what the test wants.
+
+use std::{collections::HashMap, net::Ipv4Addr, sync::atomic::AtomicUsize, sync::atomic::Ordering};
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+
+use super::*;
+use crate::{
+    domain::{clock::ManualClock, network::PolicyText, owner::Principal},
+    ports::{
+        network::{Carrier, ChannelPipe, Resolver},
+        observer::Observers,
+    },
+    services::{
+        network::{Network, NetworkParts},
+        tokens::Tokens,
+    },
+};
+
+struct NoCarrier;
+
+impl Carrier for NoCarrier {
+    fn carry(&self, _pipe: ChannelPipe, _gate: Arc<dyn Gate>) -> BoxFuture<'static, ()> {
+        std::future::ready(()).boxed()
+    }
+}
+
+#[derive(Default)]
+struct Names {
+    known: HashMap<&'static str, Vec<IpAddr>>,
+    asked: AtomicUsize,
+}
+
+#[async_trait]
+impl Resolver for Names {
+    async fn resolve(&self, name: &str) -> Vec<IpAddr> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.known.get(name).cloned().unwrap_or_default()
+    }
+
+    fn is_own(&self, address: IpAddr) -> bool {
+        address == IpAddr::from([8, 8, 4, 4])
+    }
+}
+
+fn addresses(all: &[&str]) -> Vec<IpAddr> {
+    all.iter().map(|address| address.parse().expect("an address")).collect()
+}
+
+fn gate(names: Arc<Names>, text: &PolicyText) -> SandboxGate {
+    let clock = Arc::new(ManualClock::at(1));
+    let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), None, clock.clone()));
+    let parts = NetworkParts {
+        tokens,
+        carrier: Arc::new(NoCarrier),
+        resolver: names,
+        observer: Arc::new(Observers::default()),
+        clock,
+    };
+    let network = Network::new(vec![Policy::parse("web", text).expect("a policy")], parts);
+    let language: Language = "python".parse().expect("a language");
+    let access = network.access(&Principal::default(), &language, None).expect("no error").expect("an access");
+    let conversation = ConversationKey::new(Principal::default(), "c".parse().expect("an id"));
+    SandboxGate { network: network.0, access, conversation, language, told: Arc::default() }
+}
+
+fn policy(hosts: &[&str], allowed: &[&str]) -> PolicyText {
+    PolicyText {
+        hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+        addresses: addresses(allowed),
+        every_token: true,
+        ..PolicyText::default()
+    }
+}
+
+fn target(text: &str) -> Target {
+    Target::parse(text, Some(443)).expect(text)
+}
+
+#[tokio::test]
+async fn every_address_of_a_name_must_be_of_the_internet() {
+    let names = Names {
+        known: HashMap::from([
+            ("good.example.com", addresses(&["1.1.1.1", "2606:4700::1111"])),
+            ("mixed.example.com", addresses(&["1.1.1.1", "10.0.0.1"])),
+            ("inner.example.com", addresses(&["10.0.0.1"])),
+            ("mapped.example.com", addresses(&["::ffff:169.254.169.254"])),
+            ("named.example.com", addresses(&["10.9.9.9"])),
+            ("own.example.com", addresses(&["8.8.4.4"])),
+        ]),
+        ..Names::default()
+    };
+    let names = Arc::new(names);
+    let gate = gate(Arc::clone(&names), &policy(&["*.example.com"], &["10.9.9.9"]));
+    let word = async |name: &str| gate.decide(&target(name)).await.map_or_else(|why| why.word(), |_| "allowed");
+    for (name, want) in [
+        ("good.example.com", "allowed"),
+        ("named.example.com", "allowed"),
+        ("mixed.example.com", "not_public"),
+        ("inner.example.com", "not_public"),
+        ("mapped.example.com", "not_public"),
+        ("own.example.com", "own_address"),
+        ("absent.example.com", "not_found"),
+        ("good.example.org", "not_allowed"),
+        ("good.example.com:22", "not_allowed"),
+    ] {
+        assert_eq!(word(name).await, want, "{name}");
+    }
+    // What no policy names is not looked up: a name is no way to tell anything to its owner.
+    assert_eq!(names.asked.load(Ordering::Relaxed), 7);
+    let found = gate.decide(&target("good.example.com")).await.expect("allowed");
+    assert_eq!(found, ["1.1.1.1:443".parse().expect("one"), "[2606:4700::1111]:443".parse().expect("two")]);
+}
+
+/// The notations of an address that some library reads as one.
+fn notations(address: Ipv4Addr) -> Vec<String> {
+    let [a, b, c, d] = address.octets();
+    let whole = u32::from(address);
+    let (low, lower) = (whole & 0xff_ffff, whole & 0xffff);
+    vec![
+        address.to_string(),
+        format!("{address}."),
+        whole.to_string(),
+        format!("{whole:#x}"),
+        format!("0{whole:o}"),
+        format!("{a:#x}.{b:#x}.{c:#x}.{d:#x}"),
+        format!("0{a:o}.0{b:o}.0{c:o}.0{d:o}"),
+        format!("{a}.{low}"),
+        format!("{a}.{b}.{lower}"),
+        format!("{a:#x}.{low:#x}"),
+        format!("00{a:o}.{b}.{c}.{d:#x}"),
+        format!("[::ffff:{address}]"),
+        format!("[::ffff:{:x}:{:x}]", whole >> 16, lower),
+        format!("[0:0:0:0:0:ffff:{address}]"),
+        format!("[64:ff9b::{address}]"),
+        format!("[2002:{:x}:{:x}::1]", whole >> 16, lower),
+        format!("[::{address}]"),
+        a.to_string().chars().map(|c| char::from_u32(u32::from(c) + 0xfee0).expect("a digit")).collect::<String>()
+            + &format!(".{b}.{c}.{d}"),
+    ]
+}
+
+#[tokio::test]
+async fn no_notation_of_an_inner_address_is_let_through() {
+    let inner = [
+        "127.0.0.1",
+        "127.8.8.8",
+        "10.0.0.1",
+        "172.16.3.4",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.100.100.200",
+        "0.0.0.0",
+        "192.0.0.192",
+        "198.18.0.1",
+        "224.0.0.1",
+        "255.255.255.255",
+        "168.63.129.16",
+    ];
+    let mut tried = 0;
+    for address in inner {
+        let address: Ipv4Addr = address.parse().expect("an address");
+        for text in notations(address) {
+            tried += 1;
+            // As if a policy named the text itself: then its address alone is allowed, and no other.
+            let Some(host) = Host::parse(&text) else { continue };
+            let Host::Address(parsed) = host else { panic!("{text} is taken for a name") };
+            assert!(!is_public(parsed), "{text}");
+            let gate = gate(Arc::default(), &policy(&["*.example.com", "1.1.1.1"], &[]));
+            let refused = gate.decide(&Target { host: Host::Address(parsed), port: 443 }).await;
+            assert_eq!(refused.expect_err("refused").word(), "not_allowed", "{text}");
+        }
+    }
+    assert!(tried >= 200, "{tried}");
+}
+
+#[tokio::test]
+async fn refusals_are_told_once_and_in_bounded_number() {
+    let gate = gate(Arc::default(), &policy(&["a.example.com"], &[]));
+    let events = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&events);
+    gate.told.to(Box::new(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+    }));
+    for n in 0..1000 {
+        drop(gate.decide(&target(&format!("h{}.example.org", n % 40))).await);
+    }
+    assert_eq!(events.load(Ordering::Relaxed), EVENTS_MAX);
+    let sentences = gate.told.end();
+    assert_eq!(sentences.len(), SENTENCES_MAX);
+    assert!(sentences[0].starts_with("[network: no policy allows h0.example.org:443."), "{}", sentences[0]);
+    assert!(gate.told.end().is_empty());
+    let kept = gate.network.decisions.newest(&Principal::default(), 10_000);
+    assert_eq!((kept.len(), kept[0].used.target.as_str()), (500, "h39.example.org:443"));
+    let other: Principal = "ann".parse().expect("an owner");
+    assert!(gate.network.decisions.newest(&other, 10).is_empty());
+}

@@ -1,0 +1,202 @@
+//! What a program may try against its channels, the proxy and the hosts.
+
+use serde_json::json;
+
+use super::{Origin, printed, run, server};
+use crate::support::server::{Server, TOKEN};
+
+/// Python with `ask(bytes)`, which sends bytes to the proxy and returns what comes back within a second.
+const RAW: &str = r#"
+import socket
+def ask(data, more=b""):
+    s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+    s.sendall(data)
+    s.settimeout(1)
+    got = b""
+    try:
+        while chunk := s.recv(65536):
+            got += chunk
+            if more and b"\r\n\r\n" in got:
+                s.sendall(more); more = b""
+    except OSError: pass
+    s.close()
+    return got
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ambiguous_requests_reach_no_host() {
+    let origin = Origin::start().await;
+    let server = server(&origin).await;
+    let (http, other) = (origin.http, origin.other);
+    let code = format!(
+        r#"{RAW}
+http, other = "{http}", "{other}"
+post = f"POST http://{{http}}/length HTTP/1.1\r\nHost: {{http}}\r\n"
+for name, data in [
+    ("both lengths", f"{{post}}Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+    ("two lengths", f"{{post}}Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcd"),
+    ("two hosts", f"GET http://{{http}}/hello HTTP/1.1\r\nHost: {{http}}\r\nHost: {{other}}\r\n\r\n"),
+    ("another host", f"GET http://{{http}}/hello HTTP/1.1\r\nHost: {{other}}\r\n\r\n"),
+    ("folded header", f"GET http://{{http}}/hello HTTP/1.1\r\nHost: {{http}}\r\nX: a\r\n b\r\n\r\n"),
+    ("no authority", f"GET /hello HTTP/1.1\r\nHost: {{http}}\r\n\r\n"),
+    ("https in the clear", f"GET https://{{http}}/hello HTTP/1.1\r\nHost: {{http}}\r\n\r\n"),
+    ("user in the URL", f"GET http://{{http}}@{{other}}/hello HTTP/1.1\r\nHost: {{other}}\r\n\r\n"),
+    ("tunnel with a body", f"CONNECT {{http}} HTTP/1.1\r\nHost: {{http}}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"),
+    ("tunnel without a port", f"CONNECT {{http.split(':')[0]}} HTTP/1.1\r\nHost: {{http}}\r\n\r\n"),
+    ("header injection", f"GET http://{{http}}/hello HTTP/1.1\r\nHost: {{http}}\r\nX: a\rHost: {{other}}\r\n\r\n"),
+    ("HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    ("SOCKS without a method", b"\x05\x01\x02"),
+    ("SOCKS bind", b"\x05\x01\x00\x05\x02\x00\x01\x7f\x00\x00\x02\x00\x50"),
+    ("SOCKS name with NUL", b"\x05\x01\x00\x05\x01\x00\x03\x0f127.0.0.2\x00.evil\x00\x50"),
+    ("garbage", bytes(range(128, 256)) * 100),
+]:
+    got = ask(data if isinstance(data, bytes) else data.encode())
+    reached = b"hello" in got or b"200" in got[:20] or got[:4] == b"\x05\x00\x05\x00"
+    print(name, "REACHED" if reached else "refused", got[:60])
+"#
+    );
+    let (stdout, stderr) = printed(&server, "python", &code).await;
+    assert_eq!(stdout.lines().count(), 16, "{stdout}{stderr}");
+    // The one with two lengths that HTTP ranks (RFC 9112, section 6.3) is written anew with the one that counts.
+    assert_eq!(stdout.matches("REACHED").count(), 1, "{stdout}");
+    assert!(stdout.starts_with("both lengths REACHED"), "{stdout}");
+    assert_eq!(origin.seen(), 1, "{stdout}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_request_of_a_connection_is_decided() {
+    let origin = Origin::start().await;
+    let server = server(&origin).await;
+    let (http, other) = (origin.http, origin.other);
+    let code = format!(
+        r#"{RAW}
+one = b"GET http://{http}/hello HTTP/1.1\r\nHost: {http}\r\n\r\n"
+two = b"GET http://{other}/hello HTTP/1.1\r\nHost: {other}\r\n\r\n"
+got = ask(one + two + one)
+print(got.count(b"hello"), got.count(b"403 no policy"))
+socks = b"\x05\x01\x00\x05\x01\x00\x01" + socket.inet_aton("127.0.0.2")
+s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+s.sendall(socks + ({port}).to_bytes(2, "big")); s.recv(2)
+print(s.recv(10)[1]); s.sendall(b"GET /hello HTTP/1.0\r\n\r\n"); print(b"hello" in s.recv(4096))
+s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+s.sendall(socks + ({closed}).to_bytes(2, "big")); s.recv(2); print(s.recv(10)[1])
+"#,
+        port = http.port(),
+        closed = other.port(),
+    );
+    let (stdout, stderr) = printed(&server, "python", &code).await;
+    assert_eq!(stdout, "2 1\n0\nTrue\n2\n", "{stderr}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_must_ask_for_the_host_of_its_tunnel() {
+    let origin = Origin::start().await;
+    let server = server(&origin).await;
+    let code = format!(
+        r#"
+import socket, ssl
+def hello(name):
+    s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+    s.sendall(b"CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n")
+    head = s.recv(4096)
+    context = ssl._create_unverified_context()
+    try:
+        tls = context.wrap_socket(s, server_hostname=name)
+        tls.sendall(b"GET /hello HTTP/1.0\r\n\r\n")
+        return b"hello" in tls.recv(4096)
+    except OSError as error: return type(error).__name__ if False else "ended"
+print(hello(None), hello("evil.example"), hello("127.0.0.2"))
+"#,
+        origin.tls
+    );
+    let status = run(&server, &json!({"language": "python", "code": code})).await;
+    assert_eq!(status["result"]["stdout"], "True ended True\n", "{status}");
+    let told = status["result"]["stderr"].as_str().expect("a text");
+    assert!(told.contains(&format!("the TLS connection to {} asks for another host", origin.tls)), "{told}");
+    assert_eq!(origin.seen(), 2);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn program_that_ends_or_stops_its_channels_goes_on_alone() {
+    let origin = Origin::start().await;
+    let server = server(&origin).await;
+    for signal in ["KILL", "STOP"] {
+        let code = format!(
+            r#"
+import glob, os, signal, socket
+for path in glob.glob("/proc/[0-9]*/comm"):
+    if open(path).read().startswith("sandbox-channel"):
+        os.kill(int(path.split("/")[2]), signal.SIG{signal})
+s = socket.socket(); s.settimeout(1)
+try:
+    s.connect(("127.0.0.1", 3128)); s.sendall(b"GET http://{0}/hello HTTP/1.1\r\nHost: {0}\r\n\r\n")
+    print(s.recv(100))
+except OSError as error: print("no answer")
+print("x" * 300000)
+"#,
+            origin.http
+        );
+        let status = run(&server, &json!({"language": "python", "code": code})).await;
+        let stdout = status["result"]["stdout"].as_str().unwrap_or_else(|| panic!("{status}"));
+        assert!(stdout.starts_with("no answer\n") && status["outcome"]["ended"] == "exited", "{signal}: {status}");
+    }
+    assert_eq!(origin.seen(), 0);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn crowd_of_unread_channels_stops_neither_the_run_nor_the_server() {
+    let origin = Origin::start().await;
+    let server = server(&origin).await;
+    let neighbour = async || {
+        let code = format!("import requests\nprint(requests.get('http://{}/hello').text)", origin.http);
+        printed(&server, "python", &code).await.0
+    };
+    let code = format!(
+        r#"
+import socket, time
+all = []
+for n in range(300):
+    s = socket.socket(); s.settimeout(2)
+    try:
+        s.connect(("127.0.0.1", 3128)); s.sendall(b"GET http://{0}/bytes/10000000 HTTP/1.1\r\nHost: {0}\r\n\r\n")
+        all.append(s)
+    except OSError: break
+print(len(all) > 60, flush=True)
+time.sleep(8)
+"#,
+        origin.http
+    );
+    let body = json!({"language": "python", "code": code});
+    let hostile = run(&server, &body);
+    let (status, said) = tokio::join!(hostile, async {
+        tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+        neighbour().await
+    });
+    assert_eq!(said, "hello\n", "another sandbox has channels meanwhile");
+    assert_eq!(
+        (&status["result"]["stdout"], &status["outcome"]["exitCode"]),
+        (&json!("True\n"), &json!(0)),
+        "{status}"
+    );
+    assert_eq!(neighbour().await, "hello\n");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn run_that_is_stopped_in_a_download_ends_at_once() {
+    let origin = Origin::start().await;
+    let hosts = origin.http.to_string();
+    let settings = [("SANDBOX_NETWORK__LOCAL", hosts.as_str()), ("SANDBOX_LIMITS__WALL_MS", "2000")];
+    let server = Server::with(&settings).await;
+    let code = format!("import requests\nfor _ in range(10**6): requests.get('http://{}/bytes/1000000')", origin.http);
+    let status = run(&server, &json!({"language": "python", "code": code})).await;
+    assert_eq!(status["outcome"]["ended"], "timed_out", "{status}");
+    let list = server.http.get(server.url("/v1/network/decisions?limit=1")).bearer_auth(TOKEN);
+    let list: serde_json::Value = list.send().await.expect("an answer").json().await.expect("JSON");
+    assert_eq!(list["decisions"][0]["decision"], "allowed", "{list}");
+    server.stop().await;
+}
