@@ -30,9 +30,9 @@ fn decode_whole(mut bytes: &[u8]) -> Decoded {
     while let [kind, a, b, c, d, rest @ ..] = bytes {
         let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
         match kind {
-            0x81..=0x85 if length > 1 << 20 => return (found, Some(FrameError::TooLong { length })),
-            0x81..=0x85 if length > rest.len() => break,
-            0x81..=0x85 => {}
+            0x81..=0x86 if length > 1 << 20 => return (found, Some(FrameError::TooLong { length })),
+            0x81..=0x86 if length > rest.len() => break,
+            0x81..=0x86 => {}
             &kind => return (found, Some(FrameError::UnknownType { kind })),
         }
         let payload;
