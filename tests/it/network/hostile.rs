@@ -5,13 +5,14 @@ use serde_json::json;
 use super::{Origin, printed, run, server};
 use crate::support::server::{Server, TOKEN};
 
-/// Python with `ask(bytes)`, which sends bytes to the proxy and returns what comes back within a second.
+/// Python with `ask(bytes)`, which sends bytes to the proxy and returns what comes back, until nothing more does for
+/// three seconds.
 const RAW: &str = r#"
 import socket
 def ask(data, more=b""):
     s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
     s.sendall(data)
-    s.settimeout(1)
+    s.settimeout(3)
     got = b""
     try:
         while chunk := s.recv(65536):
