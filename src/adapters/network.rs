@@ -42,8 +42,6 @@ use crate::ports::network::{Carrier, ChannelPipe, Gate};
 
 /// Channels of one sandbox, besides the one on which it asks for more.
 const CHANNELS_MAX: usize = 64;
-/// Channels of all sandboxes: with what each holds, 48 MiB.
-const CHANNELS_OF_ALL_MAX: usize = 192;
 /// A piece of a channel.
 const PIECE_BYTES: usize = (64 << 10) - 64;
 
@@ -53,7 +51,7 @@ pub struct Multiplexer(Arc<Semaphore>);
 
 impl Default for Multiplexer {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(CHANNELS_OF_ALL_MAX)))
+        Self(Arc::new(Semaphore::new(crate::ports::network::CHANNELS_MAX)))
     }
 }
 
@@ -89,7 +87,7 @@ async fn serve(
     let mut connection = Connection::new(tokio::io::join(reader, writer).compat(), config, Mode::Client);
     let first = poll_fn(|cx| connection.poll_new_outbound(cx)).await.map_err(io::Error::other)?;
     let (granted, mut grants) = mpsc::channel(1);
-    tasks.spawn(grant(first, permits, granted));
+    tasks.spawn(grant(first, [Arc::new(Semaphore::new(CHANNELS_MAX)), pipe.share, permits], granted));
     loop {
         tokio::select! {
             opened = poll_fn(|cx| connection.poll_next_inbound(cx)) => return match opened {
@@ -111,24 +109,27 @@ async fn serve(
 }
 
 /// Grants a channel for each byte that the sandbox sends, when there is room for one.
-async fn grant(mut first: Stream, permits: Arc<Semaphore>, granted: mpsc::Sender<OwnedGrant>) {
-    let own = Arc::new(Semaphore::new(CHANNELS_MAX));
+async fn grant(mut first: Stream, rooms: [Arc<Semaphore>; 3], granted: mpsc::Sender<Grant>) {
     // Nothing of a channel is sent before its first byte.
     if first.write_all(&[0]).await.is_err() || first.flush().await.is_err() {
         return;
     }
     let mut asked = [0];
     while first.read_exact(&mut asked).await.is_ok() {
-        let Ok(own) = Arc::clone(&own).acquire_owned().await else { return };
-        let Ok(shared) = Arc::clone(&permits).acquire_owned().await else { return };
-        if granted.send((own, shared)).await.is_err() {
+        // In this order, so that what waits for its own room takes none of the others'.
+        let mut grant = Vec::with_capacity(rooms.len());
+        for room in &rooms {
+            let Ok(permit) = Arc::clone(room).acquire_owned().await else { return };
+            grant.push(permit);
+        }
+        if granted.send(grant).await.is_err() {
             return;
         }
     }
 }
 
-/// The right to a channel, of the sandbox and of all.
-type OwnedGrant = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+/// The right to a channel: of the sandbox, of its owner, of all.
+type Grant = Vec<OwnedSemaphorePermit>;
 
 #[cfg(test)]
 mod tests;

@@ -5,9 +5,12 @@ use std::{net::IpAddr, net::SocketAddr, sync::Arc};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{future::BoxFuture, stream::BoxStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::domain::network::{NetworkUse, Refusal, Target};
+
+/// Channels of all sandboxes: with what each holds that was received and not read (256 KiB), 48 MiB.
+pub const CHANNELS_MAX: usize = 192;
 
 /// The server's end of the bytes between it and the process in a sandbox that has the channels.
 pub struct ChannelPipe {
@@ -15,6 +18,8 @@ pub struct ChannelPipe {
     pub incoming: BoxStream<'static, Bytes>,
     /// Pieces that fit into one frame.
     pub outgoing: mpsc::Sender<Bytes>,
+    /// Channels that all sandboxes of the owner may have.
+    pub share: Arc<Semaphore>,
 }
 
 /// Decides on the connections of one sandbox.

@@ -7,7 +7,11 @@
 mod decisions;
 mod gate;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -31,7 +35,7 @@ use crate::{
         owner::{ConversationKey, Principal},
     },
     ports::{
-        network::{Carrier, ChannelPipe, Resolver},
+        network::{CHANNELS_MAX, Carrier, ChannelPipe, Resolver},
         observer::Observer,
     },
     services::tokens::Tokens,
@@ -42,6 +46,8 @@ const OUTGOING_MAX: usize = 4;
 /// Bytes of a sandbox that were received and not read; a sandbox that sends more than its windows allow loses its
 /// channels.
 const INCOMING_BYTES_MAX: usize = 4 << 20;
+/// Channels that one owner may have: half of all, so that none can take them all.
+const SHARE_MAX: usize = CHANNELS_MAX / 2;
 /// How long the connections of a sandbox that has ended may take to end.
 const END_MAX: Duration = Duration::from_secs(1);
 /// The port of the proxy in each sandbox.
@@ -68,6 +74,8 @@ struct Inner {
     policies: Vec<Arc<Policy>>,
     parts: NetworkParts,
     decisions: Decisions,
+    /// Room for the channels of each owner that has any.
+    shares: Mutex<HashMap<Principal, Weak<Semaphore>>>,
 }
 
 pub struct NetworkParts {
@@ -152,6 +160,18 @@ impl ChannelsLink {
     }
 }
 
+impl Inner {
+    fn share(&self, owner: &Principal) -> Arc<Semaphore> {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        shares.retain(|_, share| share.strong_count() > 0);
+        shares.get(owner).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let share = Arc::new(Semaphore::new(SHARE_MAX));
+            shares.insert(owner.clone(), Arc::downgrade(&share));
+            share
+        })
+    }
+}
+
 /// Whether a policy holds for a token that names these.
 fn holds(policy: &Policy, granted: Option<&[String]>) -> bool {
     granted.map_or(policy.every_token, |names| names.contains(&policy.name))
@@ -160,7 +180,7 @@ fn holds(policy: &Policy, granted: Option<&[String]>) -> bool {
 impl Network {
     pub fn new(policies: Vec<Policy>, parts: NetworkParts) -> Self {
         let policies = policies.into_iter().map(Arc::new).collect();
-        Self(Arc::new(Inner { policies, parts, decisions: Decisions::default() }))
+        Self(Arc::new(Inner { policies, parts, decisions: Decisions::default(), shares: Mutex::default() }))
     }
 
     /// Which policies hold for programs of a language: those that the token of the request names, and otherwise those
@@ -223,7 +243,8 @@ impl Network {
             language: language.clone(),
             told: Arc::clone(&told),
         };
-        let pipe = ChannelPipe { incoming, outgoing: to_sandbox };
+        let share = self.0.share(&conversation.owner);
+        let pipe = ChannelPipe { incoming, outgoing: to_sandbox, share };
         let task = tokio::spawn(self.0.parts.carrier.carry(pipe, Arc::new(gate)));
         let incoming = Incoming { sender: Some(sender), room: Arc::new(Semaphore::new(INCOMING_BYTES_MAX)) };
         Channels { incoming, outgoing, link: ChannelsLink { told, task } }

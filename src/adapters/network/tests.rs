@@ -37,7 +37,9 @@ fn sandbox(multiplexer: &Multiplexer) -> Sandbox {
     let (to_server, incoming) = mpsc::unbounded_channel();
     let (outgoing, from_server) = mpsc::channel(4);
     let incoming = UnboundedReceiverStream::new(incoming).boxed();
-    let carried = tokio::spawn(multiplexer.carry(ChannelPipe { incoming, outgoing }, Arc::new(Refuses)));
+    let carried = tokio::spawn(
+        multiplexer.carry(ChannelPipe { incoming, outgoing, share: Arc::new(Semaphore::new(1000)) }, Arc::new(Refuses)),
+    );
     Sandbox { to_server, from_server, carried }
 }
 
