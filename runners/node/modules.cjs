@@ -5,13 +5,17 @@
 // All of this uses Node's own hooks. None of them is on the stack while the program runs, so a program's stack traces
 // have no frame of this file.
 
-const { createRequire, registerHooks } = require('node:module');
+const Module = require('node:module');
+const { createRequire, registerHooks } = Module;
 const path = require('node:path');
 
 const PROGRAM = process.argv[1] ?? '/tmp/main.js';
 const PROGRAMS = /^file:\/\/\/tmp\/main\.[jt]s$/;
 const NEIGHBOURS = '/data';
 const NEIGHBOURS_URL = 'file:///data/';
+// Packages that were installed into the conversation.
+const PACKAGES = '/data/.packages/javascript/node_modules';
+const PACKAGES_URL = 'file:///data/.packages/javascript/';
 
 // Variants to try when a specifier is not found, as other tools for these languages do.
 const ENDINGS = ['.ts', '.mts', '.cts', '.tsx', '.js', '.mjs', '.cjs', '.json', '/index.ts', '/index.js'];
@@ -48,6 +52,7 @@ function find(specifier, context, nextResolve) {
       [path.join(NEIGHBOURS, 'node_modules', specifier), { ...context }],
     );
   }
+  if (!isFile) tries.push([specifier, { ...context, parentURL: PACKAGES_URL }]);
   for (const [meaning, inContext] of tries) {
     try {
       return nextResolve(meaning, inContext);
@@ -58,6 +63,13 @@ function find(specifier, context, nextResolve) {
   // Node keeps the last parent in `context`, so it is set again.
   return giveUp(wanted, { ...context, parentURL }, nextResolve);
 }
+
+// For `require`: the variable would start a waiting Node over.
+const { NODE_PATH } = process.env;
+process.env.NODE_PATH = NODE_PATH ? `${NODE_PATH}:${PACKAGES}` : PACKAGES;
+Module._initPaths();
+if (NODE_PATH === undefined) delete process.env.NODE_PATH;
+else process.env.NODE_PATH = NODE_PATH;
 
 registerHooks({
   resolve(specifier, context, nextResolve) {

@@ -28,6 +28,11 @@ def _names():
 
 
 def _say(what):
+    import sandbox_packages
+
+    if sandbox_packages.is_offered():
+        print(f"Hint: {what}. `pip install` installs packages.", file=sys.stderr)
+        return
     print(
         f"Hint: {what}. Installed beside the standard library: {', '.join(_names())}. There is no pip, because programs"
         " have no network. A pure Python module can be used when its file or folder (a wheel, unzipped) is in /data;"
@@ -57,11 +62,54 @@ def at_exit(error):
             )
 
 
+# Options of `pip install` that change nothing here.
+_WITHOUT_EFFECT = {
+    "-U", "--upgrade", "-q", "-qq", "--quiet", "-v", "--verbose", "--user", "--no-cache-dir", "--no-input",
+    "--disable-pip-version-check", "--break-system-packages", "--prefer-binary", "--no-warn-script-location",
+    "--root-user-action=ignore", "--progress-bar=off", "--only-binary=:all:",
+}  # fmt: skip
+
+
+def _lines(file):
+    with open(file) as lines:
+        texts = [re.split(r"(?:^|\s)#", line)[0].strip() for line in lines]
+    return [text for text in texts if text]
+
+
+def _install(arguments):
+    """Installs what `pip install` names, by the server."""
+    import sandbox_packages
+
+    wanted, words = [], iter(arguments)
+    for word in words:
+        name, _, value = word.partition("=")
+        if name in ("-r", "--requirement"):
+            try:
+                wanted += _lines(value or next(words, ""))
+            except OSError as error:
+                print(f"ERROR: {error}", file=sys.stderr)
+                return 1
+        elif word.startswith("-") and word not in _WITHOUT_EFFECT:
+            print(f"ERROR: the option {name} is not supported here; the operator chooses the index.", file=sys.stderr)
+            return 1
+        elif not word.startswith("-"):
+            wanted.append(_OTHER_NAMES.get(word, word))
+    if not wanted:
+        print("ERROR: give the names of packages to install.", file=sys.stderr)
+        return 1
+    return sandbox_packages.install(wanted)
+
+
 def main(arguments):
-    """pip, as far as it makes sense here: `list`, `freeze`, and `install` of what is installed."""
+    """pip, as far as it makes sense here: `list`, `freeze`, and `install`."""
     from importlib import metadata
 
     words = [word for word in arguments if not word.startswith("-")]
+    if words[:1] == ["install"]:
+        import sandbox_packages
+
+        if sandbox_packages.is_offered():
+            return _install(arguments[arguments.index("install") + 1 :])
     if words and words[0] in ("list", "freeze"):
         for found in sorted(metadata.distributions(), key=lambda found: found.name.lower()):
             print(f"{found.name}=={found.version}")

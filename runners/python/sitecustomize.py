@@ -64,6 +64,38 @@ class _WhenPlotlyComes:
         return _spec_with(name, path, prepare)
 
 
+class _WhenNothingElseFinds:
+    """Finds the packages that were installed into the conversation, also those that come while the program runs."""
+
+    folder = "/data/.packages/python"
+    seen = None
+
+    @classmethod
+    def look(cls):
+        """Puts their folder at the end of the import path; whether there is one."""
+        try:
+            found = os.stat(cls.folder)
+        except OSError:
+            return False
+        # An installation puts another folder in the place of the last one.
+        now = (found.st_dev, found.st_ino)
+        if now != cls.seen:
+            cls.seen = now
+            import site
+
+            sys.path_importer_cache.pop(cls.folder, None)
+            site.addsitedir(cls.folder)
+        return True
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if path is not None or not cls.look():
+            return None
+        from importlib.machinery import PathFinder
+
+        return PathFinder.find_spec(name, [cls.folder])
+
+
 def _spec_with(name, path, after):
     """The module's own spec, with something that is done after it was executed."""
     from importlib.machinery import PathFinder
@@ -108,3 +140,5 @@ atexit.register(_hint)
 
 # As if the program were in /data: files there can be imported. Nothing is imported between this line and the program.
 sys.path.insert(0, "/data")
+sys.meta_path.append(_WhenNothingElseFinds)
+_WhenNothingElseFinds.look()

@@ -1,0 +1,100 @@
+"""The kernel of browser sessions: Python's, with a browser that was started before it.
+
+Started ahead of its program (BROWSER_CONTROL_FD, see ../README.md, protocol 1) it starts the browser and waits. A
+session then finds the browser open; a program gets a plain interpreter of its own. With a connection file as its
+argument a bridge has started it. Nothing of /data is read before the session begins: the browser's only page is empty.
+"""
+
+import asyncio
+import os
+import sys
+
+_PROGRAM = "/tmp/main.py"
+_KERNEL = "/opt/runner/kernel.py"
+_NEIGHBOURS = "/data"
+
+
+class _Control:
+    """The socket of process 1."""
+
+    def __init__(self, fd):
+        self._fd = fd
+        os.set_inheritable(fd, False)
+
+    def say(self, word):
+        try:
+            os.write(self._fd, word)
+        except OSError:
+            pass  # the other end is closed; the next read handles that
+
+    def request(self):
+        """Waits for the program; returns whether it has input, its arguments and its variables."""
+        length = int.from_bytes(self._read(4), "big")
+        has_input, count, *rest = self._read(length).split(b"\0")[:-1]
+        os.close(self._fd)
+        return has_input == b"pipe", rest[: int(count)], rest[int(count) :]
+
+    def _read(self, length):
+        have = b""
+        while len(have) < length:
+            more = os.read(self._fd, length - len(have))
+            if not more:
+                os._exit(0)  # process 1 is gone, so this interpreter is not needed
+            have += more
+        return have
+
+
+def _is_session():
+    with open(_PROGRAM, "rb") as program, open(_KERNEL, "rb") as kernel:
+        return program.read() == kernel.read()
+
+
+def _become_the_program(has_input, arguments):
+    if not has_input:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+    os.execv(sys.executable, [sys.executable, "-P", _PROGRAM, *map(os.fsdecode, arguments)])
+
+
+def _start(loop):
+    import sandbox_browser
+
+    loop.run_until_complete(sandbox_browser.BROWSER.start())
+    return sandbox_browser.BROWSER
+
+
+def _wait(control, browser):
+    """Returns when a session begins; a program takes this process."""
+    control.say(b"w")
+    has_input, arguments, variables = control.request()
+    for variable in variables:
+        name, _, value = variable.partition(b"=")
+        os.environb[name] = value
+    if not _is_session():
+        browser.kill()
+        _become_the_program(has_input, arguments)
+
+
+def main():
+    # Files of the conversation must not stand in for modules.
+    sys.path[:] = [folder for folder in sys.path if folder != _NEIGHBOURS]
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    control = os.environ.pop("BROWSER_CONTROL_FD", None)
+    if control is not None:
+        control = _Control(int(control))
+        control.say(b"u")
+    browser = _start(loop)
+    from ipykernel.kernelapp import IPKernelApp
+
+    # The kernel's own program finds this instance, and so its cells find the names.
+    IPKernelApp.instance(user_ns=browser.names())
+    if control is not None:
+        _wait(control, browser)
+    with open(_KERNEL) as kernel:
+        code = compile(kernel.read(), _KERNEL, "exec")
+    exec(code, {"__name__": "__main__", "__file__": _KERNEL})
+
+
+main()
