@@ -16,6 +16,7 @@ mod process_tree;
 mod request;
 mod signals;
 mod supervise;
+mod trust;
 
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 

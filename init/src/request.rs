@@ -30,6 +30,8 @@ pub struct Config {
     pub kernel: Option<String>,
     /// Whether the sandbox has channels to the server.
     pub channels: bool,
+    /// A certificate that programs have to trust, in PEM.
+    pub authority: Option<String>,
 }
 
 impl Config {

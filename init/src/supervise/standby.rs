@@ -16,6 +16,7 @@ use crate::{
     frame::OutputFrame,
     process_tree,
     request::Config,
+    trust,
 };
 
 /// What stands between the frames and the kernel of a session.
@@ -37,6 +38,9 @@ impl Sandbox {
         if let Some(successor) = self.successor.take() {
             // It has not loaded everything, and a program does not wait for that.
             process_tree::kill(successor.pid);
+        }
+        if let Some(authority) = &config.authority {
+            trust::write(authority)?;
         }
         // Before the program runs, so that its first connection finds the port open; after a kill of all processes.
         let start_channels = || config.channels.then(Channels::start).transpose();
