@@ -75,8 +75,11 @@ impl Sessions {
                 return Ok(link);
             }
             if !self.0.registry.is_restarting(*id) {
+                let end = kernel.ended().await;
+                // A caller who is told of the end must not find the session any more.
+                self.0.end(&ended.session, end);
                 // Where it was closed, the registry knows why.
-                return Err(match kernel.ended().await {
+                return Err(match end {
                     SessionEnd::Closed => {
                         self.0.registry.end_of(&conversation.owner, *id).unwrap_or(SessionEnd::Closed)
                     }
