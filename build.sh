@@ -176,14 +176,21 @@ build_each() {
   done
 }
 
-# The names given, each after the runner whose image it builds on.
+# The names given, each after the runners whose images it builds on.
 with_foundations() {
   local name
   for name in "$@"; do
-    # shellcheck disable=SC2016 # it is the Dockerfile that has the variable
-    sed -n 's/^FROM ${PREFIX}//p' "runners/$name/Dockerfile"
-    printf '%s\n' "$name"
+    foundation "$name"
   done | awk '!seen[$0]++'
+}
+
+# $1: a runner. Prints those that its image builds on, the lowest first, then itself.
+foundation() {
+  local below
+  # shellcheck disable=SC2016 # it is the Dockerfile that has the variable
+  below=$(sed -n 's/^FROM ${PREFIX}//p' "runners/$1/Dockerfile")
+  [ -z "$below" ] || foundation "$below"
+  printf '%s\n' "$1"
 }
 
 # $1: image. Its software bill comes to lie beside the binaries.

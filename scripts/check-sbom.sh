@@ -35,6 +35,7 @@ check "${PREFIX}python" pkg:deb/debian/libc6@ pkg:deb/debian/python3@3.13 pkg:de
 check "${PREFIX}bash" pkg:deb/debian/bash@5.2 pkg:deb/debian/jq@ "$node" "${python[@]}"
 check "${PREFIX}javascript" pkg:deb/debian/libc6@ "$node"
 check "${PREFIX}typescript" pkg:deb/debian/libc6@ "$node" "$swc"
+check "${PREFIX}browser" pkg:deb/debian/chromium-headless-shell@ pkg:pypi/playwright@1 "$node"
 check mcp-sandbox-server pkg:cargo/tokio@ pkg:cargo/rustix@
 
 described=$(docker image inspect --format '{{index .Config.Labels "sandbox.description"}}' "${PREFIX}python")

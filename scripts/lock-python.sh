@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Pins what the Python and Bash runners install, with everything that needs, by exact version and by the hashes of the
-# wheels for Linux on x86-64 and on 64-bit ARM: runners/python/requirements.in in requirements.txt, and what makes the
+# Pins what the Python, Bash and Browser runners install, with everything that needs, by exact version and by the hashes
+# of the wheels for Linux on x86-64 and on 64-bit ARM: runners/python/requirements.in in requirements.txt, and what makes the
 # kernels of sessions (kernel.in in kernel.txt) for the versions that stand before it. Run it to update the packages,
 # then build and test.
 set -euo pipefail
@@ -63,5 +63,7 @@ lock() {
 }
 
 [ "${1:-}" = kernels ] || lock python/requirements.in python/requirements.txt
+lock packages/uv.in packages/uv.txt
 lock python/kernel.in python/kernel.txt python/requirements.txt
 lock bash/kernel.in bash/kernel.txt python/requirements.txt python/kernel.txt
+lock browser/kernel.in browser/kernel.txt python/requirements.txt python/kernel.txt

@@ -11,8 +11,10 @@ pub(crate) mod descriptors;
 pub mod doctor;
 mod error;
 mod listen;
+mod network;
 mod observability;
 mod options;
+mod packages;
 mod parts;
 mod sign_in;
 

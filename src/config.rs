@@ -11,7 +11,9 @@ mod derived;
 mod load;
 mod mounts;
 mod network;
+mod packages;
 mod print;
+mod secrets;
 mod section;
 mod sign_in;
 pub mod telemetry;
@@ -26,7 +28,9 @@ pub use self::{
     check::URL_TTL_S_MAX,
     load::{Sources, load},
     mounts::shared_folders,
+    packages::Packages,
     print::{example, table},
+    secrets::Opened,
     sign_in::SignIn,
     telemetry::{Audit, Log, Metrics, Traces},
     traces::Collector,
@@ -35,6 +39,7 @@ pub use self::{
 use self::{
     mounts::{ANY_KEY, MOUNTS},
     network::{NETWORK, NetworkPolicy},
+    secrets::{SECRETS, SecretSetting},
     section::{section, sections},
     value::{parsed, shown},
 };
@@ -301,8 +306,8 @@ section! {
     /// What MCP clients see that choose nothing in the query of /mcp.
     pub struct Mcp("mcp") {
         /// Groups of tools that are listed, comma separated: run, files, session (where a language has a kernel),
-        /// coderunner, ipybox. A client chooses with `/mcp?tools=run`.
-        tools: String = "run,files,session".to_owned(),
+        /// coderunner, ipybox, web (where there is a browser). A client chooses with `/mcp?tools=run`.
+        tools: String = "run,files,session,web".to_owned(),
         /// Names of tools: underscore, as sandbox_run_code, because many model APIs refuse a dot; or dotted. A client
         /// chooses with `/mcp?names=dotted`. Both are always accepted.
         names: String = "underscore".to_owned(),
@@ -383,6 +388,8 @@ sections! {
     mcp: Mcp,
     files: Files,
     quota: Quota,
+    opened: Opened,
+    packages: Packages,
     sign_in: SignIn,
     metrics: Metrics,
     audit: Audit,

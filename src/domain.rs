@@ -17,6 +17,7 @@ pub mod media;
 pub mod network;
 pub mod outcome;
 pub mod owner;
+pub mod packages;
 pub mod path;
 pub mod shared_folder;
 #[cfg(test)]

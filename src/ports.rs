@@ -8,6 +8,7 @@ pub mod engine;
 pub mod history;
 pub mod network;
 pub mod observer;
+pub mod packages;
 pub mod runner;
 pub mod sign_in;
 pub mod storage;

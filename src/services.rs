@@ -5,6 +5,7 @@
 pub mod admin;
 pub mod admission;
 pub mod backup;
+pub mod browser;
 pub mod connections;
 pub mod conversations;
 pub mod discovery;
@@ -18,6 +19,7 @@ pub mod janitor;
 pub mod kernels;
 pub mod links;
 pub mod network;
+pub mod packages;
 pub mod quota;
 pub mod readiness;
 pub mod retention;

@@ -2,6 +2,7 @@
 // is seen. Each view has `load()`.
 import { Overview } from "./js/admin/overview.js";
 import { Conversations, Doctor, Owners, Runs } from "./js/admin/lists.js";
+import { Network } from "./js/admin/network.js";
 import { Connections, Tokens } from "./js/admin/tokens.js";
 import { Client } from "./js/client.js";
 import { byId, showText } from "./js/dom.js";
@@ -27,6 +28,7 @@ const token = new Token({
 const api = {
   get: (path) => client.get(path),
   post: (path, body) => client.post(path, body),
+  put: (path, value) => client.put(path, value),
   remove: (path) => client.remove(path),
   failed(error) {
     if (error.needsToken) needToken("The server no longer accepts the token.");
@@ -53,6 +55,7 @@ const views = {
   owners: new Owners(api),
   tokens: new Tokens(api),
   connections: new Connections(api),
+  network: new Network(api),
   conversations: new Conversations(api),
   runs: new Runs(api),
   doctor: new Doctor(api),

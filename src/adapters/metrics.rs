@@ -153,6 +153,12 @@ fn at_this_moment(now: &Standing, audit: AuditCounts, traces: TraceCounts, histo
     ] {
         all.register(name, help, ConstGauge::new(whole(value)));
     }
+    for (name, help, value) in [
+        ("packages_trees", "Results of installations that are kept", now.packages.trees),
+        ("packages_bytes", "Disk space of those, in bytes", now.packages.bytes),
+    ] {
+        all.register(name, help, ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)));
+    }
     let standbys: Family<StandsBy, Gauge> = add(all, "standbys", "Sandboxes that stand by");
     for (language, stage, count) in &now.standbys {
         standbys.get_or_create(&StandsBy { language: language.to_string(), stage }).set(whole(*count));
@@ -162,6 +168,9 @@ fn at_this_moment(now: &Standing, audit: AuditCounts, traces: TraceCounts, histo
         ("audit_lines", "Lines of the audit log that were written", audit.written),
         ("audit_lines_lost", "Lines of the audit log that were given up", audit.lost),
         ("audit_write_errors", "Writes to the audit log that failed", audit.errors),
+        ("packages_made", "Installations of packages that were made", now.packages.made),
+        ("packages_reused", "Installations for which an earlier one was used", now.packages.reused),
+        ("packages_failed", "Installations of packages that failed", now.packages.failed),
         ("trace_spans", "Spans that the collector took", traces.sent),
         ("trace_spans_lost", "Spans that were given up", traces.lost),
         ("history_lines", "Lines of the history that were stored", history.written),

@@ -11,56 +11,89 @@
 //!
 //! All of them end with the future that [`Carrier::carry`] returns.
 
+mod answer;
+mod authority;
 mod channel;
+mod forward;
 mod hello;
 mod http;
+mod opened;
+mod outgoing;
+mod request;
 mod resolver;
 mod socks;
+mod trust;
 mod tunnel;
 mod upstream;
 
-use std::{future::poll_fn, io, sync::Arc};
+use std::{future::poll_fn, io, sync::Arc, time::Duration};
 
-use futures_util::{
-    AsyncReadExt as _, AsyncWriteExt as _, FutureExt as _, SinkExt as _, StreamExt as _, future::BoxFuture,
-};
+use futures_util::{AsyncReadExt as _, AsyncWriteExt as _, FutureExt as _, StreamExt as _, future::BoxFuture};
+use rustls::ClientConfig;
 use tokio::{
-    io::BufWriter,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
 };
-use tokio_util::{
-    compat::TokioAsyncReadCompatExt as _,
-    io::{CopyToBytes, SinkWriter, StreamReader},
-    sync::PollSender,
-};
+use tokio_util::{compat::TokioAsyncReadCompatExt as _, io::StreamReader};
 use tracing::debug;
 use yamux::{Config, Connection, DEFAULT_CREDIT, Mode, Stream};
 
-pub use self::resolver::SystemResolver;
-use crate::ports::network::{Carrier, ChannelPipe, Gate};
+use self::{
+    authority::Leaves,
+    outgoing::{Outgoing, PIECE_BYTES},
+};
+pub use self::{resolver::SystemResolver, trust::TrustError};
+use crate::{
+    domain::network::Host,
+    ports::network::{Authority, Carrier, ChannelPipe, Gate},
+};
 
 /// Channels of one sandbox, besides the one on which it asks for more.
 const CHANNELS_MAX: usize = 64;
-/// A piece of a channel.
-const PIECE_BYTES: usize = (64 << 10) - 64;
+
+/// How long the head of a request may take, and how long one may be.
+const HEAD_MAX: Duration = Duration::from_mins(5);
+const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Carries connections over yamux.
 #[derive(Debug)]
-pub struct Multiplexer(Arc<Semaphore>);
+pub struct Multiplexer {
+    permits: Arc<Semaphore>,
+    trust: Arc<ClientConfig>,
+}
 
-impl Default for Multiplexer {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(crate::ports::network::CHANNELS_MAX)))
+/// What the connections of one sandbox share.
+struct Sandbox {
+    gate: Arc<dyn Gate>,
+    /// Of hosts, where their TLS is opened.
+    trust: Arc<ClientConfig>,
+    /// Certificates for programs; `None` where no TLS is opened.
+    leaves: Option<Leaves>,
+}
+
+impl Multiplexer {
+    /// Where TLS is opened, hosts are also trusted by these roots, in PEM.
+    ///
+    /// # Errors
+    /// They are none.
+    pub fn trusting(more_pem: Option<&[u8]>) -> Result<Self, TrustError> {
+        let permits = Arc::new(Semaphore::new(crate::ports::network::CHANNELS_MAX));
+        Ok(Self { permits, trust: trust::client(more_pem)? })
     }
 }
 
 impl Carrier for Multiplexer {
+    fn authority(&self, hosts: &[Host]) -> Option<Authority> {
+        authority::make(hosts)
+    }
+
     fn carry(&self, pipe: ChannelPipe, gate: Arc<dyn Gate>) -> BoxFuture<'static, ()> {
-        let permits = Arc::clone(&self.0);
+        let permits = Arc::clone(&self.permits);
+        let leaves = pipe.authority.as_deref().and_then(Leaves::new);
+        let sandbox = Arc::new(Sandbox { gate, trust: Arc::clone(&self.trust), leaves });
         async move {
             let mut tasks = JoinSet::new();
-            if let Err(error) = serve(pipe, &gate, permits, &mut tasks).await {
+            if let Err(error) = serve(pipe, &sandbox, permits, &mut tasks).await {
                 debug!(%error, "the channels of a sandbox ended");
             }
             // Each connection is recorded when its task has ended.
@@ -72,13 +105,12 @@ impl Carrier for Multiplexer {
 
 async fn serve(
     pipe: ChannelPipe,
-    gate: &Arc<dyn Gate>,
+    sandbox: &Arc<Sandbox>,
     permits: Arc<Semaphore>,
     tasks: &mut JoinSet<()>,
 ) -> io::Result<()> {
     let reader = StreamReader::new(pipe.incoming.map(Ok::<_, io::Error>));
-    let frames = PollSender::new(pipe.outgoing).sink_map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe));
-    let writer = BufWriter::with_capacity(PIECE_BYTES, SinkWriter::new(CopyToBytes::new(frames)));
+    let writer = Outgoing::new(pipe.outgoing);
     let mut config = Config::default();
     // So that no window grows beyond the one that each channel begins with.
     let window = (CHANNELS_MAX + 1) * DEFAULT_CREDIT as usize;
@@ -97,9 +129,9 @@ async fn serve(
             },
             Some(permit) = grants.recv() => {
                 let channel = poll_fn(|cx| connection.poll_new_outbound(cx)).await.map_err(io::Error::other)?;
-                let gate = Arc::clone(gate);
+                let sandbox = Arc::clone(sandbox);
                 tasks.spawn(async move {
-                    channel::serve(channel, gate).await;
+                    channel::serve(channel, sandbox).await;
                     drop(permit);
                 });
             }
@@ -131,5 +163,7 @@ async fn grant(mut first: Stream, rooms: [Arc<Semaphore>; 3], granted: mpsc::Sen
 /// The right to a channel: of the sandbox, of its owner, of all.
 type Grant = Vec<OwnedSemaphorePermit>;
 
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests;

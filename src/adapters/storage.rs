@@ -10,6 +10,7 @@
 //! {root}/.incoming/         files being written, moved into place when complete; emptied at start
 //! {root}/.trash/            folders being deleted, which are moved here first
 //! {root}/.nameless/         folders of sandboxes that belong to no conversation yet, a folder for each server
+//! {root}/.packages/         installed packages (`packages`)
 //! {root}/{id}/              a conversation; 0700, ours, so that no other user reaches what is below
 //! {root}/@{owner}/{id}/     a conversation of an owner other than `default`
 //! {root}/{id}/.mark         touched to learn the file system's own time
@@ -25,6 +26,7 @@ mod delete;
 mod error;
 mod list;
 mod own_disk;
+mod packages;
 mod read;
 mod root;
 mod unassigned;
@@ -168,7 +170,7 @@ impl Storage for DiskStorage {
 
     fn recover(&self) -> Result<(), StorageError> {
         self.background.empty(&self.trash);
-        self.clear_unassigned().map_err(failed("delete"))
+        self.clear_unassigned().and_then(|()| self.clear_packages()).map_err(failed("delete"))
     }
 
     fn resting_bytes(&self, key: &ConversationKey) -> Option<u64> {

@@ -52,6 +52,8 @@ impl Web {
     /// # Errors
     /// As [`Self::new`].
     pub fn judging(judge: Judge, more_roots: &[Vec<u8>]) -> Result<Self, WebStartError> {
+        // reqwest takes the one of the process; an error says that there is one already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let built_in = webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().map(AsRef::as_ref);
         let roots = built_in.chain(more_roots.iter().map(Vec::as_slice)).map(Certificate::from_der);
         let roots = roots.collect::<Result<Vec<_>, _>>()?;

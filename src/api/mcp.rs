@@ -9,11 +9,13 @@
 //! streams in [`stdio`]. Holds no rule: the services and the arguments do.
 
 mod asking;
+mod browsing;
 mod caller;
 mod cancellation;
 mod compatible;
 mod content;
 mod describe;
+mod packages;
 mod picture;
 mod progress;
 mod resources;
@@ -60,7 +62,9 @@ use crate::{
         shared_folder::SharedFolder,
         trace::TraceContext,
     },
-    services::{files::Files, history::History, runs::Runs, sessions::Sessions, tokens::Token},
+    services::{
+        browser, files::Files, history::History, packages::Packages, runs::Runs, sessions::Sessions, tokens::Token,
+    },
 };
 
 /// How much of an unknown name is repeated in an answer, in characters.
@@ -77,6 +81,8 @@ pub struct McpParts {
     pub files: Arc<Files>,
     /// Sandboxes that keep an interpreter.
     pub sessions: Sessions,
+    /// Installs packages.
+    pub packages: Packages,
     /// Makes pictures smaller that are too large for an answer.
     pub pictures: Smaller,
     /// What is shown.
@@ -190,7 +196,11 @@ impl ServerHandler for McpServer {
         let may = |tool: ToolName| caller.check_scope(tool.scope()).is_ok();
         let runs = &self.parts.runs;
         let hosts = runs.network().hosts(&caller.principal);
-        let tools = describe::tools(&self.parts.options, &runs.runners(), &hosts, caller.view, may);
+        let installs = self.parts.packages.is_offered(&caller.principal);
+        let browses = browser::check(runs, &caller.principal).is_ok();
+        let may = |tool: ToolName| may(tool) && (installs || tool != ToolName::InstallPackages);
+        let offered = describe::Offered { hosts: &hosts, installs, browses };
+        let tools = describe::tools(&self.parts.options, &runs.runners(), &offered, caller.view, may);
         Ok(ListToolsResult::with_all_items(tools))
     }
 

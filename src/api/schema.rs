@@ -6,12 +6,15 @@
 
 pub mod admin;
 pub mod arguments;
+pub mod browse;
 pub mod create_run;
 mod file;
 pub mod history;
 pub mod json_schema;
 pub mod network;
+pub mod packages;
 pub mod parse;
+pub mod policy;
 pub mod report;
 mod result;
 pub mod run;

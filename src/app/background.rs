@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! Background::start ── janitor (sweep, rounds) · standbys (refill) · sessions (rounds) · discovery (follow)
-//!                   ├─ retention (rounds)
-//!                   ├─ database (migrations), then tokens and history (follow) · sign-in (keep) · what ends with a
-//!                   │  token
+//!                   ├─ retention (rounds) · packages (rounds)
+//!                   ├─ database (migrations), then tokens, policies and history (follow) · sign-in (keep) · what ends
+//!                   │  with a token
 //!                   └─ metrics: an accept loop, where they have an address of their own
 //! Background::test_isolation ── one task, until the isolation is settled
 //! ```
@@ -23,7 +23,9 @@ use crate::{
     config::Config,
     domain::id::TokenId,
     ports::storage::Storage,
-    services::{history::History, idempotency::Idempotency, runs::Runs, sessions::Sessions, tokens::Tokens},
+    services::{
+        history::History, idempotency::Idempotency, network::Policies, runs::Runs, sessions::Sessions, tokens::Tokens,
+    },
 };
 
 /// How long the janitor may take to destroy the sandboxes that are left at the end.
@@ -50,11 +52,13 @@ impl Background {
         parts.sessions.start();
         let stop = || parts.stop.clone();
         let mut tasks = vec![Arc::clone(&parts.discovery).follow(stop()), Arc::clone(&parts.retention).start(stop())];
+        tasks.push(parts.packages.start(stop()));
         if let Some(database) = parts.database.clone() {
             // So that the first request finds them, where the database answers.
             let first = async {
                 if database.prepare().await.is_ok() {
                     parts.tokens.load().await;
+                    drop(parts.policies.load().await);
                 }
             };
             let _ = timeout(DATABASE_MAX, first).await;
@@ -62,6 +66,7 @@ impl Background {
                 database,
                 Arc::clone(&parts.tokens),
                 (Arc::clone(&parts.history), Arc::clone(&parts.keys)),
+                Arc::clone(&parts.policies),
                 stop(),
             )));
             tasks.extend(parts.sign_in.clone().map(|sign_in| tokio::spawn(sign_in.keep(stop()))));
@@ -88,6 +93,7 @@ impl Background {
     pub(super) async fn stop(self, parts: Parts, grace: Duration) {
         parts.runs.stop(grace).await;
         parts.kernels.stop().await;
+        parts.packages.stop().await;
         parts.stop.cancel();
         parts.sessions.stop().await;
         parts.standbys.stop().await;
@@ -112,10 +118,12 @@ async fn keep(
     database: Database,
     tokens: Arc<Tokens>,
     (history, keys): (Arc<History>, Arc<Idempotency>),
+    policies: Arc<Policies>,
     stop: CancellationToken,
 ) {
     database.prepare_at_last(stop.clone()).await;
-    tokio::join!(tokens.follow(stop.clone()), history.follow(stop.clone()), keys.load(stop));
+    let followed = (tokens.follow(stop.clone()), history.follow(stop.clone()), policies.follow(stop.clone()));
+    tokio::join!(followed.0, followed.1, followed.2, keys.load(stop));
     database.close().await;
 }
 

@@ -60,6 +60,7 @@ async fn rest(config: &Config, engine: Result<(Arc<dyn Engine>, Probe), StartErr
     let mut findings = Findings::default();
     findings.ok("settings", "complete");
     settings::secrets(config, &mut findings);
+    settings::secrets_of_programs(config, &mut findings);
     let in_container = ["/.dockerenv", "/run/.containerenv"].iter().any(|file| Path::new(file).exists());
     settings::shared_folders(config, in_container, &mut findings);
     let store = machine::root(config, &mut findings);

@@ -1,8 +1,10 @@
 //! Why the server does not start.
 
 use crate::{
-    adapters::{database::OpenError, engine::docker::ConnectError, storage::RootError, web::WebStartError},
-    config::BindAddr,
+    adapters::{
+        database::OpenError, engine::docker::ConnectError, network::TrustError, storage::RootError, web::WebStartError,
+    },
+    config::{BindAddr, ConfigError},
     ports::{database::DatabaseError, engine::EngineError},
 };
 
@@ -40,6 +42,11 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// A file that the settings name cannot be used.
+    #[error(transparent)]
+    Settings(#[from] ConfigError),
+    #[error("SANDBOX_OPENED__CA_FILE cannot be used: {0}")]
+    Trust(#[from] TrustError),
     #[error("programs would not be isolated, so the server does not serve: {0}")]
     Isolation(String),
     #[error("cannot listen on {name} {addr}: choose another port or stop what uses it")]

@@ -32,7 +32,8 @@ use crate::{
         history::{History, HistoryOptions},
         idempotency::Idempotency,
         kernels::Kernels,
-        network::Network,
+        network::{Network, Policies},
+        packages::Packages,
         quota::QuotaOptions,
         retention::RetentionOptions,
         runs::{Runs, RunsOptions},
@@ -201,7 +202,7 @@ pub(super) fn v1(
     runs: &Runs,
     files: &Arc<Files>,
     sessions: &Sessions,
-    (tokens, network): (&Arc<Tokens>, &Network),
+    (tokens, network, packages): (&Arc<Tokens>, &Network, &Packages),
     (history, keys, admin): (&Arc<History>, &Arc<Idempotency>, &Admin),
 ) -> V1Parts {
     V1Parts {
@@ -215,6 +216,7 @@ pub(super) fn v1(
         tokens: Arc::clone(tokens),
         admin: admin.clone(),
         network: network.clone(),
+        packages: packages.clone(),
         bodies,
     }
 }
@@ -223,7 +225,7 @@ pub(super) fn v1(
 pub(super) fn admin(
     (runs, sessions, files): (&Runs, &Sessions, &Arc<Files>),
     (history, refusals, observer): (Arc<History>, Arc<Refusals>, Arc<dyn Observer>),
-    (tokens, connections): (Arc<Tokens>, Option<Arc<Connections>>),
+    (tokens, policies, connections): (&Arc<Tokens>, &Arc<Policies>, Option<&Arc<Connections>>),
     stats: StatsSnapshot,
     checks: Checks,
 ) -> Admin {
@@ -233,8 +235,9 @@ pub(super) fn admin(
         conversations: Conversations::new(Arc::clone(files), runs.clone()),
         history,
         stats,
-        tokens,
-        connections,
+        tokens: Arc::clone(tokens),
+        policies: Arc::clone(policies),
+        connections: connections.cloned(),
         refusals,
         observer,
         clock: Arc::new(SystemClock),

@@ -8,11 +8,10 @@ use secrecy::ExposeSecret as _;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{StartError, doctor, listen::Surface, observability::Observability, options, sign_in};
+use super::{StartError, doctor, listen::Surface, network, observability::Observability, options, packages, sign_in};
 use crate::{
     adapters::database::Database,
     adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
-    adapters::network::{Multiplexer, SystemResolver},
     adapters::storage::{DiskStorage, Owner, RootError},
     api::{
         http::{self, HttpParts},
@@ -39,7 +38,8 @@ use crate::{
         janitor::Janitor,
         kernels::Kernels,
         links::UrlSigner,
-        network::{Network, NetworkParts},
+        network::Policies,
+        packages::Packages,
         readiness::Readiness,
         retention::Retention,
         runs::{Runs, RunsParts},
@@ -62,6 +62,7 @@ pub struct Parts {
     pub standbys: Standbys,
     pub sessions: Sessions,
     pub kernels: Kernels,
+    pub packages: Packages,
     pub catalog: Arc<Catalog>,
     pub discovery: Arc<Discovery>,
     /// The label of this server's sandboxes.
@@ -73,6 +74,7 @@ pub struct Parts {
     pub check: Option<IsolationCheck>,
     pub router: Router,
     pub tokens: Arc<Tokens>,
+    pub policies: Arc<Policies>,
     pub history: Arc<History>,
     pub keys: Arc<Idempotency>,
     /// `None` where it is off.
@@ -179,8 +181,7 @@ impl Parts {
         let (instance, clock) = (store.instance(), Arc::new(SystemClock));
         let (history, keys) = recorders(config, instance, database.as_ref());
         let refusals = Arc::new(Refusals::new(clock.clone()));
-        let observers = observability.observers().with(Arc::clone(&history) as _).with(Arc::clone(&refusals) as _);
-        let observer: Arc<dyn Observer> = Arc::new(observers);
+        let observer = observers(observability, &history, &refusals);
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
         let (stop, isolation, bodies) = (CancellationToken::new(), IsolationState::default(), options::bodies(config));
         let catalog = Arc::new(Catalog::default());
@@ -192,7 +193,7 @@ impl Parts {
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
         let sandboxes = sandboxes(config, &engine, &janitor, instance);
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
-        let network = network(config, &tokens, &observer);
+        let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
         let sessions = Sessions::new(
             SessionsParts {
                 sandboxes: sandboxes.clone(),
@@ -205,6 +206,7 @@ impl Parts {
             },
             options::sessions(config),
         );
+        let packages = packages::service(config, &sandboxes, &catalog, (&store, &files), &network, &isolation);
         let runs = Runs::new(
             RunsParts {
                 sandboxes,
@@ -224,18 +226,16 @@ impl Parts {
         );
         let retention = Retention::new(Arc::clone(&files), runs.clone(), clock, options::retention(config));
 
-        let stats = StatsSnapshot::new(runs.clone(), janitor.clone(), standbys.clone(), Arc::clone(&catalog));
+        let stats = StatsSnapshot::new((&runs, &janitor, &standbys), &catalog, &packages);
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation);
-        let mcp = mcp(config, (&runs, &history), &files, &sessions);
-        let metrics_router = http::metrics::router(exposition.clone());
-        let kernels = Kernels::new(runs.clone(), sessions.clone());
+        let mcp = mcp(config, (&runs, &history), &files, (&sessions, &packages));
         let told = (Arc::clone(&history), refusals, Arc::clone(&observer));
-        let known = (Arc::clone(&tokens), sign_in.as_ref().map(|parts| Arc::clone(&parts.connections)));
-        let checks = doctor::checks_of(config, &engine);
+        let known = (&tokens, &policies, sign_in.as_ref().map(|parts| &parts.connections));
+        let (kernels, checks) = (Kernels::new(runs.clone(), sessions.clone()), doctor::checks_of(config, &engine));
         let admin = options::admin((&runs, &sessions, &files), told, known, stats.clone(), checks);
-        let kept = (&history, &keys, &admin);
-        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, (&tokens, &network), kept);
+        let (known, kept) = ((&tokens, &network, &packages), (&history, &keys, &admin));
+        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, known, kept);
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
             coderunner: options::coderunner(&v1),
@@ -247,7 +247,7 @@ impl Parts {
             admin,
             tokens: Arc::clone(&tokens),
             readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), isolation.clone(), stats)),
-            metrics: exposition,
+            metrics: exposition.clone(),
             observer,
             names: options::names(config),
             proxies: options::proxies(config),
@@ -261,6 +261,7 @@ impl Parts {
             standbys,
             sessions,
             kernels,
+            packages,
             catalog,
             discovery,
             instance,
@@ -269,14 +270,19 @@ impl Parts {
             check: Some(check),
             router,
             tokens,
+            policies,
             history,
             keys,
             sign_in: sign_in.and_then(|parts| parts.embedded),
             database,
-            metrics_router,
+            metrics_router: http::metrics::router(exposition),
             stop,
         })
     }
+}
+
+fn observers(all: &Observability, history: &Arc<History>, refusals: &Arc<Refusals>) -> Arc<dyn Observer> {
+    Arc::new(all.observers().with(Arc::clone(history) as _).with(Arc::clone(refusals) as _))
 }
 
 /// Signs links with the first secret of the settings.
@@ -295,20 +301,6 @@ fn sandboxes(config: &Config, engine: &Arc<dyn Engine>, janitor: &Janitor, insta
     }
 }
 
-/// What lets programs out, where a policy says so.
-fn network(config: &Config, tokens: &Arc<Tokens>, observer: &Arc<dyn Observer>) -> Network {
-    // They were checked with the settings.
-    let policies = config.network_policies().unwrap_or_default();
-    let parts = NetworkParts {
-        tokens: Arc::clone(tokens),
-        carrier: Arc::new(Multiplexer::default()),
-        resolver: Arc::new(SystemResolver),
-        observer: Arc::clone(observer),
-        clock: Arc::new(SystemClock),
-    };
-    Network::new(policies, parts)
-}
-
 /// What is recorded in the database: runs, and the keys that began them.
 fn recorders(config: &Config, instance: InstanceId, database: Option<&Database>) -> (Arc<History>, Arc<Idempotency>) {
     let (stored, clock) = (database.map(|database| Arc::new(database.clone())), Arc::new(SystemClock));
@@ -319,12 +311,18 @@ fn recorders(config: &Config, instance: InstanceId, database: Option<&Database>)
 }
 
 /// The parts of the tools.
-fn mcp(config: &Config, (runs, history): (&Runs, &Arc<History>), files: &Arc<Files>, sessions: &Sessions) -> McpParts {
+fn mcp(
+    config: &Config,
+    (runs, history): (&Runs, &Arc<History>),
+    files: &Arc<Files>,
+    (sessions, packages): (&Sessions, &Packages),
+) -> McpParts {
     McpParts {
         runs: runs.clone(),
         history: Arc::clone(history),
         files: Arc::clone(files),
         sessions: sessions.clone(),
+        packages: packages.clone(),
         pictures: Smaller::default(),
         options: options::mcp(config),
     }

@@ -51,16 +51,18 @@ impl Config {
         })?;
         self.check_ranges()?;
         self.shared_folders()?;
-        self.network_policies()?;
+        self.check_secrets()?;
+        self.package_hosts()?;
         ensure(AllowedVariables::parse(&self.env.allowed).is_some(), || {
             "SANDBOX_ENV__ALLOWED must be names of variables separated by commas, such as API_KEY,TZ.".to_owned()
         })?;
         ensure(matches!(self.runs.on_disconnect.as_str(), "cancel" | "detach"), || {
             "SANDBOX_RUNS__ON_DISCONNECT must be `cancel` or `detach`.".to_owned()
         })?;
-        let is_group = |group: &str| matches!(group.trim(), "run" | "files" | "session" | "coderunner" | "ipybox");
+        let is_group =
+            |group: &str| matches!(group.trim(), "run" | "files" | "session" | "coderunner" | "ipybox" | "web");
         ensure(self.mcp.tools.split(',').all(is_group), || {
-            "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox.".to_owned()
+            "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox, web.".to_owned()
         })?;
         ensure(matches!(self.mcp.names.as_str(), "underscore" | "dotted"), || {
             "SANDBOX_MCP__NAMES must be `underscore` or `dotted`.".to_owned()

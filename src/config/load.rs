@@ -115,7 +115,12 @@ impl Provider for Source {
                 Some(_) if value.as_str() == Some("") => {}
                 Some(setting) => {
                     let plain = value.as_str().and_then(|text| in_unit(setting.key, text)).map(Value::from);
-                    figment = figment.merge(Serialized::default(&setting.path(name), plain.as_ref().unwrap_or(value)));
+                    let path = match (setting.section, value) {
+                        // A text is the value alone, and the table has the rest.
+                        ("secrets", Value::String(..)) => setting.path(name) + ".value",
+                        _ => setting.path(name),
+                    };
+                    figment = figment.merge(Serialized::default(&path, plain.as_ref().unwrap_or(value)));
                 }
                 None if self.shared && !name.starts_with("SANDBOX_") => {}
                 None => return Err(unknown(shown, &self.place).into()),
@@ -171,7 +176,7 @@ fn unknown(name: &str, place: &str) -> String {
 fn explain(error: Error) -> ConfigError {
     let path = error.path.join(".");
     let name = |setting: &Setting| match path.split_once('.') {
-        Some((section @ ("mounts" | "network"), key)) => format!("SANDBOX_{section}__{key}").to_uppercase(),
+        Some((section @ ("mounts" | "network" | "secrets"), key)) => format!("SANDBOX_{section}__{key}").to_uppercase(),
         _ => setting.name(),
     };
     let setting = settings().find(|setting| setting.path(&name(setting)) == path);

@@ -77,6 +77,44 @@ fn shared_folders_have_names_that_the_operator_chooses() {
 }
 
 #[test]
+fn secrets_of_programs_are_checked_and_never_shown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, value) = (folder.path().join("a.toml"), folder.path().join("value"));
+    let with = |table: &str, environment: &[(&str, &str)]| {
+        let network = "[network.api]\nhosts = [\"api.example.com\"]\n";
+        std::fs::write(&file, format!("{network}[secrets.git]\n{table}")).expect("written");
+        let config = load(&Sources { file: Some(file.clone()), ..sources(environment) })?;
+        config.secrets().map(|secrets| (secrets.len(), config.print() + &format!("{config:?}")))
+    };
+    let hosts = "hosts = [\"api.example.com\"]\n";
+    let from_file = format!("{hosts}value_file = \"{}\"\n", value.display());
+    let missing = with(&from_file, &[]).expect_err("no file").0;
+    assert!(missing.starts_with("SANDBOX_SECRETS__GIT: `value_file`"), "{missing}");
+    std::fs::write(&value, "hidden-in-the-file\n").expect("written");
+    assert_eq!(with(&from_file, &[]).expect("a secret").0, 1);
+    let variable = [("SANDBOX_SECRETS__GIT", "hidden-in-a-variable")];
+    let (count, shown) = with(hosts, &variable).expect("a secret");
+    assert!(count == 1 && shown.contains("SANDBOX_SECRETS__GIT=(set)") && !shown.contains("hidden"), "{shown}");
+    let inside = format!("{hosts}value = \"hidden-in-the-table\"");
+    assert!(!with(&inside, &[]).expect("a secret").1.contains("hidden"));
+    for (table, environment, part) in [
+        (hosts, &[][..], "it has no value"),
+        (from_file.as_str(), &variable, "keep one of them"),
+        ("hosts = [\"other.example\"]", &variable, "no policy that it is for allows other.example:443"),
+        ("", &variable, "`hosts` is empty"),
+        ("hosts = [\"api.example.com\"]\nheader = \"a b\"", &variable, "`header`"),
+        ("hosts = [\"api.example.com\"]\npolicies = [\"web\"]", &variable, "no policy `web`"),
+        ("hosts = [\"api.example.com\"]\nhidden = 1", &variable, "unknown field"),
+        (hosts, &[("SANDBOX_SECRETS__GIT", "hid den-value")], "the value must be"),
+        (hosts, &[("SANDBOX_SECRETS__HUB", "hidden-value")], "SANDBOX_SECRETS__HUB: `hosts` is empty"),
+    ] {
+        let why = with(table, environment).expect_err(part).0;
+        assert!(why.contains("SANDBOX_SECRETS__") && why.contains(part) && !why.contains("hid den"), "{part}: {why}");
+        assert!(!why.contains("hidden-"), "{why}");
+    }
+}
+
+#[test]
 fn unknown_and_wrong_settings_are_named() {
     for (name, value) in [
         ("SANDBOX_LIMITS__WALLMS", "1"),

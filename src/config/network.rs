@@ -13,8 +13,8 @@ pub(super) const NETWORK: Setting = Setting {
     key: ANY_KEY,
     default: "",
     doc: "Hosts that programs of every token may reach, comma separated, such as `pypi.org,*.example.com:8443`. As a \
-          table in sandbox.toml it also has ports, languages, and the tokens that it is for (docs/network.md). Without \
-          any, programs have no network.",
+          table in sandbox.toml it also has ports, languages, rules for requests, rates, and the tokens that it is for \
+          (docs/network.md). Without any, programs have no network.",
 };
 
 /// A policy as it is written.

@@ -16,9 +16,14 @@ impl Config {
             .network
             .iter()
             .map(|(name, policy)| (format!("SANDBOX_NETWORK__{}", name.to_uppercase()), policy.shown(), ""));
+        let secrets = self
+            .secrets
+            .iter()
+            .map(|(name, secret)| (format!("SANDBOX_SECRETS__{}", name.to_uppercase()), secret.shown(), ""));
         shown
             .chain(mounts)
             .chain(network)
+            .chain(secrets)
             .flat_map(|(name, value, _)| [name, "=".to_owned(), value, "\n".to_owned()])
             .collect()
     }

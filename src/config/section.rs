@@ -70,6 +70,8 @@ macro_rules! sections {
             pub mounts: BTreeMap<String, String>,
             /// By name; see [`Config::network_policies`].
             pub network: BTreeMap<String, NetworkPolicy>,
+            /// By name; see [`Config::secrets`].
+            pub secrets: BTreeMap<String, SecretSetting>,
             $(pub $field: $type,)+
         }
 
@@ -83,7 +85,7 @@ macro_rules! sections {
         /// Every setting, in the order of documents.
         pub fn settings() -> impl Iterator<Item = Setting> {
             let sections = [$($type::SETTINGS,)+];
-            NAMED.into_iter().chain(sections.into_iter().flatten().copied()).chain([MOUNTS, NETWORK])
+            NAMED.into_iter().chain(sections.into_iter().flatten().copied()).chain([MOUNTS, NETWORK, SECRETS])
         }
     };
 }

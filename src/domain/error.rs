@@ -110,6 +110,10 @@ codes! {
     IdempotencyKeyReused = "idempotency_key_reused", "Choose a new key for another request.";
     /// An archive holds an entry that is refused; the message names it.
     BadArchive = "bad_archive", "Send a plain tar of files and folders.";
+    /// Packages cannot be installed here: the operator names no index for them, or the image has no tool for it.
+    PackagesOff = "packages_off", "Use what is installed, or have the operator set `[packages]`.";
+    /// The packages cannot be installed; the message has the tool's own words.
+    PackagesRefused = "packages_refused", "Correct the names or the versions that the message is about.";
     /// The condition of the request (`If-Match`, `If-None-Match`) does not hold.
     PreconditionFailed = "precondition_failed", "Read the file again and decide anew.";
     /// A fault of the server.

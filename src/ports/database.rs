@@ -4,7 +4,9 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use crate::domain::{
+    error::{Code, Failure},
     id::TokenId,
+    network::PolicyText,
     token::{AccessRecord, TokenDigest, TokenRecord},
 };
 
@@ -12,6 +14,18 @@ use crate::domain::{
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the database: {0}")]
 pub struct DatabaseError(pub String);
+
+impl DatabaseError {
+    /// The failure for a client, without the driver's words.
+    pub fn failure(&self) -> Failure {
+        Failure::new(Code::DatabaseUnavailable, "The server's database does not answer: try again in a moment.")
+    }
+}
+
+/// The failure where the settings name no database.
+pub fn no_database() -> Failure {
+    Failure::new(Code::DatabaseUnavailable, "This server has no database: set DATABASE_URL.")
+}
 
 /// The tokens of all owners.
 #[async_trait]
@@ -34,6 +48,19 @@ pub trait TokenStore: Send + Sync {
 
     /// Removes tokens that have been revoked or expired since before this moment.
     async fn forget(&self, before_unix_ms: i64) -> Result<Vec<TokenDigest>, DatabaseError>;
+}
+
+/// Policies for the network access of programs that operators made.
+#[async_trait]
+pub trait PolicyStore: Send + Sync {
+    /// All of them: names, and definitions as JSON, which another version may have written.
+    async fn policies(&self) -> Result<Vec<(String, String)>, DatabaseError>;
+
+    /// Stores a policy, in place of the one of that name.
+    async fn put_policy(&self, name: &str, policy: &PolicyText, at_unix_ms: i64) -> Result<(), DatabaseError>;
+
+    /// Whether there was one.
+    async fn remove_policy(&self, name: &str) -> Result<bool, DatabaseError>;
 }
 
 /// A row of a table: its columns that are not NULL, as texts and whole numbers.

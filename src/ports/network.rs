@@ -1,13 +1,17 @@
 //! The network port: what carries the connections of sandboxes, and what decides on each.
 
-use std::{net::IpAddr, net::SocketAddr, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    num::NonZeroU32,
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{future::BoxFuture, stream::BoxStream};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::domain::network::{NetworkUse, Refusal, Target};
+use crate::domain::network::{Host, NetworkUse, Refusal, RequestLine, SandboxSecret, Target};
 
 /// Channels of all sandboxes: with what each holds that was received and not read (256 KiB), 48 MiB.
 pub const CHANNELS_MAX: usize = 192;
@@ -20,6 +24,22 @@ pub struct ChannelPipe {
     pub outgoing: mpsc::Sender<Bytes>,
     /// Channels that all sandboxes of the owner may have.
     pub share: Arc<Semaphore>,
+    /// Of the hosts whose TLS is opened; `None` where there are none.
+    pub authority: Option<Arc<Authority>>,
+}
+
+/// A certificate authority of one sandbox, for the hosts whose TLS the server opens there.
+pub struct Authority {
+    /// What the sandbox trusts, in PEM.
+    pub certificate_pem: String,
+    /// In PKCS 8. It never leaves this process.
+    pub key_der: Vec<u8>,
+}
+
+/// How fast the bytes of an owner may pass.
+pub trait Pace: Send + Sync + 'static {
+    /// Ends when so many bytes are allowed.
+    fn pay(&self, bytes: NonZeroU32) -> BoxFuture<'static, ()>;
 }
 
 /// Decides on the connections of one sandbox.
@@ -31,12 +51,33 @@ pub trait Gate: Send + Sync + 'static {
     /// Why there is none. It is recorded.
     async fn decide(&self, target: &Target) -> Result<Vec<SocketAddr>, Refusal>;
 
+    /// Whether the server opens the TLS of connections to this host.
+    fn opens(&self, target: &Target) -> bool;
+
+    /// Decides on a request to a host that [`Self::decide`] allowed, or (`None`) on a tunnel there that is not opened.
+    ///
+    /// # Errors
+    /// Why it is not made. It is recorded.
+    fn admit(&self, target: &Target, request: Option<&RequestLine<'_>>) -> Result<(), Refusal>;
+
+    /// The secrets of the sandbox that this host gets, over TLS alone.
+    fn secrets(&self, target: &Target) -> Vec<SandboxSecret>;
+
+    /// How fast bytes may pass to and from this host; `None` for no limit.
+    fn pace(&self, target: &Target) -> Option<Arc<dyn Pace>>;
+
+    /// Answers a request of a program to the server itself; nothing, where none is answered.
+    fn request(&self, request: Bytes) -> BoxStream<'static, Bytes>;
+
     /// A connection is over, or was refused by something else than [`Self::decide`].
     fn over(&self, used: NetworkUse);
 }
 
 /// Carries the connections of sandboxes.
 pub trait Carrier: Send + Sync + 'static {
+    /// A new authority that can certify these hosts, and names below them, alone. `None` where none can be made.
+    fn authority(&self, hosts: &[Host]) -> Option<Authority>;
+
     /// Serves one sandbox until its bytes end, or it breaks the rules of the multiplexer. When the future is dropped
     /// all of its connections end.
     fn carry(&self, pipe: ChannelPipe, gate: Arc<dyn Gate>) -> BoxFuture<'static, ()>;

@@ -81,6 +81,8 @@ pub enum AdminAction {
     RunCancelled,
     SessionEnded,
     ConversationDeleted,
+    PolicyChanged,
+    PolicyDeleted,
     /// The server checked itself.
     Checked,
 }
@@ -95,6 +97,8 @@ impl AdminAction {
             Self::RunCancelled => "run_cancelled",
             Self::SessionEnded => "session_ended",
             Self::ConversationDeleted => "conversation_deleted",
+            Self::PolicyChanged => "network_policy_changed",
+            Self::PolicyDeleted => "network_policy_deleted",
             Self::Checked => "checked",
         }
     }
@@ -220,6 +224,19 @@ pub struct Standing {
     pub standbys_taken: u64,
     /// Languages that can be run now.
     pub languages: usize,
+    pub packages: PackagesCounts,
+}
+
+/// Installations of packages since the start, and what is kept of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PackagesCounts {
+    pub made: u64,
+    /// For which an earlier one of the same owner was used.
+    pub reused: u64,
+    pub failed: u64,
+    /// What is kept of all owners.
+    pub trees: u64,
+    pub bytes: u64,
 }
 
 /// Lines of the audit log since the start.

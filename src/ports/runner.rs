@@ -11,6 +11,7 @@ use crate::domain::{
     error::{Code, Failure},
     id::Language,
     limits::Limits,
+    packages::PackageTools,
 };
 
 /// Marks an image as a runner when it is `true`.
@@ -29,6 +30,9 @@ pub const LABEL_PROTOCOL: &str = "sandbox.protocol";
 pub const LABEL_KERNEL: &str = "sandbox.kernel";
 /// The memory limit of this runner, in bytes, where it differs from the usual one.
 pub const LABEL_MEMORY: &str = "sandbox.memory-bytes";
+
+/// What installs packages for the programs of this image: `uv`, `npm`, each with the language whose image does it.
+pub const LABEL_PACKAGES: &str = "sandbox.packages";
 
 /// The longest version or description, in characters: labels are free text.
 const TEXT_CHARS_MAX: usize = 800;
@@ -71,6 +75,8 @@ pub struct Runner {
     pub kernel: Option<String>,
     /// The memory limit that it asks for, in bytes.
     pub memory_bytes: Option<u64>,
+    /// What installs packages for its programs.
+    pub packages: PackageTools,
     pub reference: Option<String>,
     created_unix_s: i64,
 }
@@ -88,6 +94,8 @@ pub enum LabelError {
     UnknownProtocol,
     #[error("the label `sandbox.kernel` must be the name of a kernelspec: 1 to 64 of `A-Z a-z 0-9 . _ -`")]
     BadKernel,
+    #[error("the label `sandbox.packages` must be uv or npm, or such as uv=python,npm=javascript")]
+    BadPackages,
     #[error("the label `sandbox.memory-bytes` must be a number of bytes")]
     BadMemory,
 }
@@ -127,6 +135,10 @@ impl Runner {
             return Err(LabelError::BadKernel);
         }
         let memory_bytes = label(LABEL_MEMORY).map(str::parse).transpose().map_err(|_| LabelError::BadMemory)?;
+        let packages = match label(LABEL_PACKAGES).filter(|_| label(LABEL_PROTOCOL) == Some("2")) {
+            None => PackageTools::default(),
+            Some(tools) => PackageTools::parse(tools).ok_or(LabelError::BadPackages)?,
+        };
         let text = |name| label(name).map(|text| text.chars().take(TEXT_CHARS_MAX).collect::<String>());
         Ok(Self {
             language,
@@ -138,6 +150,7 @@ impl Runner {
             channels: label(LABEL_PROTOCOL) == Some("2"),
             kernel,
             memory_bytes,
+            packages,
             reference: image.reference.clone(),
             created_unix_s: image.created_unix_s,
         })

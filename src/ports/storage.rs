@@ -8,6 +8,7 @@
 
 use std::{collections::BTreeMap, fmt, fs::File, io, path::PathBuf, sync::Arc};
 
+use super::packages::PackageStore;
 pub use crate::domain::file::Change;
 use crate::domain::{
     error::{Code, Failure},
@@ -17,7 +18,7 @@ use crate::domain::{
 };
 
 /// The folders of all conversations of all owners.
-pub trait Storage: fmt::Debug + Send + Sync {
+pub trait Storage: PackageStore {
     /// The identity of this server; survives a restart.
     fn instance(&self) -> InstanceId;
 

@@ -28,6 +28,7 @@ use super::{
     connections::Connections,
     conversations::Conversations,
     history::History,
+    network::Policies,
     runs::{RunState, RunView, Runs},
     sessions::{SessionView, Sessions},
     stats::StatsSnapshot,
@@ -39,6 +40,7 @@ use crate::{
         error::{Code, Failure},
         finding::Finding,
         id::{RunId, SessionId, TokenId},
+        network::PolicyText,
         owner::{ConversationKey, Principal},
         token::TokenRecord,
     },
@@ -67,6 +69,7 @@ pub struct AdminParts {
     pub tokens: Arc<Tokens>,
     /// `None` where sign-in is off.
     pub connections: Option<Arc<Connections>>,
+    pub policies: Arc<Policies>,
     /// One of the observers.
     pub refusals: Arc<Refusals>,
     pub observer: Arc<dyn Observer>,
@@ -280,6 +283,31 @@ impl Admin {
     pub async fn remove_conversation(&self, by: &Principal, conversation: &ConversationKey) -> Result<(), Failure> {
         self.0.parts.conversations.remove(conversation).await?;
         self.tell(by, AdminAction::ConversationDeleted, Some(&conversation.owner), conversation.id.as_str());
+        Ok(())
+    }
+
+    /// The policies for the network access of programs.
+    pub fn policies(&self) -> &Policies {
+        &self.0.parts.policies
+    }
+
+    /// Makes or changes a policy for the network access of programs.
+    ///
+    /// # Errors
+    /// Those of [`Policies::put`].
+    pub async fn put_policy(&self, by: &Principal, name: &str, text: &PolicyText) -> Result<(), Failure> {
+        let name = self.policies().put(name, text).await?;
+        self.tell(by, AdminAction::PolicyChanged, None, &name);
+        Ok(())
+    }
+
+    /// Deletes one that was made.
+    ///
+    /// # Errors
+    /// Those of [`Policies::remove`].
+    pub async fn remove_policy(&self, by: &Principal, name: &str) -> Result<(), Failure> {
+        self.policies().remove(name).await?;
+        self.tell(by, AdminAction::PolicyDeleted, None, name);
         Ok(())
     }
 

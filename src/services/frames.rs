@@ -108,6 +108,8 @@ struct Config<'a> {
     kernel: Option<&'a str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     channels: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    authority: Option<&'a str>,
 }
 
 /// How a program or a kernel is started.
@@ -120,13 +122,15 @@ pub(crate) struct Start<'a> {
     pub grace: Duration,
     /// Whether the sandbox has channels.
     pub channels: bool,
+    /// The certificate that the sandbox has to trust, in PEM.
+    pub authority: Option<&'a str>,
 }
 
 impl<'a> Start<'a> {
     fn config(&self, kernel: Option<&'a str>) -> Vec<u8> {
         let (wall_ms, grace_ms) = (text::ms(self.wall), text::ms(self.grace));
-        let Self { args, env, channels, .. } = *self;
-        serde_json::to_vec(&Config { args, env, wall_ms, grace_ms, kernel, channels }).unwrap_or_default()
+        let Self { args, env, channels, authority, .. } = *self;
+        serde_json::to_vec(&Config { args, env, wall_ms, grace_ms, kernel, channels, authority }).unwrap_or_default()
     }
 }
 
@@ -341,7 +345,7 @@ mod tests {
     fn request_is_laid_out_as_documented() {
         let none = Environment::default();
         let (wall, grace) = (Duration::from_secs(1), Duration::from_secs(2));
-        let start = Start { args: &["a".to_owned()], env: &none, wall, grace, channels: false };
+        let start = Start { args: &["a".to_owned()], env: &none, wall, grace, channels: false, authority: None };
         let bytes = request(b"print(1)", &start, b"", false);
         let expected = [
             frame(CONFIG, br#"{"args":["a"],"wallMs":1000,"graceMs":2000}"#),
@@ -351,9 +355,13 @@ mod tests {
         ];
         assert_eq!(bytes, expected.concat());
         let some: Environment = serde_json::from_str(r#"{"K":"v"}"#).expect("an environment");
-        let session = session("python3", &Start { args: &[], env: &some, channels: true, ..start });
-        let config = br#"{"args":[],"env":{"K":"v"},"wallMs":1000,"graceMs":2000,"kernel":"python3","channels":true}"#;
-        assert_eq!(session, [frame(CONFIG, config), frame(GO, b"")].concat());
+        let session =
+            session("python3", &Start { args: &[], env: &some, channels: true, authority: Some("PEM"), ..start });
+        let config = concat!(
+            r#"{"args":[],"env":{"K":"v"},"wallMs":1000,"graceMs":2000,"kernel":"python3","#,
+            r#""channels":true,"authority":"PEM"}"#
+        );
+        assert_eq!(session, [frame(CONFIG, config.as_bytes()), frame(GO, b"")].concat());
         let long = vec![b'x'; PAYLOAD_BYTES_MAX + 1];
         let bytes = request(&long, &start, &long, false);
         let go = bytes.windows(5).position(|w| w == [GO, 0, 0, 0, 0]).expect("GO");

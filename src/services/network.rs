@@ -6,15 +6,19 @@
 
 mod decisions;
 mod gate;
+mod opened;
+mod policies;
+mod rates;
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     time::Duration,
 };
 
 use bytes::Bytes;
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, stream::BoxStream};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinHandle,
@@ -22,20 +26,23 @@ use tokio::{
 };
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-pub use self::decisions::{Decision, Decisions};
-use self::gate::SandboxGate;
 pub(super) use self::gate::Told;
+pub use self::{
+    decisions::{Decision, Decisions},
+    policies::Policies,
+};
+use self::{gate::SandboxGate, opened::Opened, rates::Rates};
 use crate::{
     domain::{
         clock::Clock,
         environment::Environment,
         error::Failure,
         id::Language,
-        network::{NetworkUse, Policy},
+        network::{NetworkUse, Policy, Secret},
         owner::{ConversationKey, Principal},
     },
     ports::{
-        network::{CHANNELS_MAX, Carrier, ChannelPipe, Resolver},
+        network::{Authority, CHANNELS_MAX, Carrier, ChannelPipe, Resolver},
         observer::Observer,
     },
     services::tokens::Tokens,
@@ -50,6 +57,8 @@ const INCOMING_BYTES_MAX: usize = 4 << 20;
 const SHARE_MAX: usize = CHANNELS_MAX / 2;
 /// How long the connections of a sandbox that has ended may take to end.
 const END_MAX: Duration = Duration::from_secs(1);
+/// What a token or a request names beside policies, to have packages installed.
+pub const PACKAGES: &str = "packages";
 /// The port of the proxy in each sandbox.
 const PROXY: &str = "http://127.0.0.1:3128";
 const PROXY_VARIABLES: [&str; 6] = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
@@ -71,9 +80,12 @@ pub type Sink = Box<dyn Fn(NetworkUse) + Send + Sync>;
 pub struct Network(Arc<Inner>);
 
 struct Inner {
-    policies: Vec<Arc<Policy>>,
+    policies: Arc<Policies>,
+    secrets: Vec<Arc<Secret>>,
+    rates: Rates,
     parts: NetworkParts,
     decisions: Decisions,
+    requests: OnceLock<Weak<dyn Requests>>,
     /// Room for the channels of each owner that has any.
     shares: Mutex<HashMap<Principal, Weak<Semaphore>>>,
 }
@@ -86,14 +98,35 @@ pub struct NetworkParts {
     pub clock: Arc<dyn Clock>,
 }
 
-/// The policies that hold for one run or session; never empty.
+/// What one run or session may do: connect as its policies say, and ask the server for packages. Never nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Access(Vec<Arc<Policy>>);
+pub struct Access {
+    /// By name: what they say when a connection is wanted counts.
+    policies: Vec<String>,
+    /// One of no operator's.
+    own: Option<Arc<Policy>>,
+    requests: bool,
+}
 
 impl Access {
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|policy| policy.name.as_str())
+    /// One policy alone, which is not among those of operators.
+    pub(super) fn of(policy: Policy) -> Self {
+        Self { policies: Vec::new(), own: Some(Arc::new(policy)), requests: false }
     }
+}
+
+/// Answers what programs ask of the server itself, which is to install packages.
+pub trait Requests: Send + Sync {
+    /// What programs of a language find in their environment; empty where nothing is answered.
+    fn variables(&self, language: &Language) -> Vec<(&'static str, String)>;
+
+    /// Answers one request.
+    fn answer(
+        self: Arc<Self>,
+        conversation: &ConversationKey,
+        language: &Language,
+        request: Bytes,
+    ) -> BoxStream<'static, Bytes>;
 }
 
 /// The channels of one sandbox, for the service that reads and writes its streams.
@@ -102,15 +135,23 @@ pub(super) struct Channels {
     /// Pieces to be written to the sandbox.
     pub(super) outgoing: mpsc::Receiver<Bytes>,
     pub(super) link: ChannelsLink,
+    authority: Option<Arc<Authority>>,
+    /// For the environment of its programs.
+    variables: Vec<(String, String)>,
 }
 
 impl Channels {
+    /// The certificate that the sandbox has to trust, where TLS is opened for it.
+    pub(super) fn authority_pem(&self) -> Option<&str> {
+        self.authority.as_deref().map(|authority| authority.certificate_pem.as_str())
+    }
+
     /// Its parts, for a sandbox with or without channels.
     pub(super) fn apart(
         channels: Option<Self>,
     ) -> (Option<Incoming>, Option<mpsc::Receiver<Bytes>>, Option<ChannelsLink>) {
         match channels {
-            Some(Self { incoming, outgoing, link }) => (Some(incoming), Some(outgoing), Some(link)),
+            Some(Self { incoming, outgoing, link, .. }) => (Some(incoming), Some(outgoing), Some(link)),
             None => (None, None, None),
         }
     }
@@ -161,6 +202,15 @@ impl ChannelsLink {
 }
 
 impl Inner {
+    /// The policies as they are now.
+    fn policies_of(&self, access: &Access) -> impl Iterator<Item = Arc<Policy>> {
+        access.policies.iter().filter_map(|name| self.policies.by_name(name)).chain(access.own.clone())
+    }
+
+    fn requests(&self) -> Option<Arc<dyn Requests>> {
+        self.requests.get().and_then(Weak::upgrade)
+    }
+
     fn share(&self, owner: &Principal) -> Arc<Semaphore> {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         shares.retain(|_, share| share.strong_count() > 0);
@@ -178,9 +228,22 @@ fn holds(policy: &Policy, granted: Option<&[String]>) -> bool {
 }
 
 impl Network {
-    pub fn new(policies: Vec<Policy>, parts: NetworkParts) -> Self {
-        let policies = policies.into_iter().map(Arc::new).collect();
-        Self(Arc::new(Inner { policies, parts, decisions: Decisions::default(), shares: Mutex::default() }))
+    pub fn new(policies: Arc<Policies>, secrets: Vec<Secret>, parts: NetworkParts) -> Self {
+        let secrets = secrets.into_iter().map(Arc::new).collect();
+        let (rates, decisions, shares) = (Rates::default(), Decisions::default(), Mutex::default());
+        Self(Arc::new(Inner { policies, secrets, rates, parts, decisions, requests: OnceLock::new(), shares }))
+    }
+
+    /// From now on requests of programs are answered by this, which needs the network itself. Once.
+    pub fn answer_by(&self, requests: &Arc<impl Requests + 'static>) {
+        let requests: Arc<dyn Requests> = Arc::clone(requests) as _;
+        drop(self.0.requests.set(Arc::downgrade(&requests)));
+    }
+
+    /// Whether a caller may have packages installed: its token names no policies, or [`PACKAGES`] among them.
+    pub fn may_install(&self, who: &Principal) -> bool {
+        let granted = self.0.parts.tokens.network_of(who);
+        granted.is_none_or(|names| names.iter().any(|name| name == PACKAGES))
     }
 
     /// Which policies hold for programs of a language: those that the token of the request names, and otherwise those
@@ -194,16 +257,21 @@ impl Network {
         language: &Language,
         wanted: Option<&[String]>,
     ) -> Result<Option<Access>, Failure> {
-        if self.0.policies.is_empty() && wanted.is_none_or(<[_]>::is_empty) || who.is_self_test() {
+        let all = self.0.policies.all();
+        let offers = self.0.requests().is_some_and(|requests| !requests.variables(language).is_empty());
+        if all.is_empty() && !offers && wanted.is_none_or(<[_]>::is_empty) || who.is_self_test() {
             return Ok(None);
         }
         let granted = self.0.parts.tokens.network_of(who);
-        let is_held = |policy: &&Arc<Policy>| policy.is_for(language) && holds(policy, granted.as_deref());
-        let mut policies: Vec<_> = self.0.policies.iter().filter(is_held).cloned().collect();
+        let is_held = |policy: &Policy| policy.is_for(language) && holds(policy, granted.as_deref());
+        let mut policies: Vec<_> = all.into_iter().filter(|policy| is_held(policy)).collect();
+        let mut requests = offers && self.may_install(who);
         if let Some(wanted) = wanted {
-            let has = |name: &&String| policies.iter().any(|policy| policy.name == **name);
+            let has =
+                |name: &&String| requests && *name == PACKAGES || policies.iter().any(|policy| policy.name == **name);
             if let Some(missing) = wanted.iter().find(|name| !has(name)) {
-                let names: Vec<_> = policies.iter().map(|policy| policy.name.as_str()).collect();
+                let names = policies.iter().map(|policy| policy.name.as_str()).chain(requests.then_some(PACKAGES));
+                let names: Vec<_> = names.collect();
                 let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
                 let missing: String = missing.chars().take(80).collect();
                 let why =
@@ -211,49 +279,61 @@ impl Network {
                 return Err(Failure::argument("network", why));
             }
             policies.retain(|policy| wanted.contains(&policy.name));
+            requests &= wanted.iter().any(|name| name == PACKAGES);
         }
-        Ok(Some(Access(policies)).filter(|access| !access.0.is_empty()))
+        let policies: Vec<_> = policies.iter().map(|policy| policy.name.clone()).collect();
+        Ok((requests || !policies.is_empty()).then_some(Access { policies, own: None, requests }))
     }
 
     /// The hosts that programs of a caller may reach, as its policies name them; some only in some languages.
     pub fn hosts(&self, who: &Principal) -> Vec<String> {
         let granted = self.0.parts.tokens.network_of(who);
-        let mut hosts: Vec<_> = self
-            .0
-            .policies
-            .iter()
-            .filter(|policy| holds(policy, granted.as_deref()))
-            .flat_map(|policy| policy.hosts())
-            .collect();
+        let policies = self.0.policies.all();
+        let held = policies.iter().filter(|policy| holds(policy, granted.as_deref()));
+        let mut hosts: Vec<_> = held.flat_map(|policy| policy.hosts()).collect();
         hosts.dedup();
         hosts
     }
 
     /// Opens the channels of a sandbox.
     pub(super) fn open(&self, access: Access, conversation: &ConversationKey, language: &Language) -> Channels {
+        let mut variables: Vec<_> = if access.policies.is_empty() && access.own.is_none() {
+            Vec::new()
+        } else {
+            let proxies = PROXY_VARIABLES.into_iter().map(|name| (name, PROXY));
+            proxies.chain(OTHER_VARIABLES).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        };
+        if let Some(requests) = self.0.requests().filter(|_| access.requests) {
+            variables.extend(requests.variables(language).into_iter().map(|(name, value)| (name.to_owned(), value)));
+        }
         let (sender, received) = mpsc::unbounded_channel();
         // Room is given back when the bytes are read.
         let incoming = UnboundedReceiverStream::new(received).map(|(bytes, _room)| bytes).boxed();
         let (to_sandbox, outgoing) = mpsc::channel(OUTGOING_MAX);
         let told = Arc::new(Told::default());
+        let policies: Vec<_> = self.0.policies_of(&access).collect();
+        let opened = Opened::new(&policies, &self.0.secrets, self.0.parts.carrier.as_ref());
+        variables.extend(opened.variables());
+        let Opened { secrets, authority } = opened;
         let gate = SandboxGate {
             network: Arc::clone(&self.0),
             access,
             conversation: conversation.clone(),
             language: language.clone(),
             told: Arc::clone(&told),
+            secrets,
         };
         let share = self.0.share(&conversation.owner);
-        let pipe = ChannelPipe { incoming, outgoing: to_sandbox, share };
+        let pipe = ChannelPipe { incoming, outgoing: to_sandbox, share, authority: authority.clone() };
         let task = tokio::spawn(self.0.parts.carrier.carry(pipe, Arc::new(gate)));
         let incoming = Incoming { sender: Some(sender), room: Arc::new(Semaphore::new(INCOMING_BYTES_MAX)) };
-        Channels { incoming, outgoing, link: ChannelsLink { told, task } }
+        Channels { incoming, outgoing, link: ChannelsLink { told, task }, authority, variables }
     }
 
-    /// The environment of a program with channels. What the request sets itself stays.
-    pub(super) fn environment(env: &Environment) -> Environment {
-        let proxies = PROXY_VARIABLES.into_iter().map(|name| (name, PROXY));
-        proxies.chain(OTHER_VARIABLES).fold(env.clone(), |env, (name, value)| env.or(name, value))
+    /// The environment of a program with channels or without. What the request sets itself stays.
+    pub(super) fn environment<'a>(env: &'a Environment, channels: Option<&Channels>) -> Cow<'a, Environment> {
+        let Some(Channels { variables, .. }) = channels else { return Cow::Borrowed(env) };
+        Cow::Owned(variables.iter().fold(env.clone(), |env, (name, value)| env.or(name, value)))
     }
 
     /// The newest decisions.

@@ -10,6 +10,7 @@
 //! run is decided in [`Runs::get`]; a run of another owner and one that never was are the same error. What is kept of
 //! finished runs is bounded by count, bytes and age. Knows no engine by name, no protocol and no settings.
 
+mod apart;
 mod cell;
 mod channels;
 mod execute;
@@ -32,7 +33,10 @@ use tokio::{sync::watch, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, info_span, warn};
 
-pub(super) use self::turn::Turn;
+pub(super) use self::{
+    apart::{Apart, execute_apart},
+    turn::Turn,
+};
 use self::{feed::Feed, registry::Registry, task::RunTask};
 pub use self::{
     feed::FeedItem,
@@ -274,6 +278,11 @@ impl Runs {
     /// Yields each list of runners from now on.
     pub fn runner_changes(&self) -> watch::Receiver<Arc<[Runner]>> {
         self.0.parts.catalog.changes()
+    }
+
+    /// What a run may use by default.
+    pub fn limits(&self) -> &Limits {
+        &self.0.options.limits
     }
 
     /// What lets programs out.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{janitor::Janitor, runs::Runs, standby::Standbys};
+use super::{janitor::Janitor, packages::Packages, runs::Runs, standby::Standbys};
 use crate::ports::{observer::Standing, runner::Catalog};
 
 #[derive(Clone)]
@@ -11,11 +11,17 @@ pub struct StatsSnapshot {
     janitor: Janitor,
     standbys: Standbys,
     catalog: Arc<Catalog>,
+    packages: Packages,
 }
 
 impl StatsSnapshot {
-    pub fn new(runs: Runs, janitor: Janitor, standbys: Standbys, catalog: Arc<Catalog>) -> Self {
-        Self { runs, janitor, standbys, catalog }
+    pub fn new(
+        (runs, janitor, standbys): (&Runs, &Janitor, &Standbys),
+        catalog: &Arc<Catalog>,
+        packages: &Packages,
+    ) -> Self {
+        let (runs, janitor, standbys) = (runs.clone(), janitor.clone(), standbys.clone());
+        Self { runs, janitor, standbys, catalog: Arc::clone(catalog), packages: packages.clone() }
     }
 
     /// Does not wait.
@@ -31,6 +37,7 @@ impl StatsSnapshot {
             standbys: self.standbys.by_phase(),
             standbys_taken: self.standbys.taken(),
             languages: self.catalog.all().len(),
+            packages: self.packages.counts(),
         }
     }
 }

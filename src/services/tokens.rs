@@ -196,8 +196,7 @@ impl Tokens {
     /// The network policies that the token of a request names; `None` where it names none.
     pub fn network_of(&self, who: &Principal) -> Option<Vec<String>> {
         let id = who.token()?;
-        let known = self.known();
-        known.tokens.values().find(|token| token.record.id == id).and_then(|token| token.record.grant.network.clone())
+        self.known().by_id(id).and_then(|token| token.record.grant.network.clone())
     }
 
     /// The tokens that end from now on.

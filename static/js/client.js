@@ -53,6 +53,12 @@ export class Client {
     return response.status === 204 ? null : this.#body(response, "json");
   }
 
+  /** Stores JSON at a path of `/v1`. */
+  async put(path, value) {
+    const headers = { "Content-Type": "application/json" };
+    await this.#fetch(path, { method: "PUT", headers, body: JSON.stringify(value) });
+  }
+
   /** Deletes what is at a path of `/v1`. */
   async remove(path) {
     await this.#fetch(path, { method: "DELETE" });

@@ -1,5 +1,7 @@
-// Owns the output panel: verdict, clock, sentence, terminal, displays, images, figures. Shows one run, event by event.
+// Owns the output panel: verdict, clock, sentence, terminal, displays, images, connections, figures. Shows one run, event
+// by event.
 import { Clock } from "./clock.js";
+import { Connections } from "./connections.js";
 import { Displays } from "./displays.js";
 import { byId, showText } from "./dom.js";
 import { showImages } from "./file-view.js";
@@ -15,6 +17,7 @@ const SENTENCE_CHARS_MAX = 500;
 export class Output {
   #terminal = new Terminal();
   #displays = new Displays();
+  #connections = new Connections();
   #clock = new Clock();
   #files = [];
   /** The exception that a cell ended with, as a sentence. */
@@ -42,6 +45,7 @@ export class Output {
     for (const id of ["sentence", "link", "figures", "verdict"]) byId(id).hidden = true;
     this.#terminal.clear();
     this.#displays.reset();
+    this.#connections.clear();
     this.#files = [];
     this.#error = "";
     this.#clearsNext = false;
@@ -76,6 +80,7 @@ export class Output {
     else if (kind === "error") this.#error = visibleName([event.name, event.value].filter(Boolean).join(": "));
     else if (kind === "cut") this.#terminal.cut();
     else if (kind === "file") this.#files.push(event.file);
+    else if (kind === "network") this.#connections.add(event.network);
     else if (kind === "finished") this.#finished(event);
     else if (kind === "failed") this.fail(event.error);
   }

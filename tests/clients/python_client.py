@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mcp_sandbox import CodeRunner, NotSupported, Sandbox
+from mcp_sandbox import CodeRunner, AccessDenied, Sandbox
 
 README = Path(__file__).resolve().parents[2] / "clients/python/README.md"
 EXAMPLE = re.compile(r"(<!-- sessions -->\n)?```(python|sh)\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
@@ -72,8 +72,9 @@ def folders() -> None:
         with CodeRunner() as runner:
             try:
                 runner.browse("http://example.org")
-            except NotSupported as error:
-                assert "/v1/browser/navigate" in str(error)
+                raise AssertionError("no policy allows the browser a host")
+            except AccessDenied as error:
+                assert "network policy" in str(error), error
 
 
 def interruption() -> None:

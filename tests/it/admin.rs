@@ -1,5 +1,6 @@
 //! What operators see and change of every owner, by `/v1/owners` and `/v1/admin`; every change is in the audit log.
 
+mod network;
 mod page;
 
 use std::{fs, path::Path};

@@ -84,7 +84,7 @@ async fn every_one_of_200_readers_receives_the_end_and_its_gaps() {
     let server = FakeServer::with(&[NO_HURRY, ("SANDBOX_LIMITS__OUTPUT_KEPT_BYTES", "4096")]).await;
     let code = format!("sleep 500ms\n{}print end", "print 0123456789\n".repeat(3000));
     let (_, run) = begin(&server, "crowd", &code).await;
-    let (base, http) = (format!("http://{}", server.address), reqwest::Client::new());
+    let (base, http) = (format!("http://{}", server.address), crate::support::http::client());
     let readers = join_all((0..200).map(|_| Events::open(&http, &base, &run))).await;
     let all = timeout(PATIENCE, join_all(readers.into_iter().map(read_all))).await.expect("in time");
     for events in &all {
@@ -101,7 +101,7 @@ async fn slow_and_silent_readers_do_not_delay_a_run() {
     let code = format!("sleep 500ms\n{}print end", "flood 50000\nprint .\n".repeat(600));
     let (_, run) = begin(&server, "silent", &code).await;
     let silent = join_all((0..20).map(|_| silent_reader(&server, &run))).await;
-    let (base, http) = (format!("http://{}", server.address), reqwest::Client::new());
+    let (base, http) = (format!("http://{}", server.address), crate::support::http::client());
     let mut slow = Events::open(&http, &base, &run).await;
     assert_eq!(slow.next().await.expect("an event")["kind"], "queued");
     until("the run is over", async || state(&server, &run).await["state"] == "finished").await;

@@ -288,7 +288,7 @@ async fn hostile_paths_reach_no_file() {
         let result = server.call("sandbox.write_file", write).await;
         assert_eq!(result["isError"], false, "{path:?}: {result}");
         let url = result["structuredContent"]["url"].as_str().expect("a link");
-        let body = reqwest::get(url).await.expect("an answer").text().await.expect("text");
+        let body = crate::support::http::get(url).await.expect("an answer").text().await.expect("text");
         assert_eq!(body, path);
         let read = server.call("sandbox.read_file", json!({"conversationId": "names", "path": path})).await;
         assert_eq!(read["structuredContent"]["content"], path);
@@ -344,7 +344,7 @@ async fn planted_links_and_special_files_are_not_followed() {
     assert!(files.len() >= 6, "{listed}");
     for file in &files {
         let url = file["url"].as_str().expect("a link");
-        let answer = reqwest::get(url).await.expect("an answer");
+        let answer = crate::support::http::get(url).await.expect("an answer");
         // A file in a folder without permissions may be out of reach for a server that is not root; it is never a 500.
         assert!(matches!(answer.status().as_u16(), 200 | 404), "{file}: {}", answer.status());
         let mut arguments = json!({"conversationId": "planted"});

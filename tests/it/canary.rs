@@ -7,24 +7,32 @@ use std::{
     process::Stdio,
 };
 
-use reqwest::{Client, Method, RequestBuilder};
+use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use crate::support::{collector::Collector, until};
+use crate::{
+    network::vault::Vault,
+    support::{collector::Collector, until},
+};
 
 const TOKEN: &str = "canary-of-the-token-7d1f0c";
 const SECRET: &str = "canary-of-the-secret-93ab44";
 const OLD_SECRET: &str = "canary-of-the-old-secret-5e0b";
 const TUNNEL: &str = "canary-of-the-tunnel-c2d8e1";
 const COLLECTOR: &str = "canary-of-the-collector-88e2b7";
-/// What all five hold.
+const VAULT: &str = "canary-of-the-vault-41c7d5";
+/// What all six hold.
 const CANARY: &str = "canary-of-the";
 
 /// Prints what a program can find out about where it is.
 const SNOOP: &str = "
-import glob, os, time
+import glob, os, requests, sys, time
+for path in ('cut?9', 'headers?plain', 'gzip', 'endless-head'):
+    url = 'https://' + sys.argv[1] + '/' + path
+    answer = requests.get(url, auth=('me', os.environ['VAULT_TOKEN']), allow_redirects=False)
+    print(answer.status_code, answer.headers, answer.text)
 names = [name for kind in ('environ', 'cmdline', 'mountinfo') for name in glob.glob(f'/proc/*/{kind}')]
 for name in names + ['/proc/cmdline']:
     try:
@@ -61,6 +69,7 @@ struct Process {
     address: String,
     folder: TempDir,
     collector: Collector,
+    vault: Vault,
     seen: Seen,
 }
 
@@ -81,9 +90,17 @@ impl Process {
             ("SANDBOX_TRACES__OTLP_ENDPOINT", collector.endpoint.clone()),
         ]);
         command.env("SANDBOX_TRACES__OTLP_HEADERS", format!("authorization={COLLECTOR}"));
+        let vault = Vault::start(VAULT).await;
+        let (host, roots) = (vault.good, vault.roots.path().display());
+        let settings = format!(
+            "network.vault = {{ hosts = ['{host}'], every_token = true }}\nsecrets.vault = {{ hosts = ['{host}'] }}\n\
+             opened.ca_file = '{roots}'\n"
+        );
+        std::fs::write(folder.path().join("sandbox.toml"), settings).expect("written");
+        command.env("SANDBOX_SECRETS__VAULT", VAULT);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).kill_on_drop(true).spawn();
         let child = child.expect("a server");
-        let mut server = Self { child, address: String::new(), folder, collector, seen: Seen::default() };
+        let mut server = Self { child, address: String::new(), folder, collector, vault, seen: Seen::default() };
         let log = server.path("log");
         until("it serves", async || address(&log).is_some()).await;
         server.address = address(&log).expect("an address");
@@ -104,11 +121,12 @@ impl Process {
     }
 
     fn call(&self, method: Method, path: &str) -> RequestBuilder {
-        Client::new().request(method, format!("http://{}{path}", self.address))
+        crate::support::http::client().request(method, format!("http://{}{path}", self.address))
     }
 
     async fn run(&mut self, place: &str, code: &str) -> Value {
-        let arguments = json!({"conversationId": "snoop", "language": "python", "code": code});
+        let args = [self.vault.good.to_string()];
+        let arguments = json!({"conversationId": "snoop", "language": "python", "code": code, "args": args});
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
                           "params": {"name": "sandbox.run_code", "arguments": arguments}});
         let request = self.call(Method::POST, "/mcp?structured=on").bearer_auth(TOKEN).json(&call);
@@ -204,6 +222,9 @@ async fn secrets_appear_in_no_log_answer_metric_container_or_program() {
     }
     server.errors().await;
     server.inspect().await;
+    let asked = server.vault.seen();
+    let credentials = "authorization: Basic bWU6Y2FuYXJ5LW9mLXRoZS12YXVsdC00MWM3ZDU=";
+    assert!(asked.len() == 4 && asked.iter().all(|request| request.contains(credentials)), "{asked:#?}");
     let seen = server.end().await;
     let known = [
         ("program", "HOME=/tmp"),

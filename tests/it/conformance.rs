@@ -34,7 +34,7 @@ async fn pass(State((http, target)): State<(reqwest::Client, SocketAddr)>, reque
 async fn proxy(target: SocketAddr) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let router = Router::new().fallback(pass).with_state((reqwest::Client::new(), target));
+    let router = Router::new().fallback(pass).with_state((crate::support::http::client(), target));
     (address, tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") }))
 }
 

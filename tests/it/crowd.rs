@@ -182,7 +182,7 @@ async fn large_output_does_not_grow_server_memory() {
     ])
     .await;
     let body = json!({"language": "bash", "code": format!("head -c {bytes} /dev/zero; echo end >&2"), "wait": 1200});
-    let http = reqwest::Client::builder().timeout(Duration::from_mins(30)).build().expect("a client");
+    let http = crate::support::http::builder().timeout(Duration::from_mins(30)).build().expect("a client");
     let answer = http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
     let run: Value = answer.json().await.expect("JSON");
     assert_eq!(run["outcome"]["ended"], "exited", "{}", run["outcome"]);

@@ -1,7 +1,12 @@
 //! Network by permission, with the usual clients in real sandboxes, against servers on this machine.
 
+mod clients;
 mod hostile;
+mod opened;
 mod origin;
+mod page;
+mod secrets;
+pub mod vault;
 
 use serde_json::{Value, json};
 
@@ -10,7 +15,7 @@ use crate::support::server::{Server, TOKEN};
 
 /// A server whose programs may reach the origin's ports.
 async fn server(origin: &Origin) -> Server {
-    let hosts = format!("{},{}", origin.http, origin.tls);
+    let hosts = [origin.http, origin.tls, origin.silent, origin.endless].map(|host| host.to_string()).join(",");
     // Programs that wait for answers that never come take their time.
     let wall = ("SANDBOX_LIMITS__WALL_MS", "120000");
     Server::with(&[("SANDBOX_NETWORK__LOCAL", &hosts), ("SANDBOX_STANDBY__TOTAL_MAX", "0"), wall]).await

@@ -144,7 +144,7 @@ async fn disks_survive_a_crash_and_a_reboot() {
     let url = server.url("/v1/runs");
     let run = async |conversation: &str, code: &str| -> Value {
         let body = json!({"conversationId": conversation, "language": "bash", "code": code, "wait": 60});
-        let client = reqwest::Client::new();
+        let client = crate::support::http::client();
         let answer = client.post(&url).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
         let run: Value = answer.json().await.expect("JSON");
         run["result"].clone()

@@ -79,7 +79,7 @@ async fn written_file_is_downloaded_by_link_without_token() {
         .expect("a link");
     let url = link["uri"].as_str().expect("a URL");
     assert_eq!(link["uri"], file["url"]);
-    let response = reqwest::get(url).await.expect("an answer");
+    let response = crate::support::http::get(url).await.expect("an answer");
     assert_eq!(response.status(), 200);
     assert_eq!(response.headers()["x-content-type-options"], "nosniff");
     let bytes = response.bytes().await.expect("bytes");

@@ -15,7 +15,6 @@ use mcp_sandbox_server::{
     app::{App, StartError},
     ports::{engine::Engine, storage::Storage as _},
 };
-use reqwest::Client;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
@@ -73,14 +72,18 @@ impl Testing {
     }
 
     async fn ready(&self) -> (u16, Value) {
-        let answer =
-            Client::new().get(format!("{}/readyz", self.url)).bearer_auth(TOKEN).send().await.expect("an answer");
+        let answer = crate::support::http::client()
+            .get(format!("{}/readyz", self.url))
+            .bearer_auth(TOKEN)
+            .send()
+            .await
+            .expect("an answer");
         (answer.status().as_u16(), answer.json().await.expect("JSON"))
     }
 
     async fn run(&self, language: &str) -> Value {
         let body = json!({"conversationId": "c", "language": language, "code": "print hello"});
-        let call = Client::new().post(format!("{}/v1/runs", self.url)).bearer_auth(TOKEN).json(&body);
+        let call = crate::support::http::client().post(format!("{}/v1/runs", self.url)).bearer_auth(TOKEN).json(&body);
         call.send().await.expect("an answer").json().await.expect("JSON")
     }
 

@@ -285,7 +285,7 @@ async fn real_kernel_serves_coderunners_clients() {
 #[tokio::test(flavor = "multi_thread")]
 async fn real_cells_remember_on_every_surface() {
     let server = Server::start().await;
-    let http = reqwest::Client::new();
+    let http = crate::support::http::client();
     let ask = async |method: Method, path: &str, body: Value| {
         let request = http.request(method, server.url(path)).bearer_auth(TOKEN).json(&body);
         read(request.send().await.expect("an answer")).await.1
@@ -334,7 +334,7 @@ async fn real_cells_remember_on_every_surface() {
 #[tokio::test(flavor = "multi_thread")]
 async fn real_module_source_is_read_in_a_fresh_sandbox() {
     let server = Server::start().await;
-    let http = reqwest::Client::new();
+    let http = crate::support::http::client();
     let get =
         async |path: &str| read(http.get(server.url(path)).bearer_auth(TOKEN).send().await.expect("an answer")).await;
     let (status, module) = get("/v1/runners/python/modules/json.decoder").await;

@@ -97,15 +97,19 @@ impl Process {
 
     async fn ready(&self) {
         let url = format!("{}/readyz", self.url);
-        until("the server is ready", async || reqwest::get(&url).await.is_ok_and(|answer| answer.status() == 200))
-            .await;
+        until("the server is ready", async || {
+            crate::support::http::get(&url).await.is_ok_and(|answer| answer.status() == 200)
+        })
+        .await;
     }
 
     async fn echo(&self, conversation: &str) {
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sandbox.run_code",
             "arguments": {"conversationId": conversation, "language": "bash", "code": "echo right; echo x >> runs"}}});
-        let request =
-            reqwest::Client::new().post(format!("{}/mcp?structured=on", self.url)).bearer_auth(TOKEN).json(&call);
+        let request = crate::support::http::client()
+            .post(format!("{}/mcp?structured=on", self.url))
+            .bearer_auth(TOKEN)
+            .json(&call);
         let answer: Value = request.send().await.expect("an answer").json().await.expect("JSON");
         assert_eq!(answer["result"]["structuredContent"]["stdout"], "right\n", "{answer}");
     }

@@ -6,6 +6,7 @@ pub mod collector;
 pub mod dice;
 pub mod engines;
 pub mod fake_server;
+pub mod http;
 pub mod images;
 pub mod issuer;
 pub mod postgres;

@@ -20,7 +20,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 45] = [
+const NEIGHBOURS: [(&str, &[&str]); 48] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -33,18 +33,21 @@ const NEIGHBOURS: [(&str, &[&str]); 45] = [
     ("ports::engine", &["runner"]),
     ("ports::history", &["database"]),
     ("ports::network", &[]),
+    ("ports::packages", &["storage"]),
     ("ports::runner", &["engine"]),
     ("ports::observer", &[]),
-    ("ports::storage", &[]),
+    ("ports::storage", &["packages"]),
     ("ports::sign_in", &["database"]),
     ("ports::web", &[]),
-    ("services::admin", &["connections", "conversations", "history", "runs", "sessions", "stats", "tokens"]),
+    ("services::admin", &["connections", "conversations", "history", "network", "runs", "sessions", "stats", "tokens"]),
     ("services::admission", &[]),
     ("services::backup", &[]),
+    ("services::browser", &["runs", "sessions"]),
     ("services::janitor", &[]),
     ("services::discovery", &["janitor"]),
     ("services::files", &["janitor", "links", "quota"]),
     ("services::links", &[]),
+    ("services::packages", &["files", "isolation_check", "network", "quota", "runs", "sandbox"]),
     ("services::quota", &[]),
     ("services::tokens", &[]),
     ("services::sign_in", &["tokens"]),
@@ -77,13 +80,13 @@ const NEIGHBOURS: [(&str, &[&str]); 45] = [
     ("services::history", &[]),
     ("services::idempotency", &[]),
     ("services::conversations", &["files", "runs"]),
-    ("services::stats", &["janitor", "runs", "standby"]),
+    ("services::stats", &["janitor", "packages", "runs", "standby"]),
     ("api::schema", &[]),
     ("api::mcp", &["schema"]),
 ];
 
 /// Vendor crates and the only places that may name them.
-const VENDORS: [(&str, &[&str]); 23] = [
+const VENDORS: [(&str, &[&str]); 26] = [
     ("openidconnect", &["services/sign_in/openid"]),
     ("jsonwebtoken", &["services/issuer"]),
     ("reqwest", &["adapters/web"]),
@@ -95,7 +98,10 @@ const VENDORS: [(&str, &[&str]); 23] = [
     ("axum", &["api/http", "app"]),
     ("hyper", &["app", "adapters/engine/docker/proxy", "adapters/network", "adapters/traces"]),
     ("hyper_util", &["app", "cli", "adapters/engine/docker/proxy", "adapters/network", "adapters/traces"]),
-    ("rustls", &["adapters/network"]),
+    ("rustls", &["adapters/network", "adapters/web"]),
+    ("rustls_native_certs", &["adapters/network/trust"]),
+    ("tokio_rustls", &["adapters/network"]),
+    ("rcgen", &["adapters/network/authority"]),
     ("yamux", &["adapters/network"]),
     ("url", &["adapters/web", "domain/network", "services/sign_in/documents"]),
     ("psl", &["domain/network"]),
@@ -104,7 +110,7 @@ const VENDORS: [(&str, &[&str]); 23] = [
     ("image", &["api/mcp/picture"]),
     ("rmcp", &["api/mcp", "api/http/mcp"]),
     ("figment", &["config"]),
-    ("governor", &["services/admission", "services/sign_in", "services/tokens"]),
+    ("governor", &["services/admission", "services/network/rates", "services/sign_in", "services/tokens"]),
     ("clap", &["cli"]),
     ("anyhow", &["cli", "main"]),
 ];

@@ -11,7 +11,7 @@ use super::{Database, MIGRATIONS};
 use crate::ports::database::{DatabaseError, DumpState, DumpStore, DumpedRow, Loading};
 
 /// Without `servers`: what lives there now is not what a backup says.
-const TABLES: [&str; 8] = [
+const TABLES: [&str; 9] = [
     "tokens",
     "history",
     "usage_days",
@@ -20,6 +20,7 @@ const TABLES: [&str; 8] = [
     "sign_in_codes",
     "sign_in_refresh",
     "sign_in_access",
+    "network_policies",
 ];
 
 #[async_trait]
@@ -70,9 +71,15 @@ impl DumpStore for Database {
 
     async fn load(&self, version: i64, replace: bool, mut rows: mpsc::Receiver<Loading>) -> Result<(), DatabaseError> {
         self.migrate_to(version).await?;
+        let mut present: Vec<&str> = Vec::new();
+        for table in TABLES.iter().chain(&["servers"]).filter(|_| replace) {
+            // A table of a later version may not be there yet.
+            let any = sqlx::query(AssertSqlSafe(format!("SELECT 1 FROM {table} LIMIT 1"))).fetch_optional(&self.pool);
+            present.extend(any.await.is_ok().then_some(*table));
+        }
         let mut transaction = self.pool.begin().await?;
         if replace {
-            for table in TABLES.iter().chain(&["servers"]) {
+            for table in present {
                 sqlx::query(AssertSqlSafe(format!("DELETE FROM {table}"))).execute(&mut *transaction).await?;
             }
         }

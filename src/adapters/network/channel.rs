@@ -1,4 +1,5 @@
-//! One channel: a connection of a program. Its first byte tells whether it speaks SOCKS 5 or HTTP.
+//! One channel: a connection of a program. Its first byte tells whether it speaks SOCKS 5 or HTTP,
+//! or is a request to the server itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,8 +11,7 @@ use tokio::{
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _};
 use yamux::Stream;
 
-use super::{PIECE_BYTES, http, socks};
-use crate::ports::network::Gate;
+use super::{PIECE_BYTES, Sandbox, http, request, socks};
 
 /// A program's end of a channel. What was read ahead is in the buffer.
 pub(super) type Client = BufReader<Compat<Stream>>;
@@ -21,7 +21,7 @@ const FIRST_BYTE_MAX: Duration = Duration::from_mins(5);
 /// The first byte of SOCKS 5.
 const SOCKS_5: u8 = 5;
 
-pub(super) async fn serve(mut channel: Stream, gate: Arc<dyn Gate>) {
+pub(super) async fn serve(mut channel: Stream, sandbox: Arc<Sandbox>) {
     // Nothing of a channel is sent before its first byte; the sandbox drops this one.
     if channel.write_all(&[0]).await.is_err() || channel.flush().await.is_err() {
         return;
@@ -31,9 +31,9 @@ pub(super) async fn serve(mut channel: Stream, gate: Arc<dyn Gate>) {
         Ok(Ok([first, ..])) => *first,
         _ => return,
     };
-    if first == SOCKS_5 {
-        socks::serve(client, &gate).await;
-    } else {
-        http::serve(client, gate).boxed().await;
+    match first {
+        SOCKS_5 => socks::serve(client, &sandbox).boxed().await,
+        request::FIRST => request::serve(client, &sandbox.gate).await,
+        _ => http::serve(client, sandbox).boxed().await,
     }
 }

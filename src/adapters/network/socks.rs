@@ -7,15 +7,8 @@ use std::{
 
 use tokio::io::{self, AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::{
-    channel::Client,
-    tunnel,
-    upstream::{Upstream, refused},
-};
-use crate::{
-    domain::network::{Host, Refusal, Target},
-    ports::network::Gate,
-};
+use super::{Sandbox, channel::Client, tunnel};
+use crate::domain::network::{Host, NetworkUse, Refusal, Target};
 
 const VERSION: u8 = 5;
 const NO_AUTHENTICATION: u8 = 0;
@@ -31,21 +24,21 @@ const UNREACHABLE: u8 = 4;
 const NO_COMMAND: u8 = 7;
 const NO_ADDRESS: u8 = 8;
 
-pub(super) async fn serve(mut client: Client, gate: &Arc<dyn Gate>) {
+pub(super) async fn serve(mut client: Client, sandbox: &Arc<Sandbox>) {
     // A client that breaks off has made no connection.
     let Ok(asked) = ask(&mut client).await else { return };
     let target = match asked {
         Ok(target) => target,
         Err((reply, text)) => {
-            gate.over(refused(text, Refusal::Malformed));
+            sandbox.gate.over(NetworkUse::of(text, Some(Refusal::Malformed)));
             let _ = answer(&mut client, reply).await;
             return;
         }
     };
-    match Upstream::connect(&target, gate).await {
+    match tunnel::connect(&target, sandbox).await {
         Ok(upstream) => {
             if answer(&mut client, GRANTED).await.is_ok() {
-                tunnel::carry(client, upstream, &target).await;
+                tunnel::carry(client, upstream, &target, sandbox).await;
             }
         }
         Err(refusal) => {

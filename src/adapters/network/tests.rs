@@ -12,7 +12,10 @@ use tokio::{
 use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
 
 use super::*;
-use crate::domain::network::{NetworkUse, Refusal, Target};
+use crate::{
+    domain::network::{NetworkUse, Refusal, RequestLine, SandboxSecret, Target},
+    ports::network::Pace,
+};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -24,22 +27,44 @@ impl Gate for Refuses {
         Err(Refusal::NotAllowed(target.clone()))
     }
 
+    fn opens(&self, _target: &Target) -> bool {
+        false
+    }
+
+    fn admit(&self, target: &Target, _request: Option<&RequestLine<'_>>) -> Result<(), Refusal> {
+        Err(Refusal::NotAllowed(target.clone()))
+    }
+
+    fn secrets(&self, _target: &Target) -> Vec<SandboxSecret> {
+        Vec::new()
+    }
+
+    fn pace(&self, _target: &Target) -> Option<Arc<dyn Pace>> {
+        None
+    }
+
+    fn request(&self, request: Bytes) -> futures_util::stream::BoxStream<'static, Bytes> {
+        let answers = [b"heard ".as_slice(), &request].map(Bytes::copy_from_slice);
+        futures_util::stream::iter(answers).boxed()
+    }
+
     fn over(&self, _used: NetworkUse) {}
 }
 
-struct Sandbox {
-    to_server: mpsc::UnboundedSender<Bytes>,
-    from_server: mpsc::Receiver<Bytes>,
-    carried: tokio::task::JoinHandle<()>,
+pub(super) struct Sandbox {
+    pub(super) to_server: mpsc::UnboundedSender<Bytes>,
+    pub(super) from_server: mpsc::Receiver<Bytes>,
+    pub(super) carried: tokio::task::JoinHandle<()>,
 }
 
-fn sandbox(multiplexer: &Multiplexer) -> Sandbox {
+pub(super) fn sandbox(multiplexer: &Multiplexer) -> Sandbox {
     let (to_server, incoming) = mpsc::unbounded_channel();
     let (outgoing, from_server) = mpsc::channel(4);
     let incoming = UnboundedReceiverStream::new(incoming).boxed();
-    let carried = tokio::spawn(
-        multiplexer.carry(ChannelPipe { incoming, outgoing, share: Arc::new(Semaphore::new(1000)) }, Arc::new(Refuses)),
-    );
+    let carried = tokio::spawn(multiplexer.carry(
+        ChannelPipe { incoming, outgoing, share: Arc::new(Semaphore::new(1000)), authority: None },
+        Arc::new(Refuses),
+    ));
     Sandbox { to_server, from_server, carried }
 }
 
@@ -59,11 +84,24 @@ impl Sandbox {
         });
         Connection::new(tokio::io::join(reader, remote).compat(), Config::default(), Mode::Server)
     }
+
+    /// The first channel, on which others are asked for, and those.
+    async fn channels(self) -> (Stream, mpsc::UnboundedReceiver<Stream>) {
+        let mut connection = self.honest();
+        let first = poll_fn(|cx| connection.poll_next_inbound(cx)).await.expect("open").expect("the first");
+        let (opened, all) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(Ok(channel)) = poll_fn(|cx| connection.poll_next_inbound(cx)).await {
+                drop(opened.send(channel));
+            }
+        });
+        (first, all)
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_ends_the_channels() {
-    let carrier = Multiplexer::default();
+    let carrier = Multiplexer::trusting(None).expect("a carrier");
     for garbage in [&b"\xff"[..], b"GET / HTTP/1.1\r\n\r\n", &[0x41; 4096]] {
         let sandbox = sandbox(&carrier);
         for _ in 0..200 {
@@ -75,7 +113,7 @@ async fn garbage_ends_the_channels() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sandbox_that_opens_a_channel_itself_loses_all() {
-    let carrier = Multiplexer::default();
+    let carrier = Multiplexer::trusting(None).expect("a carrier");
     let sandbox = sandbox(&carrier);
     // SYN of stream 2, with a window update of nothing.
     drop(sandbox.to_server.send(Bytes::from_static(&[0, 1, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0])));
@@ -84,15 +122,8 @@ async fn sandbox_that_opens_a_channel_itself_loses_all() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sandbox_gets_one_channel_for_each_byte_up_to_its_number() {
-    let carrier = Multiplexer::default();
-    let mut connection = sandbox(&carrier).honest();
-    let mut first = poll_fn(|cx| connection.poll_next_inbound(cx)).await.expect("open").expect("the first");
-    let (opened, mut all) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Some(Ok(channel)) = poll_fn(|cx| connection.poll_next_inbound(cx)).await {
-            drop(opened.send(channel));
-        }
-    });
+    let carrier = Multiplexer::trusting(None).expect("a carrier");
+    let (mut first, mut all) = sandbox(&carrier).channels().await;
     first.write_all(&[1; 200]).await.expect("written");
     first.flush().await.expect("flushed");
     let mut channels = Vec::new();
@@ -108,4 +139,27 @@ async fn sandbox_gets_one_channel_for_each_byte_up_to_its_number() {
     let mut head = vec![0; 60];
     next.read_exact(&mut head).await.expect("an answer");
     assert!(head.starts_with(b"\0HTTP/1.1 403 no policy allows a.example:443\r\n"), "{}", head.escape_ascii());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn request_to_the_server_is_one_line_and_its_answer_ends() {
+    let carrier = Multiplexer::trusting(None).expect("a carrier");
+    let (mut first, mut all) = sandbox(&carrier).channels().await;
+    first.write_all(&[1; 3]).await.expect("written");
+    first.flush().await.expect("flushed");
+    let endless = [b"\x01".to_vec(), vec![b'x'; 80 << 10]].concat();
+    for (said, answered) in [
+        (b"\x01install this\nand more".to_vec(), b"\0heard install this".as_slice()),
+        (b"\x01\n".to_vec(), b"\0heard "),
+        (endless, b"\0"),
+    ] {
+        let mut channel = timeout(LONG, all.recv()).await.expect("in time").expect("a channel");
+        // One that is too long is not taken to its end.
+        let _ = channel.write_all(&said).await;
+        let _ = channel.flush().await;
+        let mut answer = Vec::new();
+        // One that is refused is reset.
+        drop(timeout(LONG, channel.read_to_end(&mut answer)).await.expect("it ends"));
+        assert_eq!(answer, answered);
+    }
 }

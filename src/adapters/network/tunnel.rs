@@ -1,13 +1,34 @@
 //! A tunnel: the bytes of a program and of a host, both ways, each to its own end. TLS passes through unopened, to the
-//! host that was asked for alone.
+//! host that was asked for alone, except where the server opens it.
+
+use std::sync::Arc;
 
 use tokio::io::{self, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 
-use super::{PIECE_BYTES, hello, upstream::Upstream};
+use super::{PIECE_BYTES, Sandbox, hello, opened, upstream::Upstream};
 use crate::domain::network::{Refusal, Target};
 
+/// A connection for a tunnel.
+///
+/// # Errors
+/// Why there is none. It is recorded.
+pub(super) async fn connect(target: &Target, sandbox: &Sandbox) -> Result<Upstream, Refusal> {
+    if !sandbox.gate.opens(target) {
+        sandbox.gate.admit(target, None)?;
+    }
+    Upstream::connect(target, &sandbox.gate).await
+}
+
 /// Carries both ways until both have ended or one of them breaks.
-pub(super) async fn carry(client: impl AsyncRead + AsyncWrite, upstream: Upstream, target: &Target) {
+pub(super) async fn carry(
+    client: impl AsyncRead + AsyncWrite + Send + Unpin,
+    upstream: Upstream,
+    target: &Target,
+    sandbox: &Arc<Sandbox>,
+) {
+    if sandbox.gate.opens(target) {
+        return opened::carry(client, upstream, target, sandbox).await;
+    }
     match both_ways(client, upstream, target).await {
         Ok(()) => {}
         Err((upstream, refusal)) => upstream.refuse(refusal),

@@ -2,12 +2,14 @@
 
 use std::{
     net::SocketAddr,
+    num::NonZeroU32,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -16,7 +18,7 @@ use tokio::{
 
 use crate::{
     domain::network::{NetworkUse, Refusal, Target},
-    ports::network::Gate,
+    ports::network::{Gate, Pace},
 };
 
 /// How long one address may take to answer, and how many are tried.
@@ -29,6 +31,9 @@ pub(super) struct Upstream {
     gate: Arc<dyn Gate>,
     used: NetworkUse,
     since: Instant,
+    pace: Option<Arc<dyn Pace>>,
+    /// Until the bytes that have passed are allowed, no more do. Both directions are polled by one task.
+    paying: Option<BoxFuture<'static, ()>>,
 }
 
 impl Upstream {
@@ -41,22 +46,34 @@ impl Upstream {
         let addresses = gate.decide(target).await?;
         let Some(stream) = first(&addresses).await else {
             let refusal = Refusal::Unreachable(target.clone());
-            gate.over(NetworkUse { took: since.elapsed(), ..refused(target.to_string(), refusal.clone()) });
+            gate.over(NetworkUse {
+                took: since.elapsed(),
+                ..NetworkUse::of(target.to_string(), Some(refusal.clone()))
+            });
             return Err(refusal);
         };
-        let used = NetworkUse { refusal: None, ..refused(target.to_string(), Refusal::Malformed) };
-        Ok(Self { stream, gate: Arc::clone(gate), used, since })
+        let (used, pace) = (NetworkUse::of(target.to_string(), None), gate.pace(target));
+        Ok(Self { stream, gate: Arc::clone(gate), used, since, pace, paying: None })
+    }
+
+    /// Ready when what has passed is allowed.
+    fn poll_paid(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(paying) = &mut self.paying {
+            ready!(paying.as_mut().poll(cx));
+            self.paying = None;
+        }
+        Poll::Ready(())
+    }
+
+    fn passed(&mut self, bytes: usize) {
+        let bytes = u32::try_from(bytes).ok().and_then(NonZeroU32::new);
+        self.paying = self.pace.as_ref().zip(bytes).map(|(pace, bytes)| pace.pay(bytes));
     }
 
     /// Ends it because of what the program sent.
     pub(super) fn refuse(mut self, refusal: Refusal) {
         self.used.refusal = Some(refusal);
     }
-}
-
-/// A connection that was not made.
-pub(super) fn refused(target: String, refusal: Refusal) -> NetworkUse {
-    NetworkUse { target, refusal: Some(refusal), sent_bytes: 0, received_bytes: 0, took: Duration::ZERO }
 }
 
 async fn first(addresses: &[SocketAddr]) -> Option<TcpStream> {
@@ -82,18 +99,23 @@ impl AsyncRead for Upstream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
+        ready!(self.poll_paid(cx));
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        self.used.received_bytes += (buffer.filled().len() - before) as u64;
+        let count = buffer.filled().len() - before;
+        self.used.received_bytes += count as u64;
+        self.passed(count);
         read
     }
 }
 
 impl AsyncWrite for Upstream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        ready!(self.poll_paid(cx));
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if let Poll::Ready(Ok(count)) = written {
             self.used.sent_bytes += count as u64;
+            self.passed(count);
         }
         written
     }
@@ -104,5 +126,86 @@ impl AsyncWrite for Upstream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use futures_util::FutureExt as _;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+        sync::Semaphore,
+    };
+
+    use super::*;
+    use crate::domain::network::{RequestLine, SandboxSecret};
+
+    /// Allows bytes as the test says.
+    #[derive(Clone)]
+    struct Paced {
+        address: SocketAddr,
+        allowed: Arc<Semaphore>,
+    }
+
+    impl Pace for Paced {
+        fn pay(&self, bytes: NonZeroU32) -> BoxFuture<'static, ()> {
+            let allowed = Arc::clone(&self.allowed);
+            async move { allowed.acquire_many(bytes.get()).await.expect("it is open").forget() }.boxed()
+        }
+    }
+
+    #[async_trait]
+    impl Gate for Paced {
+        async fn decide(&self, _target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
+            Ok(vec![self.address])
+        }
+
+        fn opens(&self, _target: &Target) -> bool {
+            false
+        }
+
+        fn admit(&self, _target: &Target, _request: Option<&RequestLine<'_>>) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn secrets(&self, _target: &Target) -> Vec<SandboxSecret> {
+            Vec::new()
+        }
+
+        fn pace(&self, _target: &Target) -> Option<Arc<dyn Pace>> {
+            Some(Arc::new(self.clone()))
+        }
+
+        fn request(&self, _request: bytes::Bytes) -> futures_util::stream::BoxStream<'static, bytes::Bytes> {
+            unreachable!("none is made")
+        }
+
+        fn over(&self, _used: NetworkUse) {}
+    }
+
+    #[tokio::test]
+    async fn bytes_pass_both_ways_as_fast_as_they_are_allowed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let allowed = Arc::new(Semaphore::new(0));
+        let gate: Arc<dyn Gate> = Arc::new(Paced { address, allowed: Arc::clone(&allowed) });
+        let target = Target::parse("a.example:80", None).expect("a target");
+        let mut upstream = Upstream::connect(&target, &gate).await.expect("a connection");
+        let (mut host, _) = listener.accept().await.expect("a connection");
+        upstream.write_all(b"0123").await.expect("the first piece passes, and is paid for then");
+        assert!(upstream.write(b"4").now_or_never().is_none() && upstream.read_u8().now_or_never().is_none());
+        allowed.add_permits(3);
+        assert!(upstream.write(b"4").now_or_never().is_none(), "three of four bytes are allowed");
+        allowed.add_permits(1);
+        upstream.write_all(b"4").await.expect("it is allowed");
+        host.write_all(b"x").await.expect("written");
+        assert!(upstream.read_u8().now_or_never().is_none());
+        allowed.add_permits(1);
+        assert_eq!(upstream.read_u8().await.expect("a byte"), b'x');
+        let mut got = [0; 5];
+        host.read_exact(&mut got).await.expect("all of it");
+        assert_eq!(&got, b"01234");
     }
 }

@@ -8,7 +8,7 @@ use rustix::{
 };
 use tracing::debug;
 
-use super::{Folder, delete::set_mode, mark, next_entry, open_beneath, usage::Tally};
+use super::{Folder, delete::set_mode, mark, next_entry, open_beneath, packages::is_of_packages, usage::Tally};
 use crate::{
     domain::path::{PATH_BYTES_MAX, SafePath, show},
     ports::storage::{Change, Entry, ListBounds, Listing, Mark, SkipKind, Skipped},
@@ -169,9 +169,12 @@ impl Walk {
 
     fn entry(&mut self, index: usize, folder: &[u8], name: &[u8], stat: &Statx) {
         let path = if folder.is_empty() { name.to_vec() } else { [folder, b"/", name].concat() };
+        // They are counted and not listed.
+        let is_hidden = is_of_packages(&path);
         let kind = match FileType::from_raw_mode(stat.stx_mode.into()) {
-            FileType::RegularFile => return self.file(&path, stat),
             FileType::Directory => return self.remember(index, name, &path),
+            _ if is_hidden => return,
+            FileType::RegularFile => return self.file(&path, stat),
             FileType::Symlink => SkipKind::Link,
             FileType::Fifo => SkipKind::Pipe,
             FileType::Socket => SkipKind::Socket,
@@ -233,7 +236,7 @@ impl Walk {
     }
 
     fn skip(&mut self, path: &[u8], kind: SkipKind) {
-        if self.after.is_some() {
+        if self.after.is_some() || is_of_packages(path) {
             // The first page names them.
         } else if self.listing.skipped.len() < self.bounds.entries_max && self.skipped_bytes < self.bounds.bytes_max {
             let path = show(path);

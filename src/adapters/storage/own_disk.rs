@@ -165,7 +165,7 @@ impl DiskStorage {
             return Err(if path.exists() { logged(&error, path) } else { Errno::NOENT });
         }
         let top = open_own(folder, POINT)?;
-        clear_incoming(&own_folder(&top, ".incoming")?)?;
+        clear_incoming(&own_folder(&top, ".incoming")?, &own_folder(&top, ".trash")?)?;
         let trash = own_folder(&top, ".trash")?;
         if Dir::read_from(&trash)?.any(|entry| entry.is_ok_and(|entry| !entry.file_name().to_bytes().starts_with(b".")))
         {

@@ -107,7 +107,7 @@ impl DiskStorage {
             .and_then(|parent| own_folder(&parent, &instance.to_string()).map_err(|errno| unwritable(errno.into())))?;
         // Another server beside this one may be writing there now.
         if first {
-            clear_incoming(&incoming).map_err(|errno| unwritable(errno.into()))?;
+            clear_incoming(&incoming, &trash).map_err(|errno| unwritable(errno.into()))?;
         }
         let handover = match rustix::process::geteuid().as_raw() {
             uid if uid == owner.uid => Handover::Same,
@@ -319,14 +319,18 @@ pub(super) fn own_folder(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno>
     }
 }
 
-/// Removes the unfinished files and empty folders of a killed process.
-pub(super) fn clear_incoming(incoming: &OwnedFd) -> Result<(), Errno> {
+/// Removes the unfinished files and folders of a killed process.
+pub(super) fn clear_incoming(incoming: &OwnedFd, trash: &OwnedFd) -> Result<(), Errno> {
     let mut entries = Dir::read_from(incoming)?;
     while let Some(entry) = next_entry(&mut entries) {
         let entry = entry?;
         let name = entry.file_name();
         match rustix::fs::unlinkat(incoming, name, AtFlags::empty()) {
-            Err(Errno::ISDIR | Errno::PERM) => rustix::fs::unlinkat(incoming, name, AtFlags::REMOVEDIR)?,
+            Err(Errno::ISDIR | Errno::PERM) => match rustix::fs::unlinkat(incoming, name, AtFlags::REMOVEDIR) {
+                // Packages on their way into a conversation.
+                Err(Errno::NOTEMPTY | Errno::EXIST) => rustix::fs::renameat(incoming, name, trash, name)?,
+                other => other?,
+            },
             other => other?,
         }
     }

@@ -3,6 +3,7 @@
 mod disk;
 mod hold;
 mod list;
+mod packages;
 mod race;
 
 use std::{

@@ -56,6 +56,11 @@ impl Folder {
     }
 }
 
+/// As [`Folder::try_usage`], of any folder.
+pub(super) fn usage_below(top: &OwnedFd, ceiling: &Usage) -> Result<Usage, Errno> {
+    Walk { top, tally: Tally::default(), levels: Vec::new() }.run(ceiling)
+}
+
 /// A folder on the way down.
 struct Level {
     name: Vec<u8>,

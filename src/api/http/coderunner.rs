@@ -2,10 +2,10 @@
 //! CodeRunner's; a session is one of ours, and its id stands for the conversation too.
 //!
 //! `/v1/sessions` and `/v1/sessions/{id}` are in [`super::v1`], with CodeRunner's members beside ours. A token may also
-//! come as `X-API-Key` or as the password of HTTP Basic, on these paths only ([`takes_keys`]). There is no browser, and
-//! its paths say so.
+//! come as `X-API-Key` or as the password of HTTP Basic, on these paths only ([`takes_keys`]).
 
 mod answer;
+mod browser;
 mod execute;
 mod files;
 mod sessions;
@@ -16,10 +16,10 @@ use axum::{
     Router,
     body::Body,
     extract::{FromRef, Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{any, get, post},
+    routing::{get, post},
 };
 use serde_json::{Map, Value};
 
@@ -77,8 +77,8 @@ pub fn router(parts: CodeRunnerParts) -> Router {
     let deprecated = Router::new()
         .route("/execute", post(execute::execute))
         .route(OPEN, post(sessions::open).get(sessions::newest).delete(sessions::close_named))
-        .route("/v1/browser/interactions/navigate", any(no_browser))
-        .route("/v1/browser/interactions/content", any(no_browser))
+        .route("/v1/browser/interactions/navigate", post(browser::navigate))
+        .route("/v1/browser/interactions/content", post(browser::content))
         .layer(middleware::map_response(|mut response: Response| async {
             response.headers_mut().insert("deprecation", HeaderValue::from_static("true"));
             response
@@ -92,7 +92,17 @@ pub fn router(parts: CodeRunnerParts) -> Router {
         .route("/kill", post(sessions::close_named))
         .route("/upload", post(files::upload))
         .route("/download", post(files::download))
-        .route("/v1/browser/{*rest}", any(no_browser))
+        .route("/v1/browser/navigate", post(browser::navigate))
+        .route("/v1/browser/content", post(browser::content))
+        .route("/v1/browser/sessions/", post(browser::open).get(browser::list))
+        .route("/v1/browser/sessions/{id}", get(browser::get).delete(browser::close))
+        .route("/v1/browser/interactions/click", post(browser::click))
+        .route("/v1/browser/interactions/type", post(browser::type_text))
+        .route("/v1/browser/interactions/fill", post(browser::fill))
+        .route("/v1/browser/interactions/scroll", post(browser::scroll))
+        .route("/v1/browser/interactions/wait", post(browser::wait))
+        .route("/v1/browser/interactions/screenshot", post(browser::screenshot))
+        .route("/v1/browser/interactions/extract", post(browser::extract))
         .merge(deprecated)
         .with_state(parts)
 }
@@ -114,11 +124,6 @@ pub async fn key_from_body(State(bodies): State<Bodies>, request: Request, next:
         head.headers.insert(KEY, key);
     }
     next.run(Request::from_parts(head, Body::from(bytes))).await
-}
-
-async fn no_browser() -> ApiError {
-    let error = ApiError::new(Code::NotFound, "There is no browser here: a sandbox has no network.");
-    ApiError { status: Some(StatusCode::NOT_IMPLEMENTED), ..error }
 }
 
 /// The members of a body in JSON or, as the SDK sends some, in the form of a page.

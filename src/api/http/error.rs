@@ -239,6 +239,7 @@ fn http_status(code: Code) -> StatusCode {
         | Code::SessionNotFound
         | Code::TokenNotFound
         | Code::FileNotFound
+        | Code::PackagesOff
         | Code::NotFound => StatusCode::NOT_FOUND,
         Code::SessionEnded => StatusCode::GONE,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -247,7 +248,7 @@ fn http_status(code: Code) -> StatusCode {
         Code::FileBusy => StatusCode::LOCKED,
         Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-        Code::IdempotencyKeyReused | Code::BadArchive => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::IdempotencyKeyReused | Code::BadArchive | Code::PackagesRefused => StatusCode::UNPROCESSABLE_ENTITY,
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::RateLimited | Code::InputFull => StatusCode::TOO_MANY_REQUESTS,
         Code::QueueFull

@@ -5,6 +5,7 @@
 
 mod admin;
 mod archive;
+mod browse;
 mod call;
 mod conversations;
 mod events;
@@ -12,6 +13,7 @@ mod files;
 mod history;
 mod input;
 mod network;
+mod packages;
 mod runners;
 mod runs;
 mod sessions;
@@ -28,7 +30,7 @@ use crate::{
     domain::limits::Limits,
     services::{
         admin::Admin, conversations::Conversations, files::Files, history::History, idempotency::Idempotency,
-        network::Network, runs::Runs, sessions::Sessions, tokens::Tokens,
+        network::Network, packages::Packages, runs::Runs, sessions::Sessions, tokens::Tokens,
     },
 };
 
@@ -56,6 +58,8 @@ pub struct V1Parts {
     pub admin: Admin,
     /// The connections of programs.
     pub network: Network,
+    /// Installs packages.
+    pub packages: Packages,
 }
 
 fn described() -> OpenApiRouter<V1Parts> {
@@ -72,6 +76,7 @@ fn described() -> OpenApiRouter<V1Parts> {
         .routes(routes!(sessions::restart))
         .routes(routes!(sessions::complete))
         .routes(routes!(sessions::inspect))
+        .routes(routes!(browse::browse))
         .routes(routes!(runners::list))
         .routes(routes!(runners::module))
         .routes(routes!(conversations::list))
@@ -88,9 +93,12 @@ fn described() -> OpenApiRouter<V1Parts> {
         .routes(routes!(admin::runs))
         .routes(routes!(admin::cancel))
         .routes(routes!(admin::end_session))
+        .routes(routes!(admin::policies))
+        .routes(routes!(admin::put_policy, admin::remove_policy))
         .routes(routes!(admin::conversations))
         .routes(routes!(admin::remove_conversation))
         .routes(routes!(network::decisions))
+        .routes(routes!(packages::install))
         .routes(routes!(archive::read, archive::write))
 }
 

@@ -13,14 +13,11 @@ use super::{
 };
 use crate::{
     api::schema::{
-        arguments::{ExecuteCommand, ExecuteIpythonCell, InstallPackage, Nothing, Program},
+        arguments::{ExecuteCommand, ExecuteIpythonCell, Nothing, Program},
         parse::{Source, parse},
         session::SessionList,
     },
-    domain::{
-        error::Failure,
-        id::{ConversationId, Language},
-    },
+    domain::{error::Failure, id::ConversationId},
     services::runs::{CellSession, RunRequest},
 };
 
@@ -61,16 +58,6 @@ impl McpParts {
         Ok(content::plain_run(&*self.whole(caller, request, call, context).await?, shown))
     }
 
-    pub(super) fn install_package(&self, _: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let InstallPackage { package_name: _ } = parse(arguments, Source::Json)?;
-        let runners = self.runs.runners();
-        let python = runners.iter().find(|runner| runner.language == Language::default());
-        let about = python.and_then(|runner| runner.description.as_deref());
-        let installed = about.map(|about| format!(" Installed: {about}")).unwrap_or_default();
-        let text = format!("Nothing can be installed: a sandbox has no network. Use what is there.{installed}");
-        Ok(content::plain(text, true))
-    }
-
     pub(super) fn reset(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         let Nothing {} = parse(arguments, Source::Json)?;
         self.end_sessions(caller, &own_conversation(caller)?)?;
@@ -84,7 +71,8 @@ fn cell(caller: &Caller, code: Program, language: Option<&str>) -> Result<RunReq
     Ok(RunRequest { session: Some(CellSession::Any), ..request })
 }
 
-fn own_conversation(caller: &Caller) -> Result<ConversationId, Failure> {
+/// The conversation of tools that name none.
+pub(super) fn own_conversation(caller: &Caller) -> Result<ConversationId, Failure> {
     let own = caller.conversation.clone().map_or_else(|| SHARED.parse(), Ok);
     own.map_err(|why| Failure::argument("conversationId", why))
 }

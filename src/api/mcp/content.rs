@@ -18,6 +18,7 @@ use super::{
 use crate::{
     api::schema::{
         Deleted, ErrorResult, File, FileListing, FileResult, RunnerList, Upload, json_len,
+        packages::InstalledPackages,
         report::RunReport,
         session::{SessionList, SessionStatus, SessionsChanged},
     },
@@ -26,7 +27,7 @@ use crate::{
 };
 
 /// Room for what surrounds the result of a call, and for the last hint, in bytes.
-const REST_BYTES: usize = 4 << 10;
+pub(super) const REST_BYTES: usize = 4 << 10;
 
 /// A run as a call shows it.
 pub(super) struct RunAnswer<'a> {
@@ -193,6 +194,11 @@ pub(super) fn plain(text: String, is_error: bool) -> CallToolResult {
     if is_error { CallToolResult::error(blocks) } else { CallToolResult::success(blocks) }
 }
 
+/// What was installed.
+pub(super) fn installed(caller: &Caller, sentence: String, result: &InstalledPackages) -> CallToolResult {
+    answer(caller, vec![ContentBlock::text(sentence)], result, false)
+}
+
 /// The open sessions.
 pub(super) fn sessions(caller: &Caller, list: &SessionList) -> CallToolResult {
     answer(caller, vec![ContentBlock::text(session_lines(list))], list, false)
@@ -318,27 +324,32 @@ pub(super) fn failure(caller: &Caller, failure: &Failure) -> CallToolResult {
     answer(caller, vec![ContentBlock::text(message)], &structured, true)
 }
 
-fn answer(caller: &Caller, blocks: Vec<ContentBlock>, structured: &impl Serialize, is_error: bool) -> CallToolResult {
+pub(super) fn answer(
+    caller: &Caller,
+    blocks: Vec<ContentBlock>,
+    structured: &impl Serialize,
+    is_error: bool,
+) -> CallToolResult {
     let mut result = if is_error { CallToolResult::error(blocks) } else { CallToolResult::success(blocks) };
     // Cannot fail: these structs hold only strings, numbers and lists.
     result.structured_content = caller.view.structured.then(|| serde_json::to_value(structured).ok()).flatten();
     result
 }
 
-fn link(file: &File) -> ContentBlock {
+pub(super) fn link(file: &File) -> ContentBlock {
     ContentBlock::resource_link(
         Resource::new(&file.url, &file.path).with_mime_type(&file.media_type).with_size(file.size),
     )
 }
 
 /// A file on a line of its own. Nothing follows the link, and no character in it has a meaning in Markdown or a shell.
-fn listed(file: &File, about: &str) -> String {
+pub(super) fn listed(file: &File, about: &str) -> String {
     let encoded = file.path_encoded.as_ref().map(|path| format!(", pathEncoded {path}")).unwrap_or_default();
     format!("- {} ({}, {about}{encoded}): {}", file.path, size(file.size), file.url)
 }
 
 /// A part of a text, on lines of its own.
-fn section(text: &mut String, part: &str) {
+pub(super) fn section(text: &mut String, part: &str) {
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }

@@ -50,11 +50,14 @@ impl McpParts {
             ToolName::Interrupt => self.interrupt(caller, arguments).await,
             ToolName::ResetSession => self.reset_session(caller, arguments),
             ToolName::ListSessions => self.list_sessions(caller, arguments),
+            ToolName::InstallPackages => self.install_packages(caller, arguments).await,
             ToolName::ExecutePythonCode => self.execute_command("python", caller, arguments, call, context).await,
             ToolName::ExecuteBashCode => self.execute_command("bash", caller, arguments, call, context).await,
             ToolName::GetKernelStatus => self.kernel_status(caller, arguments),
             ToolName::ExecuteIpythonCell => self.execute_ipython_cell(caller, arguments, call, context).await,
-            ToolName::InstallPackage => self.install_package(caller, arguments),
+            ToolName::Browse => self.browse(caller, arguments, call, context).await,
+            ToolName::NavigateText => self.navigate_text(caller, arguments, call, context).await,
+            ToolName::InstallPackage => self.install_package(caller, arguments).await,
             ToolName::Reset => self.reset(caller, arguments),
         }
     }

@@ -7,12 +7,13 @@ use super::describe::ToolName;
 use crate::domain::id::ConversationId;
 
 /// The groups of tools that exist.
-const GROUPS: [(&str, Group); 5] = [
+const GROUPS: [(&str, Group); 6] = [
     ("run", Group::Run),
     ("files", Group::Files),
     ("session", Group::Session),
     ("coderunner", Group::CodeRunner),
     ("ipybox", Group::Ipybox),
+    ("web", Group::Web),
 ];
 
 /// A group of tools, which is listed or not as a whole. Every tool can be called, listed or not.
@@ -26,6 +27,8 @@ pub enum Group {
     CodeRunner,
     /// With ipybox's names.
     Ipybox,
+    /// Listed only where there is a browser that the caller can use.
+    Web,
 }
 
 /// What a client sees of the tools.
@@ -41,7 +44,7 @@ pub struct View {
 
 impl Default for View {
     fn default() -> Self {
-        Self { dotted: false, structured: false, groups: [true, true, true, false, false] }
+        Self { dotted: false, structured: false, groups: [true, true, true, false, false, true] }
     }
 }
 
@@ -120,8 +123,11 @@ mod tests {
     #[test]
     fn query_overrides_the_settings_and_wrong_values_are_named() {
         let seen = View::default().with_query("names=dotted&structured=on&tools=files&more=1").expect("a view");
-        assert_eq!(seen, View { dotted: true, structured: true, groups: [false, true, false, false, false] });
-        assert_eq!(seen.with_query("names=underscore&structured=off&tools=run%2Cfiles,session"), Ok(View::default()));
+        assert_eq!(seen, View { dotted: true, structured: true, groups: [false, true, false, false, false, false] });
+        assert_eq!(
+            seen.with_query("names=underscore&structured=off&tools=run%2Cfiles,session,web"),
+            Ok(View::default())
+        );
         for (query, part) in [("names=x", "names: "), ("structured=", "structured: "), ("tools=run,shell", "tools: ")] {
             assert!(View::default().with_query(query).is_err_and(|why| why.starts_with(part)), "{query}");
         }

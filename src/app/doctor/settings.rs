@@ -33,6 +33,15 @@ pub(super) fn shared_folders(config: &Config, in_container: bool, findings: &mut
     }
 }
 
+/// Whether the values of the secrets for programs, and the roots for opened TLS, can be read.
+pub(super) fn secrets_of_programs(config: &Config, findings: &mut Findings) {
+    for read in [config.secrets().map(|_| ()), config.more_roots().map(|_| ())] {
+        if let Err(why) = read {
+            findings.sentence(super::finding::Level::Fail, "network", &why.to_string());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +53,7 @@ mod tests {
             ("MCP_API_TOKEN", "0123456789abcdef"),
             ("FILE_SECRET", "9b1f64c07de2a853"),
             ("SANDBOX_MOUNTS__GONE", "/nowhere/at/all"),
+            ("SANDBOX_OPENED__CA_FILE", "/nowhere/roots.pem"),
         ];
         let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let config = load(&Sources::environment_only(pairs.into())).expect("settings");
@@ -57,5 +67,8 @@ mod tests {
         assert!(text.contains("1048576 may be open") && text.contains("SANDBOX_SERVER__CONNECTIONS_MAX"), "{text}");
         assert!(text.contains("/nowhere/at/all is not a folder"), "{text}");
         assert!(!findings.failed(), "{text}");
+        secrets_of_programs(&config, &mut findings);
+        let text = findings.text();
+        assert!(findings.failed() && text.contains("SANDBOX_OPENED__CA_FILE /nowhere/roots.pem"), "{text}");
     }
 }

@@ -3,25 +3,31 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream::BoxStream};
 
 use super::{Access, Decision, Inner, Sink};
 use crate::{
     domain::{
         address::is_public,
         id::Language,
-        network::{Host, NetworkUse, Policy, Refusal, Target},
+        network::{Broken, Host, NetworkUse, Policy, Refusal, RequestLine, SandboxSecret, Target},
         owner::ConversationKey,
     },
-    ports::{network::Gate, observer::NetworkFacts},
+    ports::{
+        network::{Gate, Pace},
+        observer::NetworkFacts,
+    },
 };
 
 /// Events of one run or cell, and sentences about refusals in its output.
 const EVENTS_MAX: usize = 200;
 const SENTENCES_MAX: usize = 10;
+/// How much of a request's method or path a refusal repeats, in characters.
+const SHOWN_CHARS_MAX: usize = 80;
 
 /// Where the connections of one sandbox are told.
 #[derive(Default)]
@@ -70,7 +76,7 @@ fn sentence(refusal: &Refusal) -> String {
     match refusal {
         Refusal::NotAllowed(target) => format!(
             "[network: no policy allows {target}. The operator can name it: hosts = [\"{target}\"] below \
-             [network.<name>] in sandbox.toml.]\n"
+             [network.<name>] in sandbox.toml, or on /admin.]\n"
         ),
         refusal => format!("[network: {refusal}.]\n"),
     }
@@ -83,12 +89,45 @@ pub(super) struct SandboxGate {
     pub(super) conversation: ConversationKey,
     pub(super) language: Language,
     pub(super) told: Arc<Told>,
+    pub(super) secrets: Vec<SandboxSecret>,
 }
 
 impl SandboxGate {
+    /// The policies that allow a host.
+    fn allowing(&self, target: &Target) -> impl Iterator<Item = Arc<Policy>> {
+        self.network.policies_of(&self.access).filter(move |policy| policy.allows(target))
+    }
+
+    /// A request passes where one policy lets it. Otherwise the first one's reason is told, and of a rate the shortest
+    /// time.
+    fn admitted(&self, target: &Target, request: Option<&RequestLine<'_>>) -> Result<(), Refusal> {
+        let mut refused = None;
+        for policy in self.allowing(target) {
+            match request.map(|request| (request, policy.check(request))) {
+                Some((request, Err(broken))) => {
+                    refused.get_or_insert_with(|| refusal(target, &policy, request, broken));
+                    continue;
+                }
+                // It would not see the requests in a tunnel.
+                None if policy.has_rules() => continue,
+                _ => {}
+            }
+            match self.network.rates.take(&policy, &self.conversation.owner) {
+                Ok(()) => return Ok(()),
+                Err(wait_s) => {
+                    let is_longer = matches!(refused, Some(Refusal::TooFast { wait_s: known, .. }) if known <= wait_s);
+                    if !is_longer {
+                        refused =
+                            Some(Refusal::TooFast { target: target.clone(), policy: policy.name.clone(), wait_s });
+                    }
+                }
+            }
+        }
+        Err(refused.unwrap_or_else(|| Refusal::NotAllowed(target.clone())))
+    }
+
     async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
-        let policies: Vec<&Policy> =
-            self.access.0.iter().map(Arc::as_ref).filter(|policy| policy.allows(target)).collect();
+        let policies: Vec<_> = self.allowing(target).collect();
         if policies.is_empty() {
             return Err(Refusal::NotAllowed(target.clone()));
         }
@@ -107,7 +146,7 @@ impl SandboxGate {
     }
 
     /// One address that is not allowed refuses them all: a name that leads to several is one answer of its owner.
-    fn check(&self, target: &Target, address: IpAddr, policies: &[&Policy]) -> Result<(), Refusal> {
+    fn check(&self, target: &Target, address: IpAddr, policies: &[Arc<Policy>]) -> Result<(), Refusal> {
         if policies.iter().any(|policy| policy.names_address(address)) {
             return Ok(());
         }
@@ -121,19 +160,52 @@ impl SandboxGate {
     }
 }
 
+/// Names the key of the policy. What the program wrote is cut to what fits into a line.
+fn refusal(target: &Target, policy: &Policy, request: &RequestLine<'_>, broken: Broken) -> Refusal {
+    let (target, policy) = (target.clone(), policy.name.clone());
+    let shown = |text: &str| text.chars().filter(char::is_ascii_graphic).take(SHOWN_CHARS_MAX).collect();
+    match broken {
+        Broken::Method => Refusal::Method { target, policy, method: shown(request.method) },
+        Broken::Path => Refusal::Path { target, policy, path: shown(request.path) },
+        Broken::Ambiguous => Refusal::AmbiguousPath(target),
+    }
+}
+
 #[async_trait]
 impl Gate for SandboxGate {
     async fn decide(&self, target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
         let decided = self.addresses(target).await;
-        decided.inspect_err(|refusal| {
-            self.over(NetworkUse {
-                target: target.to_string(),
-                refusal: Some(refusal.clone()),
-                sent_bytes: 0,
-                received_bytes: 0,
-                took: Duration::ZERO,
-            });
-        })
+        decided.inspect_err(|refusal| self.over(NetworkUse::of(target.to_string(), Some(refusal.clone()))))
+    }
+
+    fn opens(&self, target: &Target) -> bool {
+        let mut allowing = self.allowing(target).peekable();
+        let has_rules = allowing.peek().is_some() && allowing.all(|policy| policy.has_rules());
+        has_rules || self.secrets.iter().any(|secret| secret.is_for(target))
+    }
+
+    fn admit(&self, target: &Target, request: Option<&RequestLine<'_>>) -> Result<(), Refusal> {
+        let admitted = self.admitted(target, request);
+        admitted.inspect_err(|refusal| self.over(NetworkUse::of(target.to_string(), Some(refusal.clone()))))
+    }
+
+    fn secrets(&self, target: &Target) -> Vec<SandboxSecret> {
+        self.secrets.iter().filter(|secret| secret.is_for(target)).cloned().collect()
+    }
+
+    fn pace(&self, target: &Target) -> Option<Arc<dyn Pace>> {
+        let policies: Vec<_> = self.allowing(target).collect();
+        let is_limited = policies.iter().all(|policy| policy.bytes_per_minute.is_some());
+        let policy = policies.first().filter(|_| is_limited)?;
+        self.network.rates.pace(policy, &self.conversation.owner)
+    }
+
+    fn request(&self, request: Bytes) -> BoxStream<'static, Bytes> {
+        let answers = self.access.requests.then(|| self.network.requests()).flatten();
+        answers.map_or_else(
+            || futures_util::stream::empty().boxed(),
+            |answers| answers.answer(&self.conversation, &self.language, request),
+        )
     }
 
     fn over(&self, used: NetworkUse) {

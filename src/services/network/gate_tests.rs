@@ -8,11 +8,11 @@ use super::*;
 use crate::{
     domain::{clock::ManualClock, network::PolicyText, owner::Principal},
     ports::{
-        network::{Carrier, ChannelPipe, Resolver},
+        network::{Authority, Carrier, ChannelPipe, Resolver},
         observer::Observers,
     },
     services::{
-        network::{Network, NetworkParts},
+        network::{Network, NetworkParts, Policies},
         tokens::Tokens,
     },
 };
@@ -20,6 +20,10 @@ use crate::{
 struct NoCarrier;
 
 impl Carrier for NoCarrier {
+    fn authority(&self, _hosts: &[Host]) -> Option<Authority> {
+        None
+    }
+
     fn carry(&self, _pipe: ChannelPipe, _gate: Arc<dyn Gate>) -> BoxFuture<'static, ()> {
         std::future::ready(()).boxed()
     }
@@ -57,11 +61,12 @@ fn gate(names: Arc<Names>, text: &PolicyText) -> SandboxGate {
         observer: Arc::new(Observers::default()),
         clock,
     };
-    let network = Network::new(vec![Policy::parse("web", text).expect("a policy")], parts);
+    let configured = vec![Policy::parse("web", text).expect("a policy")];
+    let network = Network::new(Arc::new(Policies::new(configured, None, Arc::clone(&parts.clock))), Vec::new(), parts);
     let language: Language = "python".parse().expect("a language");
     let access = network.access(&Principal::default(), &language, None).expect("no error").expect("an access");
     let conversation = ConversationKey::new(Principal::default(), "c".parse().expect("an id"));
-    SandboxGate { network: network.0, access, conversation, language, told: Arc::default() }
+    SandboxGate { network: network.0, access, conversation, language, told: Arc::default(), secrets: Vec::new() }
 }
 
 fn policy(hosts: &[&str], allowed: &[&str]) -> PolicyText {
@@ -136,7 +141,7 @@ fn notations(address: Ipv4Addr) -> Vec<String> {
         format!("[2002:{:x}:{:x}::1]", whole >> 16, lower),
         format!("[::{address}]"),
         a.to_string().chars().map(|c| char::from_u32(u32::from(c) + 0xfee0).expect("a digit")).collect::<String>()
-            + &format!(".{b}.{c}.{d}"),
+            + format!(".{b}.{c}.{d}").as_str(),
     ]
 }
 

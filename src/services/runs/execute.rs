@@ -101,7 +101,8 @@ pub(super) async fn execute(
     let (stdin_stream, mut sandbox) = attach(started);
     let framed = sandbox.is_framed();
     let request = if framed {
-        let start = Start { args, env, wall: limits.wall(), grace: GRACE, channels: channels.is_some() };
+        let authority = channels.as_ref().and_then(Channels::authority_pem);
+        let start = Start { args, env, wall: limits.wall(), grace: GRACE, channels: channels.is_some(), authority };
         frames::request(code, &start, stdin, more_stdin.is_some())
     } else {
         code.clone()

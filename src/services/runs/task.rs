@@ -223,8 +223,7 @@ impl RunTask {
         self.run.log.add(EventKind::Started);
         let (more_stdin, channels) = (self.stdin.take(), self.channels());
         let RunRequest { program: code, args, env, stdin, .. } = &self.request;
-        let with_proxy = channels.as_ref().map(|_| Network::environment(env));
-        let env = with_proxy.as_ref().unwrap_or(env);
+        let env = &Network::environment(env, channels.as_ref());
         let program = Program { code, args, env, stdin, more_stdin, limits: &self.limits, channels };
         let breach = Arc::clone(parts.files.quota()).breach(conversation.clone());
         let (log, cancel) = (&self.run.log, &self.run.cancel);

@@ -115,8 +115,9 @@ impl Kernel {
         let (phase, phase_receiver) = watch::channel(Phase::Starting);
         let followers = Arc::new(Followers { all: Mutex::new(Some(Vec::new())), newest: AtomicU64::new(0) });
         let close = CancellationToken::new();
-        let given = if channels.is_some() { &Network::environment(env) } else { env };
-        let start = Start { args: &[], env: given, wall: age_max, grace: GRACE, channels: channels.is_some() };
+        let env = &Network::environment(env, channels.as_ref());
+        let authority = channels.as_ref().and_then(Channels::authority_pem);
+        let start = Start { args: &[], env, wall: age_max, grace: GRACE, channels: channels.is_some(), authority };
         let request = frames::session(name, &start);
         let (stdin, mut sandbox) = attach(started);
         let (incoming, outgoing, link) = Channels::apart(channels);

@@ -83,7 +83,8 @@ async fn finish(started: Started, program: &str, limits: &Limits) -> bool {
     let framed = sandbox.is_framed();
     let request = if framed {
         let (env, wall) = (Environment::default(), limits.wall());
-        let start = frames::Start { args: &[], env: &env, wall, grace: Duration::ZERO, channels: false };
+        let grace = Duration::ZERO;
+        let start = frames::Start { args: &[], env: &env, wall, grace, channels: false, authority: None };
         frames::request(program.as_bytes(), &start, &[], false)
     } else {
         program.as_bytes().to_vec().into()

@@ -20,7 +20,7 @@ use crate::{
         owner::Principal,
         token::{AccessRecord, CONNECTION_MARK, Grant, NAME_CHARS_MAX, PREFIX_CHARS, TOKEN_MARK, TokenRecord},
     },
-    ports::database::{DatabaseError, TokenStore},
+    ports::database::{DatabaseError, TokenStore, no_database},
 };
 
 /// How often changes of other processes are read; so long a token that another process revokes goes on.
@@ -232,8 +232,7 @@ impl Tokens {
     }
 
     pub(super) fn store(&self) -> Result<&Arc<dyn TokenStore>, Failure> {
-        let why = "This server has no database: set DATABASE_URL.";
-        self.store.as_ref().ok_or_else(|| Failure::new(Code::DatabaseUnavailable, why))
+        self.store.as_ref().ok_or_else(no_database)
     }
 }
 
@@ -246,5 +245,5 @@ pub fn fresh(mark: &str) -> SecretString {
 
 pub(super) fn unavailable(error: &DatabaseError) -> Failure {
     warn!(%error, "the database did not answer");
-    Failure::new(Code::DatabaseUnavailable, "The server's database does not answer: try again in a moment.")
+    error.failure()
 }

@@ -22,12 +22,12 @@ use crate::{
     support::{FakeServer, browser::Browser, server::TOKEN, sheet::Sheet, until},
 };
 
-const VIEWS: [&str; 7] = ["overview", "owners", "tokens", "connections", "conversations", "runs", "doctor"];
+const VIEWS: [&str; 8] = ["overview", "owners", "tokens", "connections", "network", "conversations", "runs", "doctor"];
 /// Markup, and a sign that turns the direction of what follows.
 const HOSTILE: &str = "<img src=x onerror=\"document.title='pwned'\">\u{202e}gnp.exe";
 
 /// Opens a view and waits until it is filled.
-async fn open(sheet: &Sheet, view: &str) {
+pub(super) async fn open(sheet: &Sheet, view: &str) {
     sheet.click(&format!("to-{view}")).await;
     until(view, async || {
         let script = format!(
@@ -40,7 +40,7 @@ async fn open(sheet: &Sheet, view: &str) {
 }
 
 /// The page with a token.
-async fn page(server: &FakeServer, token: &str, state: &str) -> Sheet {
+pub(super) async fn page(server: &FakeServer, token: &str, state: &str) -> Sheet {
     let browser = Browser::open().await;
     browser.focus().await;
     browser.driver.goto(format!("http://{}/admin", server.address)).await.expect("the page");
@@ -125,7 +125,8 @@ async fn furnish(server: &FakeServer) {
 async fn axe_finds_nothing_in_any_view_and_foreign_names_are_text() {
     let folder = tempfile::tempdir().expect("a folder");
     let url = format!("sqlite://{}/state.db", folder.path().display());
-    let settings = [("SANDBOX_LIMITS__WALL_MS", "300000"), ("DATABASE_URL", url.as_str())];
+    let policy = ("SANDBOX_NETWORK__PACKAGES", "pypi.org,*.example.com:8443");
+    let settings = [policy, ("SANDBOX_LIMITS__WALL_MS", "300000"), ("DATABASE_URL", url.as_str())];
     let server = FakeServer::with_kernel(&settings).await;
     let sheet = page(&server, TOKEN, "ready").await;
     let tools = ChromeDevTools::new(sheet.browser.driver.handle.clone());
@@ -177,6 +178,10 @@ async fn axe_finds_nothing_in_any_view_and_foreign_names_are_text() {
         sheet.click("token-new").await;
         sheet.says("create-dialog", |text| text.contains("python")).await;
         found.extend(findings(&sheet.browser, &format!("{what}, the dialog")).await);
+        sheet.reload("ready").await;
+        open(&sheet, "network").await;
+        sheet.click("policy-new").await;
+        found.extend(findings(&sheet.browser, &format!("{what}, the policy")).await);
     }
     assert!(found.is_empty(), "{}", serde_json::to_string_pretty(&found).expect("JSON"));
     let names = sheet.text("tokens").await;
@@ -189,7 +194,7 @@ async fn axe_finds_nothing_in_any_view_and_foreign_names_are_text() {
 }
 
 /// How many rows a table has.
-async fn rows(sheet: &Sheet, table: &str) -> u64 {
+pub(super) async fn rows(sheet: &Sheet, table: &str) -> u64 {
     let script = format!("return document.querySelectorAll('[data-testid={table}] tbody tr').length");
     sheet.browser.script(&script).await.as_u64().expect("a number")
 }

@@ -1,9 +1,12 @@
 //! What a program may try against its channels, the proxy and the hosts.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Origin, printed, run, server};
-use crate::support::server::{Server, TOKEN};
+use crate::support::{
+    process::Process,
+    server::{Server, TOKEN},
+};
 
 /// Python with `ask(bytes)`, which sends bytes to the proxy and returns what comes back, until nothing more does for
 /// three seconds.
@@ -174,7 +177,7 @@ time.sleep(8)
     let body = json!({"language": "python", "code": code});
     let hostile = run(&server, &body);
     let (status, said) = tokio::join!(hostile, async {
-        tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+        origin.reached(60).await;
         neighbour().await
     });
     assert_eq!(said, "hello\n", "another sandbox has channels meanwhile");
@@ -199,5 +202,83 @@ async fn run_that_is_stopped_in_a_download_ends_at_once() {
     let list = server.http.get(server.url("/v1/network/decisions?limit=1")).bearer_auth(TOKEN);
     let list: serde_json::Value = list.send().await.expect("an answer").json().await.expect("JSON");
     assert_eq!(list["decisions"][0]["decision"], "allowed", "{list}");
+    server.stop().await;
+}
+
+/// Both ways, as many as there can be: what hosts do not take, and what programs do not read.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_stays_small_while_every_channel_is_full() {
+    let origin = Origin::start().await;
+    let hosts = [origin.http, origin.silent, origin.endless].map(|host| host.to_string()).join(",");
+    let server = Process::start(&[("SANDBOX_NETWORK__LOCAL", &hosts), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let run = async |body: &Value| -> Value {
+        let request = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(body);
+        request.send().await.expect("an answer").json().await.expect("JSON")
+    };
+    // What is allocated once is there.
+    let first = format!("import requests\nrequests.get('http://{}/hello')", origin.http);
+    run(&json!({"language": "python", "code": first})).await;
+    let before = server.memory_peak_bytes();
+    let code = format!(
+        r#"
+import socket, time, threading, select
+post = b"POST http://{silent}/ HTTP/1.1\r\nHost: {silent}\r\nContent-Length: 1000000000\r\n\r\n"
+get = b"GET http://{endless}/ HTTP/1.1\r\nHost: {endless}\r\n\r\n"
+all = {{}}
+for n in range(60):
+    s = socket.create_connection(("127.0.0.1", 3128)); s.setblocking(False)
+    s.send(post if n % 2 else get); all[s] = n % 2
+sent, until = 0, time.monotonic() + 12
+while time.monotonic() < until:
+    for s in select.select([], [s for s in all if all[s]], [], 0.5)[1]:
+        try: sent += s.send(b"x" * 65536)
+        except OSError: pass
+print(sent > 30 * 262144)
+"#,
+        silent = origin.silent,
+        endless = origin.endless
+    );
+    let others = ["a", "b", "c"].map(|name| json!({"conversationId": name, "language": "python", "code": code}));
+    for status in futures_util::future::join_all(others.iter().map(&run)).await {
+        let ended = (&status["result"]["stdout"], &status["outcome"]["exitCode"]);
+        assert_eq!(ended, (&json!("True\n"), &json!(0)), "{status}");
+    }
+    let grown = server.memory_peak_bytes().saturating_sub(before) >> 20;
+    println!("the server grew by {grown} MiB");
+    assert!(grown <= 64, "{grown} MiB");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_connections_leave_the_sandbox_and_its_neighbour_at_work() {
+    let origin = Origin::start().await;
+    let server = server(&origin).await;
+    let code = format!(
+        r#"
+import socket, resource, threading
+count = [0, 0]
+def many():
+    for n in range(1250):
+        try:
+            s = socket.create_connection(("127.0.0.1", 3128), timeout=60)
+            s.sendall(b"GET http://{0}/hello HTTP/1.0\r\nHost: {0}\r\n\r\n")
+            if n % 5 == 4: s.close(); count[1] += 1; continue
+            got = b""
+            while piece := s.recv(4096): got += piece
+            count[0] += got.endswith(b"hello"); s.close()
+        except OSError as error: print(error)
+threads = [threading.Thread(target=many) for _ in range(8)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print(count)
+"#,
+        origin.http
+    );
+    let body = json!({"language": "python", "code": code});
+    let (status, neighbour) = tokio::join!(run(&server, &body), async {
+        origin.reached(500).await;
+        printed(&server, "bash", &format!("curl -sS http://{}/hello", origin.http)).await
+    });
+    assert_eq!(status["result"]["stdout"], "[8000, 2000]\n", "{status}");
+    assert_eq!(neighbour.0, "hello", "{}", neighbour.1);
     server.stop().await;
 }

@@ -12,13 +12,17 @@ use axum::{
     Router,
     body::Bytes,
     extract::{DefaultBodyLimit, Path, Request},
+    http::StatusCode,
     middleware::{self, Next},
     routing::{get, post},
 };
-use rcgen::generate_simple_self_signed;
+use rcgen::{CertifiedKey, KeyPair, generate_simple_self_signed};
 use rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer};
-use tokio::{net::TcpListener, task::JoinSet};
+use tempfile::TempDir;
+use tokio::{io::AsyncWriteExt as _, net::TcpListener, task::JoinSet};
 use tokio_rustls::TlsAcceptor;
+
+use crate::support::until;
 
 /// Loopback, and not 127.0.0.1, which clients reach without a proxy.
 const ADDRESS: &str = "127.0.0.2:0";
@@ -28,6 +32,13 @@ pub struct Origin {
     pub tls: SocketAddr,
     /// The same as `http` at a port that no policy names.
     pub other: SocketAddr,
+    /// Takes connections and reads nothing of them; the other sends without end.
+    pub silent: SocketAddr,
+    pub endless: SocketAddr,
+    /// The certificate of `tls`.
+    pub certificate: String,
+    /// Served below `/static/`.
+    pub folder: TempDir,
     requests: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,
 }
@@ -36,9 +47,17 @@ impl Origin {
     pub async fn start() -> Self {
         let requests = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&requests);
+        let folder = tempfile::tempdir().expect("a folder");
+        let served = folder.path().to_owned();
         let router = Router::new()
             .route("/hello", get(async || "hello"))
             .route("/length", post(async |body: Bytes| body.len().to_string()))
+            .route(
+                "/static/{*path}",
+                get(async move |path: Path<String>| {
+                    std::fs::read(served.join(&*path)).map_err(|_| StatusCode::NOT_FOUND)
+                }),
+            )
             .route("/bytes/{count}", get(async |path: Path<usize>| vec![b'x'; path.0]))
             .layer(DefaultBodyLimit::disable())
             .layer(middleware::from_fn(move |request: Request, next: Next| {
@@ -52,10 +71,23 @@ impl Origin {
             tasks.spawn(async move { axum::serve(listener, router).await.expect("it serves") });
             address
         });
+        let [silent, endless] = [listener().await, listener().await].map(|listener| {
+            let address = listener.local_addr().expect("an address");
+            (listener, address)
+        });
+        tasks.spawn(hold(silent.0));
+        tasks.spawn(pour(endless.0));
         let listener = listener().await;
         let tls = listener.local_addr().expect("an address");
-        tasks.spawn(serve_tls(listener, router));
-        Self { http, tls, other, requests, _tasks: tasks }
+        let made = generate_simple_self_signed(vec!["127.0.0.2".to_owned()]).expect("a certificate");
+        let certificate = made.cert.pem();
+        tasks.spawn(serve_tls(listener, router, made));
+        Self { http, tls, other, silent: silent.1, endless: endless.1, certificate, folder, requests, _tasks: tasks }
+    }
+
+    /// Waits for so many requests.
+    pub async fn reached(&self, count: usize) {
+        until("requests reach the host", async || self.seen() >= count).await;
     }
 
     /// Requests so far.
@@ -68,10 +100,29 @@ async fn listener() -> TcpListener {
     TcpListener::bind(ADDRESS).await.expect("a port")
 }
 
-async fn serve_tls(listener: TcpListener, router: Router) {
-    let made = generate_simple_self_signed(vec!["127.0.0.2".to_owned()]).expect("a certificate");
+async fn hold(listener: TcpListener) {
+    let mut held = Vec::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        held.push(stream);
+    }
+}
+
+async fn pour(listener: TcpListener) {
+    let mut connections = JoinSet::new();
+    while let Ok((mut stream, _)) = listener.accept().await {
+        connections.spawn(async move {
+            let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n";
+            let mut sent = stream.write_all(head).await;
+            while sent.is_ok() {
+                sent = stream.write_all(&[b'x'; 1 << 14]).await;
+            }
+        });
+    }
+}
+
+async fn serve_tls(listener: TcpListener, router: Router, made: CertifiedKey<KeyPair>) {
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
     let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key.into());
     let acceptor = TlsAcceptor::from(Arc::new(config.expect("a configuration")));

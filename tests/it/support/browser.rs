@@ -56,6 +56,7 @@ impl Browser {
         let preferences = json!({"download.default_directory": downloads, "download.prompt_for_download": false});
         wanted.add_experimental_option("prefs", preferences).expect("a capability");
         wanted.set_base_capability("goog:loggingPrefs", json!({"browser": "ALL"})).expect("a capability");
+        super::http::provide_tls();
         let driver = WebDriver::new(format!("http://127.0.0.1:{port}"), wanted)
             .await
             .unwrap_or_else(|error| panic!("chromium: {error}; {PREPARE}"));

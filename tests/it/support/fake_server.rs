@@ -155,7 +155,7 @@ impl FakeServer {
         let (sessions, kernels) = (app.parts.sessions.clone(), app.parts.kernels.clone());
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
-        let http = Client::builder().timeout(Duration::from_mins(1)).build().expect("a client");
+        let http = super::http::builder().timeout(Duration::from_mins(1)).build().expect("a client");
         Self {
             address,
             root,

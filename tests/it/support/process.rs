@@ -42,7 +42,7 @@ impl Process {
         settings.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
         let settings: Vec<_> = settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let child = spawn(folder.path(), &settings);
-        let http = reqwest::Client::builder().timeout(Duration::from_mins(3)).build().expect("a client");
+        let http = super::http::builder().timeout(Duration::from_mins(3)).build().expect("a client");
         let server = Self { address, http, child, settings, folder };
         server.ready().await;
         server

@@ -39,7 +39,7 @@ pub struct Server {
     _folder: TempDir,
 }
 
-/// The settings of a test server; `more` wins.
+/// The settings of a test server; `more` wins. With the name `--config` it is a file.
 pub fn settings(root: &std::path::Path, more: &[(&str, &str)]) -> Config {
     let mut environment = vec![
         ("MCP_API_TOKEN".to_owned(), TOKEN.to_owned()),
@@ -50,7 +50,10 @@ pub fn settings(root: &std::path::Path, more: &[(&str, &str)]) -> Config {
     ];
     environment.extend(std::env::var("DOCKER_HOST").ok().map(|host| ("DOCKER_HOST".to_owned(), host)));
     environment.extend(more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-    config::load(&Sources::environment_only(environment)).expect("the test's settings")
+    let (files, environment): (Vec<_>, Vec<_>) = environment.into_iter().partition(|(name, _)| name == "--config");
+    let mut sources = Sources::environment_only(environment);
+    sources.file = files.into_iter().next().map(|(_, path)| path.into()).or(sources.file);
+    config::load(&sources).expect("the test's settings")
 }
 
 impl Server {
@@ -86,7 +89,7 @@ impl Server {
         janitor.idle().await;
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
-        let http = reqwest::Client::builder().timeout(Duration::from_mins(2)).build().expect("a client");
+        let http = super::http::builder().timeout(Duration::from_mins(2)).build().expect("a client");
         Self {
             address,
             root,

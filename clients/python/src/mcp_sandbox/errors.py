@@ -89,6 +89,8 @@ _BY_CODE: dict[str, type[SandboxError]] = {
     "invalid_argument": InvalidRequest,
     "invalid_request": InvalidRequest,
     "method_not_allowed": NotSupported,
+    "packages_off": NotSupported,
+    "packages_refused": InvalidRequest,
     "unsupported_media_type": InvalidRequest,
     "forbidden": AccessDenied,
     "insufficient_scope": AccessDenied,

@@ -2,13 +2,14 @@
 //! checks.
 
 mod listed;
+mod network;
 
 use axum::{Json, extract::State, http::StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-pub(super) use self::listed::*;
+pub(super) use self::{listed::*, network::*};
 use super::call::{Call, Query};
 use crate::{
     api::{

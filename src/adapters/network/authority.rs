@@ -1,0 +1,192 @@
+//! The certificate authority of one sandbox, and the certificates of the hosts whose TLS is opened there. The authority
+//! can certify these hosts alone (name constraints), lives little longer than a sandbox, and its key stays here.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, NameConstraints, PKCS_ECDSA_P256_SHA256, SanType,
+};
+use rustls::{
+    ServerConfig,
+    pki_types::{CertificateDer, PrivatePkcs8KeyDer},
+    server::NoServerSessionStorage,
+};
+use time::{Duration, OffsetDateTime};
+
+use super::trust::{ALPN, provider};
+use crate::{domain::network::Host, ports::network::Authority};
+
+/// The longest life of a session, seven days, and one more.
+const LIFE: Duration = Duration::days(8);
+/// Clocks differ.
+const EARLIER: Duration = Duration::hours(1);
+/// Certificates that are kept; below a wildcard there are any number of hosts.
+const LEAVES_MAX: usize = 64;
+const NAME: &str = "Sandbox";
+
+/// A new authority for these hosts and names below them. `None` where the system has no random numbers.
+pub(super) fn make(hosts: &[Host]) -> Option<Authority> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).ok()?;
+    let mut params = params_of_authority();
+    params.name_constraints = Some(constraints(hosts));
+    let certificate_pem = params.self_signed(&key).ok()?.pem();
+    Some(Authority { certificate_pem, key_der: key.serialize_der() })
+}
+
+/// What the authority signs with: its own certificate has the constraints besides.
+fn params_of_authority() -> CertificateParams {
+    let mut params = new_params();
+    params.distinguished_name.push(DnType::CommonName, NAME);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    params
+}
+
+fn new_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    let now = OffsetDateTime::now_utc();
+    (params.not_before, params.not_after) = (now - EARLIER, now + LIFE);
+    params
+}
+
+/// A kind of name that nothing is said of would be allowed as a whole.
+fn constraints(hosts: &[Host]) -> NameConstraints {
+    let mut permitted: Vec<_> = hosts
+        .iter()
+        .map(|host| match host {
+            Host::Name(name) => GeneralSubtree::DnsName(name.clone()),
+            Host::Address(IpAddr::V4(address)) => {
+                GeneralSubtree::IpAddress(CidrSubnet::V4(address.octets(), [0xff; 4]))
+            }
+            Host::Address(IpAddr::V6(address)) => {
+                GeneralSubtree::IpAddress(CidrSubnet::V6(address.octets(), [0xff; 16]))
+            }
+        })
+        .collect();
+    let mut excluded = Vec::new();
+    if !hosts.iter().any(|host| matches!(host, Host::Name(_))) {
+        // RFC 2606 keeps it for names that do not exist.
+        permitted.push(GeneralSubtree::DnsName("invalid".to_owned()));
+    }
+    if !hosts.iter().any(|host| matches!(host, Host::Address(_))) {
+        excluded.push(GeneralSubtree::IpAddress(CidrSubnet::V4([0; 4], [0; 4])));
+        excluded.push(GeneralSubtree::IpAddress(CidrSubnet::V6([0; 16], [0; 16])));
+    }
+    NameConstraints { permitted_subtrees: permitted, excluded_subtrees: excluded }
+}
+
+/// Certificates of hosts, made when they are needed.
+pub(super) struct Leaves {
+    issuer: Issuer<'static, KeyPair>,
+    /// Of all leaves.
+    key: KeyPair,
+    made: Mutex<HashMap<Host, Arc<ServerConfig>>>,
+}
+
+impl Leaves {
+    pub(super) fn new(authority: &Authority) -> Option<Self> {
+        let key = KeyPair::try_from(authority.key_der.as_slice()).ok()?;
+        let issuer = Issuer::new(params_of_authority(), key);
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).ok()?;
+        Some(Self { issuer, key, made: Mutex::default() })
+    }
+
+    /// TLS as the host; `None` where no certificate can be made.
+    pub(super) fn server(&self, host: &Host) -> Option<Arc<ServerConfig>> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = made.get(host) {
+            return Some(Arc::clone(known));
+        }
+        let certificate = self.leaf(host).ok()?;
+        let key = PrivatePkcs8KeyDer::from(self.key.serialize_der());
+        let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().ok()?;
+        let mut config = builder.with_no_client_auth().with_single_cert(vec![certificate], key.into()).ok()?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        // Nothing is kept between connections.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        let config = Arc::new(config);
+        if made.len() >= LEAVES_MAX {
+            made.clear();
+        }
+        made.insert(host.clone(), Arc::clone(&config));
+        Some(config)
+    }
+
+    fn leaf(&self, host: &Host) -> Result<CertificateDer<'static>, rcgen::Error> {
+        let mut params = new_params();
+        params.subject_alt_names = vec![match host {
+            Host::Name(name) => SanType::DnsName(name.clone().try_into()?),
+            Host::Address(address) => SanType::IpAddress(*address),
+        }];
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        Ok(params.signed_by(&self.key, &self.issuer)?.der().clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::{
+        RootCertStore,
+        client::{WebPkiServerVerifier, danger::ServerCertVerifier as _},
+        pki_types::{ServerName, UnixTime, pem::PemObject as _},
+    };
+
+    use super::*;
+
+    fn host(text: &str) -> Host {
+        Host::parse(text).expect(text)
+    }
+
+    /// Whether a leaf of the authority is accepted for its host.
+    fn is_accepted(authority: &Authority, text: &str) -> bool {
+        let leaf = Leaves::new(authority).expect("leaves").leaf(&host(text)).expect("a leaf");
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(authority.certificate_pem.as_bytes()).expect("PEM")).expect("a root");
+        // The roots of webpki have no constraints of their own: the authority is an intermediate of itself here.
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build().expect("a verifier");
+        let name = ServerName::try_from(text.trim_matches(['[', ']']).to_owned()).expect("a name");
+        verifier.verify_server_cert(&leaf, &[], &name, &[], UnixTime::now()).is_ok()
+    }
+
+    #[test]
+    fn authority_certifies_its_hosts_and_no_other() {
+        let names = make(&[host("api.example.com")]).expect("an authority");
+        let addresses = make(&[host("127.0.0.2")]).expect("an authority");
+        for (authority, good, bad) in [
+            (
+                &names,
+                ["api.example.com"],
+                ["example.com", "api.example.org", "evilapi.example.com", "127.0.0.2", "[::1]"],
+            ),
+            (&addresses, ["127.0.0.2"], ["127.0.0.3", "[::1]", "[::ffff:127.0.0.2]", "example.com", "com"]),
+        ] {
+            for text in good {
+                assert!(is_accepted(authority, text), "{text}");
+            }
+            for text in bad {
+                assert!(!is_accepted(authority, text), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn certificates_are_kept_in_bounded_number() {
+        let leaves = Leaves::new(&make(&[host("example.com")]).expect("an authority")).expect("leaves");
+        let first = leaves.server(&host("a.example.com")).expect("TLS");
+        assert!(Arc::ptr_eq(&first, &leaves.server(&host("a.example.com")).expect("TLS")));
+        for number in 0..200 {
+            leaves.server(&host(&format!("{number}.example.com"))).expect("TLS");
+            assert!(leaves.made.lock().expect("a lock").len() <= LEAVES_MAX);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Requests of programs as requests of ours: parsed, decided, and written anew, so no byte of a head is copied. Where
+//! the server opens TLS, the values of secrets are put in here, and their echoes are taken out of the answers.
+
+use std::{sync::Arc, time::Duration};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header};
+use http_body_util::Either;
+use hyper::{
+    body::Incoming,
+    client::conn::http1::{Builder, SendRequest},
+};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::Mutex,
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
+use tracing::debug;
+
+use super::{
+    HEAD_BYTES_MAX, Sandbox,
+    answer::{self, Answer},
+    upstream::Upstream,
+};
+use crate::domain::network::{Host, NetworkUse, Pattern, Refusal, RequestLine, SandboxSecret, Target};
+
+/// How long a host may take to agree on TLS.
+const TLS_MAX: Duration = Duration::from_secs(10);
+
+/// Headers of one connection, which are not passed on (RFC 9110, section 7.6.1), beside those that `Connection` names.
+const OF_CONNECTION: [HeaderName; 8] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+/// By these some servers take another method or path than the request's.
+const OVERRIDES: [HeaderName; 5] = [
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-method-override"),
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-rewrite-url"),
+];
+
+/// How a host is spoken with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scheme {
+    Http,
+    /// The program's TLS ends here, and another begins.
+    Opened,
+}
+
+impl Scheme {
+    pub(super) fn port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Opened => 443,
+        }
+    }
+}
+
+/// Forwards the requests of one connection of a client, to one host at a time.
+pub(super) struct Forwarder {
+    sandbox: Arc<Sandbox>,
+    scheme: Scheme,
+    /// A connection that was made for the next request.
+    made: Mutex<Option<Upstream>>,
+    /// The host of the last request, for the next one.
+    host: Mutex<Option<(Target, SendRequest<Incoming>)>>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Forwarder {
+    pub(super) fn new(sandbox: Arc<Sandbox>, scheme: Scheme, made: Option<Upstream>) -> Self {
+        Self { sandbox, scheme, made: Mutex::new(made), host: Mutex::default(), tasks: Mutex::default() }
+    }
+
+    /// No request follows; waits for the connections to end.
+    pub(super) async fn end(&self) {
+        drop(self.made.lock().await.take());
+        *self.host.lock().await = None;
+        while self.tasks.lock().await.join_next().await.is_some() {}
+    }
+
+    pub(super) async fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock().await;
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+
+    /// Checks that a request can be understood in one way only, and names this host.
+    ///
+    /// # Errors
+    /// Why not. It is recorded.
+    pub(super) fn check(&self, request: &Request<Incoming>, target: Option<Target>) -> Result<Target, Refusal> {
+        let headers = request.headers();
+        let has_length = headers.contains_key(header::CONTENT_LENGTH);
+        let is_chunked = headers.contains_key(header::TRANSFER_ENCODING);
+        let is_tunnel = request.method() == Method::CONNECT;
+        let is_ambiguous = is_chunked && (has_length || is_tunnel);
+        let hosts = headers.get_all(header::HOST).iter().count();
+        let Some(target) = target.filter(|_| !is_ambiguous && hosts <= 1) else {
+            let text = request.uri().to_string().chars().take(200).collect();
+            return Err(self.refused(text, Refusal::Malformed));
+        };
+        let default = if is_tunnel { target.port } else { self.scheme.port() };
+        let named = headers
+            .get(header::HOST)
+            .map(|host| host.to_str().ok().and_then(|host| Target::parse(host, Some(default))));
+        // Where TLS is opened nothing else says which host a request is for.
+        let is_named = named.as_ref().map_or(self.scheme == Scheme::Http, |named| named.as_ref() == Some(&target));
+        if is_named { Ok(target) } else { Err(self.refused(target.to_string(), Refusal::OtherHost(target.clone()))) }
+    }
+
+    /// Records a refusal.
+    fn refused(&self, target: String, refusal: Refusal) -> Refusal {
+        self.sandbox.gate.over(NetworkUse::of(target, Some(refusal.clone())));
+        refusal
+    }
+
+    /// Makes a request that was checked.
+    ///
+    /// # Errors
+    /// Why there is no answer of the host. It is recorded.
+    pub(super) async fn forward(&self, mut request: Request<Incoming>, target: Target) -> Result<Answer, Refusal> {
+        let gate = &self.sandbox.gate;
+        let line = RequestLine { method: request.method().as_str(), path: request.uri().path() };
+        gate.admit(&target, Some(&line))?;
+        let secrets = if self.scheme == Scheme::Opened { gate.secrets(&target) } else { Vec::new() };
+        let mut patterns: Vec<_> = secrets.iter().flat_map(SandboxSecret::patterns).collect();
+        if self.scheme == Scheme::Opened {
+            self.check_opened(&request, &target)?;
+        }
+        if gate.opens(&target) {
+            for name in OVERRIDES {
+                request.headers_mut().remove(name);
+            }
+        }
+        rewrite(&mut request, &target, self.scheme)?;
+        // After what `Connection` names was removed, so that it cannot name what is put in.
+        patterns.extend(fill(request.headers_mut(), &secrets));
+        let unreachable = || Refusal::Unreachable(target.clone());
+        let mut host = self.host.lock().await;
+        let kept = host.take().filter(|(last, sender)| *last == target && !sender.is_closed());
+        let mut sender = match kept {
+            Some((_, sender)) => sender,
+            None => self.connect(&target).await?,
+        };
+        sender.ready().await.map_err(|_| unreachable())?;
+        let answer = sender.send_request(request).await.map_err(|_| unreachable())?;
+        *host = Some((target.clone(), sender));
+        let (mut head, body) = answer.into_parts();
+        head.extensions.clear();
+        if patterns.is_empty() {
+            drop_own(&mut head.headers);
+            return Ok(Response::from_parts(head, Either::Left(body)));
+        }
+        let Some(mut answer) = answer::search(Response::from_parts(head, body), &patterns) else {
+            *host = None;
+            return Err(self.refused(target.to_string(), Refusal::Unsearchable(target)));
+        };
+        drop_own(answer.headers_mut());
+        Ok(answer)
+    }
+
+    fn check_opened(&self, request: &Request<Incoming>, target: &Target) -> Result<(), Refusal> {
+        let method = request.method().as_str();
+        if ["TRACE", "TRACK"].iter().any(|repeats| method.eq_ignore_ascii_case(repeats)) {
+            let shown = method.to_ascii_uppercase();
+            return Err(self.refused(target.to_string(), Refusal::Repeats(target.clone(), shown)));
+        }
+        if request.headers().contains_key(header::UPGRADE) {
+            return Err(self.refused(target.to_string(), Refusal::Upgrade(target.clone())));
+        }
+        Ok(())
+    }
+
+    async fn connect(&self, target: &Target) -> Result<SendRequest<Incoming>, Refusal> {
+        let made = self.made.lock().await.take();
+        let upstream = match made {
+            Some(upstream) => upstream,
+            None => Upstream::connect(target, &self.sandbox.gate).await?,
+        };
+        match self.scheme {
+            Scheme::Http => self.begin(upstream, target).await,
+            Scheme::Opened => {
+                let name = match &target.host {
+                    Host::Name(name) => ServerName::try_from(name.clone()).map_err(|_| Refusal::Malformed)?,
+                    Host::Address(address) => ServerName::from(*address),
+                };
+                let connector = TlsConnector::from(Arc::clone(&self.sandbox.trust));
+                match timeout(TLS_MAX, connector.connect(name, upstream).into_fallible()).await {
+                    Ok(Ok(stream)) => self.begin(stream, target).await,
+                    Ok(Err((error, upstream))) => {
+                        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+                        let is_distrust = matches!(inner, Some(rustls::Error::InvalidCertificate(_)));
+                        let why = if is_distrust { Refusal::Untrusted } else { Refusal::Unreachable }(target.clone());
+                        upstream.refuse(why.clone());
+                        Err(why)
+                    }
+                    Err(_) => Err(Refusal::Unreachable(target.clone())),
+                }
+            }
+        }
+    }
+
+    async fn begin(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        target: &Target,
+    ) -> Result<SendRequest<Incoming>, Refusal> {
+        let handshake = Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(|_| Refusal::Unreachable(target.clone()))?;
+        self.spawn(async move {
+            if let Err(error) = connection.await {
+                debug!(%error, "a connection to a host ended");
+            }
+        })
+        .await;
+        Ok(sender)
+    }
+}
+
+/// Makes the head of a request ours.
+fn rewrite(request: &mut Request<Incoming>, target: &Target, scheme: Scheme) -> Result<(), Refusal> {
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    *request.uri_mut() = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
+    drop_own(request.headers_mut());
+    let named = if target.port == scheme.port() { target.host.to_string() } else { target.to_string() };
+    let named = HeaderValue::from_str(&named).map_err(|_| Refusal::Malformed)?;
+    request.headers_mut().insert(header::HOST, named);
+    *request.version_mut() = http::Version::HTTP_11;
+    request.extensions_mut().clear();
+    Ok(())
+}
+
+/// Puts the values of secrets into their headers, and asks for an answer that can be searched; what else is to be taken
+/// out of it.
+fn fill(headers: &mut HeaderMap, secrets: &[SandboxSecret]) -> Vec<Pattern> {
+    if secrets.is_empty() {
+        return Vec::new();
+    }
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    headers.remove(header::RANGE);
+    headers.remove(header::IF_RANGE);
+    let mut patterns = Vec::new();
+    for secret in secrets {
+        let Ok(name) = HeaderName::from_bytes(secret.header().as_bytes()) else { continue };
+        let http::header::Entry::Occupied(mut entry) = headers.entry(name) else { continue };
+        for value in entry.iter_mut() {
+            let Some(filled) = secret.fill(value.as_bytes()) else { continue };
+            if let Ok(mut header) = HeaderValue::from_bytes(&filled.header) {
+                // Nothing that shows headers shows it.
+                header.set_sensitive(true);
+                *value = header;
+            }
+            patterns.extend(filled.credentials);
+        }
+    }
+    patterns
+}
+
+/// Removes what is of one connection alone.
+fn drop_own(headers: &mut HeaderMap) {
+    let lists = headers.get_all(header::CONNECTION).iter().filter_map(|list| list.to_str().ok());
+    let named: Vec<HeaderName> =
+        lists.flat_map(|list| list.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
+    for name in OF_CONNECTION.iter().chain(&named) {
+        headers.remove(name);
+    }
+}

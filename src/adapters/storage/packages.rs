@@ -1,0 +1,344 @@
+//! The store of installed packages.
+//!
+//! ```text
+//! {root}/.packages/{owner}/{key}/tree/     what one installation made; ours, changed by nothing
+//! {root}/.packages/{owner}/{key}/.used     its usage; touched when it is used
+//! {root}/.packages/{owner}/.{instance}-*/  installations under way, of each server; emptied at its start
+//! ```
+//!
+//! Everything in a tree was copied out of the sandbox that installed it, so no open file or hard link leads into it.
+//! Where this server is root, conversations get hard links: their programs are another user, who can neither write to
+//! the files nor change their mode, and the folders are ours too. Elsewhere, and on a disk of its own, they get copies.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::Arc,
+};
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Statx, StatxFlags},
+    io::Errno,
+};
+use tracing::debug;
+
+use super::{
+    DiskStorage, Folder, Handover,
+    delete::purge_or_post,
+    error::failed,
+    fresh_name, next_entry, open_beneath,
+    root::{open_own, own_folder},
+    usage::{Tally, usage_below},
+};
+use crate::{
+    domain::{
+        owner::{ConversationKey, Principal},
+        packages::{FOLDER, Tool},
+    },
+    ports::{
+        packages::{NOTE, NOTE_BYTES_MAX, PackageStore, Staging, StoreSize, Tree},
+        storage::{StorageError, Usage},
+    },
+};
+
+const TREE: &str = "tree";
+const USED: &str = ".used";
+/// The deepest folder of a tree.
+const DEPTH_MAX: usize = 64;
+
+/// A folder for one installation.
+#[derive(Debug)]
+struct Stage {
+    storage: Arc<DiskStorage>,
+    owner: Arc<OwnedFd>,
+    name: String,
+    folder: Folder,
+}
+
+impl PackageStore for DiskStorage {
+    fn stage(self: Arc<Self>, owner: &Principal) -> Result<Box<dyn Staging>, StorageError> {
+        let make = || {
+            let name = format!(".{}-{}", self.instance, fresh_name());
+            let parent = self.packages_of(owner)?;
+            let path = self.path.join(FOLDER).join(owner.name()).join(&name);
+            let folder = self.make(&parent, &name, &path)?;
+            Ok(Stage { storage: Arc::clone(&self), owner: Arc::new(parent), name, folder })
+        };
+        Ok(Box::new(make().map_err(failed("create"))?))
+    }
+
+    fn find(&self, owner: &Principal, key: &str, since_unix_s: i64) -> Result<Option<Tree>, StorageError> {
+        match self.try_find(owner, key, since_unix_s) {
+            Err(Errno::NOENT) => Ok(None),
+            found => found.map_err(failed("read")),
+        }
+    }
+
+    fn placed(&self, conversation: &ConversationKey, tool: Tool) -> Result<Tree, StorageError> {
+        match self.try_placed(conversation, tool) {
+            // A program may have put anything else there.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(Tree::default()),
+            placed => placed.map_err(failed("read")),
+        }
+    }
+
+    fn place(&self, key: &str, conversation: &ConversationKey, tool: Tool) -> Result<(), StorageError> {
+        self.try_place(key, conversation, tool).map_err(failed("write"))
+    }
+
+    fn trim(&self, unused_since_unix_s: i64, owner_bytes_max: u64) -> Result<StoreSize, StorageError> {
+        self.try_trim(unused_since_unix_s, owner_bytes_max).map_err(failed("delete"))
+    }
+}
+
+impl Staging for Stage {
+    fn data_dir(&self) -> PathBuf {
+        self.folder.data_dir.clone()
+    }
+
+    fn usage(&self, ceiling: &Usage) -> Result<Usage, StorageError> {
+        self.folder.try_usage(ceiling).map_err(failed("measure"))
+    }
+
+    fn keep(&self, tool: Tool, key: &str, ceiling: &Usage) -> Result<Tree, StorageError> {
+        self.try_keep(tool, key, ceiling).map_err(failed("write"))
+    }
+}
+
+impl Stage {
+    fn try_keep(&self, tool: Tool, key: &str, ceiling: &Usage) -> Result<Tree, Errno> {
+        let made = open_beneath(&self.folder.files, place_of(tool).as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        // Beside `files`, where no program reaches, until it is whole.
+        let (name, own) = (fresh_name(), &self.folder.dir);
+        let whole = own_folder(own, &name)?;
+        let mut copy = Copying { links: false, ceiling: *ceiling, tally: Tally::default() };
+        copy.folder(&made, &own_folder(&whole, TREE)?, DEPTH_MAX)?;
+        let usage = copy.tally.usage();
+        write_usage(&whole, &usage)?;
+        if rustix::fs::renameat_with(own, &name, &*self.owner, key, RenameFlags::NOREPLACE).is_err() {
+            rustix::fs::renameat_with(own, &name, &*self.owner, key, RenameFlags::EXCHANGE)?;
+        }
+        Ok(Tree { note: note(&open_own(&whole, TREE)?)?, usage })
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let (owner, trash) = (Arc::clone(&self.owner), Arc::clone(&self.storage.trash));
+        let (name, background) = (std::mem::take(&mut self.name), self.storage.background.clone());
+        self.storage.background.post(move || {
+            let moved = rustix::fs::renameat(&*owner, &name, &*trash, &name);
+            if let Err(errno) = moved.and_then(|()| purge_or_post(&trash, &name, &background)) {
+                debug!(%errno, "the folder of an installation is left to the next start");
+            }
+        });
+    }
+}
+
+/// Where the packages of a tool are in `/data`.
+fn place_of(tool: Tool) -> String {
+    format!("{FOLDER}/{}", tool.folder())
+}
+
+impl DiskStorage {
+    fn packages_of(&self, owner: &Principal) -> Result<OwnedFd, Errno> {
+        own_folder(&own_folder(&self.root, FOLDER)?, owner.name())
+    }
+
+    fn try_find(&self, owner: &Principal, key: &str, since_unix_s: i64) -> Result<Option<Tree>, Errno> {
+        let kept = open_own(&self.packages_of(owner)?, key)?;
+        let tree = open_own(&kept, TREE)?;
+        if rustix::fs::fstat(&tree)?.st_mtime < since_unix_s {
+            return Ok(None);
+        }
+        let usage = read_usage(&kept)?;
+        write_usage(&kept, &usage)?;
+        Ok(Some(Tree { note: note(&tree)?, usage }))
+    }
+
+    fn try_placed(&self, conversation: &ConversationKey, tool: Tool) -> Result<Tree, Errno> {
+        let there = self.enter(conversation)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let tree = open_beneath(&there.files, place_of(tool).as_bytes(), flags)?;
+        let ceiling = Usage { bytes: u64::MAX, entries: 1 << 20 };
+        Ok(Tree { note: note(&tree)?, usage: usage_below(&tree, &ceiling)? })
+    }
+
+    fn try_place(&self, key: &str, conversation: &ConversationKey, tool: Tool) -> Result<(), Errno> {
+        let tree = open_own(&open_own(&self.packages_of(&conversation.owner)?, key)?, TREE)?;
+        let there = self.try_create(conversation)?;
+        there.try_mark()?;
+        let name = fresh_name();
+        let made = own_folder(&there.incoming, &name)?;
+        let links = matches!(self.handover, Handover::Chown(_)) && !there.on_own_disk;
+        let mut copy =
+            Copying { links, ceiling: Usage { bytes: u64::MAX, entries: u64::MAX }, tally: Tally::default() };
+        let placed = copy.folder(&tree, &made, DEPTH_MAX).and_then(|()| {
+            let parent = there.folder(FOLDER.as_bytes())?;
+            match rustix::fs::renameat_with(&there.incoming, &name, &parent, tool.folder(), RenameFlags::NOREPLACE) {
+                Err(Errno::EXIST) => {
+                    let flags = RenameFlags::EXCHANGE;
+                    rustix::fs::renameat_with(&there.incoming, &name, &parent, tool.folder(), flags)
+                }
+                other => other,
+            }
+        });
+        // What was there before, or what is not whole.
+        match rustix::fs::renameat(&there.incoming, &name, &there.trash, &name) {
+            Ok(()) => purge_or_post(&there.trash, &name, &there.background)?,
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        placed
+    }
+
+    fn try_trim(&self, unused_since_unix_s: i64, owner_bytes_max: u64) -> Result<StoreSize, Errno> {
+        let all = own_folder(&self.root, FOLDER)?;
+        let mut left = StoreSize::default();
+        for owner in names(&all)? {
+            let Ok(owner) = open_own(&all, &owner) else { continue };
+            let mut trees: Vec<(i64, String, u64)> = Vec::new();
+            for key in names(&owner)?.into_iter().filter(|name| !name.starts_with('.')) {
+                let Ok(kept) = open_own(&owner, &key) else { continue };
+                let used = rustix::fs::statat(&kept, USED, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| stat.st_mtime);
+                trees.push((used, key, read_usage(&kept).unwrap_or_default().bytes));
+            }
+            // Those that were used last come first.
+            trees.sort_by(|a, b| b.cmp(a));
+            let mut bytes = 0_u64;
+            for (used, key, size) in trees {
+                if used >= unused_since_unix_s && bytes.saturating_add(size) <= owner_bytes_max {
+                    bytes += size;
+                    left.trees += 1;
+                } else {
+                    self.discard_packages(&owner, &key)?;
+                }
+            }
+            left.bytes = left.bytes.saturating_add(bytes);
+        }
+        Ok(left)
+    }
+
+    /// Deletes what an earlier process with this identity was installing.
+    pub(super) fn clear_packages(&self) -> Result<(), Errno> {
+        let (all, mine) = (own_folder(&self.root, FOLDER)?, format!(".{}-", self.instance));
+        for owner in names(&all)? {
+            let Ok(owner) = open_own(&all, &owner) else { continue };
+            for name in names(&owner)?.iter().filter(|name| name.starts_with(&mine)) {
+                self.discard_packages(&owner, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn discard_packages(&self, owner: &OwnedFd, name: &str) -> Result<(), Errno> {
+        let fresh = fresh_name();
+        rustix::fs::renameat(owner, name, &*self.trash, &fresh)?;
+        self.background.empty(&self.trash);
+        Ok(())
+    }
+}
+
+fn names(folder: &OwnedFd) -> Result<Vec<String>, Errno> {
+    let mut entries = Dir::read_from(folder)?;
+    let mut names = Vec::new();
+    while let Some(entry) = next_entry(&mut entries) {
+        names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+    }
+    Ok(names)
+}
+
+/// The note in a tree, cut at its longest length.
+fn note(tree: &OwnedFd) -> Result<Vec<u8>, Errno> {
+    let file = match open_beneath(tree, NOTE.as_bytes(), OFlags::RDONLY) {
+        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let is_file = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) == FileType::RegularFile;
+    let mut note = Vec::new();
+    if is_file {
+        File::from(file).take(NOTE_BYTES_MAX as u64).read_to_end(&mut note).map_err(|error| errno_of(&error))?;
+    }
+    Ok(note)
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+fn write_usage(kept: &OwnedFd, usage: &Usage) -> Result<(), Errno> {
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(kept, USED, flags, Mode::RUSR | Mode::WUSR)?;
+    rustix::io::write(&file, format!("{} {}", usage.bytes, usage.entries).as_bytes()).map(drop)
+}
+
+/// An unreadable one, as a crash leaves it, means a tree that is not used.
+fn read_usage(kept: &OwnedFd) -> Result<Usage, Errno> {
+    let file = rustix::fs::openat(kept, USED, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let mut text = [0; 64];
+    let read = rustix::io::read(&file, &mut text)?;
+    let text = String::from_utf8_lossy(&text[..read]).into_owned();
+    let numbers = text.split_once(' ').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    numbers.map(|(bytes, entries)| Usage { bytes, entries }).ok_or(Errno::NOENT)
+}
+
+/// Makes a folder of ours like another, up to a ceiling.
+struct Copying {
+    /// Files are linked where that is possible.
+    links: bool,
+    ceiling: Usage,
+    tally: Tally,
+}
+
+impl Copying {
+    /// `from` may be of a program that has ended, so each name is resolved once, beneath it, through no link.
+    fn folder(&mut self, from: &OwnedFd, to: &OwnedFd, depth: usize) -> Result<(), Errno> {
+        let deeper = depth.checked_sub(1).ok_or(Errno::NAMETOOLONG)?;
+        let mut entries = Dir::read_from(from)?;
+        while let Some(entry) = next_entry(&mut entries) {
+            let entry = entry?;
+            let name = entry.file_name();
+            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+            let stat = rustix::fs::statx(from, name, flags, StatxFlags::BASIC_STATS)?;
+            self.tally.add(&stat);
+            if !self.tally.usage().fits(&self.ceiling) {
+                return Err(Errno::DQUOT);
+            }
+            match FileType::from_raw_mode(stat.stx_mode.into()) {
+                FileType::Directory => {
+                    let inside = open_beneath(from, name.to_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+                    rustix::fs::mkdirat(to, name, Mode::RWXU)?;
+                    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                    let made = rustix::fs::openat(to, name, flags, Mode::empty())?;
+                    self.folder(&inside, &made, deeper)?;
+                }
+                FileType::RegularFile => self.file(from, name, &stat, to)?,
+                FileType::Symlink => {
+                    rustix::fs::symlinkat(rustix::fs::readlinkat(from, name, Vec::new())?, to, name)?;
+                }
+                // Nothing of a package is a pipe, a socket or a device.
+                _ => {}
+            }
+        }
+        rustix::fs::fchmod(to, Mode::from_raw_mode(0o755))
+    }
+
+    fn file(&self, from: &OwnedFd, name: &std::ffi::CStr, stat: &Statx, to: &OwnedFd) -> Result<(), Errno> {
+        if self.links && rustix::fs::linkat(from, name, to, name, AtFlags::empty()).is_ok() {
+            return Ok(());
+        }
+        let source: File = open_beneath(from, name.to_bytes(), OFlags::RDONLY)?.into();
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut made: File = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?.into();
+        io::copy(&mut source.take(stat.stx_size), &mut made).map_err(|error| errno_of(&error))?;
+        let rights = if stat.stx_mode & 0o111 == 0 { 0o644 } else { 0o755 };
+        rustix::fs::fchmod(&made, Mode::from_raw_mode(rights))
+    }
+}
+
+/// Whether a path is in the folder of packages, which listings leave out.
+pub(super) fn is_of_packages(path: &[u8]) -> bool {
+    path.strip_prefix(FOLDER.as_bytes()).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}

@@ -1,0 +1,334 @@
+//! The browser under the names that CodeRunner and its vendor's SDK have for it.
+//!
+//! A `session_id` is that of any session of the caller and stands for its conversation; without one, calls share a
+//! conversation of their own. A page that was not reached is an answer with `status: error`, as it is there; an element
+//! that is missing is 404 and time that is over 408, which the SDK distinguishes.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::{Path, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{CodeRunnerParts, sessions::named};
+use crate::{
+    api::{
+        http::error::ApiError,
+        schema::{
+            parse::{self, Source},
+            session::SessionStatus,
+        },
+    },
+    domain::{
+        error::{Code, Failure},
+        file::Change,
+        id::ConversationId,
+        owner::{ConversationKey, Principal},
+        trace::TraceContext,
+    },
+    services::{
+        browser::{self, Action, ActionKind, Browse, ITEMS_MAX, Page, PageError, PageErrorKind, Part, Query},
+        runs::{CellSession, Report, RunRequest},
+    },
+};
+
+/// The conversation of calls that name no session.
+const SHARED: &str = "coderunner-browser";
+/// The largest picture in an answer, in bytes; a larger one is a file of the conversation.
+const PICTURE_BYTES_MAX: u64 = 8 << 20;
+/// Width and height of a window, in pixels.
+const VIEWPORT_PIXELS: std::ops::RangeInclusive<u32> = 100..=4000;
+const ANCHORS_DEFAULT: usize = 50;
+const PAGE_STATES: [&str; 3] = ["load", "domcontentloaded", "networkidle"];
+const ELEMENT_STATES: [&str; 4] = ["visible", "hidden", "attached", "detached"];
+
+/// The members of all of these requests; those of others are ignored, as CodeRunner does.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Asked {
+    url: Option<String>,
+    session_id: Option<String>,
+    /// Milliseconds.
+    wait_timeout: Option<u64>,
+    /// Milliseconds.
+    timeout: Option<u64>,
+    include_interactive: Option<bool>,
+    include_anchors: Option<bool>,
+    max_anchors: Option<u64>,
+    selector: Option<String>,
+    text: Option<String>,
+    value: Option<String>,
+    force: Option<bool>,
+    /// Milliseconds between keys.
+    delay: Option<u64>,
+    x: Option<u32>,
+    y: Option<u32>,
+    condition: Option<String>,
+    full_page: Option<bool>,
+    format: Option<String>,
+    clip: Option<Value>,
+    attributes: Option<Vec<String>>,
+    viewport_width: Option<u32>,
+    viewport_height: Option<u32>,
+    user_agent: Option<String>,
+}
+
+/// The caller and its request.
+pub(super) struct BrowserCall {
+    parts: CodeRunnerParts,
+    who: Principal,
+    trace: Option<TraceContext>,
+    asked: Asked,
+}
+
+impl BrowserCall {
+    async fn read(
+        parts: CodeRunnerParts,
+        who: Principal,
+        trace: Option<Extension<TraceContext>>,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<Self, ApiError> {
+        browser::check(&parts.runs, &who).map_err(|failure| {
+            let is_missing = failure.code == Code::RunnerNotFound;
+            ApiError { status: is_missing.then_some(StatusCode::NOT_IMPLEMENTED), ..ApiError::from(failure) }
+        })?;
+        parts.runs.check_capacity(&who)?;
+        let asked = parse::parse(parts.bodies.json(headers, body).await?.0, Source::Lenient)?;
+        Ok(Self { parts, who, trace: trace.map(|trace| trace.0), asked })
+    }
+
+    async fn browse(&self, browse: Browse) -> Result<(Arc<Report>, Page), Failure> {
+        let (conversation, session) = if let Some(id) = &self.asked.session_id {
+            let session = self.parts.sessions.get(&self.who, named(id)?)?;
+            let open = browser::is_browser(&session.language).then_some(CellSession::Open(session.session));
+            (session.conversation, open)
+        } else {
+            let shared: ConversationId = SHARED.parse().map_err(|why| Failure::argument("session_id", why))?;
+            (ConversationKey::new(self.who.clone(), shared), None)
+        };
+        let timeout_ms = self.asked.timeout.or(self.asked.wait_timeout);
+        let browse = Browse { timeout_ms, session, ..browse };
+        let request = browser::request(&self.parts.runs, conversation, &browse)?;
+        let run = self.parts.runs.begin(RunRequest { detach: Some(false), within: self.trace, ..request })?;
+        let report = run.finished().await?;
+        let page = browser::page(&report);
+        Ok((report, page))
+    }
+
+    async fn act(&self, action: Action) -> Result<Json<Value>, ApiError> {
+        let (_, page) = self.browse(Browse { actions: vec![action], ..Browse::default() }).await?;
+        done(&page)?;
+        Ok(Json(json!({"status": "success", "url": page.url, "title": page.title})))
+    }
+}
+
+/// A page that did not do it.
+fn done(page: &Page) -> Result<(), ApiError> {
+    let Some(PageError { kind, sentence }) = &page.error else { return Ok(()) };
+    let status = match kind {
+        PageErrorKind::NotFound => StatusCode::NOT_FOUND,
+        PageErrorKind::Timeout => StatusCode::REQUEST_TIMEOUT,
+        _ => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    Err(ApiError { status: Some(status), ..ApiError::new(Code::InvalidArgument, sentence.clone()) })
+}
+
+fn needed(value: Option<&String>, name: &str) -> Result<String, Failure> {
+    value.filter(|text| !text.is_empty()).cloned().ok_or_else(|| Failure::argument(name, "it is missing: give it"))
+}
+
+macro_rules! handlers {
+    ($($(#[$doc:meta])* $name:ident($call:ident) $body:block)+) => {
+        $(
+            $(#[$doc])*
+            pub(super) async fn $name(
+                State(parts): State<CodeRunnerParts>,
+                Extension(who): Extension<Principal>,
+                trace: Option<Extension<TraceContext>>,
+                headers: HeaderMap,
+                body: Body,
+            ) -> Result<Response, ApiError> {
+                let $call = BrowserCall::read(parts, who, trace, &headers, body).await?;
+                let answer: Json<Value> = $body;
+                Ok(answer.into_response())
+            }
+        )+
+    };
+}
+
+handlers! {
+    /// Goes to an address and reads the page.
+    navigate(call) {
+        let url = Some(needed(call.asked.url.as_ref(), "url")?);
+        let (_, page) = call.browse(Browse { url, read: vec![Part::Text], ..Browse::default() }).await?;
+        Json(match unreached(&page)? {
+            Some(answer) => answer,
+            None => json!({"status": "success", "url": page.url, "title": page.title, "content": page.text}),
+        })
+    }
+
+    /// Reads a page, or the one that is open.
+    content(call) {
+        let Asked { url, include_interactive, include_anchors, max_anchors, .. } = &call.asked;
+        let mut read = vec![Part::Text];
+        read.extend(include_interactive.unwrap_or(true).then_some(Part::Controls));
+        read.extend(include_anchors.unwrap_or(true).then_some(Part::Anchors));
+        let anchors_max = max_anchors.map_or(ANCHORS_DEFAULT, |max| usize::try_from(max).unwrap_or(ITEMS_MAX));
+        let (_, page) = call.browse(Browse { url: url.clone(), read, ..Browse::default() }).await?;
+        Json(match unreached(&page)? {
+            Some(answer) => answer,
+            None => content_of(&page, anchors_max),
+        })
+    }
+
+    click(call) {
+        let selector = Some(needed(call.asked.selector.as_ref(), "selector")?);
+        let force = call.asked.force.unwrap_or(false);
+        call.act(Action { selector, force, ..Action::new(ActionKind::Click) }).await?
+    }
+
+    /// Types text key by key.
+    type_text(call) {
+        let selector = Some(needed(call.asked.selector.as_ref(), "selector")?);
+        let (text, delay_ms) = (Some(call.asked.text.clone().unwrap_or_default()), call.asked.delay);
+        call.act(Action { selector, text, delay_ms, ..Action::new(ActionKind::Type) }).await?
+    }
+
+    fill(call) {
+        let selector = Some(needed(call.asked.selector.as_ref(), "selector")?);
+        let text = Some(call.asked.value.clone().unwrap_or_default());
+        call.act(Action { selector, text, ..Action::new(ActionKind::Fill) }).await?
+    }
+
+    scroll(call) {
+        let Asked { selector, x, y, .. } = &call.asked;
+        call.act(Action { selector: selector.clone(), x: *x, y: *y, ..Action::new(ActionKind::Scroll) }).await?
+    }
+
+    /// Waits for a state of an element or of the page.
+    wait(call) {
+        let Asked { selector, condition, .. } = &call.asked;
+        let known = if selector.is_some() { &ELEMENT_STATES[..] } else { &PAGE_STATES[..] };
+        let state = condition.clone().unwrap_or_else(|| known[0].to_owned());
+        if !known.contains(&state.as_str()) {
+            let (element, page) = (ELEMENT_STATES.join(", "), PAGE_STATES.join(", "));
+            let why = format!("with a selector it is one of {element}, without one of {page}");
+            return Err(Failure::argument("condition", why).into());
+        }
+        call.act(Action { selector: selector.clone(), state: Some(state), ..Action::new(ActionKind::Wait) }).await?
+    }
+
+    /// The page as a picture, in base64.
+    screenshot(call) {
+        let format = call.asked.format.as_deref().unwrap_or("png");
+        if format != "png" {
+            return Err(Failure::argument("format", "pictures here are `png`").into());
+        }
+        if call.asked.clip.is_some() {
+            return Err(Failure::argument("clip", "a part of the page cannot be chosen: leave it out").into());
+        }
+        let action = Action { full_page: call.asked.full_page.unwrap_or(true), ..Action::new(ActionKind::Screenshot) };
+        let (report, page) = call.browse(Browse { actions: vec![action], ..Browse::default() }).await?;
+        done(&page)?;
+        let mut made = report.files.files.iter().filter(|file| file.change == Change::Created);
+        let why = "The picture was not stored: see which files the conversation has.";
+        let none = || Failure::new(Code::FileNotFound, why);
+        let file = made.find(|file| file.media_type() == "image/png").ok_or_else(none)?;
+        let read = call.parts.files.read(&report.conversation, &file.path, 0, PICTURE_BYTES_MAX).await?;
+        Json(json!({"status": "success", "format": format, "screenshot": BASE64_STANDARD.encode(&read.bytes)}))
+    }
+
+    /// The elements that a selector matches.
+    extract(call) {
+        let selector = call.asked.selector.clone().unwrap_or_else(|| "body".to_owned());
+        let query = Some(Query { selector, attributes: call.asked.attributes.clone() });
+        let (_, page) = call.browse(Browse { query, ..Browse::default() }).await?;
+        done(&page)?;
+        Json(json!({"status": "success", "elements": page.extracted, "more": page.extracted_more}))
+    }
+
+    /// Opens a browser in a conversation of its own.
+    open(call) {
+        let Asked { viewport_width, viewport_height, user_agent, .. } = &call.asked;
+        if user_agent.is_some() {
+            return Err(Failure::argument("user_agent", "it cannot be chosen: leave it out").into());
+        }
+        for (name, pixels) in [("viewport_width", viewport_width), ("viewport_height", viewport_height)] {
+            if pixels.is_some_and(|pixels| !VIEWPORT_PIXELS.contains(&pixels)) {
+                return Err(Failure::argument(name, "it must be 100 to 4000 pixels").into());
+            }
+        }
+        let conversation = ConversationKey::new(call.who.clone(), ConversationId::fresh());
+        let opened = call.parts.sessions.open(&conversation, &browser::language()?).await?;
+        if let (Some(width), Some(height)) = (*viewport_width, *viewport_height) {
+            let session_id = Some(opened.session.to_string());
+            let call = BrowserCall { asked: Asked { session_id, ..Asked::default() }, ..call };
+            call.browse(Browse { viewport: Some((width, height)), ..Browse::default() }).await?;
+        }
+        Json(json!(SessionStatus::from(&opened)))
+    }
+}
+
+/// The answer for a page that was not reached; time that is over is a refusal.
+fn unreached(page: &Page) -> Result<Option<Value>, ApiError> {
+    match &page.error {
+        None => Ok(None),
+        Some(error) if error.kind == PageErrorKind::Timeout => done(page).map(|()| None),
+        Some(error) => {
+            let why = [std::slice::from_ref(&error.sentence), page.notes.as_slice()].concat().join(" ");
+            Ok(Some(json!({"status": "error", "error": why, "url": page.url})))
+        }
+    }
+}
+
+fn content_of(page: &Page, anchors_max: usize) -> Value {
+    let controls = page.controls.iter().map(|control| {
+        json!({"type": control.role, "text": control.name, "selector": control.selector, "value": control.value})
+    });
+    let anchors = page.anchors.iter().take(anchors_max);
+    let anchors = anchors.map(|anchor| json!({"text": anchor.text, "selector": anchor.selector}));
+    json!({
+        "status": "success",
+        "url": page.url,
+        "title": page.title,
+        "readable_content": {"title": page.title, "url": page.url, "content": page.text},
+        "interactive_elements": controls.collect::<Vec<_>>(),
+        "content_anchors": anchors.collect::<Vec<_>>(),
+    })
+}
+
+/// The caller's open browsers.
+pub(super) async fn list(State(parts): State<CodeRunnerParts>, Extension(who): Extension<Principal>) -> Json<Value> {
+    let all = parts.sessions.list(&who, None);
+    let browsers = all.iter().filter(|session| browser::is_browser(&session.language));
+    Json(json!({"sessions": browsers.map(SessionStatus::from).collect::<Vec<_>>()}))
+}
+
+/// An open browser.
+pub(super) async fn get(
+    State(parts): State<CodeRunnerParts>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<Json<SessionStatus>, ApiError> {
+    Ok(Json(SessionStatus::from(&parts.sessions.get(&who, named(&id)?)?)))
+}
+
+/// Closes a browser.
+pub(super) async fn close(
+    State(parts): State<CodeRunnerParts>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<Json<SessionStatus>, ApiError> {
+    let view = parts.sessions.get(&who, named(&id)?)?;
+    parts.sessions.close(&who, view.session)?;
+    Ok(Json(SessionStatus::ended(&view)))
+}

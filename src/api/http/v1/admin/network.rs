@@ -1,0 +1,79 @@
+//! Policies for the network access of programs: listed, made, deleted.
+
+use axum::{Json, body::Body, extract::State, http::StatusCode};
+use utoipa::IntoParams;
+
+use super::super::{
+    V1Parts,
+    call::{Call, Query},
+};
+use crate::{
+    api::{
+        http::error::ApiError,
+        schema::{
+            arguments::Nothing,
+            parse::{Source, parse},
+            policy::{PolicyBody, PolicyList, PolicyResult},
+        },
+    },
+    services::admin::Admin,
+};
+
+/// For the API's description: [`Call::name`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the name is decoded by hand")]
+pub struct OfPolicy {
+    /// The policy's name.
+    #[param(pattern = "^[A-Za-z0-9_-]*$", min_length = 1, max_length = 32)]
+    name: String,
+}
+
+/// List the network policies.
+///
+/// Those of the server's settings, and those that operators made.
+#[utoipa::path(
+    get, path = "/v1/admin/network", tag = "admin", operation_id = "listNetworkPolicies",
+    responses((status = 200, description = "The policies.", body = PolicyList)),
+)]
+pub async fn policies(State(admin): State<Admin>, _: Query<Nothing>) -> Json<PolicyList> {
+    let policies = admin.policies();
+    let all = policies.all();
+    let results = all.iter().map(|policy| PolicyResult::new(policy, policies.is_configured(&policy.name)));
+    Json(PolicyList { policies: results.collect() })
+}
+
+/// Make or change a network policy.
+///
+/// It holds from the next connection on, in running programs too. One of the settings cannot be changed here.
+#[utoipa::path(
+    put, path = "/v1/admin/network/{name}", tag = "admin", operation_id = "putNetworkPolicy",
+    params(OfPolicy),
+    request_body(content = PolicyBody),
+    responses((status = 204, description = "It holds.")),
+)]
+pub async fn put_policy(
+    State(V1Parts { admin, bodies, .. }): State<V1Parts>,
+    _: Query<Nothing>,
+    call: Call,
+    body: Body,
+) -> Result<StatusCode, ApiError> {
+    let name: String = call.name(4, "name")?;
+    let policy: PolicyBody = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    admin.put_policy(&call.who, &name, &policy.text()?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Delete a network policy.
+///
+/// Programs make no more connections by it; those that there are go on.
+#[utoipa::path(
+    delete, path = "/v1/admin/network/{name}", tag = "admin", operation_id = "deleteNetworkPolicy",
+    params(OfPolicy),
+    responses((status = 204, description = "It is deleted.")),
+)]
+pub async fn remove_policy(State(admin): State<Admin>, _: Query<Nothing>, call: Call) -> Result<StatusCode, ApiError> {
+    let name: String = call.name(4, "name")?;
+    admin.remove_policy(&call.who, &name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,43 @@
+//! Packages of conversations.
+
+use axum::{Json, body::Body, extract::State};
+
+use super::{
+    V1Parts,
+    call::{Call, InConversation, Query},
+};
+use crate::{
+    api::{
+        http::error::ApiError,
+        schema::{
+            arguments::Nothing,
+            packages::{CreatePackages, InstalledPackages},
+            parse::{Source, parse},
+        },
+    },
+    services::packages::Wanted,
+};
+
+/// Install packages into a conversation.
+///
+/// Its programs and cells find them from then on, those too that run already. They are not listed as files, and count
+/// in its quota. When it fails the conversation has what it had. It goes on when the request is broken off.
+#[utoipa::path(
+    post, path = "/v1/conversations/{conversationId}/packages", tag = "conversations", operation_id = "installPackages",
+    params(InConversation),
+    request_body(content = CreatePackages),
+    responses((status = 200, description = "They are installed.", body = InstalledPackages)),
+)]
+pub(super) async fn install(
+    State(parts): State<V1Parts>,
+    _: Query<Nothing>,
+    call: Call,
+    body: Body,
+) -> Result<Json<InstalledPackages>, ApiError> {
+    let conversation = call.conversation()?;
+    let body = parts.bodies.json(&call.headers, body).await?.0;
+    let CreatePackages { language, packages } = parse(body, Source::Json)?;
+    let wanted = Wanted { conversation, language: language.unwrap_or_default(), tool: None, packages };
+    let installed = parts.packages.install(wanted, |_| {}).await?;
+    Ok(Json(InstalledPackages::from(&installed)))
+}

@@ -1,0 +1,58 @@
+//! The tools that install packages: our own, and ipybox's.
+
+use rmcp::model::{CallToolResult, JsonObject};
+
+use super::{Caller, McpParts, compatible::own_conversation, content};
+use crate::{
+    api::schema::{
+        arguments::InstallPackage,
+        packages::{InstallPackages, InstalledPackages},
+        parse::{Source, parse},
+    },
+    domain::{
+        error::{Code, Failure},
+        id::Language,
+    },
+    services::packages::{Installed, Wanted},
+};
+
+impl McpParts {
+    pub(super) async fn install_packages(
+        &self,
+        caller: &Caller,
+        arguments: JsonObject,
+    ) -> Result<CallToolResult, Failure> {
+        let InstallPackages { conversation, language, packages } = parse(arguments, Source::Json)?;
+        let wanted = Wanted { conversation: caller.key(conversation), language, tool: None, packages };
+        let installed = self.packages.install(wanted, |_| {}).await?;
+        Ok(content::installed(caller, sentence(&installed), &InstalledPackages::from(&installed)))
+    }
+
+    pub(super) async fn install_package(
+        &self,
+        caller: &Caller,
+        arguments: JsonObject,
+    ) -> Result<CallToolResult, Failure> {
+        let InstallPackage { package_name } = parse(arguments, Source::Json)?;
+        let conversation = caller.key(own_conversation(caller)?);
+        let packages = vec![package_name];
+        let wanted = Wanted { conversation, language: Language::default(), tool: None, packages };
+        match self.packages.install(wanted, |_| {}).await {
+            Ok(installed) => Ok(content::plain(sentence(&installed), false)),
+            Err(failure) if failure.code == Code::PackagesOff => Ok(content::plain(self.what_is_there(), true)),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn what_is_there(&self) -> String {
+        let runners = self.runs.runners();
+        let python = runners.iter().find(|runner| runner.language == Language::default());
+        let about = python.and_then(|runner| runner.description.as_deref());
+        let installed = about.map(|about| format!(" Installed: {about}")).unwrap_or_default();
+        format!("Nothing can be installed: a sandbox has no network. Use what is there.{installed}")
+    }
+}
+
+fn sentence(installed: &Installed) -> String {
+    format!("Installed: {}.", installed.packages.join(", "))
+}

@@ -1,0 +1,288 @@
+//! Calls of the browser and what they answer.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{File, parse};
+use crate::{
+    domain::{file::Change, id::ConversationId},
+    services::{
+        browser::{self, Action, ActionKind, Page, PageErrorKind, Part},
+        runs::Report,
+    },
+};
+
+/// What is read where a call does not say.
+const READ: [Reads; 3] = [Reads::Text, Reads::Links, Reads::Controls];
+
+/// What to do in the browser.
+#[derive(Debug, Default, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Browse {
+    /// Whose browser and whose /data. Give the same in every call; without it a new one is made and named in the
+    /// answer.
+    #[serde(rename = "conversationId", default, deserialize_with = "parse::optional")]
+    #[schemars(with = "Option<String>")]
+    #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1,
+        max_length = 128)]
+    pub conversation: Option<ConversationId>,
+    /// Where to go, beginning with https:// or http://. Without it the page that is open.
+    #[schema(nullable = false, example = "https://example.com/")]
+    pub url: Option<String>,
+    /// What to do there, one after the other. What was done before one that fails stays done.
+    #[schema(nullable = false, max_items = 50)]
+    pub actions: Option<Vec<BrowseAction>>,
+    /// What to read then; default text, links and controls.
+    #[schema(nullable = false, max_items = 3)]
+    pub extract: Option<Vec<Reads>>,
+    /// A time limit below the server's.
+    #[schemars(range(min = 1))]
+    #[schema(nullable = false, minimum = 1)]
+    pub timeout_seconds: Option<u64>,
+}
+
+/// One step in the page.
+#[derive(Debug, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(inline)]
+pub struct BrowseAction {
+    pub action: Does,
+    /// Of an element, as an answer lists it; or any CSS selector, or text=Sign in. In a frame: the frame's selector,
+    /// ` >>> `, the element's.
+    #[schema(nullable = false)]
+    pub selector: Option<String>,
+    /// To fill in or type; the key to press, such as Enter; the option to select.
+    #[schema(nullable = false)]
+    pub text: Option<String>,
+    /// For scroll, in pixels.
+    #[schema(nullable = false)]
+    pub x: Option<u32>,
+    /// For scroll, in pixels.
+    #[schema(nullable = false)]
+    pub y: Option<u32>,
+    /// For wait without a selector: milliseconds.
+    #[schema(nullable = false)]
+    pub ms: Option<u64>,
+    /// For screenshot: the page and not only what is in view.
+    #[schema(nullable = false)]
+    pub full_page: Option<bool>,
+}
+
+/// What a step does.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Does {
+    Click,
+    Fill,
+    Type,
+    Press,
+    Select,
+    Scroll,
+    Wait,
+    Back,
+    Screenshot,
+}
+
+/// What is read of a page.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Reads {
+    Text,
+    Links,
+    /// Buttons, fields and the like, with selectors.
+    Controls,
+}
+
+/// CodeRunner's.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NavigateText {
+    /// The address, beginning with https:// or http://.
+    pub url: String,
+}
+
+/// The page after a call. All texts but the notes are the page's own.
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PageResult {
+    /// The run that the call was.
+    pub run_id: String,
+    pub conversation_id: String,
+    /// The page's address.
+    pub url: String,
+    pub title: String,
+    /// Its HTTP status, where the call went to an address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u16")]
+    #[schema(nullable = false)]
+    pub status: Option<u16>,
+    /// What is visible, frames included.
+    pub text: String,
+    /// The text goes on.
+    pub text_truncated: bool,
+    pub links: Vec<LinkResult>,
+    /// Links that are not listed.
+    pub links_more: u64,
+    /// What can be clicked, filled in or selected.
+    pub controls: Vec<ControlResult>,
+    /// Controls that are not listed.
+    pub controls_more: u64,
+    /// What else happened: dialogs, new windows, refused connections.
+    pub notes: Vec<String>,
+    /// Why not all was done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "PageErrorResult")]
+    #[schema(nullable = false)]
+    pub error: Option<PageErrorResult>,
+    /// Files in /data that the call made: downloads, screenshots.
+    pub files: Vec<File>,
+}
+
+/// A link of a page.
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+#[schemars(inline)]
+pub struct LinkResult {
+    pub text: String,
+    pub url: String,
+}
+
+/// An element that can be used.
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+#[schemars(inline)]
+pub struct ControlResult {
+    /// Such as button, link, textbox.
+    pub role: String,
+    pub name: String,
+    /// For actions.
+    pub selector: String,
+    /// What it holds; never that of a password field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    #[schema(nullable = false)]
+    pub value: Option<String>,
+    /// What can be selected.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+    /// It cannot be used now.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub disabled: bool,
+}
+
+/// Why a page did not do what was asked.
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+#[schemars(inline)]
+pub struct PageErrorResult {
+    /// A stable word for programs.
+    pub kind: PageErrorWord,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum PageErrorWord {
+    /// The address was not reached.
+    Navigation,
+    Timeout,
+    /// No element matches the selector.
+    NotFound,
+    Crashed,
+    Invalid,
+    Failed,
+}
+
+impl Browse {
+    /// What the service does of it.
+    pub fn into_call(self) -> browser::Browse {
+        let read = self.extract.unwrap_or_else(|| READ.to_vec());
+        browser::Browse {
+            url: self.url,
+            actions: self.actions.into_iter().flatten().map(Action::from).collect(),
+            read: read.into_iter().map(Part::from).collect(),
+            timeout_ms: self.timeout_seconds.map(|seconds| seconds.saturating_mul(1000)),
+            ..browser::Browse::default()
+        }
+    }
+}
+
+impl From<Reads> for Part {
+    fn from(reads: Reads) -> Self {
+        match reads {
+            Reads::Text => Self::Text,
+            Reads::Links => Self::Links,
+            Reads::Controls => Self::Controls,
+        }
+    }
+}
+
+impl From<BrowseAction> for Action {
+    fn from(step: BrowseAction) -> Self {
+        let kind = match step.action {
+            Does::Click => ActionKind::Click,
+            Does::Fill => ActionKind::Fill,
+            Does::Type => ActionKind::Type,
+            Does::Press => ActionKind::Press,
+            Does::Select => ActionKind::Select,
+            Does::Scroll => ActionKind::Scroll,
+            Does::Wait => ActionKind::Wait,
+            Does::Back => ActionKind::Back,
+            Does::Screenshot => ActionKind::Screenshot,
+        };
+        Self {
+            selector: step.selector,
+            text: step.text,
+            x: step.x,
+            y: step.y,
+            ms: step.ms,
+            full_page: step.full_page.unwrap_or(false),
+            ..Self::new(kind)
+        }
+    }
+}
+
+impl From<PageErrorKind> for PageErrorWord {
+    fn from(kind: PageErrorKind) -> Self {
+        match kind {
+            PageErrorKind::Navigation => Self::Navigation,
+            PageErrorKind::Timeout => Self::Timeout,
+            PageErrorKind::NotFound => Self::NotFound,
+            PageErrorKind::Crashed => Self::Crashed,
+            PageErrorKind::Invalid => Self::Invalid,
+            PageErrorKind::Failed => Self::Failed,
+        }
+    }
+}
+
+impl PageResult {
+    pub fn new(report: &Report, page: Page) -> Self {
+        let made = report.files.files.iter().filter(|file| file.change != Change::Unchanged);
+        let link = |link: browser::PageLink| LinkResult { text: link.text, url: link.url };
+        let control = |one: browser::Control| ControlResult {
+            role: one.role,
+            name: one.name,
+            selector: one.selector,
+            value: one.value,
+            options: one.options,
+            disabled: one.disabled,
+        };
+        Self {
+            run_id: report.run.to_string(),
+            conversation_id: report.conversation.id.to_string(),
+            url: page.url,
+            title: page.title,
+            status: page.status,
+            text: page.text,
+            text_truncated: page.text_truncated,
+            links: page.links.into_iter().map(link).collect(),
+            links_more: page.links_more,
+            controls: page.controls.into_iter().map(control).collect(),
+            controls_more: page.controls_more,
+            notes: page.notes,
+            error: page.error.map(|error| PageErrorResult { kind: error.kind.into(), message: error.sentence }),
+            files: made.map(File::from).collect(),
+        }
+    }
+}

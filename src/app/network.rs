@@ -1,0 +1,45 @@
+//! Builds what lets programs out, where a policy says so.
+
+use std::sync::Arc;
+
+use super::StartError;
+use crate::{
+    adapters::{
+        database::Database,
+        network::{Multiplexer, SystemResolver},
+    },
+    config::Config,
+    domain::clock::SystemClock,
+    ports::{database::PolicyStore, observer::Observer},
+    services::{
+        network::{Network, NetworkParts, Policies},
+        tokens::Tokens,
+    },
+};
+
+/// The policies of the settings and of the database, and what lets programs out by them.
+pub(super) fn parts(
+    config: &Config,
+    database: Option<&Database>,
+    tokens: &Arc<Tokens>,
+    observer: &Arc<dyn Observer>,
+) -> Result<(Arc<Policies>, Network), StartError> {
+    let policies = policies(config, database);
+    let carrier = Multiplexer::trusting(config.more_roots()?.as_deref())?;
+    let parts = NetworkParts {
+        tokens: Arc::clone(tokens),
+        carrier: Arc::new(carrier),
+        resolver: Arc::new(SystemResolver),
+        observer: Arc::clone(observer),
+        clock: Arc::new(SystemClock),
+    };
+    let network = Network::new(Arc::clone(&policies), config.secrets()?, parts);
+    Ok((policies, network))
+}
+
+fn policies(config: &Config, database: Option<&Database>) -> Arc<Policies> {
+    // They were checked with the settings.
+    let configured = config.network_policies().unwrap_or_default();
+    let stored = database.map(|database| Arc::new(database.clone()) as Arc<dyn PolicyStore>);
+    Arc::new(Policies::new(configured, stored, Arc::new(SystemClock)))
+}

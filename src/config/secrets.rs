@@ -1,0 +1,136 @@
+//! The section whose keys the operator chooses: secrets that programs use and never have. A secret is a table in
+//! `sandbox.toml`; its value is in a file, or in the environment, and nothing shows it.
+
+use std::{fs::File, io::Read as _, path::Path};
+
+use secrecy::ExposeSecret as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::Value as Json;
+
+use super::{
+    Config, ConfigError, Setting,
+    mounts::ANY_KEY,
+    section::section,
+    value::{Secret as Value, parsed, shown},
+};
+use crate::domain::network::{Secret, SecretRule, SecretText};
+
+/// How much of a file of a value is read, in bytes.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// Secrets that the server puts into requests of programs.
+pub(super) const SECRETS: Setting = Setting {
+    section: "secrets",
+    key: ANY_KEY,
+    default: "",
+    doc: "The value of the secret [secrets.<name>] of sandbox.toml, where that has no value_file: the server puts it \
+          into requests of programs, which have a placeholder (docs/network.md).",
+};
+
+section! {
+    /// Connections of programs whose TLS the server opens.
+    pub struct Opened("opened") {
+        /// A file of certificates in PEM. Hosts that these certify are trusted too where the server opens TLS for
+        /// programs, besides the roots of Mozilla and of the system.
+        ca_file: String = String::new(),
+    }
+}
+
+/// A secret as it is written.
+#[derive(Debug, Clone, Default)]
+pub struct SecretSetting {
+    /// Not beside `value`.
+    value_file: String,
+    value: Value,
+    text: SecretText,
+}
+
+impl<'de> Deserialize<'de> for SecretSetting {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut table = serde_json::Map::deserialize(deserializer)?;
+        let mut taken = |key: &str| match table.remove(key) {
+            None => Ok(String::new()),
+            Some(Json::String(text)) => Ok(text),
+            Some(Json::Number(number)) => Ok(number.to_string()),
+            Some(_) => Err(de::Error::custom(format!("`{key}` must be a text"))),
+        };
+        let (value_file, Ok(value)) = (taken("value_file")?, taken("value")?.parse());
+        let text = serde_json::from_value(Json::Object(table)).map_err(de::Error::custom)?;
+        Ok(Self { value_file, value, text })
+    }
+}
+
+impl SecretSetting {
+    /// Its value, if that is no secret.
+    pub(super) fn shown(&self) -> String {
+        self.value.to_string()
+    }
+
+    fn read(&self) -> Result<Value, String> {
+        if self.value_file.is_empty() {
+            let why = "it has no value: set `value_file`, or this variable";
+            return if self.value.is_set() { Ok(self.value.clone()) } else { Err(why.to_owned()) };
+        }
+        if self.value.is_set() {
+            return Err("it has a value and a `value_file`: keep one of them".to_owned());
+        }
+        let mut text = String::new();
+        let read = File::open(&self.value_file)
+            .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
+            .map_err(|error| format!("`value_file` {} cannot be read: {error}", self.value_file));
+        let Ok(value) = text.trim().parse();
+        read.map(|_| value)
+    }
+}
+
+impl Serialize for SecretSetting {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.shown())
+    }
+}
+
+impl Config {
+    /// Checks everything but the values.
+    pub(super) fn check_secrets(&self) -> Result<(), ConfigError> {
+        let policies = self.network_policies()?;
+        for (name, setting) in &self.secrets {
+            let rule = Self::rule(name, setting)?;
+            rule.check_policies(&policies).map_err(|why| refused(name, &why))?;
+        }
+        let file = &self.opened.ca_file;
+        super::check::ensure(file.is_empty() || Path::new(file).is_absolute(), || {
+            "SANDBOX_OPENED__CA_FILE must be the absolute path of a file.".to_owned()
+        })
+    }
+
+    fn rule(name: &str, setting: &SecretSetting) -> Result<SecretRule, ConfigError> {
+        SecretRule::parse(name, &setting.text).map_err(|why| refused(name, &why))
+    }
+
+    /// The secrets with their values, which are read from their files now.
+    ///
+    /// # Errors
+    /// A sentence that names the setting.
+    pub fn secrets(&self) -> Result<Vec<Secret>, ConfigError> {
+        let secret = |(name, setting): (&String, &SecretSetting)| {
+            let value = setting.read().map_err(|why| refused(name, &why))?;
+            let secret = Self::rule(name, setting)?.with(value.expose().expose_secret().into());
+            secret.map_err(|why| refused(name, &why))
+        };
+        self.secrets.iter().map(secret).collect()
+    }
+
+    /// More roots in PEM, for connections whose TLS the server opens.
+    ///
+    /// # Errors
+    /// A sentence that names the setting.
+    pub fn more_roots(&self) -> Result<Option<Vec<u8>>, ConfigError> {
+        let file = &self.opened.ca_file;
+        let read = (!file.is_empty()).then(|| std::fs::read(file)).transpose();
+        read.map_err(|error| ConfigError(format!("SANDBOX_OPENED__CA_FILE {file} cannot be read: {error}.")))
+    }
+}
+
+fn refused(name: &str, why: &dyn std::fmt::Display) -> ConfigError {
+    ConfigError(format!("SANDBOX_SECRETS__{}: {why}.", name.to_uppercase()))
+}

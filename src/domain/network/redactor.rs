@@ -1,0 +1,297 @@
+//! Takes texts out of bytes that arrive in pieces, in the forms in which a server repeats what it was sent: as they
+//! are, percent-encoded, escaped as in JSON, and in base64 at each of its three alignments. A text that a server
+//! transforms otherwise is not found.
+
+use std::{fmt, sync::Arc};
+
+use base64::{
+    Engine as _,
+    engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
+};
+
+/// A text to take out, and what comes in its place.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pattern {
+    text: Vec<u8>,
+    instead: Arc<str>,
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pattern(for {})", self.instead)
+    }
+}
+
+impl Pattern {
+    /// Of one text alone.
+    pub(super) fn exact(text: &[u8], instead: &Arc<str>) -> Self {
+        Self { text: text.to_vec(), instead: Arc::clone(instead) }
+    }
+
+    /// Of a value: itself, and its base64 wherever it begins in what was encoded.
+    pub(super) fn of_value(value: &[u8], instead: &Arc<str>) -> Vec<Self> {
+        let mut texts = vec![value.to_vec()];
+        for before in 0..3 {
+            let bytes = [&[0; 2][..before], value].concat();
+            for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
+                let encoded = engine.encode(&bytes).into_bytes();
+                // A character that has bits of a neighbour differs with it.
+                let first = (before * 8).div_ceil(6);
+                texts.push(encoded[first..bytes.len() * 8 / 6].to_vec());
+            }
+        }
+        texts.sort();
+        texts.dedup();
+        texts.into_iter().map(|text| Self::exact(&text, instead)).collect()
+    }
+}
+
+/// How a text fits the beginning of some bytes.
+enum Fit {
+    No,
+    /// The bytes end within it.
+    Begins,
+    /// So many bytes are it.
+    Whole(usize),
+}
+
+/// Searches one stream of bytes. Holds back only what may be the beginning of a text, at most six bytes for each of the
+/// longest.
+#[derive(Debug)]
+pub struct Redactor {
+    patterns: Vec<Pattern>,
+    /// Whether a text can begin with this byte.
+    begins: [bool; 256],
+    held: Vec<u8>,
+}
+
+impl Redactor {
+    pub fn new(patterns: Vec<Pattern>) -> Self {
+        let mut begins = [false; 256];
+        let firsts = patterns.iter().filter_map(|pattern| pattern.text.first());
+        firsts.chain(b"%\\").for_each(|first| begins[usize::from(*first)] = true);
+        Self { patterns, begins, held: Vec::new() }
+    }
+
+    /// Takes a piece; what is known not to be of a text.
+    pub fn push(&mut self, piece: &[u8]) -> Vec<u8> {
+        self.held.extend_from_slice(piece);
+        self.search(false)
+    }
+
+    /// The rest.
+    pub fn end(&mut self) -> Vec<u8> {
+        self.search(true)
+    }
+
+    /// The whole of some bytes; `None` when none of the texts is there.
+    pub fn whole(mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        self.held = bytes.to_vec();
+        let searched = self.search(true);
+        (searched != bytes).then_some(searched)
+    }
+
+    fn search(&mut self, is_end: bool) -> Vec<u8> {
+        let bytes = std::mem::take(&mut self.held);
+        let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
+        loop {
+            let rest = &bytes[at..];
+            let other = rest.iter().position(|byte| self.begins[usize::from(*byte)]).unwrap_or(rest.len());
+            out.extend_from_slice(&rest[..other]);
+            at += other;
+            if at == bytes.len() {
+                return out;
+            }
+            match self.fit(&bytes[at..]) {
+                (Fit::Whole(length), instead) => {
+                    out.extend_from_slice(instead.as_bytes());
+                    at += length;
+                }
+                (Fit::Begins, _) if !is_end => {
+                    self.held = bytes[at..].to_vec();
+                    return out;
+                }
+                _ => {
+                    out.push(bytes[at]);
+                    at += 1;
+                }
+            }
+        }
+    }
+
+    /// The longest text that begins here, and what comes in its place.
+    fn fit(&self, bytes: &[u8]) -> (Fit, &str) {
+        let mut best = (Fit::No, "");
+        for pattern in &self.patterns {
+            match (fit(&pattern.text, bytes), &best.0) {
+                (Fit::Whole(length), Fit::Whole(longest)) if length <= *longest => {}
+                (found @ Fit::Whole(_), _) => best = (found, &pattern.instead),
+                (Fit::Begins, Fit::No) => best.0 = Fit::Begins,
+                _ => {}
+            }
+        }
+        best
+    }
+}
+
+/// Each byte of the text may stand for itself, as `%2F`, as `\u002f`, or after a backslash.
+fn fit(text: &[u8], bytes: &[u8]) -> Fit {
+    if bytes.first().is_none_or(|first| ![text[0], b'%', b'\\'].contains(first)) {
+        return Fit::No;
+    }
+    // Where what was found so far may end. More than one only where the text itself has a `%` or a backslash.
+    let (mut ends, mut next, mut begins) = (vec![0], Vec::with_capacity(1), false);
+    for &byte in text {
+        for &end in &ends {
+            let rest = &bytes[end..];
+            let mut add = |length| {
+                if !next.contains(&(end + length)) {
+                    next.push(end + length);
+                }
+            };
+            match rest {
+                [] | [b'\\'] => begins = true,
+                [b'%', digits @ ..] => match digits.get(..2) {
+                    Some(digits) if hex(digits) == Some(byte.into()) => add(3),
+                    Some(_) => {}
+                    None => begins |= digits.iter().all(u8::is_ascii_hexdigit),
+                },
+                [b'\\', b'u', digits @ ..] => match digits.get(..4) {
+                    Some(digits) if hex(digits) == Some(byte.into()) => add(6),
+                    Some(_) => {}
+                    None => begins |= digits.iter().all(u8::is_ascii_hexdigit),
+                },
+                [b'\\', escaped, ..] if *escaped == byte && !byte.is_ascii_alphanumeric() => add(2),
+                _ => {}
+            }
+            if rest.first() == Some(&byte) {
+                add(1);
+            }
+        }
+        std::mem::swap(&mut ends, &mut next);
+        next.clear();
+        if ends.is_empty() {
+            return if begins { Fit::Begins } else { Fit::No };
+        }
+    }
+    ends.iter().max().map_or(Fit::No, |end| Fit::Whole(*end))
+}
+
+fn hex(digits: &[u8]) -> Option<u32> {
+    digits.iter().try_fold(0, |value, digit| Some(value << 4 | char::from(*digit).to_digit(16)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use bolero::{TypeGenerator, check};
+    use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+
+    use super::*;
+    use crate::domain::fuzz_support::cases;
+
+    const VALUE: &str = r#"s3cr3t/+%"\-value=="#;
+    const INSTEAD: &str = "[placeholder]";
+
+    fn redactor(value: &str) -> Redactor {
+        Redactor::new(Pattern::of_value(value.as_bytes(), &INSTEAD.into()))
+    }
+
+    /// In two pieces, cut at each offset, and byte by byte.
+    fn in_pieces(value: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut all: Vec<Vec<u8>> = (0..=bytes.len())
+            .map(|cut| {
+                let mut redactor = redactor(value);
+                [redactor.push(&bytes[..cut]), redactor.push(&bytes[cut..]), redactor.end()].concat()
+            })
+            .collect();
+        let mut single = redactor(value);
+        let mut out: Vec<u8> = bytes.chunks(1).flat_map(|byte| single.push(byte)).collect();
+        out.extend(single.end());
+        all.push(out);
+        all
+    }
+
+    /// Every form of a value that is searched for.
+    fn forms(value: &str) -> Vec<String> {
+        let upper = percent_encode(value.as_bytes(), NON_ALPHANUMERIC).to_string();
+        let json = serde_json::to_string(value).expect("JSON");
+        let escaped = value.bytes().map(|byte| format!("\\u{byte:04X}")).collect::<Vec<_>>().concat();
+        let mut forms = vec![value.to_owned(), upper, escaped, json.replace('/', "\\/")];
+        forms.extend(value.bytes().map(|byte| format!("%{byte:02x}")).reduce(|all, one| all + &one));
+        for before in ["", "a", "ab", "user:"] {
+            for after in ["", "c", "cd"] {
+                forms.push(STANDARD_NO_PAD.encode(format!("{before}{value}{after}")));
+                forms.push(URL_SAFE_NO_PAD.encode(format!("{before}{value}{after}")));
+            }
+        }
+        forms
+    }
+
+    #[test]
+    fn each_form_is_taken_out_wherever_the_pieces_end() {
+        for value in [VALUE, "ghp_0123456789abcdefXYZ", "a\\\\u0061%61%"] {
+            for form in forms(value) {
+                let whole = format!("before {form} between {form}");
+                for out in in_pieces(value, whole.as_bytes()) {
+                    let out = String::from_utf8(out).expect("text");
+                    assert_eq!(out.matches(INSTEAD).count(), 2, "{form}: {out}");
+                    assert!(!out.contains(&form) && out.starts_with("before ") && out.len() < 70, "{form}: {out}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn everything_else_passes_and_little_is_held() {
+        let almost = [&VALUE[..VALUE.len() - 1], "%2", "\\u00", "%73%33c", "s3cr3t", "\\", "%"];
+        for text in almost {
+            for out in in_pieces(VALUE, format!("{text} {text}.").as_bytes()) {
+                assert_eq!(out, format!("{text} {text}.").as_bytes());
+            }
+        }
+        let mut redactor = redactor(VALUE);
+        assert_eq!(redactor.push(b"data: event\n\n"), b"data: event\n\n", "a stream of events is not held back");
+        assert_eq!(redactor.push(b"x s3c"), b"x ");
+        assert_eq!(redactor.end(), b"s3c");
+    }
+
+    #[derive(Debug, Clone, TypeGenerator)]
+    enum Part {
+        Other(Vec<u8>),
+        Form(u8),
+        Cut(u8),
+    }
+
+    /// Any mixture of forms, beginnings of forms and other bytes, in pieces: the value is in none, and what has no form
+    /// passes as it is.
+    #[test]
+    fn fuzz_mixtures() {
+        let forms = forms(VALUE);
+        check!().with_iterations(cases()).with_type::<(Vec<Part>, u8)>().for_each(|(parts, piece)| {
+            let (mut bytes, mut has_form) = (Vec::new(), false);
+            for part in parts {
+                match part {
+                    Part::Other(other) => bytes.extend_from_slice(other),
+                    Part::Form(which) => {
+                        has_form = true;
+                        bytes.extend_from_slice(forms[usize::from(*which) % forms.len()].as_bytes());
+                    }
+                    Part::Cut(which) => {
+                        let form = &forms[usize::from(*which) % forms.len()];
+                        bytes.extend_from_slice(&form.as_bytes()[..form.len() / 2]);
+                    }
+                }
+            }
+            let mut redactor = redactor(VALUE);
+            let mut out = Vec::new();
+            for piece in bytes.chunks(usize::from(*piece).max(1)) {
+                out.extend(redactor.push(piece));
+                assert!(redactor.held.len() <= 6 * 2 * VALUE.len(), "{} bytes are held", redactor.held.len());
+            }
+            out.extend(redactor.end());
+            let holds = |form: &[u8]| out.windows(form.len()).any(|window| window == form);
+            assert!(!holds(VALUE.as_bytes()), "{}", out.escape_ascii());
+            assert!(!has_form || holds(INSTEAD.as_bytes()), "{}", out.escape_ascii());
+        });
+    }
+}

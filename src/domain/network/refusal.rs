@@ -1,0 +1,106 @@
+//! What is told of a connection, and why there is none.
+
+use std::{net::IpAddr, time::Duration};
+
+use super::Target;
+
+/// One connection that a program made or wanted, when it is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkUse {
+    /// As `host:port`; as the program wrote it where that is neither.
+    pub target: String,
+    /// Why it was refused or failed; `None` for one that was made.
+    pub refusal: Option<Refusal>,
+    /// To the host, in bytes.
+    pub sent_bytes: u64,
+    /// From the host, in bytes.
+    pub received_bytes: u64,
+    pub took: Duration,
+}
+
+impl NetworkUse {
+    /// One over which nothing has passed: refused, or just made.
+    pub fn of(target: String, refusal: Option<Refusal>) -> Self {
+        Self { target, refusal, sent_bytes: 0, received_bytes: 0, took: Duration::ZERO }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("no policy allows {0}")]
+    NotAllowed(Target),
+    #[error("{0} has the address {1}, which is not of the internet; the policy must name that address")]
+    NotPublic(Target, IpAddr),
+    #[error("{0} is this server itself")]
+    OwnAddress(Target),
+    #[error("{0} has no address")]
+    NotFound(Target),
+    #[error("{0} does not answer")]
+    Unreachable(Target),
+    #[error("the TLS connection to {0} asks for another host")]
+    OtherServerName(Target),
+    #[error("{0} takes TLS alone")]
+    NoTls(Target),
+    #[error("the request names another host than {0}")]
+    OtherHost(Target),
+    #[error("what the program sent is neither a request of HTTP nor of SOCKS 5")]
+    Malformed,
+    #[error("too many connections are open")]
+    TooMany,
+    #[error("`methods` of the policy {policy} lacks {method}, so {target} is not asked")]
+    Method { target: Target, policy: String, method: String },
+    #[error("`paths` of the policy {policy} lacks {path}, so {target} is not asked")]
+    Path { target: Target, policy: String, path: String },
+    #[error("the path of the request to {0} could be taken for another one")]
+    AmbiguousPath(Target),
+    #[error("`requests_per_minute` of the policy {policy} is used up for {target}, for {wait_s} s more")]
+    TooFast { target: Target, policy: String, wait_s: u64 },
+    #[error("{0} is not asked with {1}, whose answer repeats the request")]
+    Repeats(Target, String),
+    #[error("a connection to {0} cannot change its protocol, because the server opens its TLS")]
+    Upgrade(Target),
+    #[error("{0} has a certificate that this server does not trust")]
+    Untrusted(Target),
+    #[error("{0} answers compressed or in parts, which cannot be searched for secrets")]
+    Unsearchable(Target),
+}
+
+impl Refusal {
+    /// A word for machines.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::NotAllowed(_) => "not_allowed",
+            Self::NotPublic(..) => "not_public",
+            Self::OwnAddress(_) => "own_address",
+            Self::NotFound(_) => "not_found",
+            Self::Unreachable(_) => "unreachable",
+            Self::OtherServerName(_) => "other_server_name",
+            Self::NoTls(_) => "no_tls",
+            Self::OtherHost(_) => "other_host",
+            Self::Malformed => "malformed",
+            Self::TooMany => "too_many",
+            Self::Method { .. } => "method",
+            Self::Path { .. } => "path",
+            Self::AmbiguousPath(_) => "ambiguous_path",
+            Self::TooFast { .. } => "too_fast",
+            Self::Repeats(..) => "repeats",
+            Self::Upgrade(_) => "upgrade",
+            Self::Untrusted(_) => "untrusted",
+            Self::Unsearchable(_) => "unsearchable",
+        }
+    }
+
+    /// Whether the policy forbids it; otherwise it failed.
+    pub fn is_forbidden(&self) -> bool {
+        !matches!(
+            self,
+            Self::NotFound(_)
+                | Self::Unreachable(_)
+                | Self::TooMany
+                | Self::TooFast { .. }
+                | Self::Untrusted(_)
+                | Self::Unsearchable(_)
+        )
+    }
+}

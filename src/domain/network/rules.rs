@@ -1,0 +1,212 @@
+//! Rules for requests: which methods and paths a policy lets through. A path that two servers could read differently is
+//! never compared.
+
+use std::fmt::Write as _;
+
+use super::PolicyError;
+
+/// A request as far as rules look at it.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestLine<'a> {
+    pub method: &'a str,
+    /// Without the query.
+    pub path: &'a str,
+}
+
+/// Why a policy does not let a request through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Broken {
+    Method,
+    Path,
+    /// The path could be another one to another reader.
+    Ambiguous,
+}
+
+/// The methods and paths of a policy; empty lists allow all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct RequestRules {
+    methods: Vec<String>,
+    paths: Vec<String>,
+}
+
+impl RequestRules {
+    pub(super) fn parse(methods: &[String], paths: &[String]) -> Result<Self, PolicyError> {
+        let wrong_method = |method: &&String| method.is_empty() || !method.bytes().all(|b| b.is_ascii_uppercase());
+        if let Some(method) = methods.iter().find(wrong_method) {
+            return Err(PolicyError::Method(method.chars().take(20).collect()));
+        }
+        let path = |text: &String| {
+            let path = plain(text).filter(|_| !text.contains(['?', '#', '*']));
+            path.ok_or_else(|| PolicyError::Path(text.chars().take(80).collect()))
+        };
+        Ok(Self { methods: methods.to_vec(), paths: paths.iter().map(path).collect::<Result<_, _>>()? })
+    }
+
+    /// Whether there is any rule.
+    pub(super) fn are_there(&self) -> bool {
+        !self.methods.is_empty() || !self.paths.is_empty()
+    }
+
+    pub(super) fn check(&self, request: &RequestLine<'_>) -> Result<(), Broken> {
+        if !self.methods.is_empty() && !self.methods.iter().any(|method| method == request.method) {
+            return Err(Broken::Method);
+        }
+        if self.paths.is_empty() {
+            return Ok(());
+        }
+        let path = plain(request.path).ok_or(Broken::Ambiguous)?;
+        let covers = |rule: &String| if rule.ends_with('/') { path.starts_with(rule) } else { path == *rule };
+        if self.paths.iter().any(covers) { Ok(()) } else { Err(Broken::Path) }
+    }
+}
+
+/// The path with its needless percent encodings decoded. `None` for one that servers read differently: empty segments,
+/// `.` and `..` in any encoding, parameters (`;`), backslashes, encoded separators, a `%` that is encoded or begins no
+/// encoding, control characters, and what is not ASCII.
+fn plain(path: &str) -> Option<String> {
+    let mut plain = String::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let [first, after @ ..] = rest {
+        let (byte, is_encoded) = match (first, after) {
+            (b'%', [high, low, ..]) => (hex(*high)? << 4 | hex(*low)?, true),
+            (b'%', _) => return None,
+            (byte, _) => (*byte, false),
+        };
+        rest = if is_encoded { &after[2..] } else { after };
+        let is_plain = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+        let is_ambiguous = matches!(byte, b';' | b'\\') || is_encoded && matches!(byte, b'/' | b'%');
+        if byte.is_ascii_control() || !byte.is_ascii() || is_ambiguous {
+            return None;
+        }
+        if is_encoded && !is_plain {
+            // A `String` takes everything.
+            let _ = write!(plain, "%{byte:02X}");
+        } else {
+            plain.push(byte.into());
+        }
+    }
+    let inner = plain.strip_prefix('/')?;
+    let is_ambiguous = |segment: &str| matches!(segment, "." | "..");
+    // A slash at the end is a segment of its own, and the root has no other.
+    let has_empty = inner.starts_with('/') || inner.contains("//");
+    (!has_empty && !inner.split('/').any(is_ambiguous)).then_some(plain)
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|value| value.try_into().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use bolero::check;
+    use percent_encoding::percent_decode_str;
+
+    use super::*;
+    use crate::domain::fuzz_support::{Alteration, altered, cases};
+
+    fn rules(methods: &[&str], paths: &[&str]) -> Result<RequestRules, PolicyError> {
+        let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        RequestRules::parse(&owned(methods), &owned(paths))
+    }
+
+    fn check_path(path: &str) -> Result<(), Broken> {
+        rules(&[], &["/v1/", "/status"]).expect("rules").check(&RequestLine { method: "GET", path })
+    }
+
+    #[test]
+    fn methods_are_those_named() {
+        let rules = rules(&["GET", "HEAD"], &[]).expect("rules");
+        for (method, want) in [
+            ("GET", Ok(())),
+            ("HEAD", Ok(())),
+            ("get", Err(Broken::Method)),
+            ("DELETE", Err(Broken::Method)),
+            ("GETS", Err(Broken::Method)),
+        ] {
+            assert_eq!(rules.check(&RequestLine { method, path: "//" }), want, "{method}");
+        }
+    }
+
+    #[test]
+    fn paths_are_compared_in_one_notation_and_ambiguous_ones_are_refused() {
+        for path in ["/v1/", "/v1/users", "/%76%31/users", "/v1/a%20b", "/v1/a%3Fb", "/v1/a/", "/status", "/v1/..a"] {
+            assert_eq!(check_path(path), Ok(()), "{path}");
+        }
+        for path in ["/", "/v1", "/v10/", "/V1/", "/status/", "/status/x", "/v2/v1/"] {
+            assert_eq!(check_path(path), Err(Broken::Path), "{path}");
+        }
+        for path in [
+            "",
+            "*",
+            "v1/",
+            "//v1/",
+            "/v1//x",
+            "/v1/../x",
+            "/v1/./x",
+            "/v1/%2e%2e/x",
+            "/v1/.%2E/x",
+            "/v1/..",
+            "/v1/%2e",
+            "/v1/..;/x",
+            "/v1/x;y",
+            "/v1/%3b",
+            "/v1/a%2fb",
+            "/v1/a%2Fb",
+            "/v1/a%5cb",
+            "/v1/a\\b",
+            "/v1/%252e%252e/x",
+            "/v1/%",
+            "/v1/%2",
+            "/v1/%zz",
+            "/v1/%00",
+            "/v1/a\0b",
+            "/v1/%0a",
+            "/v1/ä",
+            "/v1/%c3%a4",
+            "/v1/%c0%ae/",
+        ] {
+            assert_eq!(check_path(path), Err(Broken::Ambiguous), "{path}");
+        }
+    }
+
+    #[test]
+    fn rules_that_cover_nothing_are_refused() {
+        for method in ["", "get", "GET,PUT", "G T"] {
+            assert!(rules(&[method], &[]).is_err(), "{method}");
+        }
+        for path in ["", "v1/", "/v1/../", "/a?b", "/a#b", "/*", "/a//", "/%2e/"] {
+            assert!(rules(&[], &[path]).is_err(), "{path}");
+        }
+        assert!(!rules(&[], &[]).expect("none").are_there());
+    }
+
+    /// What a lenient server could take a path for: everything decoded twice, parameters left out, dots resolved.
+    fn lenient(path: &str) -> Vec<String> {
+        let decoded = percent_decode_str(path).decode_utf8_lossy().into_owned();
+        let decoded = percent_decode_str(&decoded).decode_utf8_lossy().replace('\\', "/");
+        let mut segments = Vec::new();
+        for segment in decoded.split('/') {
+            match segment.split(';').next().unwrap_or_default() {
+                "" | "." => {}
+                ".." => drop(segments.pop()),
+                name => segments.push(name.to_owned()),
+            }
+        }
+        segments
+    }
+
+    /// Alterations of a path: what is let through is below the rule for a lenient server too.
+    #[test]
+    fn fuzz_paths() {
+        check!().with_iterations(cases()).with_type::<Vec<Alteration>>().for_each(|changes| {
+            for good in ["/v1/a/b", "/v1/%2e%2e/b;c/../%2f/\\..//x", "/x/../v1/", "/status"] {
+                let path = altered(good, changes);
+                let path = String::from_utf8_lossy(&path);
+                if check_path(&path).is_ok() {
+                    let read = lenient(&path);
+                    assert!(read.first().is_some_and(|first| first == "v1" || first == "status"), "{path:?}: {read:?}");
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,370 @@
+//! What a browser does for a caller: one call is one cell of the conversation's browser session, whose answer is one
+//! line of JSON.
+//!
+//! Owns the question, what must hold before it is asked, and the reading of the answer. The session, its turns, its
+//! deadline, its network and its end are those of every cell, so a call is executed once. The answer comes from a
+//! sandbox in which pages and cells run: it is bounded by the run's output, parsed strictly, and shown as what it is,
+//! text of others. Knows no surface and no Chromium: the driver in the runner image does.
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::runs::{CellSession, Report, RunRequest, Runs};
+use crate::domain::{
+    error::{Code, Failure},
+    id::Language,
+    outcome::Ended,
+    owner::{ConversationKey, Principal},
+};
+
+/// The language of the runner that has the browser.
+const LANGUAGE: &str = "browser";
+/// The readable text of one page, in characters.
+const TEXT_CHARS_MAX: usize = 48 << 10;
+/// The answer, in bytes; lists and text give way.
+const ANSWER_BYTES_MAX: u64 = 96 << 10;
+/// Links, controls or anchors of one answer.
+pub const ITEMS_MAX: usize = 200;
+pub const ACTIONS_MAX: usize = 50;
+const URL_BYTES_MAX: usize = 8 << 10;
+const SELECTOR_BYTES_MAX: usize = 2 << 10;
+const TIMEOUT_MS_MIN: u64 = 1000;
+/// Notes of one answer, and the bytes of each.
+const NOTES_MAX: usize = 40;
+const NOTE_BYTES_MAX: usize = 500;
+
+/// What to do in the browser, in this order: go to an address, act, read.
+#[derive(Debug, Clone, Default)]
+pub struct Browse {
+    /// With `http://` or `https://`; otherwise the page that is open.
+    pub url: Option<String>,
+    pub actions: Vec<Action>,
+    pub read: Vec<Part>,
+    /// The elements that a selector matches.
+    pub query: Option<Query>,
+    /// Width and height, in pixels.
+    pub viewport: Option<(u32, u32)>,
+    /// For all of it but reading; at most two thirds of the time that a cell has.
+    pub timeout_ms: Option<u64>,
+    /// `None`: that of the conversation, opened where there is none.
+    pub session: Option<CellSession>,
+}
+
+/// What is read of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    Text,
+    Links,
+    Controls,
+    /// Pieces of text with selectors.
+    Anchors,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Query {
+    pub selector: String,
+    pub attributes: Option<Vec<String>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ActionKind {
+    Click,
+    Fill,
+    Type,
+    Press,
+    Select,
+    Scroll,
+    Wait,
+    Back,
+    Screenshot,
+}
+
+/// One step. Which members it has depends on its kind: [`Action::check`].
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Action {
+    pub action: ActionKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// What is filled in or typed; the key that is pressed; the option that is selected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub x: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub y: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ms: Option<u64>,
+    /// What a wait is for: of an element or of the page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    pub full_page: bool,
+    pub force: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+}
+
+impl Action {
+    pub fn new(action: ActionKind) -> Self {
+        Self {
+            action,
+            selector: None,
+            text: None,
+            x: None,
+            y: None,
+            ms: None,
+            state: None,
+            full_page: false,
+            force: false,
+            delay_ms: None,
+            timeout_ms: None,
+        }
+    }
+
+    /// Whether it has what its kind needs, and nothing that its kind does not use; `name` is where it stands.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`], naming the member.
+    fn check(&self, name: &str) -> Result<(), Failure> {
+        use ActionKind::{Back, Click, Fill, Press, Screenshot, Scroll, Select, Type, Wait};
+        let wrong = |member: &str, why: &str| Err(Failure::argument(&format!("{name}.{member}"), why));
+        let kind = self.action;
+        for (member, is_there, needed, used) in [
+            (
+                "selector",
+                self.selector.is_some(),
+                matches!(kind, Click | Fill | Type | Select),
+                !matches!(kind, Back | Screenshot),
+            ),
+            (
+                "text",
+                self.text.is_some(),
+                matches!(kind, Fill | Type | Press | Select),
+                matches!(kind, Fill | Type | Press | Select),
+            ),
+            ("x", self.x.is_some(), false, kind == Scroll),
+            ("y", self.y.is_some(), false, kind == Scroll),
+            ("ms", self.ms.is_some(), false, kind == Wait),
+            ("fullPage", self.full_page, false, kind == Screenshot),
+        ] {
+            if needed && !is_there {
+                return wrong(member, "it is missing: give it");
+            }
+            if is_there && !used {
+                return wrong(member, "this action takes none: leave it out");
+            }
+        }
+        if self
+            .selector
+            .as_ref()
+            .is_some_and(|selector| selector.trim().is_empty() || selector.len() > SELECTOR_BYTES_MAX)
+        {
+            return wrong(
+                "selector",
+                "it is empty or too long: give a CSS selector, or `text=` and what the element shows",
+            );
+        }
+        match kind {
+            Scroll if self.selector.is_none() && self.x.is_none() && self.y.is_none() => {
+                wrong("selector", "it is missing: give it, or x and y in pixels")
+            }
+            Wait if self.selector.is_none() && self.ms.is_none() && self.state.is_none() => {
+                wrong("selector", "it is missing: give it, or ms")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The page after a call. Everything in it is the page's or the sandbox's own word.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Page {
+    pub url: String,
+    pub title: String,
+    /// The HTTP status, where this call went to an address and one answered.
+    pub status: Option<u16>,
+    pub text: String,
+    pub text_truncated: bool,
+    pub links: Vec<PageLink>,
+    /// How many are not listed; so of the others.
+    pub links_more: u64,
+    pub controls: Vec<Control>,
+    pub controls_more: u64,
+    pub anchors: Vec<Anchor>,
+    pub anchors_more: u64,
+    pub extracted: Vec<Extracted>,
+    pub extracted_more: u64,
+    /// Names in /data.
+    pub downloads: Vec<String>,
+    pub notes: Vec<String>,
+    pub screenshots: u32,
+    /// Why not all of the call was done; what was done before stays done.
+    pub error: Option<PageError>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PageLink {
+    pub text: String,
+    pub url: String,
+}
+
+/// An element that can be used.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Control {
+    pub role: String,
+    pub name: String,
+    pub selector: String,
+    pub value: Option<String>,
+    #[serde(default)]
+    pub options: Vec<String>,
+    #[serde(default)]
+    pub disabled: bool,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Anchor {
+    pub text: String,
+    pub selector: String,
+}
+
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Extracted {
+    pub tag: String,
+    pub text: String,
+    pub selector: String,
+    pub attributes: std::collections::BTreeMap<String, String>,
+}
+
+/// Why the page did not do it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PageErrorKind {
+    /// The address was not reached.
+    Navigation,
+    Timeout,
+    /// No element matches.
+    NotFound,
+    Crashed,
+    Invalid,
+    Failed,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PageError {
+    pub kind: PageErrorKind,
+    pub sentence: String,
+}
+
+/// Whether a browser is installed.
+pub fn is_installed(runs: &Runs) -> bool {
+    language().is_ok_and(|language| runs.offers_sessions(&language))
+}
+
+/// The language of browser sessions.
+///
+/// # Errors
+/// None; its text is valid.
+pub fn language() -> Result<Language, Failure> {
+    LANGUAGE.parse().map_err(|why| Failure::argument("language", why))
+}
+
+/// Whether sessions and runners of a language are a browser's.
+pub fn is_browser(language: &Language) -> bool {
+    language.as_str() == LANGUAGE
+}
+
+/// Whether this caller can browse: before any browser is started.
+///
+/// # Errors
+/// [`Code::RunnerNotFound`] without the image, [`Code::Forbidden`] without a policy that holds.
+pub fn check(runs: &Runs, who: &Principal) -> Result<(), Failure> {
+    if !is_installed(runs) {
+        let why = "There is no browser here: the operator builds its image with `./build.sh runners browser`.";
+        return Err(Failure::new(Code::RunnerNotFound, why));
+    }
+    if runs.network().access(who, &language()?, None)?.is_none() {
+        let why = "No network policy holds for the browser: the operator names the hosts that it may reach in a table \
+                   [network.<name>] of sandbox.toml (docs/network.md).";
+        return Err(Failure::new(Code::Forbidden, why));
+    }
+    Ok(())
+}
+
+/// The cell that makes a call; its report is read by [`page`].
+///
+/// # Errors
+/// Those of [`check`]; [`Code::InvalidArgument`] for what breaks a rule.
+pub fn request(runs: &Runs, conversation: ConversationKey, browse: &Browse) -> Result<RunRequest, Failure> {
+    check(runs, &conversation.owner)?;
+    if let Some(url) = &browse.url {
+        let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+        if !matches!(scheme.as_deref(), Some("http" | "https")) || url.len() > URL_BYTES_MAX {
+            return Err(Failure::argument("url", "give a whole address that begins with https:// or http://"));
+        }
+    }
+    if browse.actions.len() > ACTIONS_MAX {
+        return Err(Failure::argument("actions", format!("at most {ACTIONS_MAX} in a call: make several calls")));
+    }
+    for (at, action) in browse.actions.iter().enumerate() {
+        action.check(&format!("actions[{at}]"))?;
+    }
+    let limits = runs.limits();
+    let time_ms_max = (limits.wall_ms / 3 * 2).max(TIMEOUT_MS_MIN);
+    let timeout_ms = browse.timeout_ms.unwrap_or(time_ms_max).clamp(TIMEOUT_MS_MIN, time_ms_max);
+    let question = json!({
+        "url": browse.url,
+        "actions": browse.actions,
+        "read": browse.read,
+        "query": browse.query,
+        "viewport": browse.viewport.map(|(width, height)| json!({"width": width, "height": height})),
+        "timeoutMs": timeout_ms,
+        "textBytesMax": TEXT_CHARS_MAX,
+        "itemsMax": ITEMS_MAX,
+        "answerBytesMax": (limits.output_kept_bytes / 2).min(ANSWER_BYTES_MAX),
+    });
+    // A JSON string is a string of Python too: its escapes mean the same there.
+    let quoted = serde_json::Value::String(question.to_string());
+    let cell = format!("await __import__(\"sandbox_browser\").answer({quoted})");
+    let session = Some(browse.session.unwrap_or(CellSession::Any));
+    Ok(RunRequest { session, ..RunRequest::new(conversation, language()?, cell.into()) })
+}
+
+/// What came of a call.
+pub fn page(report: &Report) -> Page {
+    let answered = report.stdout.text.lines().rev().find(|line| !line.trim().is_empty());
+    let mut page = match answered.map(serde_json::from_str::<Page>) {
+        Some(Ok(page)) if matches!(report.outcome.ended, Ended::Exited { code: 0 }) => page,
+        _ => Page {
+            error: Some(PageError {
+                kind: if report.outcome.ended == Ended::TimedOut {
+                    PageErrorKind::Timeout
+                } else {
+                    PageErrorKind::Failed
+                },
+                sentence: format!("The browser did not answer. {}", report.outcome.sentence()),
+            }),
+            ..Page::default()
+        },
+    };
+    // What was refused to the page, and the news of its session.
+    let told = report.stderr.text.lines().map(str::trim).filter(|line| !line.is_empty());
+    page.notes.extend(told.map(|line| line.trim_matches(['[', ']']).to_owned()));
+    page.notes.truncate(NOTES_MAX);
+    for note in &mut page.notes {
+        note.truncate(note.floor_char_boundary(NOTE_BYTES_MAX));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,35 @@
+//! Rules of actions.
+
+use super::*;
+
+#[test]
+fn an_action_has_what_its_kind_needs_and_nothing_else() {
+    use ActionKind::{Back, Click, Fill, Press, Screenshot, Scroll, Wait};
+    let with = |action, set: fn(&mut Action)| {
+        let mut made = Action::new(action);
+        set(&mut made);
+        made.check("actions[3]").map_err(|failure| failure.argument.expect("it is named"))
+    };
+    for (action, set) in [
+        (Click, (|made| made.selector = Some("#a".to_owned())) as fn(&mut Action)),
+        (Press, |made| made.text = Some("Enter".to_owned())),
+        (Scroll, |made| made.y = Some(0)),
+        (Wait, |made| made.ms = Some(1)),
+        (Screenshot, |made| made.full_page = true),
+        (Back, |_| {}),
+    ] {
+        assert_eq!(with(action, set), Ok(()), "{action:?}");
+    }
+    for (action, set, member) in [
+        (Click, (|_| {}) as fn(&mut Action), "selector"),
+        (Click, |made| made.selector = Some(" ".to_owned()), "selector"),
+        (Click, |made| made.selector = Some("x".repeat(SELECTOR_BYTES_MAX + 1)), "selector"),
+        (Fill, |made| made.selector = Some("#a".to_owned()), "text"),
+        (Scroll, |_| {}, "selector"),
+        (Wait, |_| {}, "selector"),
+        (Back, |made| made.selector = Some("#a".to_owned()), "selector"),
+        (Back, |made| made.ms = Some(1), "ms"),
+    ] {
+        assert_eq!(with(action, set), Err(format!("actions[3].{member}")), "{action:?}");
+    }
+}

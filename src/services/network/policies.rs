@@ -1,0 +1,143 @@
+//! The policies that hold now: those of the settings, and those that operators made, which the database keeps.
+//!
+//! All are in memory, so no run and no connection waits for the database.
+//!
+//! ```text
+//! follow ── one task: what other servers changed
+//! ```
+
+use std::{
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::{
+    domain::{
+        clock::Clock,
+        error::{Code, Failure},
+        network::{Policy, PolicyText},
+    },
+    ports::database::{DatabaseError, PolicyStore, no_database},
+};
+
+/// How often changes of other servers are read.
+const FOLLOW_EVERY: Duration = Duration::from_secs(2);
+/// Policies that operators may make, and how long one may be as JSON.
+const MADE_MAX: usize = 200;
+const DEFINITION_BYTES_MAX: usize = 16 << 10;
+
+/// The policies that hold now.
+pub struct Policies {
+    configured: Vec<Arc<Policy>>,
+    made: RwLock<Vec<Arc<Policy>>>,
+    /// Where made ones outlive the process; without it there are none.
+    store: Option<Arc<dyn PolicyStore>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Policies {
+    pub fn new(configured: Vec<Policy>, store: Option<Arc<dyn PolicyStore>>, clock: Arc<dyn Clock>) -> Self {
+        Self { configured: configured.into_iter().map(Arc::new).collect(), made: RwLock::default(), store, clock }
+    }
+
+    /// Those that hold now: first those of the settings, each group in the order of its names.
+    pub fn all(&self) -> Vec<Arc<Policy>> {
+        let made = self.made.read().unwrap_or_else(PoisonError::into_inner);
+        // A name in the settings counts before one that was made earlier.
+        let made = made.iter().filter(|policy| !self.is_configured(&policy.name));
+        self.configured.iter().chain(made).cloned().collect()
+    }
+
+    pub(super) fn by_name(&self, name: &str) -> Option<Arc<Policy>> {
+        let configured = self.configured.iter().find(|policy| policy.name == name).cloned();
+        let made = || self.made.read().unwrap_or_else(PoisonError::into_inner);
+        configured.or_else(|| made().iter().find(|policy| policy.name == name).cloned())
+    }
+
+    /// Whether a policy is of the settings, and cannot be changed while the server runs.
+    pub fn is_configured(&self, name: &str) -> bool {
+        self.configured.iter().any(|policy| policy.name == name)
+    }
+
+    /// Makes a policy, or another one in place of the one of that name; returns the name. It holds from the next
+    /// connection on, in sandboxes that have begun too.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] for what it cannot be, [`Code::DatabaseUnavailable`].
+    pub async fn put(&self, name: &str, text: &PolicyText) -> Result<String, Failure> {
+        let policy = Policy::parse(name, text).map_err(|why| Failure::argument("policy", why.to_string()))?;
+        if self.is_configured(&policy.name) {
+            let why = format!("`{}` is in the server's settings: change it there", policy.name);
+            return Err(Failure::argument("name", why));
+        }
+        let is_new = self.by_name(&policy.name).is_none();
+        let made = self.made.read().unwrap_or_else(PoisonError::into_inner).len();
+        if is_new && made >= MADE_MAX {
+            return Err(Failure::argument("name", format!("there are {MADE_MAX} policies already: delete one")));
+        }
+        if serde_json::to_vec(text).is_ok_and(|json| json.len() > DEFINITION_BYTES_MAX) {
+            let why = format!("it has more than {DEFINITION_BYTES_MAX} bytes: make several of it");
+            return Err(Failure::argument("policy", why));
+        }
+        let store = self.store()?;
+        store.put_policy(&policy.name, text, self.clock.unix_ms()).await.map_err(|error| unavailable(&error))?;
+        self.load().await.map_err(|error| unavailable(&error))?;
+        Ok(policy.name)
+    }
+
+    /// Deletes a policy that was made. Connections that there are go on.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] for one that was not made, [`Code::DatabaseUnavailable`].
+    pub async fn remove(&self, name: &str) -> Result<(), Failure> {
+        let is_removed = self.store()?.remove_policy(name).await.map_err(|error| unavailable(&error))?;
+        if !is_removed {
+            let why = "There is no such policy, or it is in the server's settings.";
+            return Err(Failure::new(Code::NotFound, why));
+        }
+        self.load().await.map_err(|error| unavailable(&error))
+    }
+
+    /// Reads those of the database.
+    ///
+    /// # Errors
+    /// When it does not answer; those that were read before go on.
+    pub async fn load(&self) -> Result<(), DatabaseError> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let read = store.policies().await?.into_iter().filter_map(|(name, definition)| {
+            let parsed = serde_json::from_str(&definition).map_err(|error| error.to_string());
+            let policy = parsed.and_then(|text| Policy::parse(&name, &text).map_err(|error| error.to_string()));
+            policy.inspect_err(|error| warn!(name, error, "a stored network policy does not hold")).ok().map(Arc::new)
+        });
+        let read = read.collect();
+        *self.made.write().unwrap_or_else(PoisonError::into_inner) = read;
+        Ok(())
+    }
+
+    /// Reads what other servers changed, until the server stops.
+    pub async fn follow(&self, stop: CancellationToken) {
+        let mut ticks = interval(FOLLOW_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut was_away = false;
+        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+            let read = self.load().await;
+            if let (Err(error), false) = (&read, was_away) {
+                warn!(%error, "network policies are not read from the database; those that are known go on");
+            }
+            was_away = read.is_err();
+        }
+    }
+
+    fn store(&self) -> Result<&Arc<dyn PolicyStore>, Failure> {
+        self.store.as_ref().ok_or_else(no_database)
+    }
+}
+
+fn unavailable(error: &DatabaseError) -> Failure {
+    warn!(%error, "the database did not answer");
+    error.failure()
+}

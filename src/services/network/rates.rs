@@ -1,0 +1,129 @@
+//! How many requests, and how many bytes, an owner may make and move in a minute under a policy: the generic cell rate
+//! algorithm of `governor`. What a minute allows may come at once; then the rate applies.
+
+use std::{
+    collections::HashMap,
+    num::NonZeroU32,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use futures_util::future::BoxFuture;
+use governor::{
+    Quota, RateLimiter,
+    clock::{Clock, DefaultClock},
+    middleware::NoOpMiddleware,
+    state::keyed::HashMapStateStore,
+};
+use tokio::time::sleep;
+
+use crate::{
+    domain::{
+        network::{BYTES_PER_MINUTE_MIN, Policy},
+        owner::Principal,
+    },
+    ports::network::Pace,
+};
+
+/// The owners, which are bounded by the number of tokens.
+type Limiter<C> = RateLimiter<Principal, HashMapStateStore<Principal>, C, NoOpMiddleware<<C as Clock>::Instant>>;
+
+/// By policy and what it allows in a minute, which operators may change.
+type Limiters<C> = Mutex<HashMap<(String, NonZeroU32), Arc<Limiter<C>>>>;
+
+/// The rates of each owner under each policy that has any.
+pub(super) struct Rates<C: Clock = DefaultClock> {
+    requests: Limiters<C>,
+    bytes: Limiters<C>,
+    clock: C,
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        Self::at(DefaultClock::default())
+    }
+}
+
+impl Rates {
+    /// How fast the bytes of an owner may pass under a policy that limits them.
+    pub(super) fn pace(&self, policy: &Policy, owner: &Principal) -> Option<Arc<dyn Pace>> {
+        let limiter = self.limiter(&self.bytes, policy, policy.bytes_per_minute?);
+        Some(Arc::new(OwnersPace { limiter, owner: owner.clone(), clock: self.clock.clone() }))
+    }
+}
+
+impl<C: Clock + Clone> Rates<C> {
+    fn at(clock: C) -> Self {
+        Self { requests: Mutex::default(), bytes: Mutex::default(), clock }
+    }
+
+    fn limiter(&self, all: &Limiters<C>, policy: &Policy, rate: NonZeroU32) -> Arc<Limiter<C>> {
+        let new = || RateLimiter::new(Quota::per_minute(rate), HashMapStateStore::default(), self.clock.clone());
+        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry((policy.name.clone(), rate)).or_insert_with(|| Arc::new(new())))
+    }
+
+    /// Counts one request.
+    ///
+    /// # Errors
+    /// In how many seconds the next one passes.
+    pub(super) fn take(&self, policy: &Policy, owner: &Principal) -> Result<(), u64> {
+        let Some(rate) = policy.requests_per_minute else { return Ok(()) };
+        self.limiter(&self.requests, policy, rate).check_key(owner).map_err(|until| {
+            let left = until.wait_time_from(self.clock.now());
+            left.as_secs() + u64::from(left.subsec_nanos() > 0)
+        })
+    }
+}
+
+struct OwnersPace {
+    limiter: Arc<Limiter<DefaultClock>>,
+    owner: Principal,
+    clock: DefaultClock,
+}
+
+impl Pace for OwnersPace {
+    fn pay(&self, bytes: NonZeroU32) -> BoxFuture<'static, ()> {
+        let (limiter, owner, clock) = (Arc::clone(&self.limiter), self.owner.clone(), self.clock.clone());
+        Box::pin(async move {
+            let mut left = bytes.get();
+            // No limit is less than a piece.
+            while let Some(piece) = NonZeroU32::new(left.min(BYTES_PER_MINUTE_MIN)) {
+                while let Ok(Err(until)) = limiter.check_key_n(&owner, piece) {
+                    sleep(until.wait_time_from(clock.now())).await;
+                }
+                left -= piece.get();
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use governor::clock::FakeRelativeClock;
+
+    use super::*;
+    use crate::domain::network::PolicyText;
+
+    #[test]
+    fn requests_of_an_owner_are_counted_by_policy() {
+        let limited = |name: &str, requests_per_minute| {
+            let text = PolicyText { hosts: vec!["a.example".into()], requests_per_minute, ..PolicyText::default() };
+            Policy::parse(name, &text).expect("a policy")
+        };
+        let (slow, free) = (limited("slow", 6), limited("free", 0));
+        let clock = FakeRelativeClock::default();
+        let rates = Rates::at(clock.clone());
+        let (one, other) = (Principal::default(), Principal::self_test());
+        for _ in 0..6 {
+            assert_eq!(rates.take(&slow, &one), Ok(()));
+        }
+        assert_eq!(rates.take(&slow, &one), Err(10));
+        assert_eq!((rates.take(&free, &one), rates.take(&slow, &other)), (Ok(()), Ok(())));
+        clock.advance(Duration::from_millis(9_999));
+        assert_eq!(rates.take(&slow, &one), Err(1));
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(rates.take(&slow, &one), Ok(()));
+    }
+}

@@ -1,0 +1,382 @@
+//! Packages of conversations: what each has asked for, the trees that installations made, and requests of programs for
+//! more.
+//!
+//! A conversation's packages are what the tool makes of everything that was asked for there, so a conflict is found by
+//! the tool, and a tree follows from the tool, the image, the index and the requirements. The tool works in a sandbox
+//! that runs nothing of a user and reaches the index alone ([`work`]); the server parses no archive. What it made is
+//! kept for the owner and put into each of the owner's conversations that asks for the same.
+//!
+//! ```text
+//! Packages::install ── one tracked task an installation; goes on when its caller goes away; ended by `stop`
+//! Packages::start   ── one task: deletes trees that were not used for long
+//! ```
+//!
+//! Knows neither formats of packages nor where conversations lie.
+
+mod requests;
+mod work;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::{sync::Semaphore, task::JoinHandle, time::sleep};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{info, warn};
+
+use super::{files::Files, isolation_check::IsolationState, network::Network, sandbox::Sandboxes};
+use crate::{
+    domain::{
+        clock::Clock,
+        error::{Code, Failure},
+        id::Language,
+        limits::Limits,
+        network::Policy,
+        owner::{ConversationKey, Principal},
+        packages::{REQUESTED_MAX, Requirement, Requirements, Tool},
+        text,
+    },
+    ports::{
+        observer::PackagesCounts,
+        packages::{PackageStore, StoreSize, Tree},
+        runner::{Catalog, Runner},
+        storage::{StorageError, Usage},
+    },
+};
+
+/// Installations of one owner that may wait for each other; more are refused.
+const WAITING_MAX: usize = 16;
+/// Installations of all owners at once.
+const AT_ONCE_MAX: usize = 2;
+/// How often trees are looked for that were not used for long.
+const TRIM_EVERY: Duration = Duration::from_hours(1);
+/// Changes when the same requirements lead to another tree.
+const FORM: u32 = 1;
+
+/// What is installed from where, and how much.
+#[derive(Debug, Clone)]
+pub struct PackagesOptions {
+    /// The index of a tool; without one nothing is installed by it.
+    pub python_index: Option<String>,
+    pub npm_registry: Option<String>,
+    /// The hosts of the indexes.
+    pub policy: Policy,
+    /// Whether programs of packages may run while they are installed.
+    pub builds: bool,
+    /// Of the sandbox that installs.
+    pub limits: Limits,
+    /// How long a tree is used before its requirements are resolved again.
+    pub fresh: Duration,
+    /// How long a tree is kept that is not used.
+    pub kept: Duration,
+    /// All trees of one owner, in bytes.
+    pub owner_bytes_max: u64,
+}
+
+impl PackagesOptions {
+    fn index(&self, tool: Tool) -> Option<&str> {
+        match tool {
+            Tool::Uv => self.python_index.as_deref(),
+            Tool::Npm => self.npm_registry.as_deref(),
+        }
+    }
+}
+
+pub struct PackagesParts {
+    pub sandboxes: Sandboxes,
+    pub catalog: Arc<Catalog>,
+    pub store: Arc<dyn PackageStore>,
+    pub files: Arc<Files>,
+    pub network: Network,
+    pub isolation: IsolationState,
+    pub clock: Arc<dyn Clock>,
+}
+
+/// The service. A clone is the same.
+#[derive(Clone)]
+pub struct Packages(Arc<Inner>);
+
+struct Inner {
+    parts: PackagesParts,
+    /// `None` where it is off.
+    options: Option<PackagesOptions>,
+    /// One installation at a time for each owner, so that the second of two for the same finds what the first made.
+    turns: Mutex<HashMap<Principal, Weak<Semaphore>>>,
+    at_once: Semaphore,
+    made: AtomicU64,
+    reused: AtomicU64,
+    failed: AtomicU64,
+    size: Mutex<StoreSize>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// What to install, and where.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    pub conversation: ConversationKey,
+    /// Whose programs will use it; an alias too.
+    pub language: Language,
+    /// `None`: the first that the image of the language names.
+    pub tool: Option<Tool>,
+    pub packages: Vec<String>,
+}
+
+/// What a conversation has now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installed {
+    pub tool: Tool,
+    /// Everything that was asked for, and what it needs, with versions.
+    pub packages: Vec<String>,
+    /// The same was installed for this owner before.
+    pub reused: bool,
+    pub usage: Usage,
+}
+
+/// The file in a tree that says what it is; written by our program, and read again from where programs may write.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Note {
+    #[serde(default)]
+    asked: Vec<String>,
+    #[serde(default)]
+    installed: Vec<String>,
+}
+
+impl Note {
+    fn of(tree: &Tree) -> Self {
+        serde_json::from_slice(&tree.note).unwrap_or_default()
+    }
+}
+
+/// One installation that may begin.
+struct Job {
+    wanted: Wanted,
+    tool: Tool,
+    more: Vec<Requirement>,
+    runner: Runner,
+    options: PackagesOptions,
+    index: String,
+}
+
+impl Packages {
+    pub fn new(parts: PackagesParts, options: Option<PackagesOptions>) -> Self {
+        let made = Self(Arc::new(Inner {
+            parts,
+            options,
+            turns: Mutex::default(),
+            at_once: Semaphore::new(AT_ONCE_MAX),
+            made: AtomicU64::new(0),
+            reused: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            size: Mutex::default(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        }));
+        made.0.parts.network.answer_by(&made.0);
+        made
+    }
+
+    /// Starts to delete what was not used for long.
+    pub fn start(&self, stop: CancellationToken) -> JoinHandle<()> {
+        let inner = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            while inner.options.is_some() {
+                inner.trim().await;
+                tokio::select! {
+                    () = sleep(TRIM_EVERY) => {}
+                    () = stop.cancelled() => return,
+                }
+            }
+        })
+    }
+
+    /// Whether packages can be installed for some language that there is.
+    pub fn is_offered(&self, who: &Principal) -> bool {
+        let all = self.0.parts.catalog.all();
+        self.0.parts.network.may_install(who) && all.iter().any(|runner| self.0.tools(runner).next().is_some())
+    }
+
+    /// Installs packages beside those that the conversation has. When that fails, it has what it had. Goes on when the
+    /// caller goes away. `tell` gets the words of the tool as they come.
+    ///
+    /// # Errors
+    /// [`Code::PackagesOff`], [`Code::InvalidArgument`], [`Code::PackagesRefused`], [`Code::QuotaExceeded`],
+    /// [`Code::QueueFull`], [`Code::Forbidden`], and those of the engine.
+    pub async fn install(
+        &self,
+        wanted: Wanted,
+        tell: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Installed, Failure> {
+        let job = self.0.admit(wanted)?;
+        let inner = Arc::clone(&self.0);
+        let task = self.0.tasks.spawn(async move {
+            let conversation = job.wanted.conversation.clone();
+            let done = inner.run(job, &tell).await;
+            match &done {
+                Ok(Installed { tool, packages, reused, .. }) => {
+                    let (tool, count) = (tool.word(), packages.len());
+                    info!(%conversation, tool, count, reused, "packages were installed");
+                }
+                Err(failure) => {
+                    inner.failed.fetch_add(1, Ordering::Relaxed);
+                    info!(%conversation, code = %failure.code, "packages were not installed");
+                }
+            }
+            done
+        });
+        task.await.unwrap_or_else(|_| Err(internal()))
+    }
+
+    pub fn counts(&self) -> PackagesCounts {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let size = *self.0.size.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { made, reused, failed, .. } = &*self.0;
+        let StoreSize { trees, bytes } = size;
+        PackagesCounts { made: read(made), reused: read(reused), failed: read(failed), trees, bytes }
+    }
+
+    /// Ends the installations under way.
+    pub async fn stop(&self) {
+        self.0.stop.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+}
+
+impl Inner {
+    /// The tools that programs of an image can ask for.
+    fn tools(&self, runner: &Runner) -> impl Iterator<Item = Tool> {
+        let options = self.options.as_ref();
+        runner.packages.tools().filter(move |tool| options.is_some_and(|options| options.index(*tool).is_some()))
+    }
+
+    /// Checks what needs neither disk nor engine.
+    fn admit(&self, wanted: Wanted) -> Result<Job, Failure> {
+        let off = |why: String| Failure::new(Code::PackagesOff, why);
+        let options = self.options.clone().ok_or_else(|| {
+            off("Nothing can be installed: the operator has set no index of packages. Use what is there.".to_owned())
+        })?;
+        if self.stop.is_cancelled() {
+            return Err(Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment."));
+        }
+        if !self.parts.network.may_install(&wanted.conversation.owner) {
+            let why = "This token may not have packages installed: it names network policies, and not `packages`.";
+            return Err(Failure::new(Code::Forbidden, why));
+        }
+        let asking = self.parts.catalog.get(&wanted.language)?;
+        let tool = wanted.tool.or_else(|| self.tools(&asking).next());
+        let none = || off(format!("For {} nothing can be installed here; use what is there.", asking.language));
+        let tool = tool.ok_or_else(none)?;
+        let index = options.index(tool).ok_or_else(none)?.to_owned();
+        let installer = asking.packages.installer(tool, &asking.language).ok_or_else(none)?;
+        let runner = self.parts.catalog.get(&installer)?;
+        if runner.packages.installer(tool, &runner.language).as_ref() != Some(&runner.language) || !runner.channels {
+            return Err(off(format!("The image of {installer} does not install by {}.", tool.word())));
+        }
+        if wanted.packages.is_empty() || wanted.packages.len() > REQUESTED_MAX {
+            return Err(Failure::argument("packages", format!("name 1 to {REQUESTED_MAX} packages")));
+        }
+        let more = wanted.packages.iter().map(|text| Requirement::parse(tool, text)).collect::<Result<_, _>>()?;
+        Ok(Job { wanted, tool, more, runner, options, index })
+    }
+
+    async fn run(&self, job: Job, tell: &(dyn Fn(&str) + Send + Sync)) -> Result<Installed, Failure> {
+        let turn = self.turn(&job.wanted.conversation.owner);
+        if Arc::strong_count(&turn) > WAITING_MAX {
+            let why = "Too many installations of this token wait: try again when some have ended.";
+            return Err(Failure::new(Code::QueueFull, why).retry_after(10));
+        }
+        let _turn = turn.acquire().await.map_err(|_| internal())?;
+        let (conversation, tool) = (job.wanted.conversation.clone(), job.tool);
+        let had = self.on_disk(move |store| store.placed(&conversation, tool)).await?;
+        let asked = Requirements::of(tool, &Note::of(&had).asked).with(job.more.clone())?;
+        let key = key(&job, &asked);
+        let since = self.before(job.options.fresh);
+        let (owner, name) = (job.wanted.conversation.owner.clone(), key.clone());
+        let found = self.on_disk(move |store| store.find(&owner, &name, since)).await?;
+        let reused = found.is_some();
+        let tree = if let Some(tree) = found {
+            tree
+        } else {
+            let _one = self.at_once.acquire().await.map_err(|_| internal())?;
+            self.make(&job, &asked, &key, tell).await?
+        };
+        self.place(&job, key, &tree, &had).await?;
+        let counted = if reused { &self.reused } else { &self.made };
+        counted.fetch_add(1, Ordering::Relaxed);
+        if !reused {
+            self.trim().await;
+        }
+        Ok(Installed { tool, packages: Note::of(&tree).installed, reused, usage: tree.usage })
+    }
+
+    /// The right of an owner to install.
+    fn turn(&self, owner: &Principal) -> Arc<Semaphore> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        turns.get(owner).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let turn = Arc::new(Semaphore::new(1));
+            turns.insert(owner.clone(), Arc::downgrade(&turn));
+            turn
+        })
+    }
+
+    /// Puts a tree into the conversation, where its quota has room for it.
+    async fn place(&self, job: &Job, key: String, tree: &Tree, had: &Tree) -> Result<(), Failure> {
+        let conversation = job.wanted.conversation.clone();
+        let quota = Arc::clone(self.parts.files.quota());
+        let writer = quota.writer(&conversation).await;
+        let more = Usage {
+            bytes: tree.usage.bytes.saturating_sub(had.usage.bytes),
+            entries: tree.usage.entries.saturating_sub(had.usage.entries),
+        };
+        let (store, tool) = (Arc::clone(&self.parts.store), job.tool);
+        let placed = tokio::task::spawn_blocking(move || {
+            writer.reserve(&more)?;
+            let placed = store.place(&key, &conversation, tool);
+            // Measured again with the next program.
+            quota.measured(&conversation, None);
+            placed.map_err(Failure::from)
+        });
+        placed.await.unwrap_or_else(|_| Err(internal()))
+    }
+
+    async fn trim(&self) {
+        let Some(options) = &self.options else { return };
+        let (since, bytes_max) = (self.before(options.kept), options.owner_bytes_max);
+        match self.on_disk(move |store| store.trim(since, bytes_max)).await {
+            Ok(size) => *self.size.lock().unwrap_or_else(PoisonError::into_inner) = size,
+            Err(failure) => warn!(%failure, "installed packages that are not used were not deleted"),
+        }
+    }
+
+    fn before(&self, time: Duration) -> i64 {
+        self.parts.clock.unix_s() - i64::try_from(time.as_secs()).unwrap_or(i64::MAX / 2)
+    }
+
+    async fn on_disk<T: Send + 'static>(
+        &self,
+        step: impl FnOnce(Arc<dyn PackageStore>) -> Result<T, StorageError> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let store = Arc::clone(&self.parts.store);
+        let done = tokio::task::spawn_blocking(move || step(store)).await.map_err(|_| internal())?;
+        Ok(done?)
+    }
+}
+
+/// The name of the tree that these requirements lead to.
+fn key(job: &Job, asked: &Requirements) -> String {
+    let Job { tool, runner, index, options, .. } = job;
+    let all = (FORM, tool.word(), &runner.image.0, index, options.builds, asked.texts());
+    text::sha256(&serde_json::to_vec(&all).unwrap_or_default())
+}
+
+fn internal() -> Failure {
+    Failure::new(Code::Internal, "The server could not install packages: its log says why.")
+}

@@ -1,0 +1,27 @@
+// Installs packages by npm, in a sandbox that runs nothing of a user. Reads what to install from standard input.
+const { spawnSync } = require('node:child_process');
+const fs = require('node:fs');
+
+const { requirements, index, builds, folder } = JSON.parse(fs.readFileSync(0, 'utf8'));
+fs.mkdirSync(folder, { recursive: true });
+fs.mkdirSync('/data/.tmp');
+const env = {
+  ...process.env,
+  SANDBOX_PACKAGES: 'direct',
+  TMPDIR: '/data/.tmp',
+  npm_config_cache: '/data/.cache',
+  npm_config_ignore_scripts: String(!builds),
+  npm_config_registry: index,
+};
+// Those that the image trusts, in place of the tool's own.
+const CERTIFICATES = '/etc/ssl/certs/ca-certificates.crt';
+if (fs.existsSync(CERTIFICATES)) env.npm_config_cafile = CERTIFICATES;
+const quiet = ['--no-audit', '--no-fund', '--no-progress', '--no-update-notifier', '--fetch-retries=1'];
+const { status } = spawnSync('npm', ['install', '--prefix', folder, ...quiet, '--', ...requirements], {
+  env, stdio: ['ignore', 'inherit', 'inherit'], cwd: '/data/.tmp',
+});
+if (status !== 0) process.exit(1);
+const { packages } = JSON.parse(fs.readFileSync(`${folder}/node_modules/.package-lock.json`, 'utf8'));
+const installed = Object.entries(packages).filter(([path]) => path.lastIndexOf('node_modules/') === 0);
+const names = installed.map(([path, { version }]) => `${path.slice('node_modules/'.length)}@${version}`);
+fs.writeFileSync(`${folder}/.sandbox.json`, JSON.stringify({ asked: requirements, installed: names.sort() }));

@@ -1,0 +1,140 @@
+//! The sandbox that installs: a program of ours that calls the tool, with channels to the index alone and a folder that
+//! is no conversation's.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::time::sleep;
+
+use super::{Inner, Job};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        limits::Limits,
+        outcome::{DiskLimit, Ended},
+        packages::{FOLDER, Requirements, Tool},
+    },
+    ports::{
+        packages::{Staging, Tree},
+        storage::Usage,
+    },
+    services::{
+        network::Access,
+        runs::{Apart, execute_apart},
+    },
+};
+
+/// How often the space is measured that an installation takes.
+const MEASURE_EVERY: Duration = Duration::from_millis(250);
+/// An installation has the packages as archives, in its cache, and in the tree.
+const COPIES: u64 = 3;
+/// How much of the tool's words a refusal repeats, in characters.
+const WORDS_CHARS_MAX: usize = 2000;
+const BY_UV: &str = include_str!("install.py");
+const BY_NPM: &str = include_str!("install.js");
+
+/// What the program reads.
+#[derive(Serialize)]
+struct Order<'a> {
+    requirements: &'a [String],
+    index: &'a str,
+    builds: bool,
+    folder: String,
+}
+
+impl Inner {
+    /// Makes the tree of these requirements.
+    pub(super) async fn make(
+        &self,
+        job: &Job,
+        asked: &Requirements,
+        key: &str,
+        tell: &(dyn Fn(&str) + Send + Sync),
+    ) -> Result<Tree, Failure> {
+        let Job { wanted, tool, runner, options, index, .. } = job;
+        let (conversation, tool) = (&wanted.conversation, *tool);
+        self.parts.isolation.wait().await?;
+        let quota = self.parts.files.quota();
+        quota.check_upload(&Usage::default())?;
+        let ceiling = quota.ceiling();
+        let owner = conversation.owner.clone();
+        let staging: Arc<dyn Staging> = self.on_disk(move |store| store.stage(&owner)).await?.into();
+
+        let order = Order {
+            requirements: &asked.texts(),
+            index,
+            builds: options.builds,
+            folder: format!("/data/{FOLDER}/{}", tool.folder()),
+        };
+        let code = match tool {
+            Tool::Uv => BY_UV,
+            Tool::Npm => BY_NPM,
+        };
+        let limits = Limits { file_bytes_max: ceiling.bytes, ..options.limits };
+        let access = Access::of(options.policy.clone());
+        let apart = Apart {
+            runner,
+            data: staging.data_dir(),
+            limits,
+            code: Bytes::from_static(code.as_bytes()),
+            stdin: serde_json::to_vec(&order).unwrap_or_default().into(),
+            channels: self.parts.network.open(access, conversation, &runner.language),
+            cancel: self.stop.child_token(),
+        };
+        let breach = self.outgrown(Arc::clone(&staging), ceiling);
+        let executed = execute_apart(&self.parts.sandboxes, apart, breach, tell).await;
+        let (outcome, [stdout, stderr]) = executed?;
+        let refused = |why: String| Failure::new(Code::PackagesRefused, why);
+        let words = || last_words(&format!("{stdout}\n{stderr}"));
+        match outcome.ended {
+            Ended::Exited { code: 0 } => {}
+            Ended::Cancelled => {
+                return Err(Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment."));
+            }
+            Ended::TimedOut => {
+                let seconds = limits.wall().as_secs();
+                let words = words();
+                return Err(refused(format!("Installing took longer than {seconds} s and was stopped. {words}")));
+            }
+            Ended::DiskLimit(_) => {
+                let mib = ceiling.bytes >> 20;
+                let why = format!(
+                    "The packages take more space than a conversation has, which is {mib} MiB and {} files, or the \
+                     server's disk is nearly full; nothing was installed.",
+                    ceiling.entries
+                );
+                return Err(Failure::new(Code::QuotaExceeded, why));
+            }
+            Ended::Exited { .. } => return Err(refused(format!("Nothing was installed. {}", words()))),
+            _ => return Err(refused(format!("Nothing was installed: {} {}", outcome.sentence(), words()))),
+        }
+        let key = key.to_owned();
+        self.on_disk(move |_| staging.keep(tool, &key, &ceiling)).await
+    }
+
+    /// Returns when an installation takes too much space, or the disk is nearly full.
+    async fn outgrown(&self, staging: Arc<dyn Staging>, ceiling: Usage) -> DiskLimit {
+        let Usage { bytes, entries } = ceiling;
+        let most = Usage { bytes: bytes.saturating_mul(COPIES), entries: entries.saturating_mul(COPIES) };
+        loop {
+            sleep(MEASURE_EVERY).await;
+            let (staging, quota) = (Arc::clone(&staging), Arc::clone(self.parts.files.quota()));
+            let measured = tokio::task::spawn_blocking(move || {
+                let has_room = quota.check_upload(&Usage::default()).is_ok();
+                // A folder that disappears while it is counted is counted the next time.
+                has_room && staging.usage(&most).is_ok_and(|usage| usage.fits(&most))
+            });
+            if !measured.await.unwrap_or(false) {
+                return DiskLimit::Bytes { max: bytes };
+            }
+        }
+    }
+}
+
+/// The end of what the tool said, which has the reason.
+fn last_words(words: &str) -> String {
+    let words = words.trim();
+    let skipped = words.chars().count().saturating_sub(WORDS_CHARS_MAX);
+    words.chars().skip(skipped).collect()
+}

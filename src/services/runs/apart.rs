@@ -1,0 +1,93 @@
+//! A program of the server's own, executed in a sandbox that belongs to no run.
+
+use std::{path::PathBuf, sync::Arc};
+
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    execute::{self, Executed, Program},
+    internal,
+    log::EventLog,
+    output::CapturedOutput,
+};
+use crate::{
+    domain::{
+        environment::Environment,
+        error::Failure,
+        event::{EventKind, StreamKind},
+        limits::Limits,
+        outcome::{DiskLimit, Outcome},
+    },
+    ports::runner::Runner,
+    services::{
+        network::{Channels, Network},
+        sandbox::Sandboxes,
+    },
+};
+
+/// A program, and where it is executed.
+pub(in crate::services) struct Apart<'a> {
+    pub runner: &'a Runner,
+    pub data: PathBuf,
+    pub limits: Limits,
+    pub code: Bytes,
+    pub stdin: Bytes,
+    pub channels: Channels,
+    pub cancel: CancellationToken,
+}
+
+/// Executes it to its end; how it ended, and what it wrote to both streams. To be called in a task that is never
+/// aborted, as a start is not. `tell` gets its output as it comes.
+///
+/// # Errors
+/// The engine or the runner failed, or the program may go on.
+pub(in crate::services) async fn execute_apart(
+    sandboxes: &Sandboxes,
+    apart: Apart<'_>,
+    breach: impl Future<Output = DiskLimit>,
+    tell: &(dyn Fn(&str) + Send + Sync),
+) -> Result<(Outcome, [String; 2]), Failure> {
+    let Apart { runner, data, limits, code, stdin, channels, cancel } = apart;
+    let (lease, spec) = sandboxes.lease(runner, data, limits, limits.wall());
+    let started = sandboxes.start(&spec, Arc::clone(&lease)).await.map_err(|error| error.failure())?;
+    let log = EventLog::new(usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX));
+    let none = Environment::default();
+    let env = &Network::environment(&none, Some(&channels));
+    let program = Program {
+        code: &code,
+        args: &[],
+        env,
+        stdin: &stdin,
+        more_stdin: None,
+        limits: &limits,
+        channels: Some(channels),
+    };
+    let Executed { outcome, is_dead } = {
+        let executed = execute::execute(sandboxes.engine.as_ref(), started, program, &log, &cancel, breach);
+        let mut executed = std::pin::pin!(executed);
+        let (mut newest, mut next) = (log.subscribe(), 1);
+        loop {
+            tokio::select! {
+                biased;
+                executed = &mut executed => break executed,
+                _ = newest.changed() => {
+                    while let Some(event) = log.next(next) {
+                        next = event.number + 1;
+                        if let EventKind::Output(StreamKind::Stderr, bytes) = &event.kind {
+                            tell(&String::from_utf8_lossy(bytes));
+                        }
+                    }
+                }
+            }
+        }
+    };
+    drop(lease);
+    let outcome = outcome.map_err(|error| error.failure())?;
+    if !is_dead {
+        return Err(internal());
+    }
+    log.flush();
+    let (stdout, stderr) = CapturedOutput::of(&log.range(0, u64::MAX));
+    Ok((outcome, [stdout.text, stderr.text]))
+}

@@ -1,0 +1,233 @@
+//! The browser: real Chromium in real sandboxes, against pages on this machine.
+
+mod pages;
+
+use std::time::Instant;
+
+use mcp_sandbox_server::domain::id::Language;
+use serde_json::{Value, json};
+
+use self::pages::Pages;
+use crate::{
+    mcp_clients::{client, tool as tool_path},
+    support::{
+        server::{Server, TOKEN},
+        until::until,
+    },
+};
+
+/// A server whose browser may reach the pages.
+async fn server(pages: &Pages, more: &[(&str, &str)]) -> Server {
+    let hosts = pages.allowed.to_string();
+    // Two cores are shared with the browser and other tests.
+    let mut settings = vec![("SANDBOX_NETWORK__LOCAL", hosts.as_str()), ("SANDBOX_LIMITS__WALL_MS", "90000")];
+    settings.extend(more);
+    Server::with(&settings).await
+}
+
+const COLD: (&str, &str) = ("SANDBOX_STANDBY__TOTAL_MAX", "0");
+
+async fn tool(server: &Server, name: &str, arguments: Value) -> Value {
+    let answer = server.rpc(name, arguments).await;
+    answer["result"].clone()
+}
+
+async fn browse(server: &Server, arguments: Value) -> Value {
+    let result = tool(server, "sandbox_browse", arguments).await;
+    let page = &result["structuredContent"];
+    assert!(page["url"].is_string(), "{result}");
+    page.clone()
+}
+
+fn text(page: &Value) -> &str {
+    page["text"].as_str().expect("a text")
+}
+
+fn controls(page: &Value) -> Vec<(&str, &str, &str)> {
+    let all = page["controls"].as_array().expect("a list");
+    all.iter()
+        .map(|one| {
+            let of = |name: &str| one[name].as_str().expect("a text");
+            (of("role"), of("name"), of("selector"))
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_are_read_used_and_kept_for_their_conversation() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[COLD]).await;
+    let began = Instant::now();
+    let late = browse(&server, json!({"conversationId": "a", "url": pages.url("/late")})).await;
+    let first = began.elapsed();
+    assert_eq!((late["title"].as_str(), late["status"].as_u64()), (Some("Late"), Some(200)), "{late}");
+    assert!(text(&late).contains("outer") && text(&late).contains("built late"), "{late}");
+    assert!(text(&late).contains("Name") && !text(&late).contains("never shown"), "{late}");
+    let inner = controls(&late).into_iter().find(|one| one.1 == "Name").expect("the field in the frame").2.to_owned();
+    let steps = json!([{"action": "fill", "selector": inner, "text": "Ann"},
+        {"action": "press", "selector": inner, "text": "Enter"}]);
+    let began = Instant::now();
+    let posted = browse(&server, json!({"conversationId": "a", "actions": steps})).await;
+    println!("first call {first:?}, second call {:?}, without a standby", began.elapsed());
+    assert!(text(&posted).contains("got who=Ann&secret=&colour=red"), "{posted}");
+
+    let steps = json!([{"action": "fill", "selector": "[name=who]", "text": "Bob"},
+        {"action": "type", "selector": "[name=secret]", "text": "s3cret"},
+        {"action": "select", "selector": "select", "text": "blue"}, {"action": "screenshot"}]);
+    let call = json!({"conversationId": "a", "url": pages.url("/form"), "actions": steps});
+    let result = tool(&server, "sandbox_browse", call).await;
+    let shown = result["content"].as_array().expect("blocks");
+    assert_eq!(shown.iter().filter(|block| block["type"] == "image").count(), 1, "{result}");
+    assert!(!shown[0]["text"].as_str().expect("a text").contains("s3cret"), "a password is shown: {result}");
+    let sent =
+        browse(&server, json!({"conversationId": "a", "actions": [{"action": "click", "selector": "text=Send it"}]}))
+            .await;
+    assert_eq!(text(&sent), "got who=Bob&secret=s3cret&colour=blue");
+
+    let shadow = browse(&server, json!({"conversationId": "a", "url": pages.url("/shadow")})).await;
+    assert!(text(&shadow).contains("in the shadow"), "{shadow}");
+    let press = controls(&shadow).first().expect("a button").2.to_owned();
+    let pressed = json!({"conversationId": "a", "actions": [{"action": "click", "selector": press}], "extract": []});
+    assert_eq!(browse(&server, pressed).await["title"], "pressed");
+
+    for (conversation, wanted) in [("a", "new"), ("a", "known"), ("b", "new"), ("a", "known")] {
+        let page = browse(&server, json!({"conversationId": conversation, "url": pages.url("/cookie")})).await;
+        assert_eq!(text(&page), wanted, "{conversation}");
+    }
+
+    let click = json!([{"action": "click", "selector": "text=the report"}]);
+    let saved = browse(&server, json!({"conversationId": "a", "url": pages.url("/files"), "actions": click})).await;
+    let file = &saved["files"][0];
+    assert!(file["path"].as_str().expect("a path").ends_with("report.txt"), "{saved}");
+    let link = file["url"].as_str().expect("a link");
+    assert_eq!(server.http.get(link).send().await.expect("an answer").text().await.expect("a text"), "the report");
+
+    let click = json!([{"action": "click", "selector": "#new"}]);
+    let windows = json!({"conversationId": "a", "url": pages.url("/windows"), "actions": click});
+    let opened = browse(&server, windows).await;
+    let notes = opened["notes"].to_string();
+    assert!(opened["title"] == "Form" && notes.contains("boo") && notes.contains("new window"), "{opened}");
+
+    let title = json!({"conversationId": "a", "language": "browser", "code": "print(await page.title())"});
+    let printed = tool(&server, "sandbox_run_cell", title).await["structuredContent"]["stdout"].clone();
+    assert_eq!(printed, "Form\n");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_policy_allows_is_refused_to_pages_too() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[COLD]).await;
+    let away = browse(&server, json!({"conversationId": "a", "url": pages.url("/away")})).await;
+    let notes = away["notes"].to_string();
+    assert!(notes.contains(&format!("no policy allows {}", pages.refused)), "{away}");
+    let url = pages.url(&format!("/hostile?port={}", server.address.port()));
+    let wait = json!([{"action": "wait", "selector": "#end"}]);
+    let hostile = browse(&server, json!({"conversationId": "a", "url": url, "actions": wait})).await;
+    let lines: Vec<_> = text(&hostile).lines().filter_map(|line| line.split_once(": ")).collect();
+    assert_eq!(lines.len(), 15, "{hostile}");
+    for (name, came) in lines {
+        assert!(["failed", "nothing", "status 403"].contains(&came), "{name}: {came}");
+    }
+    assert_eq!(hostile["notes"].to_string().matches("Chromium").count(), 0, "{hostile}");
+    assert_eq!(pages.refused_requests(), 0);
+    // What is no address of the web is refused before a browser sees it.
+    for url in ["file:///etc/passwd", "chrome://version", "view-source:http://a/", "javascript:1", "about:blank", "x"] {
+        let result = tool(&server, "sandbox_browse", json!({"conversationId": "a", "url": url})).await;
+        assert!(result["isError"] == true && result["content"][0]["text"].to_string().contains("url: "), "{result}");
+    }
+    let decisions = server.http.get(server.url("/v1/network/decisions?limit=200")).bearer_auth(TOKEN);
+    let decisions: Value = decisions.send().await.expect("an answer").json().await.expect("JSON");
+    let known = [
+        pages.allowed.to_string(),
+        pages.refused.to_string(),
+        "127.0.0.1:".to_owned(),
+        "169.254.".to_owned(),
+        "localhost:".to_owned(),
+        "[::1]:".to_owned(),
+    ];
+    for one in decisions["decisions"].as_array().expect("a list") {
+        let target = one["target"].as_str().expect("a target");
+        assert!(known.iter().any(|known| target.starts_with(known)), "Chromium asked by itself: {one}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_any_size_and_kind_leave_the_session_usable() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[COLD]).await;
+    let at = |path: &str| json!({"conversationId": "a", "url": pages.url(path), "timeoutSeconds": 8});
+    let patient = json!({"conversationId": "a", "url": pages.url("/links"), "timeoutSeconds": 30});
+    let links = browse(&server, patient).await;
+    assert_eq!(links["links"].as_array().map(Vec::len), Some(200), "{links}");
+    assert!(links["textTruncated"] == true && links["linksMore"].as_u64() > Some(0), "{links}");
+    for path in ["/endless", "/greedy", "/long"] {
+        let began = Instant::now();
+        let result = tool(&server, "sandbox_browse", at(path)).await;
+        let text = result["content"][0]["text"].as_str().expect("a text");
+        assert!(text.len() < 200 << 10, "{path}: {}", text.len());
+        println!("{path}: {:?} {:?}", began.elapsed(), &text[..text.len().min(120)]);
+        let wait = json!([{"action": "wait", "ms": 1000}]);
+        let after = browse(&server, json!({"conversationId": "a", "actions": wait, "timeoutSeconds": 8})).await;
+        assert!(path == "/long" || after["error"].is_object() || after["url"] == "about:blank", "{path}: {after}");
+        let after = browse(&server, at("/form")).await;
+        assert_eq!(after["title"], "Form", "after {path}: {after}");
+    }
+    let many = json!({"conversationId": "a", "url": pages.url("/many"), "timeoutSeconds": 8});
+    browse(&server, many).await;
+    assert_eq!(browse(&server, at("/form")).await["title"], "Form", "after 10 000 requests");
+    let missing =
+        json!({"conversationId": "a", "actions": [{"action": "click", "selector": "#none"}], "timeoutSeconds": 2});
+    assert_eq!(browse(&server, missing).await["error"]["kind"], "not_found");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_has_the_browser_open() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[]).await;
+    browse(&server, json!({"conversationId": "a", "url": pages.url("/form")})).await;
+    let browser: Language = "browser".parse().expect("a language");
+    let is_warm = |(language, phase, _): &(_, &str, _)| *language == browser && *phase == "warm";
+    until("a standby has the browser", async || server.standbys.by_phase().iter().any(is_warm)).await;
+    let began = Instant::now();
+    let page = browse(&server, json!({"conversationId": "new", "url": pages.url("/form")})).await;
+    println!("first call {:?}, with a standby", began.elapsed());
+    assert_eq!(page["title"], "Form");
+    let began = Instant::now();
+    browse(&server, json!({"conversationId": "new", "url": pages.url("/form")})).await;
+    println!("second call {:?}", began.elapsed());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_policy_no_browser_is_started_and_the_answer_says_who_allows_hosts() {
+    let server = Server::with(&[COLD]).await;
+    let result = tool(&server, "sandbox_browse", json!({"conversationId": "a", "url": "https://example.com"})).await;
+    let said = result["content"][0]["text"].as_str().expect("a text");
+    assert!(result["isError"] == true && said.contains("No network policy") && said.contains("[network."), "{result}");
+    for path in ["/v1/browse", "/v1/browser/navigate"] {
+        let request =
+            server.http.post(server.url(path)).bearer_auth(TOKEN).json(&json!({"url": "https://example.com"}));
+        let answer = request.send().await.expect("an answer");
+        assert_eq!(answer.status(), 403, "{path}");
+        assert!(answer.text().await.expect("a text").contains("No network policy"), "{path}");
+    }
+    let sessions = server.http.get(server.url("/v1/sessions")).bearer_auth(TOKEN).send().await.expect("an answer");
+    assert_eq!(sessions.json::<Value>().await.expect("JSON"), json!({"sessions": []}));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn coderunners_and_the_vendors_clients_browse() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[COLD]).await;
+    let base = server.url("");
+    let python = tool_path("instavm/bin/python");
+    let arguments = ["browser_client.py", &base, TOKEN, &pages.url(""), &format!("http://{}", pages.refused)];
+    client(&python, &arguments).await;
+    let read = tool(&server, "navigate_and_get_all_visible_text", json!({"url": pages.url("/form")})).await;
+    assert!(read["content"][0]["text"].as_str().expect("a text").starts_with("Name"), "{read}");
+    server.stop().await;
+}

@@ -1,0 +1,122 @@
+//! Pages for a browser: some build themselves late, some attack.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use axum::{
+    Router,
+    extract::{Query, Request},
+    http::{HeaderMap, header},
+    middleware::{self, Next},
+    response::{Html, IntoResponse, Redirect},
+    routing::{get, post},
+};
+use tokio::{net::TcpListener, task::JoinSet};
+
+/// Loopback, and not 127.0.0.1, which is the sandbox's own.
+const ADDRESS: &str = "127.0.0.2:0";
+
+pub struct Pages {
+    pub allowed: SocketAddr,
+    /// The same pages at a port that no policy names.
+    pub refused: SocketAddr,
+    refused_requests: Arc<AtomicUsize>,
+    _tasks: JoinSet<()>,
+}
+
+impl Pages {
+    pub async fn start() -> Self {
+        let (allowed, refused) = (listener().await, listener().await);
+        let addresses = [&allowed, &refused].map(|listener| listener.local_addr().expect("an address"));
+        let refused_requests = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&refused_requests);
+        let count = middleware::from_fn(move |request: Request, next: Next| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            next.run(request)
+        });
+        let mut tasks = JoinSet::new();
+        let router = router(addresses[1]);
+        for (listener, router) in [(allowed, router.clone()), (refused, router.layer(count))] {
+            tasks.spawn(async move { axum::serve(listener, router).await.expect("it serves") });
+        }
+        Self { allowed: addresses[0], refused: addresses[1], refused_requests, _tasks: tasks }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.allowed)
+    }
+
+    /// Requests that came where none may come.
+    pub fn refused_requests(&self) -> usize {
+        self.refused_requests.load(Ordering::Relaxed)
+    }
+}
+
+async fn listener() -> TcpListener {
+    TcpListener::bind(ADDRESS).await.expect("a port")
+}
+
+fn page(title: &str, body: &str) -> Html<String> {
+    Html(format!("<!doctype html><title>{title}</title><body>{body}"))
+}
+
+fn router(refused: SocketAddr) -> Router {
+    let outer = "outer <iframe name=inner src=/form></iframe>\
+        <div style='display:none'>never shown</div>\
+        <script>setTimeout(() => document.body.append('built late'), 50)</script>";
+    let shadow = "<x-box></x-box><script>customElements.define('x-box', class extends HTMLElement {
+        constructor() { super(); this.attachShadow({mode: 'open'}).innerHTML =
+            '<p>in the shadow</p><button onclick=\"document.title = `pressed`\">Press</button>' } })</script>";
+    let form = "<form method=post action=/post><label>Name <input name=who></label><input type=password name=secret>\
+        <select name=colour><option>red<option>blue</select><button>Send it</button></form>";
+    let hostile = include_str!("hostile.html").replace("REFUSED", &refused.to_string());
+    let endless = "before<script>setTimeout(() => { for (;;); }, 50)</script>";
+    let greedy =
+        "before<script>let all = []; setTimeout(() => { for (;;) all.push(new Array(1e6).fill(1.5)) }, 50)</script>";
+    let windows = "<a id=new target=_blank href='/form'>open</a><script>alert('boo')</script>";
+    let attached = || {
+        let name = [(header::CONTENT_DISPOSITION, "attachment; filename=\"../report.txt\"")];
+        async move { (name, "the report") }
+    };
+    let cookie = async |headers: HeaderMap| {
+        let had = headers.get(header::COOKIE).is_some();
+        ([(header::SET_COOKIE, "seen=1")], page("Cookie", if had { "known" } else { "new" })).into_response()
+    };
+    Router::new()
+        .route("/late", get(page("Late", outer)))
+        .route("/shadow", get(page("Shadow", shadow)))
+        .route("/form", get(page("Form", form)))
+        .route("/post", post(async |body: String| page("Posted", &format!("got {body}"))))
+        .route("/cookie", get(cookie))
+        .route("/files", get(page("Files", "<a href=/report>the report</a>")))
+        .route("/report", get(attached))
+        .route("/windows", get(page("Windows", windows)))
+        .route("/hostile", get(page("Hostile", &hostile)))
+        .route("/away", get(Redirect::to(&format!("http://{refused}/form"))))
+        .route("/endless", get(page("Endless", endless)))
+        .route("/greedy", get(page("Greedy", greedy)))
+        .route("/long", get(async || page("Long", &"word ".repeat(10 << 20))))
+        .route(
+            "/links",
+            get(async || {
+                let links: String =
+                    (0..100_000).fold(String::new(), |all, n| all + format!("<a href=/{n}>link {n}</a> ").as_str());
+                page("Links", &links)
+            }),
+        )
+        .route(
+            "/many",
+            get(page(
+                "Many",
+                "<p id=o></p><script>(async () => { let n = 0; for (let i = 0; i < 10000; i += 50) { \
+            await Promise.all([...Array(50).keys()].map(k => fetch('/echo?n=' + (i + k)).then(r => { n += r.ok }))) } \
+            o.textContent = 'fetched ' + n; o.className = 'done' })()</script>",
+            )),
+        )
+        .route("/echo", get(async |_: Query<Vec<(String, String)>>| "ok"))
+}

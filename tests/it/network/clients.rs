@@ -1,0 +1,161 @@
+//! Clients beside the usual ones, each allowed and refused: `git`, `aiohttp`, `axios`, Deno's `fetch`, and a Node that
+//! was started before its program came.
+
+use std::{path::Path, process::Command};
+
+use serde_json::{Value, json};
+
+use super::{Origin, printed, run, server};
+use crate::support::{
+    server::{Server, TOKEN},
+    until,
+};
+
+/// A server as [`server`] with folders of this machine in each sandbox.
+async fn with_folder(origin: &Origin, folder: &Path) -> Server {
+    let hosts = format!("{},{}", origin.http, origin.tls);
+    let folder = folder.to_str().expect("a path");
+    Server::with(&[
+        ("SANDBOX_NETWORK__LOCAL", hosts.as_str()),
+        ("SANDBOX_STANDBY__TOTAL_MAX", "0"),
+        ("SANDBOX_MOUNTS__CLIENT", folder),
+    ])
+    .await
+}
+
+/// What `test.sh` has installed.
+fn tools(path: &str) -> std::path::PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-tools").join(path);
+    assert!(path.exists(), "{} is missing: ./test.sh installs it", path.display());
+    path
+}
+
+fn git(folder: &Path, arguments: &[&str]) {
+    let who = ["-c", "user.name=n", "-c", "user.email=n@example.com"];
+    let done = Command::new("git").args(who).args(arguments).current_dir(folder).output().expect("git");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn git_clones_over_tls_what_is_allowed() {
+    let origin = Origin::start().await;
+    let folder = origin.folder.path();
+    std::fs::write(folder.join("file"), "content").expect("written");
+    git(folder, &["init", "-q"]);
+    git(folder, &["add", "file"]);
+    git(folder, &["commit", "-qm", "one"]);
+    git(folder, &["clone", "-q", "--bare", ".", "repository.git"]);
+    git(&folder.join("repository.git"), &["update-server-info"]);
+    let server = server(&origin).await;
+    let clone = |host: std::net::SocketAddr, scheme: &str| {
+        let url = format!("{scheme}://{host}/static/repository.git");
+        json!({"language": "bash", "code": format!("git -c http.sslVerify=false clone -q {url} it && cat it/file")})
+    };
+    for (host, scheme) in [(origin.tls, "https"), (origin.http, "http")] {
+        let status = run(&server, &clone(host, scheme)).await;
+        assert_eq!(status["result"]["stdout"], "content", "{status}");
+    }
+    let seen = origin.seen();
+    let status = run(&server, &clone(origin.other, "https")).await;
+    let told = status["result"]["stderr"].as_str().unwrap_or_default();
+    assert!(told.contains("response 403") && told.contains("no policy allows"), "{status}");
+    assert_eq!(origin.seen(), seen);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aiohttp_with_trust_env_reaches_what_is_allowed_and_tells_the_reason() {
+    let origin = Origin::start().await;
+    let site = tools("jupyter/lib").read_dir().expect("a folder").next().expect("one").expect("one").path();
+    let server = with_folder(&origin, &site.join("site-packages")).await;
+    let code = |url: String| {
+        format!(
+            r#"
+import sys; sys.path.append("/mnt/client")
+import aiohttp, asyncio
+async def main():
+    async with aiohttp.ClientSession(trust_env=True) as session:
+        async with session.get("{url}", ssl=False) as answer: print(await answer.text())
+try: asyncio.run(main())
+except Exception as error: print("failed", error)
+"#
+        )
+    };
+    for (host, scheme) in [(origin.http, "http"), (origin.tls, "https")] {
+        let (stdout, stderr) = printed(&server, "python", &code(format!("{scheme}://{host}/hello"))).await;
+        assert_eq!(stdout, "hello\n", "{scheme}: {stderr}");
+    }
+    let (stdout, stderr) = printed(&server, "python", &code(format!("https://{}/hello", origin.other))).await;
+    assert!(stdout.starts_with("failed 403") && stderr.contains("no policy allows"), "{stdout}{stderr}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn axios_reaches_what_is_allowed() {
+    let origin = Origin::start().await;
+    let server = with_folder(&origin, &tools("npm")).await;
+    let code = |url: String| {
+        format!(
+            "process.env.NODE_TLS_REJECT_UNAUTHORIZED = '0'; process.removeAllListeners('warning');\n\
+             const axios = require('/mnt/client/node_modules/axios');\n\
+             axios.get('{url}').then((a) => console.log(a.data), (e) => console.log('failed ' + e.message));"
+        )
+    };
+    for (host, scheme) in [(origin.http, "http"), (origin.tls, "https")] {
+        let (stdout, stderr) = printed(&server, "javascript", &code(format!("{scheme}://{host}/hello"))).await;
+        assert_eq!(stdout, "hello\n", "{scheme}: {stderr}");
+    }
+    let (stdout, stderr) = printed(&server, "javascript", &code(format!("http://{}/hello", origin.other))).await;
+    assert!(stdout.starts_with("failed") && stderr.contains("no policy allows"), "{stdout}{stderr}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fetch_of_deno_in_a_session_reaches_what_is_allowed() {
+    let origin = Origin::start().await;
+    let server = server(&origin).await;
+    let opened = server.http.post(server.url("/v1/sessions")).bearer_auth(TOKEN);
+    let opened = opened.json(&json!({"language": "typescript"})).send().await.expect("an answer");
+    let opened: Value = opened.json().await.expect("JSON");
+    let path = format!("/v1/sessions/{}/cells", opened["sessionId"].as_str().expect("a session"));
+    let cell = async |code: String| {
+        let sent = server.http.post(server.url(&path)).bearer_auth(TOKEN).json(&json!({"code": code}));
+        let cell: Value = sent.send().await.expect("an answer").json().await.expect("JSON");
+        cell["result"].clone()
+    };
+    let made = format!("const client = Deno.createHttpClient({{caCerts: [`{}`]}});", origin.certificate);
+    cell(made).await;
+    for url in [format!("http://{}/hello", origin.http), format!("https://{}/hello", origin.tls)] {
+        let said = cell(format!("console.log(await (await fetch('{url}', {{client}})).text())")).await;
+        assert_eq!(said["stdout"], "hello\n", "{url}: {said}");
+    }
+    let refused = cell(format!("await fetch('https://{}/hello', {{client}})", origin.other)).await;
+    assert!(refused["stderr"].as_str().is_some_and(|text| text.contains("no policy allows")), "{refused}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_in_standbys_use_the_proxy_too() {
+    let origin = Origin::start().await;
+    let server = Server::with(&[("SANDBOX_NETWORK__LOCAL", &origin.http.to_string())]).await;
+    for (language, code) in [
+        ("javascript", "fetch('http://HOST/hello').then((r) => r.text()).then((t) => console.log(t))"),
+        ("typescript", "const t: string = await (await fetch('http://HOST/hello')).text(); console.log(t)"),
+        ("python", "import urllib.request; print(urllib.request.urlopen('http://HOST/hello').read().decode())"),
+        ("bash", "curl -sS http://HOST/hello; echo"),
+    ] {
+        let code = code.replace("HOST", &origin.http.to_string());
+        let body = json!({"language": language, "code": code, "conversationId": language});
+        let reaches = async || {
+            let status = run(&server, &body).await;
+            assert_eq!(status["result"]["stdout"], "hello\n", "{language}: {status}");
+        };
+        let taken = server.standbys.taken();
+        until(&format!("{language} runs in a standby"), async || {
+            reaches().await;
+            server.standbys.taken() > taken
+        })
+        .await;
+    }
+    server.stop().await;
+}

@@ -1,0 +1,79 @@
+//! The page tells which connections a program made; policies that an operator makes hold in sandboxes that have begun.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::{Origin, run, server};
+use crate::support::{
+    server::{Server, TOKEN},
+    sheet::Sheet,
+    until,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn page_lists_what_a_program_reached_and_what_was_refused() {
+    let origin = Origin::start().await;
+    let server = server(&origin).await;
+    let sheet = Sheet::open(&server.url("/")).await;
+    let code = format!(
+        "import requests\nfor n in range(3): print(requests.get('http://{}/bytes/2000').status_code)\n\
+         print(requests.get('http://{}/').status_code)",
+        origin.http, origin.other
+    );
+    assert_eq!(sheet.run("python", &code).await, "exited");
+    assert_eq!(sheet.text("connections-summary").await, "Network: 3 connections, 1 refused");
+    sheet.click("connections-summary").await;
+    let rows = "return [...document.querySelectorAll('[data-testid=connection]')].map(row => row.innerText)";
+    let rows: Vec<String> = serde_json::from_value(sheet.browser.script(rows).await).expect("rows");
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert!(rows[0].starts_with("allowed") && rows[0].contains(&origin.http.to_string()), "{rows:?}");
+    assert!(rows[0].contains("×3") && rows[0].contains("KiB received"), "{rows:?}");
+    assert!(rows[1].starts_with("refused") && rows[1].contains("no policy allows"), "{rows:?}");
+    let found = crate::page_access::findings(&sheet.browser, "connections").await;
+    assert!(found.is_empty(), "{found:?}");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    sheet.browser.screenshot(&folder.join("connections.png")).await;
+    // Told again to who opens the page later; gone with the next run.
+    sheet.reload("ready").await;
+    sheet.says("connections-summary", |text| text.contains("1 refused")).await;
+    assert_eq!(sheet.run("python", "print(1)").await, "exited");
+    let hidden = "return document.querySelector('[data-testid=connections]').hidden";
+    assert_eq!(sheet.browser.script(hidden).await, true);
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn policy_of_an_operator_holds_in_a_session_that_has_begun_until_it_is_deleted() {
+    let origin = Origin::start().await;
+    let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0"), ("SANDBOX_NETWORK__SET", "set.example")]).await;
+    let url = |name: &str| server.url(&format!("/v1/admin/network/{name}"));
+    let put = async |hosts: &[String]| {
+        let body = json!({"hosts": hosts, "addresses": ["127.0.0.2"], "everyToken": true});
+        let sent = server.http.put(url("local")).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
+        assert_eq!(sent.status(), 204);
+    };
+    put(&[origin.other.to_string()]).await;
+    let opened = server.http.post(server.url("/v1/sessions")).bearer_auth(TOKEN);
+    let opened = opened.json(&json!({"conversationId": "c", "language": "python"})).send().await.expect("an answer");
+    let session: serde_json::Value = opened.json().await.expect("JSON");
+    let path = format!("/v1/sessions/{}/cells", session["sessionId"].as_str().expect("a session"));
+    let code = format!("import requests; print(requests.get('http://{}/hello').status_code)", origin.http);
+    let cell = async || {
+        let sent = server.http.post(server.url(&path)).bearer_auth(TOKEN).json(&json!({"code": code}));
+        let cell: serde_json::Value = sent.send().await.expect("an answer").json().await.expect("JSON");
+        cell["result"]["stdout"].as_str().unwrap_or_else(|| panic!("{cell}")).trim().to_owned()
+    };
+    assert_eq!(cell().await, "403");
+    put(&[origin.http.to_string()]).await;
+    assert_eq!(cell().await, "200");
+    let removed = server.http.delete(url("local")).bearer_auth(TOKEN).send().await.expect("an answer");
+    assert_eq!(removed.status(), 204);
+    until("it is refused again", async || cell().await == "403").await;
+    // A program that begins now has no channels by it.
+    let status = run(&server, &json!({"language": "python", "network": ["local"], "code": "1"})).await;
+    assert!(status.to_string().contains("has no policy"), "{status}");
+    server.stop().await;
+}

@@ -1,0 +1,173 @@
+//! TLS servers of a scripted host: it keeps what it was sent, and repeats it in every form that a path asks for.
+
+use std::{
+    io::Write as _,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer};
+use tempfile::NamedTempFile;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::TcpListener,
+    task::JoinSet,
+};
+use tokio_rustls::TlsAcceptor;
+
+pub struct Vault {
+    /// With a certificate of the authority in `roots`.
+    pub good: SocketAddr,
+    /// The same, for rules in place of secrets.
+    pub ruled: SocketAddr,
+    /// With one of its own.
+    pub untrusted: SocketAddr,
+    /// In PEM.
+    pub roots: NamedTempFile,
+    seen: Arc<Mutex<Vec<String>>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Vault {
+    /// Repeats this value on request.
+    pub async fn start(value: &'static str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let root = params.self_signed(&key).expect("a root");
+        let mut roots = NamedTempFile::new().expect("a file");
+        let body = STANDARD.encode(root.der());
+        writeln!(roots, "-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----").expect("written");
+        let (issuer, seen, mut tasks) = (Issuer::new(params, key), Arc::default(), JoinSet::new());
+        let mut start = async |issuer: Option<&Issuer<'_, KeyPair>>| {
+            let listener = TcpListener::bind("127.0.0.2:0").await.expect("a port");
+            let address = listener.local_addr().expect("an address");
+            tasks.spawn(serve(listener, acceptor(issuer), value, Arc::clone(&seen)));
+            address
+        };
+        let (good, ruled, untrusted) = (start(Some(&issuer)).await, start(Some(&issuer)).await, start(None).await);
+        Self { good, ruled, untrusted, roots, seen, _tasks: tasks }
+    }
+
+    /// The requests since the last call, heads and bodies.
+    pub fn seen(&self) -> Vec<String> {
+        std::mem::take(&mut *self.seen.lock().expect("a lock"))
+    }
+}
+
+fn acceptor(issuer: Option<&Issuer<'_, KeyPair>>) -> TlsAcceptor {
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = vec![SanType::IpAddress(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)))];
+    let made = match issuer {
+        Some(issuer) => params.signed_by(&key, issuer),
+        None => params.self_signed(&key),
+    };
+    let chain = vec![made.expect("a certificate").der().clone()];
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
+    let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+    let config = config.with_no_client_auth().with_single_cert(chain, key.into()).expect("a configuration");
+    TlsAcceptor::from(Arc::new(config))
+}
+
+async fn serve(listener: TcpListener, acceptor: TlsAcceptor, value: &'static str, seen: Arc<Mutex<Vec<String>>>) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let (acceptor, seen) = (acceptor.clone(), Arc::clone(&seen));
+        connections.spawn(async move {
+            if let Ok(stream) = acceptor.accept(stream).await {
+                let _ = speak(stream, value, &seen).await;
+            }
+        });
+    }
+}
+
+async fn speak(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    value: &str,
+    seen: &Mutex<Vec<String>>,
+) -> std::io::Result<()> {
+    let mut bytes = Vec::new();
+    loop {
+        let end = loop {
+            let head = bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4);
+            let text = String::from_utf8_lossy(&bytes[..head.unwrap_or(0)]).to_lowercase();
+            let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+            let whole = head.map(|head| head + length.unwrap_or(0)).filter(|whole| *whole <= bytes.len());
+            let has_all = !text.contains("chunked") || bytes.ends_with(b"0\r\n\r\n");
+            if let Some(whole) = whole.filter(|_| has_all) {
+                break if text.contains("chunked") { bytes.len() } else { whole };
+            }
+            if stream.read_buf(&mut bytes).await? == 0 {
+                return Ok(());
+            }
+        };
+        let request = String::from_utf8_lossy(&bytes.drain(..end).collect::<Vec<_>>()).into_owned();
+        let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
+        let authorized = request.to_lowercase().contains("\r\nauthorization: ");
+        seen.lock().expect("a lock").push(request);
+        answer(&mut stream, &path, value, authorized).await?;
+        stream.flush().await?;
+    }
+}
+
+async fn answer(
+    stream: &mut (impl AsyncWrite + Unpin),
+    path: &str,
+    value: &str,
+    authorized: bool,
+) -> std::io::Result<()> {
+    let (path, rest) = path.split_once('?').unwrap_or((path, ""));
+    let whole = |head: &str, body: &str| {
+        format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+    };
+    let repeated = form(rest, value);
+    let bytes = match path {
+        // The value in two chunks, cut where the query says.
+        "/cut" => {
+            let cut = rest.parse().unwrap_or(0);
+            let (first, second) = value.split_at(cut);
+            stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
+            for part in [format!("<{first}"), format!("{second}>")] {
+                stream.write_all(format!("{:x}\r\n{part}\r\n", part.len()).as_bytes()).await?;
+                stream.flush().await?;
+            }
+            format!("0\r\nX-Trailer: {value}\r\n\r\n").into_bytes()
+        }
+        "/form" => whole("200 OK", &repeated),
+        "/headers" => whole(&format!("302 {value}\r\nLocation: /x?token={repeated}\r\nSet-Cookie: t={value}"), "moved"),
+        "/gzip" => whole("200 OK\r\nContent-Encoding: gzip", "never read"),
+        "/encoded" => b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n5\r\nnever\r\n0\r\n\r\n".to_vec(),
+        "/part" => whole("206 Partial Content\r\nContent-Range: bytes 0-9/10", "never read"),
+        "/lengths" => b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 5\r\n\r\nnever".to_vec(),
+        "/endless-head" => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\n").await?;
+            loop {
+                stream.write_all(format!("X: {}\r\n", "y".repeat(4000)).as_bytes()).await?;
+            }
+        }
+        "/elsewhere" => whole(&format!("302 Found\r\nLocation: https://{rest}/hello"), ""),
+        // git asks again with what it has.
+        _ if path.starts_with("/git/") && !authorized => {
+            whole("401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"git\"", "")
+        }
+        _ if path.starts_with("/git/") => whole("404 Not Found", ""),
+        _ => whole("200 OK", "hello"),
+    };
+    stream.write_all(&bytes).await
+}
+
+fn form(kind: &str, value: &str) -> String {
+    match kind {
+        "percent" => value.bytes().map(|byte| format!("%{byte:02X}")).collect::<Vec<_>>().concat(),
+        "json" => value.bytes().map(|byte| format!("\\u{byte:04x}")).collect::<Vec<_>>().concat(),
+        "base64-0" => STANDARD.encode(format!("{value};")),
+        "base64-1" => STANDARD.encode(format!("x{value};")),
+        "base64-2" => STANDARD.encode(format!("xy{value};")),
+        "basic" => format!("Basic {}", STANDARD.encode(format!("user:{value}"))),
+        _ => value.to_owned(),
+    }
+}
