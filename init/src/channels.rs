@@ -1,11 +1,11 @@
-//! The process that has the channels of a sandbox: its start, the socket between the two, and the port that it listens
-//! on. What passes through that socket is between it and the server.
+//! The process that has the channels of a sandbox: the port that it listens on, its start by the first connection, and
+//! the socket between the two. What passes through that socket is between it and the server.
 //!
 //! It runs as the program's user, and the program can end it: then there are no channels any more, and nothing else
 //! changes.
 
 use std::{
-    io,
+    fs, io,
     net::{Ipv4Addr, TcpListener},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -24,34 +24,50 @@ const PROGRAM: &str = "/sandbox-channels";
 /// The port on 127.0.0.1, which every sandbox has for itself.
 const PORT: u16 = 3128;
 
-/// The process, as long as the socket between it and this one is open.
+/// The port until the first connection, then the process, as long as the socket between it and this one is open.
 #[derive(Debug)]
 pub struct Channels {
+    port: Option<TcpListener>,
     socket: Option<UnixStream>,
     inbox: Inbox,
 }
 
 impl Channels {
-    /// Opens the port and starts the process. Connections from then on are accepted, if later.
+    /// Opens the port. The process is started for the first connection: most programs make none.
     ///
     /// # Errors
     /// The port is taken, or the image has no such program.
-    pub fn start() -> io::Result<Self> {
+    pub fn open() -> io::Result<Self> {
         let explained = |error: io::Error| io::Error::other(format!("the channels of the sandbox: {error}"));
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT)).map_err(explained)?;
+        fs::metadata(PROGRAM).map_err(explained)?;
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT)).map_err(explained)?;
+        Ok(Self { port: Some(port), socket: None, inbox: Inbox::default() })
+    }
+
+    /// Where the first connection is waited for.
+    pub fn port(&self) -> Option<BorrowedFd<'_>> {
+        self.port.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Starts the process, which accepts the connections that wait, and gives it what the server sent before.
+    pub fn start(&mut self) -> io::Result<()> {
+        let Some(port) = self.port.take() else { return Ok(()) };
         let (theirs, ours) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let mut starting = Command::new(PROGRAM);
-        starting.env_clear().stdin(OwnedFd::from(listener)).stdout(OwnedFd::from(theirs)).stderr(Stdio::null());
-        signals::with_empty_mask(|| starting.spawn()).map_err(explained)?;
-        Ok(Self { socket: Some(ours), inbox: Inbox::default() })
+        starting.env_clear().stdin(OwnedFd::from(port)).stdout(OwnedFd::from(theirs)).stderr(Stdio::null());
+        signals::with_empty_mask(|| starting.spawn())?;
+        self.socket = Some(ours);
+        self.write();
+        Ok(())
     }
 
     /// Bytes from the server.
     pub fn push(&mut self, bytes: &[u8]) {
-        if self.socket.is_some() {
-            self.inbox.push(bytes);
-            self.write();
+        match &self.socket {
+            Some(socket) if self.inbox.write_all(bytes, socket) == Progress::Closed => self.ended(),
+            None if self.port.is_some() => self.inbox.push(bytes),
+            _ => {}
         }
     }
 
@@ -61,11 +77,8 @@ impl Channels {
             match self.inbox.write(socket) {
                 Progress::Moved(_) => {}
                 Progress::Later => return,
-                Progress::Closed => self.socket = None,
+                Progress::Closed => self.ended(),
             }
-        }
-        if self.socket.is_none() {
-            self.inbox.discard();
         }
     }
 
@@ -84,7 +97,7 @@ impl Channels {
         self.inbox.is_full()
     }
 
-    /// It has closed its end.
+    /// The process has closed its end, or could not be started.
     pub fn ended(&mut self) {
         self.socket = None;
         self.inbox.discard();

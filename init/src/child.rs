@@ -140,11 +140,10 @@ impl Child {
     /// The messages received since the last call, and whether the child's end is still open.
     pub fn messages(&mut self) -> (Vec<WarmMessage>, bool) {
         let Some(control) = &mut self.control else { return (Vec::new(), false) };
-        let mut bytes = [0; 16];
-        let progress = flow::read(&control.socket, &mut bytes);
-        let Progress::Moved(count) = progress else { return (Vec::new(), progress == Progress::Later) };
-        control.received.extend_from_slice(&bytes[..count]);
-        (take_messages(&mut control.received), true)
+        match flow::read(&control.socket, &mut control.received) {
+            Progress::Moved(_) => (take_messages(&mut control.received), true),
+            progress => (Vec::new(), progress == Progress::Later),
+        }
     }
 }
 

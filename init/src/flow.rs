@@ -4,11 +4,12 @@
 use std::{collections::VecDeque, os::fd::AsFd};
 
 use rustix::{
+    buffer::spare_capacity,
     fs::{OFlags, fcntl_getfl, fcntl_setfl},
     io::Errno,
 };
 
-use crate::frame::{self, OutputFrame};
+use crate::frame::{self, HEADER_BYTES, OutputFrame};
 
 /// How much one read takes, and so the longest frame of output.
 pub const READ_BYTES: usize = 64 << 10;
@@ -47,9 +48,10 @@ pub fn set_nonblocking(fd: impl AsFd) -> Result<(), Errno> {
     fcntl_setfl(&fd, flags | OFlags::NONBLOCK)
 }
 
-/// Reads what there is, up to the size of `buffer`.
-pub fn read(fd: impl AsFd, buffer: &mut [u8]) -> Progress {
-    Progress::of(rustix::io::read(fd, buffer))
+/// Appends what there is, up to [`READ_BYTES`].
+pub fn read(fd: impl AsFd, buffer: &mut Vec<u8>) -> Progress {
+    buffer.reserve_exact(READ_BYTES);
+    Progress::of(rustix::io::read(fd, spare_capacity(buffer)))
 }
 
 /// Frames that wait for the server.
@@ -62,7 +64,22 @@ pub struct Outbox {
 impl Outbox {
     /// Adds a frame.
     pub fn push(&mut self, kind: OutputFrame, payload: &[u8]) {
-        frame::encode(&mut self.bytes, kind, payload);
+        self.bytes.extend_from_slice(&frame::header(kind, payload.len()));
+        self.bytes.extend_from_slice(payload);
+    }
+
+    /// Adds what one read of `fd` takes as a frame.
+    pub fn push_read(&mut self, kind: OutputFrame, fd: impl AsFd) -> Progress {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(&frame::header(kind, 0));
+        let progress = read(fd, &mut self.bytes);
+        match progress {
+            Progress::Moved(count) => {
+                self.bytes[at..at + HEADER_BYTES].copy_from_slice(&frame::header(kind, count));
+            }
+            Progress::Later | Progress::Closed => self.bytes.truncate(at),
+        }
+        progress
     }
 
     /// Whether everything is sent.
@@ -125,6 +142,20 @@ impl Inbox {
     /// Whether reading frames must pause.
     pub fn is_full(&self) -> bool {
         self.bytes.len() >= INBOX_HIGH_BYTES
+    }
+
+    /// Writes what is pending and then `bytes`; what is not taken now is pending.
+    pub fn write_all(&mut self, bytes: &[u8], fd: impl AsFd) -> Progress {
+        let mut written = 0;
+        while !self.has_pending() && written < bytes.len() {
+            match Progress::of(rustix::io::write(&fd, &bytes[written..])) {
+                Progress::Moved(count) => written += count,
+                Progress::Later => break,
+                Progress::Closed => return Progress::Closed,
+            }
+        }
+        self.push(&bytes[written..]);
+        Progress::Moved(written)
     }
 
     /// Writes what the program takes.

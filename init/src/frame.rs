@@ -81,13 +81,11 @@ impl fmt::Display for FrameError {
     }
 }
 
-/// Appends the frame to `out`. A payload has at most [`PAYLOAD_MAX_BYTES`]; those of this program are far shorter.
-pub fn encode(out: &mut Vec<u8>, kind: OutputFrame, payload: &[u8]) {
-    debug_assert!(payload.len() <= PAYLOAD_MAX_BYTES);
-    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-    out.push(kind as u8);
-    out.extend_from_slice(&length.to_be_bytes());
-    out.extend_from_slice(payload);
+/// What precedes a payload of this length. It has at most [`PAYLOAD_MAX_BYTES`]; those of this program are far shorter.
+pub fn header(kind: OutputFrame, payload_bytes: usize) -> [u8; HEADER_BYTES] {
+    debug_assert!(payload_bytes <= PAYLOAD_MAX_BYTES);
+    let [a, b, c, d] = u32::try_from(payload_bytes).unwrap_or(u32::MAX).to_be_bytes();
+    [kind as u8, a, b, c, d]
 }
 
 /// Parses frames from bytes that arrive in any chunks.
@@ -95,20 +93,24 @@ pub fn encode(out: &mut Vec<u8>, kind: OutputFrame, payload: &[u8]) {
 pub struct Decoder {
     bytes: Vec<u8>,
     taken: usize,
+    /// What is still to come of a frame that is handed out in pieces.
+    rest: usize,
 }
 
 impl Decoder {
-    /// Adds received bytes.
-    pub fn feed(&mut self, bytes: &[u8]) {
-        if self.taken > 0 {
-            self.bytes.drain(..self.taken);
-            self.taken = 0;
-        }
-        self.bytes.extend_from_slice(bytes);
+    /// Where received bytes are appended.
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
+        &mut self.bytes
     }
 
-    /// The next frame, if it is complete.
-    pub fn next(&mut self) -> Result<Option<(InputFrame, Vec<u8>)>, FrameError> {
+    /// The next frame, if it is complete. Bytes for the channels are not waited for: each piece that is here is handed
+    /// out as a frame of its own.
+    pub fn next(&mut self) -> Result<Option<(InputFrame, &[u8])>, FrameError> {
+        if self.rest > 0 {
+            return Ok(self.piece());
+        }
         let rest = &self.bytes[self.taken..];
         let Some(&kind) = rest.first() else { return Ok(None) };
         let kind = InputFrame::parse(kind)?;
@@ -118,10 +120,25 @@ impl Decoder {
         if length as usize > PAYLOAD_MAX_BYTES {
             return Err(FrameError::Length(length));
         }
-        let Some(payload) = rest.get(HEADER_BYTES..whole) else { return Ok(None) };
-        let frame = (kind, payload.to_vec());
-        self.taken += whole;
-        Ok(Some(frame))
+        if kind == InputFrame::Channels && length > 0 {
+            self.taken += HEADER_BYTES;
+            self.rest = length as usize;
+            return Ok(self.piece());
+        }
+        let payload = self.taken + HEADER_BYTES..self.taken + whole;
+        if payload.end > self.bytes.len() {
+            return Ok(None);
+        }
+        self.taken = payload.end;
+        Ok(Some((kind, &self.bytes[payload])))
+    }
+
+    fn piece(&mut self) -> Option<(InputFrame, &[u8])> {
+        let count = self.rest.min(self.bytes.len() - self.taken);
+        let piece = self.taken..self.taken + count;
+        self.taken = piece.end;
+        self.rest -= count;
+        (count > 0).then(|| (InputFrame::Channels, &self.bytes[piece]))
     }
 }
 
@@ -138,7 +155,11 @@ mod tests {
     }
 
     fn all(decoder: &mut Decoder) -> Vec<(InputFrame, usize)> {
-        std::iter::from_fn(|| decoder.next().expect("whole")).map(|(kind, payload)| (kind, payload.len())).collect()
+        let mut frames = Vec::new();
+        while let Some((kind, payload)) = decoder.next().expect("whole") {
+            frames.push((kind, payload.len()));
+        }
+        frames
     }
 
     #[test]
@@ -148,9 +169,9 @@ mod tests {
             vec![(InputFrame::Config, 2), (InputFrame::Program, 256), (InputFrame::StdinEnd, 0), (InputFrame::Go, 0)];
         for cut in 0..=bytes.len() {
             let mut decoder = Decoder::default();
-            decoder.feed(&bytes[..cut]);
+            decoder.buffer().extend_from_slice(&bytes[..cut]);
             let mut got = all(&mut decoder);
-            decoder.feed(&bytes[cut..]);
+            decoder.buffer().extend_from_slice(&bytes[cut..]);
             got.extend(all(&mut decoder));
             assert_eq!(got, want, "cut at {cut}");
         }
@@ -160,7 +181,7 @@ mod tests {
     fn decoder_refuses_an_unknown_type_at_its_first_byte() {
         for byte in (0..=255).filter(|byte| !(1..=7).contains(byte)) {
             let mut decoder = Decoder::default();
-            decoder.feed(&[byte]);
+            decoder.buffer().push(byte);
             assert_eq!(decoder.next(), Err(FrameError::Type(byte)));
         }
     }
@@ -168,10 +189,21 @@ mod tests {
     #[test]
     fn decoder_refuses_an_excessive_length_before_the_payload() {
         let mut decoder = Decoder::default();
-        decoder.feed(&[0x04, 0xff, 0xff, 0xff, 0xff]);
+        decoder.buffer().extend_from_slice(&[0x04, 0xff, 0xff, 0xff, 0xff]);
         assert_eq!(decoder.next(), Err(FrameError::Length(u32::MAX)));
         let mut decoder = Decoder::default();
-        decoder.feed(&[0x04, 0, 0x10, 0, 0]);
+        decoder.buffer().extend_from_slice(&[0x04, 0, 0x10, 0, 0]);
         assert_eq!(decoder.next(), Ok(None));
+    }
+
+    #[test]
+    fn decoder_hands_out_bytes_for_the_channels_as_they_come() {
+        let mut decoder = Decoder::default();
+        decoder.buffer().extend_from_slice(&[0x07, 0, 0, 0, 4, b'a', b'b']);
+        assert_eq!(decoder.next(), Ok(Some((InputFrame::Channels, &b"ab"[..]))));
+        assert_eq!(decoder.next(), Ok(None));
+        decoder.buffer().extend_from_slice(b"cd\x03\0\0\0\0");
+        assert_eq!(decoder.next(), Ok(Some((InputFrame::Channels, &b"cd"[..]))));
+        assert_eq!(decoder.next(), Ok(Some((InputFrame::Go, &[][..]))));
     }
 }

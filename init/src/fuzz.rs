@@ -21,16 +21,24 @@ enum End {
 fn decoded(bytes: &[u8], piece: usize) -> (Vec<(InputFrame, Vec<u8>)>, Option<FrameError>) {
     let (mut decoder, mut frames) = (Decoder::default(), Vec::new());
     for piece in bytes.chunks(piece) {
-        decoder.feed(piece);
+        decoder.buffer().extend_from_slice(piece);
         loop {
             match decoder.next() {
-                Ok(Some(frame)) => frames.push(frame),
+                Ok(Some((kind, payload))) => add(&mut frames, kind, payload),
                 Ok(None) => break,
                 Err(broken) => return (frames, Some(broken)),
             }
         }
     }
     (frames, None)
+}
+
+/// Adds a frame. Bytes for the channels are one stream, whose frames have no meaning.
+fn add(frames: &mut Vec<(InputFrame, Vec<u8>)>, kind: InputFrame, payload: &[u8]) {
+    match frames.last_mut() {
+        Some((InputFrame::Channels, stream)) if kind == InputFrame::Channels => stream.extend_from_slice(payload),
+        _ => frames.push((kind, payload.to_vec())),
+    }
 }
 
 /// Reference decoder: parses the whole buffer at once.
@@ -54,17 +62,23 @@ fn decode_whole(mut bytes: &[u8]) -> (Vec<(InputFrame, Vec<u8>)>, Option<FrameEr
         if length as usize > PAYLOAD_MAX_BYTES {
             return (frames, Some(FrameError::Length(length)));
         }
-        let Some((payload, after)) = rest.split_at_checked(length as usize) else { break };
-        frames.push((*kind, payload.to_vec()));
+        let is_channels = *kind == InputFrame::Channels;
+        let Some((payload, after)) = rest.split_at_checked(length as usize) else {
+            if is_channels && !rest.is_empty() {
+                add(&mut frames, *kind, rest);
+            }
+            break;
+        };
+        add(&mut frames, *kind, payload);
         bytes = after;
     }
     (frames, None)
 }
 
-fn actions(frames: Vec<(InputFrame, Vec<u8>)>, broken: Option<FrameError>) -> (Vec<Action>, Option<End>) {
+fn actions(frames: &[(InputFrame, Vec<u8>)], broken: Option<FrameError>) -> (Vec<Action<'_>>, Option<End>) {
     let (mut request, mut actions) = (Request::default(), Vec::new());
     for (kind, payload) in frames {
-        match request.take(kind, payload) {
+        match request.take(*kind, payload) {
             Ok(action) => actions.push(action),
             Err(fault) => return (actions, Some(End::RequestError(fault))),
         }
@@ -73,7 +87,7 @@ fn actions(frames: Vec<(InputFrame, Vec<u8>)>, broken: Option<FrameError>) -> (V
 }
 
 /// The program is complete when it starts, it starts once, and its input ends once.
-fn assert_action_sequence(actions: &[Action]) {
+fn assert_action_sequence(actions: &[Action<'_>]) {
     let (mut started, mut ended, mut early) = (false, false, 0);
     for (index, action) in actions.iter().enumerate() {
         match action {
@@ -100,7 +114,7 @@ fn assert_independent_of_chunking(bytes: &[u8], piece: u8) {
     for piece in [bytes.len(), usize::from(piece), 1] {
         assert_eq!(decoded(bytes, piece.max(1)), plain, "in pieces of {piece}");
     }
-    assert_action_sequence(&actions(plain.0, plain.1).0);
+    assert_action_sequence(&actions(&plain.0, plain.1).0);
 }
 
 /// Arbitrary bytes; the first is the chunk size.

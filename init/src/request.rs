@@ -49,19 +49,19 @@ impl Config {
 
 /// What the sandbox does with a frame.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum Action<'a> {
     /// Append this to the program's file.
-    Append(Vec<u8>),
+    Append(&'a [u8]),
     /// Start the program.
     Start(Config),
     /// Give this to the program's standard input.
-    Input(Vec<u8>),
+    Input(&'a [u8]),
     /// No more input.
     EndInput,
     /// Send the program a signal.
     Signal(Signal),
     /// Give this to the process that has the channels.
-    Channels(Vec<u8>),
+    Channels(&'a [u8]),
     /// The frame needs no action.
     Nothing,
 }
@@ -113,21 +113,21 @@ impl Request {
     }
 
     /// Takes the next frame.
-    pub fn take(&mut self, kind: InputFrame, payload: Vec<u8>) -> Result<Action, RequestError> {
+    pub fn take<'a>(&mut self, kind: InputFrame, payload: &'a [u8]) -> Result<Action<'a>, RequestError> {
         self.check_sequence(kind)?;
         match kind {
             InputFrame::Config => {
-                self.config = Some(Config::parse(&payload)?);
+                self.config = Some(Config::parse(payload)?);
                 Ok(Action::Nothing)
             }
             InputFrame::Program => self.program(payload),
-            InputFrame::Go => self.go(&payload),
+            InputFrame::Go => self.go(payload),
             InputFrame::Stdin => self.input(payload),
             InputFrame::StdinEnd if payload.is_empty() => {
                 self.input_ended = true;
                 Ok(Action::EndInput)
             }
-            InputFrame::Signal => match payload[..] {
+            InputFrame::Signal => match *payload {
                 [number] => signal(number).map(Action::Signal),
                 _ => Err(RequestError::Payload(kind)),
             },
@@ -148,7 +148,7 @@ impl Request {
         if fits { Ok(()) } else { Err(RequestError::Sequence(kind)) }
     }
 
-    fn program(&mut self, payload: Vec<u8>) -> Result<Action, RequestError> {
+    fn program<'a>(&mut self, payload: &'a [u8]) -> Result<Action<'a>, RequestError> {
         self.program_bytes += payload.len();
         if self.program_bytes > PROGRAM_MAX_BYTES {
             return Err(RequestError::ProgramLength);
@@ -156,7 +156,7 @@ impl Request {
         Ok(Action::Append(payload))
     }
 
-    fn go(&mut self, payload: &[u8]) -> Result<Action, RequestError> {
+    fn go(&mut self, payload: &[u8]) -> Result<Action<'static>, RequestError> {
         if !payload.is_empty() {
             return Err(RequestError::Payload(InputFrame::Go));
         }
@@ -164,7 +164,7 @@ impl Request {
         Ok(Action::Start(self.config.clone().unwrap_or_default()))
     }
 
-    fn input(&mut self, payload: Vec<u8>) -> Result<Action, RequestError> {
+    fn input<'a>(&mut self, payload: &'a [u8]) -> Result<Action<'a>, RequestError> {
         if !self.started {
             self.early_bytes += payload.len();
             if self.early_bytes > EARLY_STDIN_MAX_BYTES {
@@ -185,7 +185,7 @@ mod tests {
 
     fn configured() -> Request {
         let mut request = Request::default();
-        request.take(InputFrame::Config, b"{}".to_vec()).expect("an empty configuration");
+        request.take(InputFrame::Config, b"{}").expect("an empty configuration");
         request
     }
 
@@ -204,71 +204,67 @@ mod tests {
     #[test]
     fn configuration_must_come_first_and_only_once() {
         for kind in [InputFrame::Program, InputFrame::Go, InputFrame::Stdin, InputFrame::StdinEnd, InputFrame::Signal] {
-            assert_eq!(Request::default().take(kind, Vec::new()), Err(RequestError::Sequence(kind)));
+            assert_eq!(Request::default().take(kind, &[]), Err(RequestError::Sequence(kind)));
         }
-        assert_eq!(
-            configured().take(InputFrame::Config, b"{}".to_vec()),
-            Err(RequestError::Sequence(InputFrame::Config))
-        );
+        assert_eq!(configured().take(InputFrame::Config, b"{}"), Err(RequestError::Sequence(InputFrame::Config)));
     }
 
     #[test]
     fn program_cannot_change_after_the_start() {
         let mut request = configured();
-        assert_eq!(request.take(InputFrame::Signal, vec![9]), Err(RequestError::Sequence(InputFrame::Signal)));
-        assert_eq!(request.take(InputFrame::Go, Vec::new()), Ok(Action::Start(Config::default())));
-        assert_eq!(request.take(InputFrame::Go, Vec::new()), Err(RequestError::Sequence(InputFrame::Go)));
-        assert_eq!(request.take(InputFrame::Program, Vec::new()), Err(RequestError::Sequence(InputFrame::Program)));
-        assert_eq!(request.take(InputFrame::Signal, vec![9]), Ok(Action::Signal(Signal::KILL)));
-        assert_eq!(request.take(InputFrame::Signal, vec![0]), Err(RequestError::Signal(0)));
-        assert_eq!(request.take(InputFrame::Signal, vec![9, 9]), Err(RequestError::Payload(InputFrame::Signal)));
+        assert_eq!(request.take(InputFrame::Signal, &[9]), Err(RequestError::Sequence(InputFrame::Signal)));
+        assert_eq!(request.take(InputFrame::Go, &[]), Ok(Action::Start(Config::default())));
+        assert_eq!(request.take(InputFrame::Go, &[]), Err(RequestError::Sequence(InputFrame::Go)));
+        assert_eq!(request.take(InputFrame::Program, &[]), Err(RequestError::Sequence(InputFrame::Program)));
+        assert_eq!(request.take(InputFrame::Signal, &[9]), Ok(Action::Signal(Signal::KILL)));
+        assert_eq!(request.take(InputFrame::Signal, &[0]), Err(RequestError::Signal(0)));
+        assert_eq!(request.take(InputFrame::Signal, &[9, 9]), Err(RequestError::Payload(InputFrame::Signal)));
     }
 
     #[test]
     fn session_names_its_kernel_and_has_no_program() {
         let mut request = Request::default();
-        request.take(InputFrame::Config, br#"{"kernel":"python3"}"#.to_vec()).expect("a session");
-        assert_eq!(request.take(InputFrame::Program, Vec::new()), Err(RequestError::Sequence(InputFrame::Program)));
-        let Ok(Action::Start(config)) = request.take(InputFrame::Go, Vec::new()) else { panic!("no start") };
+        request.take(InputFrame::Config, br#"{"kernel":"python3"}"#).expect("a session");
+        assert_eq!(request.take(InputFrame::Program, &[]), Err(RequestError::Sequence(InputFrame::Program)));
+        let Ok(Action::Start(config)) = request.take(InputFrame::Go, &[]) else { panic!("no start") };
         assert_eq!(config.kernel.as_deref(), Some("python3"));
         assert!(Config::parse(br#"{"kernel":"a\u0000"}"#).is_err() && Config::parse(br#"{"kernel":1}"#).is_err());
     }
 
     #[test]
     fn channels_need_the_configuration_and_the_start() {
-        let frame = |request: &mut Request| request.take(InputFrame::Channels, vec![1]);
+        let frame = |request: &mut Request| request.take(InputFrame::Channels, &[1]);
         let refused = Err(RequestError::Sequence(InputFrame::Channels));
         let mut without = configured();
-        without.take(InputFrame::Go, Vec::new()).expect("a start");
+        without.take(InputFrame::Go, &[]).expect("a start");
         assert_eq!(frame(&mut without), refused);
         let mut with = Request::default();
-        with.take(InputFrame::Config, br#"{"channels":true}"#.to_vec()).expect("channels");
+        with.take(InputFrame::Config, br#"{"channels":true}"#).expect("channels");
         assert_eq!(frame(&mut with), refused);
-        with.take(InputFrame::Go, Vec::new()).expect("a start");
-        assert_eq!(frame(&mut with), Ok(Action::Channels(vec![1])));
+        with.take(InputFrame::Go, &[]).expect("a start");
+        assert_eq!(frame(&mut with), Ok(Action::Channels(&[1])));
     }
 
     #[test]
     fn input_ends_once_and_is_bounded_before_the_start() {
         let mut request = configured();
-        assert_eq!(
-            request.take(InputFrame::Stdin, vec![0; EARLY_STDIN_MAX_BYTES]),
-            Ok(Action::Input(vec![0; EARLY_STDIN_MAX_BYTES]))
-        );
-        assert_eq!(request.take(InputFrame::Stdin, vec![0]), Err(RequestError::EarlyInput));
+        let early = vec![0; EARLY_STDIN_MAX_BYTES];
+        assert_eq!(request.take(InputFrame::Stdin, &early), Ok(Action::Input(&early)));
+        assert_eq!(request.take(InputFrame::Stdin, &[0]), Err(RequestError::EarlyInput));
         let mut request = configured();
-        request.take(InputFrame::Go, Vec::new()).expect("start");
-        assert_eq!(request.take(InputFrame::StdinEnd, Vec::new()), Ok(Action::EndInput));
-        assert_eq!(request.take(InputFrame::StdinEnd, Vec::new()), Err(RequestError::Sequence(InputFrame::StdinEnd)));
-        assert_eq!(request.take(InputFrame::Stdin, vec![0]), Err(RequestError::Sequence(InputFrame::Stdin)));
+        request.take(InputFrame::Go, &[]).expect("start");
+        assert_eq!(request.take(InputFrame::StdinEnd, &[]), Ok(Action::EndInput));
+        assert_eq!(request.take(InputFrame::StdinEnd, &[]), Err(RequestError::Sequence(InputFrame::StdinEnd)));
+        assert_eq!(request.take(InputFrame::Stdin, &[0]), Err(RequestError::Sequence(InputFrame::Stdin)));
     }
 
     #[test]
     fn program_size_is_bounded() {
         let mut request = configured();
+        let piece = vec![0; 1 << 20];
         for _ in 0..64 {
-            request.take(InputFrame::Program, vec![0; 1 << 20]).expect("within the limit");
+            request.take(InputFrame::Program, &piece).expect("within the limit");
         }
-        assert_eq!(request.take(InputFrame::Program, vec![0]), Err(RequestError::ProgramLength));
+        assert_eq!(request.take(InputFrame::Program, &[0]), Err(RequestError::ProgramLength));
     }
 }

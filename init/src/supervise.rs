@@ -28,7 +28,7 @@ use crate::{
     channels::Channels,
     child::Child,
     figures::{Counters, Meter},
-    flow::{self, Inbox, Outbox, Progress, READ_BYTES},
+    flow::{self, Inbox, Outbox, Progress},
     frame::{Decoder, OutputFrame},
     process_tree::{self, CollectedChildren, ExitStatus},
     request::{Action, Request},
@@ -51,7 +51,7 @@ pub struct Sandbox {
     successor: Option<Child>,
     /// Shares the program's memory, so that the program's exit is reported before the kernel has freed that memory.
     keeper: Option<Pid>,
-    /// The process that has the channels, where the request has any.
+    /// The port and the process of the channels, where the request has any.
     channels: Option<Channels>,
     inbox: Inbox,
     outbox: Outbox,
@@ -130,15 +130,15 @@ impl Sandbox {
             Source::Stderr => self.read_output(OutputFrame::Stderr),
             Source::Control => self.read_control(),
             Source::Successor => self.read_successor_control(),
+            Source::Port => self.start_channels(),
             Source::FromChannels => self.read_channels(),
             Source::ToChannels => self.write_channels(),
         }
     }
 
     fn read_frames(&mut self) {
-        let mut buffer = vec![0; READ_BYTES];
-        match flow::read(stdin(), &mut buffer) {
-            Progress::Moved(count) => self.decoder.feed(&buffer[..count]),
+        match flow::read(stdin(), self.decoder.buffer()) {
+            Progress::Moved(_) => {}
             Progress::Later => return,
             Progress::Closed => {
                 self.frames_open = false;
@@ -147,24 +147,29 @@ impl Sandbox {
                 return;
             }
         }
-        loop {
-            let next = match self.decoder.next() {
-                Ok(None) => return,
-                Ok(Some((kind, payload))) => self.request.take(kind, payload).map_err(|fault| fault.to_string()),
-                Err(broken) => Err(broken.to_string()),
-            };
-            if let Err(message) = next.and_then(|action| self.execute(action).map_err(|error| error.to_string())) {
-                return self.refuse(message);
-            }
+        // What the frames hold is borrowed from the decoder.
+        let mut decoder = std::mem::take(&mut self.decoder);
+        let taken = self.take_frames(&mut decoder);
+        self.decoder = decoder;
+        if let Err(message) = taken {
+            self.refuse(message);
         }
     }
 
-    fn execute(&mut self, action: Action) -> io::Result<()> {
+    fn take_frames(&mut self, decoder: &mut Decoder) -> Result<(), String> {
+        while let Some((kind, payload)) = decoder.next().map_err(|broken| broken.to_string())? {
+            let action = self.request.take(kind, payload).map_err(|fault| fault.to_string())?;
+            self.execute(action).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, action: Action<'_>) -> io::Result<()> {
         match action {
-            Action::Append(bytes) => self.program_file()?.write_all(&bytes)?,
+            Action::Append(bytes) => self.program_file()?.write_all(bytes)?,
             Action::Start(config) => self.start(&config)?,
             Action::Input(bytes) => {
-                self.inbox.push(&bytes);
+                self.inbox.push(bytes);
                 self.write_stdin();
             }
             Action::EndInput => {
@@ -179,7 +184,7 @@ impl Sandbox {
             }
             Action::Channels(bytes) => {
                 if let Some(channels) = &mut self.channels {
-                    channels.push(&bytes);
+                    channels.push(bytes);
                 }
             }
             Action::Nothing => {}
@@ -221,12 +226,8 @@ impl Sandbox {
         let Some(child) = &mut self.child else { return false };
         let pipe = if kind == OutputFrame::Stdout { &mut child.stdout } else { &mut child.stderr };
         let Some(fd) = pipe else { return false };
-        let mut buffer = vec![0; READ_BYTES];
-        match flow::read(&*fd, &mut buffer) {
-            Progress::Moved(count) => {
-                self.outbox.push(kind, &buffer[..count]);
-                true
-            }
+        match self.outbox.push_read(kind, &*fd) {
+            Progress::Moved(_) => true,
             Progress::Later => false,
             Progress::Closed => {
                 *pipe = None;

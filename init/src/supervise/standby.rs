@@ -43,17 +43,17 @@ impl Sandbox {
             trust::write(authority)?;
         }
         // Before the program runs, so that its first connection finds the port open; after a kill of all processes.
-        let start_channels = || config.channels.then(Channels::start).transpose();
+        let open_channels = || config.channels.then(Channels::open).transpose();
         let can_hand_over = bridge.is_none() && self.child.as_ref().is_some_and(|child| child.control().is_some());
         if can_hand_over {
-            self.channels = start_channels()?;
+            self.channels = open_channels()?;
         }
         let handed_over =
             bridge.is_none() && self.child.as_mut().is_some_and(|child| child.hand_over(config, has_input));
         if !handed_over {
             // A warm child that cannot be reached, or cannot be the kernel, is killed before anything starts cold.
             process_tree::kill_all();
-            self.channels = start_channels()?;
+            self.channels = open_channels()?;
             let command = config.kernel.as_ref().map(|kernel| vec![BRIDGE.into(), kernel.into()]);
             self.child = Some(Child::cold(command.as_ref().unwrap_or(&self.options.command), config, has_input)?);
         }

@@ -82,6 +82,7 @@ pub(super) enum Source {
     Stderr,
     Control,
     Successor,
+    Port,
     FromChannels,
     ToChannels,
 }

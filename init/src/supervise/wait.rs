@@ -45,6 +45,7 @@ impl Sandbox {
         sources.extend(control(Source::Successor, self.successor.as_ref()));
         sources.extend(control(Source::Control, self.child.as_ref()));
         if let (Some(channels), Phase::Running { .. }) = (&self.channels, &self.phase) {
+            sources.extend(channels.port().map(|fd| (Source::Port, fd, PollFlags::IN)));
             let from = channels.output().filter(|_| !self.outbox.is_full());
             sources.extend(from.map(|fd| (Source::FromChannels, fd, PollFlags::IN)));
             sources.extend(channels.pending_input().map(|fd| (Source::ToChannels, fd, PollFlags::OUT)));
