@@ -97,20 +97,16 @@ impl Inner {
                 let words = words();
                 return Err(refused(format!("Installing took longer than {seconds} s and was stopped. {words}")));
             }
-            Ended::DiskLimit(_) => {
-                let mib = ceiling.bytes >> 20;
-                let why = format!(
-                    "The packages take more space than a conversation has, which is {mib} MiB and {} files, or the \
-                     server's disk is nearly full; nothing was installed.",
-                    ceiling.entries
-                );
-                return Err(Failure::new(Code::QuotaExceeded, why));
-            }
+            Ended::DiskLimit(_) => return Err(too_large(ceiling)),
             Ended::Exited { .. } => return Err(refused(format!("Nothing was installed. {}", words()))),
             _ => return Err(refused(format!("Nothing was installed: {} {}", outcome.sentence(), words()))),
         }
         let key = key.to_owned();
-        self.on_disk(move |_| staging.keep(tool, &key, &ceiling)).await
+        let kept = self.on_disk(move |_| staging.keep(tool, &key, &ceiling)).await;
+        // An installation that was over before it was measured.
+        let is_large =
+            |failure: &Failure| failure.code == Code::NoSpace && quota.check_upload(&Usage::default()).is_ok();
+        kept.map_err(|failure| if is_large(&failure) { too_large(ceiling) } else { failure })
     }
 
     /// Returns when an installation takes too much space, or the disk is nearly full.
@@ -130,6 +126,16 @@ impl Inner {
             }
         }
     }
+}
+
+fn too_large(ceiling: Usage) -> Failure {
+    let mib = ceiling.bytes >> 20;
+    let why = format!(
+        "The packages take more space than a conversation has, which is {mib} MiB and {} files, or the server's disk \
+         is nearly full; nothing was installed.",
+        ceiling.entries
+    );
+    Failure::new(Code::QuotaExceeded, why)
 }
 
 /// The end of what the tool said, which has the reason.
