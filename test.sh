@@ -11,6 +11,7 @@ export PROGRAM=test
 
 readonly TOOLS=$PWD/target/test-tools
 readonly MCP1=1.30.0 MCP2=2.3.0 NODE=22 INSPECTOR=2.12.0 AXE=4.14.1
+readonly PYPISERVER=2.4.2 VERDACCIO=6.10.4
 readonly AXIOS=1.21.1 MCP_REMOTE=0.15.1 OIDC_PROVIDER=9.13.3
 readonly SCHEMATHESIS=4.32.5 ULTRA_PISTON=1.0.1 INSTAVM=0.26.1 UV=0.13.9 CONFORMANCE=0.2.0-alpha.12 NEXTEST=0.9.143
 readonly OPENAPI_PYTHON=0.29.1 REDOCLY=2.77.0 SPECTRAL=6.16.3
@@ -140,6 +141,17 @@ node_client() {
     "axe-core@$AXE" "axios@$AXIOS" "mcp-remote@$MCP_REMOTE" "oidc-provider@$OIDC_PROVIDER"
 }
 
+# Servers of packages. Some mirrors lack the version that one of verdaccio's dependencies names by a tag.
+package_indexes() {
+  python_client pypiserver "$PYPISERVER" "$TOOLS/pypiserver" || return
+  [ "$(cat "$TOOLS/verdaccio/version" 2>/dev/null)" != "$VERDACCIO" ] || return 0
+  rm -rf "$TOOLS/verdaccio"
+  mkdir -p "$TOOLS/verdaccio"
+  printf '{"private": true, "overrides": {"node-fetch": "2.7.0"}}\n' >"$TOOLS/verdaccio/package.json"
+  npm install --silent --no-audit --no-fund --prefix "$TOOLS/verdaccio" "verdaccio@$VERDACCIO" &&
+    echo "$VERDACCIO" >"$TOOLS/verdaccio/version"
+}
+
 # What makes clients of the API's description, and what checks it. With other versions its folder is made anew.
 description_tools() {
   local wanted=("openapi-typescript@$OPENAPI_TYPESCRIPT" "openapi-fetch@$OPENAPI_FETCH" "typescript@$TYPESCRIPT"
@@ -180,7 +192,7 @@ make_clients() {
   python_client mcp "$MCP1" "$TOOLS/mcp1" && python_client mcp "$MCP2" "$TOOLS/mcp2" &&
     python_client schemathesis "$SCHEMATHESIS" "$TOOLS/schemathesis" &&
     python_client ultra-piston "$ULTRA_PISTON" "$TOOLS/piston" &&
-    python_client instavm "$INSTAVM" "$TOOLS/instavm" && jupyter_clients && description_tools && own_client &&
+    python_client instavm "$INSTAVM" "$TOOLS/instavm" && package_indexes && jupyter_clients && description_tools && own_client &&
     node_client
 }
 

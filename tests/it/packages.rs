@@ -2,6 +2,7 @@
 
 mod attacks;
 mod index;
+mod servers;
 
 use std::time::Instant;
 

@@ -68,6 +68,18 @@ impl Index {
         ]
     }
 
+    /// The files of some of Python's packages, for another index.
+    pub fn wheels(&self, packages: &[&str]) -> Vec<(String, Bytes)> {
+        let files = packages.iter().flat_map(|name| &self.files.python[name]);
+        files.map(|(file, _)| (file.clone(), self.files.bodies[file].clone())).collect()
+    }
+
+    /// What the registry tells of a package, and its file.
+    pub fn tarball(&self, name: &str) -> (Value, String, Bytes) {
+        let file = format!("{name}-1.0.0.tgz");
+        (self.files.npm[name].clone(), file.clone(), self.files.bodies[&file].clone())
+    }
+
     /// Files that were sent so far.
     pub fn served(&self) -> usize {
         self.files.served.load(Ordering::Relaxed)
