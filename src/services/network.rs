@@ -62,7 +62,7 @@ pub const PACKAGES: &str = "packages";
 /// The port of the proxy in each sandbox.
 const PROXY: &str = "http://127.0.0.1:3128";
 const PROXY_VARIABLES: [&str; 6] = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
-const OTHER_VARIABLES: [(&str, &str); 5] = [
+const OTHER_VARIABLES: [(&str, &str); 11] = [
     ("NO_PROXY", "localhost,127.0.0.1,::1"),
     ("no_proxy", "localhost,127.0.0.1,::1"),
     // Node uses the proxy by this alone, and warns that it does.
@@ -70,6 +70,13 @@ const OTHER_VARIABLES: [(&str, &str); 5] = [
     ("NODE_OPTIONS", "--disable-warning=UNDICI-EHPA"),
     // A refusal stays one.
     ("UV_HTTP_RETRIES", "0"),
+    // What installs packages keeps them beside those of the server, runs nothing of theirs, and asks no other host.
+    ("UV_CACHE_DIR", "/data/.packages/.uv"),
+    ("UV_PYTHON_DOWNLOADS", "never"),
+    ("UV_NO_CONFIG", "1"),
+    ("npm_config_cache", "/data/.packages/.npm"),
+    ("npm_config_ignore_scripts", "true"),
+    ("npm_config_update_notifier", "false"),
 ];
 
 /// What happens to a connection, for who watches the run or the cell.
@@ -293,6 +300,19 @@ impl Network {
         let mut hosts: Vec<_> = held.flat_map(|policy| policy.hosts()).collect();
         hosts.dedup();
         hosts
+    }
+
+    /// The variables in which programs of a caller find what stands for a secret, and the hosts that take it.
+    pub fn secrets(&self, who: &Principal) -> Vec<(String, Vec<String>)> {
+        let granted = self.0.parts.tokens.network_of(who);
+        let policies = self.0.policies.all();
+        let held: Vec<&Policy> =
+            policies.iter().filter(|policy| holds(policy, granted.as_deref())).map(Arc::as_ref).collect();
+        let shown = |secret: &Arc<Secret>| {
+            let secret = secret.for_sandbox(&held)?;
+            Some((secret.variable().0.to_owned(), secret.hosts().map(ToString::to_string).collect()))
+        };
+        self.0.secrets.iter().filter_map(shown).collect()
     }
 
     /// Opens the channels of a sandbox.

@@ -47,9 +47,7 @@ const ENVIRONMENT: &str = "HOME=/tmp HOSTNAME=sandbox JE_ARROW_MALLOC_CONF=backg
     MKL_NUM_THREADS=1 MPLBACKEND=module://sandbox_figures NUMEXPR_NUM_THREADS=1 OMP_NUM_THREADS=1 \
     OPENBLAS_NUM_THREADS=1 PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:\
     /data/.packages/python/bin:/data/.packages/javascript/node_modules/.bin PWD=/data \
-    PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1 SHLVL=1 UV_CACHE_DIR=/data/.packages/.uv UV_NO_CONFIG=1 \
-    UV_PYTHON_DOWNLOADS=never npm_config_cache=/data/.packages/.npm npm_config_ignore_scripts=true \
-    npm_config_update_notifier=false";
+    PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1 SHLVL=1";
 const DEVICES: &str = "/dev/fd /dev/full /dev/mqueue /dev/null /dev/ptmx /dev/pts /dev/random /dev/shm /dev/stderr \
      /dev/stdin /dev/stdout /dev/tty /dev/urandom /dev/zero";
 /// Writable mounts and their options. A mask is the null device, whose file system is shown as that of /dev; crun uses
