@@ -196,10 +196,11 @@ impl ServerHandler for McpServer {
         let may = |tool: ToolName| caller.check_scope(tool.scope()).is_ok();
         let runs = &self.parts.runs;
         let hosts = runs.network().hosts(&caller.principal);
+        let secrets = runs.network().secrets(&caller.principal);
         let installs = self.parts.packages.is_offered(&caller.principal);
         let browses = browser::check(runs, &caller.principal).is_ok();
         let may = |tool: ToolName| may(tool) && (installs || tool != ToolName::InstallPackages);
-        let offered = describe::Offered { hosts: &hosts, installs, browses };
+        let offered = describe::Offered { hosts: &hosts, secrets: &secrets, installs, browses };
         let tools = describe::tools(&self.parts.options, &runs.runners(), &offered, caller.view, may);
         Ok(ListToolsResult::with_all_items(tools))
     }

@@ -94,6 +94,7 @@ fn described() -> OpenApiRouter<V1Parts> {
         .routes(routes!(admin::cancel))
         .routes(routes!(admin::end_session))
         .routes(routes!(admin::policies))
+        .routes(routes!(admin::decisions))
         .routes(routes!(admin::put_policy, admin::remove_policy))
         .routes(routes!(admin::conversations))
         .routes(routes!(admin::remove_conversation))

@@ -231,6 +231,8 @@ fn append(property: &mut Value, sentence: &str) {
 pub struct Offered<'a> {
     /// The hosts that the caller's programs may reach.
     pub hosts: &'a [String],
+    /// Variables in which programs find what stands for a secret, and the hosts that take it.
+    pub secrets: &'a [(String, Vec<String>)],
     /// Packages can be installed.
     pub installs: bool,
     /// A browser can be used.
@@ -249,6 +251,7 @@ pub fn tools(
         let mut about = view.names_in(tool.about());
         if *tool == ToolName::RunCode {
             about += &network(offered.hosts, offered.installs, view);
+            about += &secrets(offered.secrets);
             about += &limits(options);
             about += &folders(options);
             about += &languages(runners);
@@ -302,6 +305,17 @@ fn network(hosts: &[String], installs: bool, view: View) -> String {
     }
     let hosts = shorten(&hosts.join(", "), HOSTS_BYTES_MAX, |_, _| "…".to_owned());
     format!("{how}\n- Network: over HTTP and HTTPS programs reach {hosts}, and nothing else.")
+}
+
+/// Where programs find the credentials of those hosts.
+fn secrets(secrets: &[(String, Vec<String>)]) -> String {
+    if secrets.is_empty() {
+        return String::new();
+    }
+    let one = |(variable, hosts): &(String, Vec<String>)| format!("{variable} for {}", hosts.join(", "));
+    let all = secrets.iter().map(one).collect::<Vec<_>>().join("; ");
+    let all = shorten(&all, HOSTS_BYTES_MAX, |_, _| "…".to_owned());
+    format!("\n- Credentials, as variables of the environment: {all}. Elsewhere they are worthless.")
 }
 
 /// Where the operator's folders are.

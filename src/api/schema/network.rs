@@ -65,6 +65,20 @@ pub struct NetworkDecisions {
     pub decisions: Vec<NetworkDecision>,
 }
 
+/// A connection of a conversation of some owner.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OwnedDecision {
+    pub owner: String,
+    #[serde(flatten)]
+    pub decision: NetworkDecision,
+}
+
+/// Connections of all owners, newest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OwnedDecisions {
+    pub decisions: Vec<OwnedDecision>,
+}
+
 impl From<&NetworkUse> for Connection {
     fn from(used: &NetworkUse) -> Self {
         let refusal = used.refusal.as_ref();
@@ -81,6 +95,12 @@ impl From<&NetworkUse> for Connection {
             received_bytes: used.received_bytes,
             ms: ms(used.took),
         }
+    }
+}
+
+impl From<&Decision> for OwnedDecision {
+    fn from(decision: &Decision) -> Self {
+        Self { owner: decision.conversation.owner.name().to_owned(), decision: decision.into() }
     }
 }
 

@@ -62,8 +62,10 @@ impl Cells {
         self.sign(id, |cell| cell.is_ok = Some(is_ok));
     }
 
-    pub(super) fn idle(&mut self, id: &str) {
+    /// The header of the cell, if it is one.
+    pub(super) fn idle(&mut self, id: &str) -> Option<Bytes> {
         self.sign(id, |cell| cell.is_idle = true);
+        self.open.iter().find(|cell| cell.id == id).map(|cell| cell.header.clone())
     }
 
     fn sign(&mut self, id: &str, note: impl FnOnce(&mut Cell)) {

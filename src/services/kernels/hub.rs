@@ -211,7 +211,7 @@ impl HubTask {
             let (takes, over) = (self.takes(), self.cells.next_over());
             tokio::select! {
                 message = link.next() => match message {
-                    Some(message) => self.relay(&message),
+                    Some(message) => self.relay(&message, || link.take_refusals()),
                     None => return,
                 },
                 Some(client) = self.new_clients.recv() => self.connect(client),
@@ -315,7 +315,8 @@ impl HubTask {
     }
 
     /// Passes a message of the kernel on.
-    fn relay(&mut self, message: &KernelMessage) {
+    /// Relays one message; before the end of a cell what its connections were refused.
+    fn relay(&mut self, message: &KernelMessage, refusals: impl FnOnce() -> Vec<String>) {
         let (header, parent) = (message.read_header(), message.read_parent());
         if message.channel == Channel::Bridge {
             if header.msg_type == "dropped" {
@@ -326,7 +327,10 @@ impl HubTask {
         self.voice.hear(&header);
         if message.channel == Channel::Iopub {
             if header.msg_type == "status" && message.read_content()["execution_state"] == "idle" {
-                self.cells.idle(&parent.msg_id);
+                let cell = self.cells.idle(&parent.msg_id);
+                for sentence in cell.is_some().then(refusals).into_iter().flatten() {
+                    self.deliver(None, &self.voice.note(cell.clone().unwrap_or_default(), &sentence));
+                }
             }
             return self.deliver(None, message);
         }

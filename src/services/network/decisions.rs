@@ -1,6 +1,7 @@
 //! The newest connections of each owner, in bounded memory.
 
 use std::{
+    cmp::Reverse,
     collections::{HashMap, VecDeque},
     sync::{Mutex, PoisonError},
 };
@@ -40,6 +41,14 @@ impl Decisions {
         let kept = all.entry(owner).or_default();
         kept.drain(..(kept.len() + 1).saturating_sub(OF_OWNER_MAX));
         kept.push_back(decision);
+    }
+
+    /// Those of all owners, newest first.
+    pub fn newest_of_all(&self, limit: usize) -> Vec<Decision> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newest: Vec<_> = all.values().flat_map(|kept| kept.iter().rev().take(limit)).collect();
+        newest.sort_by_key(|decision| Reverse(decision.at_unix_ms));
+        newest.into_iter().take(limit).cloned().collect()
     }
 
     /// Those of an owner, newest first.

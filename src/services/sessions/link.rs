@@ -12,10 +12,13 @@ use super::{
     queue::Following,
     registry::{Busy, Session},
 };
-use crate::domain::{
-    error::Failure,
-    id::{Language, SessionId},
-    owner::{ConversationKey, Principal},
+use crate::{
+    domain::{
+        error::Failure,
+        id::{Language, SessionId},
+        owner::{ConversationKey, Principal},
+    },
+    services::network::Told,
 };
 
 /// A session's kernel, message by message. Its owner always reads: the kernel is waited for by its cells.
@@ -33,6 +36,11 @@ impl KernelLink {
     /// Where messages for the kernel go.
     pub(in crate::services) fn outgoing(&self) -> mpsc::Sender<KernelMessage> {
         self.session.kernel.outgoing().clone()
+    }
+
+    /// A sentence for each host that was refused since the last time.
+    pub(in crate::services) fn take_refusals(&self) -> Vec<String> {
+        self.session.kernel.told().map(Told::end).unwrap_or_default()
     }
 
     /// Has the bridge interrupt what runs.

@@ -2,16 +2,36 @@
 import { byId, el, showText } from "../dom.js";
 import { confirmAction, toast } from "../page.js";
 import { bytes, visibleName } from "../text.js";
-import { Table, act, name, word } from "./table.js";
+import { Table, act, moment, name, word } from "./table.js";
 
 /** Fields of a policy that are lists, one item a line or separated by commas. */
 const LISTS = ["hosts", "ports", "addresses", "languages", "methods", "paths"];
 /** Fields that are numbers; 0 is no limit. */
 const NUMBERS = ["requestsPerMinute", "bytesPerMinute"];
 
+/** What became of a connection, and its colour. */
+const DECISIONS = { allowed: "ok", refused: "limit", failed: "fail" };
+/** How many connections are shown. */
+const SHOWN = 100;
+
 export class Network {
   #api;
   #table;
+  #decisions = new Table({
+    id: "network-decisions",
+    title: "Newest connections",
+    empty: "No program has connected anywhere since the server's start.",
+    columns: [
+      { name: "At", cell: ({ at }) => moment(at) },
+      { name: "Owner", cell: ({ owner }) => name(owner), kind: "name" },
+      { name: "Conversation", cell: ({ conversationId }) => name(conversationId), kind: "name" },
+      { name: "Host", cell: ({ target }) => name(target), kind: "long" },
+      { name: "Decision", cell: ({ decision }) => word(decision, DECISIONS[decision]) },
+      { name: "Why", cell: ({ message }) => name(message), kind: "long" },
+      { name: "Received", cell: ({ receivedBytes }) => bytes(receivedBytes), kind: "nowrap" },
+      { name: "Sent", cell: ({ sentBytes }) => bytes(sentBytes), kind: "nowrap" },
+    ],
+  });
   #dialog = byId("policy-dialog");
 
   constructor(api) {
@@ -32,7 +52,7 @@ export class Network {
         { name: "Change", cell: (policy) => this.#actions(policy), kind: "act" },
       ],
     });
-    byId("view-network").append(this.#table.element);
+    byId("view-network").append(this.#table.element, this.#decisions.element);
     byId("policy-new").addEventListener("click", () => this.#open());
     byId("policy-cancel").addEventListener("click", () => this.#dialog.close());
     byId("policy-form").addEventListener("submit", (event) => {
@@ -44,6 +64,8 @@ export class Network {
   async load() {
     const { policies } = await this.#api.get("v1/admin/network");
     this.#table.show(policies.map(({ policy, ...rest }) => ({ ...policy, ...rest })));
+    const { decisions } = await this.#api.get(`v1/admin/network-decisions?limit=${SHOWN}`);
+    this.#decisions.show(decisions);
   }
 
   #actions(policy) {

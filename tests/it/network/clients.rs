@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{Origin, printed, run, server};
 use crate::support::{
     server::{Server, TOKEN},
+    socket::Socket,
     until,
 };
 
@@ -157,5 +158,29 @@ async fn programs_in_standbys_use_the_proxy_too() {
         })
         .await;
     }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cell_of_a_notebook_says_what_was_refused() {
+    let origin = Origin::start().await;
+    let server = server(&origin).await;
+    let kernels = format!("/jupyter/t/{TOKEN}/api/kernels");
+    let made = server.http.post(server.url(&kernels)).json(&json!({"name": "python3"})).send().await;
+    let kernel: Value = made.expect("an answer").json().await.expect("JSON");
+    let path = format!("{kernels}/{}/channels", kernel["id"].as_str().expect("an id"));
+    let mut socket = Socket::connect(server.address, &path, &[]).await.expect("a connection");
+    let code = format!(
+        "import urllib.request\ntry: urllib.request.urlopen('http://{}/hello')\nexcept OSError: print('refused')",
+        origin.other
+    );
+    for _ in 0..2 {
+        let request = socket.execute(&code).await;
+        let answers = socket.answers(&request).await;
+        let told =
+            |message: &&Value| message["content"]["text"].as_str().is_some_and(|text| text.contains("no policy"));
+        assert_eq!(answers.iter().filter(told).count(), 1, "once in each cell: {answers:?}");
+    }
+    assert_eq!(socket.run("print(1)").await, "1\n");
     server.stop().await;
 }

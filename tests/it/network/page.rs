@@ -41,6 +41,16 @@ async fn page_lists_what_a_program_reached_and_what_was_refused() {
     assert_eq!(sheet.run("python", "print(1)").await, "exited");
     let hidden = "return document.querySelector('[data-testid=connections]').hidden";
     assert_eq!(sheet.browser.script(hidden).await, true);
+
+    let all = server.http.get(server.url("/v1/admin/network-decisions?limit=2")).bearer_auth(TOKEN);
+    let all: serde_json::Value = all.send().await.expect("an answer").json().await.expect("JSON");
+    let newest = &all["decisions"][0];
+    assert_eq!((&newest["owner"], &newest["decision"]), (&json!("default"), &json!("refused")), "{all}");
+    assert_eq!((all["decisions"].as_array().map(Vec::len), &newest["language"]), (Some(2), &json!("python")), "{all}");
+    sheet.browser.driver.goto(server.url("/admin#network")).await.expect("the page for operators");
+    sheet.browser.state("ready").await;
+    let told = |text: &str| text.contains("no policy allows") && text.matches("allowed").count() == 3;
+    sheet.says("network-decisions", told).await;
     sheet.browser.close().await;
     server.stop().await;
 }

@@ -274,3 +274,52 @@ print(session.get("https://{}/").reason)
     assert_hidden(&[("decisions", &reasons)]);
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn model_is_told_the_variable_and_its_hosts() {
+    let vault = Vault::start(VALUE).await;
+    let server = server(&vault, "127.0.0.2:9").await;
+    let request = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let sent = server.http.post(server.url("/mcp")).bearer_auth(TOKEN).json(&request).send().await;
+    let answer: Value = sent.expect("an answer").json().await.expect("JSON");
+    let tools = answer["result"]["tools"].as_array().expect("tools");
+    let run_code = tools.iter().find(|tool| tool["name"] == "sandbox_run_code").expect("the tool");
+    let about = run_code["description"].as_str().expect("a text");
+    assert!(about.contains("API_TOKEN for 127.0.0.2") && !about.contains(VALUE), "{about}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opened_host_that_never_ends_holds_up_its_program_alone() {
+    let vault = Vault::start(VALUE).await;
+    let server = server(&vault, "127.0.0.2:9").await;
+    let ask = |path: &str, end: &str| {
+        format!(
+            r#"
+import os, urllib.request
+def ask(path, size=None):
+    request = urllib.request.Request("https://{}" + path, headers={{"Authorization": os.environ["API_TOKEN"]}})
+    with urllib.request.urlopen(request, timeout=3) as answer: return answer.read(size)
+try: print(ask("{path}", 200000)[:1])
+except OSError as error: print("ended")
+{end}
+"#,
+            vault.good
+        )
+    };
+    // A body is passed on as it comes; a head is waited for.
+    let hello = "print(ask('/hello'))";
+    assert_eq!(printed(&server, PYTHON, &ask("/endless", hello)).await.0, "b'z'\nb'hello'\n");
+    assert_eq!(printed(&server, PYTHON, &ask("/slow-head", hello)).await.0, "ended\nb'hello'\n");
+    let forever = json!({"language": PYTHON, "code": ask("/endless", "ask('/endless')"),
+        "limits": {"wallMs": 4000, "memoryBytes": 134_217_728}});
+    let neighbour = async {
+        for _ in 0..5 {
+            assert_eq!(printed(&server, PYTHON, &ask("/hello", "")).await.0, "b'h'\n");
+        }
+    };
+    let (status, ()) = tokio::join!(run(&server, &forever), neighbour);
+    let ended = status["outcome"]["ended"].as_str().unwrap_or_default();
+    assert!(["timed_out", "out_of_memory"].contains(&ended), "{status}");
+    server.stop().await;
+}

@@ -14,6 +14,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpListener,
     task::JoinSet,
+    time::{Duration, sleep},
 };
 use tokio_rustls::TlsAcceptor;
 
@@ -143,6 +144,21 @@ async fn answer(
         "/encoded" => b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n5\r\nnever\r\n0\r\n\r\n".to_vec(),
         "/part" => whole("206 Partial Content\r\nContent-Range: bytes 0-9/10", "never read"),
         "/lengths" => b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 5\r\n\r\nnever".to_vec(),
+        "/endless" => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
+            let chunk = format!("{:x}\r\n{}\r\n", 60_000, "z".repeat(60_000));
+            loop {
+                stream.write_all(chunk.as_bytes()).await?;
+            }
+        }
+        "/slow-head" => {
+            for byte in b"HTTP/1.1 200 OK\r\nX: ".iter().chain(std::iter::repeat_n(&b'y', 1000)) {
+                stream.write_all(&[*byte]).await?;
+                stream.flush().await?;
+                sleep(Duration::from_millis(100)).await;
+            }
+            Vec::new()
+        }
         "/endless-head" => {
             stream.write_all(b"HTTP/1.1 200 OK\r\n").await?;
             loop {

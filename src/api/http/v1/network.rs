@@ -19,7 +19,7 @@ use crate::{
 pub(super) struct ListDecisions {
     /// Maximum number of items; default 50.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 200)]
-    limit: Option<u64>,
+    pub(super) limit: Option<u64>,
 }
 
 /// List the newest connections of your programs.

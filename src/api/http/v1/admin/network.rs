@@ -5,18 +5,20 @@ use utoipa::IntoParams;
 
 use super::super::{
     V1Parts,
-    call::{Call, Query},
+    call::{Call, Query, page},
+    network::ListDecisions,
 };
 use crate::{
     api::{
         http::error::ApiError,
         schema::{
             arguments::Nothing,
+            network::{OwnedDecision, OwnedDecisions},
             parse::{Source, parse},
             policy::{PolicyBody, PolicyList, PolicyResult},
         },
     },
-    services::admin::Admin,
+    services::{admin::Admin, network::Network},
 };
 
 /// For the API's description: [`Call::name`] reads it.
@@ -41,6 +43,22 @@ pub async fn policies(State(admin): State<Admin>, _: Query<Nothing>) -> Json<Pol
     let all = policies.all();
     let results = all.iter().map(|policy| PolicyResult::new(policy, policies.is_configured(&policy.name)));
     Json(PolicyList { policies: results.collect() })
+}
+
+/// List the newest connections of all programs.
+///
+/// Those that were made and those that were refused, newest first, of every owner.
+#[utoipa::path(
+    get, path = "/v1/admin/network-decisions", tag = "admin", operation_id = "listNetworkDecisionsOfAll",
+    params(ListDecisions),
+    responses((status = 200, description = "The connections.", body = OwnedDecisions)),
+)]
+pub async fn decisions(
+    State(network): State<Network>,
+    Query(query): Query<ListDecisions>,
+) -> Result<Json<OwnedDecisions>, ApiError> {
+    let newest = network.decisions().newest_of_all(page(query.limit)?);
+    Ok(Json(OwnedDecisions { decisions: newest.iter().map(OwnedDecision::from).collect() }))
 }
 
 /// Make or change a network policy.
