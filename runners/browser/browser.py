@@ -89,11 +89,14 @@ def main():
     from ipykernel.kernelapp import IPKernelApp
 
     # The kernel's own program finds this instance, and so its cells find the names.
-    IPKernelApp.instance(user_ns=browser.names())
+    kernel = IPKernelApp.instance(user_ns=browser.names())
     if control is not None:
         _wait(control, browser)
-    with open(_KERNEL) as kernel:
-        code = compile(kernel.read(), _KERNEL, "exec")
+        if browser.distrusts():
+            loop.run_until_complete(browser.restart())
+            kernel.user_ns = browser.names()
+    with open(_KERNEL) as program:
+        code = compile(program.read(), _KERNEL, "exec")
     exec(code, {"__name__": "__main__", "__file__": _KERNEL})
 
 

@@ -10,7 +10,9 @@ this.
 """
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -35,6 +37,8 @@ _FLAGS = [
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp", "--disable-remote-playback-api", "--no-pings",
 ]
+# What the server opens TLS with, where it does (../README.md, Channels). The browser reads no bundle of certificates.
+_AUTHORITY = Path("/tmp/.sandbox-tls/authority.pem")
 _VIEWPORT = {"width": 1280, "height": 800}
 _PAGES_MAX = 6
 _FRAMES_MAX = 20
@@ -67,8 +71,21 @@ def _sentence(error):
     return " ".join(text.split())[:_NOTE_CHARS_MAX]
 
 
+def _trusting():
+    """The flag by which the browser accepts what the authority of the sandbox certifies."""
+    if not _AUTHORITY.exists():
+        return []
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+    from cryptography.x509 import load_pem_x509_certificate
+
+    key = load_pem_x509_certificate(_AUTHORITY.read_bytes()).public_key()
+    digest = hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
+    return [f"--ignore-certificate-errors-spki-list={base64.b64encode(digest).decode()}"]
+
+
 class Browser:
     def __init__(self):
+        self._flags = []
         self._playwright = None
         self.browser = self.context = self.page = None
         self._given = {}  # the objects that cells have by name
@@ -84,8 +101,9 @@ class Browser:
     async def _launch(self):
         if self._playwright is None:
             self._playwright = await async_playwright().start()
+        self._flags = _FLAGS + _trusting()
         self.browser = await self._playwright.chromium.launch(
-            executable_path=_CHROMIUM, args=_FLAGS, chromium_sandbox=False, proxy={"server": _PROXY},
+            executable_path=_CHROMIUM, args=self._flags, chromium_sandbox=False, proxy={"server": _PROXY},
             downloads_path=str(_DATA), handle_sigint=False, handle_sigterm=False, handle_sighup=False,
         )
         self.context = await self.browser.new_context(viewport=_VIEWPORT, accept_downloads=True)
@@ -95,6 +113,10 @@ class Browser:
         self.context.on("requestfinished", lambda request: self._requests.discard(request))
         self.context.on("requestfailed", lambda request: self._requests.discard(request))
         self.page = await self.context.new_page()
+
+    def distrusts(self):
+        """Whether it was started before the sandbox had the authority that it has now."""
+        return self.browser is not None and self._flags != _FLAGS + _trusting()
 
     def names(self):
         """The names of cells."""

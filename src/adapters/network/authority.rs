@@ -13,7 +13,7 @@ use rcgen::{
 };
 use rustls::{
     ServerConfig,
-    pki_types::{CertificateDer, PrivatePkcs8KeyDer},
+    pki_types::{CertificateDer, PrivatePkcs8KeyDer, pem::PemObject as _},
     server::NoServerSessionStorage,
 };
 use time::{Duration, OffsetDateTime};
@@ -84,6 +84,8 @@ fn constraints(hosts: &[Host]) -> NameConstraints {
 /// Certificates of hosts, made when they are needed.
 pub(super) struct Leaves {
     issuer: Issuer<'static, KeyPair>,
+    /// It follows each leaf: some clients know the authority by its place in what the host sends.
+    root: CertificateDer<'static>,
     /// Of all leaves.
     key: KeyPair,
     made: Mutex<HashMap<Host, Arc<ServerConfig>>>,
@@ -94,7 +96,8 @@ impl Leaves {
         let key = KeyPair::try_from(authority.key_der.as_slice()).ok()?;
         let issuer = Issuer::new(params_of_authority(), key);
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).ok()?;
-        Some(Self { issuer, key, made: Mutex::default() })
+        let root = CertificateDer::from_pem_slice(authority.certificate_pem.as_bytes()).ok()?;
+        Some(Self { issuer, root, key, made: Mutex::default() })
     }
 
     /// TLS as the host; `None` where no certificate can be made.
@@ -106,7 +109,8 @@ impl Leaves {
         let certificate = self.leaf(host).ok()?;
         let key = PrivatePkcs8KeyDer::from(self.key.serialize_der());
         let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().ok()?;
-        let mut config = builder.with_no_client_auth().with_single_cert(vec![certificate], key.into()).ok()?;
+        let chain = vec![certificate, self.root.clone()];
+        let mut config = builder.with_no_client_auth().with_single_cert(chain, key.into()).ok()?;
         config.alpn_protocols = vec![ALPN.to_vec()];
         // Nothing is kept between connections.
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -137,7 +141,7 @@ mod tests {
     use rustls::{
         RootCertStore,
         client::{WebPkiServerVerifier, danger::ServerCertVerifier as _},
-        pki_types::{ServerName, UnixTime, pem::PemObject as _},
+        pki_types::{ServerName, UnixTime},
     };
 
     use super::*;

@@ -184,3 +184,15 @@ async fn cell_of_a_notebook_says_what_was_refused() {
     assert_eq!(socket.run("print(1)").await, "1\n");
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn browser_says_that_a_certificate_is_not_trusted() {
+    let origin = Origin::start().await;
+    let server = server(&origin).await;
+    let url = format!("https://{}/hello", origin.tls);
+    let answer = server.rpc("sandbox_browse", json!({"conversationId": "c", "url": url})).await;
+    let told = answer["result"].to_string();
+    assert!(told.contains("ERR_CERT") || told.contains("certificate"), "{told}");
+    assert!(!told.contains("\"status\":200"), "{told}");
+    server.stop().await;
+}

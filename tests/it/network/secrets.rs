@@ -323,3 +323,23 @@ except OSError as error: print("ended")
     assert!(["timed_out", "out_of_memory"].contains(&ended), "{status}");
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn browser_trusts_opened_hosts_and_no_other_certificate() {
+    let vault = Vault::start(VALUE).await;
+    let server = server(&vault, "127.0.0.2:9").await;
+    // The second conversation has a standby's browser, which was started before it had an authority.
+    for conversation in ["first", "second"] {
+        let browse = async |url: String| {
+            let arguments = json!({"conversationId": conversation, "url": url});
+            server.rpc("sandbox_browse", arguments).await["result"]["structuredContent"].clone()
+        };
+        let page = browse(format!("https://{}/v1/hello", vault.ruled)).await;
+        assert!(page["text"].as_str().is_some_and(|text| text.contains("hello")), "{page}");
+        let refused = browse(format!("https://{}/v2/hello", vault.ruled)).await;
+        assert_eq!(refused["status"], 403, "{refused}");
+        let untrusted = browse(format!("https://{}/hello", vault.untrusted)).await;
+        assert_ne!(untrusted["status"], 200, "{untrusted}");
+    }
+    server.stop().await;
+}
