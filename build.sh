@@ -24,6 +24,7 @@ Usage: ./build.sh                    the server and every runner image
 
   BASE=<image>   Debian 13 image to build the runners from. By default $LOCAL_BASE if it is here, else
                  $PUBLIC_BASE if it is or can be pulled, else scripts/make-base.sh makes $LOCAL_BASE.
+  SERVER_BINARY=<file>     static binary for the server's image, in place of one that cargo makes
   RUNNER_PREFIX=<prefix>   of the runner images' names, by default runner-. With any other prefix no server takes them
                  for runners; scripts/check-runners.sh and scripts/check-warm.sh read it too.
   http_proxy, https_proxy, no_proxy are handed on to the builds when set.
@@ -211,16 +212,24 @@ bill_all() {
 # One static binary, which runs on the host and on the empty root of the image alike.
 build_binary() {
   local target
+  if [ -n "${SERVER_BINARY:-}" ]; then
+    place_binary "$SERVER_BINARY"
+    return
+  fi
   target=$(rustc -vV | sed -n 's/^host: //p')
   say "building the server's binary"
   RUSTFLAGS='-C target-feature=+crt-static' \
     cargo build --release --locked --bin mcp-sandbox-server --target "$target" ||
     die "cargo could not build the server; its messages are above."
-  local made=${CARGO_TARGET_DIR:-target}/$target/release/mcp-sandbox-server
+  place_binary "${CARGO_TARGET_DIR:-target}/$target/release/mcp-sandbox-server"
+}
+
+# $1: a binary
+place_binary() {
   mkdir -p dist
-  cmp -s "$made" dist/mcp-sandbox-server || {
+  cmp -s "$1" dist/mcp-sandbox-server || {
     # A new file put in place: the old one may be running.
-    cp "$made" dist/.new
+    cp "$1" dist/.new
     mv dist/.new dist/mcp-sandbox-server
   }
 }
@@ -228,7 +237,7 @@ build_binary() {
 # Without cargo and without a binary in dist/, the image's build stage compiles, in its own base image.
 build_server() {
   local arguments=()
-  if command -v cargo >/dev/null; then
+  if [ -n "${SERVER_BINARY:-}" ] || command -v cargo >/dev/null; then
     build_binary
   fi
   need_docker

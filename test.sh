@@ -116,6 +116,19 @@ run_tests() {
   PATH=$PATH:$TOOLS/cargo/bin cargo nextest run --locked --workspace --profile "$@"
 }
 
+# What to look at first when the tests take too long.
+slowest_tests() {
+  python3 - target/nextest/*/junit.xml <<'SCRIPT'
+import sys, xml.etree.ElementTree as xml
+
+cases = [case for path in sys.argv[1:] for case in xml.parse(path).iter("testcase")]
+cases.sort(key=lambda case: -float(case.get("time")))
+print(f"{sum(float(case.get('time')) for case in cases):.0f} s in all {len(cases)} tests; the slowest:")
+for case in cases[:25]:
+    print(f"{float(case.get('time')):7.1f} s  {case.get('name')}")
+SCRIPT
+}
+
 # $1: a package, $2: its version, $3: its folder
 python_client() {
   local have='import sys; from importlib.metadata import version; print(version(sys.argv[1]))'
@@ -212,18 +225,29 @@ begin_clients() {
 
 finish_clients() { wait "$CLIENTS" || { cat target/clients.log; return 1; }; }
 
-# Begins to build the images and the server, which waits for downloads while the compiler works for the tests. The server
-# of a clean room is not kept, so it is optimized less there, which takes less of the compiler's time.
+# Begins to build the images, which waits for downloads while the compiler works for the tests. With CI=true the server's
+# image takes the binary of the tests' compilation, else the released one.
 begin_images() {
   mkdir -p target
-  local less=()
-  [ "${CI:-}" != true ] || less=(CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off
-    CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16)
-  env "${less[@]}" ./build.sh >target/images.log 2>&1 &
+  local what=()
+  [ "${CI:-}" != true ] || what=(runners)
+  ./build.sh "${what[@]}" >target/images.log 2>&1 &
   IMAGES=$!
 }
 
-finish_images() { wait "$IMAGES" || { cat target/images.log; return 1; }; }
+finish_images() {
+  wait "$IMAGES" || { cat target/images.log; return 1; }
+  [ "${CI:-}" = true ] || return 0
+  strip --strip-debug -o target/server "target/$CARGO_BUILD_TARGET/debug/mcp-sandbox-server" &&
+    SERVER_BINARY=target/server ./build.sh server
+}
+
+# The server is compiled once in a clean room, static as it is released, for its image and the tests. Nothing is compiled
+# there a second time after a change, which is what incremental compilation is for.
+compile_once() {
+  CARGO_BUILD_TARGET=$(rustc -vV | sed -n 's/^host: //p')
+  export CARGO_BUILD_TARGET RUSTFLAGS='-C target-feature=+crt-static' CARGO_INCREMENTAL=0
+}
 
 # The clients that people use, with a stand-in for their models. Takes at most eight minutes, installation included.
 check_clients() { python_client uv "$UV" "$TOOLS/uv" && tests/clients/models/drive.py; }
@@ -262,6 +286,7 @@ main() {
     shift
   done
   has cargo || die "the tests need Rust 1.95 or newer; install it and run this again."
+  [ "${CI:-}" != true ] || compile_once
 
   if [ $quick = yes ]; then
     step "format" cargo fmt --all --check
@@ -286,6 +311,7 @@ main() {
   need "clients" finish_clients
   step "Python client" check_client
   step "tests" run_tests "$profile" --no-fail-fast
+  slowest_tests
   step "contract on Podman" scripts/check-podman.sh
   step "runners" scripts/check-runners.sh
   step "runners, warm and plain" scripts/check-warm.sh
