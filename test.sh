@@ -11,7 +11,7 @@ export PROGRAM=test
 
 readonly TOOLS=$PWD/target/test-tools
 readonly MCP1=1.30.0 MCP2=2.3.0 NODE=22 INSPECTOR=2.12.0 AXE=4.14.1
-readonly PYPISERVER=2.4.2 VERDACCIO=6.10.4
+readonly PYPISERVER=2.4.2 DEVPI=6.20.3 VERDACCIO=6.10.4
 readonly AXIOS=1.21.1 MCP_REMOTE=0.15.1 OIDC_PROVIDER=9.13.3
 readonly SCHEMATHESIS=4.32.5 ULTRA_PISTON=1.0.1 INSTAVM=0.26.1 UV=0.13.9 CONFORMANCE=0.2.0-alpha.12 NEXTEST=0.9.143
 readonly OPENAPI_PYTHON=0.29.1 REDOCLY=2.77.0 SPECTRAL=6.16.3
@@ -156,7 +156,8 @@ node_client() {
 
 # Servers of packages. Some mirrors lack the version that one of verdaccio's dependencies names by a tag.
 package_indexes() {
-  python_client pypiserver "$PYPISERVER" "$TOOLS/pypiserver" || return
+  python_client pypiserver "$PYPISERVER" "$TOOLS/pypiserver" &&
+    python_client devpi-server "$DEVPI" "$TOOLS/devpi" || return
   [ "$(cat "$TOOLS/verdaccio/version" 2>/dev/null)" != "$VERDACCIO" ] || return 0
   rm -rf "$TOOLS/verdaccio"
   mkdir -p "$TOOLS/verdaccio"

@@ -1,4 +1,4 @@
-//! Packages from the index servers that people run: pypiserver and verdaccio, from their registries.
+//! Packages from the index servers that people run: pypiserver, devpi and verdaccio, from their registries.
 
 use std::{
     fs,
@@ -71,6 +71,47 @@ async fn pypiserver_serves_what_a_program_imports() {
     }
     let (code, detail) = refused(&server, "c", PYTHON, "missing").await;
     assert!(code == "packages_refused" && detail.contains("missing"), "{detail}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn devpi_serves_what_a_program_imports() {
+    let index = Index::start().await;
+    let folder = TempDir::new().expect("a folder");
+    let mut init = Command::new(tool("devpi/bin/devpi-init"));
+    init.arg("--no-root-pypi").arg("--serverdir").arg(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+    assert!(init.status().await.expect("it starts").success());
+    let devpi = start(folder, |folder, port| {
+        let mut command = Command::new(tool("devpi/bin/devpi-server"));
+        command.args(["--offline-mode", "--host", "127.0.0.2", "--port", &port.to_string(), "--serverdir"]).arg(folder);
+        command
+    })
+    .await;
+    let (client, root) = (http::client(), format!("{}/root/dev", devpi.url));
+    let login = client.post(format!("{}/+login", devpi.url)).json(&json!({"user": "root", "password": ""}));
+    let login: Value = login.send().await.expect("an answer").json().await.expect("JSON");
+    let token = STANDARD.encode(format!("root:{}", login["result"]["password"].as_str().expect("a password")));
+    let made = client.put(&root).header("x-devpi-auth", &token).json(&json!({"type": "stage", "bases": []}));
+    assert_eq!(made.send().await.expect("an answer").status(), 200);
+    for (name, (file, bytes)) in ["tiny", "tiny", "needs-tiny"].iter().zip(index.wheels(&["tiny", "needs-tiny"])) {
+        let version = file.split('-').nth(1).expect("a version");
+        let mut body = Vec::new();
+        for (field, text) in [(":action", "file_upload"), ("name", *name), ("version", version)] {
+            body.extend(format!("--cut\r\nContent-Disposition: form-data; name=\"{field}\"\r\n\r\n{text}\r\n").bytes());
+        }
+        let head = format!("--cut\r\nContent-Disposition: form-data; name=\"content\"; filename=\"{file}\"\r\n\r\n");
+        body.extend([head.as_bytes(), &bytes, b"\r\n--cut--\r\n"].concat());
+        let sent = client.post(format!("{root}/")).header("x-devpi-auth", &token);
+        let sent = sent.header("content-type", "multipart/form-data; boundary=cut").body(body).send().await;
+        let answer = sent.expect("an answer");
+        assert_eq!(answer.status(), 200, "{}", answer.text().await.expect("a text"));
+    }
+    let url = format!("{root}/+simple");
+    let server = Server::with(&[("SANDBOX_PACKAGES__PYTHON_INDEX", &url), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let names = vec!["needs-tiny==1.0".to_owned(), "tiny==1.0".to_owned()];
+    assert_eq!(installed(&server, "a", PYTHON, &["needs_tiny"]).await, (names, false));
+    let (stdout, stderr) = printed(&server, "a", PYTHON, "import needs_tiny; print(needs_tiny.VALUE)").await;
+    assert_eq!(stdout, "1.0\n", "{stderr}");
     server.stop().await;
 }
 
