@@ -9,39 +9,11 @@ import asyncio
 import os
 import sys
 
+from sandbox_warm import Control
+
 _PROGRAM = "/tmp/main.py"
 _KERNEL = "/opt/runner/kernel.py"
 _NEIGHBOURS = "/data"
-
-
-class _Control:
-    """The socket of process 1."""
-
-    def __init__(self, fd):
-        self._fd = fd
-        os.set_inheritable(fd, False)
-
-    def say(self, word):
-        try:
-            os.write(self._fd, word)
-        except OSError:
-            pass  # the other end is closed; the next read handles that
-
-    def request(self):
-        """Waits for the program; returns whether it has input, its arguments and its variables."""
-        length = int.from_bytes(self._read(4), "big")
-        has_input, count, *rest = self._read(length).split(b"\0")[:-1]
-        os.close(self._fd)
-        return has_input == b"pipe", rest[: int(count)], rest[int(count) :]
-
-    def _read(self, length):
-        have = b""
-        while len(have) < length:
-            more = os.read(self._fd, length - len(have))
-            if not more:
-                os._exit(0)  # process 1 is gone, so this interpreter is not needed
-            have += more
-        return have
 
 
 def _is_session():
@@ -83,7 +55,7 @@ def main():
     asyncio.set_event_loop(loop)
     control = os.environ.pop("BROWSER_CONTROL_FD", None)
     if control is not None:
-        control = _Control(int(control))
+        control = Control(int(control))
         control.say(b"u")
     browser = _start(loop)
     from ipykernel.kernelapp import IPKernelApp

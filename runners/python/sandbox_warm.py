@@ -193,7 +193,7 @@ class _Watch:
             os.rmdir(folder)
 
 
-class _Control:
+class Control:
     """The socket of process 1."""
 
     def __init__(self, fd):
@@ -339,7 +339,7 @@ def _is_for_another(shelf, variables):
 
 def wait(lend_the_font_list):
     """Returns when the program arrives, with the interpreter in the state that a plain start would have."""
-    control = _Control(int(os.environ.pop("SANDBOX_CONTROL_FD")))
+    control = Control(int(os.environ.pop("SANDBOX_CONTROL_FD")))
     is_spare = os.environ.pop("SANDBOX_SPARE", None)
     control.say(b"u")
     shelf = _Shelf(lend_the_font_list)
