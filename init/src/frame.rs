@@ -28,6 +28,8 @@ pub enum InputFrame {
     Signal,
     /// Bytes for the process that has the channels.
     Channels,
+    /// The server reads from here on.
+    Attached,
 }
 
 impl InputFrame {
@@ -40,6 +42,7 @@ impl InputFrame {
             0x05 => Self::StdinEnd,
             0x06 => Self::Signal,
             0x07 => Self::Channels,
+            0x08 => Self::Attached,
             other => return Err(FrameError::Type(other)),
         })
     }

@@ -35,7 +35,7 @@ fn decoded(bytes: &[u8], piece: usize) -> (Vec<(InputFrame, Vec<u8>)>, Option<Fr
 
 /// Reference decoder: parses the whole buffer at once.
 fn decode_whole(mut bytes: &[u8]) -> (Vec<(InputFrame, Vec<u8>)>, Option<FrameError>) {
-    const INPUT_FRAMES: [InputFrame; 7] = [
+    const INPUT_FRAMES: [InputFrame; 8] = [
         InputFrame::Config,
         InputFrame::Program,
         InputFrame::Go,
@@ -43,6 +43,7 @@ fn decode_whole(mut bytes: &[u8]) -> (Vec<(InputFrame, Vec<u8>)>, Option<FrameEr
         InputFrame::StdinEnd,
         InputFrame::Signal,
         InputFrame::Channels,
+        InputFrame::Attached,
     ];
     let mut frames = Vec::new();
     while let Some(&kind) = bytes.first() {
