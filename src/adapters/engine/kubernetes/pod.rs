@@ -192,7 +192,7 @@ fn container(of_template: &Value, spec: &SandboxSpec, sub_path: &str) -> Value {
 fn resources(of_template: &Value, spec: &SandboxSpec) -> Value {
     let object = |value: &Value| value.as_object().cloned().unwrap_or_default();
     let (mut limits, mut requests) = (object(&of_template["limits"]), object(&of_template["requests"]));
-    let cpu_millis = spec.loading_cpu_millis.unwrap_or(spec.limits.cpu_millis).max(spec.limits.cpu_millis);
+    let cpu_millis = spec.loading_cpu_millis.unwrap_or(spec.limits.cpu_millis);
     let memory = spec.limits.memory_bytes.to_string();
     requests.entry("cpu").or_insert_with(|| CPU_REQUEST.into());
     for (name, limit, request) in [
