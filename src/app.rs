@@ -9,6 +9,7 @@
 mod background;
 pub(crate) mod descriptors;
 pub mod doctor;
+mod engine;
 mod error;
 mod listen;
 mod network;
@@ -25,10 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::{background::Background, observability::Observability};
-pub use self::{
-    error::StartError,
-    parts::{Parts, engine},
-};
+pub use self::{engine::engine, error::StartError, parts::Parts};
 pub(crate) use self::{
     listen::bind,
     options::{own_disk, slots},

@@ -8,6 +8,7 @@
 
 mod check;
 mod derived;
+mod engine;
 mod load;
 mod mounts;
 mod network;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     check::URL_TTL_S_MAX,
+    engine::Engine,
     load::{Sources, load},
     mounts::shared_folders,
     packages::Packages,
@@ -205,26 +207,6 @@ section! {
         tmp_bytes: u64 = Limits::default().tmp_bytes => 1 << 20..=1 << 40,
         /// Length of a program, in bytes.
         program_bytes_max: u64 = 1 << 20 => 1..=64 << 20,
-    }
-}
-
-section! {
-    /// The container engine.
-    pub struct Engine("engine") {
-        /// The OCI runtime, such as runsc for gVisor; an error if the engine does not have it. `default`: the default
-        /// of the engine. Empty: crun if the default of the engine is runc, it also has crun, and crun passes the
-        /// self-test; otherwise the default of the engine.
-        runtime: String = String::new(),
-        /// Images that may be runners, by name or id: patterns separated by commas, in which `*` stands for any text,
-        /// such as `runner-*:latest`. Empty: every image with the runner label.
-        runner_images: String = String::new(),
-        /// SANDBOX_ROOT as the host of the engine sees it. Empty: found by inspecting the container of the server, if
-        /// it runs in one.
-        host_root: String = String::new(),
-        /// The cgroup file system of the host as this process sees it. Shows which limit a program hit.
-        cgroup_root: String = "/sys/fs/cgroup".to_owned(),
-        /// The user and group that programs run as.
-        runner_uid: u32 = 1000 => 1..=u32::MAX - 1,
     }
 }
 

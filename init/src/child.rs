@@ -27,6 +27,9 @@ use crate::{
 /// Names the control socket to a warm child.
 const CONTROL_VARIABLE: &str = "SANDBOX_CONTROL_FD";
 
+/// Set where the server attaches only after the start: nothing is sent before its first frame.
+pub const ATTACHED_VARIABLE: &str = "SANDBOX_ATTACHED_LATER";
+
 /// Set for a warm child that must load nothing because another child loads the libraries.
 const SPARE_VARIABLE: &str = "SANDBOX_SPARE";
 
@@ -168,6 +171,11 @@ fn take_messages(received: &mut Vec<u8>) -> Vec<WarmMessage> {
 fn starting(command: &[OsString]) -> Command {
     let mut starting = Command::new(&command[0]);
     starting.args(&command[1..]);
+    // A cluster tells every container where its API server is.
+    let is_hidden = |name: &OsString| name == ATTACHED_VARIABLE || name.as_encoded_bytes().starts_with(b"KUBERNETES_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_hidden(name)) {
+        starting.env_remove(name);
+    }
     if let Ok(folder) = std::env::current_dir() {
         // The disposition that a shell leaves.
         starting.env("PWD", folder);

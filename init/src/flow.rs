@@ -59,9 +59,25 @@ pub fn read(fd: impl AsFd, buffer: &mut Vec<u8>) -> Progress {
 pub struct Outbox {
     bytes: Vec<u8>,
     sent: usize,
+    held: bool,
 }
 
 impl Outbox {
+    /// Sends nothing before [`Self::release`], where what is sent before the server has attached would be lost.
+    pub fn new(held: bool) -> Self {
+        Self { held, ..Self::default() }
+    }
+
+    /// The server reads.
+    pub fn release(&mut self) {
+        self.held = false;
+    }
+
+    /// Whether something is to be sent now.
+    pub fn can_send(&self) -> bool {
+        !self.held && !self.is_empty()
+    }
+
     /// Adds a frame.
     pub fn push(&mut self, kind: OutputFrame, payload: &[u8]) {
         self.bytes.extend_from_slice(&frame::header(kind, payload.len()));

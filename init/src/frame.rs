@@ -28,6 +28,8 @@ pub enum InputFrame {
     Signal,
     /// Bytes for the process that has the channels.
     Channels,
+    /// The server reads from here on.
+    Attached,
 }
 
 impl InputFrame {
@@ -40,6 +42,7 @@ impl InputFrame {
             0x05 => Self::StdinEnd,
             0x06 => Self::Signal,
             0x07 => Self::Channels,
+            0x08 => Self::Attached,
             other => return Err(FrameError::Type(other)),
         })
     }
@@ -179,7 +182,7 @@ mod tests {
 
     #[test]
     fn decoder_refuses_an_unknown_type_at_its_first_byte() {
-        for byte in (0..=255).filter(|byte| !(1..=7).contains(byte)) {
+        for byte in (0..=255).filter(|byte| !(1..=8).contains(byte)) {
             let mut decoder = Decoder::default();
             decoder.buffer().push(byte);
             assert_eq!(decoder.next(), Err(FrameError::Type(byte)));

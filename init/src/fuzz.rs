@@ -43,7 +43,7 @@ fn add(frames: &mut Vec<(InputFrame, Vec<u8>)>, kind: InputFrame, payload: &[u8]
 
 /// Reference decoder: parses the whole buffer at once.
 fn decode_whole(mut bytes: &[u8]) -> (Vec<(InputFrame, Vec<u8>)>, Option<FrameError>) {
-    const INPUT_FRAMES: [InputFrame; 7] = [
+    const INPUT_FRAMES: [InputFrame; 8] = [
         InputFrame::Config,
         InputFrame::Program,
         InputFrame::Go,
@@ -51,6 +51,7 @@ fn decode_whole(mut bytes: &[u8]) -> (Vec<(InputFrame, Vec<u8>)>, Option<FrameEr
         InputFrame::StdinEnd,
         InputFrame::Signal,
         InputFrame::Channels,
+        InputFrame::Attached,
     ];
     let mut frames = Vec::new();
     while let Some(&kind) = bytes.first() {

@@ -132,7 +132,8 @@ impl Request {
                 _ => Err(RequestError::Payload(kind)),
             },
             InputFrame::Channels => Ok(Action::Channels(payload)),
-            InputFrame::StdinEnd => Err(RequestError::Payload(kind)),
+            InputFrame::Attached if payload.is_empty() => Ok(Action::Nothing),
+            InputFrame::Attached | InputFrame::StdinEnd => Err(RequestError::Payload(kind)),
         }
     }
 
@@ -143,6 +144,7 @@ impl Request {
             InputFrame::Go => self.config.is_some() && !self.started,
             InputFrame::Stdin | InputFrame::StdinEnd => self.config.is_some() && !self.input_ended,
             InputFrame::Signal => self.started,
+            InputFrame::Attached => !self.started,
             InputFrame::Channels => self.started && self.config.as_ref().is_some_and(|config| config.channels),
         };
         if fits { Ok(()) } else { Err(RequestError::Sequence(kind)) }

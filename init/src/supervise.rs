@@ -26,7 +26,7 @@ pub use state::{Options, Verdict};
 
 use crate::{
     channels::Channels,
-    child::Child,
+    child::{ATTACHED_VARIABLE, Child},
     figures::{Counters, Meter},
     flow::{self, Inbox, Outbox, Progress},
     frame::{Decoder, OutputFrame},
@@ -82,7 +82,7 @@ impl Sandbox {
             program: None,
             channels: None,
             inbox: Inbox::default(),
-            outbox: Outbox::default(),
+            outbox: Outbox::new(std::env::var_os(ATTACHED_VARIABLE).is_some()),
             exit_status: None,
             after: None,
             killed_by_deadline: false,
@@ -138,7 +138,7 @@ impl Sandbox {
 
     fn read_frames(&mut self) {
         match flow::read(stdin(), self.decoder.buffer()) {
-            Progress::Moved(_) => {}
+            Progress::Moved(_) => self.outbox.release(),
             Progress::Later => return,
             Progress::Closed => {
                 self.frames_open = false;
@@ -242,7 +242,7 @@ impl Sandbox {
     }
 
     fn send(&mut self) {
-        if self.outbox.is_empty() {
+        if !self.outbox.can_send() {
             return;
         }
         match self.outbox.send(stdout()) {

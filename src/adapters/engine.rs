@@ -1,12 +1,17 @@
-//! Engines: what makes sandboxes. [`connect`] is the only way in for a server, so that nothing above names a vendor.
+//! Engines: what makes sandboxes. [`connect`] and [`connect_cluster`] are the only ways in for a server, so that nothing
+//! above names a vendor.
 
 pub mod docker;
 pub mod fake;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod observed;
 
 use std::sync::Arc;
 
 pub use self::docker::{ConnectError, DockerOptions as EngineOptions, proxy};
+#[cfg(feature = "kubernetes")]
+pub use self::kubernetes::{ConnectError as ClusterError, KubernetesOptions as ClusterOptions};
 use crate::ports::engine::Engine;
 
 /// The engine that the options name.
@@ -15,4 +20,13 @@ use crate::ports::engine::Engine;
 /// When nothing usable answers.
 pub async fn connect(options: EngineOptions) -> Result<Arc<dyn Engine>, ConnectError> {
     Ok(Arc::new(docker::DockerEngine::connect(options).await?))
+}
+
+/// The engine of a cluster.
+///
+/// # Errors
+/// When nothing usable answers.
+#[cfg(feature = "kubernetes")]
+pub async fn connect_cluster(options: ClusterOptions) -> Result<Arc<dyn Engine>, ClusterError> {
+    Ok(Arc::new(kubernetes::KubernetesEngine::connect(options).await?))
 }

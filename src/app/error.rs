@@ -24,6 +24,16 @@ pub enum StartError {
          sure that this user may use its socket"
     )]
     Connect(#[source] ConnectError),
+    /// The cluster that the settings name.
+    #[cfg(feature = "kubernetes")]
+    #[error("the cluster cannot be used: {0}")]
+    Cluster(#[from] crate::adapters::engine::ClusterError),
+    #[cfg(not(feature = "kubernetes"))]
+    #[error(
+        "SANDBOX_ENGINE__KIND is `kubernetes`, which this build does not have: use the released image, or build with \
+         `cargo build --features kubernetes`"
+    )]
+    NoCluster,
     /// The engine does not have the runtime of the settings.
     #[error(transparent)]
     Runtime(ConnectError),

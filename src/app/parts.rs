@@ -11,7 +11,7 @@ use tracing::warn;
 use super::{StartError, doctor, listen::Surface, network, observability::Observability, options, packages, sign_in};
 use crate::{
     adapters::database::Database,
-    adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
+    adapters::engine::observed::Observed,
     adapters::storage::{DiskStorage, Owner, RootError},
     api::{
         http::{self, HttpParts},
@@ -85,29 +85,6 @@ pub struct Parts {
     pub metrics_router: Router,
     /// Ends the background tasks and open event streams.
     pub stop: CancellationToken,
-}
-
-/// Connects to the engine that the settings name.
-///
-/// # Errors
-/// When it does not answer.
-pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartError> {
-    let set = |text: &String| (!text.is_empty()).then(|| text.clone());
-    let engine = engine::connect(EngineOptions {
-        host: config.docker_host.clone(),
-        runtime: config.engine.runtime.as_str().into(),
-        images: config.engine.runner_images.as_str().into(),
-        host_root: set(&config.engine.host_root).map(Into::into),
-        cgroup_root: config.engine.cgroup_root.clone().into(),
-        ..EngineOptions::new(&config.root)
-    })
-    .await
-    .map_err(|error| match error {
-        ConnectError::Runtime { .. } => StartError::Runtime(error),
-        other => StartError::Connect(other),
-    })?;
-    let probe = engine.probe().await?;
-    Ok((engine, probe))
 }
 
 /// Names the database.
@@ -298,6 +275,7 @@ fn sandboxes(config: &Config, engine: &Arc<dyn Engine>, janitor: &Janitor, insta
         instance,
         uid: config.engine.runner_uid,
         folders: config.shared_folders().unwrap_or_default(),
+        shared: super::engine::shared_volume(config),
     }
 }
 

@@ -51,6 +51,7 @@ impl Config {
         })?;
         self.check_ranges()?;
         self.shared_folders()?;
+        self.check_engine()?;
         self.check_secrets()?;
         self.package_hosts()?;
         ensure(AllowedVariables::parse(&self.env.allowed).is_some(), || {

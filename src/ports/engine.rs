@@ -4,7 +4,12 @@
 //! process tree can all offer that, so the port needs nothing else. The doc comment of each verb is its contract;
 //! `tests/it/engine_contract.rs` runs one suite against every engine.
 
-use std::{path::PathBuf, pin::Pin, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Component, Path, PathBuf},
+    pin::Pin,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -49,6 +54,12 @@ pub trait Engine: Send + Sync + 'static {
     /// What a sandbox with these limits must show when it is inspected from inside, in the configuration that is
     /// selected now. Where an expectation is missing, nothing is checked, so an engine lists all that it enforces.
     fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation>;
+
+    /// Addresses that a sandbox must not reach, which the isolation check tries for [`Fact::NoConnection`]. None where a
+    /// sandbox has no interface that could reach any.
+    fn forbidden_addresses(&self) -> Vec<SocketAddr> {
+        Vec::new()
+    }
 
     /// Every image that carries the runner label, as it is now. The order is stable while nothing changes.
     ///
@@ -167,6 +178,10 @@ pub enum Fact {
     SystemCallFilter,
     /// The loopback is the only network interface.
     LoopbackOnly,
+    /// No connection to any of [`Engine::forbidden_addresses`] is made.
+    NoConnection,
+    /// No variable of the environment has a name that begins so.
+    NoVariable(&'static str),
     /// `/` is mounted read-only.
     ReadOnlyRoot,
     /// `/data` takes a file.
@@ -190,11 +205,41 @@ pub enum Severity {
     Recommended,
 }
 
-/// What a sandbox has as `/data`. A claim with a sub-path and a volume whose files travel as frames are to follow.
+/// What a sandbox has as `/data`. A volume whose files travel as frames is to follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Volume {
     /// A folder of this host, as this process sees it. It exists.
     HostFolder(PathBuf),
+    /// A folder of a volume that the engine's nodes and this process share. It exists.
+    Claim {
+        claim: String,
+        /// The folder below the volume's root, without a slash before or after it.
+        sub_path: String,
+    },
+}
+
+/// A shared volume, as [`Volume::Claim`] names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedVolume {
+    pub claim: String,
+    /// Where this process has its root.
+    pub mount: PathBuf,
+}
+
+impl SharedVolume {
+    /// A folder of this process as a folder of the volume; one that is not below its root stays what it is, and engines
+    /// refuse it.
+    pub fn volume(&self, folder: &Path) -> Volume {
+        let below = folder.strip_prefix(&self.mount).ok();
+        let is_plain = |path: &&Path| path.components().all(|part| matches!(part, Component::Normal(_)));
+        match below.filter(is_plain).and_then(Path::to_str) {
+            // An empty sub-path would be the whole volume.
+            Some(sub_path) if !sub_path.is_empty() => {
+                Volume::Claim { claim: self.claim.clone(), sub_path: sub_path.to_owned() }
+            }
+            _ => Volume::HostFolder(folder.to_owned()),
+        }
+    }
 }
 
 /// The kinds of [`Volume`].
@@ -202,6 +247,8 @@ pub enum Volume {
 pub enum VolumeKind {
     /// [`Volume::HostFolder`].
     HostFolder,
+    /// [`Volume::Claim`].
+    Claim,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

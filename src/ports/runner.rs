@@ -34,6 +34,10 @@ pub const LABEL_MEMORY: &str = "sandbox.memory-bytes";
 /// What installs packages for the programs of this image: `uv`, `npm`, each with the language whose image does it.
 pub const LABEL_PACKAGES: &str = "sandbox.packages";
 
+/// The frame that tells process 1 that the server reads what it writes: `ATTACHED` in `runners/README.md`. Sent only by
+/// engines that attach to a sandbox after it has started.
+pub const ATTACHED: [u8; 5] = [0x08, 0, 0, 0, 0];
+
 /// The longest version or description, in characters: labels are free text.
 const TEXT_CHARS_MAX: usize = 800;
 const ALIASES_MAX: usize = 16;

@@ -108,7 +108,9 @@ impl IsolationCheck {
         let Some(first) = all.first() else {
             return Isolation::Pending { why: Some("no runner image is installed".to_owned()) };
         };
-        let known: Vec<_> = all.iter().filter_map(|runner| Some((runner, programs::of(&runner.language)?))).collect();
+        let targets = self.engine.forbidden_addresses();
+        let program = |language| programs::of(language, &targets);
+        let known: Vec<_> = all.iter().filter_map(|runner| Some((runner, program(&runner.language)?))).collect();
         if known.is_empty() {
             return Isolation::NoProgram(no_program(&first.language));
         }

@@ -22,7 +22,7 @@ use crate::{
         text::chain,
     },
     ports::{
-        engine::{Engine, EngineError, Exit, Output, Sandbox, SandboxSpec, Volume},
+        engine::{Engine, EngineError, Exit, Output, Sandbox, SandboxSpec, SharedVolume, Volume},
         runner::{Protocol, Runner},
     },
     services::{
@@ -49,6 +49,8 @@ pub struct Sandboxes {
     pub uid: u32,
     /// Folders of the engine's host that every sandbox sees.
     pub folders: Vec<SharedFolder>,
+    /// The volume that data folders are in, where sandboxes are not on this host.
+    pub shared: Option<SharedVolume>,
 }
 
 /// A running sandbox without a program and, for a framed runner, the decoder of its frames, which may hold a part of
@@ -73,7 +75,7 @@ impl Sandboxes {
             id: lease.id(),
             instance: self.instance,
             image: runner.image.clone(),
-            data: Volume::HostFolder(data),
+            data: self.shared.as_ref().map_or_else(|| Volume::HostFolder(data.clone()), |shared| shared.volume(&data)),
             folders: self.folders.clone(),
             limits,
             loading_cpu_millis: None,

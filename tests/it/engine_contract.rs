@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use mcp_sandbox_server::{
     domain::id::SandboxId,
-    ports::engine::{EngineError, Exit, ImageId, SandboxSpec, Signal, Volume},
+    ports::engine::{EngineError, Exit, ImageId, SandboxSpec, Signal},
 };
 use tokio::{io::AsyncWriteExt, time::timeout};
 
@@ -169,8 +169,7 @@ async fn data_is_the_folder_it_was_given(world: &World) {
     let spec = world.spec();
     let seen = world.run_in(&spec, &world.programs.write("out.txt", "kept")).await;
     assert_eq!(seen.exit.status, 0, "{}", seen.stderr);
-    let Volume::HostFolder(folder) = &spec.data;
-    assert_eq!(std::fs::read_to_string(folder.join("out.txt")).expect("written"), "kept");
+    assert_eq!(std::fs::read_to_string(world.folder(&spec).join("out.txt")).expect("written"), "kept");
 }
 
 async fn start_reports_a_missing_image(world: &World) {
@@ -231,6 +230,18 @@ macro_rules! contract {
             $(#[tokio::test]
             async fn $promise() {
                 World::proxied().await.hold(super::$promise).await;
+            })*
+        }
+
+        /// On the cluster of `KUBECONFIG`; without it nothing is tested.
+        mod kubernetes {
+            use super::World;
+
+            $(#[tokio::test]
+            async fn $promise() {
+                if let Some(world) = World::kubernetes().await {
+                    world.hold(super::$promise).await;
+                }
             })*
         }
 

@@ -39,7 +39,7 @@ impl Sandbox {
         if takes_frames {
             sources.push((Source::Frames, stdin(), PollFlags::IN));
         }
-        if !self.outbox.is_empty() {
+        if self.outbox.can_send() {
             sources.push((Source::Server, stdout(), PollFlags::OUT));
         }
         sources.extend(control(Source::Successor, self.successor.as_ref()));

@@ -176,8 +176,7 @@ impl FakeEngine {
         if state.candidates.refuses() {
             return Err(refused("create", "the candidate does not work here"));
         }
-        let Volume::HostFolder(folder) = &spec.data;
-        if !folder.is_dir() {
+        if !matches!(&spec.data, Volume::HostFolder(folder) if folder.is_dir()) {
             state.violations.push(format!("{} was started without its data folder", spec.id));
             return Err(refused("create", "the data folder is not there"));
         }

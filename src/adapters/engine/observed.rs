@@ -1,6 +1,6 @@
 //! A decorator that reports each call of an engine to an observer: operation, sandbox, result, duration.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, net::SocketAddr, sync::Arc};
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
@@ -57,6 +57,10 @@ impl Engine for Observed {
 
     fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
         self.engine.isolation_expectations(limits, uid)
+    }
+
+    fn forbidden_addresses(&self) -> Vec<SocketAddr> {
+        self.engine.forbidden_addresses()
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {

@@ -37,6 +37,11 @@ fn observe(report: &str, fact: Fact) -> Option<bool> {
         Fact::NoNewPrivileges => Some(status("NoNewPrivs")? == "1"),
         Fact::SystemCallFilter => Some(status("Seccomp")? == "2"),
         Fact::LoopbackOnly => Some(interfaces(part(report, "/proc/net/dev")) == ["lo"]),
+        Fact::NoConnection => Some(part(report, "reached").trim() == "tried"),
+        Fact::NoVariable(start) => {
+            let names = Some(part(report, "variables")).filter(|names| !names.is_empty())?;
+            Some(!names.lines().any(|name| name.starts_with(start)))
+        }
         Fact::ReadOnlyRoot => {
             Some(root_options(part(report, "/proc/self/mountinfo"))?.split(',').any(|option| option == "ro"))
         }
@@ -82,6 +87,10 @@ fn root_options(mountinfo: &str) -> Option<&str> {
 /// As a sandbox reports itself, on control groups v2.
 #[cfg(test)]
 pub(crate) const HONEST: &str = "\
+== variables
+HOME
+== reached
+tried
 == /proc/self/status
 Name:\tcat
 Uid:\t1000\t1000\t1000\t1000
@@ -119,12 +128,14 @@ mod tests {
         Expectation { fact, otherwise: format!("{fact:?}"), severity: Severity::Required, unobserved: None }
     }
 
-    const FACTS: [Fact; 11] = [
+    const FACTS: [Fact; 13] = [
         Fact::User(1000),
         Fact::NoCapabilities,
         Fact::NoNewPrivileges,
         Fact::SystemCallFilter,
         Fact::LoopbackOnly,
+        Fact::NoConnection,
+        Fact::NoVariable("KUBERNETES_"),
         Fact::ReadOnlyRoot,
         Fact::WritableData,
         Fact::ReadOnlyControlGroups,
@@ -152,6 +163,9 @@ mod tests {
             ("NoNewPrivs:\t1", "NoNewPrivs:\t0", "NoNewPrivileges"),
             ("Seccomp:\t2", "Seccomp:\t0", "SystemCallFilter"),
             ("    lo:", "  eth0:       0\n    lo:", "LoopbackOnly"),
+            ("tried\n", "10.96.0.1/443\ntried\n", "NoConnection"),
+            ("tried\n", "", "NoConnection"),
+            ("HOME\n", "HOME\nKUBERNETES_PORT\n", "NoVariable"),
             ("/ / ro,relatime", "/ / rw,relatime", "ReadOnlyRoot"),
             ("yes\n", "", "WritableData"),
             ("yes\n", "yes\n== groups\nopen\n", "ReadOnlyControlGroups"),

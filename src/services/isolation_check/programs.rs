@@ -1,6 +1,9 @@
 //! Programs that print what the kernel reports about them, in the languages of the usual runners. Each prints the same:
 //! a line `== name` before each file, `== writable` with `yes` when `/data` takes a file, and `== groups` with `open`
-//! when a folder can be created below `/sys/fs/cgroup`. Pure.
+//! when a folder can be created below `/sys/fs/cgroup`. Before these: `== variables` with the names of the environment, and
+//! `== reached` with each target that a connection was made to, and `tried` at the end. Pure.
+
+use std::net::SocketAddr;
 
 use crate::domain::id::Language;
 
@@ -16,13 +19,31 @@ const FILES: [&str; 8] = [
     "/proc/sys/kernel/core_pattern",
 ];
 
-const BASH: &str = r#"for f in FILES; do echo "== $f"; cat "$f" 2>/dev/null; done
+const BASH: &str = r#"echo "== variables"; compgen -e
+echo "== reached"
+for t in TARGETS; do (timeout 2 bash -c 'exec 3<>/dev/tcp/$0' "$t" 2>/dev/null && echo "$t") & done; wait
+command -v timeout >/dev/null && echo tried
+for f in FILES; do echo "== $f"; cat "$f" 2>/dev/null; done
 echo "== writable"; : > /data/self-test && echo yes
 echo "== groups"; mkdir /sys/fs/cgroup/self-test 2>/dev/null && echo open
 exit 0
 "#;
 
-const PYTHON: &str = r#"import os
+const PYTHON: &str = r#"import os, socket, threading
+print("== variables", *os.environ, sep="\n")
+print("== reached")
+def reach(target):
+    try:
+        socket.create_connection(target.rsplit("/", 1), 2).close()
+        print(target)
+    except OSError:
+        pass
+tries = [threading.Thread(target=reach, args=[target]) for target in "TARGETS".split()]
+for one in tries:
+    one.start()
+for one in tries:
+    one.join()
+print("tried")
 for name in "FILES".split():
     print("==", name)
     try:
@@ -40,7 +61,16 @@ except OSError:
     pass
 "#;
 
-const NODE: &str = r#"for (const name of "FILES".split(" ")) {
+const NODE: &str = r#"console.log(["== variables", ...Object.keys(process.env), "== reached"].join("\n"));
+await Promise.all("TARGETS".split(" ").filter((target) => target).map((target) => new Promise((done) => {
+  const [host, port] = target.split("/");
+  const socket = net.connect({ host, port: Number(port), timeout: 2000 });
+  socket.on("connect", () => { console.log(target); socket.destroy(); });
+  for (const over of ["timeout", "error"]) socket.on(over, () => socket.destroy());
+  socket.on("close", done);
+})));
+console.log("tried");
+for (const name of "FILES".split(" ")) {
   console.log("==", name);
   try { console.log(fs.readFileSync(name, "utf8")); } catch {}
 }
@@ -51,14 +81,15 @@ console.log("== groups");
 try { fs.mkdirSync("/sys/fs/cgroup/self-test"); console.log("open"); } catch {}
 "#;
 
-/// The program for a language, if there is one.
-pub(super) fn of(language: &Language) -> Option<String> {
+/// The program for a language, if there is one. It tries to connect to the targets.
+pub(super) fn of(language: &Language, targets: &[SocketAddr]) -> Option<String> {
     let text = match language.as_str() {
         "bash" | "sh" => BASH.to_owned(),
         "python" => PYTHON.to_owned(),
-        "javascript" => format!("const fs = require(\"node:fs\");\n{NODE}"),
-        "typescript" => format!("import fs from \"node:fs\";\n{NODE}"),
+        "javascript" => format!("import fs from \"node:fs\";\nimport net from \"node:net\";\n{NODE}"),
+        "typescript" => format!("import fs from \"node:fs\";\nimport net from \"node:net\";\n{NODE}"),
         _ => return None,
     };
-    Some(text.replace("FILES", &FILES.join(" ")))
+    let targets: Vec<_> = targets.iter().map(|target| format!("{}/{}", target.ip(), target.port())).collect();
+    Some(text.replace("FILES", &FILES.join(" ")).replace("TARGETS", &targets.join(" ")))
 }

@@ -6,11 +6,12 @@ use std::{
     fmt::Write as _,
     os::unix::fs::PermissionsExt,
     panic::AssertUnwindSafe,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
 };
 
+use super::cluster::{ByLines, Cluster};
 use bollard::{Docker, body_full, query_parameters::BuildImageOptionsBuilder};
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
 use mcp_sandbox_server::{
@@ -26,7 +27,7 @@ use mcp_sandbox_server::{
         id::{InstanceId, SandboxId},
         limits::Limits,
     },
-    ports::engine::{Engine, Exit, ImageId, Listed, Sandbox, SandboxSpec, Volume},
+    ports::engine::{Engine, Exit, ImageId, Listed, Sandbox, SandboxSpec, SharedVolume, Volume},
 };
 use tempfile::TempDir;
 use tokio::{io::AsyncWriteExt, sync::OnceCell};
@@ -117,6 +118,8 @@ pub struct World {
     pub instance: InstanceId,
     pub programs: Programs,
     pub root: TempDir,
+    /// Where sandboxes are not on this machine: the volume that the root is in.
+    pub shared: Option<SharedVolume>,
     /// What stands in front of the engine, while the world lives.
     _proxy: Option<(DropGuard, TempDir)>,
 }
@@ -179,8 +182,18 @@ impl World {
         Self::new(Arc::new(engine), image.0, Programs::Script, root())
     }
 
+    /// On the cluster of the environment, if there is one.
+    pub async fn kubernetes() -> Option<Self> {
+        let cluster = Cluster::get().await?;
+        let image = cluster.lines_template().await;
+        let root = tempfile::tempdir_in(&cluster.claim.mount).expect("a folder of the claim");
+        open_to_all(root.path());
+        let engine = Arc::new(ByLines(cluster.engine().await));
+        Some(Self { shared: Some(cluster.claim), ..Self::new(engine, image.0, Programs::Bash, root) })
+    }
+
     fn new(engine: Arc<dyn Engine>, image: String, programs: Programs, root: TempDir) -> Self {
-        Self { engine, image: ImageId(image), instance: InstanceId::new(), programs, root, _proxy: None }
+        Self { engine, image: ImageId(image), instance: InstanceId::new(), programs, root, shared: None, _proxy: None }
     }
 
     /// A sandbox to be, with a folder of its own.
@@ -193,7 +206,7 @@ impl World {
             id,
             instance: self.instance,
             image: self.image.clone(),
-            data: Volume::HostFolder(data),
+            data: self.volume(data),
             folders: Vec::new(),
             limits: Limits { cpu_millis: 2000, ..Limits::default() },
             loading_cpu_millis: None,
@@ -201,6 +214,18 @@ impl World {
             own_init: false,
             deadline_unix_s: 4_000_000_000,
         }
+    }
+
+    fn volume(&self, folder: PathBuf) -> Volume {
+        match &self.shared {
+            Some(shared) => shared.volume(&folder),
+            None => Volume::HostFolder(folder),
+        }
+    }
+
+    /// The data folder of a specification, as this process sees it.
+    pub fn folder(&self, spec: &SandboxSpec) -> PathBuf {
+        self.root.path().join(spec.id.to_string())
     }
 
     pub async fn start(&self) -> Sandbox {

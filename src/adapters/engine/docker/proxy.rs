@@ -324,7 +324,9 @@ impl Inner {
     async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<(PathBuf, Vec<u8>), Denied> {
         let form = self.form.get_or_try_init(|| self.look()).await.map_err(|error| Denied::engine(&error))?;
         let (spec, made) = profile::vet(form, id, self.uid, body)?;
-        let Volume::HostFolder(folder) = spec.data;
+        let Volume::HostFolder(folder) = spec.data else {
+            return Err(Denied::new("/data is no folder of the host"));
+        };
         self.root.check(&folder)?;
         if !self.known().runners.contains(&spec.image) {
             self.check_image(&spec.image).await?;

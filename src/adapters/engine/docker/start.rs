@@ -57,8 +57,11 @@ async fn create(
     name: &str,
     runtime: Option<String>,
 ) -> Result<String, EngineError> {
-    let Volume::HostFolder(folder) = &spec.data;
-    let source = engine.mounts.to_host(folder).ok_or_else(|| {
+    let folder = match &spec.data {
+        Volume::HostFolder(folder) => Some(folder),
+        Volume::Claim { .. } => None,
+    };
+    let source = folder.and_then(|folder| engine.mounts.to_host(folder)).ok_or_else(|| {
         let why = io::Error::new(io::ErrorKind::InvalidInput, "the data folder is not below the root");
         EngineError::Refused { act: "create", source: Box::new(why) }
     })?;

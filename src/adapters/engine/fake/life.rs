@@ -75,7 +75,11 @@ impl Life {
         let cpu_millis = Arc::new(AtomicU32::new(spec.loading_cpu_millis.unwrap_or(spec.limits.cpu_millis)));
         let (output_too, cpu_too) = (output.downgrade(), Arc::clone(&cpu_millis));
         let life = Self { kill: kill.clone(), exit: exit.clone(), output: output_too, cpu_millis: cpu_too };
-        let Volume::HostFolder(data) = spec.data.clone();
+        // The engine refuses any other volume before.
+        let data = match &spec.data {
+            Volume::HostFolder(folder) => folder.clone(),
+            Volume::Claim { .. } => PathBuf::new(),
+        };
         let framed = spec.own_init;
         let loads_for_ever = quirks.loads_for_ever;
         let actor =

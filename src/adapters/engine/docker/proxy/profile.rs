@@ -39,7 +39,7 @@ impl Form {
 pub(super) fn vet(form: &Form, id: SandboxId, uid: u32, body: &[u8]) -> Result<(SandboxSpec, Vec<u8>), Denied> {
     let requested: Value = serde_json::from_slice(body).map_err(|_| Denied::new("the body is no JSON"))?;
     let spec = read(form, &requested, id, uid).ok_or_else(|| Denied::new("the container is not of our form"))?;
-    let Volume::HostFolder(folder) = &spec.data;
+    let Volume::HostFolder(folder) = &spec.data else { return Err(Denied::new("/data is no folder of the host")) };
     let profile = form.profile(&requested["HostConfig"]["Runtime"]);
     let ours = convert::create_body(&profile, &spec, folder);
     let ours = serde_json::to_value(ours).map_err(|_| Denied::new("the container cannot be made"))?;

@@ -1,0 +1,290 @@
+//! The Kubernetes engine: sandboxes as plain pods of one namespace, over the API server.
+//!
+//! This file owns the vocabulary (options, time limits, the engine value) and the verbs that are one call. It must not
+//! know the catalog, conversations or policies. The mechanics are in the children:
+//!
+//! ```text
+//! pod       port values → pods and back, pure            start     create, wait until it runs, attach
+//! state     what a pod's status says, pure               attach    the streams over a WebSocket
+//! call      one call with its time limit, its errors     watch     the states of one pod, one after another
+//! templates runners and their changes                    ending    how a sandbox ended
+//! isolation what a sandbox must show from inside
+//! ```
+//!
+//! No task is spawned here or in the children: everything runs in the caller's future and ends when that is dropped.
+//! The vendor's client drives each connection in a task of its own, which ends with the connection.
+//!
+//! A sandbox has two connections to the API server: the watch of its pod and its streams.
+
+mod attach;
+mod call;
+mod ending;
+mod isolation;
+mod pod;
+mod start;
+mod state;
+mod templates;
+mod watch;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, ListParams},
+};
+
+use crate::{
+    domain::{id::SandboxId, limits::Limits},
+    ports::{
+        engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec, Signal, VolumeKind},
+        runner::RunnerImage,
+    },
+};
+
+/// From this minor version on, the input of an attached container can be closed alone.
+const HALF_CLOSE_MINOR: u32 = 30;
+
+/// The cluster's settings.
+#[derive(Debug, Clone)]
+pub struct KubernetesOptions {
+    /// Where sandboxes are. `None`: the namespace of the kubeconfig or of the server's own pod.
+    pub namespace: Option<String>,
+    /// The runtime class of every sandbox. `None`: that of its pod template.
+    pub runtime_class: Option<String>,
+    /// Our seccomp profile on the nodes, as `localhostProfile`. `None`: the runtime's default.
+    pub seccomp: Option<String>,
+    /// Cores and memory that the cluster has for sandboxes. The API says nothing about nodes to this server.
+    pub cpus: u32,
+    pub memory_bytes: u64,
+    /// Where this server listens, which no sandbox may reach.
+    pub own_port: u16,
+    /// How long each kind of call may take.
+    pub time: TimeLimits,
+}
+
+impl Default for KubernetesOptions {
+    fn default() -> Self {
+        let time = TimeLimits::default();
+        Self {
+            namespace: None,
+            runtime_class: None,
+            seccomp: None,
+            cpus: 4,
+            memory_bytes: 8 << 30,
+            own_port: 8080,
+            time,
+        }
+    }
+}
+
+/// How long each kind of call may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeLimits {
+    /// One call.
+    pub answer: Duration,
+    /// From the creation of a pod until its container runs, with the fetching of its image.
+    pub start: Duration,
+    /// How long a pod may be without a place on a node.
+    pub unscheduled: Duration,
+    /// Removing a pod.
+    pub remove: Duration,
+    /// How long the API server may be away before a sandbox counts as lost.
+    pub lost: Duration,
+}
+
+impl Default for TimeLimits {
+    fn default() -> Self {
+        Self {
+            answer: Duration::from_secs(10),
+            start: Duration::from_mins(1),
+            unscheduled: Duration::from_secs(10),
+            remove: Duration::from_secs(10),
+            lost: Duration::from_mins(2),
+        }
+    }
+}
+
+/// Why the cluster cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error(
+        "there is no cluster to connect to: set KUBECONFIG, or run the server in a pod with a service account (its \
+         token mounted)"
+    )]
+    Config(#[source] Box<kube::config::InferConfigError>),
+    #[error("the client for the API server cannot be made")]
+    Client(#[source] Box<kube::Error>),
+    #[error("the API server at {host} does not answer")]
+    Api {
+        host: String,
+        #[source]
+        source: EngineError,
+    },
+}
+
+/// One namespace of a cluster. Cheap to clone; every clone is the same engine.
+#[derive(Debug, Clone)]
+pub struct KubernetesEngine(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    namespace: String,
+    profile: pod::Profile,
+    templates: templates::Templates,
+    lives: ending::Lives,
+    /// Where a sandbox must not get to.
+    forbidden: Vec<SocketAddr>,
+    cpus: u32,
+    memory_bytes: u64,
+    time: TimeLimits,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KubernetesEngine").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+impl KubernetesEngine {
+    /// Connects by `KUBECONFIG`, `~/.kube/config` or the service account of this process's pod.
+    ///
+    /// # Errors
+    /// When there is no such configuration, or nothing answers.
+    pub async fn connect(options: KubernetesOptions) -> Result<Self, ConnectError> {
+        let mut config = Config::infer().await.map_err(|error| ConnectError::Config(Box::new(error)))?;
+        // Sessions and watches are silent for long.
+        config.read_timeout = None;
+        let host = config.cluster_url.to_string();
+        let forbidden = isolation::forbidden(&config.cluster_url, options.own_port).await;
+        let namespace = config.default_namespace.clone();
+        let client = Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
+        let limit = options.time.answer;
+        let answered = call::within("ping", limit, client.apiserver_version()).await;
+        answered.map_err(|source| ConnectError::Api { host, source })?;
+        let namespace = options.namespace.clone().unwrap_or(namespace);
+        Ok(Self::with(client, namespace, forbidden, options))
+    }
+
+    fn with(client: Client, namespace: String, forbidden: Vec<SocketAddr>, options: KubernetesOptions) -> Self {
+        let KubernetesOptions { runtime_class, seccomp, cpus, memory_bytes, time, .. } = options;
+        Self(Arc::new(Inner {
+            client,
+            namespace,
+            profile: pod::Profile { runtime_class, seccomp },
+            templates: templates::Templates::default(),
+            lives: ending::Lives::default(),
+            forbidden,
+            cpus,
+            memory_bytes,
+            time,
+        }))
+    }
+}
+
+#[async_trait]
+impl Engine for KubernetesEngine {
+    async fn probe(&self) -> Result<Probe, EngineError> {
+        let inner = &*self.0;
+        let version = call::within("probe", inner.time.answer, inner.client.apiserver_version()).await?;
+        let mut warnings = Vec::new();
+        if minor(&version.minor) < HALF_CLOSE_MINOR {
+            warnings.push(
+                "Runners without the label sandbox.protocol do not work before Kubernetes 1.30, which cannot close \
+                 the input of a container: use runners that speak protocol 1 or 2."
+                    .to_owned(),
+            );
+        }
+        let class = inner.profile.runtime_class.as_deref();
+        Ok(Probe {
+            engine: format!("Kubernetes {}", version.git_version.trim_start_matches('v')),
+            api_version: "v1".to_owned(),
+            runtime: class.map_or_else(|| "the nodes' runtime".to_owned(), |class| format!("runtime class {class}")),
+            runtime_reason: match class {
+                Some(_) => "as SANDBOX_ENGINE__RUNTIME says",
+                None => "as the pod templates say",
+            }
+            .to_owned(),
+            platform: version.platform,
+            cpus: inner.cpus,
+            memory_bytes: inner.memory_bytes,
+            volumes: vec![VolumeKind::Claim],
+            details: vec![format!("namespace {}", inner.namespace)],
+            warnings,
+        })
+    }
+
+    fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
+        isolation::expectations(&self.0.profile, limits, uid)
+    }
+
+    fn forbidden_addresses(&self) -> Vec<SocketAddr> {
+        self.0.forbidden.clone()
+    }
+
+    async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
+        let Inner { client, namespace, time, templates, .. } = &*self.0;
+        templates.runners(client, namespace, time.answer).await
+    }
+
+    fn changes(&self) -> BoxStream<'static, ()> {
+        templates::changes(self.0.client.clone(), &self.0.namespace)
+    }
+
+    async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
+        start::start(&self.0, spec).await
+    }
+
+    /// The pod API changes limits only from 1.33 on, and by a right of its own.
+    fn can_limit_cpu(&self) -> bool {
+        false
+    }
+
+    async fn limit_cpu(&self, _id: SandboxId, _cpu_millis: u32) -> Result<(), EngineError> {
+        Err(call::refused("limit", "the CPU of a pod that runs cannot be limited"))
+    }
+
+    /// Deletes the pod: it is the only way to end everything in it without a right to execute in pods.
+    async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
+        let Signal::Kill = signal;
+        self.0.delete("kill", id).await
+    }
+
+    async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.0.delete("remove", id).await
+    }
+
+    async fn list(&self) -> Result<Vec<Listed>, EngineError> {
+        let params = ListParams::default().labels(pod::MANAGED);
+        let listed = call::within("list", self.0.time.answer, self.0.pods().list(&params)).await?;
+        Ok(listed.items.iter().filter_map(pod::listed).collect())
+    }
+}
+
+impl Inner {
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn url(&self, resource: &str) -> String {
+        format!("/api/v1/namespaces/{}/{resource}", self.namespace)
+    }
+
+    /// Deletes a pod at once. The kubelet kills the container when it learns of that.
+    async fn delete(&self, act: &'static str, id: SandboxId) -> Result<(), EngineError> {
+        self.lives.ending(id);
+        let params = DeleteParams::default().grace_period(0);
+        let (name, pods) = (id.to_string(), self.pods());
+        match call::within(act, self.time.remove, pods.delete(&name, &params)).await {
+            Err(error) if call::status(&error) != Some(404) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The digits of a minor version such as `20+`.
+fn minor(text: &str) -> u32 {
+    text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(u32::MAX)
+}

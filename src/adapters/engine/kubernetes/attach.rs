@@ -1,0 +1,200 @@
+//! The streams of an attached container over one WebSocket, in the protocols `v4` and `v5.channel.k8s.io`: the first
+//! byte of each message is its channel. Spawns nothing; both halves end when they are dropped.
+//!
+//! Version 4 cannot close the input alone: closing the connection would lose the output. So a `shutdown` of the input
+//! sends what is left and leaves it open there; a framed runner needs no end of its input.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use futures_util::{
+    Sink, Stream, StreamExt,
+    future::ready as now,
+    stream::{self, BoxStream, SplitSink},
+};
+use kube::{
+    client::Connection,
+    core::{Status, response::StatusSummary},
+};
+use tokio::io::AsyncWrite;
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+use super::{call, ending::Life};
+use crate::{
+    domain::{event::StreamKind, id::SandboxId},
+    ports::engine::{EngineError, Output},
+};
+
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const STATUS: u8 = 3;
+/// With version 5: the next byte is a channel that ends.
+const CLOSE: u8 = 255;
+/// The longest message of input, in bytes.
+const PIECE_MAX: usize = 32 << 10;
+
+/// The input and the output of a sandbox. `greeting` is sent before any other input.
+pub(super) fn streams(
+    connection: Connection,
+    id: SandboxId,
+    greeting: &[u8],
+    life: Arc<Life>,
+) -> (Pin<Box<dyn AsyncWrite + Send>>, BoxStream<'static, Result<Output, EngineError>>) {
+    let half_close = connection.supports_stream_close();
+    let (sink, messages) = connection.into_stream().split();
+    let first = (!greeting.is_empty()).then(|| input(greeting));
+    let stdin = Input { sink, half_close, first, taken: 0, closed: false };
+    (Box::pin(stdin), output(messages, id, life))
+}
+
+fn input(bytes: &[u8]) -> Message {
+    let mut message = Vec::with_capacity(bytes.len() + 1);
+    message.push(STDIN);
+    message.extend_from_slice(bytes);
+    Message::Binary(message.into())
+}
+
+/// Writes messages, each of which is flushed before the next is taken.
+struct Input<S> {
+    sink: SplitSink<S, Message>,
+    half_close: bool,
+    first: Option<Message>,
+    /// Bytes of the caller's that are in the sink and not yet flushed.
+    taken: usize,
+    closed: bool,
+}
+
+impl<S: Sink<Message, Error = Error> + Unpin> Input<S> {
+    fn poll_send(&mut self, context: &mut Context<'_>, message: Message) -> Poll<io::Result<()>> {
+        let mut sink = Pin::new(&mut self.sink);
+        ready!(sink.as_mut().poll_ready(context)).map_err(broken)?;
+        Poll::Ready(sink.start_send(message).map_err(broken))
+    }
+
+    fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(first) = &self.first {
+            ready!(self.poll_send(context, first.clone()))?;
+            self.first = None;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: Sink<Message, Error = Error> + Unpin> AsyncWrite for Input<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.closed {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        ready!(self.poll_first(context))?;
+        if self.taken == 0 {
+            let piece = &bytes[..bytes.len().min(PIECE_MAX)];
+            if piece.is_empty() {
+                return Poll::Ready(Ok(0));
+            }
+            ready!(self.poll_send(context, input(piece)))?;
+            self.taken = piece.len();
+        }
+        ready!(Pin::new(&mut self.sink).poll_flush(context)).map_err(broken)?;
+        Poll::Ready(Ok(std::mem::take(&mut self.taken).min(bytes.len())))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_first(context))?;
+        Pin::new(&mut self.sink).poll_flush(context).map_err(broken)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_first(context))?;
+        if self.half_close && !self.closed {
+            ready!(self.poll_send(context, Message::Binary(Bytes::from_static(&[CLOSE, STDIN]))))?;
+        }
+        self.closed = true;
+        Pin::new(&mut self.sink).poll_flush(context).map_err(broken)
+    }
+}
+
+fn broken(error: Error) -> io::Error {
+    match error {
+        Error::Io(error) => error,
+        other => io::Error::new(io::ErrorKind::BrokenPipe, other),
+    }
+}
+
+/// One message of the server.
+#[derive(Debug)]
+enum Item {
+    Output(Output),
+    /// The last word on the container's streams; `None` when they ended as they should.
+    Status(Option<String>),
+    Nothing,
+}
+
+/// The output of both streams. It has ended well when the status said so, or when we ended the sandbox; a connection
+/// that ends before is an error.
+fn output(
+    messages: impl Stream<Item = Result<Message, Error>> + Send + 'static,
+    id: SandboxId,
+    life: Arc<Life>,
+) -> BoxStream<'static, Result<Output, EngineError>> {
+    // Both are over when one is; the messages are not polled again after their end.
+    let start = (Box::pin(messages), false, false);
+    let items = stream::unfold(start, move |(mut messages, mut complete, over)| {
+        let life = Arc::clone(&life);
+        async move {
+            if over {
+                return None;
+            }
+            let ended = |complete: bool, error: EngineError| (!complete && !life.is_ended_by_us()).then_some(error);
+            loop {
+                let error = match messages.next().await {
+                    Some(Ok(Message::Close(_))) | None => EngineError::Lost { id },
+                    Some(Err(error)) => EngineError::Unavailable { act: "read", source: Box::new(error) },
+                    Some(Ok(message)) => match read(&message) {
+                        Item::Output(output) => return Some((Ok(output), (messages, complete, false))),
+                        Item::Status(None) => {
+                            complete = true;
+                            continue;
+                        }
+                        Item::Status(Some(why)) => call::refused("attach", why),
+                        Item::Nothing => continue,
+                    },
+                };
+                let error = ended(complete, error)?;
+                return Some((Err(error), (messages, complete, true)));
+            }
+        }
+    });
+    items.filter(|item| now(!matches!(item, Ok(output) if output.bytes.is_empty()))).boxed()
+}
+
+fn read(message: &Message) -> Item {
+    let bytes = match message {
+        Message::Binary(bytes) => bytes.clone(),
+        Message::Text(text) => Bytes::copy_from_slice(text.as_bytes()),
+        _ => return Item::Nothing,
+    };
+    let Some(channel) = bytes.first().copied() else { return Item::Nothing };
+    let rest = bytes.slice(1..);
+    let output =
+        |stream| if rest.is_empty() { Item::Nothing } else { Item::Output(Output { stream, bytes: rest.clone() }) };
+    match channel {
+        STDOUT => output(StreamKind::Stdout),
+        STDERR => output(StreamKind::Stderr),
+        STATUS if !rest.is_empty() => match serde_json::from_slice::<Status>(&rest) {
+            Ok(Status { status: Some(StatusSummary::Success), .. }) => Item::Status(None),
+            Ok(status) => Item::Status(Some(status.message)),
+            Err(_) => Item::Status(Some(String::from_utf8_lossy(&rest).chars().take(200).collect())),
+        },
+        _ => Item::Nothing,
+    }
+}
+
+#[cfg(test)]
+#[path = "attach_tests.rs"]
+mod tests;

@@ -1,0 +1,193 @@
+//! Against a small server that speaks the protocol of attaching over real sockets.
+
+use std::{sync::Mutex, time::Duration};
+
+use axum::{
+    Router,
+    extract::{
+        State,
+        ws::{self, WebSocket, WebSocketUpgrade},
+    },
+    routing::get,
+};
+use kube::Config;
+use tokio::{io::AsyncWriteExt, net::TcpListener, sync::oneshot, time::timeout};
+
+use super::*;
+use crate::adapters::engine::kubernetes::ending::Lives;
+
+const SOON: Duration = Duration::from_secs(10);
+
+type Server = Box<dyn FnOnce(WebSocket) -> futures_util::future::BoxFuture<'static, ()> + Send>;
+
+struct Attached {
+    stdin: Pin<Box<dyn AsyncWrite + Send>>,
+    output: BoxStream<'static, Result<Output, EngineError>>,
+    lives: Lives,
+    id: SandboxId,
+}
+
+/// Attaches to a server that does what `play` does, and offers one protocol.
+async fn attached<F>(
+    protocol: &'static str,
+    greeting: &[u8],
+    play: impl FnOnce(WebSocket) -> F + Send + 'static,
+) -> Attached
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    type Shared = Arc<Mutex<Option<Server>>>;
+    async fn answer(
+        State((protocol, play)): State<(&'static str, Shared)>,
+        upgrade: WebSocketUpgrade,
+    ) -> axum::response::Response {
+        let play = play.lock().expect("unpoisoned").take().expect("attached once");
+        upgrade.protocols([protocol]).on_upgrade(play)
+    }
+    let play: Server = Box::new(move |socket| Box::pin(play(socket)));
+    let router = Router::new().route("/attach", get(answer)).with_state((protocol, Arc::new(Mutex::new(Some(play)))));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let config = Config::new(format!("http://{address}").parse().expect("an address"));
+    let client = kube::Client::try_from(config).expect("a client");
+    let request = http::Request::get("/attach").body(Vec::new()).expect("a request");
+    let connection = client.connect(request).await.expect("attached");
+    let (id, lives) = (SandboxId::new(), Lives::default());
+    let (stdin, output) = streams(connection, id, greeting, lives.begin(id));
+    Attached { stdin, output, lives, id }
+}
+
+fn message(channel: u8, bytes: &[u8]) -> ws::Message {
+    ws::Message::Binary([&[channel], bytes].concat().into())
+}
+
+const SUCCESS: &[u8] = br#"{"metadata":{},"status":"Success"}"#;
+
+/// The payloads of input until the connection or the input ends.
+async fn input_of(socket: &mut WebSocket) -> (Vec<u8>, bool) {
+    let mut all = Vec::new();
+    while let Some(Ok(message)) = socket.recv().await {
+        let ws::Message::Binary(bytes) = message else { continue };
+        match bytes.split_first() {
+            Some((&STDIN, rest)) => all.extend_from_slice(rest),
+            Some((&CLOSE, rest)) => return (all, rest == [STDIN]),
+            _ => panic!("an unexpected message"),
+        }
+    }
+    (all, false)
+}
+
+#[tokio::test]
+async fn both_streams_arrive_and_end_with_the_status() {
+    let mut attached = attached("v5.channel.k8s.io", b"", async |mut socket: WebSocket| {
+        for message in [
+            message(STDOUT, b""),
+            message(STDERR, b""),
+            message(STDOUT, b"out"),
+            message(STDERR, b"err"),
+            // The status may overtake output.
+            message(STATUS, SUCCESS),
+            message(STDOUT, b"last"),
+            message(9, b"unknown"),
+            ws::Message::Binary(Bytes::new()),
+        ] {
+            socket.send(message).await.expect("sent");
+        }
+        socket.send(ws::Message::Close(None)).await.expect("closed");
+    })
+    .await;
+    let mut seen = Vec::new();
+    while let Some(output) = timeout(SOON, attached.output.next()).await.expect("soon") {
+        let Output { stream, bytes } = output.expect("output");
+        seen.push((stream, String::from_utf8(bytes.to_vec()).expect("UTF-8")));
+    }
+    let [out, err, last] = &seen[..] else { panic!("{seen:?}") };
+    assert_eq!((out.0, out.1.as_str()), (StreamKind::Stdout, "out"));
+    assert_eq!((err.0, err.1.as_str()), (StreamKind::Stderr, "err"));
+    assert_eq!((last.0, last.1.as_str()), (StreamKind::Stdout, "last"));
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_is_an_error_unless_we_ended_the_sandbox() {
+    for (ended_by_us, clean) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (go, gone) = oneshot::channel::<()>();
+        let mut attached = attached("v4.channel.k8s.io", b"", async move |mut socket: WebSocket| {
+            socket.send(message(STDOUT, b"a")).await.expect("sent");
+            gone.await.expect("told");
+            if clean {
+                socket.send(ws::Message::Close(None)).await.expect("closed");
+            }
+        })
+        .await;
+        let first = timeout(SOON, attached.output.next()).await.expect("soon").expect("output").expect("output");
+        assert_eq!(&first.bytes[..], b"a");
+        if ended_by_us {
+            attached.lives.ending(attached.id);
+        }
+        go.send(()).expect("told");
+        let next = timeout(SOON, attached.output.next()).await.expect("soon");
+        assert_eq!(next.is_none(), ended_by_us, "{next:?}");
+        if !ended_by_us {
+            let error = next.expect("an error").expect_err("an error");
+            assert!(matches!(error, EngineError::Lost { .. } | EngineError::Unavailable { .. }), "{error:?}");
+            assert!(timeout(SOON, attached.output.next()).await.expect("soon").is_none());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_failure_of_the_kubelet_is_its_message() {
+    let mut attached = attached("v5.channel.k8s.io", b"", async |mut socket: WebSocket| {
+        let failure = br#"{"status":"Failure","message":"container not found"}"#;
+        socket.send(message(STATUS, failure)).await.expect("sent");
+        let _ = socket.recv().await;
+    })
+    .await;
+    let error = timeout(SOON, attached.output.next()).await.expect("soon").expect("an error").expect_err("an error");
+    let EngineError::Refused { source, .. } = error else { panic!("{error:?}") };
+    assert_eq!(source.to_string(), "container not found");
+}
+
+#[tokio::test]
+async fn input_is_complete_before_a_slow_reader_and_its_end_is_told_where_it_can_be() {
+    let text = vec![7_u8; 3 << 20];
+    for (protocol, tells_the_end) in [("v5.channel.k8s.io", true), ("v4.channel.k8s.io", false)] {
+        let (tell, told) = oneshot::channel();
+        let (go, slow) = oneshot::channel::<()>();
+        let mut attached = attached(protocol, b"hello", async move |mut socket: WebSocket| {
+            slow.await.expect("told");
+            tell.send(input_of(&mut socket).await).expect("awaited");
+        })
+        .await;
+        let writes = async {
+            attached.stdin.write_all(&text).await.expect("written");
+            attached.stdin.shutdown().await.expect("closed");
+            assert!(attached.stdin.write_all(b"more").await.is_err(), "the input has ended");
+        };
+        let (mut writes, mut go) = (Box::pin(writes), Some(go));
+        // More than the sockets hold: the writer waits for the reader.
+        assert!(timeout(Duration::from_millis(50), &mut writes).await.is_err());
+        go.take().expect("once").send(()).expect("told");
+        timeout(SOON, writes).await.expect("soon");
+        if !tells_the_end {
+            // With version 4 only the end of the connection ends it.
+            drop(attached);
+        }
+        let (seen, ended) = timeout(SOON, told).await.expect("soon").expect("told");
+        assert!(seen == [b"hello", &text[..]].concat(), "{} bytes", seen.len());
+        assert_eq!(ended, tells_the_end);
+    }
+}
+
+#[tokio::test]
+async fn the_greeting_is_sent_by_a_flush() {
+    let (tell, told) = oneshot::channel();
+    let mut attached = attached("v4.channel.k8s.io", b"hello", async move |mut socket: WebSocket| {
+        tell.send(socket.recv().await.expect("a message").expect("a message")).expect("awaited");
+    })
+    .await;
+    attached.stdin.flush().await.expect("flushed");
+    let first = timeout(SOON, told).await.expect("soon").expect("told");
+    assert_eq!(first, message(STDIN, b"hello"));
+}

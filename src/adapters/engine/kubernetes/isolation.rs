@@ -1,0 +1,128 @@
+//! What a pod of ours must show from inside, and what to do when it does not.
+//!
+//! No field of a pod takes its network away: a network policy does, if the cluster enforces it, or a runtime class. So
+//! a sandbox tries addresses that it must not reach.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+
+use http::Uri;
+
+use super::pod::Profile;
+use crate::{
+    domain::limits::Limits,
+    ports::engine::{Expectation, Fact, Severity},
+};
+
+/// The metadata service of clouds, which hands out the node's credentials, and two public addresses.
+const USUAL: [SocketAddr; 3] = [
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)), 80),
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1)), 443),
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(8, 8, 8, 8)), 53),
+];
+const DNS_PORT: u16 = 53;
+
+/// Where no sandbox may get to: the API server by each of its addresses, the name servers of this process, this server
+/// by the address that it has on the way there, and the usual ones.
+pub(super) async fn forbidden(api: &Uri, own_port: u16) -> Vec<SocketAddr> {
+    let mut all = USUAL.to_vec();
+    let port = api.port_u16().unwrap_or(443);
+    if let Some(host) = api.host() {
+        let found = tokio::net::lookup_host((host.trim_matches(['[', ']']), port)).await;
+        for address in found.into_iter().flatten() {
+            // No datagram is sent by this.
+            let here = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.connect(address).map(|()| socket));
+            let here = here.and_then(|socket| socket.local_addr());
+            all.extend(here.map(|here| SocketAddr::new(here.ip(), own_port)));
+            all.push(address);
+        }
+    }
+    let text = tokio::fs::read_to_string("/etc/resolv.conf").await.unwrap_or_default();
+    let servers = text.lines().filter_map(|line| line.strip_prefix("nameserver")?.trim().parse().ok());
+    all.extend(servers.map(|server: IpAddr| SocketAddr::new(server, DNS_PORT)));
+    all.retain(|address| !address.ip().is_loopback() && !address.ip().is_unspecified());
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+pub(super) fn expectations(profile: &Profile, limits: &Limits, uid: u32) -> Vec<Expectation> {
+    let required = |fact, otherwise: &str| Expectation {
+        fact,
+        otherwise: otherwise.to_owned(),
+        severity: Severity::Required,
+        unobserved: None,
+    };
+    let by_class = profile.runtime_class.as_deref().unwrap_or("of the pod templates");
+    let all = [
+        required(
+            Fact::User(uid),
+            &format!("programs do not run as user {uid}: the nodes' runtime must honour runAsUser"),
+        ),
+        required(Fact::NoCapabilities, "programs have capabilities: the nodes' runtime must honour `drop: [ALL]`"),
+        required(
+            Fact::NoNewPrivileges,
+            "programs may gain privileges: the nodes' runtime must honour allowPrivilegeEscalation: false",
+        ),
+        required(
+            Fact::NoConnection,
+            &format!(
+                "programs can reach the network: install a network plugin that enforces NetworkPolicy and a policy \
+                 that denies all ingress and egress in the namespace of the sandboxes, or name a runtime class without \
+                 a network in SANDBOX_ENGINE__RUNTIME (now: {by_class})"
+            ),
+        ),
+        required(
+            Fact::ReadOnlyRoot,
+            "the root file system can be written: the nodes' runtime must honour readOnlyRootFilesystem",
+        ),
+        required(
+            Fact::WritableData,
+            "/data cannot be written: the claim of SANDBOX_ENGINE__CLAIM must be the volume that the server has at \
+             SANDBOX_ROOT, ReadWriteMany, and writable for SANDBOX_ENGINE__RUNNER_UID",
+        ),
+        Expectation {
+            unobserved: Some(
+                "Whether system calls are filtered cannot be observed from inside a sandbox with a kernel of its own."
+                    .to_owned(),
+            ),
+            ..required(
+                Fact::SystemCallFilter,
+                "system calls are not filtered: the nodes' runtime must support seccomp (seccompProfile: \
+                 RuntimeDefault), or install the profile that SANDBOX_ENGINE__SECCOMP_PROFILE names on every node",
+            )
+        },
+        Expectation {
+            unobserved: Some("The limit on memory cannot be observed from inside a sandbox.".to_owned()),
+            ..required(
+                Fact::MemoryLimit(limits.memory_bytes),
+                "the limit on memory does not hold: the kubelet must enforce limits (cgroupsPerQOS: true) on nodes \
+                 with control groups for memory",
+            )
+        },
+        required(
+            Fact::NoVariable("KUBERNETES_"),
+            "programs see where the API server is: build the runner images anew, whose process 1 removes KUBERNETES_* \
+             from the environment",
+        ),
+        Expectation {
+            severity: Severity::Recommended,
+            ..required(
+                Fact::NoCorePipe,
+                "The memory of each program that crashes is handed to a root process of the node, since core_pattern \
+                 begins with `|`: set it to a file name there (`sysctl kernel.core_pattern=core`).",
+            )
+        },
+        Expectation {
+            severity: Severity::Recommended,
+            ..required(
+                Fact::ProcessLimit(limits.processes_max),
+                &format!(
+                    "A sandbox cannot see its limit on processes, which no field of a pod sets: set podPidsLimit: {} in \
+                     the configuration of each kubelet.",
+                    limits.processes_max
+                ),
+            )
+        },
+    ];
+    all.to_vec()
+}

@@ -1,0 +1,283 @@
+//! A pod from a [`SandboxSpec`] and the pod template of its runner, and pods back to port values. Pure.
+//!
+//! The pod is made as JSON, not as the vendor's struct, so that fields of a template that this version of the vendor's
+//! crate does not know are kept. What the operator wrote is kept where it does not loosen the isolation: node
+//! selectors, tolerations, the runtime class, pull secrets, extended resources, plain variables, more volumes. What
+//! isolates is written over it, and what cannot be written over makes the template invalid ([`TemplateError`]).
+//!
+//! No code of a user is in a pod: the kubelet expands `$(NAME)` in `command` and `args`.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Map, Value, json};
+
+use crate::ports::engine::{Listed, SandboxSpec};
+
+const LABEL_MANAGED: &str = "sandbox.managed";
+const LABEL_ID: &str = "sandbox.id";
+const LABEL_INSTANCE: &str = "sandbox.instance";
+const LABEL_DEADLINE: &str = "sandbox.deadline";
+
+/// Selects our pods.
+pub(super) const MANAGED: &str = "sandbox.managed=true";
+/// The name of the only container.
+pub(super) const CONTAINER: &str = "sandbox";
+/// The variable that makes process 1 report that it is ready only when the server has attached.
+const WAITS_FOR_SERVER: &str = "SANDBOX_ATTACHED_LATER";
+
+/// Names of the two volumes of ours.
+const VOLUME_DATA: &str = "sandbox-data";
+const VOLUME_TMP: &str = "sandbox-tmp";
+/// What a pod may keep on the disk of its node. Its root is read-only, so this is the log of its output.
+const DISK_BYTES_MAX: u64 = 1 << 30;
+/// The log that is reserved.
+const DISK_BYTES_MIN: u64 = 16 << 20;
+/// Reserved where the template says nothing: programs use a processor in bursts, and memory decides what fits.
+const CPU_REQUEST: &str = "20m";
+/// Volumes of a template that show nothing of a node, of the API server or of secrets.
+const VOLUME_KINDS: [&str; 6] = ["configMap", "csi", "emptyDir", "ephemeral", "image", "persistentVolumeClaim"];
+/// What a template may say for the pod; anything else is left out.
+const POD_FIELDS: [&str; 14] = [
+    "affinity",
+    "hostUsers",
+    "imagePullSecrets",
+    "nodeName",
+    "nodeSelector",
+    "overhead",
+    "preemptionPolicy",
+    "priority",
+    "priorityClassName",
+    "resourceClaims",
+    "runtimeClassName",
+    "schedulerName",
+    "tolerations",
+    "topologySpreadConstraints",
+];
+/// What a template may say for the container.
+const CONTAINER_FIELDS: [&str; 4] = ["args", "command", "image", "imagePullPolicy"];
+
+/// The settings that are the same for every pod of one engine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Profile {
+    /// The runtime class, over that of the template.
+    pub runtime_class: Option<String>,
+    /// Our seccomp profile on the nodes, below the kubelet's folder for profiles. `None`: the runtime's default.
+    pub seccomp: Option<String>,
+}
+
+/// Why a pod template cannot be a runner.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum TemplateError {
+    #[error("it has no name or no version")]
+    NoName,
+    #[error("it must have one container and no init containers (it has {0})")]
+    Containers(usize),
+    #[error("its container has no image")]
+    NoImage,
+    #[error("its volume {0} is of a kind that a sandbox must not see (allowed: {kinds})", kinds = VOLUME_KINDS.join(", "))]
+    Volume(String),
+    #[error("it mounts something at {0}, which is the sandbox's own")]
+    Mount(String),
+}
+
+/// Checks the `template` of a pod template.
+pub(super) fn check(template: &Value) -> Result<(), TemplateError> {
+    let spec = &template["spec"];
+    let count = |name: &str| spec[name].as_array().map_or(0, Vec::len);
+    let containers = count("containers") + count("initContainers") + count("ephemeralContainers");
+    if containers != 1 || count("containers") != 1 {
+        return Err(TemplateError::Containers(containers));
+    }
+    let container = &spec["containers"][0];
+    if container["image"].as_str().is_none_or(str::is_empty) {
+        return Err(TemplateError::NoImage);
+    }
+    for volume in spec["volumes"].as_array().into_iter().flatten() {
+        let kinds = volume.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
+        let mut kinds = kinds.filter(|key| *key != "name").peekable();
+        let name = volume["name"].as_str().unwrap_or_default();
+        let is_ours = matches!(name, VOLUME_DATA | VOLUME_TMP);
+        if is_ours || kinds.peek().is_none() || !kinds.all(|kind| VOLUME_KINDS.contains(&kind)) {
+            return Err(TemplateError::Volume(name.to_owned()));
+        }
+    }
+    for mount in container["volumeMounts"].as_array().into_iter().flatten() {
+        let path = mount["mountPath"].as_str().unwrap_or_default().trim_end_matches('/');
+        let is_ours = ["/data", "/tmp"].iter().any(|own| path == *own || path.starts_with(&format!("{own}/")));
+        if is_ours || !path.starts_with('/') {
+            return Err(TemplateError::Mount(path.to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// The pod of a sandbox, whose `/data` is a sub-path of a claim, and that is needed for at most `life_s`.
+pub(super) fn body(
+    profile: &Profile,
+    template: &Value,
+    spec: &SandboxSpec,
+    (claim, sub_path): (&str, &str),
+    life_s: i64,
+) -> Value {
+    let of_template = &template["spec"];
+    let mut pod = picked(of_template, &POD_FIELDS);
+    if let Some(class) = &profile.runtime_class {
+        pod.insert("runtimeClassName".to_owned(), class.as_str().into());
+    }
+    let tmp = json!({"name": VOLUME_TMP, "emptyDir":
+        {"medium": "Memory", "sizeLimit": spec.limits.tmp_bytes.to_string()}});
+    let data = json!({"name": VOLUME_DATA, "persistentVolumeClaim": {"claimName": claim}});
+    let own = [
+        ("restartPolicy", json!("Never")),
+        ("automountServiceAccountToken", json!(false)),
+        ("enableServiceLinks", json!(false)),
+        ("setHostnameAsFQDN", json!(false)),
+        ("hostname", json!("sandbox")),
+        // Nothing answers there, and the names of the cluster are not in /etc/resolv.conf.
+        ("dnsPolicy", json!("None")),
+        ("dnsConfig", json!({"nameservers": ["127.0.0.1"]})),
+        ("terminationGracePeriodSeconds", json!(0)),
+        ("activeDeadlineSeconds", json!(life_s.clamp(1, i32::MAX.into()))),
+        ("securityContext", pod_security(profile, spec.uid)),
+        ("volumes", json!(with(&of_template["volumes"], [data, tmp]))),
+        ("containers", json!([container(&of_template["containers"][0], spec, sub_path)])),
+    ];
+    pod.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata(&template["metadata"], spec), "spec": pod})
+}
+
+/// The user is set, and not a group for the volumes: for that the kubelet would walk over the whole claim. The server
+/// has made the folder as the program's user.
+fn pod_security(profile: &Profile, uid: u32) -> Value {
+    let seccomp = match &profile.seccomp {
+        Some(file) => json!({"type": "Localhost", "localhostProfile": file}),
+        None => json!({"type": "RuntimeDefault"}),
+    };
+    json!({"runAsNonRoot": true, "runAsUser": uid, "runAsGroup": uid, "seccompProfile": seccomp})
+}
+
+fn container(of_template: &Value, spec: &SandboxSpec, sub_path: &str) -> Value {
+    let mut container = picked(of_template, &CONTAINER_FIELDS);
+    container.entry("imagePullPolicy").or_insert_with(|| "IfNotPresent".into());
+    let data = json!({"name": VOLUME_DATA, "mountPath": "/data", "subPath": sub_path});
+    let tmp = json!({"name": VOLUME_TMP, "mountPath": "/tmp"});
+    let own = [
+        ("name", json!(CONTAINER)),
+        ("workingDir", json!("/data")),
+        ("env", json!(environment(&of_template["env"], spec))),
+        ("stdin", json!(true)),
+        ("stdinOnce", json!(true)),
+        ("tty", json!(false)),
+        ("volumeMounts", json!(with(&of_template["volumeMounts"], [data, tmp]))),
+        ("resources", resources(&of_template["resources"], spec)),
+        (
+            "securityContext",
+            json!({
+                "allowPrivilegeEscalation": false,
+                "capabilities": {"drop": ["ALL"]},
+                "privileged": false,
+                "procMount": "Default",
+                "readOnlyRootFilesystem": true,
+                "runAsNonRoot": true,
+                "runAsUser": spec.uid,
+                "runAsGroup": spec.uid,
+            }),
+        ),
+    ];
+    container.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    container.into()
+}
+
+/// What is limited, and what is reserved. Resources of other names, such as those of a graphics processor, are the
+/// template's.
+fn resources(of_template: &Value, spec: &SandboxSpec) -> Value {
+    let object = |value: &Value| value.as_object().cloned().unwrap_or_default();
+    let (mut limits, mut requests) = (object(&of_template["limits"]), object(&of_template["requests"]));
+    let cpu_millis = spec.loading_cpu_millis.unwrap_or(spec.limits.cpu_millis);
+    let memory = spec.limits.memory_bytes.to_string();
+    requests.entry("cpu").or_insert_with(|| CPU_REQUEST.into());
+    for (name, limit, request) in [
+        ("memory", memory.clone(), Some(memory)),
+        ("ephemeral-storage", DISK_BYTES_MAX.to_string(), Some(DISK_BYTES_MIN.to_string())),
+        ("cpu", format!("{cpu_millis}m"), None),
+    ] {
+        limits.insert(name.to_owned(), limit.into());
+        if let Some(request) = request {
+            requests.insert(name.to_owned(), request.into());
+        }
+    }
+    json!({"limits": limits, "requests": requests})
+}
+
+/// Plain variables of the template, without those that come from elsewhere, and ours over them. Without the counts of
+/// threads, libraries start one for each core of the node and share a fraction of one.
+fn environment(of_template: &Value, spec: &SandboxSpec) -> Vec<Value> {
+    let threads = spec.limits.cpu_millis.div_ceil(1000).max(1).to_string();
+    let mut own = vec![("HOME".to_owned(), "/tmp".to_owned()), ("LANG".to_owned(), "C.UTF-8".to_owned())];
+    for name in ["OMP", "OPENBLAS", "MKL", "NUMEXPR"] {
+        own.push((format!("{name}_NUM_THREADS"), threads.clone()));
+    }
+    if spec.own_init {
+        own.push((WAITS_FOR_SERVER.to_owned(), "1".to_owned()));
+    }
+    let is_kept = |variable: &&Value| {
+        let name = variable["name"].as_str().unwrap_or_default();
+        variable["value"].is_string() && !own.iter().any(|(own, _)| own == name)
+    };
+    let kept = of_template.as_array().into_iter().flatten().filter(is_kept);
+    let mut all: Vec<_> = kept.map(|one| json!({"name": one["name"], "value": one["value"]})).collect();
+    all.extend(own.iter().map(|(name, value)| json!({"name": name, "value": value})));
+    all
+}
+
+/// Labels and annotations of the template, except ours and those that are older forms of a profile.
+fn metadata(of_template: &Value, spec: &SandboxSpec) -> Value {
+    let kept = |value: &Value| -> Map<String, Value> {
+        let is_kept = |name: &str| {
+            !name.starts_with("sandbox.")
+                && !name.starts_with("seccomp.security.alpha.kubernetes.io/")
+                && !name.starts_with("container.")
+        };
+        let all = value.as_object().into_iter().flatten().filter(|(name, _)| is_kept(name));
+        all.map(|(name, value)| (name.clone(), value.clone())).collect()
+    };
+    let mut labels = kept(&of_template["labels"]);
+    for (name, value) in [
+        (LABEL_MANAGED, "true".to_owned()),
+        (LABEL_ID, spec.id.to_string()),
+        (LABEL_INSTANCE, spec.instance.to_string()),
+        (LABEL_DEADLINE, spec.deadline_unix_s.to_string()),
+    ] {
+        labels.insert(name.to_owned(), value.into());
+    }
+    json!({"name": spec.id.to_string(), "labels": labels, "annotations": kept(&of_template["annotations"])})
+}
+
+fn picked(from: &Value, names: &[&str]) -> Map<String, Value> {
+    let named = |name: &&str| Some(((*name).to_owned(), from.get(name)?.clone()));
+    names.iter().filter_map(named).collect()
+}
+
+fn with<const N: usize>(all: &Value, more: [Value; N]) -> Vec<Value> {
+    all.as_array().into_iter().flatten().cloned().chain(more).collect()
+}
+
+/// A pod as a sandbox of ours; `None` when it only looks like one.
+pub(super) fn listed(pod: &Pod) -> Option<Listed> {
+    let labels = pod.metadata.labels.as_ref()?;
+    let id = labels.get(LABEL_ID).filter(|id| pod.metadata.name.as_ref() == Some(id))?;
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    let running = |one: &k8s_openapi::api::core::v1::ContainerStatus| {
+        one.state.as_ref().is_some_and(|state| state.running.is_some())
+    };
+    Some(Listed {
+        id: id.parse().ok()?,
+        instance: labels.get(LABEL_INSTANCE)?.parse().ok()?,
+        created_unix_s: pod.metadata.creation_timestamp.as_ref()?.0.as_second(),
+        deadline_unix_s: labels.get(LABEL_DEADLINE)?.parse().ok()?,
+        running: statuses.into_iter().flatten().any(running),
+    })
+}
+
+#[cfg(test)]
+#[path = "pod_tests.rs"]
+mod tests;

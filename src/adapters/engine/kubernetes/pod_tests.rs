@@ -1,0 +1,264 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    domain::{
+        id::{InstanceId, SandboxId},
+        limits::Limits,
+    },
+    ports::engine::{ImageId, Volume},
+};
+
+fn spec() -> SandboxSpec {
+    SandboxSpec {
+        id: "sandbox-00000000000000000000000000000001".parse::<SandboxId>().expect("an id"),
+        instance: InstanceId::new(),
+        image: ImageId("runner-python@1".to_owned()),
+        data: Volume::Claim { claim: "files".to_owned(), sub_path: "c/files".to_owned() },
+        folders: Vec::new(),
+        limits: Limits::default(),
+        loading_cpu_millis: None,
+        uid: 1000,
+        own_init: true,
+        deadline_unix_s: 1_900_000_000,
+    }
+}
+
+fn plain() -> Value {
+    json!({"spec": {"containers": [{"name": "main", "image": "runner-python:1"}]}})
+}
+
+fn made(template: &Value) -> Value {
+    check(template).expect("a runner");
+    body(&Profile::default(), template, &spec(), ("files", "c/files"), 90)
+}
+
+/// The rules of Pod Security's level `restricted`, as its documentation lists them.
+fn is_restricted(pod: &Value) {
+    let spec = &pod["spec"];
+    for host in ["hostNetwork", "hostPID", "hostIPC"] {
+        assert!(spec[host].is_null() || spec[host] == json!(false), "{host}");
+    }
+    assert_eq!(spec["securityContext"]["runAsNonRoot"], json!(true));
+    assert!(matches!(spec["securityContext"]["seccompProfile"]["type"].as_str(), Some("RuntimeDefault" | "Localhost")));
+    for volume in spec["volumes"].as_array().expect("volumes") {
+        assert!(volume.get("hostPath").is_none(), "{volume}");
+    }
+    for kind in ["containers", "initContainers", "ephemeralContainers"] {
+        for container in spec[kind].as_array().into_iter().flatten() {
+            let context = &container["securityContext"];
+            assert_eq!(context["allowPrivilegeEscalation"], json!(false));
+            assert_eq!(context["capabilities"], json!({"drop": ["ALL"]}));
+            assert_eq!((&context["privileged"], &context["runAsNonRoot"]), (&json!(false), &json!(true)));
+            assert_eq!(context["procMount"], json!("Default"));
+            assert_ne!(context["runAsUser"], json!(0));
+            for port in container["ports"].as_array().into_iter().flatten() {
+                assert!(port["hostPort"].is_null());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_pod_is_the_whole_profile() {
+    let pod = made(&plain());
+    is_restricted(&pod);
+    let instance = pod["metadata"]["labels"]["sandbox.instance"].clone();
+    let environment = |name: &str, value: &str| json!({"name": name, "value": value});
+    let expected = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "sandbox-00000000000000000000000000000001",
+            "labels": {
+                "sandbox.managed": "true",
+                "sandbox.id": "sandbox-00000000000000000000000000000001",
+                "sandbox.instance": instance,
+                "sandbox.deadline": "1900000000",
+            },
+            "annotations": {},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "setHostnameAsFQDN": false,
+            "hostname": "sandbox",
+            "dnsPolicy": "None",
+            "dnsConfig": {"nameservers": ["127.0.0.1"]},
+            "terminationGracePeriodSeconds": 0,
+            "activeDeadlineSeconds": 90,
+            "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "runAsGroup": 1000,
+                "seccompProfile": {"type": "RuntimeDefault"}},
+            "volumes": [
+                {"name": "sandbox-data", "persistentVolumeClaim": {"claimName": "files"}},
+                {"name": "sandbox-tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "67108864"}},
+            ],
+            "containers": [{
+                "image": "runner-python:1",
+                "imagePullPolicy": "IfNotPresent",
+                "name": "sandbox",
+                "workingDir": "/data",
+                "env": [
+                    environment("HOME", "/tmp"),
+                    environment("LANG", "C.UTF-8"),
+                    environment("OMP_NUM_THREADS", "1"),
+                    environment("OPENBLAS_NUM_THREADS", "1"),
+                    environment("MKL_NUM_THREADS", "1"),
+                    environment("NUMEXPR_NUM_THREADS", "1"),
+                    environment("SANDBOX_ATTACHED_LATER", "1"),
+                ],
+                "stdin": true,
+                "stdinOnce": true,
+                "tty": false,
+                "volumeMounts": [
+                    {"name": "sandbox-data", "mountPath": "/data", "subPath": "c/files"},
+                    {"name": "sandbox-tmp", "mountPath": "/tmp"},
+                ],
+                "resources": {
+                    "limits": {"memory": "268435456", "ephemeral-storage": "1073741824", "cpu": "500m"},
+                    "requests": {"cpu": "20m", "memory": "268435456", "ephemeral-storage": "16777216"},
+                },
+                "securityContext": {
+                    "allowPrivilegeEscalation": false,
+                    "capabilities": {"drop": ["ALL"]},
+                    "privileged": false,
+                    "procMount": "Default",
+                    "readOnlyRootFilesystem": true,
+                    "runAsNonRoot": true,
+                    "runAsUser": 1000,
+                    "runAsGroup": 1000,
+                },
+            }],
+        },
+    });
+    assert_eq!(pod, expected);
+}
+
+#[test]
+fn what_the_operator_adds_is_kept() {
+    let mut template = plain();
+    let kept = json!({
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "sandbox", "operator": "Exists"}],
+        "runtimeClassName": "gvisor",
+        "imagePullSecrets": [{"name": "registry"}],
+        "hostUsers": false,
+        "affinity": {"nodeAffinity": {"of-a-later-version": true}},
+    });
+    for (name, value) in kept.as_object().expect("fields") {
+        template["spec"][name] = value.clone();
+    }
+    template["metadata"] = json!({"labels": {"team": "a"}, "annotations": {"example.org/x": "y"}});
+    let container = &mut template["spec"]["containers"][0];
+    container["imagePullPolicy"] = json!("Never");
+    container["env"] = json!([{"name": "TZ", "value": "UTC"}]);
+    container["resources"] = json!({"limits": {"nvidia.com/gpu": "1", "memory": "64Gi"}, "requests": {"cpu": "250m"}});
+    container["volumeMounts"] = json!([{"name": "models", "mountPath": "/models", "readOnly": true}]);
+    template["spec"]["volumes"] = json!([{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}]);
+    let pod = made(&template);
+    is_restricted(&pod);
+    for (name, value) in kept.as_object().expect("fields") {
+        assert_eq!(pod["spec"][name], *value, "{name}");
+    }
+    assert_eq!(pod["metadata"]["labels"]["team"], json!("a"));
+    assert_eq!(pod["metadata"]["annotations"], json!({"example.org/x": "y"}));
+    let container = &pod["spec"]["containers"][0];
+    assert_eq!(container["imagePullPolicy"], json!("Never"));
+    assert_eq!(container["env"][0], json!({"name": "TZ", "value": "UTC"}));
+    assert_eq!(container["volumeMounts"][0]["mountPath"], json!("/models"));
+    assert_eq!(pod["spec"]["volumes"].as_array().map(Vec::len), Some(3));
+    let resources = &container["resources"];
+    assert_eq!(resources["limits"]["nvidia.com/gpu"], json!("1"));
+    // The run's own limit, whatever the template says.
+    assert_eq!(resources["limits"]["memory"], json!("268435456"));
+    assert_eq!(resources["requests"]["cpu"], json!("250m"));
+    let named = Profile { runtime_class: Some("closed".to_owned()), seccomp: Some("sandbox.json".to_owned()) };
+    let pod = body(&named, &template, &spec(), ("files", "c/files"), 0);
+    assert_eq!(pod["spec"]["runtimeClassName"], json!("closed"));
+    let seccomp = json!({"type": "Localhost", "localhostProfile": "sandbox.json"});
+    assert_eq!(pod["spec"]["securityContext"]["seccompProfile"], seccomp);
+    assert_eq!(pod["spec"]["activeDeadlineSeconds"], json!(1));
+}
+
+#[test]
+fn a_template_does_not_loosen_the_isolation() {
+    let loose = json!({
+        "metadata": {
+            "labels": {"sandbox.managed": "false", "sandbox.id": "x"},
+            "annotations": {"container.apparmor.security.beta.kubernetes.io/sandbox": "unconfined",
+                "seccomp.security.alpha.kubernetes.io/pod": "unconfined"},
+            "finalizers": ["example.org/never"],
+        },
+        "spec": {
+            "hostNetwork": true, "hostPID": true, "hostIPC": true, "shareProcessNamespace": true,
+            "serviceAccountName": "admin", "automountServiceAccountToken": true, "enableServiceLinks": true,
+            "restartPolicy": "Always", "dnsPolicy": "ClusterFirst", "hostAliases": [{"ip": "10.0.0.1"}],
+            "terminationGracePeriodSeconds": 3600,
+            "securityContext": {"runAsUser": 0, "sysctls": [{"name": "x", "value": "1"}], "supplementalGroups": [0]},
+            "containers": [{
+                "name": "main", "image": "x", "stdin": false, "tty": true, "workingDir": "/",
+                "securityContext": {"privileged": true, "capabilities": {"add": ["SYS_ADMIN"]}, "runAsUser": 0,
+                    "procMount": "Unmasked", "seccompProfile": {"type": "Unconfined"}},
+                "ports": [{"containerPort": 80, "hostPort": 80}],
+                "lifecycle": {"postStart": {"exec": {"command": ["x"]}}},
+                "livenessProbe": {"exec": {"command": ["x"]}},
+                "volumeDevices": [{"name": "disk", "devicePath": "/dev/sda"}],
+                "envFrom": [{"secretRef": {"name": "s"}}],
+                "env": [{"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                    {"name": "HOME", "value": "/data"}],
+            }],
+        },
+    });
+    let mut tight = plain();
+    tight["spec"]["containers"][0]["image"] = json!("x");
+    let of = |template: &Value| {
+        check(template).expect("a runner");
+        let spec = SandboxSpec { instance: "instance-00000000000000000000000000000002".parse().expect("an id"), ..spec() };
+        body(&Profile::default(), template, &spec, ("files", "c/files"), 90)
+    };
+    assert_eq!(of(&loose), of(&tight));
+}
+
+#[test]
+fn a_template_that_cannot_be_tightened_is_refused() {
+    let with = |name: &str, value: Value| {
+        let mut template = plain();
+        template["spec"][name] = value;
+        check(&template)
+    };
+    let two = json!([{"image": "a"}, {"image": "b"}]);
+    assert_eq!(with("containers", two), Err(TemplateError::Containers(2)));
+    assert_eq!(with("initContainers", json!([{"image": "a"}])), Err(TemplateError::Containers(2)));
+    assert_eq!(with("containers", json!([{"image": ""}])), Err(TemplateError::NoImage));
+    for kind in ["hostPath", "secret", "projected", "downwardAPI", "nfs"] {
+        let volumes = json!([{"name": "v", kind: {}}]);
+        assert_eq!(with("volumes", volumes), Err(TemplateError::Volume("v".to_owned())), "{kind}");
+    }
+    let ours = json!([{"name": "sandbox-tmp", "emptyDir": {}}]);
+    assert_eq!(with("volumes", ours), Err(TemplateError::Volume("sandbox-tmp".to_owned())));
+    for path in ["/data", "/data/", "/tmp/x", "relative"] {
+        let containers = json!([{"image": "a", "volumeMounts": [{"name": "v", "mountPath": path}]}]);
+        assert!(matches!(with("containers", containers), Err(TemplateError::Mount(_))), "{path}");
+    }
+    assert_eq!(check(&Value::Null), Err(TemplateError::Containers(0)));
+}
+
+#[test]
+fn a_listed_pod_is_ours_only_by_its_name_and_labels() {
+    let mut pod = made(&plain());
+    pod["metadata"]["creationTimestamp"] = json!("2026-01-02T03:04:05Z");
+    pod["status"] = json!({"containerStatuses": [{"name": "sandbox", "image": "", "imageID": "", "ready": true,
+        "restartCount": 0, "state": {"running": {}}}]});
+    let read = |pod: &Value| listed(&serde_json::from_value(pod.clone()).expect("a pod"));
+    let found = read(&pod).expect("ours");
+    assert!(found.running);
+    assert_eq!((found.id, found.created_unix_s, found.deadline_unix_s), (spec().id, 1_767_323_045, 1_900_000_000));
+    pod["status"] = json!({"phase": "Pending"});
+    assert!(!read(&pod).expect("ours").running);
+    let mut other = pod.clone();
+    other["metadata"]["name"] = json!("other");
+    assert_eq!(read(&other), None);
+    pod["metadata"]["labels"]["sandbox.deadline"] = json!("soon");
+    assert_eq!(read(&pod), None);
+}

@@ -1,0 +1,117 @@
+//! Starting a sandbox: create the pod, wait until its container runs, attach. What a container writes before the server
+//! is attached is lost, so process 1 of a framed runner waits for [`ATTACHED`].
+//!
+//! Spawns nothing. When a step fails or the future is dropped, the pod already has its labels and its name, by which
+//! the caller destroys it.
+
+use futures_util::FutureExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    api::PostParams,
+    core::{Request, subresource::AttachParams},
+};
+use serde_json::Value;
+use tokio::io::AsyncWriteExt as _;
+use tokio::time::{Instant, timeout_at};
+use tracing::debug;
+
+use super::{
+    Inner, attach, call,
+    ending::Ending,
+    pod,
+    state::{self, State},
+    watch::{PodWatch, Seen},
+};
+use crate::{
+    domain::clock::{Clock as _, SystemClock},
+    ports::{
+        engine::{EngineError, Sandbox, SandboxSpec, Volume},
+        runner::ATTACHED,
+    },
+};
+
+pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
+    let until = Instant::now() + engine.time.start;
+    let version = create(engine, spec).await?;
+    let life = engine.lives.begin(spec.id);
+    let mut watch = PodWatch::new(engine.client.clone(), &engine.namespace, spec.id, version, engine.time);
+    let running = until_running(engine, spec, &mut watch, until);
+    let late = || EngineError::Timeout { act: "start", limit: engine.time.start };
+    timeout_at(until, running).await.map_err(|_| late())??;
+    let connection = attach_to(engine, spec).await?;
+    let greeting = if spec.own_init { &ATTACHED[..] } else { &[] };
+    let (mut stdin, output) = attach::streams(connection, spec.id, greeting, life.clone());
+    let greeted = timeout_at(Instant::now() + engine.time.answer, stdin.flush()).await.map_err(|_| late())?;
+    greeted.map_err(|error| EngineError::Unavailable { act: "attach", source: Box::new(error) })?;
+    let ending = Ending { id: spec.id, watch, life };
+    Ok(Sandbox { id: spec.id, stdin, output, exit: ending.ended().boxed() })
+}
+
+/// Creates the pod and returns its version.
+async fn create(engine: &Inner, spec: &SandboxSpec) -> Result<Option<String>, EngineError> {
+    let Volume::Claim { claim, sub_path } = &spec.data else {
+        return Err(call::refused("create", "a pod cannot see a folder of the server: set SANDBOX_ENGINE__CLAIM"));
+    };
+    if !spec.folders.is_empty() {
+        let why = "pods see no folders of a host: unset SANDBOX_MOUNTS, or mount a volume in the pod template";
+        return Err(call::refused("create", why));
+    }
+    let template = engine.templates.get(&engine.client, &engine.namespace, &spec.image, engine.time.answer).await?;
+    let life_s = spec.deadline_unix_s.saturating_sub(SystemClock.unix_s());
+    let body = pod::body(&engine.profile, &template, spec, (claim, sub_path), life_s);
+    let created: Pod = call::within("create", engine.time.answer, engine.client.request(post(engine, &body)?)).await?;
+    Ok(created.metadata.resource_version)
+}
+
+fn post(engine: &Inner, body: &Value) -> Result<http::Request<Vec<u8>>, EngineError> {
+    let body = body.to_string().into_bytes();
+    let request = Request::new(engine.url("pods")).create(&PostParams::default(), body);
+    request.map_err(|error| EngineError::Refused { act: "create", source: Box::new(error) })
+}
+
+/// Waits until the container runs. A pod without a place is given up earlier than one that is being made.
+async fn until_running(
+    engine: &Inner,
+    spec: &SandboxSpec,
+    watch: &mut PodWatch,
+    until: Instant,
+) -> Result<(), EngineError> {
+    let mut place_until = None;
+    let mut unplaced = String::new();
+    loop {
+        let seen = match timeout_at(place_until.unwrap_or(until), watch.next()).await {
+            Ok(seen) => seen?,
+            Err(_) => return Err(call::refused("start", no_place(&unplaced))),
+        };
+        let Seen::Pod(pod) = seen else { return Err(EngineError::Lost { id: spec.id }) };
+        match state::read(&pod) {
+            State::Running => return Ok(()),
+            State::Coming => place_until = None,
+            State::Unschedulable(why) => {
+                unplaced = why;
+                place_until.get_or_insert((Instant::now() + engine.time.unscheduled).min(until));
+            }
+            State::Failing(why) | State::Evicted(why) => return Err(call::refused("start", why)),
+            State::Ended(end) => {
+                let why = end.never_ran.unwrap_or_else(|| format!("it exited with {} at once", end.status));
+                return Err(call::refused("start", format!("the container of the runner did not start: {why}")));
+            }
+        }
+    }
+}
+
+fn no_place(why: &str) -> String {
+    format!(
+        "no node has a place for the pod ({why}): add nodes, lower SANDBOX_LIMITS__MEMORY_BYTES or \
+         SANDBOX_ADMISSION__SLOTS, or correct the node selector and tolerations of the pod template"
+    )
+}
+
+async fn attach_to(engine: &Inner, spec: &SandboxSpec) -> Result<kube::client::Connection, EngineError> {
+    let params = AttachParams::default().container(pod::CONTAINER).stdin(true).stdout(true).stderr(true).tty(false);
+    let request = || Request::new(engine.url("pods")).attach(&spec.id.to_string(), &params);
+    let request = request().map_err(|error| EngineError::Refused { act: "attach", source: Box::new(error) })?;
+    let connection = call::within("attach", engine.time.answer, engine.client.connect(request)).await?;
+    debug!(sandbox = %spec.id, half_close = connection.supports_stream_close(), "attached");
+    Ok(connection)
+}

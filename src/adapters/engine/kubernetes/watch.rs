@@ -1,0 +1,127 @@
+//! The states of one pod, one after another, over watches that may break. A watch that the API server ends is opened
+//! again where it stopped; when its version is too old the pod is read anew. Spawns nothing; ends when it is dropped.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream::BoxStream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, Error,
+    api::{WatchEvent, WatchParams},
+};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{TimeLimits, call};
+use crate::{domain::id::SandboxId, ports::engine::EngineError};
+
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// At most one watch is opened in this time, however soon the API server ends each.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
+/// The API server ends a watch after this, in seconds.
+const WATCH_S: u32 = 290;
+
+/// What is known of the pod now.
+#[derive(Debug)]
+pub(super) enum Seen {
+    Pod(Box<Pod>),
+    /// It does not exist any more; its last state, where that was seen.
+    Gone(Option<Box<Pod>>),
+}
+
+pub(super) struct PodWatch {
+    pods: Api<Pod>,
+    name: String,
+    /// Where the next watch begins; `None`: the pod is read first.
+    version: Option<String>,
+    events: Option<BoxStream<'static, Result<WatchEvent<Pod>, Error>>>,
+    time: TimeLimits,
+    opened: Option<Instant>,
+    /// Since when the API server has not answered, and the pause before the next try.
+    failing: Option<(Instant, Duration)>,
+}
+
+impl PodWatch {
+    /// Watches from the version at which the pod was created.
+    pub(super) fn new(
+        client: Client,
+        namespace: &str,
+        id: SandboxId,
+        created: Option<String>,
+        time: TimeLimits,
+    ) -> Self {
+        let pods = Api::namespaced(client, namespace);
+        Self { pods, name: id.to_string(), version: created, events: None, time, opened: None, failing: None }
+    }
+
+    /// The next state.
+    ///
+    /// # Errors
+    /// When the API server has not answered for [`TimeLimits::lost`], or refuses.
+    pub(super) async fn next(&mut self) -> Result<Seen, EngineError> {
+        loop {
+            let Some(events) = &mut self.events else {
+                if let Some(seen) = self.open().await? {
+                    return Ok(seen);
+                }
+                continue;
+            };
+            match events.next().await {
+                Some(Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => {
+                    self.version.clone_from(&pod.metadata.resource_version);
+                    return Ok(Seen::Pod(Box::new(pod)));
+                }
+                Some(Ok(WatchEvent::Deleted(pod))) => return Ok(Seen::Gone(Some(Box::new(pod)))),
+                Some(Ok(WatchEvent::Bookmark(mark))) => {
+                    self.version = Some(mark.metadata.resource_version);
+                }
+                // The version is too old, or the watch cannot go on: read the pod.
+                Some(Ok(WatchEvent::Error(_))) => {
+                    (self.events, self.version) = (None, None);
+                }
+                Some(Err(_)) | None => self.events = None,
+            }
+        }
+    }
+
+    /// Opens a watch; a state where the pod was read for it.
+    async fn open(&mut self) -> Result<Option<Seen>, EngineError> {
+        let answer = self.time.answer;
+        if let Some(version) = &self.version {
+            let params = WatchParams::default().fields(&format!("metadata.name={}", self.name)).timeout(WATCH_S);
+            if let Some(opened) = self.opened {
+                sleep_until(opened + WATCH_PAUSE).await;
+            }
+            self.opened = Some(Instant::now());
+            match call::within("watch", answer, self.pods.watch(&params, version)).await {
+                Ok(events) => (self.events, self.failing) = (Some(events.boxed()), None),
+                Err(error) if call::status(&error) == Some(410) => self.version = None,
+                Err(error) => self.pause(error).await?,
+            }
+            return Ok(None);
+        }
+        match call::within("read", answer, self.pods.get(&self.name)).await {
+            Ok(pod) => {
+                self.failing = None;
+                self.version.clone_from(&pod.metadata.resource_version);
+                Ok(Some(Seen::Pod(Box::new(pod))))
+            }
+            Err(error) if call::status(&error) == Some(404) => Ok(Some(Seen::Gone(None))),
+            Err(error) => self.pause(error).await.map(|()| None),
+        }
+    }
+
+    /// Waits before the next try.
+    ///
+    /// # Errors
+    /// `error`, when it is a refusal or the tries have lasted too long.
+    async fn pause(&mut self, error: EngineError) -> Result<(), EngineError> {
+        let (since, pause) = self.failing.unwrap_or_else(|| (Instant::now(), PAUSE_FIRST));
+        if matches!(error, EngineError::Refused { .. }) || since.elapsed() >= self.time.lost {
+            return Err(error);
+        }
+        sleep(pause).await;
+        self.failing = Some((since, (pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX)));
+        Ok(())
+    }
+}

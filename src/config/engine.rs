@@ -1,0 +1,78 @@
+//! The settings of the engine, and which engine they name.
+
+use super::{
+    Config, ConfigError,
+    check::ensure,
+    section::section,
+    value::{parsed, shown},
+};
+
+/// The value of `SANDBOX_ENGINE__KIND` for an engine that speaks Docker's interface.
+const DOCKER: &str = "docker";
+const KUBERNETES: &str = "kubernetes";
+
+section! {
+    /// The container engine.
+    pub struct Engine("engine") {
+        /// What runs sandboxes: `docker` (or Podman), or `kubernetes`, by KUBECONFIG or the service account of the
+        /// pod of the server.
+        kind: String = DOCKER.to_owned(),
+        /// The OCI runtime, such as runsc for gVisor; an error if the engine does not have it. `default`: the default
+        /// of the engine. With Kubernetes the runtime class; empty: that of the pod templates. Empty: crun if the default of the engine is runc, it also has crun, and crun passes the
+        /// self-test; otherwise the default of the engine.
+        runtime: String = String::new(),
+        /// Images that may be runners, by name or id: patterns separated by commas, in which `*` stands for any text,
+        /// such as `runner-*:latest`. Empty: every image with the runner label.
+        runner_images: String = String::new(),
+        /// SANDBOX_ROOT as the host of the engine sees it. Empty: found by inspecting the container of the server, if
+        /// it runs in one.
+        host_root: String = String::new(),
+        /// The cgroup file system of the host as this process sees it. Shows which limit a program hit.
+        cgroup_root: String = "/sys/fs/cgroup".to_owned(),
+        /// The user and group that programs run as.
+        runner_uid: u32 = 1000 => 1..=u32::MAX - 1,
+        /// The namespace of sandboxes, with Kubernetes. Empty: that of KUBECONFIG, or of the pod of the server.
+        namespace: String = String::new(),
+        /// The ReadWriteMany claim in that namespace whose volume the server has at SANDBOX_ROOT; needed with
+        /// Kubernetes.
+        claim: String = String::new(),
+        /// A seccomp profile on every node, below the folder of the kubelet for profiles, with Kubernetes. Empty: the
+        /// default of the runtime.
+        seccomp_profile: String = String::new(),
+        /// Cores that the cluster has for sandboxes, with Kubernetes: the default of SANDBOX_ADMISSION__SLOTS follows
+        /// from it.
+        cluster_cpus: u32 = 4 => 1..=1 << 20,
+        /// Memory that the cluster has for sandboxes, in bytes, with Kubernetes.
+        cluster_memory_bytes: u64 = 8 << 30 => 256 << 20..=1 << 60,
+    }
+}
+
+impl Engine {
+    /// Sandboxes are pods.
+    pub fn is_kubernetes(&self) -> bool {
+        self.kind == KUBERNETES
+    }
+}
+
+impl Config {
+    pub(super) fn check_engine(&self) -> Result<(), ConfigError> {
+        let Engine { kind, claim, .. } = &self.engine;
+        ensure(matches!(kind.as_str(), DOCKER | KUBERNETES), || {
+            "SANDBOX_ENGINE__KIND must be `docker` or `kubernetes`.".to_owned()
+        })?;
+        if !self.engine.is_kubernetes() {
+            return Ok(());
+        }
+        ensure(!claim.is_empty(), || {
+            "SANDBOX_ENGINE__CLAIM must name the ReadWriteMany claim that is mounted at SANDBOX_ROOT: pods see no \
+             folders of the server."
+                .to_owned()
+        })?;
+        ensure(!self.quota.hard, || {
+            "SANDBOX_QUOTA__HARD does not work with Kubernetes: a node sees no disks that the server mounts.".to_owned()
+        })?;
+        ensure(self.shared_folders()?.is_empty(), || {
+            "SANDBOX_MOUNTS does not work with Kubernetes: mount a volume in the pod templates.".to_owned()
+        })
+    }
+}

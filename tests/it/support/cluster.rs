@@ -1,0 +1,148 @@
+//! A real cluster to test on: the one of `KUBECONFIG`, with a claim that this machine sees as a folder. Without
+//! `KUBECONFIG` there is none, and the tests that need it say so and pass. `scripts/kubernetes-cluster.sh env` prints the
+//! variables.
+
+use std::{path::PathBuf, pin::Pin, sync::Arc};
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use k8s_openapi::api::core::v1::{PodTemplate, ResourceQuota};
+use kube::{Api, Client, Config, api::PostParams};
+use mcp_sandbox_server::{
+    adapters::engine::kubernetes::{KubernetesEngine, KubernetesOptions, TimeLimits},
+    domain::{id::SandboxId, limits::Limits},
+    ports::{
+        engine::{
+            Engine, EngineError, Expectation, ImageId, Listed, Probe, Sandbox, SandboxSpec, SharedVolume, Signal,
+        },
+        runner::RunnerImage,
+    },
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncWrite, AsyncWriteExt, copy, duplex};
+
+/// What the cluster has for the tests.
+pub struct Cluster {
+    pub client: Client,
+    pub namespace: String,
+    pub claim: SharedVolume,
+    /// A runtime class without a network.
+    pub closed_class: Option<String>,
+}
+
+impl Cluster {
+    /// The cluster of the environment.
+    pub async fn get() -> Option<Self> {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        if variable("KUBECONFIG").is_none() {
+            eprintln!("not tested: KUBECONFIG names no cluster");
+            return None;
+        }
+        let config = Config::infer().await.expect("KUBECONFIG is valid");
+        let namespace = variable("CLUSTER_NAMESPACE").unwrap_or_else(|| config.default_namespace.clone());
+        let mount = variable("CLUSTER_CLAIM_FOLDER").expect("CLUSTER_CLAIM_FOLDER: this machine's folder of the claim");
+        let claim = variable("CLUSTER_CLAIM").expect("CLUSTER_CLAIM: a ReadWriteMany claim");
+        Some(Self {
+            client: Client::try_from(config).expect("a client"),
+            namespace,
+            claim: SharedVolume { claim, mount: PathBuf::from(mount) },
+            closed_class: variable("CLUSTER_CLOSED_CLASS"),
+        })
+    }
+
+    pub async fn engine(&self) -> Arc<dyn Engine> {
+        let time = TimeLimits { unscheduled: std::time::Duration::from_secs(2), ..TimeLimits::default() };
+        let options = KubernetesOptions {
+            namespace: Some(self.namespace.clone()),
+            runtime_class: self.closed_class.clone(),
+            time,
+            ..KubernetesOptions::default()
+        };
+        Arc::new(KubernetesEngine::connect(options).await.expect("a cluster"))
+    }
+
+    /// A pod template, made where there is none of that name. It is a runner to no server: the label of its language
+    /// is not valid. It stays in the cluster for the next test process.
+    pub async fn template(&self, name: &str, spec: Value) -> ImageId {
+        let templates: Api<PodTemplate> = Api::namespaced(self.client.clone(), &self.namespace);
+        let template = json!({
+            "metadata": {"name": name, "labels": {"sandbox.runner": "true", "sandbox.language": "not.a.language"}},
+            "template": {"spec": spec},
+        });
+        let template = serde_json::from_value(template).expect("a pod template");
+        let made = match templates.create(&PostParams::default(), &template).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => templates.get(name).await,
+            made => made,
+        };
+        let version = made.expect("a pod template").metadata.resource_version;
+        ImageId(format!("{name}@{}", version.expect("a version")))
+    }
+
+    /// A runner that runs each line of its input.
+    pub async fn lines_template(&self) -> ImageId {
+        let container = json!({"name": "any", "image": super::engines::base_image(), "command": ["bash"]});
+        self.template("contract-lines", json!({"containers": [container]})).await
+    }
+
+    pub fn quotas(&self) -> Api<ResourceQuota> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+}
+
+/// An engine whose sandboxes run each line of their input as it comes. Before Kubernetes 1.30 the input of a container
+/// cannot be closed, so its end is a line here.
+pub struct ByLines(pub Arc<dyn Engine>);
+
+fn by_lines(mut stdin: Pin<Box<dyn AsyncWrite + Send>>) -> Pin<Box<dyn AsyncWrite + Send>> {
+    let (near, mut far) = duplex(64 << 10);
+    tokio::spawn(async move {
+        let _ = copy(&mut far, &mut stdin).await;
+        let _ = stdin.write_all(b"\nexit\n").await;
+        let _ = stdin.shutdown().await;
+    });
+    Box::pin(near)
+}
+
+#[async_trait]
+impl Engine for ByLines {
+    async fn probe(&self) -> Result<Probe, EngineError> {
+        self.0.probe().await
+    }
+
+    fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
+        self.0.isolation_expectations(limits, uid)
+    }
+
+    async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
+        self.0.runners().await
+    }
+
+    fn changes(&self) -> BoxStream<'static, ()> {
+        self.0.changes()
+    }
+
+    async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
+        let sandbox = self.0.start(spec).await?;
+        Ok(Sandbox { stdin: by_lines(sandbox.stdin), ..sandbox })
+    }
+
+    fn can_limit_cpu(&self) -> bool {
+        self.0.can_limit_cpu()
+    }
+
+    async fn limit_cpu(&self, id: SandboxId, cpu_millis: u32) -> Result<(), EngineError> {
+        self.0.limit_cpu(id, cpu_millis).await
+    }
+
+    async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
+        self.0.signal(id, signal).await
+    }
+
+    async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.0.destroy(id).await
+    }
+
+    async fn list(&self) -> Result<Vec<Listed>, EngineError> {
+        self.0.list().await
+    }
+}
