@@ -20,12 +20,14 @@ start_node() {
   write_networks "$node"
   write_containerd "$node"
   write_kubelet "$node"
-  # Kubelets remove logs of pods that they do not know, so each has its own folder of them.
+  # Kubelets remove logs of pods that they do not know, so each has its own folder of them. What containerd
+  # leaves of the pods' namespaces ends with the node's.
   # shellcheck disable=SC2016 # the inner shell fills these in
   launch "holder$node" nsenter "--net=/run/netns/sandbox-node$node" unshare --mount --propagation private sh -c '
     mount --make-rshared /
     mount --bind "$1/log/pods" /var/log/pods
     mount --bind "$1/log/containers" /var/log/containers
+    mount -t tmpfs -o mode=755 tmpfs /run/netns
     touch "$1/held"
     exec sleep infinity' sh "$root"
   await 10 "the namespaces of node$node" test -e "$root/held"
@@ -133,10 +135,9 @@ make_groups() {
   done
 }
 
-# $1: the node. Its group in each hierarchy of version 1, or the one of version 2.
+# $1: the node. Its group in each hierarchy.
 groups_of() {
-  awk -v name="sandbox-node$1" '$3 == "cgroup" { print $2 "/" name } $3 == "cgroup2" { two = $2 "/" name }
-    $3 == "cgroup" { one = 1 } END { if (!one) print two }' /proc/mounts
+  awk -v name="sandbox-node$1" '$3 == "cgroup" || $3 == "cgroup2" { print $2 "/" name }' /proc/mounts
 }
 
 # An archive as `docker save` writes it, with the one file.
@@ -156,15 +157,12 @@ import_pause() {
 
 # The kubelet first, so that it starts nothing again; then the containers, their shims and what they mounted.
 stop_node() {
-  local node=$1 root=$STATE/node$1 id name value group left
+  local node=$1 root=$STATE/node$1 id group left
   end "kubelet$node"
   if runs "holder$node" && runs "containerd$node"; then
     local ctr=(ctr --address "$root/containerd.sock" -n k8s.io)
     for id in $(on_node "$node" "${ctr[@]}" tasks list -q); do
-      on_node "$node" "${ctr[@]}" tasks delete --force "$id" >/dev/null 2>&1 || true
-    done
-    for id in $(on_node "$node" "${ctr[@]}" containers list -q); do
-      on_node "$node" "${ctr[@]}" containers delete "$id" >/dev/null 2>&1 || true
+      on_node "$node" timeout 10 "${ctr[@]}" tasks delete --force "$id" >/dev/null 2>&1 || true
     done
   fi
   end "containerd$node"
