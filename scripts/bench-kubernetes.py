@@ -219,6 +219,52 @@ def processor_ms():
     return times
 
 
+def resident_mib():
+    """Memory of the cluster's processes, by name."""
+    held = {}
+    for file in (STATE / "pids").glob("*"):
+        try:
+            status = Path(f"/proc/{file.read_text().strip()}/status").read_text()
+        except OSError:
+            continue
+        name = file.name.rstrip("0123456789")
+        held[name] = held.get(name, 0) + int(status.partition("VmRSS:")[2].split()[0]) / 1024
+    return held
+
+
+def standing(cluster, options):
+    """What pods cost that wait with their streams attached, as standbys do."""
+    def begin(_):
+        name, connection = f"bench-{secrets.token_hex(6)}", cluster.connect()
+        body = pod(name, options.image, options.runtime_class)
+        version = json.loads(cluster.call(connection, "POST", cluster.pods, body))["metadata"]["resourceVersion"]
+        watch = Watch(cluster, name, version)
+        watch.until(is_running)
+        watch.connection.close()
+        return name
+
+    count, streams = options.standing, []
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        names = list(pool.map(begin, range(count)))
+    try:
+        time.sleep(5)
+        before = resident_mib()
+        streams = [cluster.attach(name) for name in names]
+        time.sleep(5)
+        after, processor = resident_mib(), processor_ms()
+        time.sleep(10)
+        idle = processor_ms()
+    finally:
+        for raw, _ in streams:
+            raw.close()
+        cluster.call(cluster.connect(), "DELETE", f"{cluster.pods}?labelSelector=bench%3Dsandbox&gracePeriodSeconds=0")
+    print(f"\n{count} pods that wait, attached\n\nmemory of each stream, in KiB:", ", ".join(
+        f"{name} {(after[name] - before[name]) * 1024 / count:.0f}" for name in sorted(after)
+        if not name.startswith("holder")))
+    print("processor time in 10 s, in ms:", ", ".join(
+        f"{name} {idle[name] - processor[name]:.0f}" for name in sorted(idle) if not name.startswith("holder")))
+
+
 def etcd_calls(cluster):
     text = cluster.call(cluster.connect(), "GET", "/metrics").decode()
     calls = {}
@@ -241,7 +287,8 @@ def measure(title, cluster, options, count, at_once, wait=None):
         jobs = [pool.submit(one, cluster, options, options.program.encode(), wait) for _ in range(count)]
         times = [job.result() for job in jobs]
     took, after, later = time.monotonic() - began, processor_ms(), etcd_calls(cluster)
-    print(f"\n{title}: {count} pods, {at_once} at once, {count / took:.2f} a second\n\n| | median | 90 % |\n| --- | --- | --- |")
+    print(f"\n{title}: {count} pods, {at_once} at once, {count / took:.2f} a second\n")
+    print("| | median | 90 % |\n| --- | --- | --- |")
     for what in ("created", "running", "attached", "output", "delete"):
         row(what, [one[what] for one in times])
     used = {name: (after[name] - before.get(name, 0)) / count for name in sorted(after) if not name.startswith("holder")}
@@ -259,12 +306,15 @@ def main():
     parser.add_argument("--runtime-class", default=os.environ.get("CLUSTER_CLOSED_CLASS", ""))
     parser.add_argument("--pods", type=int, default=20)
     parser.add_argument("--at-once", type=int, default=10)
+    parser.add_argument("--standing", type=int, default=30, help="pods that wait; 0 leaves them out")
     options = parser.parse_args()
     cluster = Cluster()
     one(cluster, options, options.program.encode())
     measure("one after another", cluster, options, options.pods, 1)
     measure("at once", cluster, options, options.pods, options.at_once)
     measure("attach to a pod that waits, one after another", cluster, options, options.pods, 1, lambda: time.sleep(1))
+    if options.standing:
+        standing(cluster, options)
 
 
 if __name__ == "__main__":
