@@ -48,10 +48,12 @@ TEXT
   await 30 "the service account of the namespace" kubectl -n sandbox get serviceaccount default
 }
 
+# $PATH has kubectl of the cluster's version first.
 environment() {
   local class=closed
   [ "$(way)" = debian ] || class=
   cat <<TEXT
+export PATH=$CACHE/bin:\$PATH
 export KUBECONFIG=$(kubeconfig)
 export CLUSTER_NAMESPACE=sandbox
 export CLUSTER_CLOSED_CLASS=$class
