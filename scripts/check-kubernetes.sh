@@ -6,8 +6,9 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 say() { printf 'check-kubernetes: %s\n' "$*" >&2; }
-# The framed runners that the tests start.
-readonly IMAGES=(runner-bash:latest runner-javascript:latest runner-python:latest)
+# What the tests start.
+IMAGES=("$(./build.sh base)" runner-bash:latest runner-javascript:latest runner-python:latest)
+readonly IMAGES
 
 if [ -z "${KUBECONFIG:-}" ]; then
   [ -e "$(scripts/kubernetes-cluster.sh kubeconfig)" ] || trap 'scripts/kubernetes-cluster.sh down' EXIT
