@@ -25,10 +25,13 @@ readonly SKIPPED=77
 usage() {
   cat <<TEXT
 Usage: ./test.sh [--quick] [--long] [--clients] [--deny]
+       ./test.sh --kubernetes
   --quick   only what needs no container engine: format, lints, and the tests on the fake engine
   --long    the long form of the tests that have one (SPECIFICATION.md); half an hour more on a small machine
   --clients also install the clients that people use (700 MB from npm and PyPI) and drive them with a stand-in for
             their models: docs/clients.md. On where CI=true
+  --kubernetes  only what needs a Kubernetes cluster: starts one (scripts/kubernetes-cluster.sh), runs the engine contract
+            and the chart on it, ends it. Takes ten minutes the first time, and root on Debian 12; elsewhere kind
   --deny    also install cargo-deny (takes minutes) and check the crates in use: licences, sources, advisories
 Takes root or sudo where a package is missing. Keeps what it makes under target/. A step that could not try anything is
 told as skipped; with CI=true in the environment it fails.
@@ -274,7 +277,7 @@ check_crates() {
 }
 
 main() {
-  local quick=no deny=no clients=${CI:-no} profile=default arguments=("$@")
+  local quick=no deny=no kubernetes=no clients=${CI:-no} profile=default arguments=("$@")
   while [ $# -gt 0 ]; do
     case $1 in
       -h | --help) usage; exit ;;
@@ -282,6 +285,7 @@ main() {
       --long) export LONG=1; profile=long ;;
       --clients) clients=true ;;
       --deny) deny=yes ;;
+      --kubernetes) kubernetes=yes ;;
       *) usage >&2; exit 2 ;;
     esac
     shift
@@ -296,6 +300,14 @@ main() {
     need "test runner" install_nextest
     # A test that needs an engine fails here: no engine answers at this address.
     step "tests without an engine" without_engine run_tests quick
+    finish
+  fi
+
+  if [ $kubernetes = yes ]; then
+    need "engine" ensure_engine "$PWD/test.sh" "${arguments[@]}"
+    need "runner images" ./build.sh runners
+    need "test runner" install_nextest
+    step "Kubernetes" scripts/check-kubernetes.sh
     finish
   fi
 
@@ -319,6 +331,7 @@ main() {
   step "kernels" scripts/check-kernels.sh
   step "software bills" scripts/check-sbom.sh
   step "pinned images" scripts/check-pin.sh
+  step "Helm chart" scripts/chart.sh check
   if [ "$clients" = true ]; then
     step "clients that people use" check_clients
   fi

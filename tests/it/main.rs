@@ -9,6 +9,7 @@ mod browser;
 mod bundle;
 mod canary;
 mod catalog;
+mod cluster_scale;
 mod compose;
 mod conformance;
 mod crash;

@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# Makes the manifests of deploy/kubernetes from its chart, and checks them. Where helm is installed it renders; elsewhere
+# scripts/chart/render.go does, which has Helm's template engine and functions from Debian's packages.
+#   scripts/chart.sh render    writes the manifests
+#   scripts/chart.sh check     fails when they are not current; tries values that must be refused
+#   scripts/chart.sh server    has the API server of KUBECONFIG check them; changes nothing there
+# Ends with 77 where nothing can render.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PROGRAM=chart
+# shellcheck source=scripts/provision.sh
+. scripts/provision.sh
+
+readonly CHART=deploy/kubernetes/chart MANIFESTS=deploy/kubernetes/manifests NAMESPACE=sandbox SKIPPED=77
+WORK=$(mktemp -d)
+readonly WORK
+trap 'rm -rf "$WORK"' EXIT
+
+prepare() {
+  ! has helm || return 0
+  if [ "${CI:-}" = true ]; then
+    install_packages golang-go golang-github-masterminds-sprig-dev golang-k8s-sigs-yaml-dev \
+      golang-github-xeipuuv-gojsonschema-dev
+  fi
+  if ! has go || [ ! -d /usr/share/gocode/src/github.com/Masterminds/sprig ]; then
+    say "neither helm nor Debian's golang-go, golang-github-masterminds-sprig-dev, golang-k8s-sigs-yaml-dev and" \
+      "golang-github-xeipuuv-gojsonschema-dev are installed, so the chart was not rendered."
+    exit $SKIPPED
+  fi
+  GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=$WORK/cache go build -o "$WORK/render" scripts/chart/render.go
+}
+
+# $@: -f VALUES, -s TEMPLATE and -a API, any number of times.
+render() {
+  if [ -x "$WORK/render" ]; then
+    "$WORK/render" "$CHART" -n $NAMESPACE "$@"
+    return
+  fi
+  local words=()
+  while [ $# -gt 0 ]; do
+    case $1 in
+      -f) words+=(--values "$2") ;;
+      -s) words+=(--show-only "templates/$2") ;;
+      -a) words+=(--api-versions "$2") ;;
+    esac
+    shift 2
+  done
+  helm template mcp-sandbox-server "$CHART" --namespace $NAMESPACE "${words[@]}"
+}
+
+# What the chart's files are, so that a test without a renderer sees that they have changed. $1: a folder
+manifests() {
+  mkdir -p "$1"
+  local digest
+  digest=$(find "$CHART" -type f | LC_ALL=C sort | xargs cat | sha256sum | cut -d' ' -f1)
+  printf 'autoscaling: {enabled: true}\nmonitoring: {enabled: true}\n' >"$WORK/monitoring.yaml"
+  {
+    printf '# Made from ../chart by scripts/chart.sh render; chart %s\n' "$digest"
+    cat <<TEXT
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: $NAMESPACE
+  labels: {pod-security.kubernetes.io/enforce: restricted}
+TEXT
+    render
+  } >"$1/sandbox.yaml"
+  {
+    printf '# Made from ../chart by scripts/chart.sh render; chart %s\n' "$digest"
+    printf '# Instead of those of the same names in sandbox.yaml.\n'
+    render -f "$WORK/monitoring.yaml" -s availability.yaml -s service.yaml -s server.yaml
+  } >"$1/monitoring.yaml"
+}
+
+# $1: what must be refused, $2: values.
+refuses() {
+  printf '%s\n' "$2" >"$WORK/refused.yaml"
+  ! render -f "$WORK/refused.yaml" >/dev/null 2>&1 || die "values were accepted that must not be: $1."
+}
+
+check() {
+  local text
+  manifests "$WORK/made"
+  diff -ru "$MANIFESTS" "$WORK/made" || die "the manifests are not those of the chart: run scripts/chart.sh render."
+  refuses "a name that is none" 'replica: 3'
+  refuses "a secret among the settings" 'settings: {MCP_API_TOKEN: abc}'
+  refuses "a secret of programs among the settings" 'settings: {SANDBOX_SECRETS__KEY: abc}'
+  refuses "a setting that the chart makes" 'settings: {SANDBOX_ENGINE__NAMESPACE: other}'
+  refuses "a runner without a language" \
+    'runners: {more: [{name: perl, image: runner-perl, labels: {sandbox.runner: "true"}}]}'
+  refuses "a runner that is not ours" 'runners: {names: [perl]}'
+  printf '%s\n' 'sandboxes: {namespace: other, runtimeClass: gvisor, nodeSelector: {pool: sandbox}}' \
+    'settings: {SANDBOX_ADMISSION__SLOTS: 40}' 'runners: {more: [{name: perl, image: runner-perl, labels:' \
+    '  {sandbox.runner: "true", sandbox.language: perl}}]}' >"$WORK/other.yaml"
+  render -f "$WORK/other.yaml" >"$WORK/other"
+  for text in 'namespace: other' 'runtimeClassName: gvisor' 'pool: sandbox' 'value: "40"' 'name: runner-perl'; do
+    grep -q "$text" "$WORK/other" || die "a value of an operator does not arrive in the manifests: $text."
+  done
+}
+
+# The API server need not be of the version that the manifests are for.
+server() {
+  local apis=() api
+  while read -r api; do apis+=(-a "$api"); done < <(kubectl api-versions)
+  kubectl get namespace $NAMESPACE >/dev/null
+  # A claim cannot be applied over another one of the same name.
+  printf '%s\n' 'autoscaling: {enabled: true}' 'files: {claim: sandbox-chart}' >"$WORK/values.yaml"
+  render -f "$WORK/values.yaml" "${apis[@]}" | kubectl apply --dry-run=server --validate=true -f -
+}
+
+prepare
+case ${1:-} in
+  render) manifests "$MANIFESTS" ;;
+  check) check ;;
+  server) server ;;
+  *) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+esac

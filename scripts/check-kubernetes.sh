@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Runs on a real cluster what needs one: the chart's objects against the API server, the server's rights, the engine
+# contract and every other test of the name. Where KUBECONFIG is set that cluster is used as it is; otherwise one is
+# made and ended by scripts/kubernetes-cluster.sh, or left where it was there before.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+say() { printf 'check-kubernetes: %s\n' "$*" >&2; }
+# What the tests start.
+IMAGES=("$(./build.sh base)" runner-bash:latest runner-javascript:latest runner-python:latest)
+readonly IMAGES
+
+if [ -z "${KUBECONFIG:-}" ]; then
+  [ -e "$(scripts/kubernetes-cluster.sh kubeconfig)" ] || trap 'scripts/kubernetes-cluster.sh down' EXIT
+  scripts/kubernetes-cluster.sh up
+  scripts/kubernetes-cluster.sh load "${IMAGES[@]}"
+  eval "$(scripts/kubernetes-cluster.sh env)"
+fi
+
+# Ends with 77 where nothing can render the chart.
+scripts/chart.sh server || [ $? = 77 ]
+
+# What the Role of the plain manifests allows is what the server needs, and no more.
+rights() {
+  local account=system:serviceaccount:${CLUSTER_NAMESPACE:-sandbox}:mcp-sandbox-server role
+  role=$(awk -v RS='---\n' '/\nkind: (Role|RoleBinding)\n/ { print "---"; print }' deploy/kubernetes/manifests/sandbox.yaml)
+  kubectl apply -f - <<<"$role" >/dev/null
+  local may
+  may=$(kubectl auth can-i --list --as "$account" --no-headers | awk '$1 ~ /^(pods|podtemplates|pods\/attach)$/ {
+    sub(/^[^[]*\[\] *\[\] */, $1 " "); print }' | LC_ALL=C sort)
+  local other
+  other=$(kubectl auth can-i --list --as "$account" --no-headers |
+    awk '$1 !~ /^(pods|podtemplates|pods\/attach|\[.*|selfsubject.*)$/ && NF { print $1 }')
+  kubectl delete -f - <<<"$role" >/dev/null
+  local wanted=$'pods [create get list watch delete]\npods/attach [get create]\npodtemplates [get list watch]'
+  if [ "$may" != "$wanted" ] || [ -n "$other" ]; then
+    say "the server's rights are not what docs/kubernetes.md says: $may $other"
+    return 1
+  fi
+}
+rights
+
+PATH=$PATH:$PWD/target/test-tools/cargo/bin
+# Pods of all tests share two nodes.
+cargo nextest run --locked --workspace --no-fail-fast --test-threads 2 -E 'test(/kubernetes/)'
