@@ -229,7 +229,7 @@ pub struct SharedVolume {
 impl SharedVolume {
     /// A folder of this process as a folder of the volume; one that is not below its root stays what it is, and engines
     /// refuse it.
-    pub fn volume(&self, folder: &Path) -> Volume {
+    pub fn volume(&self, folder: PathBuf) -> Volume {
         let below = folder.strip_prefix(&self.mount).ok();
         let is_plain = |path: &&Path| path.components().all(|part| matches!(part, Component::Normal(_)));
         match below.filter(is_plain).and_then(Path::to_str) {
@@ -237,7 +237,7 @@ impl SharedVolume {
             Some(sub_path) if !sub_path.is_empty() => {
                 Volume::Claim { claim: self.claim.clone(), sub_path: sub_path.to_owned() }
             }
-            _ => Volume::HostFolder(folder.to_owned()),
+            _ => Volume::HostFolder(folder),
         }
     }
 }

@@ -86,8 +86,7 @@ pub(super) fn of(language: &Language, targets: &[SocketAddr]) -> Option<String> 
     let text = match language.as_str() {
         "bash" | "sh" => BASH.to_owned(),
         "python" => PYTHON.to_owned(),
-        "javascript" => format!("import fs from \"node:fs\";\nimport net from \"node:net\";\n{NODE}"),
-        "typescript" => format!("import fs from \"node:fs\";\nimport net from \"node:net\";\n{NODE}"),
+        "javascript" | "typescript" => format!("import fs from \"node:fs\";\nimport net from \"node:net\";\n{NODE}"),
         _ => return None,
     };
     let targets: Vec<_> = targets.iter().map(|target| format!("{}/{}", target.ip(), target.port())).collect();

@@ -7,7 +7,10 @@ use std::{path::PathBuf, pin::Pin, sync::Arc};
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use k8s_openapi::api::core::v1::{PodTemplate, ResourceQuota};
-use kube::{Api, Client, Config, api::PostParams};
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, PostParams},
+};
 use mcp_sandbox_server::{
     adapters::engine::kubernetes::{KubernetesEngine, KubernetesOptions, TimeLimits},
     domain::{id::SandboxId, limits::Limits},
@@ -64,9 +67,15 @@ impl Cluster {
     /// A pod template, made where there is none of that name. It is a runner to no server: the label of its language
     /// is not valid. It stays in the cluster for the next test process.
     pub async fn template(&self, name: &str, spec: Value) -> ImageId {
+        self.runner(name, "not.a.language", spec).await
+    }
+
+    /// A runner of a language.
+    pub async fn runner(&self, name: &str, language: &str, spec: Value) -> ImageId {
         let templates: Api<PodTemplate> = Api::namespaced(self.client.clone(), &self.namespace);
         let template = json!({
-            "metadata": {"name": name, "labels": {"sandbox.runner": "true", "sandbox.language": "not.a.language"}},
+            "metadata": {"name": name, "labels": {"sandbox.runner": "true", "sandbox.language": language},
+                "annotations": {"sandbox.protocol": "1"}},
             "template": {"spec": spec},
         });
         let template = serde_json::from_value(template).expect("a pod template");
@@ -82,6 +91,11 @@ impl Cluster {
     pub async fn lines_template(&self) -> ImageId {
         let container = json!({"name": "any", "image": super::engines::base_image(), "command": ["bash"]});
         self.template("contract-lines", json!({"containers": [container]})).await
+    }
+
+    pub async fn remove_template(&self, name: &str) {
+        let templates: Api<PodTemplate> = Api::namespaced(self.client.clone(), &self.namespace);
+        templates.delete(name, &DeleteParams::default()).await.expect("removed");
     }
 
     pub fn quotas(&self) -> Api<ResourceQuota> {

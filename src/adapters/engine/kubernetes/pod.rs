@@ -253,8 +253,8 @@ fn metadata(of_template: &Value, spec: &SandboxSpec) -> Value {
 }
 
 fn picked(from: &Value, names: &[&str]) -> Map<String, Value> {
-    let named = |name: &&str| Some(((*name).to_owned(), from.get(name)?.clone()));
-    names.iter().filter_map(named).collect()
+    let field = |name: &&str| Some(((*name).to_owned(), from.get(name)?.clone()));
+    names.iter().filter_map(field).collect()
 }
 
 fn with<const N: usize>(all: &Value, more: [Value; N]) -> Vec<Value> {

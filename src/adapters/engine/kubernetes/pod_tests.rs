@@ -214,7 +214,8 @@ fn a_template_does_not_loosen_the_isolation() {
     tight["spec"]["containers"][0]["image"] = json!("x");
     let of = |template: &Value| {
         check(template).expect("a runner");
-        let spec = SandboxSpec { instance: "instance-00000000000000000000000000000002".parse().expect("an id"), ..spec() };
+        let spec =
+            SandboxSpec { instance: "instance-00000000000000000000000000000002".parse().expect("an id"), ..spec() };
         body(&Profile::default(), template, &spec, ("files", "c/files"), 90)
     };
     assert_eq!(of(&loose), of(&tight));
