@@ -1,7 +1,7 @@
 //! Programs that print what the kernel reports about them, in the languages of the usual runners. Each prints the same:
 //! a line `== name` before each file, `== writable` with `yes` when `/data` takes a file, and `== groups` with `open`
-//! when a folder can be created below `/sys/fs/cgroup`. Before these: `== variables` with the names of the environment, and
-//! `== reached` with each target that a connection was made to, and `tried` at the end. Pure.
+//! when a folder can be created below `/sys/fs/cgroup`. Before these: `== variables` with the names of the environment,
+//! and `== reached` with each target that a connection was made to, and `tried` at the end. Pure.
 
 use std::net::SocketAddr;
 

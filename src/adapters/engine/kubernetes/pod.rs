@@ -73,7 +73,10 @@ pub(super) enum TemplateError {
     Containers(usize),
     #[error("its container has no image")]
     NoImage,
-    #[error("its volume {0} is of a kind that a sandbox must not see (allowed: {kinds})", kinds = VOLUME_KINDS.join(", "))]
+    #[error(
+        "its volume {0} is of a kind that a sandbox must not see (allowed: {kinds})",
+        kinds = VOLUME_KINDS.join(", ")
+    )]
     Volume(String),
     #[error("it mounts something at {0}, which is the sandbox's own")]
     Mount(String),

@@ -1,3 +1,5 @@
+//! The whole pod as a literal, and templates that try to loosen it.
+
 use serde_json::{Value, json};
 
 use super::*;

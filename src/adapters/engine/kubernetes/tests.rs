@@ -74,7 +74,7 @@ fn templates() -> Value {
     };
     json!({"metadata": {}, "items": [
         of("ruby", "7", json!({"containers": [{"name": "a", "image": "runner-ruby:1"}]})),
-        of("bad", "8", json!({"containers": [{"name": "a", "image": "x"}], "volumes": [{"name": "v", "hostPath": {}}]})),
+        of("bad", "8", json!({"containers": [{"image": "x"}], "volumes": [{"name": "v", "hostPath": {}}]})),
     ]})
 }
 
