@@ -1,4 +1,4 @@
-//! Engines: what makes sandboxes. [`connect`] and [`connect_cluster`] are the only ways in for a server, so that nothing
+//! Engines: what makes sandboxes. [`connect`] and `connect_cluster` are the only ways in for a server, so that nothing
 //! above names a vendor.
 
 pub mod docker;

@@ -18,8 +18,9 @@ section! {
         /// pod of the server.
         kind: String = DOCKER.to_owned(),
         /// The OCI runtime, such as runsc for gVisor; an error if the engine does not have it. `default`: the default
-        /// of the engine. With Kubernetes the runtime class; empty: that of the pod templates. Empty: crun if the default of the engine is runc, it also has crun, and crun passes the
-        /// self-test; otherwise the default of the engine.
+        /// of the engine. With Kubernetes the runtime class; empty: that of the pod templates. Otherwise empty: crun if
+        /// the default of the engine is runc, it also has crun, and crun passes the self-test; otherwise the default
+        /// of the engine.
         runtime: String = String::new(),
         /// Images that may be runners, by name or id: patterns separated by commas, in which `*` stands for any text,
         /// such as `runner-*:latest`. Empty: every image with the runner label.

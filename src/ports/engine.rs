@@ -4,6 +4,8 @@
 //! process tree can all offer that, so the port needs nothing else. The doc comment of each verb is its contract;
 //! `tests/it/engine_contract.rs` runs one suite against every engine.
 
+mod isolation;
+
 use std::{
     net::SocketAddr,
     path::{Component, Path, PathBuf},
@@ -20,6 +22,7 @@ use futures_util::{
 };
 use tokio::io::AsyncWrite;
 
+pub use self::isolation::{Expectation, Fact, Severity};
 use super::runner::RunnerImage;
 use crate::domain::{
     error::{Code, Failure, Operation},
@@ -55,8 +58,8 @@ pub trait Engine: Send + Sync + 'static {
     /// selected now. Where an expectation is missing, nothing is checked, so an engine lists all that it enforces.
     fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation>;
 
-    /// Addresses that a sandbox must not reach, which the isolation check tries for [`Fact::NoConnection`]. None where a
-    /// sandbox has no interface that could reach any.
+    /// Addresses that a sandbox must not reach, which the isolation check tries for [`Fact::NoConnection`]. None where
+    /// a sandbox has no interface that could reach any.
     fn forbidden_addresses(&self) -> Vec<SocketAddr> {
         Vec::new()
     }
@@ -152,59 +155,6 @@ pub struct Probe {
     pub warnings: Vec<String>,
 }
 
-/// One property that a sandbox must show from inside.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expectation {
-    /// The property.
-    pub fact: Fact,
-    /// A sentence that says what is wrong and what to do when the property does not hold.
-    pub otherwise: String,
-    /// What follows when it does not hold.
-    pub severity: Severity,
-    /// The warning when the property cannot be observed. `None`: a property that cannot be observed does not hold.
-    pub unobserved: Option<String>,
-}
-
-/// A property that a program can read back from the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fact {
-    /// All four user ids of a process are this one.
-    User(u32),
-    /// Every capability set is empty.
-    NoCapabilities,
-    /// `no_new_privs` is set.
-    NoNewPrivileges,
-    /// A seccomp filter is active.
-    SystemCallFilter,
-    /// The loopback is the only network interface.
-    LoopbackOnly,
-    /// No connection to any of [`Engine::forbidden_addresses`] is made.
-    NoConnection,
-    /// No variable of the environment has a name that begins so.
-    NoVariable(&'static str),
-    /// `/` is mounted read-only.
-    ReadOnlyRoot,
-    /// `/data` takes a file.
-    WritableData,
-    /// No folder can be created below `/sys/fs/cgroup`.
-    ReadOnlyControlGroups,
-    /// The memory of a program that crashes is not handed to a program of the host (core(5), "piping").
-    NoCorePipe,
-    /// The limit on memory, in bytes.
-    MemoryLimit(u64),
-    /// The limit on processes.
-    ProcessLimit(u32),
-}
-
-/// What follows when an expectation does not hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Severity {
-    /// No program is run.
-    Required,
-    /// The operator is warned.
-    Recommended,
-}
-
 /// What a sandbox has as `/data`. A volume whose files travel as frames is to follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Volume {
@@ -229,7 +179,7 @@ pub struct SharedVolume {
 impl SharedVolume {
     /// A folder of this process as a folder of the volume; one that is not below its root stays what it is, and engines
     /// refuse it.
-    pub fn volume(&self, folder: &Path) -> Volume {
+    pub fn volume(&self, folder: PathBuf) -> Volume {
         let below = folder.strip_prefix(&self.mount).ok();
         let is_plain = |path: &&Path| path.components().all(|part| matches!(part, Component::Normal(_)));
         match below.filter(is_plain).and_then(Path::to_str) {
@@ -237,7 +187,7 @@ impl SharedVolume {
             Some(sub_path) if !sub_path.is_empty() => {
                 Volume::Claim { claim: self.claim.clone(), sub_path: sub_path.to_owned() }
             }
-            _ => Volume::HostFolder(folder.to_owned()),
+            _ => Volume::HostFolder(folder),
         }
     }
 }

@@ -71,11 +71,15 @@ impl Sandboxes {
     ) -> (Arc<Lease>, SandboxSpec) {
         let lease = Arc::new(self.janitor.lease(SandboxId::new()));
         let life_s = i64::try_from((life + ABANDONED_AFTER).as_secs()).unwrap_or(i64::MAX / 2);
+        let data = match &self.shared {
+            Some(shared) => shared.volume(data),
+            None => Volume::HostFolder(data),
+        };
         let spec = SandboxSpec {
             id: lease.id(),
             instance: self.instance,
             image: runner.image.clone(),
-            data: self.shared.as_ref().map_or_else(|| Volume::HostFolder(data.clone()), |shared| shared.volume(&data)),
+            data,
             folders: self.folders.clone(),
             limits,
             loading_cpu_millis: None,

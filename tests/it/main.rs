@@ -20,6 +20,7 @@ mod docs;
 mod engine_contract;
 mod engine_docker;
 mod engine_killed;
+mod engine_kubernetes;
 mod engine_proxy;
 mod foreign_kernels;
 mod gate;

@@ -86,16 +86,19 @@ const NEIGHBOURS: [(&str, &[&str]); 48] = [
 ];
 
 /// Vendor crates and the only places that may name them.
-const VENDORS: [(&str, &[&str]); 26] = [
+const VENDORS: [(&str, &[&str]); 29] = [
     ("openidconnect", &["services/sign_in/openid"]),
     ("jsonwebtoken", &["services/issuer"]),
     ("reqwest", &["adapters/web"]),
     ("sqlx", &["adapters/database"]),
     ("bollard", &["adapters/engine/docker"]),
+    ("kube", &["adapters/engine/kubernetes"]),
+    ("k8s_openapi", &["adapters/engine/kubernetes"]),
+    ("tokio_tungstenite", &["adapters/engine/kubernetes/attach"]),
     ("prometheus_client", &["adapters/metrics"]),
     ("opentelemetry_proto", &["adapters/traces"]),
     ("prost", &["adapters/traces"]),
-    ("axum", &["api/http", "app"]),
+    ("axum", &["api/http", "app", "adapters/engine/kubernetes/attach_tests"]),
     ("hyper", &["app", "adapters/engine/docker/proxy", "adapters/network", "adapters/traces"]),
     ("hyper_util", &["app", "cli", "adapters/engine/docker/proxy", "adapters/network", "adapters/traces"]),
     ("rustls", &["adapters/network", "adapters/web"]),

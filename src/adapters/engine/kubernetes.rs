@@ -24,6 +24,8 @@ mod pod;
 mod start;
 mod state;
 mod templates;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};

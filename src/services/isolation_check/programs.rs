@@ -1,7 +1,7 @@
 //! Programs that print what the kernel reports about them, in the languages of the usual runners. Each prints the same:
 //! a line `== name` before each file, `== writable` with `yes` when `/data` takes a file, and `== groups` with `open`
-//! when a folder can be created below `/sys/fs/cgroup`. Before these: `== variables` with the names of the environment, and
-//! `== reached` with each target that a connection was made to, and `tried` at the end. Pure.
+//! when a folder can be created below `/sys/fs/cgroup`. Before these: `== variables` with the names of the environment,
+//! and `== reached` with each target that a connection was made to, and `tried` at the end. Pure.
 
 use std::net::SocketAddr;
 
@@ -86,8 +86,7 @@ pub(super) fn of(language: &Language, targets: &[SocketAddr]) -> Option<String> 
     let text = match language.as_str() {
         "bash" | "sh" => BASH.to_owned(),
         "python" => PYTHON.to_owned(),
-        "javascript" => format!("import fs from \"node:fs\";\nimport net from \"node:net\";\n{NODE}"),
-        "typescript" => format!("import fs from \"node:fs\";\nimport net from \"node:net\";\n{NODE}"),
+        "javascript" | "typescript" => format!("import fs from \"node:fs\";\nimport net from \"node:net\";\n{NODE}"),
         _ => return None,
     };
     let targets: Vec<_> = targets.iter().map(|target| format!("{}/{}", target.ip(), target.port())).collect();

@@ -1,13 +1,16 @@
 //! A real cluster to test on: the one of `KUBECONFIG`, with a claim that this machine sees as a folder. Without
-//! `KUBECONFIG` there is none, and the tests that need it say so and pass. `scripts/kubernetes-cluster.sh env` prints the
-//! variables.
+//! `KUBECONFIG` there is none, and the tests that need it say so and pass. `scripts/kubernetes-cluster.sh env` prints
+//! the variables.
 
 use std::{path::PathBuf, pin::Pin, sync::Arc};
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use k8s_openapi::api::core::v1::{PodTemplate, ResourceQuota};
-use kube::{Api, Client, Config, api::PostParams};
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, PostParams},
+};
 use mcp_sandbox_server::{
     adapters::engine::kubernetes::{KubernetesEngine, KubernetesOptions, TimeLimits},
     domain::{id::SandboxId, limits::Limits},
@@ -61,12 +64,22 @@ impl Cluster {
         Arc::new(KubernetesEngine::connect(options).await.expect("a cluster"))
     }
 
-    /// A pod template, made where there is none of that name. It is a runner to no server: the label of its language
-    /// is not valid. It stays in the cluster for the next test process.
+    /// A pod template, made where there is none of that name. It is a runner to no server, which does not know its
+    /// protocol. It stays in the cluster for the next test process.
     pub async fn template(&self, name: &str, spec: Value) -> ImageId {
+        self.made(name, "99", "none", spec).await
+    }
+
+    /// A runner of a language.
+    pub async fn runner(&self, name: &str, language: &str, spec: Value) -> ImageId {
+        self.made(name, "1", language, spec).await
+    }
+
+    async fn made(&self, name: &str, protocol: &str, language: &str, spec: Value) -> ImageId {
         let templates: Api<PodTemplate> = Api::namespaced(self.client.clone(), &self.namespace);
         let template = json!({
-            "metadata": {"name": name, "labels": {"sandbox.runner": "true", "sandbox.language": "not.a.language"}},
+            "metadata": {"name": name, "labels": {"sandbox.runner": "true", "sandbox.language": language},
+                "annotations": {"sandbox.protocol": protocol}},
             "template": {"spec": spec},
         });
         let template = serde_json::from_value(template).expect("a pod template");
@@ -82,6 +95,11 @@ impl Cluster {
     pub async fn lines_template(&self) -> ImageId {
         let container = json!({"name": "any", "image": super::engines::base_image(), "command": ["bash"]});
         self.template("contract-lines", json!({"containers": [container]})).await
+    }
+
+    pub async fn remove_template(&self, name: &str) {
+        let templates: Api<PodTemplate> = Api::namespaced(self.client.clone(), &self.namespace);
+        templates.delete(name, &DeleteParams::default()).await.expect("removed");
     }
 
     pub fn quotas(&self) -> Api<ResourceQuota> {

@@ -218,7 +218,7 @@ impl World {
 
     fn volume(&self, folder: PathBuf) -> Volume {
         match &self.shared {
-            Some(shared) => shared.volume(&folder),
+            Some(shared) => shared.volume(folder),
             None => Volume::HostFolder(folder),
         }
     }

@@ -39,13 +39,11 @@ const CLOSE: u8 = 255;
 /// The longest message of input, in bytes.
 const PIECE_MAX: usize = 32 << 10;
 
+type Stdin = Pin<Box<dyn AsyncWrite + Send>>;
+type Stdout = BoxStream<'static, Result<Output, EngineError>>;
+
 /// The input and the output of a sandbox. `greeting` is sent before any other input.
-pub(super) fn streams(
-    connection: Connection,
-    id: SandboxId,
-    greeting: &[u8],
-    life: Arc<Life>,
-) -> (Pin<Box<dyn AsyncWrite + Send>>, BoxStream<'static, Result<Output, EngineError>>) {
+pub(super) fn streams(connection: Connection, id: SandboxId, greeting: &[u8], life: Arc<Life>) -> (Stdin, Stdout) {
     let half_close = connection.supports_stream_close();
     let (sink, messages) = connection.into_stream().split();
     let first = (!greeting.is_empty()).then(|| input(greeting));
@@ -141,7 +139,7 @@ fn output(
     messages: impl Stream<Item = Result<Message, Error>> + Send + 'static,
     id: SandboxId,
     life: Arc<Life>,
-) -> BoxStream<'static, Result<Output, EngineError>> {
+) -> Stdout {
     // Both are over when one is; the messages are not polled again after their end.
     let start = (Box::pin(messages), false, false);
     let items = stream::unfold(start, move |(mut messages, mut complete, over)| {

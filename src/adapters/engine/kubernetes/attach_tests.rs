@@ -151,7 +151,7 @@ async fn a_failure_of_the_kubelet_is_its_message() {
 
 #[tokio::test]
 async fn input_is_complete_before_a_slow_reader_and_its_end_is_told_where_it_can_be() {
-    let text = vec![7_u8; 3 << 20];
+    let text = vec![7_u8; 32 << 20];
     for (protocol, tells_the_end) in [("v5.channel.k8s.io", true), ("v4.channel.k8s.io", false)] {
         let (tell, told) = oneshot::channel();
         let (go, slow) = oneshot::channel::<()>();

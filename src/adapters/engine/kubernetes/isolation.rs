@@ -117,8 +117,8 @@ pub(super) fn expectations(profile: &Profile, limits: &Limits, uid: u32) -> Vec<
             ..required(
                 Fact::ProcessLimit(limits.processes_max),
                 &format!(
-                    "A sandbox cannot see its limit on processes, which no field of a pod sets: set podPidsLimit: {} in \
-                     the configuration of each kubelet.",
+                    "A sandbox cannot see its limit on processes, which no field of a pod sets: set podPidsLimit: {} \
+                     in the configuration of each kubelet.",
                     limits.processes_max
                 ),
             )

@@ -73,7 +73,10 @@ pub(super) enum TemplateError {
     Containers(usize),
     #[error("its container has no image")]
     NoImage,
-    #[error("its volume {0} is of a kind that a sandbox must not see (allowed: {kinds})", kinds = VOLUME_KINDS.join(", "))]
+    #[error(
+        "its volume {0} is of a kind that a sandbox must not see (allowed: {kinds})",
+        kinds = VOLUME_KINDS.join(", ")
+    )]
     Volume(String),
     #[error("it mounts something at {0}, which is the sandbox's own")]
     Mount(String),
@@ -253,8 +256,8 @@ fn metadata(of_template: &Value, spec: &SandboxSpec) -> Value {
 }
 
 fn picked(from: &Value, names: &[&str]) -> Map<String, Value> {
-    let named = |name: &&str| Some(((*name).to_owned(), from.get(name)?.clone()));
-    names.iter().filter_map(named).collect()
+    let field = |name: &&str| Some(((*name).to_owned(), from.get(name)?.clone()));
+    names.iter().filter_map(field).collect()
 }
 
 fn with<const N: usize>(all: &Value, more: [Value; N]) -> Vec<Value> {

@@ -1,3 +1,5 @@
+//! The whole pod as a literal, and templates that try to loosen it.
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -214,7 +216,8 @@ fn a_template_does_not_loosen_the_isolation() {
     tight["spec"]["containers"][0]["image"] = json!("x");
     let of = |template: &Value| {
         check(template).expect("a runner");
-        let spec = SandboxSpec { instance: "instance-00000000000000000000000000000002".parse().expect("an id"), ..spec() };
+        let spec =
+            SandboxSpec { instance: "instance-00000000000000000000000000000002".parse().expect("an id"), ..spec() };
         body(&Profile::default(), template, &spec, ("files", "c/files"), 90)
     };
     assert_eq!(of(&loose), of(&tight));

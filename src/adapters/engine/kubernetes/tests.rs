@@ -1,0 +1,308 @@
+//! The engine against a scripted API server: what it asks, and what each answer becomes.
+
+use std::{io, pin::pin, time::Duration};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{Method, Request, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tower_test::mock::{self, Handle};
+
+use super::{watch::Seen, *};
+use crate::{
+    domain::id::InstanceId,
+    ports::{
+        engine::{ImageId, Volume},
+        runner::Runner,
+    },
+};
+
+type Answer = UnsyncBoxBody<Bytes, io::Error>;
+type ApiServer = Handle<Request<Body>, Response<Answer>>;
+
+fn scene() -> (KubernetesEngine, ApiServer) {
+    let (service, handle) = mock::pair::<Request<Body>, Response<Answer>>();
+    let options = KubernetesOptions {
+        time: TimeLimits { unscheduled: Duration::from_secs(3), ..TimeLimits::default() },
+        ..KubernetesOptions::default()
+    };
+    (KubernetesEngine::with(Client::new(service, "boxes"), "boxes".to_owned(), Vec::new(), options), handle)
+}
+
+fn spec(image: &str) -> SandboxSpec {
+    SandboxSpec {
+        id: SandboxId::new(),
+        instance: InstanceId::new(),
+        image: ImageId(image.to_owned()),
+        data: Volume::Claim { claim: "files".to_owned(), sub_path: "c/files".to_owned() },
+        folders: Vec::new(),
+        limits: Limits::default(),
+        loading_cpu_millis: None,
+        uid: 1000,
+        own_init: true,
+        deadline_unix_s: 4_000_000_000,
+    }
+}
+
+/// Answers the next call, which has to be this one, and returns its body.
+async fn answer(server: &mut ApiServer, method: Method, path: &str, status: u16, body: &Value) -> Value {
+    answer_lines(server, method, path, status, std::slice::from_ref(body)).await
+}
+
+fn whole(text: String) -> Answer {
+    Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync()
+}
+
+async fn answer_lines(server: &mut ApiServer, method: Method, path: &str, status: u16, lines: &[Value]) -> Value {
+    let (request, reply) = server.next_request().await.expect("a call");
+    let asked = request.uri().path_and_query().expect("a path").as_str().to_owned();
+    assert_eq!((request.method(), asked.as_str()), (&method, path));
+    let text: String = lines.iter().flat_map(|line| [line.to_string(), "\n".to_owned()]).collect();
+    let body = request.into_body().collect_bytes().await.expect("a body");
+    reply.send_response(Response::builder().status(status).body(whole(text)).expect("an answer"));
+    serde_json::from_slice(&body).unwrap_or(Value::Null)
+}
+
+fn templates() -> Value {
+    let of = |name: &str, version: &str, spec: Value| {
+        json!({"metadata": {"name": name, "resourceVersion": version, "labels": {"sandbox.runner": "true",
+            "sandbox.language": name}}, "template": {"spec": spec}})
+    };
+    json!({"metadata": {}, "items": [
+        of("ruby", "7", json!({"containers": [{"name": "a", "image": "runner-ruby:1"}]})),
+        of("bad", "8", json!({"containers": [{"image": "x"}], "volumes": [{"name": "v", "hostPath": {}}]})),
+    ]})
+}
+
+const TEMPLATES: &str = "/api/v1/namespaces/boxes/podtemplates?&labelSelector=sandbox.runner%3Dtrue";
+
+fn refusal(code: u16, reason: &str, message: &str) -> Value {
+    json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message})
+}
+
+fn pod(id: SandboxId, version: &str, status: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": id.to_string(), "resourceVersion": version},
+        "status": status})
+}
+
+fn waiting(reason: &str) -> Value {
+    json!({"phase": "Pending", "containerStatuses": [{"name": "sandbox", "image": "", "imageID": "", "ready": false,
+        "restartCount": 0, "state": {"waiting": {"reason": reason, "message": "why"}}}]})
+}
+
+fn watch_path(id: SandboxId, version: &str) -> String {
+    format!(
+        "/api/v1/namespaces/boxes/pods?&watch=true&timeoutSeconds=290&fieldSelector=metadata.name%3D{id}\
+         &allowWatchBookmarks=true&resourceVersion={version}"
+    )
+}
+
+/// The error of a start whose calls are answered so: the creation, then a watch.
+async fn failed_start(created: (u16, Value), events: impl FnOnce(SandboxId) -> Vec<Value>) -> EngineError {
+    let (engine, server) = scene();
+    let spec = spec("ruby@7");
+    let mut server = pin!(server);
+    let answers = async {
+        answer(&mut server, Method::GET, TEMPLATES, 200, &templates()).await;
+        let (status, body) = created;
+        let body = if body.is_null() { pod(spec.id, "10", &Value::Null) } else { body };
+        let asked = answer(&mut server, Method::POST, "/api/v1/namespaces/boxes/pods?", status, &body).await;
+        assert_eq!(asked["spec"]["containers"][0]["image"], json!("runner-ruby:1"));
+        let events = events(spec.id);
+        if !events.is_empty() {
+            answer_lines(&mut server, Method::GET, &watch_path(spec.id, "10"), 200, &events).await;
+        }
+        // Whatever follows is not answered.
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        started = engine.start(&spec) => started.expect_err("a failure"),
+        () = answers => unreachable!("it waits"),
+    }
+}
+
+fn sentence(error: &EngineError) -> String {
+    let EngineError::Refused { source, .. } = error else { panic!("{error:?}") };
+    source.to_string()
+}
+
+#[tokio::test]
+async fn runners_are_the_templates_that_can_be_one() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let templates = templates();
+    let (runners, _) = tokio::join!(engine.runners(), answer(&mut server, Method::GET, TEMPLATES, 200, &templates));
+    let [ruby] = &runners.expect("runners")[..] else { panic!("not one") };
+    let runner = Runner::from_image(ruby).expect("a runner");
+    assert_eq!((runner.language.as_str(), runner.image.0.as_str()), ("ruby", "ruby@7"));
+}
+
+#[tokio::test]
+async fn a_template_of_another_version_is_an_image_that_is_gone() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let spec = spec("ruby@6");
+    let templates = templates();
+    let answered = answer(&mut server, Method::GET, TEMPLATES, 200, &templates);
+    let (started, _) = tokio::join!(engine.start(&spec), answered);
+    let error = started.expect_err("no such template");
+    assert!(matches!(&error, EngineError::ImageGone { image } if image.0 == "ruby@6"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_refused_pod_is_the_answer_of_the_api_server_with_what_to_do() {
+    let quota = refusal(403, "Forbidden", "exceeded quota: memory");
+    let error = failed_start((403, quota), |_| Vec::new()).await;
+    let text = sentence(&error);
+    assert!(text.contains("exceeded quota: memory") && text.contains("raise the ResourceQuota"), "{text}");
+    let away = failed_start((503, refusal(503, "ServiceUnavailable", "no leader")), |_| Vec::new()).await;
+    assert!(matches!(away, EngineError::Unavailable { act: "create", .. }), "{away:?}");
+}
+
+#[tokio::test]
+async fn an_image_that_cannot_be_had_is_a_sentence() {
+    let error = failed_start((201, Value::Null), |id| {
+        let event = |version, reason| json!({"type": "MODIFIED", "object": pod(id, version, &waiting(reason))});
+        vec![event("11", "ContainerCreating"), event("12", "ErrImageNeverPull")]
+    })
+    .await;
+    let text = sentence(&error);
+    assert!(text.contains("ErrImageNeverPull (why)") && text.contains("onto the nodes"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_without_a_place_is_given_up() {
+    let error = failed_start((201, Value::Null), |id| {
+        let status = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
+            "reason": "Unschedulable", "message": "0/2 nodes are available"}]});
+        vec![json!({"type": "MODIFIED", "object": pod(id, "11", &status)})]
+    })
+    .await;
+    let text = sentence(&error);
+    assert!(text.contains("0/2 nodes are available") && text.contains("add nodes"), "{text}");
+}
+
+#[tokio::test]
+async fn a_container_that_cannot_start_says_why() {
+    let error = failed_start((201, Value::Null), |id| {
+        let mut status = waiting("");
+        status["containerStatuses"][0]["state"] =
+            json!({"terminated": {"exitCode": 128, "reason": "StartError", "message": "exec: no such file"}});
+        vec![json!({"type": "MODIFIED", "object": pod(id, "11", &status)})]
+    })
+    .await;
+    assert!(sentence(&error).contains("StartError: exec: no such file"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_folder_that_is_not_in_the_claim_is_refused_before_any_call() {
+    let (engine, _server) = scene();
+    let spec = SandboxSpec { data: Volume::HostFolder("/srv/x".into()), ..spec("ruby@7") };
+    assert!(sentence(&engine.start(&spec).await.expect_err("refused")).contains("SANDBOX_ENGINE__CLAIM"));
+}
+
+#[tokio::test]
+async fn destroying_is_a_deletion_at_once_and_not_found_is_fine() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let id = SandboxId::new();
+    let path = format!("/api/v1/namespaces/boxes/pods/{id}?");
+    for (status, body, is_fine) in [
+        (200, json!({"kind": "Status", "status": "Success"}), true),
+        (404, refusal(404, "NotFound", "no pod"), true),
+        (403, refusal(403, "Forbidden", "no right"), false),
+        (500, refusal(500, "InternalError", "etcd"), false),
+    ] {
+        let (destroyed, asked) =
+            tokio::join!(engine.destroy(id), answer(&mut server, Method::DELETE, &path, status, &body));
+        assert_eq!(asked["gracePeriodSeconds"], json!(0));
+        assert_eq!(destroyed.is_ok(), is_fine, "{status}: {destroyed:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_where_it_broke_and_reads_the_pod_when_that_is_too_old() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let id = SandboxId::new();
+    let running = json!({"phase": "Running"});
+    let mut watch = watch::PodWatch::new(engine.0.client.clone(), "boxes", id, Some("10".to_owned()), engine.0.time);
+    let answers = async {
+        let event = |version| json!({"type": "MODIFIED", "object": pod(id, version, &running)});
+        let mark = json!({"type": "BOOKMARK", "object": {"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"resourceVersion": "15"}}});
+        answer_lines(&mut server, Method::GET, &watch_path(id, "10"), 200, &[event("11"), mark]).await;
+        // An end, then an API server that is away, then one that has forgotten the version.
+        answer(&mut server, Method::GET, &watch_path(id, "15"), 503, &refusal(503, "ServiceUnavailable", "away")).await;
+        let old = json!({"type": "ERROR", "object": refusal(410, "Expired", "too old")});
+        answer(&mut server, Method::GET, &watch_path(id, "15"), 200, &old).await;
+        let path = format!("/api/v1/namespaces/boxes/pods/{id}");
+        answer(&mut server, Method::GET, &path, 200, &pod(id, "90", &running)).await;
+        let deleted = json!({"type": "DELETED", "object": pod(id, "91", &running)});
+        answer(&mut server, Method::GET, &watch_path(id, "90"), 200, &deleted).await;
+    };
+    let seen = async {
+        let mut versions = Vec::new();
+        loop {
+            match watch.next().await.expect("a state") {
+                Seen::Pod(pod) => versions.push(pod.metadata.resource_version.expect("a version")),
+                Seen::Gone(last) => return (versions, last.is_some()),
+            }
+        }
+    };
+    let ((versions, with_last), ()) = tokio::join!(seen, answers);
+    assert_eq!((versions, with_last), (vec!["11".to_owned(), "90".to_owned()], true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_is_lost_only_after_the_api_server_was_away_for_long() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let id = SandboxId::new();
+    let mut watch = watch::PodWatch::new(engine.0.client.clone(), "boxes", id, None, engine.0.time);
+    let begun = tokio::time::Instant::now();
+    let away = async {
+        loop {
+            let path = format!("/api/v1/namespaces/boxes/pods/{id}");
+            answer(&mut server, Method::GET, &path, 503, &refusal(503, "ServiceUnavailable", "away")).await;
+        }
+    };
+    let error = tokio::select! {
+        seen = watch.next() => seen.expect_err("lost"),
+        () = away => unreachable!("it goes on"),
+    };
+    assert!(matches!(error, EngineError::Unavailable { .. }), "{error:?}");
+    assert!(begun.elapsed() >= engine.0.time.lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_yields_once_on_subscribe_then_for_each_group_and_after_a_break() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let mut changes = engine.changes();
+    let path = "/api/v1/namespaces/boxes/podtemplates?&watch=true&timeoutSeconds=290\
+                &labelSelector=sandbox.runner%3Dtrue&allowWatchBookmarks=true&resourceVersion=0";
+    let event = json!({"type": "ADDED", "object": {"metadata": {"name": "a", "resourceVersion": "1"}}});
+    for _ in 0..2 {
+        let (go, more) = tokio::sync::oneshot::channel();
+        let lines = stream::iter(vec![event.clone(), event.clone()]);
+        // Open until it is told: then one more event, and the connection ends.
+        let late = event.clone();
+        let lines = lines.chain(stream::once(async move { more.await.map(|()| late).unwrap_or_default() }));
+        let opened = async {
+            let (request, reply) = server.next_request().await.expect("a call");
+            assert_eq!(request.uri().path_and_query().expect("a path").as_str(), path);
+            let frames = lines.map(|line| Ok::<_, io::Error>(Frame::data(Bytes::from(format!("{line}\n")))));
+            reply.send_response(Response::new(StreamBody::new(frames).boxed_unsync()));
+        };
+        let (first, ()) = tokio::join!(changes.next(), opened);
+        assert_eq!(first, Some(()), "one for the watch, whatever it begins with");
+        assert!(timeout(Duration::from_mins(1), changes.next()).await.is_err(), "nothing changes");
+        go.send(()).expect("told");
+        assert_eq!(timeout(Duration::from_mins(1), changes.next()).await.expect("soon"), Some(()));
+    }
+}

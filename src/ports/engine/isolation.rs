@@ -1,0 +1,55 @@
+//! What a sandbox must show from inside: the words in which an engine says how it isolates. Must not know how a fact is
+//! observed.
+
+/// One property that a sandbox must show from inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expectation {
+    /// The property.
+    pub fact: Fact,
+    /// A sentence that says what is wrong and what to do when the property does not hold.
+    pub otherwise: String,
+    /// What follows when it does not hold.
+    pub severity: Severity,
+    /// The warning when the property cannot be observed. `None`: a property that cannot be observed does not hold.
+    pub unobserved: Option<String>,
+}
+
+/// A property that a program can read back from the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fact {
+    /// All four user ids of a process are this one.
+    User(u32),
+    /// Every capability set is empty.
+    NoCapabilities,
+    /// `no_new_privs` is set.
+    NoNewPrivileges,
+    /// A seccomp filter is active.
+    SystemCallFilter,
+    /// The loopback is the only network interface.
+    LoopbackOnly,
+    /// No connection to any of [`super::Engine::forbidden_addresses`] is made.
+    NoConnection,
+    /// No variable of the environment has a name that begins so.
+    NoVariable(&'static str),
+    /// `/` is mounted read-only.
+    ReadOnlyRoot,
+    /// `/data` takes a file.
+    WritableData,
+    /// No folder can be created below `/sys/fs/cgroup`.
+    ReadOnlyControlGroups,
+    /// The memory of a program that crashes is not handed to a program of the host (core(5), "piping").
+    NoCorePipe,
+    /// The limit on memory, in bytes.
+    MemoryLimit(u64),
+    /// The limit on processes.
+    ProcessLimit(u32),
+}
+
+/// What follows when an expectation does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// No program is run.
+    Required,
+    /// The operator is warned.
+    Recommended,
+}
