@@ -128,23 +128,35 @@ def run_program(raw, stream, program):
     raise RuntimeError("the streams ended before the program did")
 
 
-def pod(name, image, runtime_class):
+def pod(name, options):
+    data = {"name": "data", "emptyDir": {}}
+    mount = {"name": "data", "mountPath": "/data"}
+    if options.claim:
+        # As the server does: the folder is there before the pod, and the user's.
+        folder = Path(os.environ["CLUSTER_CLAIM_FOLDER"]) / "bench" / name
+        folder.mkdir(parents=True)
+        os.chown(folder, 1000, 1000)
+        data = {"name": "data", "persistentVolumeClaim": {"claimName": options.claim}}
+        mount["subPath"] = f"bench/{name}"
     spec = {
         "restartPolicy": "Never", "automountServiceAccountToken": False, "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 0, "dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]},
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000,
                             "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [{
-            "name": "sandbox", "image": image, "imagePullPolicy": "IfNotPresent", "stdin": True, "stdinOnce": True,
+            "name": "sandbox", "image": options.image, "imagePullPolicy": "IfNotPresent",
+            "stdin": True, "stdinOnce": True,
             "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
                                 "capabilities": {"drop": ["ALL"]}},
-            "resources": {"requests": {"cpu": "10m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}},
-            "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, {"name": "data", "mountPath": "/data"}]}],
+            "resources": {"requests": {"cpu": "20m", "memory": "256Mi"},
+                          "limits": {"cpu": "500m", "memory": "256Mi"}},
+            "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, mount]}],
         "volumes": [{"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
-                    {"name": "data", "emptyDir": {}}]}
-    if runtime_class:
-        spec["runtimeClassName"] = runtime_class
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"bench": "sandbox"}}, "spec": spec}
+                    data]}
+    if options.runtime_class:
+        spec["runtimeClassName"] = options.runtime_class
+    metadata = {"name": name, "labels": {"bench": "sandbox"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 class Watch:
@@ -179,7 +191,7 @@ def one(cluster, options, program, wait=None):
     def mark(what):
         times[what] = (time.monotonic() - began) * 1000
 
-    body = pod(name, options.image, options.runtime_class)
+    body = pod(name, options)
     version = json.loads(cluster.call(connection, "POST", cluster.pods, body))["metadata"]["resourceVersion"]
     mark("created")
     watch = Watch(cluster, name, version)
@@ -236,7 +248,7 @@ def standing(cluster, options):
     """What pods cost that wait with their streams attached, as standbys do."""
     def begin(_):
         name, connection = f"bench-{secrets.token_hex(6)}", cluster.connect()
-        body = pod(name, options.image, options.runtime_class)
+        body = pod(name, options)
         version = json.loads(cluster.call(connection, "POST", cluster.pods, body))["metadata"]["resourceVersion"]
         watch = Watch(cluster, name, version)
         watch.until(is_running)
@@ -291,7 +303,8 @@ def measure(title, cluster, options, count, at_once, wait=None):
     print("| | median | 90 % |\n| --- | --- | --- |")
     for what in ("created", "running", "attached", "output", "delete"):
         row(what, [one[what] for one in times])
-    used = {name: (after[name] - before.get(name, 0)) / count for name in sorted(after) if not name.startswith("holder")}
+    names = [name for name in sorted(after) if not name.startswith("holder")]
+    used = {name: (after[name] - before.get(name, 0)) / count for name in names}
     print("\nprocessor time for each pod, in ms:", ", ".join(f"{name} {ms:.0f}" for name, ms in used.items()))
     print("calls of etcd for each pod:",
           ", ".join(f"{name} {(later[name] - calls.get(name, 0)) / count:.1f}" for name in sorted(later)))
@@ -304,6 +317,7 @@ def main():
     parser.add_argument("--image", default="runner-javascript:latest", help="a framed runner that the nodes have")
     parser.add_argument("--program", default="console.log('hello')")
     parser.add_argument("--runtime-class", default=os.environ.get("CLUSTER_CLOSED_CLASS", ""))
+    parser.add_argument("--claim", default=os.environ.get("CLUSTER_CLAIM", ""), help="empty: a folder of the node")
     parser.add_argument("--pods", type=int, default=20)
     parser.add_argument("--at-once", type=int, default=10)
     parser.add_argument("--standing", type=int, default=30, help="pods that wait; 0 leaves them out")

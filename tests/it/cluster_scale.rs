@@ -186,7 +186,7 @@ async fn tables_of_the_document() {
         (1000, 32, 4, 100, 200, 6),
         (1000, 32, 8, 500, 10_000, 2),
     ] {
-        let load = Load { servers, clients, program_ms, runs, ..NEW };
+        let load = Load { servers, clients, runs, program_ms, ..NEW };
         let measured = measure(size(nodes, control), load, &[]).await;
         let Measured { runs_per_s, median, slowest_tenth, peak, .. } = measured;
         println!(

@@ -9,6 +9,7 @@ mod browser;
 mod bundle;
 mod canary;
 mod catalog;
+mod chart;
 mod cluster_scale;
 mod compose;
 mod conformance;

@@ -1,0 +1,93 @@
+//! The Helm chart and what is made from it, without a renderer: `scripts/chart.sh check` renders.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use mcp_sandbox_server::{
+    domain::text::hex,
+    ports::runner::{LABEL_LANGUAGE, LABEL_RUNNER},
+};
+use sha2::{Digest, Sha256};
+
+const CHART: &str = "deploy/kubernetes/chart";
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Every file below a folder, by its path from the root of the repository.
+fn files(folder: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root().join(folder)).expect("a folder").flatten() {
+        let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+        if entry.path().is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
+
+/// The labels of a Dockerfile's last `LABEL`; those without a value are none.
+fn labels(dockerfile: &Path) -> BTreeMap<String, String> {
+    let text = fs::read_to_string(dockerfile).unwrap_or_default().replace("\\\n", " ");
+    let line = text.lines().filter_map(|line| line.strip_prefix("LABEL ")).next_back().unwrap_or_default();
+    let mut labels = BTreeMap::new();
+    let mut rest = line.trim();
+    while let Some((name, after)) = rest.split_once('=') {
+        let quoted = after.strip_prefix('"').and_then(|text| text.split_once('"'));
+        let (value, next) = quoted.unwrap_or_else(|| after.split_once(' ').unwrap_or((after, "")));
+        labels.insert(name.trim().to_owned(), value.to_owned());
+        rest = next.trim_start();
+    }
+    labels.retain(|_, value| !value.is_empty());
+    labels
+}
+
+#[test]
+fn manifests_are_made_from_this_chart() {
+    let all: String = files(CHART).iter().map(|path| read(path)).collect();
+    let digest = hex(&Sha256::digest(all));
+    for name in ["sandbox", "monitoring"] {
+        let manifest = read(&format!("deploy/kubernetes/manifests/{name}.yaml"));
+        let first = manifest.lines().next().unwrap_or_default();
+        assert!(first.ends_with(&digest), "{name}.yaml: run scripts/chart.sh render after a change of the chart");
+    }
+}
+
+#[test]
+fn runners_of_the_chart_are_those_of_the_images() {
+    let mut runners = BTreeMap::new();
+    for entry in fs::read_dir(root().join("runners")).expect("runners").flatten() {
+        let labels = labels(&entry.path().join("Dockerfile"));
+        if labels.get(LABEL_RUNNER).is_some_and(|value| value == "true") {
+            assert!(labels.contains_key(LABEL_LANGUAGE), "{}: {labels:?}", entry.path().display());
+            runners.insert(entry.file_name().to_string_lossy().into_owned(), labels);
+        }
+    }
+    assert!(runners.len() >= 4, "{runners:?}");
+    let path = format!("{CHART}/runners.json");
+    if std::env::var_os("UPDATE").is_some() {
+        let text = serde_json::to_string_pretty(&runners).expect("JSON");
+        fs::write(root().join(&path), text + "\n").expect("written");
+    }
+    let stored: BTreeMap<String, BTreeMap<String, String>> = serde_json::from_str(&read(&path)).expect("JSON");
+    assert_eq!(stored, runners, "run UPDATE=1 cargo test --test it chart, then scripts/chart.sh render");
+}
+
+#[test]
+fn role_of_the_server_has_these_rights_and_no_more() {
+    let text = read(&format!("{CHART}/templates/rights.yaml"));
+    let rules = text.split("\nrules:\n").nth(1).and_then(|rest| rest.split("---").next()).expect("rules");
+    let rules: String = rules.split_whitespace().collect::<Vec<_>>().join(" ");
+    let expected = "- apiGroups: [\"\"] resources: [pods] verbs: [create, get, list, watch, delete] \
+                    - apiGroups: [\"\"] resources: [pods/attach] verbs: [get, create] \
+                    - apiGroups: [\"\"] resources: [podtemplates] verbs: [get, list, watch]";
+    assert_eq!(rules, expected);
+    assert!(!text.contains("ClusterRole"), "its rights are in one namespace");
+}
