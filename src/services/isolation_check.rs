@@ -15,7 +15,7 @@ mod state;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tokio::{task::JoinHandle, time::sleep};
+use tokio::{sync::watch, task::JoinHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -93,11 +93,31 @@ impl IsolationCheck {
             let is_final = result.is_final();
             self.state.set(result);
             if is_final {
-                return;
+                if !self.differs_by_runner() {
+                    return;
+                }
+                self.runners_changed(&mut changes).await;
+                self.state.set(Isolation::Pending { why: Some("the runners have changed".to_owned()) });
+                continue;
             }
             tokio::select! {
                 () = sleep(pause) => pause = (pause * 2).min(PAUSE_MAX),
                 _ = changes.changed() => {}
+            }
+        }
+    }
+
+    /// Whether each runner is checked, and again when it changes: its template says more than its image.
+    fn differs_by_runner(&self) -> bool {
+        !self.engine.forbidden_addresses().is_empty()
+    }
+
+    async fn runners_changed(&self, changes: &mut watch::Receiver<Arc<[Runner]>>) {
+        let images = || self.catalog.all().iter().map(|runner| runner.image.clone()).collect::<Vec<_>>();
+        let checked = images();
+        while images() == checked {
+            if changes.changed().await.is_err() {
+                return std::future::pending().await;
             }
         }
     }
@@ -143,15 +163,24 @@ impl IsolationCheck {
         }
     }
 
-    /// Inspects a sandbox of one runner after another until there are findings. A candidate has one chance: only a
-    /// runner that breaks is followed by the next.
+    /// Inspects a sandbox of one runner after another until there are findings; of each runner where they differ. A
+    /// candidate has one chance: only a runner that breaks is followed by the next.
     async fn inspect(&self, known: &[(&Runner, String)], is_candidate: bool) -> Result<Findings, Inconclusive> {
         let mut inconclusive = Inconclusive { why: String::new(), permanent: true };
+        let mut all = None;
         for (runner, program) in known {
             match self.programs.run_to_end(&runner.language, program.clone()).await {
                 Ok(report) => {
                     let expectations = self.engine.isolation_expectations(&self.limits, self.uid);
-                    return Ok(inspection::inspect(&report, expectations));
+                    let found = inspection::inspect(&report, expectations);
+                    if !self.differs_by_runner() {
+                        return Ok(found);
+                    }
+                    all.get_or_insert_with(Findings::default).add(&runner.language, found);
+                }
+                Err(failure) if self.differs_by_runner() => {
+                    let permanent = matches!(failure.code, Code::EngineFailed | Code::RunnerFailed);
+                    return Err(Inconclusive { why: format!("{}: {failure}", runner.language), permanent });
                 }
                 Err(failure) => {
                     inconclusive.permanent &= matches!(failure.code, Code::EngineFailed | Code::RunnerFailed);
@@ -162,7 +191,7 @@ impl IsolationCheck {
                 }
             }
         }
-        Err(inconclusive)
+        all.ok_or(inconclusive)
     }
 }
 

@@ -212,3 +212,21 @@ async fn runtime_that_is_missing_or_ignored_is_refused() {
     };
     World::docker_at(&docker_host(), other).await.hold(test).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_runner_is_checked_where_they_differ_and_again_when_they_change() {
+    let engine = FakeEngine::default();
+    engine.forbid(([192, 0, 2, 1], 443).into());
+    // JavaScript's program alone has this in it.
+    engine.answer("readFileSync", &INSIDE.replace("    lo: 0", "    lo: 0\n  eth0: 0"));
+    engine.answer("== ", INSIDE);
+    engine.add_runner("bash");
+    let server = Testing::start(engine).await;
+    assert_eq!(server.run("bash").await["outcome"]["ended"], "exited");
+    server.engine.add_runner("javascript");
+    until("the new runner has failed the check", async || server.ready().await.0 == 503).await;
+    let refused = server.run("bash").await;
+    assert_eq!(refused["code"], "engine_failed", "{refused}");
+    server.shutdown.cancel();
+    server.ended().await.expect("it served");
+}

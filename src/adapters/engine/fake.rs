@@ -18,6 +18,7 @@ mod storm;
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     fmt, io,
+    net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -97,6 +98,8 @@ struct State {
     /// What programs that contain a text print instead of being played.
     answers: Vec<(String, String)>,
     candidates: Candidates,
+    /// What sandboxes must not reach.
+    forbidden: Vec<SocketAddr>,
     faults: Faults,
 }
 
@@ -256,6 +259,10 @@ impl Engine for FakeEngine {
 
     fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
         self.state().candidates.isolation_expectations(limits, uid)
+    }
+
+    fn forbidden_addresses(&self) -> Vec<SocketAddr> {
+        self.state().forbidden.clone()
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {

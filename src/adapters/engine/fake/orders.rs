@@ -1,6 +1,6 @@
 //! The commands and queries of a test.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use super::{FakeEngine, Record, StartFault};
 use crate::{
@@ -51,6 +51,11 @@ impl FakeEngine {
     /// A program of a sandbox started from now on that holds `text` prints `answer` and ends, instead of being played.
     pub fn answer(&self, text: &str, answer: &str) {
         self.state().answers.push((text.to_owned(), answer.to_owned()));
+    }
+
+    /// The engine's runners differ in what their sandboxes reach, and must not reach this.
+    pub fn forbid(&self, address: SocketAddr) {
+        self.state().forbidden.push(address);
     }
 
     /// Lists a sandbox that this engine never started: what an earlier life of a server, or another server, left.
