@@ -21,12 +21,13 @@ mod progress;
 mod resources;
 mod sessions;
 mod shown;
+mod skills;
 mod stdio;
 mod tools;
 mod view;
 mod waiting;
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{iter, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use http::request::Parts;
@@ -63,7 +64,8 @@ use crate::{
         trace::TraceContext,
     },
     services::{
-        browser, files::Files, history::History, packages::Packages, runs::Runs, sessions::Sessions, tokens::Token,
+        browser, files::Files, history::History, packages::Packages, runs::Runs, sessions::Sessions, skills::Skills,
+        tokens::Token,
     },
 };
 
@@ -83,6 +85,7 @@ pub struct McpParts {
     pub sessions: Sessions,
     /// Installs packages.
     pub packages: Packages,
+    pub skills: Skills,
     /// Makes pictures smaller that are too large for an answer.
     pub pictures: Smaller,
     /// What is shown.
@@ -198,9 +201,10 @@ impl ServerHandler for McpServer {
         let hosts = runs.network().hosts(&caller.principal);
         let secrets = runs.network().secrets(&caller.principal);
         let installs = self.parts.packages.is_offered(&caller.principal);
+        let skills = self.parts.skills.is_on();
         let browses = browser::check(runs, &caller.principal).is_ok();
         let may = |tool: ToolName| may(tool) && (installs || tool != ToolName::InstallPackages);
-        let offered = describe::Offered { hosts: &hosts, secrets: &secrets, installs, browses };
+        let offered = describe::Offered { hosts: &hosts, secrets: &secrets, installs, browses, skills };
         let tools = describe::tools(&self.parts.options, &runs.runners(), &offered, caller.view, may);
         Ok(ListToolsResult::with_all_items(tools))
     }
@@ -280,14 +284,15 @@ impl ServerHandler for McpServer {
         Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
     }
 
-    /// Empty: there are files only in a conversation, which this request does not name.
+    /// Skills. There are files only in a conversation, which this request does not name.
     async fn list_resources(
         &self,
         request: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         one_page(request)?;
-        Ok(ListResourcesResult::with_all_items(Vec::new()))
+        let caller = self.caller(&context.extensions)?;
+        Ok(ListResourcesResult::with_all_items(self.parts.skill_resources(&caller).await))
     }
 
     async fn list_resource_templates(
@@ -296,7 +301,9 @@ impl ServerHandler for McpServer {
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         one_page(request)?;
-        Ok(ListResourceTemplatesResult::with_all_items(vec![resources::template()]))
+        let skills = self.parts.skills.is_on().then(skills::template);
+        let templates = iter::once(resources::template()).chain(skills).collect();
+        Ok(ListResourceTemplatesResult::with_all_items(templates))
     }
 
     async fn read_resource(
@@ -305,6 +312,9 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let caller = self.caller(&context.extensions)?;
+        if request.uri.starts_with(skills::SCHEME) {
+            return Ok(self.parts.read_skill_resource(&caller, &request.uri).await?.into());
+        }
         Ok(self.parts.read_resource(&caller, request.uri).await?.into())
     }
 

@@ -12,7 +12,7 @@ use super::{StartError, doctor, listen::Surface, network, observability::Observa
 use crate::{
     adapters::database::Database,
     adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
-    adapters::storage::{DiskStorage, Owner, RootError},
+    adapters::storage::{DiskSkills, DiskStorage, Owner, RootError},
     api::{
         http::{self, HttpParts},
         mcp::{McpParts, Smaller},
@@ -46,6 +46,7 @@ use crate::{
         sandbox::Sandboxes,
         sessions::{Sessions, SessionsParts},
         sign_in::SignIn,
+        skills::Skills,
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
         tokens::Tokens,
@@ -98,6 +99,8 @@ pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartEr
         runtime: config.engine.runtime.as_str().into(),
         images: config.engine.runner_images.as_str().into(),
         host_root: set(&config.engine.host_root).map(Into::into),
+        skills_root: config.skills_root().ok().flatten(),
+        skills_host_root: set(&config.skills.host_root).map(Into::into),
         cgroup_root: config.engine.cgroup_root.clone().into(),
         ..EngineOptions::new(&config.root)
     })
@@ -191,7 +194,8 @@ impl Parts {
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
-        let sandboxes = sandboxes(config, &engine, &janitor, instance);
+        let skills = skills(config)?;
+        let sandboxes = sandboxes(config, &engine, &janitor, instance, &skills);
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
         let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
         let sessions = Sessions::new(
@@ -229,12 +233,12 @@ impl Parts {
         let stats = StatsSnapshot::new((&runs, &janitor, &standbys), &catalog, &packages);
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation);
-        let mcp = mcp(config, (&runs, &history), &files, (&sessions, &packages));
+        let mcp = mcp(config, (&runs, &history), &files, (&sessions, &packages, &skills));
         let told = (Arc::clone(&history), refusals, Arc::clone(&observer));
         let known = (&tokens, &policies, sign_in.as_ref().map(|parts| &parts.connections));
         let (kernels, checks) = (Kernels::new(runs.clone(), sessions.clone()), doctor::checks_of(config, &engine));
         let admin = options::admin((&runs, &sessions, &files), told, known, stats.clone(), checks);
-        let (known, kept) = ((&tokens, &network, &packages), (&history, &keys, &admin));
+        let (known, kept) = ((&tokens, &network, (&packages, &skills)), (&history, &keys, &admin));
         let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, known, kept);
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
@@ -290,7 +294,20 @@ pub fn signer(config: &Config) -> UrlSigner {
     UrlSigner::new(&config.file_secrets().collect::<Vec<_>>(), &config.files_base_url().unwrap_or_default().to_string())
 }
 
-fn sandboxes(config: &Config, engine: &Arc<dyn Engine>, janitor: &Janitor, instance: InstanceId) -> Sandboxes {
+/// The skills, where the settings name a folder for them.
+fn skills(config: &Config) -> Result<Skills, StartError> {
+    let root = config.skills_root().ok().flatten();
+    let store = root.map(|root| DiskSkills::at(&root).map(|store| Arc::new(store) as _)).transpose()?;
+    Ok(Skills::new(store))
+}
+
+fn sandboxes(
+    config: &Config,
+    engine: &Arc<dyn Engine>,
+    janitor: &Janitor,
+    instance: InstanceId,
+    skills: &Skills,
+) -> Sandboxes {
     Sandboxes {
         engine: Arc::clone(engine),
         janitor: janitor.clone(),
@@ -298,6 +315,7 @@ fn sandboxes(config: &Config, engine: &Arc<dyn Engine>, janitor: &Janitor, insta
         instance,
         uid: config.engine.runner_uid,
         folders: config.shared_folders().unwrap_or_default(),
+        skills: skills.clone(),
     }
 }
 
@@ -315,7 +333,7 @@ fn mcp(
     config: &Config,
     (runs, history): (&Runs, &Arc<History>),
     files: &Arc<Files>,
-    (sessions, packages): (&Sessions, &Packages),
+    (sessions, packages, skills): (&Sessions, &Packages, &Skills),
 ) -> McpParts {
     McpParts {
         runs: runs.clone(),
@@ -323,6 +341,7 @@ fn mcp(
         files: Arc::clone(files),
         sessions: sessions.clone(),
         packages: packages.clone(),
+        skills: skills.clone(),
         pictures: Smaller::default(),
         options: options::mcp(config),
     }

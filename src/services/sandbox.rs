@@ -19,6 +19,7 @@ use crate::{
         id::{InstanceId, SandboxId},
         limits::Limits,
         shared_folder::SharedFolder,
+        skills::SkillFolders,
         text::chain,
     },
     ports::{
@@ -29,6 +30,7 @@ use crate::{
         frames::{Decoder, ExitReport, RunnerMessage},
         janitor::{Janitor, Lease},
         network::Incoming,
+        skills::Skills,
     },
 };
 
@@ -49,6 +51,7 @@ pub struct Sandboxes {
     pub uid: u32,
     /// Folders of the engine's host that every sandbox sees.
     pub folders: Vec<SharedFolder>,
+    pub skills: Skills,
 }
 
 /// A running sandbox without a program and, for a framed runner, the decoder of its frames, which may hold a part of
@@ -63,7 +66,7 @@ impl Sandboxes {
     pub(super) fn lease(
         &self,
         runner: &Runner,
-        data: PathBuf,
+        (data, skills): (PathBuf, SkillFolders),
         limits: Limits,
         life: Duration,
     ) -> (Arc<Lease>, SandboxSpec) {
@@ -75,6 +78,7 @@ impl Sandboxes {
             image: runner.image.clone(),
             data: Volume::HostFolder(data),
             folders: self.folders.clone(),
+            skills,
             limits,
             loading_cpu_millis: None,
             uid: self.uid,

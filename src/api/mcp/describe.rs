@@ -27,6 +27,7 @@ use crate::{
         packages::{InstallPackages, InstalledPackages},
         report::RunReport,
         session::{SessionList, SessionsChanged},
+        skills::{GetSkillFile, GetSkillInfo},
     },
     domain::{error::Operation, limits::Limits, token::Scope},
     ports::runner::Runner,
@@ -67,7 +68,7 @@ macro_rules! tools {
 
             /// What a token needs to use it.
             pub fn scope(self) -> Scope {
-                if self.group() == Group::Files { Scope::Files } else { Scope::Run }
+                if matches!(self.group(), Group::Files | Group::Skills) { Scope::Files } else { Scope::Run }
             }
 
             fn group(self) -> Group {
@@ -170,6 +171,12 @@ tools! {
         [false true false] NavigateText: "Goes to an address in a browser and returns the page's visible text.";
     InstallPackage "install_package" "install_package" Ipybox "Install a package" [false false true]
         InstallPackage: "Installs a Python package, where the operator has set an index; else says what is installed.";
+    ListSkills "list_skills" "list_skills" Skills "List skills" [true false true] Nothing:
+        "Lists the skills: instructions and scripts for certain tasks, which programs find in /skills.";
+    GetSkillInfo "get_skill_info" "get_skill_info" Skills "Read a skill" [true false true] GetSkillInfo:
+        "Reads the documentation of a skill, SKILL.md.";
+    GetSkillFile "get_skill_file" "get_skill_file" Skills "Read a skill's file" [true false true] GetSkillFile:
+        "Reads another file of a skill, such as references/api.md.";
     Reset "reset" "reset" Ipybox "Reset the kernel" [false true true]
         Nothing: "Forgets all variables. Files stay.";
 }
@@ -237,6 +244,8 @@ pub struct Offered<'a> {
     pub installs: bool,
     /// A browser can be used.
     pub browses: bool,
+    /// There is a folder of skills.
+    pub skills: bool,
 }
 
 /// The list of tools: those that the caller may use.
@@ -267,7 +276,9 @@ pub fn tools(
     let has_kernels = runners.iter().any(|runner| runner.kernel.is_some());
     let has_kernel = |tool: ToolName| tool.group() != Group::Session || has_kernels;
     let has_browser = |tool: ToolName| !tool.browses() || offered.browses;
-    let listed = |tool: &ToolName| view.lists(tool.group()) && has_kernel(*tool) && has_browser(*tool) && may(*tool);
+    let has_skills = |tool: ToolName| tool.group() != Group::Skills || offered.skills;
+    let can = |tool: ToolName| has_kernel(tool) && has_browser(tool) && has_skills(tool) && may(tool);
+    let listed = |tool: &ToolName| view.lists(tool.group()) && can(*tool);
     ToolName::ALL.iter().zip(OUTPUTS.iter()).filter(|(tool, _)| listed(tool)).map(one).collect()
 }
 

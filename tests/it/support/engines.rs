@@ -25,6 +25,7 @@ use mcp_sandbox_server::{
         event::StreamKind,
         id::{InstanceId, SandboxId},
         limits::Limits,
+        skills::SkillFolders,
     },
     ports::engine::{Engine, Exit, ImageId, Listed, Sandbox, SandboxSpec, Volume},
 };
@@ -163,6 +164,7 @@ impl World {
                 runtime: RuntimeSetting::Automatic,
                 images: "".into(),
                 folders: Vec::new(),
+                skills: None,
             };
             let proxy = Proxy::new(options).expect("a proxy");
             tokio::spawn(proxy.serve(listener, shutdown.clone()));
@@ -195,6 +197,7 @@ impl World {
             image: self.image.clone(),
             data: Volume::HostFolder(data),
             folders: Vec::new(),
+            skills: SkillFolders::default(),
             limits: Limits { cpu_millis: 2000, ..Limits::default() },
             loading_cpu_millis: None,
             uid: 1000,
