@@ -15,6 +15,7 @@ mod cancellation;
 mod compatible;
 mod content;
 mod describe;
+mod figures;
 mod packages;
 mod picture;
 mod progress;
@@ -24,6 +25,7 @@ mod shown;
 mod skills;
 mod stdio;
 mod tools;
+mod unknown;
 mod view;
 mod waiting;
 
@@ -34,10 +36,11 @@ use http::request::Parts;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CancelledNotificationParam, CustomRequest, CustomResult, ErrorCode,
-        Extensions, ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-        ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-        ServerConfig, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
+        CallToolRequestParams, CallToolResponse, CancelledNotificationParam, CustomRequest, CustomResult, Extensions,
+        GetSkillRequestParams, GetSkillResult, ListPromptsRequestMethod, ListPromptsResult,
+        ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult, ListToolsResult, PaginatedRequestParams,
+        ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ServerConfig, SubscribeRequestParams,
+        SubscriptionFilter, UnsubscribeRequestParams,
     },
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
@@ -186,7 +189,7 @@ impl McpServer {
 
 impl ServerHandler for McpServer {
     fn get_info(&self) -> ServerConfig {
-        describe::server()
+        describe::server(self.parts.skills.is_on())
     }
 
     async fn list_tools(
@@ -250,29 +253,7 @@ impl ServerHandler for McpServer {
     ) -> Result<CustomResult, ErrorData> {
         let modern = ProtocolVersion::V_2026_07_28;
         let is_modern = context.protocol_version().is_some_and(|version| version.as_str() >= modern.as_str());
-        let method = request.method.as_str();
-        let why = match method {
-            "tools/call" => {
-                "params: a call is {\"name\": …, \"arguments\": {…}} with a string as name and an object as arguments"
-            }
-            "initialize" => "params: initialize needs protocolVersion, capabilities and clientInfo {name, version}",
-            "tools/list"
-            | "server/discover"
-            | "ping"
-            | "resources/list"
-            | "resources/templates/list"
-            | "resources/read"
-            | "subscriptions/listen" => "params: they must be an object of this method's form",
-            // Methods of the revisions before 2026-07-28.
-            "resources/subscribe" | "resources/unsubscribe" if !is_modern => {
-                "params: they must be {\"uri\": …} with a string"
-            }
-            _ => {
-                let why = format!("method: there is no `{}` here", shown(method));
-                return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, why, None));
-            }
-        };
-        Err(ErrorData::invalid_params(why, None))
+        Err(unknown::refusal(request.method.as_str(), is_modern))
     }
 
     /// Not offered, so the list is refused and not empty: the capability is not declared.
@@ -316,6 +297,23 @@ impl ServerHandler for McpServer {
             return Ok(self.parts.read_skill_resource(&caller, &request.uri).await?.into());
         }
         Ok(self.parts.read_resource(&caller, request.uri).await?.into())
+    }
+
+    async fn list_skills(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListSkillsResult, ErrorData> {
+        let caller = self.caller(&context.extensions)?;
+        self.parts.skill_page(&caller, request.and_then(|request| request.cursor)).await
+    }
+
+    async fn get_skill(
+        &self,
+        request: GetSkillRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetSkillResult, ErrorData> {
+        self.parts.skill_entry(&self.caller(&context.extensions)?, &request.uri).await
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {

@@ -118,7 +118,7 @@ impl Skills {
         .await
     }
 
-    /// The files of a skill with their SHA-256, in hexadecimal.
+    /// The files of a skill with their SHA-256, in hexadecimal, and their lengths.
     ///
     /// # Errors
     /// As [`Skills::file`].
@@ -126,7 +126,7 @@ impl Skills {
         &self,
         owner: &Principal,
         name: &SkillName,
-    ) -> Result<(Skill, Vec<(SafePath, String)>), Failure> {
+    ) -> Result<(Skill, Vec<(SafePath, String, u64)>), Failure> {
         self.in_skill(owner, name, |store, skill| {
             let (mut digests, mut left) = (Vec::new(), SKILL_BYTES_MAX);
             for (path, _) in store.files(&skill.source, &skill.front.name)? {
@@ -135,7 +135,7 @@ impl Skills {
                     return Err(too_large(SKILL_BYTES_MAX));
                 }
                 left = left.saturating_sub(size);
-                digests.push((path, hex(&Sha256::digest(&bytes))));
+                digests.push((path, hex(&Sha256::digest(&bytes)), size));
             }
             Ok((skill, digests))
         })

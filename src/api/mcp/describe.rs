@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::{
     McpOptions,
+    figures::{seconds, size, thousandths},
     shown::shorten,
     view::{Group, View},
 };
@@ -283,7 +284,7 @@ pub fn tools(
 }
 
 /// Who we are, and how the tools work together.
-pub fn server() -> ServerConfig {
+pub fn server(skills: bool) -> ServerConfig {
     let identity = Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
         .with_title("Code sandbox")
         .with_description(env!("CARGO_PKG_DESCRIPTION"));
@@ -291,8 +292,8 @@ pub fn server() -> ServerConfig {
         .enable_tools()
         .enable_tool_list_changed()
         .enable_resources()
-        .enable_resources_subscribe()
-        .build();
+        .enable_resources_subscribe();
+    let capabilities = if skills { capabilities.enable_skills().build() } else { capabilities.build() };
     ServerConfig::new(capabilities).with_server_info(identity).with_instructions(
         "Runs programs in a sandbox and keeps their files: what a program leaves in /data is there in \
          later calls with the same conversationId, and each new or changed file comes back as a link that a person can \
@@ -352,41 +353,9 @@ fn languages(runners: &[Runner]) -> String {
     shorten(&text, LANGUAGES_BYTES_MAX, |_, _| "…".to_owned())
 }
 
-fn seconds(ms: u64) -> String {
-    if ms.is_multiple_of(1000) { format!("{} s", ms / 1000) } else { format!("{ms} ms") }
-}
-
-fn thousandths(millis: u32) -> String {
-    let text = format!("{}.{:03}", millis / 1000, millis % 1000);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// A number of bytes for people: at most one digit after the point, binary units.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    for (unit, shift) in UNITS {
-        if bytes >> shift > 0 {
-            let tenths = (u128::from(bytes) * 10) >> shift;
-            let point = if tenths.is_multiple_of(10) { String::new() } else { format!(".{}", tenths % 10) };
-            return format!("{}{point} {unit}", tenths / 10);
-        }
-    }
-    format!("{bytes} B")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_are_readable() {
-        assert_eq!(
-            [0, 1023, 1024, 1536, 256 << 20, u64::MAX].map(size),
-            ["0 B", "1023 B", "1 KiB", "1.5 KiB", "256 MiB", "17179869183.9 GiB"]
-        );
-        assert_eq!([500, 1000, 1250, 2].map(thousandths), ["0.5", "1", "1.25", "0.002"]);
-        assert_eq!([30_000, 1500].map(seconds), ["30 s", "1500 ms"]);
-    }
 
     #[test]
     fn either_name_finds_its_tool() {

@@ -1,10 +1,14 @@
-//! Skills as tools, in CodeRunner's texts, and as resources `skill://{name}/{path}`.
+//! Skills as tools, in CodeRunner's texts, as resources `skill://{source}/{name}/{path}`, and as entries of MCP's skills
+//! extension (SEP-2640). The source is `public` or `user`, so a URI never leads to another skill of the same name.
 
 use std::fmt::Write as _;
 
 use rmcp::{
     ErrorData,
-    model::{CallToolResult, JsonObject, ReadResourceResult, Resource, ResourceContents, ResourceTemplate},
+    model::{
+        CallToolResult, GetSkillResult, JsonObject, ListSkillsResult, ReadResourceResult, Resource, ResourceContents,
+        ResourceTemplate, Skill as Entry, SkillFrontmatter, SkillResource, SkillResources,
+    },
 };
 
 use super::{
@@ -37,6 +41,11 @@ const TEXT_BYTES_MAX: usize = ANSWER_BYTES_MAX / 6 - 1024;
 /// How much of an unknown name is repeated, in characters.
 const NAME_CHARS_MAX: usize = 80;
 const RULE: usize = 80;
+/// The longest file that is read as a resource, in bytes. A digest is of the whole, so none is shortened.
+const RESOURCE_BYTES_MAX: u64 = TEXT_BYTES_MAX as u64;
+/// Entries in one page: each costs reading all files of a skill.
+const PAGE_MAX: usize = 10;
+const NO_FILE: &str = "uri: it names no file of a skill: resources/list names the skills";
 
 impl McpParts {
     pub(super) async fn list_skills(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
@@ -87,6 +96,52 @@ impl McpParts {
         skills.iter().map(one).collect()
     }
 
+    /// Entries in the order of names, public ones first. A skill that is larger than any that can be uploaded has no
+    /// entry.
+    pub(super) async fn skill_page(
+        &self,
+        caller: &Caller,
+        cursor: Option<String>,
+    ) -> Result<ListSkillsResult, ErrorData> {
+        let invalid = |failure: Failure| ErrorData::invalid_request(failure.message, None);
+        caller.check_scope(Scope::Files).map_err(invalid)?;
+        let all = self.skills.list(&caller.principal).await.map_err(invalid)?;
+        let place = cursor
+            .as_ref()
+            .map_or(Some(0), |cursor| Some(all.iter().position(|skill| uri(skill, SKILL_FILE) == *cursor)? + 1));
+        let why = "cursor: it is not of this list, or the list has changed: begin anew";
+        let rest = &all[place.ok_or_else(|| ErrorData::invalid_params(why, None))?..];
+        let page = &rest[..rest.len().min(PAGE_MAX)];
+        let mut entries = Vec::new();
+        for skill in page {
+            entries.extend(self.entry(caller, &skill.front.name).await.ok());
+        }
+        let mut result = ListSkillsResult::with_all_items(entries);
+        result.next_cursor = page.last().filter(|_| rest.len() > page.len()).map(|skill| uri(skill, SKILL_FILE));
+        Ok(result)
+    }
+
+    pub(super) async fn skill_entry(&self, caller: &Caller, uri: &str) -> Result<GetSkillResult, ErrorData> {
+        caller.check_scope(Scope::Files).map_err(|failure| ErrorData::invalid_request(failure.message, None))?;
+        let invalid = |why: String| ErrorData::invalid_params(why, None);
+        let none = || invalid("uri: there is no such skill: skills/list names all there are".to_owned());
+        let (_, name, _) = named(uri).ok_or_else(none)?;
+        let entry = self.entry(caller, &name).await.map_err(|failure| invalid(failure.message))?;
+        if entry.uri == uri { Ok(GetSkillResult::new(entry)) } else { Err(none()) }
+    }
+
+    async fn entry(&self, caller: &Caller, name: &SkillName) -> Result<Entry, Failure> {
+        let (skill, files) = self.skills.digests(&caller.principal, name).await?;
+        let one = |(path, digest, size): &(SafePath, String, u64)| {
+            SkillResource::new(uri(&skill, &path.to_encoded()), format!("sha256:{digest}"), *size)
+        };
+        let mut front = SkillFrontmatter::new(name.to_string(), skill.front.description.clone());
+        front
+            .extra
+            .extend(skill.front.all.clone().into_iter().filter(|(key, _)| key != "name" && key != "description"));
+        Ok(Entry::new(uri(&skill, SKILL_FILE), front, SkillResources::Files(files.iter().map(one).collect())))
+    }
+
     pub(super) async fn read_skill_resource(
         &self,
         caller: &Caller,
@@ -94,13 +149,12 @@ impl McpParts {
     ) -> Result<ReadResourceResult, ErrorData> {
         let not_found = |why: String| ErrorData::resource_not_found(why, None);
         caller.check_scope(Scope::Files).map_err(|failure| ErrorData::invalid_request(failure.message, None))?;
-        let named = uri
-            .strip_prefix(SCHEME)
-            .and_then(|rest| rest.split_once('/'))
-            .and_then(|(name, path)| Some((name.parse::<SkillName>().ok()?, SafePath::from_encoded(path).ok()?)));
-        let (name, path) = named.ok_or_else(|| not_found("uri: it names no file of a skill".to_owned()))?;
-        let found = self.skills.file(&caller.principal, &name, &path, TEXT_BYTES_MAX as u64).await;
-        let SkillContent { bytes, .. } = found.map_err(|failure| not_found(failure.message))?;
+        let (source, name, path) = named(uri).ok_or_else(|| not_found(NO_FILE.to_owned()))?;
+        let found = self.skills.file(&caller.principal, &name, &path, RESOURCE_BYTES_MAX).await;
+        let SkillContent { bytes, skill } = found.map_err(|failure| not_found(failure.message))?;
+        if skill.source.label() != source {
+            return Err(not_found(NO_FILE.to_owned()));
+        }
         let contents = match String::from_utf8(bytes) {
             Ok(text) => ResourceContents::text(text, uri),
             Err(bytes) => ResourceContents::blob(base64(bytes.as_bytes()), uri),
@@ -109,14 +163,21 @@ impl McpParts {
     }
 }
 
+/// The source, skill and file that a URI names.
+fn named(uri: &str) -> Option<(&str, SkillName, SafePath)> {
+    let mut parts = uri.strip_prefix(SCHEME)?.splitn(3, '/');
+    let (source, name) = (parts.next()?, parts.next()?.parse().ok()?);
+    Some((source, name, SafePath::from_encoded(parts.next()?).ok()?))
+}
+
 pub(super) fn template() -> ResourceTemplate {
-    ResourceTemplate::new(format!("{SCHEME}{{name}}/{{+path}}"), "skill file")
+    ResourceTemplate::new(format!("{SCHEME}{{source}}/{{name}}/{{+path}}"), "skill file")
         .with_title("A file of a skill")
         .with_description("A file of a skill, such as its SKILL.md.")
 }
 
 fn uri(skill: &Skill, path: &str) -> String {
-    format!("{SCHEME}{}/{path}", skill.front.name)
+    format!("{SCHEME}{}/{}/{path}", skill.source.label(), skill.front.name)
 }
 
 fn base64(bytes: &[u8]) -> String {
