@@ -28,8 +28,8 @@ pub(super) const MOUNTS: Setting = Setting {
 section! {
     /// Skills: folders of instructions and scripts that programs and models read.
     pub struct Skills("skills") {
-        /// The folder of skills: `public/` for every token, which the operator fills, and a folder for each owner, which
-        /// uploads fill. Programs see them read-only at /skills/public and /skills/user. Empty: no skills.
+        /// The folder of skills: `public/` for every token, which the operator fills, and a folder for each owner,
+        /// which uploads fill. Programs see them read-only at /skills/public and /skills/user. Empty: no skills.
         root: String = String::new(),
         /// This folder as the host of the engine sees it. Empty: found as with SANDBOX_ENGINE__HOST_ROOT.
         host_root: String = String::new(),

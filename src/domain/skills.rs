@@ -31,8 +31,8 @@ const COMPATIBILITY_CHARS_MAX: usize = 500;
 /// The folder of public skills, in the root of skills. An owner of this name has no skills of its own.
 const PUBLIC: &str = "public";
 
-/// A skill's name, which is also its folder's: 1 to 64 of `a-z 0-9 -`, without a hyphen at an end or two in a row. So it
-/// is never taken for an option or a hidden file.
+/// A skill's name, which is also its folder's: 1 to 64 of `a-z 0-9 -`, without a hyphen at an end or two in a row. So
+/// it is never taken for an option or a hidden file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SkillName(String);
 
@@ -151,7 +151,10 @@ impl FrontMatter {
     /// The rule that it breaks.
     pub fn parse(text: &[u8], folder: Option<&SkillName>) -> Result<Self, SkillError> {
         let yaml = front_matter(text)?;
-        let all: Map<String, Value> = serde_saphyr::from_str(yaml).map_err(|_| SkillError::Yaml)?;
+        // As in YAML 1.2: `y` and `no` are texts.
+        let options = serde_saphyr::options! { strict_booleans: true };
+        let all: Map<String, Value> =
+            serde_saphyr::from_str_with_options(yaml, options).map_err(|_| SkillError::Yaml)?;
         let string = |key: &str| all.get(key).map(Value::as_str);
         let name: SkillName = string("name").flatten().ok_or(SkillError::Name)?.parse()?;
         if folder.is_some_and(|folder| *folder != name) {
@@ -218,6 +221,7 @@ mod tests {
         let front = front.expect("a skill");
         assert_eq!((front.name.as_str(), front.description.as_str()), ("a", "x: y"));
         assert_eq!(front.all["model"], "z");
+        assert!(parse("---\nname: y\ndescription: no\n---\n").is_ok());
         assert!(parse("---\nname: a\ndescription: >\n  two\n  lines\n---").is_ok());
         let long = format!("---\nname: a\ndescription: {}\n---\n", "x".repeat(1025));
         let endless = format!("---\nname: a\n{}", "# x\n".repeat(8000));

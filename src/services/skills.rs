@@ -192,7 +192,7 @@ impl Skills {
                 let why = format!("There are {SKILLS_MAX} skills already: delete one first.");
                 return Err(Failure::new(Code::QuotaExceeded, why));
             }
-            Ok(store.replace(&place, &name, &files)?)
+            store.replace(&place, &name, &files).map_err(not_changed)
         });
         let replaced = replaced.await?;
         info!(owner = owner.name(), skill = %front.name, replaced, "a skill was uploaded");
@@ -206,7 +206,7 @@ impl Skills {
     pub async fn remove(&self, owner: &Principal, name: &SkillName) -> Result<(), Failure> {
         let (inner, source, wanted) = (self.inner()?, own(owner)?, name.clone());
         let _turn = inner.changes.lock().await;
-        if !self.on_disk(move |store| Ok(store.remove(&source, &wanted)?)).await? {
+        if !self.on_disk(move |store| store.remove(&source, &wanted).map_err(not_changed)).await? {
             let why = "There is no skill of your own with this name: list the skills to see what is there.";
             return Err(Failure::new(Code::SkillNotFound, why));
         }
@@ -272,6 +272,17 @@ impl Skills {
 fn own(owner: &Principal) -> Result<SkillSource, Failure> {
     let why = "The owner of this token has a reserved name and can have no skills of its own.";
     SkillSource::of(owner).ok_or_else(|| Failure::new(Code::Forbidden, why))
+}
+
+/// A folder that an operator made read-only is no fault of ours.
+fn not_changed(error: StorageError) -> Failure {
+    match error {
+        StorageError::Denied { .. } => {
+            let why = "The server may not write the folder of skills: the operator keeps it as it is.";
+            Failure::new(Code::Forbidden, why)
+        }
+        other => other.into(),
+    }
 }
 
 fn all_of(store: &dyn SkillStore, source: &SkillSource) -> Result<Vec<Skill>, Failure> {

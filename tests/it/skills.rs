@@ -1,4 +1,5 @@
-//! Skills over REST and MCP on the fake engine: what is listed, read, uploaded and deleted, by whom, and what is refused.
+//! Skills over REST and MCP on the fake engine: what is listed, read, uploaded and deleted, by whom, and what is
+//! refused.
 
 mod attacks;
 

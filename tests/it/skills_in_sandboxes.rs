@@ -93,8 +93,8 @@ def run(skill, script, *more):
     return done.stdout
 def texts(path):
     return [page.extract_text().strip() for page in pypdf.PdfReader(path).pages]
-out = run("pdf-text-replace", "replace_text.py", "in.pdf", "out.pdf", "--replace", "Draft", "Final", "--replace", "2024",
-    "2025", "--pages", "1")
+out = run("pdf-text-replace", "replace_text.py", "in.pdf", "out.pdf", "--replace", "Draft", "Final",
+    "--replace", "2024", "2025", "--pages", "1")
 assert out == "'Draft': 1 rewritten, 0 covered\n'2024': 1 rewritten, 0 covered\n", out
 assert texts("out.pdf") == ["Final of 2025 by Ann", "Draft, page two"], texts("out.pdf")
 out = run("pdf-text-replace", "replace_text.py", "in.pdf", "out.pdf", "--replace", "Ann", "Ωmega")
@@ -138,8 +138,8 @@ async fn programs_see_public_skills_and_their_owners_and_change_none() {
     let expected = |name: &str| format!("/skills:\npublic\nuser\n\n/skills/user:\n{name}\n{name}\n4\n");
     assert_eq!(printed(&server, TOKEN, "c", "bash", look).await, expected("mine"));
     assert_eq!(printed(&server, &ann, "c", "bash", look).await, expected("hers"));
-    let attack = "for f in /skills/user /skills/public /skills /skills/user/mine; do touch $f/x 2>&1; rm -rf $f/* 2>&1; \
-                  mount -o remount,rw $f 2>&1; done; chmod -R 777 /skills 2>&1; ls /skills/user/../../ann 2>&1; true\n";
+    let attack = "for f in /skills/user /skills/public /skills /skills/user/mine; do touch $f/x 2>&1; \
+                  rm -rf $f/* 2>&1; mount -o remount,rw $f 2>&1; done; chmod -R 777 /skills 2>&1; ls /skills/user/../../ann 2>&1; true\n";
     let words = printed(&server, TOKEN, "c", "bash", attack).await;
     assert!(words.contains("Read-only file system"), "{words}");
     assert!(root.path().join("default/mine/SKILL.md").exists() && root.path().join("public/data-profile").exists());
