@@ -8,11 +8,13 @@ use secrecy::ExposeSecret as _;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{StartError, doctor, listen::Surface, network, observability::Observability, options, packages, sign_in};
+use super::{
+    StartError, doctor, listen::Surface, network, observability::Observability, options, packages, sign_in, skills,
+};
 use crate::{
     adapters::database::Database,
     adapters::engine::{self, ConnectError, EngineOptions, observed::Observed},
-    adapters::storage::{DiskSkills, DiskStorage, Owner, RootError},
+    adapters::storage::{DiskStorage, Owner, RootError},
     api::{
         http::{self, HttpParts},
         mcp::{McpParts, Smaller},
@@ -194,8 +196,7 @@ impl Parts {
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
-        let skills = skills(config)?;
-        let sandboxes = sandboxes(config, &engine, &janitor, instance, &skills);
+        let (skills, sandboxes) = sandboxes(config, &engine, &janitor, instance)?;
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
         let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
         let sessions = Sessions::new(
@@ -294,21 +295,14 @@ pub fn signer(config: &Config) -> UrlSigner {
     UrlSigner::new(&config.file_secrets().collect::<Vec<_>>(), &config.files_base_url().unwrap_or_default().to_string())
 }
 
-/// The skills, where the settings name a folder for them.
-fn skills(config: &Config) -> Result<Skills, StartError> {
-    let root = config.skills_root().ok().flatten();
-    let store = root.map(|root| DiskSkills::at(&root).map(|store| Arc::new(store) as _)).transpose()?;
-    Ok(Skills::new(store))
-}
-
 fn sandboxes(
     config: &Config,
     engine: &Arc<dyn Engine>,
     janitor: &Janitor,
     instance: InstanceId,
-    skills: &Skills,
-) -> Sandboxes {
-    Sandboxes {
+) -> Result<(Skills, Sandboxes), StartError> {
+    let skills = skills::service(config)?;
+    let sandboxes = Sandboxes {
         engine: Arc::clone(engine),
         janitor: janitor.clone(),
         clock: Arc::new(SystemClock),
@@ -316,7 +310,8 @@ fn sandboxes(
         uid: config.engine.runner_uid,
         folders: config.shared_folders().unwrap_or_default(),
         skills: skills.clone(),
-    }
+    };
+    Ok((skills, sandboxes))
 }
 
 /// What is recorded in the database: runs, and the keys that began them.

@@ -254,11 +254,12 @@ mod tests {
 
     #[test]
     fn yaml_that_grows_is_refused() {
-        let mut bomb = "---\nname: a\ndescription: b\na0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
-        for level in 1..12 {
-            let before = vec![format!("*a{}", level - 1); 10].join(",");
-            bomb += &format!("a{level}: &a{level} [{before}]\n");
-        }
+        let level = |number: usize| {
+            let before = vec![format!("*a{}", number - 1); 10].join(",");
+            format!("a{number}: &a{number} [{before}]\n")
+        };
+        let levels: String = (1..12).map(level).collect();
+        let bomb = format!("---\nname: a\ndescription: b\na0: &a0 [x,x,x,x,x,x,x,x,x,x]\n{levels}");
         assert_eq!(FrontMatter::parse(format!("{bomb}---\n").as_bytes(), None), Err(SkillError::Yaml));
         let deep = format!("---\nname: a\ndescription: b\nx: {}\n---\n", "[".repeat(8000));
         assert_eq!(FrontMatter::parse(deep.as_bytes(), None), Err(SkillError::Yaml));

@@ -15,7 +15,7 @@ use std::{
     io::{Read as _, Write as _},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::{Duration, UNIX_EPOCH},
 };
 
 use rustix::{
@@ -57,7 +57,7 @@ impl DiskSkills {
     ///
     /// # Errors
     /// When it cannot be opened or made, or every user of the machine could change it.
-    pub fn at(path: &Path) -> Result<Self, RootError> {
+    pub fn at(path: &Path, now_unix_s: i64) -> Result<Self, RootError> {
         let unusable = |source| RootError::Open { root: path.to_owned(), source };
         std::fs::create_dir_all(path).map_err(unusable)?;
         let root = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -68,15 +68,16 @@ impl DiskSkills {
         }
         let skills = Self { root, path: path.to_owned() };
         skills.folder(&SkillSource::Public);
-        skills.clear_incoming();
+        skills.clear_incoming(now_unix_s);
         Ok(skills)
     }
 
     /// Removes what a killed process left. Another process may use the folder now, so what is new stays.
-    fn clear_incoming(&self) {
+    fn clear_incoming(&self, now_unix_s: i64) {
+        let now = UNIX_EPOCH + Duration::from_secs(now_unix_s.try_into().unwrap_or(0));
         for entry in std::fs::read_dir(self.path.join(INCOMING)).into_iter().flatten().flatten() {
             let modified = entry.metadata().and_then(|there| there.modified());
-            let age = modified.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+            let age = modified.ok().and_then(|at| now.duration_since(at).ok());
             if age.is_some_and(|age| age > ABANDONED_AFTER) {
                 self.discard(&entry.file_name().to_string_lossy());
             }
