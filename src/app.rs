@@ -18,6 +18,7 @@ mod options;
 mod packages;
 mod parts;
 mod sign_in;
+mod skills;
 
 use std::{path::Path, sync::Arc, time::Duration};
 

@@ -29,7 +29,7 @@ pub use self::{
     check::URL_TTL_S_MAX,
     engine::Engine,
     load::{Sources, load},
-    mounts::shared_folders,
+    mounts::{Skills, shared_folders, skills_root},
     packages::Packages,
     print::{example, table},
     secrets::Opened,
@@ -288,8 +288,9 @@ section! {
     /// What MCP clients see that choose nothing in the query of /mcp.
     pub struct Mcp("mcp") {
         /// Groups of tools that are listed, comma separated: run, files, session (where a language has a kernel),
-        /// coderunner, ipybox, web (where there is a browser). A client chooses with `/mcp?tools=run`.
-        tools: String = "run,files,session,web".to_owned(),
+        /// coderunner, ipybox, web (where there is a browser), skills (where there are some). A client chooses with
+        /// `/mcp?tools=run`.
+        tools: String = "run,files,session,web,skills".to_owned(),
         /// Names of tools: underscore, as sandbox_run_code, because many model APIs refuse a dot; or dotted. A client
         /// chooses with `/mcp?names=dotted`. Both are always accepted.
         names: String = "underscore".to_owned(),
@@ -370,6 +371,7 @@ sections! {
     mcp: Mcp,
     files: Files,
     quota: Quota,
+    skills: Skills,
     opened: Opened,
     packages: Packages,
     sign_in: SignIn,

@@ -20,6 +20,7 @@ pub mod owner;
 pub mod packages;
 pub mod path;
 pub mod shared_folder;
+pub mod skills;
 #[cfg(test)]
 pub(crate) mod test_scale;
 pub mod text;

@@ -11,5 +11,6 @@ pub mod observer;
 pub mod packages;
 pub mod runner;
 pub mod sign_in;
+pub mod skills;
 pub mod storage;
 pub mod web;

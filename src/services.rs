@@ -27,6 +27,7 @@ pub mod runs;
 pub mod sandbox;
 pub mod sessions;
 pub mod sign_in;
+pub mod skills;
 pub mod standby;
 pub mod stats;
 pub mod tokens;

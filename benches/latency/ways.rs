@@ -9,7 +9,10 @@ use std::{
 use futures_util::StreamExt;
 use mcp_sandbox_server::{
     config::Config,
-    domain::id::{InstanceId, SandboxId},
+    domain::{
+        id::{InstanceId, SandboxId},
+        skills::SkillFolders,
+    },
     ports::{
         engine::{Engine, SandboxSpec, Volume},
         runner::{Protocol, Runner},
@@ -37,6 +40,7 @@ impl Bare<'_> {
             image: runner.image.clone(),
             data: Volume::HostFolder(self.data.to_owned()),
             folders: Vec::new(),
+            skills: SkillFolders::default(),
             limits: self.config.limits.limits(),
             loading_cpu_millis: None,
             uid: self.config.engine.runner_uid,

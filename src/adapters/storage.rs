@@ -29,6 +29,7 @@ mod own_disk;
 mod packages;
 mod read;
 mod root;
+mod skills;
 mod unassigned;
 mod usage;
 mod walk;
@@ -50,7 +51,7 @@ use rustix::{
 };
 
 use self::{background::Background, error::failed, write::Incoming};
-pub use self::{error::RootError, root::DiskStorage};
+pub use self::{error::RootError, root::DiskStorage, skills::DiskSkills};
 use crate::{
     domain::{
         id::{ConversationId, InstanceId, Language},

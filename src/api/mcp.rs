@@ -15,28 +15,32 @@ mod cancellation;
 mod compatible;
 mod content;
 mod describe;
+mod figures;
 mod packages;
 mod picture;
 mod progress;
 mod resources;
 mod sessions;
 mod shown;
+mod skills;
 mod stdio;
 mod tools;
+mod unknown;
 mod view;
 mod waiting;
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{iter, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use http::request::Parts;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CancelledNotificationParam, CustomRequest, CustomResult, ErrorCode,
-        Extensions, ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-        ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-        ServerConfig, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
+        CallToolRequestParams, CallToolResponse, CancelledNotificationParam, CustomRequest, CustomResult, Extensions,
+        GetSkillRequestParams, GetSkillResult, ListPromptsRequestMethod, ListPromptsResult,
+        ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult, ListToolsResult, PaginatedRequestParams,
+        ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ServerConfig, SubscribeRequestParams,
+        SubscriptionFilter, UnsubscribeRequestParams,
     },
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
@@ -63,7 +67,8 @@ use crate::{
         trace::TraceContext,
     },
     services::{
-        browser, files::Files, history::History, packages::Packages, runs::Runs, sessions::Sessions, tokens::Token,
+        browser, files::Files, history::History, packages::Packages, runs::Runs, sessions::Sessions, skills::Skills,
+        tokens::Token,
     },
 };
 
@@ -83,6 +88,7 @@ pub struct McpParts {
     pub sessions: Sessions,
     /// Installs packages.
     pub packages: Packages,
+    pub skills: Skills,
     /// Makes pictures smaller that are too large for an answer.
     pub pictures: Smaller,
     /// What is shown.
@@ -183,7 +189,7 @@ impl McpServer {
 
 impl ServerHandler for McpServer {
     fn get_info(&self) -> ServerConfig {
-        describe::server()
+        describe::server(self.parts.skills.is_on())
     }
 
     async fn list_tools(
@@ -198,9 +204,10 @@ impl ServerHandler for McpServer {
         let hosts = runs.network().hosts(&caller.principal);
         let secrets = runs.network().secrets(&caller.principal);
         let installs = self.parts.packages.is_offered(&caller.principal);
+        let skills = self.parts.skills.is_on();
         let browses = browser::check(runs, &caller.principal).is_ok();
         let may = |tool: ToolName| may(tool) && (installs || tool != ToolName::InstallPackages);
-        let offered = describe::Offered { hosts: &hosts, secrets: &secrets, installs, browses };
+        let offered = describe::Offered { hosts: &hosts, secrets: &secrets, installs, browses, skills };
         let tools = describe::tools(&self.parts.options, &runs.runners(), &offered, caller.view, may);
         Ok(ListToolsResult::with_all_items(tools))
     }
@@ -246,29 +253,7 @@ impl ServerHandler for McpServer {
     ) -> Result<CustomResult, ErrorData> {
         let modern = ProtocolVersion::V_2026_07_28;
         let is_modern = context.protocol_version().is_some_and(|version| version.as_str() >= modern.as_str());
-        let method = request.method.as_str();
-        let why = match method {
-            "tools/call" => {
-                "params: a call is {\"name\": …, \"arguments\": {…}} with a string as name and an object as arguments"
-            }
-            "initialize" => "params: initialize needs protocolVersion, capabilities and clientInfo {name, version}",
-            "tools/list"
-            | "server/discover"
-            | "ping"
-            | "resources/list"
-            | "resources/templates/list"
-            | "resources/read"
-            | "subscriptions/listen" => "params: they must be an object of this method's form",
-            // Methods of the revisions before 2026-07-28.
-            "resources/subscribe" | "resources/unsubscribe" if !is_modern => {
-                "params: they must be {\"uri\": …} with a string"
-            }
-            _ => {
-                let why = format!("method: there is no `{}` here", shown(method));
-                return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, why, None));
-            }
-        };
-        Err(ErrorData::invalid_params(why, None))
+        Err(unknown::refusal(request.method.as_str(), is_modern))
     }
 
     /// Not offered, so the list is refused and not empty: the capability is not declared.
@@ -280,14 +265,15 @@ impl ServerHandler for McpServer {
         Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
     }
 
-    /// Empty: there are files only in a conversation, which this request does not name.
+    /// Skills. There are files only in a conversation, which this request does not name.
     async fn list_resources(
         &self,
         request: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         one_page(request)?;
-        Ok(ListResourcesResult::with_all_items(Vec::new()))
+        let caller = self.caller(&context.extensions)?;
+        Ok(ListResourcesResult::with_all_items(self.parts.skill_resources(&caller).await))
     }
 
     async fn list_resource_templates(
@@ -296,7 +282,9 @@ impl ServerHandler for McpServer {
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         one_page(request)?;
-        Ok(ListResourceTemplatesResult::with_all_items(vec![resources::template()]))
+        let skills = self.parts.skills.is_on().then(skills::template);
+        let templates = iter::once(resources::template()).chain(skills).collect();
+        Ok(ListResourceTemplatesResult::with_all_items(templates))
     }
 
     async fn read_resource(
@@ -305,7 +293,27 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let caller = self.caller(&context.extensions)?;
+        if request.uri.starts_with(skills::SCHEME) {
+            return Ok(self.parts.read_skill_resource(&caller, &request.uri).await?.into());
+        }
         Ok(self.parts.read_resource(&caller, request.uri).await?.into())
+    }
+
+    async fn list_skills(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListSkillsResult, ErrorData> {
+        let caller = self.caller(&context.extensions)?;
+        self.parts.skill_page(&caller, request.and_then(|request| request.cursor)).await
+    }
+
+    async fn get_skill(
+        &self,
+        request: GetSkillRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetSkillResult, ErrorData> {
+        self.parts.skill_entry(&self.caller(&context.extensions)?, &request.uri).await
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {

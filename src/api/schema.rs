@@ -19,6 +19,7 @@ pub mod report;
 mod result;
 pub mod run;
 pub mod session;
+pub mod skills;
 pub mod token;
 
 use std::io;

@@ -31,6 +31,8 @@ async fn docker(config: &Config) -> Result<Arc<dyn Engine>, StartError> {
         runtime: config.engine.runtime.as_str().into(),
         images: config.engine.runner_images.as_str().into(),
         host_root: set(&config.engine.host_root).map(Into::into),
+        skills_root: config.skills_root().ok().flatten(),
+        skills_host_root: set(&config.skills.host_root).map(Into::into),
         cgroup_root: config.engine.cgroup_root.clone().into(),
         ..EngineOptions::new(&config.root)
     };

@@ -38,6 +38,7 @@ use crate::{
         retention::RetentionOptions,
         runs::{Runs, RunsOptions},
         sessions::{Sessions, SessionsOptions},
+        skills::Skills,
         standby::StandbyOptions,
         stats::StatsSnapshot,
         tokens::Tokens,
@@ -202,7 +203,7 @@ pub(super) fn v1(
     runs: &Runs,
     files: &Arc<Files>,
     sessions: &Sessions,
-    (tokens, network, packages): (&Arc<Tokens>, &Network, &Packages),
+    (tokens, network, (packages, skills)): (&Arc<Tokens>, &Network, (&Packages, &Skills)),
     (history, keys, admin): (&Arc<History>, &Arc<Idempotency>, &Admin),
 ) -> V1Parts {
     V1Parts {
@@ -217,6 +218,7 @@ pub(super) fn v1(
         admin: admin.clone(),
         network: network.clone(),
         packages: packages.clone(),
+        skills: skills.clone(),
         bodies,
     }
 }

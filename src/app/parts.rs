@@ -8,7 +8,9 @@ use secrecy::ExposeSecret as _;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{StartError, doctor, listen::Surface, network, observability::Observability, options, packages, sign_in};
+use super::{
+    StartError, doctor, listen::Surface, network, observability::Observability, options, packages, sign_in, skills,
+};
 use crate::{
     adapters::database::Database,
     adapters::engine::observed::Observed,
@@ -46,6 +48,7 @@ use crate::{
         sandbox::Sandboxes,
         sessions::{Sessions, SessionsParts},
         sign_in::SignIn,
+        skills::Skills,
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
         tokens::Tokens,
@@ -168,7 +171,7 @@ impl Parts {
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
-        let sandboxes = sandboxes(config, &engine, &janitor, instance);
+        let (skills, sandboxes) = sandboxes(config, &engine, &janitor, instance)?;
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
         let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
         let sessions = Sessions::new(
@@ -206,12 +209,12 @@ impl Parts {
         let stats = StatsSnapshot::new((&runs, &janitor, &standbys), &catalog, &packages);
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation);
-        let mcp = mcp(config, (&runs, &history), &files, (&sessions, &packages));
+        let mcp = mcp(config, (&runs, &history), &files, (&sessions, &packages, &skills));
         let told = (Arc::clone(&history), refusals, Arc::clone(&observer));
         let known = (&tokens, &policies, sign_in.as_ref().map(|parts| &parts.connections));
         let (kernels, checks) = (Kernels::new(runs.clone(), sessions.clone()), doctor::checks_of(config, &engine));
         let admin = options::admin((&runs, &sessions, &files), told, known, stats.clone(), checks);
-        let (known, kept) = ((&tokens, &network, &packages), (&history, &keys, &admin));
+        let (known, kept) = ((&tokens, &network, (&packages, &skills)), (&history, &keys, &admin));
         let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, known, kept);
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
@@ -267,8 +270,14 @@ pub fn signer(config: &Config) -> UrlSigner {
     UrlSigner::new(&config.file_secrets().collect::<Vec<_>>(), &config.files_base_url().unwrap_or_default().to_string())
 }
 
-fn sandboxes(config: &Config, engine: &Arc<dyn Engine>, janitor: &Janitor, instance: InstanceId) -> Sandboxes {
-    Sandboxes {
+fn sandboxes(
+    config: &Config,
+    engine: &Arc<dyn Engine>,
+    janitor: &Janitor,
+    instance: InstanceId,
+) -> Result<(Skills, Sandboxes), StartError> {
+    let skills = skills::service(config)?;
+    let sandboxes = Sandboxes {
         engine: Arc::clone(engine),
         janitor: janitor.clone(),
         clock: Arc::new(SystemClock),
@@ -276,7 +285,9 @@ fn sandboxes(config: &Config, engine: &Arc<dyn Engine>, janitor: &Janitor, insta
         uid: config.engine.runner_uid,
         folders: config.shared_folders().unwrap_or_default(),
         shared: super::engine::shared_volume(config),
-    }
+        skills: skills.clone(),
+    };
+    Ok((skills, sandboxes))
 }
 
 /// What is recorded in the database: runs, and the keys that began them.
@@ -293,7 +304,7 @@ fn mcp(
     config: &Config,
     (runs, history): (&Runs, &Arc<History>),
     files: &Arc<Files>,
-    (sessions, packages): (&Sessions, &Packages),
+    (sessions, packages, skills): (&Sessions, &Packages, &Skills),
 ) -> McpParts {
     McpParts {
         runs: runs.clone(),
@@ -301,6 +312,7 @@ fn mcp(
         files: Arc::clone(files),
         sessions: sessions.clone(),
         packages: packages.clone(),
+        skills: skills.clone(),
         pictures: Smaller::default(),
         options: options::mcp(config),
     }

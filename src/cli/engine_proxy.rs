@@ -22,6 +22,9 @@ pub struct ProxyArgs {
     /// The `SANDBOX_ROOT` of the server, which is the same path here and on the engine's host.
     #[arg(long, value_name = "PATH", env = "SANDBOX_ROOT", default_value = "/var/sandboxes")]
     root: PathBuf,
+    /// The folder of skills of the server, which is the same path here and on the engine's host.
+    #[arg(long, value_name = "PATH", env = "SANDBOX_SKILLS__ROOT", default_value = "")]
+    skills_root: PathBuf,
     /// The user that programs run as, as in the settings of the server.
     #[arg(long, value_name = "UID", env = "SANDBOX_ENGINE__RUNNER_UID", default_value_t = 1000)]
     runner_uid: u32,
@@ -37,12 +40,13 @@ pub struct ProxyArgs {
 ///
 /// The folders that sandboxes may see are settings with names of their own, so they come from the environment.
 pub fn run(args: ProxyArgs, environment: &[(String, String)]) -> anyhow::Result<ExitCode> {
-    let ProxyArgs { listen, engine, root, runner_uid: uid, runtime, runner_images } = args;
+    let ProxyArgs { listen, engine, root, skills_root, runner_uid: uid, runtime, runner_images } = args;
     let (runtime, images) = (runtime.as_str().into(), runner_images.as_str().into());
     let folders = config::shared_folders(environment, &root)?;
+    let skills = config::skills_root(&skills_root, &root)?;
     telemetry::init("info", false)?;
     tokio::runtime::Runtime::new().context("no runtime")?.block_on(async {
-        let proxy = Proxy::new(ProxyOptions { engine, root, uid, runtime, images, folders })?;
+        let proxy = Proxy::new(ProxyOptions { engine, root, uid, runtime, images, folders, skills })?;
         let listener = Proxy::listen(&listen)?;
         let shutdown = CancellationToken::new();
         super::stop_on_signal(shutdown.clone())?;

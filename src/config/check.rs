@@ -52,6 +52,7 @@ impl Config {
         self.check_ranges()?;
         self.shared_folders()?;
         self.check_engine()?;
+        self.skills_root()?;
         self.check_secrets()?;
         self.package_hosts()?;
         ensure(AllowedVariables::parse(&self.env.allowed).is_some(), || {
@@ -60,10 +61,11 @@ impl Config {
         ensure(matches!(self.runs.on_disconnect.as_str(), "cancel" | "detach"), || {
             "SANDBOX_RUNS__ON_DISCONNECT must be `cancel` or `detach`.".to_owned()
         })?;
-        let is_group =
-            |group: &str| matches!(group.trim(), "run" | "files" | "session" | "coderunner" | "ipybox" | "web");
+        let is_group = |group: &str| {
+            matches!(group.trim(), "run" | "files" | "session" | "coderunner" | "ipybox" | "web" | "skills")
+        };
         ensure(self.mcp.tools.split(',').all(is_group), || {
-            "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox, web.".to_owned()
+            "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox, web, skills.".to_owned()
         })?;
         ensure(matches!(self.mcp.names.as_str(), "underscore" | "dotted"), || {
             "SANDBOX_MCP__NAMES must be `underscore` or `dotted`.".to_owned()

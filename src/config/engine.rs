@@ -72,6 +72,9 @@ impl Config {
         ensure(!self.quota.hard, || {
             "SANDBOX_QUOTA__HARD does not work with Kubernetes: a node sees no disks that the server mounts.".to_owned()
         })?;
+        ensure(self.skills_root()?.is_none(), || {
+            "SANDBOX_SKILLS_ROOT does not work with Kubernetes yet: pods would not see the folder.".to_owned()
+        })?;
         ensure(self.shared_folders()?.is_empty(), || {
             "SANDBOX_MOUNTS does not work with Kubernetes: mount a volume in the pod templates.".to_owned()
         })

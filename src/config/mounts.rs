@@ -1,8 +1,16 @@
-//! The section whose keys the operator chooses: folders of the engine's host that sandboxes see.
+//! Folders that sandboxes see beside `/data`: those of the engine's host, in a section whose keys the operator chooses,
+//! and skills.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
-use super::{Config, ConfigError, Setting};
+use super::{
+    Config, ConfigError, Setting,
+    section::section,
+    value::{parsed, shown},
+};
 use crate::domain::shared_folder::SharedFolder;
 
 /// The key of such a section.
@@ -17,7 +25,26 @@ pub(super) const MOUNTS: Setting = Setting {
           they may change it, as the user of SANDBOX_ENGINE__RUNNER_UID. Every program of every token sees it.",
 };
 
+section! {
+    /// Skills: folders of instructions and scripts that programs and models read.
+    pub struct Skills("skills") {
+        /// The folder of skills: `public/` for every token, which the operator fills, and a folder for each owner,
+        /// which uploads fill. Programs see them read-only at /skills/public and /skills/user. Empty: no skills.
+        root: String = String::new(),
+        /// This folder as the host of the engine sees it. Empty: found as with SANDBOX_ENGINE__HOST_ROOT.
+        host_root: String = String::new(),
+    }
+}
+
 impl Config {
+    /// The folder of skills; `None` where there are none.
+    ///
+    /// # Errors
+    /// A sentence that names the setting.
+    pub fn skills_root(&self) -> Result<Option<PathBuf>, ConfigError> {
+        skills_root(Path::new(&self.skills.root), &self.root)
+    }
+
     /// The folders of the engine's host that sandboxes see.
     ///
     /// # Errors
@@ -36,6 +63,19 @@ pub fn shared_folders(environment: &[(String, String)], root: &Path) -> Result<V
     let mounts: BTreeMap<_, _> =
         named.map(|(name, text)| (MOUNTS.path(name).replacen("mounts.", "", 1), text.clone())).collect();
     folders(mounts.iter(), root)
+}
+
+/// Checks the folder of skills, for the process that has no other setting too.
+///
+/// # Errors
+/// A sentence that names the setting.
+pub fn skills_root(skills: &Path, root: &Path) -> Result<Option<PathBuf>, ConfigError> {
+    if skills.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let folder = SharedFolder::parse("skills", &skills.to_string_lossy());
+    let folder = folder.and_then(|folder| folder.apart_from(root).map(|()| folder));
+    folder.map(|folder| Some(folder.source)).map_err(|why| ConfigError(format!("SANDBOX_SKILLS__ROOT: {why}.")))
 }
 
 fn folders<'a>(

@@ -109,7 +109,13 @@ codes! {
     /// The idempotency key was already used with another request.
     IdempotencyKeyReused = "idempotency_key_reused", "Choose a new key for another request.";
     /// An archive holds an entry that is refused; the message names it.
-    BadArchive = "bad_archive", "Send a plain tar of files and folders.";
+    BadArchive = "bad_archive", "Send a plain tar of files and folders; for a skill, a zip.";
+    /// There is no such skill for the caller.
+    SkillNotFound = "skill_not_found", "List the skills to see what is there.";
+    /// What was uploaded breaks a rule of skills; the message names it.
+    BadSkill = "bad_skill", "Correct what the message names and upload the skill again.";
+    /// The operator has set no folder for skills.
+    SkillsOff = "skills_off", "Do without skills, or have the operator set `[skills]`.";
     /// Packages cannot be installed here: the operator names no index for them, or the image has no tool for it.
     PackagesOff = "packages_off", "Use what is installed, or have the operator set `[packages]`.";
     /// The packages cannot be installed; the message has the tool's own words.

@@ -30,6 +30,7 @@ use crate::domain::{
     id::{InstanceId, SandboxId},
     limits::Limits,
     shared_folder::SharedFolder,
+    skills::SkillFolders,
 };
 
 /// Makes, watches and destroys sandboxes. Every method may be called concurrently and has its own time limit.
@@ -212,6 +213,8 @@ pub struct SandboxSpec {
     pub data: Volume,
     /// Folders of the engine's host beside `/data`.
     pub folders: Vec<SharedFolder>,
+    /// Folders of this host with skills, which the sandbox sees read-only.
+    pub skills: SkillFolders,
     pub limits: Limits,
     /// The CPU that it may use until [`Engine::limit_cpu`], in thousandths of a core, where that is more than the
     /// limit: its runner loads what it loads before a program comes. Sandboxes that have their limit come first.

@@ -19,6 +19,7 @@ use crate::{
         id::{InstanceId, SandboxId},
         limits::Limits,
         shared_folder::SharedFolder,
+        skills::SkillFolders,
         text::chain,
     },
     ports::{
@@ -29,6 +30,7 @@ use crate::{
         frames::{Decoder, ExitReport, RunnerMessage},
         janitor::{Janitor, Lease},
         network::Incoming,
+        skills::Skills,
     },
 };
 
@@ -51,6 +53,7 @@ pub struct Sandboxes {
     pub folders: Vec<SharedFolder>,
     /// The volume that data folders are in, where sandboxes are not on this host.
     pub shared: Option<SharedVolume>,
+    pub skills: Skills,
 }
 
 /// A running sandbox without a program and, for a framed runner, the decoder of its frames, which may hold a part of
@@ -65,7 +68,7 @@ impl Sandboxes {
     pub(super) fn lease(
         &self,
         runner: &Runner,
-        data: PathBuf,
+        (data, skills): (PathBuf, SkillFolders),
         limits: Limits,
         life: Duration,
     ) -> (Arc<Lease>, SandboxSpec) {
@@ -81,6 +84,7 @@ impl Sandboxes {
             image: runner.image.clone(),
             data,
             folders: self.folders.clone(),
+            skills,
             limits,
             loading_cpu_millis: None,
             uid: self.uid,

@@ -52,6 +52,7 @@ use crate::{
         id::{Language, SandboxId},
         limits::Limits,
         owner::ConversationKey,
+        skills::SkillFolders,
     },
     ports::{
         engine::{ImageId, SandboxSpec},
@@ -290,8 +291,12 @@ impl Inner {
             .then_some((standby, mark))
     }
 
-    /// An unassigned one, if the conversation is new.
+    /// An unassigned one, if the conversation is new. Its mounts were made when it had no owner, so it shows public
+    /// skills only: an owner with skills of its own gets a sandbox that was started for it.
     async fn assign(&self, id: &ConversationKey, image: &ImageId) -> Option<(Standby, Mark)> {
+        if self.parts.sandboxes.skills.has_own(&id.owner).await {
+            return None;
+        }
         let mut standby = self
             .pool()
             .take_best(|standby| standby.image == *image && standby.is_unassigned(), |standby| standby.phase)?;
@@ -323,10 +328,10 @@ impl Inner {
         });
     }
 
-    fn lease(&self, runner: &Runner, data: PathBuf) -> (Arc<Lease>, SandboxSpec) {
+    fn lease(&self, runner: &Runner, data: PathBuf, skills: SkillFolders) -> (Arc<Lease>, SandboxSpec) {
         let limits = self.limits(runner);
         let session = if runner.kernel.is_some() { self.parts.session_age_max } else { Duration::ZERO };
-        self.parts.sandboxes.lease(runner, data, limits, self.options.age_max + limits.wall().max(session))
+        self.parts.sandboxes.lease(runner, (data, skills), limits, self.options.age_max + limits.wall().max(session))
     }
 
     fn limits(&self, runner: &Runner) -> Limits {

@@ -45,6 +45,7 @@ impl Front {
             runtime: RuntimeSetting::Automatic,
             images: "".into(),
             folders: Vec::new(),
+            skills: None,
         });
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(proxy.expect("a proxy").serve(listener, shutdown.clone()));

@@ -73,6 +73,8 @@ mod session_api;
 mod session_kernels;
 mod sessions;
 mod sign_in;
+mod skills;
+mod skills_in_sandboxes;
 mod soak;
 mod standby;
 mod standby_changes;

@@ -20,7 +20,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 48] = [
+const NEIGHBOURS: [(&str, &[&str]); 50] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -36,6 +36,7 @@ const NEIGHBOURS: [(&str, &[&str]); 48] = [
     ("ports::packages", &["storage"]),
     ("ports::runner", &["engine"]),
     ("ports::observer", &[]),
+    ("ports::skills", &["storage"]),
     ("ports::storage", &["packages"]),
     ("ports::sign_in", &["database"]),
     ("ports::web", &[]),
@@ -58,7 +59,8 @@ const NEIGHBOURS: [(&str, &[&str]); 48] = [
     ("services::readiness", &["isolation_check", "stats"]),
     ("services::frames", &[]),
     ("services::network", &["tokens"]),
-    ("services::sandbox", &["frames", "janitor", "network"]),
+    ("services::sandbox", &["frames", "janitor", "network", "skills"]),
+    ("services::skills", &[]),
     ("services::standby", &["frames", "janitor", "isolation_check", "sandbox"]),
     ("services::sessions", &["frames", "janitor", "isolation_check", "network", "sandbox", "standby"]),
     (
@@ -86,7 +88,7 @@ const NEIGHBOURS: [(&str, &[&str]); 48] = [
 ];
 
 /// Vendor crates and the only places that may name them.
-const VENDORS: [(&str, &[&str]); 29] = [
+const VENDORS: [(&str, &[&str]); 31] = [
     ("openidconnect", &["services/sign_in/openid"]),
     ("jsonwebtoken", &["services/issuer"]),
     ("reqwest", &["adapters/web"]),
@@ -116,6 +118,8 @@ const VENDORS: [(&str, &[&str]); 29] = [
     ("governor", &["services/admission", "services/network/rates", "services/sign_in", "services/tokens"]),
     ("clap", &["cli"]),
     ("anyhow", &["cli", "main"]),
+    ("serde_saphyr", &["domain/skills"]),
+    ("zip", &["services/skills/upload"]),
 ];
 
 const BAD_NAMES: [&str; 6] = ["mod", "utils", "util", "helpers", "common", "manager"];

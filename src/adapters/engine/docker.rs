@@ -31,7 +31,7 @@ pub mod proxy;
 mod runtime;
 mod start;
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashMap, iter, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bollard::{
@@ -70,6 +70,9 @@ pub struct DockerOptions {
     /// The same folder as the engine's host sees it. `None`: the same path, or, when this process runs in a container
     /// of that engine, what that container's own mounts say.
     pub host_root: Option<PathBuf>,
+    /// The parent of all folders of skills, as this process sees it, and as the engine's host does.
+    pub skills_root: Option<PathBuf>,
+    pub skills_host_root: Option<PathBuf>,
     /// Which system calls a program may make.
     pub seccomp: Seccomp,
     /// Which images may be runners.
@@ -88,6 +91,8 @@ impl DockerOptions {
             runtime: RuntimeSetting::Automatic,
             root: root.into(),
             host_root: None,
+            skills_root: None,
+            skills_host_root: None,
             seccomp: Seccomp::Own,
             images: AllowedImages::default(),
             cgroup_root: PathBuf::from("/sys/fs/cgroup"),
@@ -198,7 +203,9 @@ impl DockerEngine {
         options.runtime.check(&info)?;
         let version = call::within("ping", limit, docker.version()).await.map_err(refused)?;
         let root = options.root.clone();
-        let mounts = mounts::HostPaths::find(&docker, options.root, options.host_root, options.time.answer).await?;
+        let skills = options.skills_root.map(|skills| (skills, options.skills_host_root));
+        let folders = iter::once((options.root, options.host_root)).chain(skills).collect();
+        let mounts = mounts::HostPaths::find(&docker, folders, options.time.answer).await?;
         let profile = convert::Profile {
             runtime: None,
             own_seccomp: options.seccomp == Seccomp::Own,

@@ -240,6 +240,8 @@ fn http_status(code: Code) -> StatusCode {
         | Code::TokenNotFound
         | Code::FileNotFound
         | Code::PackagesOff
+        | Code::SkillsOff
+        | Code::SkillNotFound
         | Code::NotFound => StatusCode::NOT_FOUND,
         Code::SessionEnded => StatusCode::GONE,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -248,7 +250,9 @@ fn http_status(code: Code) -> StatusCode {
         Code::FileBusy => StatusCode::LOCKED,
         Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-        Code::IdempotencyKeyReused | Code::BadArchive | Code::PackagesRefused => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::IdempotencyKeyReused | Code::BadArchive | Code::BadSkill | Code::PackagesRefused => {
+            StatusCode::UNPROCESSABLE_ENTITY
+        }
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::RateLimited | Code::InputFull => StatusCode::TOO_MANY_REQUESTS,
         Code::QueueFull

@@ -17,6 +17,7 @@ mod packages;
 mod runners;
 mod runs;
 mod sessions;
+mod skills;
 mod tokens;
 
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::{
     domain::limits::Limits,
     services::{
         admin::Admin, conversations::Conversations, files::Files, history::History, idempotency::Idempotency,
-        network::Network, packages::Packages, runs::Runs, sessions::Sessions, tokens::Tokens,
+        network::Network, packages::Packages, runs::Runs, sessions::Sessions, skills::Skills, tokens::Tokens,
     },
 };
 
@@ -60,6 +61,7 @@ pub struct V1Parts {
     pub network: Network,
     /// Installs packages.
     pub packages: Packages,
+    pub skills: Skills,
 }
 
 fn described() -> OpenApiRouter<V1Parts> {
@@ -100,6 +102,8 @@ fn described() -> OpenApiRouter<V1Parts> {
         .routes(routes!(admin::remove_conversation))
         .routes(routes!(network::decisions))
         .routes(routes!(packages::install))
+        .routes(routes!(skills::list))
+        .routes(routes!(skills::get, skills::put, skills::remove))
         .routes(routes!(archive::read, archive::write))
 }
 
@@ -108,10 +112,12 @@ pub fn router(parts: V1Parts) -> Router {
     let (router, _) = described().split_for_parts();
     // Below `files` everything is a path, slashes too, which the language of the document cannot say.
     let file = get(files::read).put(files::write).delete(files::remove);
-    router.route("/v1/conversations/{conversationId}/files/{*path}", file).with_state(parts)
+    let router = router.route("/v1/conversations/{conversationId}/files/{*path}", file);
+    router.route("/v1/skills/{name}/files/{*path}", get(skills::file)).with_state(parts)
 }
 
 /// What the routes are, for the document.
 pub fn document() -> OpenApi {
-    described().routes(routes!(files::read, files::write, files::remove)).into_openapi()
+    let files = described().routes(routes!(files::read, files::write, files::remove));
+    files.routes(routes!(skills::file)).into_openapi()
 }

@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use super::{
     Caller,
-    describe::{ToolName, size},
+    describe::ToolName,
+    figures::size,
     shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, fitting, shorten},
 };
 use crate::{

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::{
     McpOptions,
+    figures::{seconds, size, thousandths},
     shown::shorten,
     view::{Group, View},
 };
@@ -27,6 +28,7 @@ use crate::{
         packages::{InstallPackages, InstalledPackages},
         report::RunReport,
         session::{SessionList, SessionsChanged},
+        skills::{GetSkillFile, GetSkillInfo},
     },
     domain::{error::Operation, limits::Limits, token::Scope},
     ports::runner::Runner,
@@ -67,7 +69,7 @@ macro_rules! tools {
 
             /// What a token needs to use it.
             pub fn scope(self) -> Scope {
-                if self.group() == Group::Files { Scope::Files } else { Scope::Run }
+                if matches!(self.group(), Group::Files | Group::Skills) { Scope::Files } else { Scope::Run }
             }
 
             fn group(self) -> Group {
@@ -170,6 +172,12 @@ tools! {
         [false true false] NavigateText: "Goes to an address in a browser and returns the page's visible text.";
     InstallPackage "install_package" "install_package" Ipybox "Install a package" [false false true]
         InstallPackage: "Installs a Python package, where the operator has set an index; else says what is installed.";
+    ListSkills "list_skills" "list_skills" Skills "List skills" [true false true] Nothing:
+        "Lists the skills: instructions and scripts for certain tasks, which programs find in /skills.";
+    GetSkillInfo "get_skill_info" "get_skill_info" Skills "Read a skill" [true false true] GetSkillInfo:
+        "Reads the documentation of a skill, SKILL.md.";
+    GetSkillFile "get_skill_file" "get_skill_file" Skills "Read a skill's file" [true false true] GetSkillFile:
+        "Reads another file of a skill, such as references/api.md.";
     Reset "reset" "reset" Ipybox "Reset the kernel" [false true true]
         Nothing: "Forgets all variables. Files stay.";
 }
@@ -237,6 +245,8 @@ pub struct Offered<'a> {
     pub installs: bool,
     /// A browser can be used.
     pub browses: bool,
+    /// There is a folder of skills.
+    pub skills: bool,
 }
 
 /// The list of tools: those that the caller may use.
@@ -267,12 +277,14 @@ pub fn tools(
     let has_kernels = runners.iter().any(|runner| runner.kernel.is_some());
     let has_kernel = |tool: ToolName| tool.group() != Group::Session || has_kernels;
     let has_browser = |tool: ToolName| !tool.browses() || offered.browses;
-    let listed = |tool: &ToolName| view.lists(tool.group()) && has_kernel(*tool) && has_browser(*tool) && may(*tool);
+    let has_skills = |tool: ToolName| tool.group() != Group::Skills || offered.skills;
+    let can = |tool: ToolName| has_kernel(tool) && has_browser(tool) && has_skills(tool) && may(tool);
+    let listed = |tool: &ToolName| view.lists(tool.group()) && can(*tool);
     ToolName::ALL.iter().zip(OUTPUTS.iter()).filter(|(tool, _)| listed(tool)).map(one).collect()
 }
 
 /// Who we are, and how the tools work together.
-pub fn server() -> ServerConfig {
+pub fn server(skills: bool) -> ServerConfig {
     let identity = Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
         .with_title("Code sandbox")
         .with_description(env!("CARGO_PKG_DESCRIPTION"));
@@ -280,8 +292,8 @@ pub fn server() -> ServerConfig {
         .enable_tools()
         .enable_tool_list_changed()
         .enable_resources()
-        .enable_resources_subscribe()
-        .build();
+        .enable_resources_subscribe();
+    let capabilities = if skills { capabilities.enable_skills().build() } else { capabilities.build() };
     ServerConfig::new(capabilities).with_server_info(identity).with_instructions(
         "Runs programs in a sandbox and keeps their files: what a program leaves in /data is there in \
          later calls with the same conversationId, and each new or changed file comes back as a link that a person can \
@@ -341,41 +353,9 @@ fn languages(runners: &[Runner]) -> String {
     shorten(&text, LANGUAGES_BYTES_MAX, |_, _| "…".to_owned())
 }
 
-fn seconds(ms: u64) -> String {
-    if ms.is_multiple_of(1000) { format!("{} s", ms / 1000) } else { format!("{ms} ms") }
-}
-
-fn thousandths(millis: u32) -> String {
-    let text = format!("{}.{:03}", millis / 1000, millis % 1000);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// A number of bytes for people: at most one digit after the point, binary units.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    for (unit, shift) in UNITS {
-        if bytes >> shift > 0 {
-            let tenths = (u128::from(bytes) * 10) >> shift;
-            let point = if tenths.is_multiple_of(10) { String::new() } else { format!(".{}", tenths % 10) };
-            return format!("{}{point} {unit}", tenths / 10);
-        }
-    }
-    format!("{bytes} B")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_are_readable() {
-        assert_eq!(
-            [0, 1023, 1024, 1536, 256 << 20, u64::MAX].map(size),
-            ["0 B", "1023 B", "1 KiB", "1.5 KiB", "256 MiB", "17179869183.9 GiB"]
-        );
-        assert_eq!([500, 1000, 1250, 2].map(thousandths), ["0.5", "1", "1.25", "0.002"]);
-        assert_eq!([30_000, 1500].map(seconds), ["30 s", "1500 ms"]);
-    }
 
     #[test]
     fn either_name_finds_its_tool() {

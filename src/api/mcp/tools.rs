@@ -58,6 +58,9 @@ impl McpParts {
             ToolName::Browse => self.browse(caller, arguments, call, context).await,
             ToolName::NavigateText => self.navigate_text(caller, arguments, call, context).await,
             ToolName::InstallPackage => self.install_package(caller, arguments).await,
+            ToolName::ListSkills => self.list_skills(caller, arguments).await,
+            ToolName::GetSkillInfo => self.skill_info(caller, arguments).await,
+            ToolName::GetSkillFile => self.skill_file(caller, arguments).await,
             ToolName::Reset => self.reset(caller, arguments),
         }
     }

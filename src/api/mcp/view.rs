@@ -7,13 +7,14 @@ use super::describe::ToolName;
 use crate::domain::id::ConversationId;
 
 /// The groups of tools that exist.
-const GROUPS: [(&str, Group); 6] = [
+const GROUPS: [(&str, Group); 7] = [
     ("run", Group::Run),
     ("files", Group::Files),
     ("session", Group::Session),
     ("coderunner", Group::CodeRunner),
     ("ipybox", Group::Ipybox),
     ("web", Group::Web),
+    ("skills", Group::Skills),
 ];
 
 /// A group of tools, which is listed or not as a whole. Every tool can be called, listed or not.
@@ -29,6 +30,8 @@ pub enum Group {
     Ipybox,
     /// Listed only where there is a browser that the caller can use.
     Web,
+    /// With CodeRunner's names; listed only where there are skills.
+    Skills,
 }
 
 /// What a client sees of the tools.
@@ -44,7 +47,7 @@ pub struct View {
 
 impl Default for View {
     fn default() -> Self {
-        Self { dotted: false, structured: false, groups: [true, true, true, false, false, true] }
+        Self { dotted: false, structured: false, groups: [true, true, true, false, false, true, true] }
     }
 }
 
@@ -123,9 +126,12 @@ mod tests {
     #[test]
     fn query_overrides_the_settings_and_wrong_values_are_named() {
         let seen = View::default().with_query("names=dotted&structured=on&tools=files&more=1").expect("a view");
-        assert_eq!(seen, View { dotted: true, structured: true, groups: [false, true, false, false, false, false] });
         assert_eq!(
-            seen.with_query("names=underscore&structured=off&tools=run%2Cfiles,session,web"),
+            seen,
+            View { dotted: true, structured: true, groups: [false, true, false, false, false, false, false] }
+        );
+        assert_eq!(
+            seen.with_query("names=underscore&structured=off&tools=run%2Cfiles,session,web,skills"),
             Ok(View::default())
         );
         for (query, part) in [("names=x", "names: "), ("structured=", "structured: "), ("tools=run,shell", "tools: ")] {

@@ -18,6 +18,7 @@ use crate::{
         event::{EventKind, StreamKind},
         limits::Limits,
         outcome::{DiskLimit, Outcome},
+        skills::SkillFolders,
     },
     ports::runner::Runner,
     services::{
@@ -49,7 +50,7 @@ pub(in crate::services) async fn execute_apart(
     tell: &(dyn Fn(&str) + Send + Sync),
 ) -> Result<(Outcome, [String; 2]), Failure> {
     let Apart { runner, data, limits, code, stdin, channels, cancel } = apart;
-    let (lease, spec) = sandboxes.lease(runner, data, limits, limits.wall());
+    let (lease, spec) = sandboxes.lease(runner, (data, SkillFolders::default()), limits, limits.wall());
     let started = sandboxes.start(&spec, Arc::clone(&lease)).await.map_err(|error| error.failure())?;
     let log = EventLog::new(usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX));
     let none = Environment::default();

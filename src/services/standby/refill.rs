@@ -197,7 +197,8 @@ impl Inner {
             self.pool().recent.retain(|recent| Some(&recent.key) != conversation.as_ref());
             return false;
         };
-        let (lease, mut spec) = self.lease(&runner, data);
+        let skills = self.parts.sandboxes.skills.folders(conversation.as_ref().map(|key| &key.owner)).await;
+        let (lease, mut spec) = self.lease(&runner, data, skills);
         let loads_fast = self.load_fast(&mut spec);
         let (handover, requested) = oneshot::channel();
         let standby = Standby {

@@ -92,6 +92,7 @@ async fn faster_runtime_is_chosen_behind_the_proxy() {
             runtime,
             images: "".into(),
             folders: Vec::new(),
+            skills: None,
         });
         let (listener, shutdown) = (Proxy::listen(&socket).expect("a socket"), CancellationToken::new());
         let serving = tokio::spawn(proxy.expect("a proxy").serve(listener, shutdown.clone()));

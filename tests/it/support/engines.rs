@@ -26,6 +26,7 @@ use mcp_sandbox_server::{
         event::StreamKind,
         id::{InstanceId, SandboxId},
         limits::Limits,
+        skills::SkillFolders,
     },
     ports::engine::{Engine, Exit, ImageId, Listed, Sandbox, SandboxSpec, SharedVolume, Volume},
 };
@@ -166,6 +167,7 @@ impl World {
                 runtime: RuntimeSetting::Automatic,
                 images: "".into(),
                 folders: Vec::new(),
+                skills: None,
             };
             let proxy = Proxy::new(options).expect("a proxy");
             tokio::spawn(proxy.serve(listener, shutdown.clone()));
@@ -208,6 +210,7 @@ impl World {
             image: self.image.clone(),
             data: self.volume(data),
             folders: Vec::new(),
+            skills: SkillFolders::default(),
             limits: Limits { cpu_millis: 2000, ..Limits::default() },
             loading_cpu_millis: None,
             uid: 1000,

@@ -153,13 +153,15 @@ fn nano_cpus(cpu_millis: u32) -> i64 {
     i64::from(cpu_millis) * 1_000_000
 }
 
-/// `/data` first, then the shared folders.
+/// `/data` first, then the shared folders, then the skills.
 fn mounts(spec: &SandboxSpec, source: &Path) -> Vec<Mount> {
     let folder = |folder: &SharedFolder| Mount {
         read_only: (!folder.writable).then_some(true),
         ..bind(&folder.source, folder.target())
     };
-    iter::once(bind(source, "/data".to_owned())).chain(spec.folders.iter().map(folder)).collect()
+    let skills = spec.skills.mounts();
+    let skills = skills.map(|(path, target)| Mount { read_only: Some(true), ..bind(path, target.to_owned()) });
+    iter::once(bind(source, "/data".to_owned())).chain(spec.folders.iter().map(folder)).chain(skills).collect()
 }
 
 /// A folder without what is mounted below it. The engine refuses a source that does not exist.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    domain::id::InstanceId,
+    domain::{id::InstanceId, skills::SkillFolders},
     ports::{engine::Volume, runner},
 };
 
@@ -19,6 +19,7 @@ fn spec() -> SandboxSpec {
         image: ImageId("sha256:5d0d".to_owned()),
         data: Volume::HostFolder("/var/sandboxes/c/files".into()),
         folders: Vec::new(),
+        skills: SkillFolders::default(),
         limits: Limits::default(),
         loading_cpu_millis: None,
         uid: 1000,

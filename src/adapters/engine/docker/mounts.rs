@@ -15,34 +15,37 @@ use super::{ConnectError, call};
 /// Translates our paths into those of the engine's host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HostPaths {
-    root: PathBuf,
-    host_root: PathBuf,
+    /// Each of our folders, with its path there.
+    folders: Vec<(PathBuf, PathBuf)>,
 }
 
 impl HostPaths {
-    /// Uses the setting, or else the mounts of our own container.
+    /// Uses the setting of each folder, or else the mounts of our own container.
     pub(super) async fn find(
         docker: &Docker,
-        root: PathBuf,
-        host_root: Option<PathBuf>,
+        wanted: Vec<(PathBuf, Option<PathBuf>)>,
         limit: Duration,
     ) -> Result<Self, ConnectError> {
-        let host_root = match host_root {
-            Some(path) => path,
-            None => match own_mounts(docker, limit).await {
-                Some(mounts) => {
-                    on_host(&root, &mounts).ok_or_else(|| ConnectError::RootNotMounted { root: root.clone() })?
-                }
-                None => root.clone(),
-            },
-        };
-        tracing::debug!(root = %root.display(), host_root = %host_root.display(), "data folders");
-        Ok(Self { root, host_root })
+        let mut folders = Vec::new();
+        for (root, set) in wanted {
+            let host_root = match set {
+                Some(path) => path,
+                None => match own_mounts(docker, limit).await {
+                    Some(mounts) => {
+                        on_host(&root, &mounts).ok_or_else(|| ConnectError::RootNotMounted { root: root.clone() })?
+                    }
+                    None => root.clone(),
+                },
+            };
+            tracing::debug!(root = %root.display(), host_root = %host_root.display(), "a folder for mounts");
+            folders.push((root, host_root));
+        }
+        Ok(Self { folders })
     }
 
-    /// The path on the engine's host; `None` when it is not below our root.
+    /// The path on the engine's host; `None` when it is not below one of our folders.
     pub(super) fn to_host(&self, path: &Path) -> Option<PathBuf> {
-        Some(below(&self.host_root, path.strip_prefix(&self.root).ok()?))
+        self.folders.iter().find_map(|(root, host_root)| Some(below(host_root, path.strip_prefix(root).ok()?)))
     }
 }
 
@@ -140,8 +143,10 @@ mod tests {
     }
 
     #[test]
-    fn to_host_translates_only_paths_below_the_root() {
-        let paths = HostPaths { root: "/var/sandboxes".into(), host_root: "/data/boxes".into() };
+    fn to_host_translates_only_paths_below_our_folders() {
+        let pair = |ours: &str, there: &str| (ours.into(), there.into());
+        let paths = HostPaths { folders: vec![pair("/var/sandboxes", "/data/boxes"), pair("/skills", "/srv/skills")] };
+        assert_eq!(paths.to_host(Path::new("/skills/public")), Some("/srv/skills/public".into()));
         assert_eq!(paths.to_host(Path::new("/var/sandboxes/a/files")), Some("/data/boxes/a/files".into()));
         assert_eq!(paths.to_host(Path::new("/etc")), None);
     }

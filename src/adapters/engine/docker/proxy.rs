@@ -89,6 +89,8 @@ pub struct ProxyOptions {
     pub images: AllowedImages,
     /// Folders of the engine's host that sandboxes may see: the same as the server's setting.
     pub folders: Vec<SharedFolder>,
+    /// The folder of skills, which is the same path here and on the engine's host.
+    pub skills: Option<PathBuf>,
 }
 
 /// Why the socket cannot be opened.
@@ -126,6 +128,7 @@ struct Inner {
     runtime: RuntimeSetting,
     images: AllowedImages,
     folders: Vec<SharedFolder>,
+    skills: Option<PathBuf>,
     /// What containers must look like on this engine, read from the engine at the first need.
     form: OnceCell<Form>,
     known: Mutex<Known>,
@@ -182,6 +185,7 @@ impl Proxy {
             runtime: options.runtime,
             images: options.images,
             folders: options.folders,
+            skills: options.skills,
             form: OnceCell::new(),
             known: Mutex::default(),
         })))
@@ -348,7 +352,8 @@ impl Inner {
         let cgroup_v1 = about::is_cgroup_v1(&info);
         let profile =
             Profile { runtime: self.runtime.standard().map(str::to_owned), own_seccomp: true, cgroup_v1, podman: None };
-        Ok(Form { profile, candidate: self.runtime.candidate(&info), folders: self.folders.clone() })
+        let (candidate, folders, skills) = (self.runtime.candidate(&info), self.folders.clone(), self.skills.clone());
+        Ok(Form { profile, candidate, folders, skills })
     }
 
     async fn check_image(&self, image: &ImageId) -> Result<(), Denied> {

@@ -3,7 +3,7 @@
 //! Spawns nothing. When a step fails or the future is dropped, the container already has its labels and its name, by
 //! which the caller destroys it.
 
-use std::{io, task::Poll, time::Duration};
+use std::{io, path::PathBuf, task::Poll, time::Duration};
 
 use bollard::{
     Docker,
@@ -23,7 +23,7 @@ use super::{
     ending::{self, Ending},
 };
 use crate::{
-    domain::{event::StreamKind, id::SandboxId},
+    domain::{event::StreamKind, id::SandboxId, skills::SkillFolders},
     ports::engine::{EngineError, Output, Sandbox, SandboxSpec, Volume},
 };
 
@@ -57,16 +57,24 @@ async fn create(
     name: &str,
     runtime: Option<String>,
 ) -> Result<String, EngineError> {
-    let folder = match &spec.data {
-        Volume::HostFolder(folder) => Some(folder),
-        Volume::Claim { .. } => None,
+    let on_host = |path: &PathBuf| {
+        engine.mounts.to_host(path).ok_or_else(|| {
+            let why = io::Error::new(io::ErrorKind::InvalidInput, "a folder for the sandbox is not below a root");
+            EngineError::Refused { act: "create", source: Box::new(why) }
+        })
     };
-    let source = folder.and_then(|folder| engine.mounts.to_host(folder)).ok_or_else(|| {
+    let Volume::HostFolder(folder) = &spec.data else {
         let why = io::Error::new(io::ErrorKind::InvalidInput, "the data folder is not below the root");
-        EngineError::Refused { act: "create", source: Box::new(why) }
-    })?;
+        return Err(EngineError::Refused { act: "create", source: Box::new(why) });
+    };
+    let source = on_host(folder)?;
+    let SkillFolders { public, user } = &spec.skills;
+    let skills = SkillFolders {
+        public: public.as_ref().map(on_host).transpose()?,
+        user: user.as_ref().map(on_host).transpose()?,
+    };
     let profile = convert::Profile { runtime, ..engine.profile.clone() };
-    let body = convert::create_body(&profile, spec, &source);
+    let body = convert::create_body(&profile, &SandboxSpec { skills, ..spec.clone() }, &source);
     let options = CreateContainerOptionsBuilder::new().name(name).build();
     let created = engine.docker.create_container(Some(options), body);
     match call::within("create", engine.time.start, created).await {

@@ -5,7 +5,7 @@ use tokio::{io::AsyncWriteExt, time::Instant};
 
 use super::*;
 use crate::{
-    domain::{clock::ManualClock, id::InstanceId, limits::Limits},
+    domain::{clock::ManualClock, id::InstanceId, limits::Limits, skills::SkillFolders},
     ports::engine::{Exit, Output},
 };
 
@@ -29,6 +29,7 @@ impl Scene {
             image: self.image.clone(),
             data: Volume::HostFolder(self.folder.path().to_owned()),
             folders: Vec::new(),
+            skills: SkillFolders::default(),
             limits: Limits::default(),
             loading_cpu_millis: None,
             uid: 1000,

@@ -17,6 +17,7 @@ fn spec() -> SandboxSpec {
         instance: InstanceId::new(),
         image: ImageId("runner-python@1".to_owned()),
         data: Volume::Claim { claim: "files".to_owned(), sub_path: "c/files".to_owned() },
+        skills: Default::default(),
         folders: Vec::new(),
         limits: Limits::default(),
         loading_cpu_millis: None,

@@ -39,6 +39,7 @@ fn spec(image: &str) -> SandboxSpec {
         instance: InstanceId::new(),
         image: ImageId(image.to_owned()),
         data: Volume::Claim { claim: "files".to_owned(), sub_path: "c/files".to_owned() },
+        skills: Default::default(),
         folders: Vec::new(),
         limits: Limits::default(),
         loading_cpu_millis: None,

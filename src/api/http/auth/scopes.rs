@@ -20,6 +20,7 @@ fn needed(method: &Method, path: &str) -> Option<Scope> {
         ("v1", Some("tokens" | "connections" | "history" | "usage" | "owners" | "admin"), ..) | ("metrics", ..) => {
             Some(Scope::Admin)
         }
+        ("v1", Some("skills"), ..) => Some(Scope::Files),
         ("v1", Some("conversations"), id, of_it) => {
             let is_list = id.is_none() || (of_it.is_none() && method == Method::GET);
             (!is_list).then_some(Scope::Files)

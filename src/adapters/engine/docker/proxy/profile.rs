@@ -10,7 +10,12 @@ use super::{
     rules::Denied,
 };
 use crate::{
-    domain::{id::SandboxId, limits::Limits, shared_folder::SharedFolder},
+    domain::{
+        id::SandboxId,
+        limits::Limits,
+        shared_folder::SharedFolder,
+        skills::{SkillFolders, SkillSource},
+    },
     ports::engine::{ImageId, SandboxSpec, Volume},
 };
 
@@ -25,6 +30,8 @@ pub(super) struct Form {
     pub candidate: Option<String>,
     /// Those that the operator shares.
     pub folders: Vec<SharedFolder>,
+    /// The folder of skills on the engine's host.
+    pub skills: Option<PathBuf>,
 }
 
 impl Form {
@@ -32,6 +39,23 @@ impl Form {
     fn profile(&self, runtime: &Value) -> Profile {
         let candidate = self.candidate.clone().filter(|name| runtime == name.as_str());
         Profile { runtime: candidate.or_else(|| self.profile.runtime.clone()), ..self.profile.clone() }
+    }
+
+    /// The folder of public skills, or of an owner's. Which owner is the server's to say: it is the one that decides
+    /// whose sandbox it is, and the mount is read-only.
+    fn skills(&self, mounts: &[Value]) -> Option<SkillFolders> {
+        let mut found = SkillFolders::default();
+        for mount in mounts {
+            let source = PathBuf::from(mount["Source"].as_str()?);
+            let name = source.file_name()?.to_str()?;
+            (source.parent()? == self.skills.as_deref()?).then_some(())?;
+            match mount["Target"].as_str()? {
+                SkillFolders::PUBLIC if name == SkillSource::Public.folder() => found.public = Some(source),
+                SkillFolders::USER if SkillSource::of(&name.parse().ok()?).is_some() => found.user = Some(source),
+                _ => return None,
+            }
+        }
+        Some(found)
     }
 }
 
@@ -76,6 +100,8 @@ fn read(form: &Form, requested: &Value, id: SandboxId, uid: u32) -> Option<Sandb
     let image = requested["Image"].as_str().filter(|image| is_id(image))?;
     let tmp = host["Tmpfs"]["/tmp"].as_str()?.split(',').find_map(|option| option.strip_prefix("size="))?;
     let mounts = host["Mounts"].as_array()?;
+    let is_skills = |mount: &Value| mount["Target"].as_str().is_some_and(|target| target.starts_with("/skills/"));
+    let skills_at = mounts.iter().skip(1).position(is_skills).map_or(mounts.len(), |at| at + 1);
     let shared = |mount: &Value| form.folders.iter().find(|folder| mount["Target"] == folder.target()).cloned();
     let cpu_millis = u32::try_from(some(&host["NanoCpus"])? / 1_000_000).ok()?;
     // The limit of a container that has more while it loads is not in it; the environment shows whole cores of it.
@@ -87,7 +113,8 @@ fn read(form: &Form, requested: &Value, id: SandboxId, uid: u32) -> Option<Sandb
         instance: requested["Labels"]["sandbox.instance"].as_str()?.parse().ok()?,
         image: ImageId(image.to_owned()),
         data: Volume::HostFolder(PathBuf::from(mounts.first()?["Source"].as_str()?)),
-        folders: mounts.iter().skip(1).map(shared).collect::<Option<_>>()?,
+        folders: mounts[1..skills_at].iter().map(shared).collect::<Option<_>>()?,
+        skills: form.skills(&mounts[skills_at..])?,
         limits: Limits {
             cpu_millis: if loading_cpu_millis.is_some() { whole_cores } else { cpu_millis },
             memory_bytes: some(&host["Memory"])?,
@@ -148,6 +175,7 @@ mod tests {
             image: ImageId(format!("sha256:{}", "5d".repeat(32))),
             data: Volume::HostFolder(FOLDER.into()),
             folders: Vec::new(),
+            skills: SkillFolders::default(),
             limits: Limits { memory_bytes: 64 << 20, cpu_millis: 1500, tmp_bytes: 1 << 20, ..Limits::default() },
             loading_cpu_millis: None,
             uid: 1000,
@@ -161,8 +189,13 @@ mod tests {
     }
 
     fn vetted(spec: &SandboxSpec, body: &str) -> Result<Vec<u8>, Denied> {
-        vet(&Form { profile: profile(), candidate: None, folders: Vec::new() }, spec.id, 1000, body.as_bytes())
-            .map(|(_, body)| body)
+        vet(
+            &Form { profile: profile(), candidate: None, folders: Vec::new(), skills: None },
+            spec.id,
+            1000,
+            body.as_bytes(),
+        )
+        .map(|(_, body)| body)
     }
 
     #[test]
@@ -246,7 +279,8 @@ mod tests {
         let folder = |path: &str, writable| SharedFolder { name: "a".to_owned(), source: path.into(), writable };
         let (allowed, other) =
             (folder("/srv/a", false), SharedFolder { name: "b".to_owned(), ..folder("/srv/b", true) });
-        let form = Form { profile: profile(), candidate: None, folders: vec![allowed.clone(), other.clone()] };
+        let form =
+            Form { profile: profile(), candidate: None, folders: vec![allowed.clone(), other.clone()], skills: None };
         let passes = |folders: Vec<SharedFolder>| {
             let spec = SandboxSpec { folders, ..spec() };
             vet(&form, spec.id, 1000, ours(&spec).to_string().as_bytes()).is_ok()
@@ -259,6 +293,33 @@ mod tests {
     }
 
     #[test]
+    fn vet_accepts_only_skills_of_the_folder_of_skills() {
+        let form = |root: Option<&str>| Form {
+            profile: profile(),
+            candidate: None,
+            folders: Vec::new(),
+            skills: root.map(PathBuf::from),
+        };
+        let passes = |form: &Form, public: Option<&str>, user: Option<&str>| {
+            let skills = SkillFolders { public: public.map(PathBuf::from), user: user.map(PathBuf::from) };
+            let spec = SandboxSpec { skills, ..spec() };
+            vet(form, spec.id, 1000, ours(&spec).to_string().as_bytes()).is_ok()
+        };
+        let (public, ann) = (Some("/srv/skills/public"), Some("/srv/skills/ann"));
+        let set = form(Some("/srv/skills"));
+        assert!(passes(&set, public, ann) && passes(&set, public, None) && passes(&set, None, ann));
+        for bad in
+            ["/srv/skills", "/srv/skills/public", "/srv/skills/..", "/srv/skills/.incoming", "/srv/skills/a/b", "/"]
+        {
+            assert!(!passes(&set, public, Some(bad)), "{bad}");
+        }
+        assert!(!passes(&set, ann, None) && !passes(&form(None), public, None));
+        let spec = SandboxSpec { skills: SkillFolders { public: public.map(PathBuf::from), user: None }, ..spec() };
+        let writable = ours(&spec).to_string().replace(r#""ReadOnly":true,"#, "").replace(r#","ReadOnly":true"#, "");
+        assert!(vet(&set, spec.id, 1000, writable.as_bytes()).is_err());
+    }
+
+    #[test]
     fn vet_accepts_the_set_runtime_or_the_candidate() {
         let made = |form: &Form, runtime: Option<&str>| {
             let asking = Profile { runtime: runtime.map(str::to_owned), ..profile() };
@@ -268,13 +329,14 @@ mod tests {
             Some(serde_json::from_slice::<Value>(&made).expect("JSON")["HostConfig"]["Runtime"].clone())
         };
         let set = |name: &str| Profile { runtime: Some(name.to_owned()), ..profile() };
-        let automatic = Form { profile: profile(), candidate: Some("crun".to_owned()), folders: Vec::new() };
+        let automatic =
+            Form { profile: profile(), candidate: Some("crun".to_owned()), folders: Vec::new(), skills: None };
         assert_eq!(made(&automatic, None), Some(Value::Null));
         assert_eq!(made(&automatic, Some("crun")), Some(json!("crun")));
         assert_eq!(made(&automatic, Some("io.containerd.anything")), None);
-        let without = Form { profile: profile(), candidate: None, folders: Vec::new() };
+        let without = Form { profile: profile(), candidate: None, folders: Vec::new(), skills: None };
         assert_eq!((made(&without, Some("crun")), made(&without, None)), (None, Some(Value::Null)));
-        let gvisor = Form { profile: set("runsc"), candidate: None, folders: Vec::new() };
+        let gvisor = Form { profile: set("runsc"), candidate: None, folders: Vec::new(), skills: None };
         assert_eq!(made(&gvisor, Some("runsc")), Some(json!("runsc")));
         assert_eq!((made(&gvisor, Some("crun")), made(&gvisor, None)), (None, None));
     }

@@ -23,7 +23,7 @@ use super::{
     *,
 };
 use crate::{
-    domain::{id::InstanceId, limits::Limits},
+    domain::{id::InstanceId, limits::Limits, skills::SkillFolders},
     ports::engine::SandboxSpec,
 };
 
@@ -70,6 +70,7 @@ fn scene(root: TempDir, inspected: Value) -> Scene {
         runtime: RuntimeSetting::Default,
         images: "sha256:5*".into(),
         folders: Vec::new(),
+        skills: None,
     };
     let proxy = Proxy::new(options).expect("a proxy");
     let socket = root.path().join("proxy.sock");
@@ -89,6 +90,7 @@ impl Scene {
             image: ImageId(image()),
             data: Volume::HostFolder(folder.clone()),
             folders: Vec::new(),
+            skills: SkillFolders::default(),
             limits: Limits::default(),
             loading_cpu_millis: None,
             uid: 1000,

@@ -1,0 +1,308 @@
+//! Skills as folders of this machine.
+//!
+//! ```text
+//! {root}/public/{skill}/    the operator's
+//! {root}/{owner}/{skill}/   uploaded by an owner
+//! {root}/.incoming/         skills being written and skills being deleted, each in a folder of its own
+//! ```
+//!
+//! The folders of owners and skills are readable for every user, since programs read them through read-only mounts.
+//! Links are not followed: every file is opened from a directory handle, as in conversations. A folder of the root may
+//! be a mount of its own, as an operator may mount the public skills.
+
+use std::{
+    fs::File,
+    io::{Read as _, Write as _},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    time::{Duration, UNIX_EPOCH},
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, StatxFlags},
+    io::Errno,
+};
+use tracing::warn;
+
+use super::{error::RootError, failed, fresh_name, next_entry, open_beneath};
+use crate::{
+    domain::{
+        path::SafePath,
+        skills::{SKILL_DEPTH_MAX, SKILL_ENTRIES_MAX, SKILLS_MAX, SkillName, SkillSource},
+    },
+    ports::{
+        skills::{NewFile, SkillStore},
+        storage::StorageError,
+    },
+};
+
+/// No owner has this name, and no skill.
+const INCOMING: &str = ".incoming";
+/// Entries of a folder of skills that are looked at.
+const NAMES_SEEN_MAX: usize = 10_000;
+/// Age at which what is in `.incoming` was left by a killed process.
+const ABANDONED_AFTER: Duration = Duration::from_hours(1);
+/// Folders, and files that can be run.
+const OPEN_MODE: u32 = 0o755;
+
+/// The folder of all skills.
+#[derive(Debug)]
+pub struct DiskSkills {
+    root: OwnedFd,
+    path: PathBuf,
+}
+
+impl DiskSkills {
+    /// Opens the folder, and makes what is missing in it as far as it can be written.
+    ///
+    /// # Errors
+    /// When it cannot be opened or made, or every user of the machine could change it.
+    pub fn at(path: &Path, now_unix_s: i64) -> Result<Self, RootError> {
+        let unusable = |source| RootError::Open { root: path.to_owned(), source };
+        std::fs::create_dir_all(path).map_err(unusable)?;
+        let root = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let root = root.map_err(|errno| unusable(errno.into()))?;
+        let mode = rustix::fs::fstat(&root).map_err(|errno| unusable(errno.into()))?.st_mode;
+        if Mode::from_raw_mode(mode).contains(Mode::WOTH) {
+            return Err(RootError::OpenToAll { root: path.to_owned() });
+        }
+        let skills = Self { root, path: path.to_owned() };
+        skills.folder(&SkillSource::Public);
+        skills.clear_incoming(now_unix_s);
+        Ok(skills)
+    }
+
+    /// Removes what a killed process left. Another process may use the folder now, so what is new stays.
+    fn clear_incoming(&self, now_unix_s: i64) {
+        let now = UNIX_EPOCH + Duration::from_secs(now_unix_s.try_into().unwrap_or(0));
+        for entry in std::fs::read_dir(self.path.join(INCOMING)).into_iter().flatten().flatten() {
+            let modified = entry.metadata().and_then(|there| there.modified());
+            let age = modified.ok().and_then(|at| now.duration_since(at).ok());
+            if age.is_some_and(|age| age > ABANDONED_AFTER) {
+                self.discard(&entry.file_name().to_string_lossy());
+            }
+        }
+    }
+
+    fn open_source(&self, source: &SkillSource) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.root, source.folder(), flags, Mode::empty())
+    }
+
+    fn open_skill(&self, source: &SkillSource, name: &SkillName) -> Result<OwnedFd, Errno> {
+        open_beneath(self.open_source(source)?, name.as_str().as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    /// The opened folder of a source, made where it is missing.
+    fn made_source(&self, source: &SkillSource) -> Result<OwnedFd, Errno> {
+        match self.open_source(source) {
+            Err(Errno::NOENT) => {
+                make_folder(&self.root, source.folder())?;
+                self.open_source(source)
+            }
+            other => other,
+        }
+    }
+
+    fn try_names(&self, source: &SkillSource) -> Result<Vec<SkillName>, Errno> {
+        let folder = match self.open_source(source) {
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            other => other?,
+        };
+        let (mut entries, mut names) = (Dir::read_from(&folder)?, Vec::new());
+        for _ in 0..NAMES_SEEN_MAX {
+            let Some(entry) = next_entry(&mut entries) else { break };
+            let Ok(Ok(name)) = entry?.file_name().to_str().map(str::parse::<SkillName>) else { continue };
+            if open_beneath(&folder, name.as_str().as_bytes(), OFlags::PATH | OFlags::DIRECTORY).is_ok() {
+                names.push(name);
+            }
+        }
+        names.sort();
+        names.truncate(SKILLS_MAX);
+        Ok(names)
+    }
+
+    fn try_read(
+        &self,
+        source: &SkillSource,
+        name: &SkillName,
+        path: &SafePath,
+        bytes_max: u64,
+    ) -> Result<(Vec<u8>, u64), StorageError> {
+        let skill = self.open_skill(source, name).map_err(failed("open"))?;
+        let handle = open_beneath(&skill, path.as_bytes(), OFlags::RDONLY).map_err(failed("open"))?;
+        let stat = rustix::fs::fstat(&handle).map_err(failed("open"))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(StorageError::NotAFile);
+        }
+        let mut bytes = Vec::new();
+        let read = File::from(handle).take(bytes_max).read_to_end(&mut bytes);
+        read.map_err(|source| StorageError::Io { act: "read", source })?;
+        Ok((bytes, u64::try_from(stat.st_size).unwrap_or(0)))
+    }
+
+    /// Writes a skill into a folder of `.incoming`. No reader sees it there.
+    fn stage(&self, files: &[NewFile]) -> Result<String, Errno> {
+        match rustix::fs::mkdirat(&self.root, INCOMING, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let staged = fresh_name();
+        let incoming = open_beneath(&self.root, INCOMING.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        make_folder(&incoming, &staged)?;
+        let written = open_beneath(&incoming, staged.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
+            .and_then(|folder| files.iter().try_for_each(|file| write(&folder, file)));
+        match written {
+            Ok(()) => Ok(staged),
+            Err(errno) => {
+                self.discard(&staged);
+                Err(errno)
+            }
+        }
+    }
+
+    fn try_replace(&self, source: &SkillSource, name: &SkillName, files: &[NewFile]) -> Result<bool, Errno> {
+        let folder = self.made_source(source)?;
+        let staged = self.stage(files)?;
+        let incoming = open_beneath(&self.root, INCOMING.as_bytes(), OFlags::PATH | OFlags::DIRECTORY)?;
+        let moved = |flags| rustix::fs::renameat_with(&incoming, &staged, &folder, name.as_str(), flags);
+        let placed = match moved(RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) => moved(RenameFlags::EXCHANGE).map(|()| true),
+            other => other.map(|()| false),
+        };
+        if placed != Ok(false) {
+            self.discard(&staged);
+        }
+        placed
+    }
+
+    fn try_remove(&self, source: &SkillSource, name: &SkillName) -> Result<bool, Errno> {
+        let folder = match self.open_source(source) {
+            Err(Errno::NOENT) => return Ok(false),
+            other => other?,
+        };
+        match rustix::fs::mkdirat(&self.root, INCOMING, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let incoming = open_beneath(&self.root, INCOMING.as_bytes(), OFlags::PATH | OFlags::DIRECTORY)?;
+        let trash = fresh_name();
+        match rustix::fs::renameat(&folder, name.as_str(), &incoming, &trash) {
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(errno),
+            Ok(()) => {
+                self.discard(&trash);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Deletes a folder of `.incoming`. What stays is deleted by a later start.
+    fn discard(&self, name: &str) {
+        if let Err(error) = std::fs::remove_dir_all(self.path.join(INCOMING).join(name)) {
+            warn!(%error, "a skill that was replaced or deleted still takes space");
+        }
+    }
+}
+
+impl SkillStore for DiskSkills {
+    fn folder(&self, source: &SkillSource) -> Option<PathBuf> {
+        self.made_source(source).ok()?;
+        Some(self.path.join(source.folder()))
+    }
+
+    fn names(&self, source: &SkillSource) -> Result<Vec<SkillName>, StorageError> {
+        self.try_names(source).map_err(failed("list"))
+    }
+
+    fn read(
+        &self,
+        source: &SkillSource,
+        name: &SkillName,
+        path: &SafePath,
+        bytes_max: u64,
+    ) -> Result<(Vec<u8>, u64), StorageError> {
+        self.try_read(source, name, path, bytes_max)
+    }
+
+    fn files(&self, source: &SkillSource, name: &SkillName) -> Result<Vec<(SafePath, u64)>, StorageError> {
+        let folder = self.open_skill(source, name).map_err(failed("open"))?;
+        let mut walk = Walk { files: Vec::new(), left: SKILL_ENTRIES_MAX };
+        walk.folder(&folder, &mut Vec::new()).map_err(failed("list"))?;
+        walk.files.sort();
+        Ok(walk.files)
+    }
+
+    fn replace(&self, source: &SkillSource, name: &SkillName, files: &[NewFile]) -> Result<bool, StorageError> {
+        self.try_replace(source, name, files).map_err(failed("write"))
+    }
+
+    fn remove(&self, source: &SkillSource, name: &SkillName) -> Result<bool, StorageError> {
+        self.try_remove(source, name).map_err(failed("delete"))
+    }
+}
+
+/// Makes a folder that every user can read, whatever the umask.
+fn make_folder(parent: &OwnedFd, name: &str) -> Result<(), Errno> {
+    match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
+        // Another thread or process made it, and opens it to all.
+        Err(Errno::EXIST) => return Ok(()),
+        other => other?,
+    }
+    let made = open_beneath(parent, name.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+    rustix::fs::fchmod(made, Mode::from_raw_mode(OPEN_MODE))
+}
+
+/// Writes a file of a staged skill, with its folders.
+fn write(skill: &OwnedFd, file: &NewFile) -> Result<(), Errno> {
+    let mut folder = open_beneath(skill, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let (above, name) = file.path.split_last();
+    for part in above.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
+        match rustix::fs::mkdirat(&folder, part, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        folder = open_beneath(&folder, part, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        rustix::fs::fchmod(&folder, Mode::from_raw_mode(OPEN_MODE))?;
+    }
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let handle = rustix::fs::openat(&folder, name, flags, Mode::RUSR | Mode::WUSR)?;
+    rustix::fs::fchmod(&handle, Mode::from_raw_mode(if file.is_executable { OPEN_MODE } else { 0o644 }))?;
+    let written = File::from(handle).write_all(&file.bytes);
+    written.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+/// A walk over the plain files of a skill; as deep as a skill may be.
+struct Walk {
+    files: Vec<(SafePath, u64)>,
+    /// Entries that are still looked at.
+    left: usize,
+}
+
+impl Walk {
+    fn folder(&mut self, folder: &OwnedFd, above: &mut Vec<Vec<u8>>) -> Result<(), Errno> {
+        let mut entries = Dir::read_from(folder)?;
+        while let Some(entry) = next_entry(&mut entries) {
+            let Some(left) = self.left.checked_sub(1) else { return Ok(()) };
+            self.left = left;
+            let name = entry?.file_name().to_bytes().to_vec();
+            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+            let Ok(stat) = rustix::fs::statx(folder, &*name, flags, StatxFlags::BASIC_STATS) else { continue };
+            above.push(name);
+            match FileType::from_raw_mode(stat.stx_mode.into()) {
+                FileType::RegularFile => {
+                    self.files.extend(SafePath::from_components(&*above).ok().map(|path| (path, stat.stx_size)));
+                }
+                FileType::Directory if above.len() < SKILL_DEPTH_MAX => {
+                    let name = above.last().map_or(&[][..], Vec::as_slice);
+                    if let Ok(inner) = open_beneath(folder, name, OFlags::RDONLY | OFlags::DIRECTORY) {
+                        self.folder(&inner, above)?;
+                    }
+                }
+                _ => {}
+            }
+            above.pop();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! Skills: list, read, upload, delete.
+
+use axum::{
+    Json,
+    body::Body,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use utoipa::IntoParams;
+
+use super::{
+    V1Parts,
+    call::{AtPath, Call, Query},
+};
+use crate::{
+    api::{
+        http::{body::media_type, error::ApiError},
+        schema::{
+            Binary,
+            arguments::Nothing,
+            skills::{Skill, SkillDetails, SkillList},
+        },
+    },
+    domain::{
+        error::{Code, Failure},
+        skills::{SKILL_BYTES_MAX, SkillName},
+    },
+    services::skills::Skills,
+};
+
+/// For the API's description: [`name`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the name is decoded by hand")]
+pub(super) struct OfSkill {
+    /// The skill.
+    #[param(pattern = "^[a-z0-9]+(-[a-z0-9]+)*$", min_length = 1, max_length = 64)]
+    name: String,
+}
+
+fn name(call: &Call) -> Result<SkillName, Failure> {
+    call.name(3, "name")
+}
+
+/// List the skills.
+#[utoipa::path(
+    get, path = "/v1/skills", tag = "skills", operation_id = "listSkills",
+    responses((status = 200, description = "The skills.", body = SkillList)),
+)]
+pub(super) async fn list(
+    State(skills): State<Skills>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<Json<SkillList>, ApiError> {
+    let skills = skills.list(&call.who).await?;
+    Ok(Json(SkillList { skills: skills.iter().map(Skill::from).collect() }))
+}
+
+/// Get a skill and its files.
+#[utoipa::path(
+    get, path = "/v1/skills/{name}", tag = "skills", operation_id = "getSkill",
+    params(OfSkill),
+    responses((status = 200, description = "The skill.", body = SkillDetails)),
+)]
+pub(super) async fn get(
+    State(skills): State<Skills>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<Json<SkillDetails>, ApiError> {
+    let (skill, files) = skills.files(&call.who, &name(&call)?).await?;
+    Ok(Json(SkillDetails { skill: Skill::from(&skill), files: files.iter().map(Into::into).collect() }))
+}
+
+/// Read a file of a skill.
+#[utoipa::path(
+    get, path = "/v1/skills/{name}/files/{path}", tag = "skills", operation_id = "readSkillFile",
+    params(OfSkill, AtPath),
+    responses(
+        (status = 200, description = "The file.", content_type = "application/octet-stream", body = Binary),
+    ),
+)]
+pub(super) async fn file(State(skills): State<Skills>, _: Query<Nothing>, call: Call) -> Result<Response, ApiError> {
+    let content = skills.file(&call.who, &name(&call)?, &call.path()?, SKILL_BYTES_MAX).await?;
+    // Never a page of this origin, whatever was uploaded.
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream"),
+        (header::CONTENT_DISPOSITION, "attachment"),
+        (header::CACHE_CONTROL, "private, no-store"),
+    ];
+    Ok((headers, content.bytes).into_response())
+}
+
+/// Upload a skill of your own.
+///
+/// The archive holds `SKILL.md` and what belongs to it, at its top or in a folder with the skill's name. All of it is
+/// checked first; then it takes the place of your skill of that name, as a whole. Sandboxes that run see it at once, if
+/// they were started when you had skills, or for a conversation of yours.
+#[utoipa::path(
+    put, path = "/v1/skills/{name}", tag = "skills", operation_id = "putSkill",
+    params(OfSkill),
+    request_body(
+        content((Binary = "application/zip"), (Binary = "application/octet-stream")),
+        description = "A zip of plain files.",
+    ),
+    responses(
+        (status = 200, description = "It took the place of the one before.", body = Skill),
+        (status = 201, description = "It is new.", body = Skill),
+    ),
+)]
+pub(super) async fn put(
+    State(parts): State<V1Parts>,
+    _: Query<Nothing>,
+    call: Call,
+    body: Body,
+) -> Result<(StatusCode, Json<Skill>), ApiError> {
+    let name = name(&call)?;
+    if !matches!(media_type(&call.headers)?.as_str(), "" | "application/zip" | "application/octet-stream") {
+        let why = "The body must be a zip: send the header `Content-Type: application/zip`.";
+        return Err(ApiError::new(Code::UnsupportedMediaType, why));
+    }
+    let bytes = parts.bodies.read(&call.headers, body).await?;
+    let (skill, replaced) = parts.skills.upload(&call.who, &name, bytes).await?;
+    let status = if replaced { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(Skill::from(&skill))))
+}
+
+/// Delete a skill of your own.
+#[utoipa::path(
+    delete, path = "/v1/skills/{name}", tag = "skills", operation_id = "removeSkill",
+    params(OfSkill),
+    responses((status = 204, description = "It is deleted.")),
+)]
+pub(super) async fn remove(
+    State(skills): State<Skills>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<StatusCode, ApiError> {
+    skills.remove(&call.who, &name(&call)?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,312 @@
+//! Skills: what an owner finds, reads, uploads and deletes, and which folders of skills a sandbox sees.
+//!
+//! A skill of the owner's own hides a public one of the same name. Folders that are no valid skills are left out of
+//! lists: an operator may have put anything there. Knows nothing of disks, and runs no skill.
+
+mod upload;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Mutex;
+use tracing::{debug, info};
+
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        owner::Principal,
+        path::SafePath,
+        skills::{
+            FRONT_MATTER_BYTES_MAX, FrontMatter, SKILL_BYTES_MAX, SKILL_FILE, SKILL_FILE_BYTES_MAX, SKILLS_MAX,
+            SkillFolders, SkillName, SkillSource,
+        },
+        text::hex,
+    },
+    ports::{skills::SkillStore, storage::StorageError},
+};
+
+/// The service. A clone is the same.
+#[derive(Debug, Clone, Default)]
+pub struct Skills(Option<Arc<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Arc<dyn SkillStore>,
+    /// One change at a time, so that the number of an owner's skills is a bound.
+    changes: Mutex<()>,
+}
+
+/// A valid skill.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Skill {
+    pub source: SkillSource,
+    pub front: FrontMatter,
+}
+
+impl Skill {
+    /// Where programs find it.
+    pub fn location(&self) -> String {
+        format!("/skills/{}/{}", self.source.label(), self.front.name)
+    }
+}
+
+/// A file of a skill.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkillFile {
+    pub path: SafePath,
+    pub size: u64,
+}
+
+/// Where a file was found, and its bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SkillContent {
+    pub skill: Skill,
+    pub bytes: Vec<u8>,
+}
+
+impl Skills {
+    /// Without a store, skills are off.
+    pub fn new(store: Option<Arc<dyn SkillStore>>) -> Self {
+        Self(store.map(|store| Arc::new(Inner { store, changes: Mutex::default() })))
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The public skills that the owner's own do not hide, and the owner's, each ordered by name.
+    ///
+    /// # Errors
+    /// [`Code::SkillsOff`], and those of the disk.
+    pub async fn list(&self, owner: &Principal) -> Result<Vec<Skill>, Failure> {
+        let own = SkillSource::of(owner);
+        self.on_disk(move |store| {
+            let user = own.map(|own| all_of(store, &own)).transpose()?.unwrap_or_default();
+            let mut all = all_of(store, &SkillSource::Public)?;
+            all.retain(|skill| user.iter().all(|own| own.front.name != skill.front.name));
+            all.extend(user);
+            Ok(all)
+        })
+        .await
+    }
+
+    /// `SKILL.md` of a skill.
+    ///
+    /// # Errors
+    /// [`Code::SkillNotFound`], [`Code::SkillsOff`], and those of the disk.
+    pub async fn info(&self, owner: &Principal, name: &SkillName) -> Result<SkillContent, Failure> {
+        self.in_skill(owner, name, |store, skill| {
+            let (bytes, size) = store.read(&skill.source, &skill.front.name, &skill_file(), SKILL_FILE_BYTES_MAX)?;
+            if size > bytes.len() as u64 {
+                return Err(too_large(SKILL_FILE_BYTES_MAX));
+            }
+            Ok(SkillContent { skill, bytes })
+        })
+        .await
+    }
+
+    /// The files of a skill.
+    ///
+    /// # Errors
+    /// As [`Skills::info`].
+    pub async fn files(&self, owner: &Principal, name: &SkillName) -> Result<(Skill, Vec<SkillFile>), Failure> {
+        self.in_skill(owner, name, |store, skill| {
+            let files = store.files(&skill.source, &skill.front.name)?;
+            Ok((skill, files.into_iter().map(|(path, size)| SkillFile { path, size }).collect()))
+        })
+        .await
+    }
+
+    /// The files of a skill with their SHA-256, in hexadecimal, and their lengths.
+    ///
+    /// # Errors
+    /// As [`Skills::file`].
+    pub async fn digests(
+        &self,
+        owner: &Principal,
+        name: &SkillName,
+    ) -> Result<(Skill, Vec<(SafePath, String, u64)>), Failure> {
+        self.in_skill(owner, name, |store, skill| {
+            let (mut digests, mut left) = (Vec::new(), SKILL_BYTES_MAX);
+            for (path, _) in store.files(&skill.source, &skill.front.name)? {
+                let (bytes, size) = store.read(&skill.source, &skill.front.name, &path, left)?;
+                if size > bytes.len() as u64 {
+                    return Err(too_large(SKILL_BYTES_MAX));
+                }
+                left = left.saturating_sub(size);
+                digests.push((path, hex(&Sha256::digest(&bytes)), size));
+            }
+            Ok((skill, digests))
+        })
+        .await
+    }
+
+    /// A file of a skill, which is always whole.
+    ///
+    /// # Errors
+    /// As [`Skills::info`], and [`Code::FileNotFound`], [`Code::NotAFile`], [`Code::TooLarge`].
+    pub async fn file(
+        &self,
+        owner: &Principal,
+        name: &SkillName,
+        path: &SafePath,
+        bytes_max: u64,
+    ) -> Result<SkillContent, Failure> {
+        let (path, bytes_max) = (path.clone(), bytes_max.min(SKILL_BYTES_MAX));
+        self.in_skill(owner, name, move |store, skill| {
+            let read = store.read(&skill.source, &skill.front.name, &path, bytes_max);
+            let (bytes, size) = read.map_err(|error| match error {
+                StorageError::NotFound | StorageError::FolderBlocked => {
+                    Failure::new(Code::FileNotFound, "The skill has no such file: list its files to see what is there.")
+                }
+                other => other.failure(),
+            })?;
+            if size > bytes.len() as u64 {
+                return Err(too_large(bytes_max));
+            }
+            Ok(SkillContent { skill, bytes })
+        })
+        .await
+    }
+
+    /// Puts an uploaded skill in place of the owner's one of that name; whether there was one. The whole archive is
+    /// checked before anything is written.
+    ///
+    /// # Errors
+    /// [`Code::BadArchive`], [`Code::BadSkill`], [`Code::Forbidden`], [`Code::QuotaExceeded`], [`Code::SkillsOff`], and
+    /// those of the disk.
+    pub async fn upload(&self, owner: &Principal, name: &SkillName, zip: Bytes) -> Result<(Skill, bool), Failure> {
+        let (inner, source) = (self.inner()?, own(owner)?);
+        let checked = {
+            let name = name.clone();
+            tokio::task::spawn_blocking(move || upload::check(&zip, &name))
+        };
+        let (files, front) =
+            checked.await.map_err(|_| upload::bad("The archive cannot be read: send a plain zip."))??;
+        let _turn = inner.changes.lock().await;
+        let (name, place) = (name.clone(), source.clone());
+        let replaced = self.on_disk(move |store| {
+            let names = store.names(&place)?;
+            if names.len() >= SKILLS_MAX && !names.contains(&name) {
+                let why = format!("There are {SKILLS_MAX} skills already: delete one first.");
+                return Err(Failure::new(Code::QuotaExceeded, why));
+            }
+            store.replace(&place, &name, &files).map_err(not_changed)
+        });
+        let replaced = replaced.await?;
+        info!(owner = owner.name(), skill = %front.name, replaced, "a skill was uploaded");
+        Ok((Skill { source, front }, replaced))
+    }
+
+    /// Deletes a skill of the owner's own, valid or not.
+    ///
+    /// # Errors
+    /// [`Code::SkillNotFound`], [`Code::Forbidden`], [`Code::SkillsOff`], and those of the disk.
+    pub async fn remove(&self, owner: &Principal, name: &SkillName) -> Result<(), Failure> {
+        let (inner, source, wanted) = (self.inner()?, own(owner)?, name.clone());
+        let _turn = inner.changes.lock().await;
+        if !self.on_disk(move |store| store.remove(&source, &wanted).map_err(not_changed)).await? {
+            let why = "There is no skill of your own with this name: list the skills to see what is there.";
+            return Err(Failure::new(Code::SkillNotFound, why));
+        }
+        info!(owner = owner.name(), skill = %name, "a skill was deleted");
+        Ok(())
+    }
+
+    /// The folders that a sandbox of an owner sees, or of no owner yet. The owner's is made when it is missing, so that
+    /// a skill that is uploaded later appears in it.
+    pub(super) async fn folders(&self, owner: Option<&Principal>) -> SkillFolders {
+        let owner = owner.cloned();
+        let folders = self.on_disk(move |store| {
+            let user = owner.as_ref().and_then(SkillSource::of);
+            Ok(SkillFolders {
+                public: store.folder(&SkillSource::Public),
+                user: user.and_then(|source| store.folder(&source)),
+            })
+        });
+        // Off, or a failed thread: a sandbox is of use without skills.
+        folders.await.unwrap_or_default()
+    }
+
+    /// Whether an owner has skills that a sandbox that was started for no owner cannot show.
+    pub(super) async fn has_own(&self, owner: &Principal) -> bool {
+        let Some(source) = SkillSource::of(owner).filter(|_| self.is_on()) else { return false };
+        self.on_disk(move |store| Ok(!store.names(&source)?.is_empty())).await.unwrap_or(false)
+    }
+
+    /// Finds a skill, the owner's own first, and makes a step on it.
+    async fn in_skill<T: Send + 'static>(
+        &self,
+        owner: &Principal,
+        name: &SkillName,
+        step: impl FnOnce(&dyn SkillStore, Skill) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (own, name) = (SkillSource::of(owner), name.clone());
+        self.on_disk(move |store| {
+            let mut sources = own.into_iter().chain([SkillSource::Public]);
+            let found = sources.find_map(|source| skill(store, source, &name));
+            let why = "There is no such skill: list the skills to see what is there.";
+            step(store, found.ok_or_else(|| Failure::new(Code::SkillNotFound, why))?)
+        })
+        .await
+    }
+
+    fn inner(&self) -> Result<&Arc<Inner>, Failure> {
+        let why = "There are no skills here: the operator has set no folder for them.";
+        self.0.as_ref().ok_or_else(|| Failure::new(Code::SkillsOff, why))
+    }
+
+    async fn on_disk<T: Send + 'static>(
+        &self,
+        step: impl FnOnce(&dyn SkillStore) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let inner = Arc::clone(self.inner()?);
+        let done = tokio::task::spawn_blocking(move || step(&*inner.store));
+        let internal = |_| Failure::new(Code::Internal, "The server could not read the skills: its log says why.");
+        done.await.map_err(internal)?
+    }
+}
+
+/// The source that an owner may change.
+fn own(owner: &Principal) -> Result<SkillSource, Failure> {
+    let why = "The owner of this token has a reserved name and can have no skills of its own.";
+    SkillSource::of(owner).ok_or_else(|| Failure::new(Code::Forbidden, why))
+}
+
+/// A folder that an operator made read-only is no fault of ours.
+fn not_changed(error: StorageError) -> Failure {
+    match error {
+        StorageError::Denied { .. } => {
+            let why = "The server may not write the folder of skills: the operator keeps it as it is.";
+            Failure::new(Code::Forbidden, why)
+        }
+        other => other.into(),
+    }
+}
+
+fn all_of(store: &dyn SkillStore, source: &SkillSource) -> Result<Vec<Skill>, Failure> {
+    Ok(store.names(source)?.iter().filter_map(|name| skill(store, source.clone(), name)).collect())
+}
+
+/// The skill of a folder; `None` where it is not valid.
+fn skill(store: &dyn SkillStore, source: SkillSource, name: &SkillName) -> Option<Skill> {
+    // One byte more shows that a front matter without an end is too long.
+    let (text, _) = store.read(&source, name, &skill_file(), FRONT_MATTER_BYTES_MAX as u64 + 1).ok()?;
+    match FrontMatter::parse(&text, Some(name)) {
+        Ok(front) => Some(Skill { source, front }),
+        Err(error) => {
+            debug!(skill = %name, source = source.folder(), %error, "a folder is no valid skill");
+            None
+        }
+    }
+}
+
+fn skill_file() -> SafePath {
+    SafePath::from_components([SKILL_FILE]).unwrap_or_else(|_| unreachable!("it is a plain name"))
+}
+
+fn too_large(bytes_max: u64) -> Failure {
+    let why = format!("The file is longer than {bytes_max} bytes: read it in a program, below /skills.");
+    Failure::new(Code::TooLarge, why)
+}

@@ -1,0 +1,223 @@
+//! Skills over REST and MCP on the fake engine: what is listed, read, uploaded and deleted, by whom, and what is
+//! refused.
+
+mod attacks;
+
+use std::{
+    fs,
+    io::{Cursor, Write as _},
+    path::Path,
+};
+
+use mcp_sandbox_server::domain::text::hex;
+use reqwest::Method;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
+use zip::{ZipWriter, write::SimpleFileOptions};
+
+use crate::support::{FakeServer, server::TOKEN};
+
+/// `SKILL.md` of a skill.
+fn skill_md(name: &str, description: &str) -> String {
+    format!("---\nname: {name}\ndescription: {description}\n---\n# {name}\n")
+}
+
+/// A zip of files.
+fn zipped(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    for (path, bytes) in files {
+        zip.start_file(*path, SimpleFileOptions::default().unix_permissions(0o644)).expect("an entry");
+        zip.write_all(bytes).expect("written");
+    }
+    zip.finish().expect("a zip").into_inner()
+}
+
+fn write(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+    fs::write(path, text).expect("written");
+}
+
+struct Scene {
+    server: FakeServer,
+    /// The folder of skills.
+    root: TempDir,
+    /// A token of another owner.
+    ann: String,
+}
+
+impl Scene {
+    async fn start() -> Self {
+        Self::with(&[]).await
+    }
+
+    async fn with(more: &[(&str, &str)]) -> Self {
+        let root = tempfile::tempdir().expect("a folder");
+        write(root.path(), "public/report/SKILL.md", &skill_md("report", "Makes reports."));
+        write(root.path(), "public/report/scripts/run.py", "print(1)\n");
+        let path = root.path().display().to_string();
+        let server = FakeServer::with(&[&[("SANDBOX_SKILLS__ROOT", path.as_str())], more].concat()).await;
+        let body = json!({"name": "ann", "owner": "ann", "scopes": ["run", "files"]});
+        let made = server.http.post(format!("http://{}/v1/tokens", server.address)).bearer_auth(TOKEN).json(&body);
+        let made: Value = made.send().await.expect("an answer").json().await.expect("JSON");
+        let ann = made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned();
+        Self { server, root, ann }
+    }
+
+    async fn send(&self, token: &str, method: Method, path: &str, body: Vec<u8>) -> (u16, String) {
+        let request = self.server.http.request(method, format!("http://{}{path}", self.server.address));
+        let answer = request.bearer_auth(token).body(body).send().await.expect("an answer");
+        (answer.status().as_u16(), answer.text().await.expect("text"))
+    }
+
+    async fn get(&self, token: &str, path: &str) -> (u16, String) {
+        self.send(token, Method::GET, path, Vec::new()).await
+    }
+
+    async fn put(&self, token: &str, name: &str, zip: Vec<u8>) -> (u16, Value) {
+        let (status, body) = self.send(token, Method::PUT, &format!("/v1/skills/{name}"), zip).await;
+        (status, serde_json::from_str(&body).expect("JSON"))
+    }
+
+    /// `source/name` of each listed skill.
+    async fn listed(&self, token: &str) -> Vec<String> {
+        let (status, body) = self.get(token, "/v1/skills").await;
+        assert_eq!(status, 200, "{body}");
+        let list: Value = serde_json::from_str(&body).expect("JSON");
+        let one = |skill: &Value| format!("{}/{}", skill["source"].as_str()?, skill["name"].as_str()?).into();
+        list["skills"].as_array().expect("skills").iter().filter_map(one).collect()
+    }
+
+    async fn tool(&self, name: &str, arguments: Value) -> String {
+        let answer = self.server.rpc("tools/call", json!({"name": name, "arguments": arguments})).await;
+        let text = answer["result"]["content"][0]["text"].as_str();
+        text.unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn skills_are_uploaded_read_replaced_and_deleted() {
+    let scene = Scene::start().await;
+    assert_eq!(scene.listed(TOKEN).await, ["public/report"]);
+    let text = skill_md("mine", "Does mine.");
+    let (status, body) = scene.put(TOKEN, "mine", zipped(&[("SKILL.md", text.as_bytes()), ("a/b.txt", b"1")])).await;
+    assert_eq!((status, body["location"].as_str()), (201, Some("/skills/user/mine")), "{body}");
+    assert_eq!(scene.listed(TOKEN).await, ["public/report", "user/mine"]);
+    assert_eq!(scene.get(TOKEN, "/v1/skills/mine/files/a/b.txt").await, (200, "1".to_owned()));
+    let (_, details) = scene.get(TOKEN, "/v1/skills/mine").await;
+    let details: Value = serde_json::from_str(&details).expect("JSON");
+    let paths: Vec<_> = details["files"].as_array().expect("files").iter().map(|file| &file["path"]).collect();
+    assert_eq!(paths, ["SKILL.md", "a/b.txt"]);
+
+    // In a folder with its name, and as a whole: what was there is gone.
+    let (status, body) =
+        scene.put(TOKEN, "mine", zipped(&[("mine/SKILL.md", text.as_bytes()), ("mine/c", b"2")])).await;
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(scene.get(TOKEN, "/v1/skills/mine/files/a/b.txt").await.0, 404);
+    assert_eq!(scene.get(TOKEN, "/v1/skills/mine/files/c").await, (200, "2".to_owned()));
+    let left = fs::read_dir(scene.root.path().join(".incoming")).expect("the folder").count();
+    assert_eq!(left, 0, "what was replaced is deleted");
+
+    // An own one hides the public one of its name, until it is deleted.
+    let own = skill_md("report", "Mine.");
+    assert_eq!(scene.put(TOKEN, "report", zipped(&[("SKILL.md", own.as_bytes())])).await.0, 201);
+    assert_eq!(scene.listed(TOKEN).await, ["user/mine", "user/report"]);
+    assert_eq!(scene.listed(&scene.ann).await, ["public/report"]);
+    for name in ["report", "mine"] {
+        let path = format!("/v1/skills/{name}");
+        assert_eq!(scene.send(TOKEN, Method::DELETE, &path, Vec::new()).await, (204, String::new()));
+    }
+    assert_eq!(scene.listed(TOKEN).await, ["public/report"]);
+    assert_eq!(scene.send(TOKEN, Method::DELETE, "/v1/skills/report", Vec::new()).await.0, 404, "not the operator's");
+    scene.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_answer_in_the_texts_of_coderunner() {
+    let scene = Scene::start().await;
+    let list = "Available Skills:\n\nPublic Skills (1):\n  - report: Makes reports.\n\nUser Skills (0):\n  (none)\n\n\
+                Use get_skill_info(skill_name) to read documentation for a specific skill.";
+    assert_eq!(scene.tool("list_skills", json!({})).await, list);
+    let rule = "=".repeat(80);
+    let info = scene.tool("get_skill_info", json!({"skill_name": "report"})).await;
+    let text = skill_md("report", "Makes reports.");
+    assert_eq!(info, format!("Skill: report (public)\nLocation: /skills/public/report/\n{rule}\n\n{text}"));
+    let file = json!({"skill_name": "report", "filename": "scripts/run.py"});
+    let file = scene.tool("get_skill_file", file).await;
+    let head = "Skill: report (public)\nFile: scripts/run.py\nLocation: /skills/public/report/\n";
+    assert_eq!(file, format!("{head}{rule}\n\nprint(1)\n"));
+    for (name, filename) in [("report", "gone"), ("gone", "SKILL.md"), ("../x", "a"), ("report", "../../x")] {
+        let missing = scene.tool("get_skill_file", json!({"skill_name": name, "filename": filename})).await;
+        let why = "Use list_skills() to see available skills.";
+        assert_eq!(missing, format!("Error: File '{filename}' not found in skill '{name}'. {why}"));
+    }
+    scene.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn skills_have_entries_with_digests_as_the_extension_says() {
+    let scene = Scene::start().await;
+    for number in 0..12 {
+        let name = format!("s{number:02}");
+        let text = format!("---\nname: {name}\ndescription: d\nmodel: any\n---\n");
+        assert_eq!(scene.put(TOKEN, &name, zipped(&[("SKILL.md", text.as_bytes()), ("é", b"x")])).await.0, 201);
+    }
+    let first = scene.server.rpc("skills/list", json!({})).await;
+    let entries = first["result"]["skills"].as_array().unwrap_or_else(|| panic!("{first}"));
+    assert_eq!((entries.len(), &entries[0]["uri"]), (10, &json!("skill://public/report/SKILL.md")));
+    let file = |uri: &str, bytes: &[u8]| {
+        let digest = format!("sha256:{}", hex(&Sha256::digest(bytes)));
+        json!({"uri": uri, "digest": digest, "size": bytes.len()})
+    };
+    let expected = json!({
+        "uri": "skill://user/s00/SKILL.md",
+        "frontmatter": {"name": "s00", "description": "d", "model": "any"},
+        "resources": [
+            file("skill://user/s00/SKILL.md", b"---\nname: s00\ndescription: d\nmodel: any\n---\n"),
+            file("skill://user/s00/%C3%A9", b"x"),
+        ],
+    });
+    assert_eq!(entries[1], expected);
+    let cursor = &first["result"]["nextCursor"];
+    let second = scene.server.rpc("skills/list", json!({"cursor": cursor})).await;
+    assert_eq!(second["result"]["skills"].as_array().map(Vec::len), Some(3), "{second}");
+    assert!(second["result"]["nextCursor"].is_null(), "{second}");
+    let got = scene.server.rpc("skills/get", json!({"uri": "skill://user/s00/SKILL.md"})).await;
+    assert_eq!(got["result"]["skill"], expected, "{got}");
+    for uri in ["skill://public/s00/SKILL.md", "skill://user/report/SKILL.md", "skill://user/s00/%C3%A9", "file:///etc"]
+    {
+        let refused = scene.server.rpc("skills/get", json!({"uri": uri})).await;
+        assert_eq!(refused["error"]["code"], -32602, "{uri}: {refused}");
+    }
+    scene.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn skills_are_resources_and_their_tools_are_listed_where_there_are_some() {
+    let scene = Scene::start().await;
+    let list = scene.server.rpc("resources/list", json!({})).await;
+    assert_eq!(list["result"]["resources"][0]["uri"], "skill://public/report/SKILL.md", "{list}");
+    let read = |uri: &'static str| scene.server.rpc("resources/read", json!({"uri": uri}));
+    let script = read("skill://public/report/scripts/run.py").await;
+    assert_eq!(script["result"]["contents"][0]["text"], "print(1)\n", "{script}");
+    for uri in [
+        "skill://public/report/gone",
+        "skill://user/report/SKILL.md",
+        "skill://public/report/%2e%2e/x",
+        "skill://public/gone/SKILL.md",
+        "skill://",
+        "skill://report/SKILL.md",
+    ] {
+        assert!(read(uri).await["error"].is_object(), "{uri}");
+    }
+    let names = |list: &Value| list["result"]["tools"].to_string();
+    assert!(names(&scene.server.rpc("tools/list", json!({})).await).contains("get_skill_file"));
+    scene.server.stop().await;
+
+    let without = FakeServer::start().await;
+    assert!(!names(&without.rpc("tools/list", json!({})).await).contains("skill"));
+    let answer = without.rpc("tools/call", json!({"name": "list_skills", "arguments": {}})).await;
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+    without.stop().await;
+}
