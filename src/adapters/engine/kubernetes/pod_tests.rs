@@ -7,6 +7,7 @@ use crate::{
     domain::{
         id::{InstanceId, SandboxId},
         limits::Limits,
+        skills::SkillFolders,
     },
     ports::engine::{ImageId, Volume},
 };
@@ -17,7 +18,7 @@ fn spec() -> SandboxSpec {
         instance: InstanceId::new(),
         image: ImageId("runner-python@1".to_owned()),
         data: Volume::Claim { claim: "files".to_owned(), sub_path: "c/files".to_owned() },
-        skills: Default::default(),
+        skills: SkillFolders::default(),
         folders: Vec::new(),
         limits: Limits::default(),
         loading_cpu_millis: None,

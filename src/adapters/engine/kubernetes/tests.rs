@@ -14,7 +14,7 @@ use tower_test::mock::{self, Handle};
 
 use super::{watch::Seen, *};
 use crate::{
-    domain::id::InstanceId,
+    domain::{id::InstanceId, skills::SkillFolders},
     ports::{
         engine::{ImageId, Volume},
         runner::Runner,
@@ -39,7 +39,7 @@ fn spec(image: &str) -> SandboxSpec {
         instance: InstanceId::new(),
         image: ImageId(image.to_owned()),
         data: Volume::Claim { claim: "files".to_owned(), sub_path: "c/files".to_owned() },
-        skills: Default::default(),
+        skills: SkillFolders::default(),
         folders: Vec::new(),
         limits: Limits::default(),
         loading_cpu_millis: None,
