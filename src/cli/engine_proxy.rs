@@ -1,6 +1,9 @@
 //! The subcommand of the container that holds the engine's socket. It reads none of the server's secrets.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -24,7 +27,7 @@ pub struct ProxyArgs {
     root: PathBuf,
     /// The folder of skills of the server, which is the same path here and on the engine's host.
     #[arg(long, value_name = "PATH", env = "SANDBOX_SKILLS__ROOT", default_value = "")]
-    skills_root: PathBuf,
+    skills_root: String,
     /// The user that programs run as, as in the settings of the server.
     #[arg(long, value_name = "UID", env = "SANDBOX_ENGINE__RUNNER_UID", default_value_t = 1000)]
     runner_uid: u32,
@@ -43,7 +46,7 @@ pub fn run(args: ProxyArgs, environment: &[(String, String)]) -> anyhow::Result<
     let ProxyArgs { listen, engine, root, skills_root, runner_uid: uid, runtime, runner_images } = args;
     let (runtime, images) = (runtime.as_str().into(), runner_images.as_str().into());
     let folders = config::shared_folders(environment, &root)?;
-    let skills = config::skills_root(&skills_root, &root)?;
+    let skills = config::skills_root(Path::new(&skills_root), &root)?;
     telemetry::init("info", false)?;
     tokio::runtime::Runtime::new().context("no runtime")?.block_on(async {
         let proxy = Proxy::new(ProxyOptions { engine, root, uid, runtime, images, folders, skills })?;

@@ -200,6 +200,9 @@ fn front_matter(text: &[u8]) -> Result<&str, SkillError> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -84,7 +84,9 @@ function memberRow(name, schema, must, description, depth) {
 }
 
 function curl(method, path, operation) {
-  const named = path.replace("{conversationId}", "demo").replace("{path}", "hello.txt").replace("{runId}", "$RUN_ID")
+  const ofSkill = path.replace("skills/{name}", "skills/my-skill")
+    .replace("my-skill/files/{path}", "my-skill/files/SKILL.md");
+  const named = ofSkill.replace("{conversationId}", "demo").replace("{path}", "hello.txt").replace("{runId}", "$RUN_ID")
     .replace("{owner}", "default")
     .replace("{sessionId}", "$SESSION_ID").replace("{language}", "python").replace("{name}", "json")
     .replace("{tokenId}", "$TOKEN_ID").replace("{connectionId}", "$CONNECTION_ID");
@@ -93,12 +95,15 @@ function curl(method, path, operation) {
     `  -H "Authorization: Bearer $MCP_API_TOKEN"`,
   ];
   const kinds = Object.keys(operation.requestBody?.content ?? {});
-  const kind = kinds.find(one => one.includes("tar")) ?? kinds[0];
+  const kind = kinds.find(one => one.includes("tar") || one.includes("zip")) ?? kinds[0];
   if (kind) lines.push(`  -H "Content-Type: ${kind}"`);
   if (kind === "application/json") {
     const [body] = resolve(operation.requestBody.content[kind].schema);
     lines.push(`  -d '${JSON.stringify(example(body))}'`);
-  } else if (kind) lines.push(`  --data-binary ${kind.includes("tar") ? "@archive.tar" : "Hello"}`);
+  } else if (kind) {
+    const file = kind.includes("tar") ? "@archive.tar" : kind.includes("zip") ? "@my-skill.zip" : "Hello";
+    lines.push(`  --data-binary ${file}`);
+  }
   const [answer] = Object.keys(operation.responses["200"]?.content ?? {});
   if (answer === "application/x-tar") lines.push("  -o archive.tar");
   return lines.join(" \\\n");

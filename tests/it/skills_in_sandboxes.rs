@@ -139,7 +139,8 @@ async fn programs_see_public_skills_and_their_owners_and_change_none() {
     assert_eq!(printed(&server, TOKEN, "c", "bash", look).await, expected("mine"));
     assert_eq!(printed(&server, &ann, "c", "bash", look).await, expected("hers"));
     let attack = "for f in /skills/user /skills/public /skills /skills/user/mine; do touch $f/x 2>&1; \
-                  rm -rf $f/* 2>&1; mount -o remount,rw $f 2>&1; done; chmod -R 777 /skills 2>&1; ls /skills/user/../../ann 2>&1; true\n";
+                  rm -rf $f/* 2>&1; mount -o remount,rw $f 2>&1; done; chmod -R 777 /skills 2>&1; \
+                  ls /skills/user/../../ann 2>&1; true\n";
     let words = printed(&server, TOKEN, "c", "bash", attack).await;
     assert!(words.contains("Read-only file system"), "{words}");
     assert!(root.path().join("default/mine/SKILL.md").exists() && root.path().join("public/data-profile").exists());

@@ -1,5 +1,5 @@
 //! Skills as tools, in CodeRunner's texts, as resources `skill://{source}/{name}/{path}`, and as entries of MCP's
-//! skills extension (SEP-2640). The source is `public` or `user`, so a URI never leads to another skill of the same name.
+//! skills extension (SEP-2640). The source is `public` or `user`, so a URI never leads to another skill of that name.
 
 use std::fmt::Write as _;
 

@@ -3,6 +3,9 @@
 //! Sizes that the archive states are not trusted: what is unpacked is counted, and unpacking ends at the bound. Links,
 //! encrypted entries, names that leave the folder and names that programs could take for options are refused.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{Cursor, Read as _},
