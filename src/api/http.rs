@@ -5,7 +5,8 @@
 //!                                                                    ├─ /files/…     the signature is the right
 //!                                                                    └─ bearer ── /mcp, /mcp/events, /v1/…, /api/v2/…,
 //!                                                                                 /jupyter/…, CodeRunner's,
-//!                                                                                 /librechat/…, /e2b/…
+//!                                                                                 /librechat/…, /e2b/…,
+//!                                                                                 /openai/v1/…
 //! /.well-known/… /register /token /revoke, where sign-in is on: for any page, so without these checks; /authorize is
 //! behind the check of names
 //! /healthz /readyz /health: no host check, for probes that address machines by number; /metrics neither, but a bearer
@@ -24,6 +25,7 @@ pub mod jupyter;
 pub mod librechat;
 pub mod mcp;
 pub mod metrics;
+pub mod openai;
 pub mod openapi;
 pub mod page;
 pub mod piston;
@@ -53,8 +55,8 @@ pub struct HttpParts {
     pub coderunner: coderunner::CodeRunnerParts,
     /// `/jupyter`, behind the bearer token.
     pub jupyter: Router,
-    /// The interfaces of other products that need nothing else of this module: Piston's at `/api/v2` E2B's
-    /// and LibreChat's, behind the bearer token.
+    /// The interfaces of other products that need nothing else of this module: Piston's at `/api/v2`, E2B's,
+    /// LibreChat's and OpenAI's, behind the bearer token.
     pub doors: Router,
     /// `/files`.
     pub files: Router,

@@ -19,6 +19,7 @@ use crate::{
             jupyter::JupyterParts,
             librechat::LibreChatParts,
             mcp::{McpHttpOptions, SessionLimits},
+            openai::OpenAiParts,
             piston::PistonParts,
             v1::V1Parts,
         },
@@ -267,12 +268,13 @@ pub(super) fn doors(config: &Config, v1: &V1Parts) -> Router {
     let containers = Containers::new(runs.clone(), sessions.clone(), conversations, Arc::new(SystemClock));
     http::piston::router(piston(config, bodies.clone(), runs))
         .merge(http::e2b::router(E2bParts {
-            containers,
+            containers: containers.clone(),
             runs: runs.clone(),
             sessions: sessions.clone(),
             files: Arc::clone(files),
             bodies: bodies.clone(),
         }))
+        .merge(http::openai::router(OpenAiParts { containers, files: Arc::clone(files), bodies: bodies.clone() }))
         .merge(http::librechat::router(LibreChatParts {
             runs: runs.clone(),
             files: Arc::clone(files),

@@ -42,6 +42,7 @@ mod mcp_tools;
 mod measure;
 mod names;
 mod network;
+mod openai;
 mod operations;
 mod own_disk;
 mod owners;

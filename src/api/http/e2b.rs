@@ -1,5 +1,5 @@
-//! The calls of E2B's SDK: its API and that of its sandboxes, both at `/e2b`. A sandbox there is a conversation here, and
-//! `/home/user` is `/data`.
+//! The calls of E2B's SDK: its API and that of its sandboxes, both at `/e2b`. A sandbox there is a conversation here,
+//! and `/home/user` is `/data`.
 //!
 //! The SDK names the sandbox of a request in a header. It sends the token that it was given as `X-API-Key`, and
 //! to sandboxes what `create` answered as their tokens, which is the same token.

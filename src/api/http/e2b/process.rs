@@ -1,5 +1,5 @@
-//! Commands: each is a program of its own in a new sandbox with the same files, answered as it runs. What a command leaves
-//! running ends with it, so there are no processes to list, signal or connect to.
+//! Commands: each is a program of its own in a new sandbox with the same files, answered as it runs. What a command
+//! leaves running ends with it, so there are no processes to list, signal or connect to.
 //!
 //! The form is Connect's: JSON in frames of a flag, a length of four bytes, and the message.
 
