@@ -14,6 +14,7 @@ readonly MCP1=1.30.0 MCP2=2.3.0 NODE=22 INSPECTOR=2.12.0 AXE=4.14.1
 readonly PYPISERVER=2.4.2 DEVPI=6.20.3 VERDACCIO=6.10.4
 readonly AXIOS=1.21.1 MCP_REMOTE=0.15.1 OIDC_PROVIDER=9.13.3
 readonly SCHEMATHESIS=4.32.5 ULTRA_PISTON=1.0.1 INSTAVM=0.26.1 UV=0.13.9 CONFORMANCE=0.2.0-alpha.12 NEXTEST=0.9.143
+readonly E2B=2.11.5 LIBRECHAT_AGENTS=3.9.2 OPENAI=3.54.0
 readonly OPENAPI_PYTHON=0.29.1 REDOCLY=2.77.0 SPECTRAL=6.16.3
 readonly OPENAPI_TYPESCRIPT=7.13.0 OPENAPI_FETCH=0.17.0 TYPESCRIPT=5.9.3 NODE_TYPES=22.20.5
 readonly JUPYTER=(jupyter_server==2.21.1 nbclient==0.11.0 papermill==2.7.0 jupyter-kernel-client==1.0.2
@@ -190,6 +191,15 @@ own_client() {
       dist/mcp_code_sandbox-*.whl
 }
 
+# The tools of LibreChat's agents.
+librechat_client() {
+  [ "$(cat "$TOOLS/librechat/version" 2>/dev/null)" != "$LIBRECHAT_AGENTS" ] || return 0
+  rm -rf "$TOOLS/librechat"
+  mkdir -p "$TOOLS/librechat"
+  npm install --silent --no-audit --no-fund --prefix "$TOOLS/librechat" "@librechat/agents@$LIBRECHAT_AGENTS" &&
+    echo "$LIBRECHAT_AGENTS" >"$TOOLS/librechat/version"
+}
+
 # Clients of Jupyter's API.
 jupyter_clients() {
   [ "$(cat "$TOOLS/jupyter/made-of" 2>/dev/null)" != "${JUPYTER[*]}" ] || return 0
@@ -209,7 +219,10 @@ make_clients() {
   python_client mcp "$MCP1" "$TOOLS/mcp1" && python_client mcp "$MCP2" "$TOOLS/mcp2" &&
     python_client schemathesis "$SCHEMATHESIS" "$TOOLS/schemathesis" &&
     python_client ultra-piston "$ULTRA_PISTON" "$TOOLS/piston" &&
-    python_client instavm "$INSTAVM" "$TOOLS/instavm" && package_indexes && jupyter_clients && description_tools && own_client &&
+    python_client instavm "$INSTAVM" "$TOOLS/instavm" &&
+    python_client e2b-code-interpreter "$E2B" "$TOOLS/e2b" &&
+    python_client openai "$OPENAI" "$TOOLS/openai" &&
+    librechat_client && package_indexes && jupyter_clients && description_tools && own_client &&
     node_client
 }
 

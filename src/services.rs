@@ -7,6 +7,7 @@ pub mod admission;
 pub mod backup;
 pub mod browser;
 pub mod connections;
+pub mod containers;
 pub mod conversations;
 pub mod discovery;
 pub mod files;

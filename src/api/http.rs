@@ -4,7 +4,9 @@
 //! request ─ id ─ log ─ errors ─ panics ─ room ─ body ─ host, origin ─┬─ /            the page, no token
 //!                                                                    ├─ /files/…     the signature is the right
 //!                                                                    └─ bearer ── /mcp, /mcp/events, /v1/…, /api/v2/…,
-//!                                                                                 /jupyter/…, CodeRunner's
+//!                                                                                 /jupyter/…, CodeRunner's,
+//!                                                                                 /librechat/…, /e2b/…,
+//!                                                                                 /openai/v1/…
 //! /.well-known/… /register /token /revoke, where sign-in is on: for any page, so without these checks; /authorize is
 //! behind the check of names
 //! /healthz /readyz /health: no host check, for probes that address machines by number; /metrics neither, but a bearer
@@ -13,14 +15,17 @@
 pub mod auth;
 pub mod body;
 pub mod coderunner;
+pub mod e2b;
 pub mod error;
 pub mod files;
 pub mod guard;
 pub mod health;
 pub mod json;
 pub mod jupyter;
+pub mod librechat;
 pub mod mcp;
 pub mod metrics;
+pub mod openai;
 pub mod openapi;
 pub mod page;
 pub mod piston;
@@ -46,12 +51,13 @@ pub struct HttpParts {
     pub mcp: Router,
     /// `/v1`, behind the bearer token.
     pub v1: Router,
-    /// `/api/v2`, behind the bearer token.
-    pub piston: Router,
     /// CodeRunner's paths, behind the bearer token.
     pub coderunner: coderunner::CodeRunnerParts,
     /// `/jupyter`, behind the bearer token.
     pub jupyter: Router,
+    /// The interfaces of other products that need nothing else of this module: Piston's at `/api/v2`, E2B's,
+    /// LibreChat's and OpenAI's, behind the bearer token.
+    pub doors: Router,
     /// `/files`.
     pub files: Router,
     /// `None` where sign-in is off: its paths do not exist then.
@@ -74,7 +80,7 @@ pub struct HttpParts {
 
 /// The whole surface.
 pub fn router(parts: HttpParts) -> Router {
-    let HttpParts { mcp, v1, piston, coderunner, jupyter, files, sign_in, .. } = parts;
+    let HttpParts { mcp, v1, coderunner, jupyter, doors, files, sign_in, .. } = parts;
     let HttpParts { admin, tokens, readiness, metrics, observer, names, proxies, .. } = parts;
     let bodies = coderunner.bodies.clone();
     let base: sign_in::Challenge = sign_in.as_ref().map(|parts| Arc::clone(&parts.base));
@@ -88,9 +94,9 @@ pub fn router(parts: HttpParts) -> Router {
             connections: sign_in.as_ref().map(|parts| Arc::clone(&parts.connections)),
             admin,
         }))
-        .merge(piston)
         .merge(coderunner::router(coderunner))
         .merge(jupyter)
+        .merge(doors)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(middleware::from_fn_with_state(tokens, auth::bearer))
         .layer(middleware::from_fn_with_state(bodies, coderunner::key_from_body))

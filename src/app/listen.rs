@@ -41,7 +41,7 @@ use self::{
 use crate::{
     api::http::{
         auth::{Class, ClientAddress, NoTurn},
-        jupyter,
+        jupyter, librechat,
     },
     config::BindAddr,
     domain::address::network,
@@ -167,6 +167,7 @@ async fn answer(
     surface: Surface,
 ) -> Result<Response<impl http_body::Body<Data = bytes::Bytes, Error = axum::Error>>, Infallible> {
     jupyter::access::take_token(&mut request);
+    librechat::access::take_token(&mut request);
     let class = Class::of(&surface.tokens, request.uri().path(), request.headers());
     let mut busy = connection.begin(class).await;
     request.extensions_mut().insert(ClientAddress(connection.address()));

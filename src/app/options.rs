@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use axum::Router;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -9,12 +10,16 @@ use super::listen::Limits;
 use crate::{
     api::{
         http::{
+            self,
             auth::Proxies,
             body::Bodies,
             coderunner::CodeRunnerParts,
+            e2b::E2bParts,
             guard::Names,
             jupyter::JupyterParts,
+            librechat::LibreChatParts,
             mcp::{McpHttpOptions, SessionLimits},
+            openai::OpenAiParts,
             piston::PistonParts,
             v1::V1Parts,
         },
@@ -27,6 +32,7 @@ use crate::{
         admin::{Admin, AdminParts, Checks, Refusals},
         admission::{self, AdmissionOptions},
         connections::Connections,
+        containers::Containers,
         conversations::Conversations,
         files::{Files, FilesOptions},
         history::{History, HistoryOptions},
@@ -257,11 +263,32 @@ pub(super) fn coderunner(v1: &V1Parts) -> CodeRunnerParts {
     }
 }
 
+/// The interfaces of other products, over the same parts.
+pub(super) fn doors(config: &Config, v1: &V1Parts) -> Router {
+    let (runs, sessions, files, bodies) = (&v1.runs, &v1.sessions, &v1.files, &v1.bodies);
+    let conversations = v1.conversations.clone();
+    let containers = Containers::new(runs.clone(), sessions.clone(), conversations, Arc::new(SystemClock));
+    http::piston::router(piston(config, bodies.clone(), runs))
+        .merge(http::e2b::router(E2bParts {
+            containers: containers.clone(),
+            runs: runs.clone(),
+            sessions: sessions.clone(),
+            files: Arc::clone(files),
+            bodies: bodies.clone(),
+        }))
+        .merge(http::openai::router(OpenAiParts { containers, files: Arc::clone(files), bodies: bodies.clone() }))
+        .merge(http::librechat::router(LibreChatParts {
+            runs: runs.clone(),
+            files: Arc::clone(files),
+            bodies: bodies.clone(),
+        }))
+}
+
 pub(super) fn jupyter(v1: &V1Parts, kernels: &Kernels) -> JupyterParts {
     JupyterParts { kernels: kernels.clone(), files: Arc::clone(&v1.files), bodies: v1.bodies.clone() }
 }
 
-pub(super) fn piston(config: &Config, bodies: Bodies, runs: &Runs) -> PistonParts {
+fn piston(config: &Config, bodies: Bodies, runs: &Runs) -> PistonParts {
     PistonParts { runs: runs.clone(), bodies, limits: config.limits.limits() }
 }
 

@@ -28,6 +28,9 @@ pub enum SharedFolderError {
         "it must be an absolute path without `..`, such as /srv/docs, with `:rw` after it if programs may change it"
     )]
     Path,
+    /// `/mnt/data` is `/data` in our images: the mount would hide the conversation's files.
+    #[error("the name `data` is used for programs that look for their files in /mnt/data; take another one")]
+    Reserved,
     #[error("it must be neither /, nor SANDBOX_ROOT, nor a folder above or below that: programs would see all files")]
     Root,
 }
@@ -42,6 +45,9 @@ impl SharedFolder {
         let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-');
         if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.bytes().all(fits) || name.starts_with(['_', '-']) {
             return Err(SharedFolderError::Name);
+        }
+        if name == "data" {
+            return Err(SharedFolderError::Reserved);
         }
         let (path, writable) = match text.rsplit_once(':') {
             Some((path, "rw")) => (path, true),
@@ -89,6 +95,7 @@ mod tests {
         let folder = |name: &str, text: &str| SharedFolder::parse(name, text).map(|folder| folder.to_string());
         assert_eq!(folder("DOCS", "/srv/docs"), Ok("/mnt/docs (read-only)".to_owned()));
         assert_eq!(folder("work-1", "/srv/a:b:rw"), Ok("/mnt/work-1".to_owned()));
+        assert_eq!(folder("Data", "/srv/a"), Err(SharedFolderError::Reserved));
         assert_eq!(folder("a", "/srv/a:ro"), Ok("/mnt/a (read-only)".to_owned()));
         assert_eq!(SharedFolder::parse("a", "/srv//a/./b/").map(|folder| folder.source), Ok("/srv/a/b".into()));
         for name in ["", "-a", "_a", "a.b", "a/b", "é", &"a".repeat(33)] {

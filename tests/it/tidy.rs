@@ -20,7 +20,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 50] = [
+const NEIGHBOURS: [(&str, &[&str]); 51] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -82,6 +82,7 @@ const NEIGHBOURS: [(&str, &[&str]); 50] = [
     ("services::history", &[]),
     ("services::idempotency", &[]),
     ("services::conversations", &["files", "runs"]),
+    ("services::containers", &["conversations", "runs", "sessions"]),
     ("services::stats", &["janitor", "packages", "runs", "standby"]),
     ("api::schema", &[]),
     ("api::mcp", &["schema"]),

@@ -20,7 +20,7 @@ use http_body::Body as _;
 use ipnet::IpNet;
 use tokio::time::sleep;
 
-use super::{coderunner, error::ApiError, health};
+use super::{coderunner, e2b, error::ApiError, health, librechat};
 use crate::{
     domain::{
         address::network,
@@ -63,15 +63,21 @@ impl Class {
     }
 }
 
-/// Who sends a request with a valid token: `Authorization: Bearer`, and on the paths of CodeRunner's clients also
-/// `X-API-Key` and the password of HTTP Basic.
+/// Who sends a request with a valid token: `Authorization: Bearer`, and on the paths of CodeRunner's and
+/// LibreChat's clients also `X-API-Key` and the password of HTTP Basic.
 pub(super) fn caller(tokens: &Tokens, path: &str, headers: &HeaderMap) -> Option<Caller> {
     // Of two headers one could be a proxy's and the other an attacker's.
     let only = |name: HeaderName| {
         let mut all = headers.get_all(name).iter();
         all.next().filter(|_| all.next().is_none()).map(HeaderValue::as_bytes)
     };
-    let takes_keys = coderunner::takes_keys(path);
+    let takes_keys = coderunner::takes_keys(path) || librechat::is_own(path) || e2b::is_own(path);
+    // E2B's SDK names a user of the sandbox in `Authorization`.
+    if e2b::is_own(path)
+        && let Some(key) = e2b::KEYS.into_iter().find_map(only)
+    {
+        return tokens.caller(key);
+    }
     if !headers.contains_key(header::AUTHORIZATION) {
         return only(coderunner::KEY).filter(|_| takes_keys).and_then(|key| tokens.caller(key));
     }
@@ -133,7 +139,8 @@ pub async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, nex
 
 /// Where a request with a wrong token comes from; `None` for one without a token.
 fn tried(request: &Request) -> Option<IpAddr> {
-    let keys = [header::AUTHORIZATION, coderunner::KEY];
+    let [access, traffic] = e2b::KEYS;
+    let keys = [header::AUTHORIZATION, coderunner::KEY, access, traffic];
     let from = || request.extensions().get().map_or(Ipv4Addr::UNSPECIFIED.into(), |ClientAddress(address)| *address);
     keys.iter().any(|name| request.headers().contains_key(name)).then(from)
 }

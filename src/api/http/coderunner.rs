@@ -24,6 +24,7 @@ use axum::{
 use serde_json::{Map, Value};
 
 pub use self::answer::CodeRunnerRefusal;
+pub(super) use self::{answer::stderr, files::broken as broken_form};
 use super::{body::Bodies, error::ApiError, json};
 use crate::{
     domain::error::{Code, Failure},

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 
 use super::{
     coderunner::{self, CodeRunnerRefusal},
-    jupyter,
+    e2b, jupyter, librechat,
 };
 use crate::{
     api::schema::{ErrorCode, ErrorResult},
@@ -96,6 +96,8 @@ enum Surface {
     CodeRunner,
     Piston,
     Jupyter,
+    LibreChat,
+    E2b,
     Other,
 }
 
@@ -135,6 +137,20 @@ impl ApiError {
             Surface::CodeRunner => (status, Json(CodeRunnerRefusal::new(code, message, request_id))).into_response(),
             Surface::Jupyter => {
                 let body = json!({"message": message, "reason": null, "code": code, "requestId": request_id});
+                (status, Json(body)).into_response()
+            }
+            Surface::LibreChat => {
+                // The word that its clients know; they show the wait to the model.
+                let error = if status == StatusCode::TOO_MANY_REQUESTS { "rate_limited" } else { code };
+                let wait = failure.retry_after_s.unwrap_or(RETRY_AFTER_S);
+                let mut body = json!({"error": error, "message": message, "requestId": request_id});
+                if status == StatusCode::TOO_MANY_REQUESTS {
+                    body["retry_after_seconds"] = wait.into();
+                }
+                (status, Json(body)).into_response()
+            }
+            Surface::E2b => {
+                let body = json!({"code": status.as_u16(), "message": message, "requestId": request_id});
                 (status, Json(body)).into_response()
             }
             Surface::Other => (status, Json(ErrorResult::new(failure.code, message, request))).into_response(),
@@ -194,6 +210,8 @@ impl Surface {
             _ if below("/v1") => Self::V1,
             _ if below("/api") => Self::Piston,
             _ if below(jupyter::ROOT) => Self::Jupyter,
+            _ if librechat::is_own(path) => Self::LibreChat,
+            _ if e2b::is_own(path) => Self::E2b,
             _ => Self::Other,
         }
     }
@@ -201,10 +219,12 @@ impl Surface {
     fn status(self, code: Code) -> StatusCode {
         match (self, code) {
             // Well formed, but not possible (RFC 9110, 15.5.21). The runner is named in the body.
-            (Self::V1, Code::InvalidArgument | Code::RunnerNotFound) => StatusCode::UNPROCESSABLE_ENTITY,
+            (Self::V1 | Self::LibreChat, Code::InvalidArgument | Code::RunnerNotFound) => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
             (Self::Piston, Code::RunnerNotFound) => StatusCode::BAD_REQUEST,
             // The queue is full of this client's own runs.
-            (Self::V1 | Self::Piston, Code::QueueFull) => StatusCode::TOO_MANY_REQUESTS,
+            (Self::V1 | Self::Piston | Self::LibreChat | Self::E2b, Code::QueueFull) => StatusCode::TOO_MANY_REQUESTS,
             // Its clients know only kernels that are there and those that are not.
             (Self::Jupyter, Code::SessionEnded) => StatusCode::NOT_FOUND,
             (_, code) => http_status(code),

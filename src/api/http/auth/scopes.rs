@@ -25,10 +25,16 @@ fn needed(method: &Method, path: &str) -> Option<Scope> {
             let is_list = id.is_none() || (of_it.is_none() && method == Method::GET);
             (!is_list).then_some(Scope::Files)
         }
-        ("v1", Some("runs" | "sessions" | "events" | "network"), ..) | ("mcp", Some("events"), ..) => Some(Scope::Run),
+        ("v1", Some("runs" | "sessions" | "events" | "network"), ..) | ("mcp", Some("events"), ..)
+        // These two are commands.
+        | ("e2b", Some("filesystem.Filesystem"), Some("MakeDir" | "Move"), _) => Some(Scope::Run),
         ("v1", ..) if method == Method::GET => None,
         ("v1" | "execute" | "api", ..) if path.ends_with("/runtimes") || path.ends_with("/packages") => None,
         ("mcp", ..) => None,
+        ("librechat", _, Some("upload" | "download" | "files" | "sessions"), _)
+        | ("e2b", Some("files" | "filesystem.Filesystem"), ..) => Some(Scope::Files),
+        // Deletes a conversation.
+        ("e2b" | "openai", ..) if method == Method::DELETE && !path.starts_with("/e2b/contexts/") => Some(Scope::Files),
         ("jupyter", ..) => match path.split("/api/").nth(1)?.split('/').next()? {
             "contents" => Some(Scope::Files),
             "kernels" | "sessions" => Some(Scope::Run),

@@ -59,7 +59,7 @@ fn seconds(figures: &Figures) -> (f64, f64) {
 }
 
 /// What the program printed to standard error, and what stopped it where that does not say so.
-fn stderr(report: &Report) -> String {
+pub(in crate::api::http) fn stderr(report: &Report) -> String {
     let mut text = report.stderr.text.clone();
     let is_said = match report.outcome.ended {
         Ended::Exited { code: 0 } => true,

@@ -117,7 +117,8 @@ fn below_data(name: &str, path: &str) -> Result<SafePath, Failure> {
     SafePath::from_text(within.trim_start_matches('/')).map_err(|why| Failure::argument(name, why))
 }
 
-fn broken(error: &multer::Error) -> Failure {
+/// Why a form cannot be read.
+pub(in crate::api::http) fn broken(error: &multer::Error) -> Failure {
     match error {
         multer::Error::FieldSizeExceeded { .. } => Failure::new(Code::TooLarge, "A member of the form is too long."),
         _ => Failure::new(Code::InvalidRequest, "The body is not a whole multipart form: send it again."),

@@ -45,7 +45,7 @@ pub fn take_token<B>(request: &mut Request<B>) {
     let uri = Uri::from_parts(parts).unwrap_or_else(|_| Uri::from_static(ROOT));
     *request.uri_mut() = uri;
     match token {
-        Some(token) => set(request.headers_mut(), &token),
+        Some(token) => set_bearer(request.headers_mut(), &token),
         None => rename_scheme(request.headers_mut()),
     }
 }
@@ -57,11 +57,12 @@ fn rename_scheme(headers: &mut HeaderMap) {
     let token = value.as_bytes().split_at_checked("token ".len());
     if let Some((_, token)) = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"token ")) {
         let token = token.trim_ascii().to_vec();
-        set(headers, &token);
+        set_bearer(headers, &token);
     }
 }
 
-fn set(headers: &mut HeaderMap, token: &[u8]) {
+/// Makes a token the only one of a request.
+pub(in crate::api::http) fn set_bearer(headers: &mut HeaderMap, token: &[u8]) {
     // One that no header can hold is wrong in any case.
     let value = HeaderValue::from_bytes(&[b"Bearer ", token].concat());
     let mut value = value.unwrap_or(HeaderValue::from_static("Bearer"));

@@ -1,0 +1,160 @@
+//! The calls of E2B's SDK: its API and that of its sandboxes, both at `/e2b`. A sandbox there is a conversation here,
+//! and `/home/user` is `/data`.
+//!
+//! The SDK names the sandbox of a request in a header. It sends the token that it was given as `X-API-Key`, and
+//! to sandboxes what `create` answered as their tokens, which is the same token.
+
+mod code;
+mod files;
+mod process;
+mod sandboxes;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::{FromRef, FromRequestParts},
+    http::{HeaderMap, HeaderName, StatusCode, request::Parts},
+    routing::{delete, get, post},
+};
+
+use super::{body::Bodies, error::ApiError};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        owner::{ConversationKey, Principal},
+        path::SafePath,
+        trace::TraceContext,
+    },
+    services::{
+        containers::{Container, Containers, Maker},
+        files::Files,
+        runs::Runs,
+        sessions::Sessions,
+    },
+};
+
+/// Where the surface is.
+pub const ROOT: &str = "/e2b";
+
+/// Headers that hold the token, the first that is there.
+pub const KEYS: [HeaderName; 2] =
+    [HeaderName::from_static("x-access-token"), HeaderName::from_static("e2b-traffic-access-token")];
+
+/// The folders that stand for `/data`.
+const FOLDERS: [&str; 3] = ["/home/user", "/mnt/data", "/data"];
+
+/// The parts of the surface.
+#[derive(Clone, FromRef)]
+pub struct E2bParts {
+    pub containers: Containers,
+    /// Runs programs.
+    pub runs: Runs,
+    /// Sandboxes that keep an interpreter.
+    pub sessions: Sessions,
+    /// Files of conversations.
+    pub files: Arc<Files>,
+    /// Reads request bodies.
+    pub bodies: Bodies,
+}
+
+/// Whether a path is of this surface.
+pub fn is_own(path: &str) -> bool {
+    path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
+pub fn router(parts: E2bParts) -> Router {
+    let routes = Router::new()
+        .route("/sandboxes", post(sandboxes::create))
+        .route("/v2/sandboxes", post(sandboxes::create).get(sandboxes::list))
+        .route("/sandboxes/{id}", get(sandboxes::get).delete(sandboxes::kill))
+        .route("/sandboxes/{id}/connect", post(sandboxes::connect))
+        .route("/v2/sandboxes/{id}/connect", post(sandboxes::connect))
+        .route("/sandboxes/{id}/timeout", post(sandboxes::set_timeout))
+        .route("/health", get(health))
+        .route("/execute", post(code::execute))
+        .route("/contexts", post(code::open).get(code::list))
+        .route("/contexts/{id}", delete(code::close))
+        .route("/contexts/{id}/restart", post(code::restart))
+        .route("/files", get(files::read).post(files::write))
+        .route("/filesystem.Filesystem/ListDir", post(files::list))
+        .route("/filesystem.Filesystem/Stat", post(files::stat))
+        .route("/filesystem.Filesystem/Remove", post(files::remove))
+        .route("/filesystem.Filesystem/MakeDir", post(files::make_dir))
+        .route("/filesystem.Filesystem/Move", post(files::rename))
+        .route("/process.Process/Start", post(process::start))
+        .with_state(parts);
+    Router::new().nest(ROOT, routes)
+}
+
+/// The sandbox that a request names.
+struct InSandbox {
+    container: Container,
+    headers: HeaderMap,
+    trace: Option<TraceContext>,
+}
+
+impl FromRequestParts<E2bParts> for InSandbox {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(head: &mut Parts, parts: &E2bParts) -> Result<Self, ApiError> {
+        // The middleware in front of every route puts it there.
+        let who = head.extensions.get::<Principal>().cloned();
+        let who = who.ok_or_else(|| Failure::new(Code::Internal, "The request has no principal."))?;
+        let id = head.headers.get("e2b-sandbox-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok());
+        let id = id.ok_or_else(|| Failure::argument("E2b-Sandbox-Id", "it is missing: name the sandbox"))?;
+        // The SDK tells a sandbox that is gone by this status.
+        let gone = |failure| ApiError { status: Some(StatusCode::BAD_GATEWAY), ..ApiError::from(failure) };
+        let container = parts.containers.get(&ConversationKey::new(who, id), Maker::E2b).map_err(gone)?;
+        let trace = head.extensions.get::<TraceContext>().copied();
+        Ok(Self { container, headers: head.headers.clone(), trace })
+    }
+}
+
+async fn health(_: InSandbox) -> StatusCode {
+    StatusCode::NO_CONTENT
+}
+
+/// A path below `/data`; `None` for the folder itself.
+fn below_data(path: &str) -> Result<Option<SafePath>, Failure> {
+    let within = FOLDERS.iter().find_map(|folder| match path.strip_prefix(folder)? {
+        "" => Some(""),
+        rest => rest.strip_prefix('/'),
+    });
+    let within = within.unwrap_or(path).trim_end_matches('/');
+    if within.is_empty() || within == "." {
+        return Ok(None);
+    }
+    SafePath::from_text(within)
+        .map(Some)
+        .map_err(|why| Failure::argument("path", format!("{why}; files are in /home/user")))
+}
+
+fn a_file(path: &str) -> Result<SafePath, Failure> {
+    below_data(path)?.ok_or_else(|| Failure::argument("path", "it names the folder of all files"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_below_the_home_folder() {
+        for (path, inside) in [
+            ("/home/user/a/b", Some("a/b")),
+            ("/data/a", Some("a")),
+            ("a.txt", Some("a.txt")),
+            ("/mnt/data/a/", Some("a")),
+            ("/home/user", None),
+            ("/home/user/", None),
+            (".", None),
+        ] {
+            let found = below_data(path).expect(path).map(|path| path.display());
+            assert_eq!(found.as_deref(), inside, "{path}");
+        }
+        for path in ["/etc/passwd", "/home/username/a", "/home/user/../x", "/home/user//x", "../x"] {
+            assert!(below_data(path).is_err(), "{path}");
+        }
+    }
+}

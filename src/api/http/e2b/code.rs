@@ -1,0 +1,233 @@
+//! Cells, answered as they run: a JSON object a line. A context is a session; a sandbox has one for each language.
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, State},
+    http::{StatusCode, header},
+    response::{IntoResponse as _, Response},
+};
+use futures_util::{StreamExt as _, future};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{E2bParts, InSandbox, below_data};
+use crate::{
+    api::{
+        http::error::ApiError,
+        schema::parse::{self, Source},
+    },
+    domain::{
+        error::Failure,
+        event::{Display, DisplayKind, Event, EventKind, StreamKind},
+        id::{Language, SessionId},
+        outcome::{Ended, Outcome},
+    },
+    services::{
+        runs::{CellSession, RunRequest},
+        sessions::SessionView,
+    },
+};
+
+/// What an answer repeats of a traceback, in bytes.
+const TRACEBACK_BYTES_MAX: usize = 64 << 10;
+
+/// The names of media types in E2B's results.
+const FORMS: [(&str, &str); 10] = [
+    ("text/plain", "text"),
+    ("text/html", "html"),
+    ("text/markdown", "markdown"),
+    ("image/svg+xml", "svg"),
+    ("image/png", "png"),
+    ("image/jpeg", "jpeg"),
+    ("application/pdf", "pdf"),
+    ("text/latex", "latex"),
+    ("application/json", "json"),
+    ("application/javascript", "javascript"),
+];
+
+#[derive(Deserialize, JsonSchema)]
+struct Execute {
+    code: String,
+    context_id: Option<String>,
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    language: Option<Language>,
+    env_vars: Option<Map<String, Value>>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Open {
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    language: Option<Language>,
+    cwd: Option<String>,
+}
+
+/// Runs a cell. A client that goes away interrupts it.
+pub(super) async fn execute(
+    State(parts): State<E2bParts>,
+    InSandbox { container, headers, trace }: InSandbox,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let key = container.key.clone();
+    // Without capacity the body is not read.
+    parts.runs.check_capacity(&key.owner)?;
+    let members = parts.bodies.json(&headers, body).await?.0;
+    let Execute { code, context_id, language, env_vars } = parse::parse(members, Source::Lenient)?;
+    if env_vars.is_some_and(|variables| !variables.is_empty()) {
+        let why = "a cell takes none: set them when the sandbox is created, or in the code";
+        return Err(Failure::argument("env_vars", why).into());
+    }
+    let view = match context_id {
+        Some(id) => context(&parts, &container.key, &id)?,
+        None => parts.sessions.open_with(&key, &language.unwrap_or_default(), &container.setup).await?,
+    };
+    let (session, language) = (view.session, view.language);
+    let run = parts.runs.begin(RunRequest {
+        session: Some(CellSession::Open(session)),
+        detach: Some(false),
+        within: trace,
+        ..RunRequest::new(key.clone(), language, code.into())
+    })?;
+    let mut lines = Lines::default();
+    let lines = run.events(0).map(move |event| {
+        let mut text = String::new();
+        for line in lines.of(&event) {
+            text.push_str(&line.to_string());
+            text.push('\n');
+        }
+        if event.kind.is_last() {
+            let cells = parts.sessions.get(&key.owner, session).map_or(1, |view| view.cells);
+            let count = json!({"type": "number_of_executions", "execution_count": cells});
+            text = format!("{count}\n{text}{}\n", json!({"type": "end_of_execution"}));
+        }
+        // The cell lives as long as its answer.
+        let _ = &run;
+        text
+    });
+    let lines = lines.filter(|text| future::ready(!text.is_empty())).map(Ok::<_, std::convert::Infallible>);
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
+}
+
+/// What of a cell was answered so far, as far as later lines need it.
+#[derive(Default)]
+struct Lines {
+    stderr: String,
+    failed: Option<(String, String)>,
+}
+
+impl Lines {
+    fn of(&mut self, event: &Event) -> Vec<Value> {
+        let at = u64::try_from(event.at.as_nanos()).unwrap_or(u64::MAX);
+        match &event.kind {
+            EventKind::Output(StreamKind::Stdout, bytes) => {
+                vec![json!({"type": "stdout", "text": String::from_utf8_lossy(bytes), "timestamp": at})]
+            }
+            EventKind::Output(StreamKind::Stderr, bytes) => {
+                let text = String::from_utf8_lossy(bytes);
+                if self.stderr.len() + text.len() <= TRACEBACK_BYTES_MAX {
+                    self.stderr.push_str(&text);
+                }
+                vec![json!({"type": "stderr", "text": text, "timestamp": at})]
+            }
+            EventKind::Display(display) => vec![result(display)],
+            EventKind::Error { name, value } => {
+                self.failed = Some((name.clone(), value.clone()));
+                Vec::new()
+            }
+            EventKind::Finished(outcome) => self.error(outcome).into_iter().collect(),
+            EventKind::Failed(failure) => {
+                let (name, value) = (failure.code.as_str(), &failure.message);
+                vec![json!({"type": "error", "name": name, "value": value, "traceback": ""})]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn error(&mut self, outcome: &Outcome) -> Option<Value> {
+        let (name, value) = match (self.failed.take(), outcome.ended) {
+            (Some(failed), _) => failed,
+            (None, Ended::Exited { code: 0 }) => return None,
+            (None, _) => (outcome.ended.word().to_owned(), outcome.sentence()),
+        };
+        let traceback = std::mem::take(&mut self.stderr);
+        Some(json!({"type": "error", "name": name, "value": value, "traceback": traceback}))
+    }
+}
+
+fn result(display: &Display) -> Value {
+    let (mut line, mut extra) = (Map::new(), Map::new());
+    for (media_type, content) in &display.data {
+        let content = match media_type.as_str() {
+            "application/json" => serde_json::from_str(content).unwrap_or_else(|_| content.as_str().into()),
+            _ => Value::from(content.as_str()),
+        };
+        match FORMS.iter().find(|(known, _)| known == media_type) {
+            Some((_, name)) => drop(line.insert((*name).to_owned(), content)),
+            None => drop(extra.insert(media_type.clone(), content)),
+        }
+    }
+    if !extra.is_empty() {
+        line.insert("extra".to_owned(), extra.into());
+    }
+    line.insert("type".to_owned(), "result".into());
+    line.insert("is_main_result".to_owned(), (display.kind == DisplayKind::Result).into());
+    line.into()
+}
+
+/// Opens the session of a language.
+pub(super) async fn open(
+    State(parts): State<E2bParts>,
+    InSandbox { container, headers, .. }: InSandbox,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    parts.runs.check_capacity(&container.key.owner)?;
+    let members = parts.bodies.json(&headers, body).await?.0;
+    let Open { language, cwd } = parse::parse(members, Source::Lenient)?;
+    if cwd.as_deref().map(below_data).transpose()?.flatten().is_some() {
+        return Err(Failure::argument("cwd", "it must be /home/user: change the folder in the code").into());
+    }
+    let view = parts.sessions.open_with(&container.key, &language.unwrap_or_default(), &container.setup).await?;
+    Ok(Json(shown(&view)))
+}
+
+/// The sessions of a sandbox.
+pub(super) async fn list(State(parts): State<E2bParts>, InSandbox { container, .. }: InSandbox) -> Json<Vec<Value>> {
+    let all = parts.sessions.list(&container.key.owner, Some(&container.key.id));
+    Json(all.iter().map(shown).collect())
+}
+
+/// Ends a session.
+pub(super) async fn close(
+    State(parts): State<E2bParts>,
+    InSandbox { container, .. }: InSandbox,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let view = context(&parts, &container.key, &id)?;
+    parts.sessions.close(&container.key.owner, view.session)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A new interpreter without variables, under the same id.
+pub(super) async fn restart(
+    State(parts): State<E2bParts>,
+    InSandbox { container, .. }: InSandbox,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let view = context(&parts, &container.key, &id)?;
+    parts.sessions.restart(&container.key.owner, view.session).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A session of this sandbox.
+fn context(parts: &E2bParts, key: &crate::domain::owner::ConversationKey, id: &str) -> Result<SessionView, Failure> {
+    let missing = || Failure::new(crate::domain::error::Code::SessionNotFound, "There is no such context.");
+    let id: SessionId = id.parse().map_err(|_| missing())?;
+    Some(parts.sessions.get(&key.owner, id)?).filter(|view| view.conversation == *key).ok_or_else(missing)
+}
+
+fn shown(view: &SessionView) -> Value {
+    json!({"id": view.session.to_string(), "language": view.language.as_str(), "cwd": "/home/user"})
+}

@@ -1,0 +1,252 @@
+//! Files of a sandbox. A folder exists for this surface while a file is in it; what the services have no call for,
+//! making and renaming folders, is a command.
+
+use std::collections::BTreeMap;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Query, State},
+    http::{Method, StatusCode, header},
+    response::Response,
+};
+use futures_util::{StreamExt as _, stream};
+use multer::Multipart;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{E2bParts, InSandbox, a_file, below_data, process::quoted};
+use crate::{
+    api::{
+        http::{coderunner::broken_form, error::ApiError, files as downloads},
+        schema::parse::{self, Source},
+    },
+    domain::{
+        error::{Code, Failure},
+        file::FileEntry,
+        id::Language,
+        outcome::Ended,
+        path::SafePath,
+        text::rfc3339,
+    },
+    services::{files::FileQuery, runs::RunRequest},
+};
+
+/// The files of one upload, and the pages of one listing.
+const FILES_MAX: usize = 200;
+const PAGES_MAX: usize = 50;
+
+#[derive(Deserialize)]
+pub(super) struct AtPath {
+    path: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Named {
+    path: Option<String>,
+    depth: Option<u64>,
+    source: Option<String>,
+    destination: Option<String>,
+}
+
+/// The bytes of a file.
+pub(super) async fn read(
+    State(parts): State<E2bParts>,
+    InSandbox { container, headers, .. }: InSandbox,
+    Query(AtPath { path }): Query<AtPath>,
+    method: Method,
+) -> Result<Response, ApiError> {
+    let path = a_file(&path.unwrap_or_default())?;
+    let download = parts.files.open(&container.key, &path).await.map_err(absent)?;
+    Ok(downloads::present_to(&method, &headers, download))
+}
+
+/// Writes the body, or each file of a form.
+pub(super) async fn write(
+    State(parts): State<E2bParts>,
+    InSandbox { container, headers, .. }: InSandbox,
+    Query(AtPath { path }): Query<AtPath>,
+    body: Body,
+) -> Result<Json<Vec<Value>>, ApiError> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
+    let (announced, pieces) = parts.bodies.stream(&headers, body)?;
+    let Ok(boundary) = multer::parse_boundary(&kind) else {
+        let path = a_file(&path.unwrap_or_default())?;
+        let entry = parts.files.upload(&container.key, &path, None, announced, pieces).await?;
+        return Ok(Json(vec![written(&entry.path)]));
+    };
+    let pieces = pieces.map(|piece| piece.map_err(|failure| std::io::Error::other(failure.message)));
+    let mut form = Multipart::new(pieces, boundary);
+    let mut files = Vec::new();
+    for _ in 0..FILES_MAX {
+        let Some(field) = form.next_field().await.map_err(|error| broken_form(&error))? else {
+            return Ok(Json(files));
+        };
+        let path = a_file(path.as_deref().or(field.file_name()).unwrap_or_default())?;
+        let bytes = stream::unfold(field, |mut field| async {
+            let piece = field.chunk().await.map_err(|error| broken_form(&error)).transpose()?;
+            Some((piece, field))
+        });
+        let entry = parts.files.upload(&container.key, &path, None, None, bytes).await?;
+        files.push(written(&entry.path));
+    }
+    Err(Failure::new(Code::TooLarge, format!("A form holds at most {FILES_MAX} files.")).into())
+}
+
+fn written(path: &SafePath) -> Value {
+    json!({"name": String::from_utf8_lossy(path.name()), "type": "file", "path": at(path)})
+}
+
+fn at(path: &SafePath) -> String {
+    format!("/home/user/{}", path.display())
+}
+
+/// The SDK knows 404 as a file that is not there.
+fn absent(failure: Failure) -> Failure {
+    match failure.code {
+        Code::ConversationNotFound => Failure::new(Code::FileNotFound, "There is no such file."),
+        _ => failure,
+    }
+}
+
+async fn arguments(parts: &E2bParts, headers: &header::HeaderMap, body: Body) -> Result<Named, Failure> {
+    parse::parse(parts.bodies.json(headers, body).await?.0, Source::Lenient)
+}
+
+/// What is in a folder, to a depth.
+pub(super) async fn list(
+    State(parts): State<E2bParts>,
+    InSandbox { container, headers, .. }: InSandbox,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let Named { path, depth, .. } = arguments(&parts, &headers, body).await?;
+    let folder = below_data(&path.unwrap_or_default())?;
+    let above = folder.as_ref().map_or(0, |folder| folder.components().count());
+    let depth = usize::try_from(depth.unwrap_or(1).max(1)).unwrap_or(usize::MAX);
+    let (mut shown, mut after) = (BTreeMap::new(), None);
+    for _ in 0..PAGES_MAX {
+        let page = parts.files.page(&container.key, FileQuery { folder: folder.clone(), after, limit: None }).await?;
+        for file in &page.files {
+            let names: Vec<_> = file.path.components().collect();
+            for length in above + 1..=names.len().min(above.saturating_add(depth)) {
+                let path = SafePath::from_components(&names[..length]).map_err(|why| Failure::argument("path", why))?;
+                let entry = if length == names.len() { of_file(file) } else { of_folder(&path) };
+                shown.insert(path, entry);
+            }
+        }
+        after = page.after;
+        if after.is_none() {
+            break;
+        }
+    }
+    if shown.is_empty() && folder.is_some() {
+        return Err(Failure::new(Code::FileNotFound, "There is no such folder, or nothing is in it.").into());
+    }
+    Ok(Json(json!({"entries": shown.into_values().collect::<Vec<_>>()})))
+}
+
+/// A file or a folder.
+pub(super) async fn stat(
+    State(parts): State<E2bParts>,
+    InSandbox { container, headers, .. }: InSandbox,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let path = a_file(&arguments(&parts, &headers, body).await?.path.unwrap_or_default())?;
+    let entry = match parts.files.open(&container.key, &path).await.map_err(absent) {
+        Ok(file) => entry(&path, "FILE_TYPE_FILE", file.size, file.modified_unix_s),
+        Err(failure) if matches!(failure.code, Code::NotAFile | Code::FileNotFound) => {
+            let query = FileQuery { folder: Some(path.clone()), after: None, limit: Some(1) };
+            if parts.files.page(&container.key, query).await?.files.is_empty() {
+                return Err(Failure::new(Code::FileNotFound, "There is no such file.").into());
+            }
+            of_folder(&path)
+        }
+        Err(failure) => return Err(failure.into()),
+    };
+    Ok(Json(json!({"entry": entry})))
+}
+
+/// Deletes a file, or a folder with all it holds.
+pub(super) async fn remove(
+    State(parts): State<E2bParts>,
+    InSandbox { container, headers, .. }: InSandbox,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let path = a_file(&arguments(&parts, &headers, body).await?.path.unwrap_or_default())?;
+    parts.files.delete(&container.key, &path, None).await.map_err(absent)?;
+    Ok(Json(json!({})))
+}
+
+/// Makes a folder. One that is there is 409, which the SDK expects.
+pub(super) async fn make_dir(
+    State(parts): State<E2bParts>,
+    sandbox: InSandbox,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let path = a_file(&arguments(&parts, &sandbox.headers, body).await?.path.unwrap_or_default())?;
+    let name = quoted(&path.display());
+    command(&parts, sandbox, format!("[ ! -d {name} ] || exit 17; mkdir -p -- {name}")).await?;
+    Ok(Json(json!({"entry": of_folder(&path)})))
+}
+
+/// Renames a file or a folder.
+pub(super) async fn rename(
+    State(parts): State<E2bParts>,
+    sandbox: InSandbox,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let Named { source, destination, .. } = arguments(&parts, &sandbox.headers, body).await?;
+    let (from, to) = (a_file(&source.unwrap_or_default())?, a_file(&destination.unwrap_or_default())?);
+    let (old, new) = (quoted(&from.display()), quoted(&to.display()));
+    command(
+        &parts,
+        sandbox,
+        format!("[ -e {old} ] || exit 44; mkdir -p -- \"$(dirname -- {new})\" && mv -T -- {old} {new}"),
+    )
+    .await?;
+    Ok(Json(json!({"entry": entry(&to, "FILE_TYPE_FILE", 0, 0)})))
+}
+
+/// Runs a command to its end.
+async fn command(parts: &E2bParts, sandbox: InSandbox, text: String) -> Result<(), ApiError> {
+    let language: Language = "bash".parse().map_err(|why| Failure::argument("language", why))?;
+    let request = RunRequest {
+        detach: Some(false),
+        within: sandbox.trace,
+        ..RunRequest::new(sandbox.container.key, language, text.into())
+    };
+    let report = parts.runs.begin(request)?.finished().await?;
+    match report.outcome.ended {
+        Ended::Exited { code: 0 } => Ok(()),
+        Ended::Exited { code: 17 } => {
+            let status = Some(StatusCode::CONFLICT);
+            Err(ApiError { status, ..ApiError::new(Code::NotAFile, "The folder is there already.") })
+        }
+        Ended::Exited { code: 44 } => Err(ApiError::new(Code::FileNotFound, "There is no such file.")),
+        _ => Err(Failure::argument("path", format!("it cannot be used: {}", report.stderr.text.trim())).into()),
+    }
+}
+
+fn of_file(file: &FileEntry) -> Value {
+    entry(&file.path, "FILE_TYPE_FILE", file.size, file.modified_unix_s)
+}
+
+fn of_folder(path: &SafePath) -> Value {
+    entry(path, "FILE_TYPE_DIRECTORY", 0, 0)
+}
+
+fn entry(path: &SafePath, kind: &str, size: u64, modified_unix_s: i64) -> Value {
+    let is_file = kind == "FILE_TYPE_FILE";
+    json!({
+        "name": String::from_utf8_lossy(path.name()),
+        "type": kind,
+        "path": at(path),
+        "size": size.to_string(),
+        "mode": if is_file { 0o644 } else { 0o755 },
+        "permissions": if is_file { "-rw-r--r--" } else { "drwxr-xr-x" },
+        "owner": "user",
+        "group": "user",
+        "modifiedTime": rfc3339(modified_unix_s),
+    })
+}

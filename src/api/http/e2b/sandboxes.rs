@@ -1,0 +1,190 @@
+//! E2B's API: sandboxes, made, found, extended and killed. Nothing is started before something runs in one.
+
+use std::collections::BTreeMap;
+
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::{Path, RawQuery, State},
+    http::{HeaderMap, StatusCode, header},
+};
+use percent_encoding::percent_decode_str;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::E2bParts;
+use crate::{
+    api::{
+        http::{coderunner::KEY, error::ApiError},
+        schema::parse::{self, Source},
+    },
+    domain::{
+        environment::Environment,
+        error::{Code, Failure},
+        id::ConversationId,
+        limits::Limits,
+        owner::{ConversationKey, Principal},
+        text::rfc3339,
+    },
+    services::containers::{Container, Maker},
+};
+
+/// In seconds; E2B's default and its greatest.
+const TIMEOUT_DEFAULT_S: u64 = 300;
+const TIMEOUT_MAX_S: u64 = 24 * 3600;
+/// Of one request, in bytes.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+#[derive(Deserialize, JsonSchema)]
+struct Create {
+    #[serde(rename = "templateID")]
+    template: Option<String>,
+    timeout: Option<u64>,
+    metadata: Option<BTreeMap<String, String>>,
+    #[serde(rename = "envVars")]
+    #[schemars(with = "Option<BTreeMap<String, String>>")]
+    env: Option<Environment>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Timeout {
+    timeout: Option<u64>,
+}
+
+fn seconds(timeout: Option<u64>) -> i64 {
+    i64::try_from(timeout.unwrap_or(TIMEOUT_DEFAULT_S).min(TIMEOUT_MAX_S)).unwrap_or_default()
+}
+
+/// Makes a sandbox.
+pub(super) async fn create(
+    State(parts): State<E2bParts>,
+    Extension(who): Extension<Principal>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
+    parts.runs.check_capacity(&who)?;
+    let members = parts.bodies.at_most(BODY_BYTES_MAX).json(&headers, body).await?.0;
+    let Create { template, timeout, metadata, env } = parse::parse(members, Source::Lenient)?;
+    let id = format!("i{}", Uuid::new_v4().simple()).parse().unwrap_or_else(|_| ConversationId::fresh());
+    let key = ConversationKey::new(who, id);
+    parts.containers.create(&key, Maker::E2b, seconds(timeout))?;
+    let container = parts.containers.change(&key, Maker::E2b, |container| {
+        container.name = template.unwrap_or_else(|| "code-interpreter-v1".to_owned());
+        container.labels = metadata.unwrap_or_default();
+        container.setup.env = env.unwrap_or_default();
+    })?;
+    Ok((StatusCode::CREATED, Json(opened(&container, &headers))))
+}
+
+/// A sandbox that goes on, for at least so long.
+pub(super) async fn connect(
+    State(parts): State<E2bParts>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let members = parts.bodies.at_most(BODY_BYTES_MAX).json(&headers, body).await?.0;
+    let Timeout { timeout } = parse::parse(members, Source::Lenient)?;
+    let until = parts.containers.now_unix_s().saturating_add(seconds(timeout));
+    let extend = |container: &mut Container| container.ends_unix_s = container.ends_unix_s.max(until);
+    let container = parts.containers.change(&named(who, &id)?, Maker::E2b, extend)?;
+    Ok(Json(opened(&container, &headers)))
+}
+
+/// Sets when a sandbox expires.
+pub(super) async fn set_timeout(
+    State(parts): State<E2bParts>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<StatusCode, ApiError> {
+    let members = parts.bodies.at_most(BODY_BYTES_MAX).json(&headers, body).await?.0;
+    let Timeout { timeout } = parse::parse(members, Source::Lenient)?;
+    let until = parts.containers.now_unix_s().saturating_add(seconds(timeout));
+    parts.containers.change(&named(who, &id)?, Maker::E2b, |container| container.ends_unix_s = until)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A sandbox.
+pub(super) async fn get(
+    State(parts): State<E2bParts>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let container = parts.containers.get(&named(who, &id)?, Maker::E2b)?;
+    Ok(Json(shown(&container, parts.runs.limits())))
+}
+
+/// All sandboxes, or those with some metadata. There is one page.
+pub(super) async fn list(
+    State(parts): State<E2bParts>,
+    Extension(who): Extension<Principal>,
+    RawQuery(query): RawQuery,
+) -> Json<Vec<Value>> {
+    let query = query.unwrap_or_default();
+    let text = |encoded: &str| percent_decode_str(&encoded.replace('+', " ")).decode_utf8_lossy().into_owned();
+    let of = |name: &str| query.split('&').filter_map(|part| part.split_once('=')).find(|(key, _)| *key == name);
+    let wanted = of("metadata").map(|(_, pairs)| text(pairs)).unwrap_or_default();
+    let wanted: Vec<_> = wanted
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (text(&text(name)), text(&text(value))))
+        .collect();
+    // None is ever paused.
+    let runs = of("state").is_none_or(|(_, state)| state.contains("running"));
+    let mut all = parts.containers.list(&who, Maker::E2b);
+    all.retain(|one| runs && wanted.iter().all(|(name, value)| one.labels.get(name) == Some(value)));
+    Json(all.iter().map(|one| shown(one, parts.runs.limits())).collect())
+}
+
+/// Ends what runs in a sandbox and deletes its files.
+pub(super) async fn kill(
+    State(parts): State<E2bParts>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    parts.containers.remove(&named(who, &id)?, Maker::E2b).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn named(who: Principal, id: &str) -> Result<ConversationKey, Failure> {
+    let id = id.parse().map_err(|_| Failure::new(Code::ConversationNotFound, "The sandbox was not found."))?;
+    Ok(ConversationKey::new(who, id))
+}
+
+/// The answer that the SDK makes a sandbox of. Its requests to the sandbox hold the tokens of this answer: the one that
+/// this request came with, so that there is no second secret to revoke.
+fn opened(container: &Container, headers: &HeaderMap) -> Value {
+    let bearer = || headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ').map(|(_, token)| token);
+    let token = headers.get(KEY).and_then(|key| key.to_str().ok()).or_else(bearer);
+    json!({
+        "sandboxID": container.key.id.as_str(),
+        "templateID": container.name,
+        "clientID": "sandbox",
+        "envdVersion": "0.6.4",
+        "envdAccessToken": token,
+        "trafficAccessToken": token,
+        "domain": null,
+    })
+}
+
+fn shown(container: &Container, limits: &Limits) -> Value {
+    json!({
+        "sandboxID": container.key.id.as_str(),
+        "templateID": container.name,
+        "clientID": "sandbox",
+        "envdVersion": "0.6.4",
+        "startedAt": rfc3339(container.created_unix_s),
+        "endAt": rfc3339(container.ends_unix_s),
+        "cpuCount": limits.cpu_millis.div_ceil(1000),
+        "memoryMB": limits.memory_bytes >> 20,
+        // The quota is of a conversation and not of its sandbox.
+        "diskSizeMB": 0,
+        "state": "running",
+        "metadata": container.labels,
+    })
+}

@@ -1,0 +1,180 @@
+//! A program and what came of it. Each program is a run of its own; the files that it names are copied into its session
+//! first, so that a program cannot change what another session holds.
+
+use axum::{Extension, Json, body::Body, extract::State, http::HeaderMap};
+use futures_util::stream;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{LibreChatParts, file_id, files::find, fresh, of_hint, session};
+use crate::{
+    api::{
+        http::{coderunner::stderr, error::ApiError},
+        schema::parse::{self, Source},
+    },
+    domain::{
+        error::{Code, Failure},
+        file::Change,
+        id::Language,
+        owner::{ConversationKey, Principal},
+        path::SafePath,
+        trace::TraceContext,
+    },
+    services::{
+        files::{Download, Files},
+        runs::{Report, RunRequest},
+    },
+};
+
+/// The files that one program may name.
+const FILES_MAX: usize = 200;
+/// Names of languages that differ from those of runners.
+const LANGUAGES: [(&str, &str); 5] =
+    [("py", "python"), ("js", "javascript"), ("ts", "typescript"), ("rs", "rust"), ("f90", "fortran")];
+/// The folder of programs, as LibreChat tells the model.
+const FOLDER: &str = "/mnt/data/";
+
+#[derive(Deserialize, JsonSchema)]
+struct Exec {
+    lang: String,
+    code: String,
+    args: Option<Vec<String>>,
+    session_id: Option<String>,
+    files: Option<Vec<Named>>,
+    /// Programs with the same hint share a session.
+    runtime_session_hint: Option<String>,
+}
+
+/// A file of a session, and its path for the program.
+#[derive(Deserialize, JsonSchema)]
+struct Named {
+    id: String,
+    name: Option<String>,
+    storage_session_id: Option<String>,
+    /// Its name in older versions.
+    session_id: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Executed {
+    session_id: String,
+    stdout: String,
+    stderr: String,
+    files: Vec<Delivered>,
+}
+
+/// A file that the program made, changed or was given.
+#[derive(Debug, Serialize)]
+struct Delivered {
+    id: String,
+    name: String,
+    storage_session_id: String,
+    session_id: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    inherited: bool,
+}
+
+/// Runs a program and waits for its end. One that fails is a result.
+pub(super) async fn exec(
+    State(parts): State<LibreChatParts>,
+    Extension(who): Extension<Principal>,
+    trace: Option<Extension<TraceContext>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Executed>, ApiError> {
+    // Without capacity the body is not read.
+    parts.runs.check_capacity(&who)?;
+    let members = parts.bodies.json(&headers, body).await?.0;
+    let exec: Exec = parse::parse(members, Source::Lenient)?;
+    let id = match (&exec.session_id, &exec.runtime_session_hint) {
+        (Some(id), _) if !id.is_empty() => session(id)?,
+        (_, Some(hint)) if !hint.is_empty() => of_hint(hint),
+        _ => fresh(),
+    };
+    let conversation = ConversationKey::new(who, id);
+    let named = exec.files.unwrap_or_default();
+    if named.len() > FILES_MAX {
+        return Err(Failure::argument("files", format!("a program takes at most {FILES_MAX}")).into());
+    }
+    let (mut given, mut missing) = (Vec::new(), Vec::new());
+    for file in &named {
+        match give(&parts.files, &conversation, file).await {
+            Ok(delivered) => given.push(delivered),
+            Err(failure) if is_gone(&failure) => {
+                let name = file.name.as_deref().unwrap_or(&file.id);
+                missing.push(format!("The file {name:?} is no longer there: upload it again.\n"));
+            }
+            Err(failure) => return Err(failure.into()),
+        }
+    }
+    let run = parts.runs.begin(RunRequest {
+        args: exec.args.unwrap_or_default(),
+        detach: Some(false),
+        within: trace.map(|trace| trace.0),
+        ..RunRequest::new(conversation, language(&exec.lang)?, exec.code.into())
+    })?;
+    let report = run.finished().await?;
+    Ok(Json(executed(&report, given, &missing.concat())))
+}
+
+/// A language by LibreChat's short name of it.
+fn language(name: &str) -> Result<Language, Failure> {
+    let known = LANGUAGES.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| long);
+    known.parse().map_err(|why| Failure::argument("lang", why))
+}
+
+fn is_gone(failure: &Failure) -> bool {
+    matches!(failure.code, Code::ConversationNotFound | Code::FileNotFound | Code::NotAFile)
+}
+
+/// Copies a file into a conversation, unless it is there already.
+async fn give(files: &Files, conversation: &ConversationKey, file: &Named) -> Result<Delivered, Failure> {
+    let from = file.storage_session_id.as_deref().or(file.session_id.as_deref()).unwrap_or_default();
+    let source = ConversationKey::new(conversation.owner.clone(), session(from)?);
+    let at = find(files, &source, &file.id).await?.path;
+    let name = file.name.as_deref().map(|name| name.strip_prefix(FOLDER).unwrap_or(name));
+    let to = match name {
+        Some(name) => SafePath::from_text(name).map_err(|why| Failure::argument("files", why))?,
+        None => at.clone(),
+    };
+    if source.id != conversation.id || to != at {
+        let Download { size, content, .. } = files.open(&source, &at).await?;
+        let pieces = stream::try_unfold((content, 0), move |(content, at)| async move {
+            if at == size {
+                return Ok(None);
+            }
+            let piece = content.chunk(at, size - at).await;
+            let piece = piece.map_err(|_| Failure::new(Code::FileBusy, "The file changed while it was copied."))?;
+            let next = at + piece.len() as u64;
+            Ok(Some((piece, (content, next))))
+        });
+        files.upload(conversation, &to, None, Some(size), pieces).await?;
+    }
+    Ok(Delivered {
+        id: file.id.clone(),
+        name: to.display(),
+        storage_session_id: from.to_owned(),
+        session_id: from.to_owned(),
+        inherited: true,
+    })
+}
+
+fn executed(report: &Report, given: Vec<Delivered>, missing: &str) -> Executed {
+    let session_id = report.conversation.id.to_string();
+    let changed = report.files.files.iter().filter(|file| file.change != Change::Unchanged);
+    let mut files: Vec<_> = changed
+        .map(|file| Delivered {
+            id: file_id(&file.path),
+            name: file.path.display(),
+            storage_session_id: session_id.clone(),
+            session_id: session_id.clone(),
+            inherited: false,
+        })
+        .collect();
+    for file in given {
+        if files.iter().all(|made| made.name != file.name) {
+            files.push(file);
+        }
+    }
+    Executed { session_id, stdout: report.stdout.text.clone(), stderr: missing.to_owned() + &stderr(report), files }
+}

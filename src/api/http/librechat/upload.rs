@@ -1,0 +1,116 @@
+//! Files for later programs. Each upload is a session of its own, whose files programs are given by name.
+
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::State,
+    http::{HeaderMap, header},
+};
+use futures_util::{StreamExt as _, stream};
+use multer::{Field, Multipart};
+use serde_json::{Value, json};
+
+use super::{LibreChatParts, file_id, fresh};
+use crate::{
+    api::http::{coderunner::broken_form, error::ApiError},
+    domain::{
+        error::{Code, Failure},
+        id::ConversationId,
+        owner::{ConversationKey, Principal},
+        path::SafePath,
+    },
+};
+
+/// The members of one form: its files and what is said of them, which is not used.
+const MEMBERS_MAX: usize = 1000;
+
+struct Received {
+    session: ConversationId,
+    files: Vec<(String, Result<String, Failure>)>,
+}
+
+/// Writes a file into a new session.
+pub(super) async fn one(
+    State(parts): State<LibreChatParts>,
+    Extension(who): Extension<Principal>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let Received { session, files } = receive(&parts, who, &headers, body).await?;
+    let mut shown = Vec::new();
+    for (filename, written) in files {
+        shown.push(json!({"fileId": written?, "filename": filename}));
+    }
+    let session = session.as_str();
+    Ok(Json(json!({"message": "success", "session_id": session, "storage_session_id": session, "files": shown})))
+}
+
+/// Writes several files into a new session. One that cannot be written does not stop the others.
+pub(super) async fn batch(
+    State(parts): State<LibreChatParts>,
+    Extension(who): Extension<Principal>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let Received { session, files } = receive(&parts, who, &headers, body).await?;
+    let succeeded = files.iter().filter(|(_, written)| written.is_ok()).count();
+    let failed = files.len() - succeeded;
+    let shown: Vec<_> = files
+        .into_iter()
+        .map(|(filename, written)| match written {
+            Ok(id) => json!({"status": "success", "fileId": id, "filename": filename}),
+            Err(failure) => json!({"status": "error", "error": failure.message, "filename": filename}),
+        })
+        .collect();
+    let message = match (succeeded, failed) {
+        (_, 0) => "success",
+        (0, _) => "error",
+        _ => "partial_success",
+    };
+    let session = session.as_str();
+    Ok(Json(json!({"message": message, "session_id": session, "storage_session_id": session, "files": shown,
+        "succeeded": succeeded, "failed": failed})))
+}
+
+async fn receive(
+    parts: &LibreChatParts,
+    who: Principal,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Received, ApiError> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let boundary = multer::parse_boundary(kind)
+        .map_err(|_| Failure::new(Code::UnsupportedMediaType, "The body is not announced as multipart/form-data."))?;
+    let (_, pieces) = parts.bodies.stream(headers, body)?;
+    let pieces = pieces.map(|piece| piece.map_err(|failure| std::io::Error::other(failure.message)));
+    let mut form = Multipart::new(pieces, boundary);
+    let conversation = ConversationKey::new(who, fresh());
+    let mut files = Vec::new();
+    for _ in 0..MEMBERS_MAX {
+        let Some(field) = form.next_field().await.map_err(|error| broken_form(&error))? else {
+            if files.is_empty() {
+                return Err(Failure::argument("file", "it is missing: send the file").into());
+            }
+            return Ok(Received { session: conversation.id, files });
+        };
+        if let Some(name) = field.file_name().map(ToOwned::to_owned) {
+            files.push((name.clone(), write(parts, &conversation, &name, field).await));
+        }
+    }
+    Err(Failure::new(Code::TooLarge, format!("The form has more than {MEMBERS_MAX} members.")).into())
+}
+
+async fn write(
+    parts: &LibreChatParts,
+    conversation: &ConversationKey,
+    name: &str,
+    field: Field<'_>,
+) -> Result<String, Failure> {
+    let path = SafePath::from_text(name).map_err(|why| Failure::argument("file", why))?;
+    let bytes = stream::unfold(field, |mut field| async {
+        let piece = field.chunk().await.map_err(|error| broken_form(&error)).transpose()?;
+        Some((piece, field))
+    });
+    let entry = parts.files.upload(conversation, &path, None, None, bytes).await?;
+    Ok(file_id(&entry.path))
+}

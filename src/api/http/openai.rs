@@ -1,0 +1,195 @@
+//! OpenAI's containers and their files. A container is a conversation here. OpenAI has no call that runs code in one
+//! other than through a model, so programs run in it by this server's own interfaces, under the container's id.
+
+mod files;
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json, Router,
+    body::Body,
+    extract::{FromRef, Path, Query, State},
+    http::HeaderMap,
+    routing::{get, post},
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{body::Bodies, error::ApiError};
+use crate::{
+    api::schema::parse::{self, Source},
+    domain::{
+        error::{Code, Failure},
+        id::ConversationId,
+        owner::{ConversationKey, Principal},
+    },
+    services::{
+        containers::{Container, Containers, Maker},
+        files::Files,
+    },
+};
+
+/// Where the surface is.
+pub const ROOT: &str = "/openai/v1";
+
+/// OpenAI's default and greatest time without use, in minutes.
+const MINUTES_MAX: i64 = 20;
+const NAME_CHARS_MAX: usize = 256;
+const BODY_BYTES_MAX: usize = 64 << 10;
+const PAGE_DEFAULT: usize = 20;
+const PAGE_MAX: usize = 100;
+
+/// The parts of the surface.
+#[derive(Clone, FromRef)]
+pub struct OpenAiParts {
+    pub containers: Containers,
+    /// Files of conversations.
+    pub files: Arc<Files>,
+    /// Reads request bodies.
+    pub bodies: Bodies,
+}
+
+/// Whether a path is of this surface.
+pub fn is_own(path: &str) -> bool {
+    path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
+pub fn router(parts: OpenAiParts) -> Router {
+    let routes = Router::new()
+        .route("/containers", post(create).get(list))
+        .route("/containers/{id}", get(retrieve).delete(remove))
+        .route("/containers/{id}/files", post(files::create).get(files::list))
+        .route("/containers/{id}/files/{file}", get(files::retrieve).delete(files::remove))
+        .route("/containers/{id}/files/{file}/content", get(files::content))
+        .with_state(parts);
+    Router::new().nest(ROOT, routes)
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Create {
+    name: String,
+    expires_after: Option<ExpiresAfter>,
+    file_ids: Option<Vec<String>>,
+    network_policy: Option<NetworkPolicy>,
+    skills: Option<Vec<Value>>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ExpiresAfter {
+    minutes: i64,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct NetworkPolicy {
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+/// A page of a list, whose order is the newest first unless `order` is `asc`.
+#[derive(Deserialize)]
+struct PageQuery {
+    limit: Option<usize>,
+    after: Option<String>,
+    order: Option<String>,
+    name: Option<String>,
+}
+
+async fn create(
+    State(parts): State<OpenAiParts>,
+    Extension(who): Extension<Principal>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let members = parts.bodies.at_most(BODY_BYTES_MAX).json(&headers, body).await?.0;
+    let Create { name, expires_after, file_ids, network_policy, skills } = parse::parse(members, Source::Lenient)?;
+    let minutes = expires_after.map_or(MINUTES_MAX, |after| after.minutes);
+    let is_open = network_policy.is_some_and(|policy| policy.kind != "disabled");
+    for (argument, wrong, why) in [
+        ("name", name.chars().count() > NAME_CHARS_MAX, "it is longer than 256 characters"),
+        ("expires_after.minutes", !(1..=MINUTES_MAX).contains(&minutes), "it must be from 1 to 20"),
+        ("file_ids", file_ids.is_some_and(|ids| !ids.is_empty()), "there is no /files here: upload to the container"),
+        ("network_policy", is_open, "the operator decides it: it must be absent or disabled"),
+        ("skills", skills.is_some_and(|skills| !skills.is_empty()), "a container takes none"),
+    ] {
+        if wrong {
+            return Err(Failure::argument(argument, why).into());
+        }
+    }
+    let id = format!("cntr_{}", Uuid::new_v4().simple()).parse().unwrap_or_else(|_| ConversationId::fresh());
+    let key = ConversationKey::new(who, id);
+    parts.containers.create(&key, Maker::OpenAi, minutes * 60)?;
+    let container = parts.containers.change(&key, Maker::OpenAi, |container| {
+        container.name = name;
+        container.idle_s = Some(minutes * 60);
+    })?;
+    Ok(Json(shown(&container)))
+}
+
+async fn list(
+    State(parts): State<OpenAiParts>,
+    Extension(who): Extension<Principal>,
+    Query(query): Query<PageQuery>,
+) -> Json<Value> {
+    let mut all = parts.containers.list(&who, Maker::OpenAi);
+    all.retain(|one| query.name.as_ref().is_none_or(|name| one.name == *name));
+    Json(query.page(all.iter().map(shown).collect()))
+}
+
+async fn retrieve(
+    State(parts): State<OpenAiParts>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    Ok(Json(shown(&named(&parts, who, &id)?)))
+}
+
+async fn remove(
+    State(parts): State<OpenAiParts>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let key = named(&parts, who, &id)?.key;
+    parts.containers.remove(&key, Maker::OpenAi).await?;
+    Ok(Json(json!({"id": id, "object": "container.deleted", "deleted": true})))
+}
+
+fn named(parts: &OpenAiParts, who: Principal, id: &str) -> Result<Container, Failure> {
+    let missing = || Failure::new(Code::ConversationNotFound, "There is no such container, or it expired.");
+    let id = id.parse().map_err(|_| missing())?;
+    parts.containers.get(&ConversationKey::new(who, id), Maker::OpenAi).map_err(|_| missing())
+}
+
+impl PageQuery {
+    /// Of items that are newest first.
+    fn page(&self, mut items: Vec<Value>) -> Value {
+        if self.order.as_deref() == Some("asc") {
+            items.reverse();
+        }
+        if let Some(after) = &self.after {
+            let at = items.iter().position(|item| item["id"] == *after).map_or(items.len(), |at| at + 1);
+            items.drain(..at);
+        }
+        let limit = self.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+        let has_more = items.len() > limit;
+        items.truncate(limit);
+        let id = |item: Option<&Value>| item.map(|item| item["id"].clone());
+        json!({"object": "list", "first_id": id(items.first()), "last_id": id(items.last()), "has_more": has_more,
+            "data": items})
+    }
+}
+
+fn shown(container: &Container) -> Value {
+    json!({
+        "id": container.key.id.as_str(),
+        "object": "container",
+        "name": container.name,
+        "created_at": container.created_unix_s,
+        "last_active_at": container.active_unix_s,
+        "status": "running",
+        "expires_after": {"anchor": "last_active_at", "minutes": container.idle_s.unwrap_or_default() / 60},
+        "network_policy": {"type": "disabled"},
+    })
+}

@@ -1,0 +1,142 @@
+//! Files of a container. The id of a file is derived from its path, so nothing is stored for this surface.
+
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::{Path, Query, State},
+    http::{HeaderMap, Method, header},
+    response::Response,
+};
+use futures_util::{StreamExt as _, stream};
+use multer::Multipart;
+use serde_json::{Value, json};
+
+use super::{OpenAiParts, PageQuery, named};
+use crate::{
+    api::http::{coderunner::broken_form, error::ApiError, files as downloads},
+    domain::{
+        error::{Code, Failure},
+        file::FileEntry,
+        owner::{ConversationKey, Principal},
+        path::SafePath,
+        text::sha256,
+    },
+    services::files::FileQuery,
+};
+
+/// Pages of a listing that are read, and members of a form.
+const PAGES_MAX: usize = 50;
+const MEMBERS_MAX: usize = 8;
+
+/// Writes the file of a form.
+pub(super) async fn create(
+    State(parts): State<OpenAiParts>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let key = named(&parts, who, &id)?.key;
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let boundary = multer::parse_boundary(kind)
+        .map_err(|_| Failure::argument("file_id", "there is no /files here: send the file as multipart/form-data"))?;
+    let (_, pieces) = parts.bodies.stream(&headers, body)?;
+    let pieces = pieces.map(|piece| piece.map_err(|failure| std::io::Error::other(failure.message)));
+    let mut form = Multipart::new(pieces, boundary);
+    for _ in 0..MEMBERS_MAX {
+        let Some(field) = form.next_field().await.map_err(|error| broken_form(&error))? else { break };
+        let Some(name) = field.file_name() else { continue };
+        let path = SafePath::from_text(name).map_err(|why| Failure::argument("file", why))?;
+        let bytes = stream::unfold(field, |mut field| async {
+            let piece = field.chunk().await.map_err(|error| broken_form(&error)).transpose()?;
+            Some((piece, field))
+        });
+        let entry = parts.files.upload(&key, &path, None, None, bytes).await?;
+        return Ok(Json(shown(&key, &entry)));
+    }
+    Err(Failure::argument("file", "it is missing: send the file").into())
+}
+
+pub(super) async fn list(
+    State(parts): State<OpenAiParts>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Value>, ApiError> {
+    let key = named(&parts, who, &id)?.key;
+    let mut entries = entries(&parts, &key).await?;
+    entries.sort_by_key(|entry| std::cmp::Reverse(entry.modified_unix_s));
+    Ok(Json(query.page(entries.iter().map(|entry| shown(&key, entry)).collect())))
+}
+
+pub(super) async fn retrieve(
+    State(parts): State<OpenAiParts>,
+    Extension(who): Extension<Principal>,
+    Path(place): Path<(String, String)>,
+) -> Result<Json<Value>, ApiError> {
+    let (key, entry) = find(&parts, who, place).await?;
+    Ok(Json(shown(&key, &entry)))
+}
+
+pub(super) async fn content(
+    State(parts): State<OpenAiParts>,
+    Extension(who): Extension<Principal>,
+    Path(place): Path<(String, String)>,
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let (key, entry) = find(&parts, who, place).await?;
+    let download = parts.files.open(&key, &entry.path).await?;
+    Ok(downloads::present_to(&method, &headers, download))
+}
+
+pub(super) async fn remove(
+    State(parts): State<OpenAiParts>,
+    Extension(who): Extension<Principal>,
+    Path(place): Path<(String, String)>,
+) -> Result<Json<Value>, ApiError> {
+    let (key, entry) = find(&parts, who, place).await?;
+    parts.files.delete(&key, &entry.path, None).await?;
+    Ok(Json(json!({"id": file_id(&entry.path), "object": "container.file.deleted", "deleted": true})))
+}
+
+async fn find(
+    parts: &OpenAiParts,
+    who: Principal,
+    (id, file): (String, String),
+) -> Result<(ConversationKey, FileEntry), Failure> {
+    let key = named(parts, who, &id)?.key;
+    let found = entries(parts, &key).await?.into_iter().find(|entry| file_id(&entry.path) == file);
+    let found = found.ok_or_else(|| Failure::new(Code::FileNotFound, "There is no such file in this container."))?;
+    Ok((key, found))
+}
+
+async fn entries(parts: &OpenAiParts, key: &ConversationKey) -> Result<Vec<FileEntry>, Failure> {
+    let (mut all, mut after) = (Vec::new(), None);
+    for _ in 0..PAGES_MAX {
+        let page = parts.files.page(key, FileQuery { folder: None, after, limit: None }).await?;
+        all.extend(page.files);
+        after = page.after;
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+fn file_id(path: &SafePath) -> String {
+    format!("cfile_{}", &sha256(path.as_bytes())[..32])
+}
+
+fn shown(key: &ConversationKey, entry: &FileEntry) -> Value {
+    json!({
+        "id": file_id(&entry.path),
+        "object": "container.file",
+        "container_id": key.id.as_str(),
+        "bytes": entry.size,
+        "created_at": entry.modified_unix_s,
+        "path": format!("/mnt/data/{}", entry.path.display()),
+        // Who made a file is not recorded.
+        "source": "user",
+    })
+}

@@ -1,0 +1,180 @@
+//! Conversations that a client holds like a machine for a time: E2B's sandboxes and OpenAI's containers.
+//!
+//! Owns which there are and until when. They are known in memory only: after a restart a client learns that its machine
+//! is gone, and its files stay until retention deletes them. What has expired is ended when anything is asked of this
+//! service; sessions and programs have limits of their own, so nothing runs on for that. Starts no task.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use super::{
+    conversations::Conversations,
+    runs::Runs,
+    sessions::{Sessions, Setup},
+};
+use crate::domain::{
+    clock::Clock,
+    error::{Code, Failure},
+    id::ConversationId,
+    owner::{ConversationKey, Principal},
+};
+
+/// How many an owner holds at most, and all owners together.
+const OWNER_MAX: usize = 100;
+const ALL_MAX: usize = 10_000;
+/// The runs of one that are cancelled when it is removed.
+const RUNS_MAX: usize = 1000;
+
+/// Which interface it was made by; another one does not see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Maker {
+    E2b,
+    OpenAi,
+}
+
+/// A conversation that is held.
+#[derive(Debug, Clone)]
+pub struct Container {
+    pub key: ConversationKey,
+    pub maker: Maker,
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    /// What its sessions begin with.
+    pub setup: Setup,
+    pub created_unix_s: i64,
+    pub active_unix_s: i64,
+    pub ends_unix_s: i64,
+    /// Each use extends its life to so many seconds from then on.
+    pub idle_s: Option<i64>,
+}
+
+/// The service. A clone is the same service.
+#[derive(Clone)]
+pub struct Containers(Arc<Inner>);
+
+struct Inner {
+    runs: Runs,
+    sessions: Sessions,
+    conversations: Conversations,
+    clock: Arc<dyn Clock>,
+    held: Mutex<HashMap<ConversationKey, Container>>,
+}
+
+impl Containers {
+    pub fn new(runs: Runs, sessions: Sessions, conversations: Conversations, clock: Arc<dyn Clock>) -> Self {
+        Self(Arc::new(Inner { runs, sessions, conversations, clock, held: Mutex::default() }))
+    }
+
+    /// Holds a conversation for `life_s` seconds. Nothing is started.
+    ///
+    /// # Errors
+    /// [`Code::RateLimited`] when there are too many.
+    pub fn create(&self, key: &ConversationKey, maker: Maker, life_s: i64) -> Result<Container, Failure> {
+        let now = self.0.clock.unix_s();
+        self.with(|held| {
+            let of_owner = held.keys().filter(|other| other.owner == key.owner).count();
+            if of_owner >= OWNER_MAX || held.len() >= ALL_MAX {
+                let why = format!("There are too many: remove one, or wait until one expires ({OWNER_MAX} at most).");
+                return Err(Failure::new(Code::RateLimited, why));
+            }
+            let container = Container {
+                key: key.clone(),
+                maker,
+                name: String::new(),
+                labels: BTreeMap::new(),
+                setup: Setup::default(),
+                created_unix_s: now,
+                active_unix_s: now,
+                ends_unix_s: now.saturating_add(life_s),
+                idle_s: None,
+            };
+            held.insert(key.clone(), container.clone());
+            Ok(container)
+        })
+    }
+
+    /// Changes one, which counts as a use of it.
+    ///
+    /// # Errors
+    /// [`Code::ConversationNotFound`].
+    pub fn change(
+        &self,
+        key: &ConversationKey,
+        maker: Maker,
+        change: impl FnOnce(&mut Container),
+    ) -> Result<Container, Failure> {
+        let now = self.0.clock.unix_s();
+        self.with(|held| {
+            let container =
+                held.get_mut(key).filter(|container| container.maker == maker).ok_or_else(|| missing(&key.id))?;
+            container.active_unix_s = now;
+            change(container);
+            if let Some(idle_s) = container.idle_s {
+                container.ends_unix_s = now.saturating_add(idle_s);
+            }
+            Ok(container.clone())
+        })
+    }
+
+    /// One of this maker, which counts as a use of it.
+    ///
+    /// # Errors
+    /// [`Code::ConversationNotFound`].
+    pub fn get(&self, key: &ConversationKey, maker: Maker) -> Result<Container, Failure> {
+        self.change(key, maker, |_| ())
+    }
+
+    /// Those of an owner, newest first.
+    pub fn list(&self, who: &Principal, maker: Maker) -> Vec<Container> {
+        let mut all: Vec<_> = self
+            .with(|held| held.values().filter(|one| one.key.owner == *who && one.maker == maker).cloned().collect());
+        all.sort_by(|a, b| (b.created_unix_s, &b.key.id).cmp(&(a.created_unix_s, &a.key.id)));
+        all
+    }
+
+    /// The time by which they expire.
+    pub fn now_unix_s(&self) -> i64 {
+        self.0.clock.unix_s()
+    }
+
+    /// Ends what runs in one and deletes its files. Files that a program still holds are left to retention.
+    ///
+    /// # Errors
+    /// [`Code::ConversationNotFound`].
+    pub async fn remove(&self, key: &ConversationKey, maker: Maker) -> Result<(), Failure> {
+        self.get(key, maker)?;
+        self.with(|held| held.remove(key));
+        for view in self.0.runs.list(&key.owner, Some(&key.id), None, RUNS_MAX).runs {
+            if let Ok(run) = self.0.runs.get(&key.owner, view.run) {
+                run.cancel();
+            }
+        }
+        self.0.sessions.close_all(key);
+        match self.0.conversations.remove(key).await {
+            Err(failure) if !matches!(failure.code, Code::ConversationNotFound | Code::ConversationBusy) => {
+                Err(failure)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A step on those that have not expired.
+    fn with<T>(&self, step: impl FnOnce(&mut HashMap<ConversationKey, Container>) -> T) -> T {
+        let now = self.0.clock.unix_s();
+        let mut held = self.0.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.retain(|key, container| {
+            let lives = container.ends_unix_s > now;
+            if !lives {
+                self.0.sessions.close_all(key);
+            }
+            lives
+        });
+        step(&mut held)
+    }
+}
+
+fn missing(id: &ConversationId) -> Failure {
+    Failure::new(Code::ConversationNotFound, format!("`{id}` was not found: it expired, was removed or never was."))
+}

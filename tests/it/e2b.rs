@@ -1,0 +1,82 @@
+//! E2B's calls with E2B's own SDK, on the fake engine and with real kernels.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    mcp_clients::{client, tool},
+    support::{FakeServer, Server, server::TOKEN},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sdk_works_unchanged() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let base = format!("http://{}/e2b", server.address);
+    client(&tool("e2b/bin/python"), &["e2b_client.py", &base, TOKEN, "fake"]).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn real_kernels_serve_the_sdk() {
+    let server = Server::start().await;
+    client(&tool("e2b/bin/python"), &["e2b_client.py", &server.url("/e2b"), TOKEN, "real"]).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_is_its_owners_alone() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let url = |path: &str| format!("http://{}{path}", server.address);
+    let call = async |method: Method, path: &str, key: (&str, &str), sandbox: &str, body: Value| {
+        let call = server.http.request(method, url(path)).header(key.0, key.1).header("E2b-Sandbox-Id", sandbox);
+        let answer = call.json(&body).send().await.expect("an answer");
+        let status = answer.status().as_u16();
+        (status, answer.json::<Value>().await.unwrap_or_default())
+    };
+    let bearer = format!("Bearer {TOKEN}");
+    let made = call(Method::POST, "/v1/tokens", ("authorization", &bearer), "", json!({"owner": "other", "name": "t"}));
+    let made = made.await.1;
+    let other = made["token"].as_str().expect("a token");
+
+    let (status, opened) =
+        call(Method::POST, "/e2b/v2/sandboxes", ("x-api-key", TOKEN), "", json!({"timeout": 60})).await;
+    assert_eq!(status, 201, "{opened}");
+    let id = opened["sandboxID"].as_str().expect("an id");
+    for (path, method) in [("/e2b/health", Method::GET), ("/e2b/contexts", Method::GET), ("/e2b/execute", Method::POST)]
+    {
+        let body = json!({"code": "get x"});
+        for (key, expected) in [(("x-access-token", other), 502), (("x-access-token", "wrong"), 401), (("x", "y"), 401)]
+        {
+            let (status, why) = call(method.clone(), path, key, id, body.clone()).await;
+            assert_eq!(status, expected, "{path} {key:?}: {why}");
+            assert_eq!(why["code"], expected, "{why}");
+        }
+    }
+    assert_eq!(call(Method::GET, "/e2b/v2/sandboxes", ("x-api-key", other), "", json!({})).await.1, json!([]));
+    for (method, path) in [(Method::GET, ""), (Method::DELETE, ""), (Method::POST, "/timeout")] {
+        let path = format!("/e2b/sandboxes/{id}{path}");
+        assert_eq!(call(method, &path, ("x-api-key", other), "", json!({"timeout": 0})).await.0, 404, "{path}");
+    }
+    let traffic = ("e2b-traffic-access-token", TOKEN);
+    assert_eq!(call(Method::GET, "/e2b/health", traffic, id, json!({})).await.0, 204);
+    for (path, body) in [
+        ("/e2b/filesystem.Filesystem/Remove", json!({"path": "/etc/passwd"})),
+        ("/e2b/filesystem.Filesystem/Stat", json!({"path": "../x"})),
+        ("/e2b/execute", json!({"code": "x", "env_vars": {"PATH": "/"}})),
+        ("/e2b/execute", json!({"code": "x", "context_id": "session-0"})),
+        ("/e2b/contexts", json!({"cwd": "/etc"})),
+    ] {
+        let (status, why) = call(Method::POST, path, traffic, id, body.clone()).await;
+        assert!(matches!(status, 400 | 404) && why["message"].is_string(), "{path} {body}: {status} {why}");
+    }
+    let timeout = format!("/e2b/sandboxes/{id}/timeout");
+    assert_eq!(call(Method::POST, &timeout, ("x-api-key", TOKEN), "", json!({"timeout": 0})).await.0, 204);
+    assert_eq!(call(Method::GET, "/e2b/health", traffic, id, json!({})).await.0, 502, "it expired");
+    let mut refused = None;
+    for _ in 0..101 {
+        let (status, _) = call(Method::POST, "/e2b/sandboxes", ("x-api-key", other), "", json!({})).await;
+        refused = Some(status).filter(|status| *status != 201);
+    }
+    assert_eq!(refused, Some(429), "an owner holds a bounded number");
+    server.stop().await;
+}
