@@ -31,8 +31,9 @@ Usage: ./test.sh [--quick] [--long] [--clients] [--deny]
   --long    the long form of the tests that have one (SPECIFICATION.md); half an hour more on a small machine
   --clients also install the clients that people use (700 MB from npm and PyPI) and drive them with a stand-in for
             their models: docs/clients.md. On where CI=true
-  --kubernetes  only what needs a Kubernetes cluster: starts one (scripts/kubernetes-cluster.sh), runs the engine contract
-            and the chart on it, ends it. Takes ten minutes the first time, and root on Debian 12; elsewhere kind
+  --kubernetes  only what needs a Kubernetes cluster: starts one (scripts/kubernetes-cluster.sh), runs the engine
+            contract and the chart on it, ends it. Takes ten minutes the first time, and root on Debian 12; elsewhere
+            kind
   --deny    also install cargo-deny (takes minutes) and check the crates in use: licences, sources, advisories
 Takes root or sudo where a package is missing. Keeps what it makes under target/. A step that could not try anything is
 told as skipped; with CI=true in the environment it fails.
@@ -242,8 +243,8 @@ begin_clients() {
 
 finish_clients() { wait "$CLIENTS" || { cat target/clients.log; return 1; }; }
 
-# Begins to build the images, which waits for downloads while the compiler works for the tests. With CI=true the server's
-# image takes the binary of the tests' compilation, else the released one.
+# Begins to build the images, which waits for downloads while the compiler works for the tests. With CI=true the
+# server's image takes the binary of the tests' compilation, else the released one.
 begin_images() {
   mkdir -p target
   local what=()
@@ -259,11 +260,11 @@ finish_images() {
     SERVER_BINARY=target/server ./build.sh server
 }
 
-# The server is compiled once in a clean room, static as it is released, for its image and the tests. Nothing is compiled
-# there a second time after a change, which is what incremental compilation is for.
+# The server is compiled once in a clean room, static as it is released, for its image and the tests. Nothing is
+# compiled there a second time after a change, which is what incremental compilation is for.
 compile_once() {
   CARGO_BUILD_TARGET=$(rustc -vV | sed -n 's/^host: //p')
-  export CARGO_BUILD_TARGET RUSTFLAGS='-C target-feature=+crt-static' CARGO_INCREMENTAL=0
+  export CARGO_BUILD_TARGET RUSTFLAGS='-C target-feature=+crt-static' CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=false
 }
 
 # The clients that people use, with a stand-in for their models. Takes at most eight minutes, installation included.
@@ -320,6 +321,7 @@ main() {
     need "engine" ensure_engine "$PWD/test.sh" "${arguments[@]}"
     need "runner images" ./build.sh runners
     need "test runner" install_nextest
+    step "Helm chart" scripts/chart.sh check
     step "Kubernetes" scripts/check-kubernetes.sh
     finish
   fi
@@ -344,7 +346,6 @@ main() {
   step "kernels" scripts/check-kernels.sh
   step "software bills" scripts/check-sbom.sh
   step "pinned images" scripts/check-pin.sh
-  step "Helm chart" scripts/chart.sh check
   if [ "$clients" = true ]; then
     step "clients that people use" check_clients
   fi

@@ -42,4 +42,4 @@ rights
 
 PATH=$PATH:$PWD/target/test-tools/cargo/bin
 # Pods of all tests share two nodes.
-cargo nextest run --locked --workspace --no-fail-fast --test-threads 2 -E 'test(/kubernetes/)'
+cargo nextest run --locked --workspace --profile kubernetes --no-fail-fast --test-threads 2

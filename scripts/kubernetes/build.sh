@@ -56,14 +56,14 @@ fetch_client() {
 
 # $1: the source. It is built in the layout of a GOPATH, as its own package does, and behind everything else.
 compile() (
-  cd "$1"
+  cd "$1" || exit
   mkdir -p .go/src/k8s.io
   ln -sfn ../../.. .go/src/k8s.io/kubernetes
   export HOME=$1/.home GOPATH=$1/.go GOCACHE=$1/.cache GOFLAGS=-buildvcs=false GO111MODULE=off CGO_ENABLED=0
   export KUBE_GIT_VERSION=v$KUBERNETES KUBE_GIT_COMMIT=debian KUBE_GIT_TREE_STATE=clean
   export KUBE_GIT_MAJOR=1 KUBE_GIT_MINOR=20
   mkdir -p "$HOME"
-  cd .go/src/k8s.io/kubernetes
+  cd .go/src/k8s.io/kubernetes || exit
   nice -n 10 make WHAT="cmd/kube-apiserver cmd/kube-controller-manager cmd/kube-scheduler cmd/kubelet"
 )
 

@@ -73,7 +73,12 @@ struct Source {
 
 impl Source {
     fn pairs(pairs: &[(String, String)], place: &str, shared: bool) -> Self {
-        let pairs = pairs.iter().map(|(name, value)| (name.clone(), name.clone(), Value::from(value.trim()))).collect();
+        let one = |(name, value): &(String, String)| {
+            // A root is named as SANDBOX_ROOT is, too.
+            let known = if name == "SANDBOX_SKILLS_ROOT" { "SANDBOX_SKILLS__ROOT" } else { name };
+            (name.clone(), known.to_owned(), Value::from(value.trim()))
+        };
+        let pairs = pairs.iter().map(one).collect();
         Self { place: place.to_owned(), pairs, shared }
     }
 

@@ -77,6 +77,13 @@ fn shared_folders_have_names_that_the_operator_chooses() {
 }
 
 #[test]
+fn skills_have_a_root_under_either_name() {
+    for name in ["SANDBOX_SKILLS_ROOT", "SANDBOX_SKILLS__ROOT"] {
+        assert_eq!(load(&sources(&[(name, "/srv/skills")])).expect("settings").skills.root, "/srv/skills", "{name}");
+    }
+}
+
+#[test]
 fn secrets_of_programs_are_checked_and_never_shown() {
     let folder = tempfile::tempdir().expect("a folder");
     let (file, value) = (folder.path().join("a.toml"), folder.path().join("value"));

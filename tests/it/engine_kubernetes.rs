@@ -1,5 +1,5 @@
 //! What only a real cluster shows: how it ends, refuses and starts sandboxes, and whether the isolation check tells a
-//! cluster that takes the network away from one that does not. Without `KUBECONFIG` nothing is tested.
+//! cluster that takes the network away from one that does not: `./test.sh --kubernetes`.
 
 use std::{process::Stdio, time::Duration};
 
@@ -18,9 +18,12 @@ use crate::support::{
 /// Within this everything that is at once has happened, also on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
 
-/// The world and the cluster below it, if there is one.
-async fn world() -> Option<(World, Cluster)> {
-    Some((World::kubernetes().await?, Cluster::get().await?))
+/// A runner on the nodes: process 1 is `sandbox-init` with Bash.
+const FRAMED_IMAGE: &str = "runner-bash:latest";
+
+/// The world and the cluster below it.
+async fn world() -> (World, Cluster) {
+    (World::kubernetes().await, Cluster::get().await)
 }
 
 fn container(fields: &Value) -> Value {
@@ -42,7 +45,7 @@ async fn refusal(world: &World, image: ImageId) -> String {
 
 #[tokio::test]
 async fn memory_that_is_too_much_is_told_as_such() {
-    let Some((world, _)) = world().await else { return };
+    let (world, _) = world().await;
     world
         .hold(async |world: &World| {
             let seen = world.run("exec tail /dev/zero\n").await;
@@ -53,7 +56,7 @@ async fn memory_that_is_too_much_is_told_as_such() {
 
 #[tokio::test]
 async fn what_the_cluster_refuses_is_a_sentence_that_says_what_to_do() {
-    let Some((world, cluster)) = world().await else { return };
+    let (world, cluster) = world().await;
     let quota = json!({"metadata": {"name": "contract"}, "spec": {"hard": {"requests.example.org/none": "0"}}});
     let quota: ResourceQuota = serde_json::from_value(quota).expect("a quota");
     match cluster.quotas().create(&PostParams::default(), &quota).await {
@@ -104,19 +107,10 @@ async fn next_frame(sandbox: &mut Sandbox, seen: &mut Vec<u8>) -> (u8, String) {
     }
 }
 
-/// `CLUSTER_FRAMED_IMAGE`: an image on the nodes whose process 1 is `sandbox-init` with Bash.
-fn framed_image() -> Option<String> {
-    let image = std::env::var("CLUSTER_FRAMED_IMAGE").ok();
-    if image.is_none() {
-        eprintln!("not tested: CLUSTER_FRAMED_IMAGE names no image");
-    }
-    image
-}
-
 #[tokio::test]
 async fn a_standby_reports_that_it_is_ready_and_runs_a_program() {
-    let (Some((world, cluster)), Some(image)) = (world().await, framed_image()) else { return };
-    let spec = json!({"containers": [{"name": "any", "image": image, "imagePullPolicy": "Never"}]});
+    let (world, cluster) = world().await;
+    let spec = json!({"containers": [{"name": "any", "image": FRAMED_IMAGE, "imagePullPolicy": "Never"}]});
     let image = cluster.template("contract-framed", spec).await;
     // Past the adapter for lines: a framed runner needs no end of its input.
     let engine = cluster.engine().await;
@@ -167,9 +161,9 @@ async fn doctor(cluster: &Cluster, class: &str) -> String {
 
 #[tokio::test]
 async fn the_isolation_check_refuses_a_cluster_whose_pods_reach_the_network() {
-    let (Some(cluster), Some(image)) = (Cluster::get().await, framed_image()) else { return };
-    let Some(closed) = cluster.closed_class.clone() else { return };
-    let spec = json!({"containers": [{"name": "any", "image": image, "imagePullPolicy": "Never"}]});
+    let cluster = Cluster::get().await;
+    let closed = cluster.closed_class.clone().expect("CLUSTER_CLOSED_CLASS: a runtime class without a network");
+    let spec = json!({"containers": [{"name": "any", "image": FRAMED_IMAGE, "imagePullPolicy": "Never"}]});
     cluster.runner("contract-bash", "bash", spec).await;
     let open = doctor(&cluster, "").await;
     assert!(open.contains("isolation: programs can reach the network"), "{open}");

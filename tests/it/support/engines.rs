@@ -184,14 +184,14 @@ impl World {
         Self::new(Arc::new(engine), image.0, Programs::Script, root())
     }
 
-    /// On the cluster of the environment, if there is one.
-    pub async fn kubernetes() -> Option<Self> {
-        let cluster = Cluster::get().await?;
+    /// On the cluster of the environment.
+    pub async fn kubernetes() -> Self {
+        let cluster = Cluster::get().await;
         let image = cluster.lines_template().await;
         let root = tempfile::tempdir_in(&cluster.claim.mount).expect("a folder of the claim");
         open_to_all(root.path());
         let engine = Arc::new(ByLines(cluster.engine().await));
-        Some(Self { shared: Some(cluster.claim), ..Self::new(engine, image.0, Programs::Bash, root) })
+        Self { shared: Some(cluster.claim), ..Self::new(engine, image.0, Programs::Bash, root) }
     }
 
     fn new(engine: Arc<dyn Engine>, image: String, programs: Programs, root: TempDir) -> Self {

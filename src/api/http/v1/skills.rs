@@ -44,6 +44,8 @@ fn name(call: &Call) -> Result<SkillName, Failure> {
 }
 
 /// List the skills.
+///
+/// The public ones and your own; one of your own hides a public one of the same name.
 #[utoipa::path(
     get, path = "/v1/skills", tag = "skills", operation_id = "listSkills",
     responses((status = 200, description = "The skills.", body = SkillList)),
@@ -58,6 +60,8 @@ pub(super) async fn list(
 }
 
 /// Get a skill and its files.
+///
+/// Each file has its size and path; scripts are in sandboxes below the folder that is told.
 #[utoipa::path(
     get, path = "/v1/skills/{name}", tag = "skills", operation_id = "getSkill",
     params(OfSkill),
@@ -73,6 +77,8 @@ pub(super) async fn get(
 }
 
 /// Read a file of a skill.
+///
+/// `SKILL.md` has the instructions. Other files are what they name.
 #[utoipa::path(
     get, path = "/v1/skills/{name}/files/{path}", tag = "skills", operation_id = "readSkillFile",
     params(OfSkill, AtPath),
@@ -126,6 +132,8 @@ pub(super) async fn put(
 }
 
 /// Delete a skill of your own.
+///
+/// A public one of the same name is there again.
 #[utoipa::path(
     delete, path = "/v1/skills/{name}", tag = "skills", operation_id = "removeSkill",
     params(OfSkill),
