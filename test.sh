@@ -142,45 +142,35 @@ python_client() {
   python3 -m venv "$3" && "$3/bin/python" -m pip install -q --disable-pip-version-check "$1==$2"
 }
 
+# $1: its folder, then npm packages with their versions. With others the folder is made anew.
+npm_packages() {
+  local folder=$1
+  shift
+  [ "$(cat "$folder/made-of" 2>/dev/null)" != "$*" ] || return 0
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  printf '{"private": true, "overrides": %s}\n' "${OVERRIDES:-{\}}" >"$folder/package.json"
+  npm install --loglevel error --no-audit --no-fund --prefix "$folder" "$@" && echo "$*" >"$folder/made-of"
+}
+
 node_client() {
-  local have
-  have=$("$TOOLS/npm/node_modules/.bin/node" --version 2>/dev/null || true)
-  [[ $have != v$NODE.* ]] || [ ! -x "$TOOLS/npm/node_modules/.bin/mcp-inspector" ] ||
-    ! grep -q "\"version\": \"$CONFORMANCE\"" \
-      "$TOOLS/npm/node_modules/@modelcontextprotocol/conformance/package.json" 2>/dev/null ||
-    ! grep -q "\"version\": \"$AXE\"" "$TOOLS/npm/node_modules/axe-core/package.json" 2>/dev/null ||
-    ! grep -q "\"version\": \"$AXIOS\"" "$TOOLS/npm/node_modules/axios/package.json" 2>/dev/null ||
-    ! grep -q "\"version\": \"$MCP_REMOTE\"" "$TOOLS/npm/node_modules/mcp-remote/package.json" 2>/dev/null ||
-    ! grep -q "\"version\": \"$OIDC_PROVIDER\"" "$TOOLS/npm/node_modules/oidc-provider/package.json" 2>/dev/null ||
-    return 0
-  mkdir -p "$TOOLS/npm"
-  npm install --silent --no-audit --no-fund --prefix "$TOOLS/npm" "node@$NODE" \
-    "@modelcontextprotocol/inspector@$INSPECTOR" "@modelcontextprotocol/conformance@$CONFORMANCE" \
-    "axe-core@$AXE" "axios@$AXIOS" "mcp-remote@$MCP_REMOTE" "oidc-provider@$OIDC_PROVIDER"
+  npm_packages "$TOOLS/npm" "node@$NODE" "@modelcontextprotocol/inspector@$INSPECTOR" \
+    "@modelcontextprotocol/conformance@$CONFORMANCE" "axe-core@$AXE" "axios@$AXIOS" "mcp-remote@$MCP_REMOTE" \
+    "oidc-provider@$OIDC_PROVIDER"
 }
 
-# Servers of packages. Some mirrors lack the version that one of verdaccio's dependencies names by a tag.
+# Servers of packages. Some mirrors lack the version that verdaccio's audit names by a tag, and npm 9 refuses to
+# override it, so an older audit takes its place; the tests do not use it.
 package_indexes() {
-  python_client pypiserver "$PYPISERVER" "$TOOLS/pypiserver" &&
-    python_client devpi-server "$DEVPI" "$TOOLS/devpi" || return
-  [ "$(cat "$TOOLS/verdaccio/version" 2>/dev/null)" != "$VERDACCIO" ] || return 0
-  rm -rf "$TOOLS/verdaccio"
-  mkdir -p "$TOOLS/verdaccio"
-  printf '{"private": true, "overrides": {"node-fetch": "2.7.0"}}\n' >"$TOOLS/verdaccio/package.json"
-  npm install --silent --no-audit --no-fund --prefix "$TOOLS/verdaccio" "verdaccio@$VERDACCIO" &&
-    echo "$VERDACCIO" >"$TOOLS/verdaccio/version"
+  python_client pypiserver "$PYPISERVER" "$TOOLS/pypiserver" && python_client devpi-server "$DEVPI" "$TOOLS/devpi" &&
+    OVERRIDES='{"verdaccio-audit": "10.2.4"}' npm_packages "$TOOLS/verdaccio" "verdaccio@$VERDACCIO"
 }
 
-# What makes clients of the API's description, and what checks it. With other versions its folder is made anew.
+# What makes clients of the API's description, and what checks it.
 description_tools() {
-  local wanted=("openapi-typescript@$OPENAPI_TYPESCRIPT" "openapi-fetch@$OPENAPI_FETCH" "typescript@$TYPESCRIPT"
-    "@types/node@$NODE_TYPES" "@redocly/cli@$REDOCLY" "@stoplight/spectral-cli@$SPECTRAL")
-  python_client openapi-python-client "$OPENAPI_PYTHON" "$TOOLS/openapi-python" || return
-  [ "$(cat "$TOOLS/openapi-npm/versions" 2>/dev/null)" != "${wanted[*]}" ] || return 0
-  rm -rf "$TOOLS/openapi-npm"
-  mkdir -p "$TOOLS/openapi-npm"
-  npm install --silent --no-audit --no-fund --prefix "$TOOLS/openapi-npm" "${wanted[@]}" &&
-    printf '%s\n' "${wanted[*]}" > "$TOOLS/openapi-npm/versions"
+  python_client openapi-python-client "$OPENAPI_PYTHON" "$TOOLS/openapi-python" &&
+    npm_packages "$TOOLS/openapi-npm" "openapi-typescript@$OPENAPI_TYPESCRIPT" "openapi-fetch@$OPENAPI_FETCH" \
+      "typescript@$TYPESCRIPT" "@types/node@$NODE_TYPES" "@redocly/cli@$REDOCLY" "@stoplight/spectral-cli@$SPECTRAL"
 }
 
 # Our own client, from its wheel, with what checks it.
@@ -190,15 +180,6 @@ own_client() {
       dist/mcp_code_sandbox-*.whl &&
     "$TOOLS/client/bin/python" -m pip install -q --disable-pip-version-check --force-reinstall --no-deps \
       dist/mcp_code_sandbox-*.whl
-}
-
-# The tools of LibreChat's agents.
-librechat_client() {
-  [ "$(cat "$TOOLS/librechat/version" 2>/dev/null)" != "$LIBRECHAT_AGENTS" ] || return 0
-  rm -rf "$TOOLS/librechat"
-  mkdir -p "$TOOLS/librechat"
-  npm install --silent --no-audit --no-fund --prefix "$TOOLS/librechat" "@librechat/agents@$LIBRECHAT_AGENTS" &&
-    echo "$LIBRECHAT_AGENTS" >"$TOOLS/librechat/version"
 }
 
 # Clients of Jupyter's API.
@@ -223,8 +204,8 @@ make_clients() {
     python_client instavm "$INSTAVM" "$TOOLS/instavm" &&
     python_client e2b-code-interpreter "$E2B" "$TOOLS/e2b" &&
     python_client openai "$OPENAI" "$TOOLS/openai" &&
-    librechat_client && package_indexes && jupyter_clients && description_tools && own_client &&
-    node_client
+    npm_packages "$TOOLS/librechat" "@librechat/agents@$LIBRECHAT_AGENTS" && package_indexes && jupyter_clients &&
+    description_tools && own_client && node_client
 }
 
 # What check_clients installs otherwise; its failure is told there.

@@ -24,7 +24,7 @@ def left(most=WHOLE_S_MAX):
 
 
 def npm(folder, packages):
-    yield ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", folder, f"--before={BEFORE}", *packages]
+    yield ["npm", "install", "--loglevel=error", "--no-audit", "--no-fund", "--prefix", folder, f"--before={BEFORE}", *packages]
 
 
 def python(folder, packages):
