@@ -25,4 +25,5 @@ pub mod skills;
 pub(crate) mod test_scale;
 pub mod text;
 pub mod token;
+pub mod tools;
 pub mod trace;

@@ -13,4 +13,5 @@ pub mod runner;
 pub mod sign_in;
 pub mod skills;
 pub mod storage;
+pub mod tools;
 pub mod web;
