@@ -32,3 +32,5 @@ pub mod skills;
 pub mod standby;
 pub mod stats;
 pub mod tokens;
+pub mod tools;
+mod waits;

@@ -30,7 +30,7 @@ use tracing::error;
 
 pub use self::verify::{Broken, Verified, VerifyError, verify};
 use self::{file::LogFile, writer::Writer};
-use crate::ports::observer::{AdminFacts, AuditCounts, NetworkFacts, Observer, RunFacts, SignInFacts};
+use crate::ports::observer::{AdminFacts, AuditCounts, NetworkFacts, Observer, RunFacts, SignInFacts, ToolFacts};
 
 /// Lines that wait to be written.
 const QUEUE_MAX: usize = 4096;
@@ -106,6 +106,12 @@ impl Observer for Audit {
 
     fn connected(&self, connection: &NetworkFacts<'_>) {
         if !self.queue(line::of_connection(connection)) {
+            error!("a line of the audit log is lost: the queue is full");
+        }
+    }
+
+    fn tool_called(&self, call: &ToolFacts<'_>) {
+        if !self.queue(line::of_tool(call)) {
             error!("a line of the audit log is lost: the queue is full");
         }
     }

@@ -15,6 +15,7 @@ mod keys;
 mod policies;
 mod sign_in;
 mod tokens;
+mod tools;
 
 use std::{
     fs::{DirBuilder, OpenOptions},

@@ -25,7 +25,8 @@ use prometheus_client::{
 use crate::{
     domain::{error::Code, id::Language, owner::Principal},
     ports::observer::{
-        AnswerFacts, AuditCounts, CallFacts, HistoryCounts, NetworkFacts, Observer, RunFacts, Standing, TraceCounts,
+        AnswerFacts, AuditCounts, CallFacts, HistoryCounts, NetworkFacts, Observer, RunFacts, Standing, ToolFacts,
+        TraceCounts,
     },
 };
 
@@ -61,6 +62,11 @@ struct InStage {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfStream {
     stream: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Ending {
+    ended: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -107,6 +113,8 @@ pub struct Metrics {
     calls: Histograms<Call>,
     connections: Family<Reason, Counter>,
     network: Family<Way, Counter>,
+    tool_calls: Family<Ending, Counter>,
+    tool_time: Histogram,
     answers: Family<Answer, Counter>,
     answer_time: Histogram,
     answer_bytes: Counter,
@@ -129,6 +137,8 @@ impl Default for Metrics {
             calls: with_unit(all, "engine_call", "Calls of the container engine", seconds.clone(), family()),
             connections: add(all, "network_connections", "Connections of programs, by what came of them"),
             network: with_unit(all, "network", "What programs sent and received", Some(Unit::Bytes), Family::default()),
+            tool_calls: add(all, "tool_calls", "Calls of tools by programs, by how they ended"),
+            tool_time: with_unit(all, "tool_call", "How long calls of tools took", seconds.clone(), histogram()),
             answers: add(all, "http_answers", "HTTP requests that were answered"),
             answer_time: with_unit(all, "http_answer", "How long HTTP answers took", seconds, histogram()),
             answer_bytes: with_unit(all, "http_answer_body", ANSWER_BODIES, Some(Unit::Bytes), Counter::default()),
@@ -267,6 +277,11 @@ impl Observer for Metrics {
         self.connections.get_or_create(&Reason { code }).inc();
         self.network.get_or_create(&Way { way: "sent" }).inc_by(used.sent_bytes);
         self.network.get_or_create(&Way { way: "received" }).inc_by(used.received_bytes);
+    }
+
+    fn tool_called(&self, call: &ToolFacts<'_>) {
+        self.tool_calls.get_or_create(&Ending { ended: call.used.end.word() }).inc();
+        self.tool_time.observe(call.used.took.as_secs_f64());
     }
 
     fn answered(&self, answer: &AnswerFacts<'_>) {

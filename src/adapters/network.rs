@@ -17,6 +17,7 @@ mod channel;
 mod forward;
 mod hello;
 mod http;
+mod messages;
 mod opened;
 mod outgoing;
 mod request;

@@ -21,6 +21,7 @@ pub mod run;
 pub mod session;
 pub mod skills;
 pub mod token;
+pub mod tools;
 
 use std::io;
 

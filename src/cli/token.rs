@@ -29,7 +29,7 @@ pub enum TokenCommand {
         /// Whose conversations it opens.
         #[arg(long, default_value_t = Principal::default().name().to_owned())]
         owner: String,
-        /// What it may do: run, files, admin.
+        /// What it may do: run, files, approve, admin.
         #[arg(long, value_delimiter = ',', default_value = "run,files")]
         scopes: Vec<Scope>,
         /// The only languages that it may run.

@@ -48,6 +48,8 @@ codes! {
     DatabaseUnavailable = "database_unavailable", "Try again; the operator must see that the database runs.";
     /// The issuer of a token does not answer, so that it cannot be told whether the token is valid.
     IssuerUnavailable = "issuer_unavailable", "Try again; the operator must see that the issuer's keys can be read.";
+    /// A tool server does not answer, or its tools cannot be used.
+    ToolUnavailable = "tool_unavailable", "Try again; the operator must see that the tool server runs.";
     /// No runner image for the language.
     RunnerNotFound = "runner_not_found", "Choose a language that is listed, or have the operator build its image.";
     /// The conversation has no files here.

@@ -4,7 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{error::Failure, file::FileEntry, network::NetworkUse, outcome::Outcome};
+use super::{
+    error::Failure,
+    file::FileEntry,
+    network::NetworkUse,
+    outcome::Outcome,
+    tools::{Approval, ToolUse},
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StreamKind {
@@ -98,6 +104,10 @@ pub enum EventKind {
     },
     /// A connection of the program is over, or was refused.
     Network(Box<NetworkUse>),
+    /// A call of a tool by the program is over.
+    Tool(Box<ToolUse>),
+    /// The program waits until a person says whether a call may be made.
+    Approval(Box<Approval>),
     /// The program created or changed a file. Sent when it has ended.
     File(Box<FileEntry>),
     Finished(Box<Outcome>),

@@ -33,17 +33,20 @@ pub enum Scope {
     Run,
     /// Files of conversations.
     Files,
+    /// Answers to questions whether programs may call tools.
+    Approve,
     /// Tokens, history and usage of all owners.
     Admin,
 }
 
 impl Scope {
-    pub const ALL: [Self; 3] = [Self::Run, Self::Files, Self::Admin];
+    pub const ALL: [Self; 4] = [Self::Run, Self::Files, Self::Approve, Self::Admin];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Run => "run",
             Self::Files => "files",
+            Self::Approve => "approve",
             Self::Admin => "admin",
         }
     }
@@ -54,7 +57,7 @@ impl FromStr for Scope {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|scope| scope.as_str() == text);
-        found.ok_or_else(|| format!("{text:?} is no scope: use run, files or admin"))
+        found.ok_or_else(|| format!("{text:?} is no scope: use run, files, approve or admin"))
     }
 }
 

@@ -1,10 +1,23 @@
 //! Tools of MCP servers, which programs may call: their names, definitions and rules. Pure; no server is known here.
 
+mod approval;
+mod call;
+mod rule;
+mod schema;
+mod server;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use self::{
+    approval::{Answered, Approval, ApprovalId, Asked, Grant},
+    call::{CallEnd, ToolUse},
+    rule::{Action, Rule, RuleError, RuleText, without_rule},
+    schema::Schema,
+    server::{ServerError, ServerText, ToolServer, Way},
+};
 use super::text;
 
 /// The longest name of a tool, in bytes; a tool with a longer one is left out.
@@ -41,8 +54,8 @@ impl fmt::Display for ServerName {
 const KEYWORDS: [&str; 47] = [
     "and", "as", "assert", "async", "await", "break", "case", "catch", "class", "const", "continue", "def", "default",
     "del", "delete", "do", "elif", "else", "enum", "except", "export", "extends", "false", "finally", "for", "from",
-    "function", "global", "if", "import", "in", "is", "lambda", "new", "nonlocal", "not", "null", "or", "pass", "raise",
-    "return", "true", "try", "typeof", "while", "with", "yield",
+    "function", "global", "if", "import", "in", "is", "lambda", "new", "nonlocal", "not", "null", "or", "pass",
+    "raise", "return", "true", "try", "typeof", "while", "with", "yield",
 ];
 
 /// What a server says that a call may do. Hints of a stranger.
@@ -77,6 +90,22 @@ impl Tool {
     pub fn hash(&self, server: &str) -> String {
         text::sha256(&serde_json::to_vec(&(server, self)).unwrap_or_default())
     }
+}
+
+/// The one text of a JSON value: members in the order of their names, no spaces.
+pub fn canonical(value: &Value) -> String {
+    fn sorted(value: &Value) -> Value {
+        match value {
+            Value::Array(items) => items.iter().map(sorted).collect(),
+            Value::Object(members) => {
+                let mut members: Vec<_> = members.iter().map(|(name, member)| (name.clone(), sorted(member))).collect();
+                members.sort_by(|a, b| a.0.cmp(&b.0));
+                Value::Object(members.into_iter().collect())
+            }
+            other => other.clone(),
+        }
+    }
+    sorted(value).to_string()
 }
 
 /// The names of a server's tools as modules: every character that a name cannot have becomes `_`, in lower case; a

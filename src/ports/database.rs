@@ -8,6 +8,7 @@ use crate::domain::{
     id::TokenId,
     network::PolicyText,
     token::{AccessRecord, TokenDigest, TokenRecord},
+    tools::{Answered, Approval, ApprovalId, Asked, Grant, ServerText},
 };
 
 /// Why the database did not answer: it is away, locked, full or read-only. The text is the driver's, for the log.
@@ -61,6 +62,63 @@ pub trait PolicyStore: Send + Sync {
 
     /// Whether there was one.
     async fn remove_policy(&self, name: &str) -> Result<bool, DatabaseError>;
+}
+
+/// Tool servers that operators made.
+#[async_trait]
+pub trait ToolServerStore: Send + Sync {
+    /// All of them: names, definitions as JSON, which another version may have written, and secrets.
+    async fn tool_servers(&self) -> Result<Vec<(String, String, String)>, DatabaseError>;
+
+    /// Stores one, in place of the one of that name.
+    async fn put_tool_server(
+        &self,
+        name: &str,
+        text: &ServerText,
+        secret: &str,
+        at_unix_ms: i64,
+    ) -> Result<(), DatabaseError>;
+
+    /// Whether there was one.
+    async fn remove_tool_server(&self, name: &str) -> Result<bool, DatabaseError>;
+}
+
+/// Questions whether calls of tools may be made, and their answers. Times are unix milliseconds.
+#[async_trait]
+pub trait ApprovalStore: Send + Sync {
+    async fn ask(&self, question: &Approval) -> Result<(), DatabaseError>;
+
+    async fn approval(&self, id: ApprovalId) -> Result<Option<Approval>, DatabaseError>;
+
+    /// The newest, of one owner or of all; with `open` those that wait for an answer.
+    async fn approvals(
+        &self,
+        owner: Option<&str>,
+        open_at: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<Approval>, DatabaseError>;
+
+    /// How many questions of an owner wait for an answer.
+    async fn open_questions(&self, owner: &str, now: i64) -> Result<u64, DatabaseError>;
+
+    /// Answers a question that waits for an answer: `false` where it does not wait any more.
+    async fn answer(
+        &self,
+        id: ApprovalId,
+        answer: Answered,
+        by: &str,
+        now: i64,
+        expires: i64,
+    ) -> Result<bool, DatabaseError>;
+
+    /// An answer that allows this call now. One that allows one call is used up by this: of two callers one gets it.
+    async fn take_grant(&self, asked: &Asked, now: i64) -> Result<Option<Grant>, DatabaseError>;
+
+    /// Takes back an answer that stands, or a question: `false` where there is none that does.
+    async fn revoke(&self, id: ApprovalId, now: i64) -> Result<bool, DatabaseError>;
+
+    /// Removes what has expired before this moment.
+    async fn forget_approvals(&self, before: i64) -> Result<(), DatabaseError>;
 }
 
 /// A row of a table: its columns that are not NULL, as texts and whole numbers.

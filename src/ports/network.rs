@@ -69,6 +69,10 @@ pub trait Gate: Send + Sync + 'static {
     /// Answers a request of a program to the server itself; nothing, where none is answered.
     fn request(&self, request: Bytes) -> BoxStream<'static, Bytes>;
 
+    /// Answers the messages of one connection of a program to the server; nothing, where none is answered. What is
+    /// under way for it ends when the answers are dropped.
+    fn messages(&self, messages: BoxStream<'static, Bytes>) -> BoxStream<'static, Bytes>;
+
     /// A connection is over, or was refused by something else than [`Self::decide`].
     fn over(&self, used: NetworkUse);
 }

@@ -12,6 +12,7 @@ use crate::domain::{
     network::NetworkUse,
     outcome::Outcome,
     owner::{ConversationKey, Principal},
+    tools::ToolUse,
     trace::TraceContext,
 };
 
@@ -34,6 +35,9 @@ pub trait Observer: Send + Sync + 'static {
 
     /// A connection of a sandbox is over, or was refused.
     fn connected(&self, _connection: &NetworkFacts<'_>) {}
+
+    /// A call of a tool by a program is over.
+    fn tool_called(&self, _call: &ToolFacts<'_>) {}
 
     /// A language is served by another image than before.
     fn runner_changed(&self, _language: &Language) {}
@@ -83,6 +87,12 @@ pub enum AdminAction {
     ConversationDeleted,
     PolicyChanged,
     PolicyDeleted,
+    ToolServerChanged,
+    ToolServerDeleted,
+    /// A person allowed a call of a tool, said no to it, or took an answer back.
+    CallAllowed,
+    CallDenied,
+    ApprovalRevoked,
     /// The server checked itself.
     Checked,
 }
@@ -99,6 +109,11 @@ impl AdminAction {
             Self::ConversationDeleted => "conversation_deleted",
             Self::PolicyChanged => "network_policy_changed",
             Self::PolicyDeleted => "network_policy_deleted",
+            Self::ToolServerChanged => "tool_server_changed",
+            Self::ToolServerDeleted => "tool_server_deleted",
+            Self::CallAllowed => "tool_call_allowed",
+            Self::CallDenied => "tool_call_denied",
+            Self::ApprovalRevoked => "approval_revoked",
             Self::Checked => "checked",
         }
     }
@@ -111,6 +126,15 @@ pub struct NetworkFacts<'a> {
     pub conversation: &'a ConversationKey,
     pub language: &'a Language,
     pub used: &'a NetworkUse,
+}
+
+/// One call of a tool.
+#[derive(Debug, Clone, Copy)]
+pub struct ToolFacts<'a> {
+    pub at_unix_s: i64,
+    pub conversation: &'a ConversationKey,
+    pub language: &'a Language,
+    pub used: &'a ToolUse,
 }
 
 /// One engine call.
@@ -315,6 +339,10 @@ impl Observer for Observers {
 
     fn connected(&self, connection: &NetworkFacts<'_>) {
         self.0.iter().for_each(|observer| observer.connected(connection));
+    }
+
+    fn tool_called(&self, call: &ToolFacts<'_>) {
+        self.0.iter().for_each(|observer| observer.tool_called(call));
     }
 
     fn answered(&self, answer: &AnswerFacts<'_>) {

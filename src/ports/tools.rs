@@ -34,7 +34,9 @@ impl fmt::Debug for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Http { url, .. } => f.debug_struct("Http").field("host", &url.host_str()).finish_non_exhaustive(),
-            Self::Command { program, .. } => f.debug_struct("Command").field("program", program).finish_non_exhaustive(),
+            Self::Command { program, .. } => {
+                f.debug_struct("Command").field("program", program).finish_non_exhaustive()
+            }
             Self::Streams(_) => f.write_str("Streams"),
         }
     }

@@ -9,6 +9,7 @@ mod gate;
 mod opened;
 mod policies;
 mod rates;
+mod told;
 
 use std::{
     borrow::Cow,
@@ -22,11 +23,11 @@ use futures_util::{StreamExt as _, stream::BoxStream};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinHandle,
-    time::timeout,
+    time::{Instant, sleep_until, timeout},
 };
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-pub(super) use self::gate::Told;
+pub(super) use self::told::Told;
 pub use self::{
     decisions::{Decision, Decisions},
     policies::Policies,
@@ -37,15 +38,16 @@ use crate::{
         clock::Clock,
         environment::Environment,
         error::Failure,
+        event::EventKind,
         id::Language,
-        network::{NetworkUse, Policy, Secret},
+        network::{Policy, Secret},
         owner::{ConversationKey, Principal},
     },
     ports::{
         network::{Authority, CHANNELS_MAX, Carrier, ChannelPipe, Resolver},
         observer::Observer,
     },
-    services::tokens::Tokens,
+    services::{tokens::Tokens, waits::WAITS_MAX},
 };
 
 /// Pieces for the sandbox that were not written yet.
@@ -79,8 +81,8 @@ const OTHER_VARIABLES: [(&str, &str); 11] = [
     ("npm_config_update_notifier", "false"),
 ];
 
-/// What happens to a connection, for who watches the run or the cell.
-pub type Sink = Box<dyn Fn(NetworkUse) + Send + Sync>;
+/// What happens to connections and calls, for who watches the run or the cell.
+pub type Sink = Box<dyn Fn(EventKind) + Send + Sync>;
 
 /// Gives sandboxes their channels.
 #[derive(Clone)]
@@ -93,6 +95,7 @@ struct Inner {
     parts: NetworkParts,
     decisions: Decisions,
     requests: OnceLock<Weak<dyn Requests>>,
+    calls: OnceLock<Weak<dyn Calls>>,
     /// Room for the channels of each owner that has any.
     shares: Mutex<HashMap<Principal, Weak<Semaphore>>>,
 }
@@ -105,7 +108,8 @@ pub struct NetworkParts {
     pub clock: Arc<dyn Clock>,
 }
 
-/// What one run or session may do: connect as its policies say, and ask the server for packages. Never nothing.
+/// What one run or session may do: connect as its policies say, ask the server for packages, and call tools. Never
+/// nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
     /// By name: what they say when a connection is wanted counts.
@@ -113,12 +117,13 @@ pub struct Access {
     /// One of no operator's.
     own: Option<Arc<Policy>>,
     requests: bool,
+    tools: bool,
 }
 
 impl Access {
     /// One policy alone, which is not among those of operators.
     pub(super) fn of(policy: Policy) -> Self {
-        Self { policies: Vec::new(), own: Some(Arc::new(policy)), requests: false }
+        Self { policies: Vec::new(), own: Some(Arc::new(policy)), requests: false, tools: false }
     }
 }
 
@@ -136,6 +141,24 @@ pub trait Requests: Send + Sync {
     ) -> BoxStream<'static, Bytes>;
 }
 
+/// A program that may call tools, for the service that answers.
+#[derive(Clone)]
+pub struct Program {
+    pub conversation: ConversationKey,
+    pub language: Language,
+    pub(super) told: Arc<Told>,
+}
+
+/// Answers the calls of tools.
+pub trait Calls: Send + Sync {
+    /// Whether programs of this owner have tools.
+    fn is_offered(&self, who: &Principal) -> bool;
+
+    /// Answers the messages of one connection of a program, until both streams have ended. What is under way ends when
+    /// the answers are dropped.
+    fn answer(self: Arc<Self>, program: Program, messages: BoxStream<'static, Bytes>) -> BoxStream<'static, Bytes>;
+}
+
 /// The channels of one sandbox, for the service that reads and writes its streams.
 pub(super) struct Channels {
     pub(super) incoming: Incoming,
@@ -143,6 +166,7 @@ pub(super) struct Channels {
     pub(super) outgoing: mpsc::Receiver<Bytes>,
     pub(super) link: ChannelsLink,
     authority: Option<Arc<Authority>>,
+    waits_max: Duration,
     /// For the environment of its programs.
     variables: Vec<(String, String)>,
 }
@@ -153,6 +177,11 @@ impl Channels {
         self.authority.as_deref().map(|authority| authority.certificate_pem.as_str())
     }
 
+    /// How much longer its programs may take because they wait for a person.
+    pub(super) fn waits_max(&self) -> Duration {
+        self.waits_max
+    }
+
     /// Its parts, for a sandbox with or without channels.
     pub(super) fn apart(
         channels: Option<Self>,
@@ -161,6 +190,14 @@ impl Channels {
             Some(Self { incoming, outgoing, link, .. }) => (Some(incoming), Some(outgoing), Some(link)),
             None => (None, None, None),
         }
+    }
+}
+
+/// Returns when the time of a program is up: at this moment, later by the time in which it waited for a person.
+pub(super) async fn time_up(deadline: Instant, told: Option<&Told>) {
+    match told {
+        Some(told) => told.waits.after(deadline).await,
+        None => sleep_until(deadline).await,
     }
 }
 
@@ -218,6 +255,10 @@ impl Inner {
         self.requests.get().and_then(Weak::upgrade)
     }
 
+    fn calls(&self) -> Option<Arc<dyn Calls>> {
+        self.calls.get().and_then(Weak::upgrade)
+    }
+
     fn share(&self, owner: &Principal) -> Arc<Semaphore> {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         shares.retain(|_, share| share.strong_count() > 0);
@@ -238,7 +279,14 @@ impl Network {
     pub fn new(policies: Arc<Policies>, secrets: Vec<Secret>, parts: NetworkParts) -> Self {
         let secrets = secrets.into_iter().map(Arc::new).collect();
         let (rates, decisions, shares) = (Rates::default(), Decisions::default(), Mutex::default());
-        Self(Arc::new(Inner { policies, secrets, rates, parts, decisions, requests: OnceLock::new(), shares }))
+        let (requests, calls) = (OnceLock::new(), OnceLock::new());
+        Self(Arc::new(Inner { policies, secrets, rates, parts, decisions, requests, calls, shares }))
+    }
+
+    /// From now on calls of tools are answered by this. Once.
+    pub fn call_by(&self, calls: &Arc<impl Calls + 'static>) {
+        let calls: Arc<dyn Calls> = Arc::clone(calls) as _;
+        drop(self.0.calls.set(Arc::downgrade(&calls)));
     }
 
     /// From now on requests of programs are answered by this, which needs the network itself. Once.
@@ -266,7 +314,8 @@ impl Network {
     ) -> Result<Option<Access>, Failure> {
         let all = self.0.policies.all();
         let offers = self.0.requests().is_some_and(|requests| !requests.variables(language).is_empty());
-        if all.is_empty() && !offers && wanted.is_none_or(<[_]>::is_empty) || who.is_self_test() {
+        let tools = self.0.calls().is_some_and(|calls| calls.is_offered(who));
+        if all.is_empty() && !offers && !tools && wanted.is_none_or(<[_]>::is_empty) || who.is_self_test() {
             return Ok(None);
         }
         let granted = self.0.parts.tokens.network_of(who);
@@ -289,7 +338,7 @@ impl Network {
             requests &= wanted.iter().any(|name| name == PACKAGES);
         }
         let policies: Vec<_> = policies.iter().map(|policy| policy.name.clone()).collect();
-        Ok((requests || !policies.is_empty()).then_some(Access { policies, own: None, requests }))
+        Ok((requests || tools || !policies.is_empty()).then_some(Access { policies, own: None, requests, tools }))
     }
 
     /// The hosts that programs of a caller may reach, as its policies name them; some only in some languages.
@@ -335,6 +384,7 @@ impl Network {
         let opened = Opened::new(&policies, &self.0.secrets, self.0.parts.carrier.as_ref());
         variables.extend(opened.variables());
         let Opened { secrets, authority } = opened;
+        let waits_max = if access.tools { WAITS_MAX } else { Duration::ZERO };
         let gate = SandboxGate {
             network: Arc::clone(&self.0),
             access,
@@ -347,7 +397,7 @@ impl Network {
         let pipe = ChannelPipe { incoming, outgoing: to_sandbox, share, authority: authority.clone() };
         let task = tokio::spawn(self.0.parts.carrier.carry(pipe, Arc::new(gate)));
         let incoming = Incoming { sender: Some(sender), room: Arc::new(Semaphore::new(INCOMING_BYTES_MAX)) };
-        Channels { incoming, outgoing, link: ChannelsLink { told, task }, authority, variables }
+        Channels { incoming, outgoing, link: ChannelsLink { told, task }, authority, waits_max, variables }
     }
 
     /// The environment of a program with channels or without. What the request sets itself stays.

@@ -10,7 +10,7 @@ use crate::{
         owner::Principal,
         text::{ms, rfc3339},
     },
-    ports::observer::{AdminFacts, NetworkFacts, RunFacts, SignInFacts},
+    ports::observer::{AdminFacts, NetworkFacts, RunFacts, SignInFacts, ToolFacts},
 };
 
 const FILES_MAX: usize = 64;
@@ -82,6 +82,23 @@ pub(super) fn of_connection(connection: &NetworkFacts<'_>) -> String {
         "language": connection.language.as_str(),
         "sent_bytes": used.sent_bytes,
         "received_bytes": used.received_bytes,
+        "ms": ms(used.took),
+    })
+    .to_string()
+}
+
+/// One call of a tool. Its arguments are named by their digest.
+pub(super) fn of_tool(call: &ToolFacts<'_>) -> String {
+    let used = call.used;
+    json!({
+        "at": rfc3339(call.at_unix_s),
+        "tool": format!("{}/{}", used.server, used.tool),
+        "ended": used.end.word(),
+        "arguments_sha256": used.arguments_sha256,
+        "arguments_bytes": used.arguments_bytes,
+        "principal": call.conversation.owner.name(),
+        "conversation": call.conversation.id.as_str(),
+        "language": call.language.as_str(),
         "ms": ms(used.took),
     })
     .to_string()

@@ -11,7 +11,7 @@ use super::{Database, MIGRATIONS};
 use crate::ports::database::{DatabaseError, DumpState, DumpStore, DumpedRow, Loading};
 
 /// Without `servers`: what lives there now is not what a backup says.
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 11] = [
     "tokens",
     "history",
     "usage_days",
@@ -21,6 +21,8 @@ const TABLES: [&str; 9] = [
     "sign_in_refresh",
     "sign_in_access",
     "network_policies",
+    "tool_servers",
+    "approvals",
 ];
 
 #[async_trait]

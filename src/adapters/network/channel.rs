@@ -1,5 +1,5 @@
 //! One channel: a connection of a program. Its first byte tells whether it speaks SOCKS 5 or HTTP,
-//! or is a request to the server itself.
+//! or is a request to the server itself, or messages with it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio::{
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _};
 use yamux::Stream;
 
-use super::{PIECE_BYTES, Sandbox, http, request, socks};
+use super::{PIECE_BYTES, Sandbox, http, messages, request, socks};
 
 /// A program's end of a channel. What was read ahead is in the buffer.
 pub(super) type Client = BufReader<Compat<Stream>>;
@@ -33,6 +33,7 @@ pub(super) async fn serve(mut channel: Stream, sandbox: Arc<Sandbox>) {
     };
     match first {
         SOCKS_5 => socks::serve(client, &sandbox).boxed().await,
+        messages::FIRST => messages::serve(client, &sandbox.gate).await,
         request::FIRST => request::serve(client, &sandbox.gate).await,
         _ => http::serve(client, sandbox).boxed().await,
     }

@@ -281,7 +281,8 @@ fn http_status(code: Code) -> StatusCode {
         | Code::ShuttingDown
         | Code::EngineUnavailable
         | Code::DatabaseUnavailable
-        | Code::IssuerUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        | Code::IssuerUnavailable
+        | Code::ToolUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::EngineFailed | Code::RunnerFailed | Code::EngineLost | Code::ServerLost => StatusCode::BAD_GATEWAY,
         Code::NoSpace | Code::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,

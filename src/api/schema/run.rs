@@ -6,8 +6,11 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::network::Connection;
 use super::{ErrorCode, EventWord, FiguresResult, File, OutcomeResult, RunResult, StateWord, rfc3339};
+use super::{
+    network::Connection,
+    tools::{ApprovalResult, ToolCall},
+};
 use crate::domain::text::ms;
 use crate::{
     domain::{
@@ -187,6 +190,14 @@ pub struct RunEvent {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub network: Option<Connection>,
+    /// `tool`: a call of a tool that is over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub tool: Option<ToolCall>,
+    /// `approval`: a question that the program waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub approval: Option<ApprovalResult>,
     /// `file`: what it created or changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -206,7 +217,7 @@ pub struct RunEvent {
 }
 
 /// The kinds of events.
-pub const EVENT_WORDS: [&str; 16] = [
+pub const EVENT_WORDS: [&str; 18] = [
     "queued",
     "started",
     "stdout",
@@ -220,6 +231,8 @@ pub const EVENT_WORDS: [&str; 16] = [
     "clear",
     "input_request",
     "network",
+    "tool",
+    "approval",
     "file",
     "finished",
     "failed",
@@ -344,6 +357,8 @@ impl From<&Event> for RunEvent {
                 Self { prompt: Some(prompt.clone()), password: Some(*password), ..of("input_request") }
             }
             EventKind::Network(used) => Self { network: Some((&**used).into()), ..of("network") },
+            EventKind::Tool(used) => Self { tool: Some((&**used).into()), ..of("tool") },
+            EventKind::Approval(question) => Self { approval: Some((&**question).into()), ..of("approval") },
             EventKind::File(file) => Self { file: Some(File::from(&**file)), ..of("file") },
             EventKind::Finished(outcome) => {
                 Self { outcome: Some((&**outcome).into()), figures: Some((&outcome.figures).into()), ..of("finished") }

@@ -1,15 +1,15 @@
-//! The decision on each connection of one sandbox, and what is told of it.
+//! The decision on each connection of one sandbox.
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream::BoxStream};
 
-use super::{Access, Decision, Inner, Sink};
+use super::{Access, Decision, Inner, Program, Told};
 use crate::{
     domain::{
         address::is_public,
@@ -23,64 +23,8 @@ use crate::{
     },
 };
 
-/// Events of one run or cell, and sentences about refusals in its output.
-const EVENTS_MAX: usize = 200;
-const SENTENCES_MAX: usize = 10;
 /// How much of a request's method or path a refusal repeats, in characters.
 const SHOWN_CHARS_MAX: usize = 80;
-
-/// Where the connections of one sandbox are told.
-#[derive(Default)]
-pub(in crate::services) struct Told(Mutex<Listener>);
-
-#[derive(Default)]
-struct Listener {
-    sink: Option<Sink>,
-    events: usize,
-    /// Each once.
-    refusals: Vec<String>,
-}
-
-impl Told {
-    /// From now on connections are told here.
-    pub(in crate::services) fn to(&self, sink: Sink) {
-        *self.listener() = Listener { sink: Some(sink), ..Listener::default() };
-    }
-
-    /// Ends that; a sentence for each host that was refused since.
-    pub(in crate::services) fn end(&self) -> Vec<String> {
-        std::mem::take(&mut *self.listener()).refusals
-    }
-
-    fn tell(&self, used: &NetworkUse) {
-        let mut listener = self.listener();
-        if let Some(refusal) = &used.refusal {
-            let sentence = sentence(refusal);
-            if listener.refusals.len() < SENTENCES_MAX && !listener.refusals.contains(&sentence) {
-                listener.refusals.push(sentence);
-            }
-        }
-        listener.events += 1;
-        if let Some(sink) = listener.sink.as_ref().filter(|_| listener.events <= EVENTS_MAX) {
-            sink(used.clone());
-        }
-    }
-
-    fn listener(&self) -> std::sync::MutexGuard<'_, Listener> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What the refused program's author can do about it.
-fn sentence(refusal: &Refusal) -> String {
-    match refusal {
-        Refusal::NotAllowed(target) => format!(
-            "[network: no policy allows {target}. The operator can name it: hosts = [\"{target}\"] below \
-             [network.<name>] in sandbox.toml, or on /admin.]\n"
-        ),
-        refusal => format!("[network: {refusal}.]\n"),
-    }
-}
 
 /// Decides for one sandbox.
 pub(super) struct SandboxGate {
@@ -206,6 +150,13 @@ impl Gate for SandboxGate {
             || futures_util::stream::empty().boxed(),
             |answers| answers.answer(&self.conversation, &self.language, request),
         )
+    }
+
+    fn messages(&self, messages: BoxStream<'static, Bytes>) -> BoxStream<'static, Bytes> {
+        let calls = self.access.tools.then(|| self.network.calls()).flatten();
+        let (conversation, language) = (self.conversation.clone(), self.language.clone());
+        let program = Program { conversation, language, told: Arc::clone(&self.told) };
+        calls.map_or_else(|| futures_util::stream::empty().boxed(), |calls| calls.answer(program, messages))
     }
 
     fn over(&self, used: NetworkUse) {

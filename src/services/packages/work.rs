@@ -79,7 +79,7 @@ impl Inner {
             limits,
             code: Bytes::from_static(code.as_bytes()),
             stdin: serde_json::to_vec(&order).unwrap_or_default().into(),
-            channels: self.parts.network.open(access, conversation, &runner.language),
+            channels: Some(self.parts.network.open(access, conversation, &runner.language)),
             cancel: self.stop.child_token(),
         };
         let breach = self.outgrown(Arc::clone(&staging), ceiling);

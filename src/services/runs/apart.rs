@@ -34,7 +34,7 @@ pub(in crate::services) struct Apart<'a> {
     pub limits: Limits,
     pub code: Bytes,
     pub stdin: Bytes,
-    pub channels: Channels,
+    pub channels: Option<Channels>,
     pub cancel: CancellationToken,
 }
 
@@ -54,16 +54,8 @@ pub(in crate::services) async fn execute_apart(
     let started = sandboxes.start(&spec, Arc::clone(&lease)).await.map_err(|error| error.failure())?;
     let log = EventLog::new(usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX));
     let none = Environment::default();
-    let env = &Network::environment(&none, Some(&channels));
-    let program = Program {
-        code: &code,
-        args: &[],
-        env,
-        stdin: &stdin,
-        more_stdin: None,
-        limits: &limits,
-        channels: Some(channels),
-    };
+    let env = &Network::environment(&none, channels.as_ref());
+    let program = Program { code: &code, args: &[], env, stdin: &stdin, more_stdin: None, limits: &limits, channels };
     let Executed { outcome, is_dead } = {
         let executed = execute::execute(sandboxes.engine.as_ref(), started, program, &log, &cancel, breach);
         let mut executed = std::pin::pin!(executed);

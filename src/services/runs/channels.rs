@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use super::task::RunTask;
-use crate::{
-    domain::event::EventKind,
-    services::network::{Channels, Sink},
-};
+use crate::services::network::{Channels, Sink};
 
 impl RunTask {
     /// The channels of its sandbox, where a policy holds for it.
@@ -17,9 +14,9 @@ impl RunTask {
         Some(channels)
     }
 
-    /// Where its connections are told.
+    /// Where its connections and calls are told.
     pub(super) fn network_sink(&self) -> Sink {
         let run = Arc::clone(&self.run);
-        Box::new(move |used| run.log.add(EventKind::Network(Box::new(used))))
+        Box::new(move |event| run.log.add(event))
     }
 }

@@ -4,12 +4,12 @@
 //! The program of a plain runner has ended when its sandbox has; a framed runner reports the end, and nothing waits for
 //! the rest.
 
-use std::{pin::Pin, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -31,7 +31,7 @@ use crate::{
     ports::engine::{Engine, EngineError, Exit, Signal},
     services::{
         frames::{self, ExitReport, Start},
-        network::Channels,
+        network::{Channels, time_up},
         sandbox::{Attachment, SandboxEvent, Started, attach},
     },
 };
@@ -102,7 +102,8 @@ pub(super) async fn execute(
     let framed = sandbox.is_framed();
     let request = if framed {
         let authority = channels.as_ref().and_then(Channels::authority_pem);
-        let start = Start { args, env, wall: limits.wall(), grace: GRACE, channels: channels.is_some(), authority };
+        let grace = GRACE + channels.as_ref().map_or(Duration::ZERO, Channels::waits_max);
+        let start = Start { args, env, wall: limits.wall(), grace, channels: channels.is_some(), authority };
         frames::request(code, &start, stdin, more_stdin.is_some())
     } else {
         code.clone()
@@ -120,7 +121,8 @@ pub(super) async fn execute(
         exit: None,
         stopping: false,
     };
-    let deadline = begun + limits.wall();
+    let told = link.as_ref().map(|link| Arc::clone(&link.told));
+    let deadline = time_up(begun + limits.wall(), told.as_deref());
     let stopped = execution.until_end(writing.as_mut(), deadline, cancel, breach).await;
     let unseen = execution.sandbox.output_ended();
     if stopped.is_some() && execution.exit.is_none() {
@@ -175,11 +177,11 @@ impl Execution<'_> {
     async fn until_end(
         &mut self,
         mut writing: Pin<&mut impl Future<Output = ()>>,
-        deadline: Instant,
+        deadline: impl Future<Output = ()>,
         cancel: &CancellationToken,
         breach: impl Future<Output = DiskLimit>,
     ) -> Option<Ended> {
-        let (mut deadline, mut breach) = (std::pin::pin!(sleep_until(deadline)), std::pin::pin!(breach));
+        let (mut deadline, mut breach) = (std::pin::pin!(deadline), std::pin::pin!(breach));
         loop {
             // A program that has exited is not stopped any more, while the rest of its output is read.
             let alive = !self.sandbox.is_draining();

@@ -32,7 +32,7 @@ use crate::{
         owner::ConversationKey,
     },
     ports::runner::Runner,
-    services::network::{Sink, Told},
+    services::network::{Sink, Told, time_up},
 };
 
 /// How long after its reply a kernel may take to say that it is idle. Output in between still counts.
@@ -122,7 +122,8 @@ impl Sessions {
             asked: None,
             input: Input::new(cell.input),
         };
-        let stopped = execution.until_end(begun + cell.limits.wall(), cancel, breach).await;
+        let deadline = time_up(begun + cell.limits.wall(), session.kernel.told());
+        let stopped = execution.until_end(deadline, cancel, breach).await;
         let ended = match stopped {
             End::Itself => execution.verdict(),
             End::Stopped(ended) => {
@@ -186,11 +187,11 @@ struct Execution<'a> {
 impl Execution<'_> {
     async fn until_end(
         &mut self,
-        deadline: Instant,
+        deadline: impl Future<Output = ()>,
         cancel: &CancellationToken,
         breach: impl Future<Output = DiskLimit>,
     ) -> End {
-        let (mut deadline, mut breach) = (pin!(sleep_until(deadline)), pin!(breach));
+        let (mut deadline, mut breach) = (pin!(deadline), pin!(breach));
         let mut grace = pin!(sleep_until(Instant::now()));
         loop {
             if self.reply.is_some() && self.is_idle {

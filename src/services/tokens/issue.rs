@@ -73,7 +73,7 @@ impl Tokens {
             return Err(Failure::argument("name", why));
         }
         if new.grant.scopes.is_empty() {
-            return Err(Failure::argument("scopes", "name at least one of run, files, admin"));
+            return Err(Failure::argument("scopes", "name at least one of run, files, approve, admin"));
         }
         if new.expires_unix_ms.is_some_and(|end| end <= now) {
             return Err(Failure::argument("expires", "it has passed"));

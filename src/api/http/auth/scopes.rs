@@ -17,15 +17,16 @@ pub(super) fn check(token: &Token, method: &Method, path: &str) -> Result<(), Fa
 fn needed(method: &Method, path: &str) -> Option<Scope> {
     let mut parts = path.split('/').skip(1);
     match (parts.next()?, parts.next(), parts.next(), parts.next()) {
-        ("v1", Some("tokens" | "connections" | "history" | "usage" | "owners" | "admin"), ..) | ("metrics", ..) => {
+        ("v1", Some("tokens" | "connections" | "history" | "usage" | "owners" | "admin" | "tool-servers"), ..) | ("metrics", ..) => {
             Some(Scope::Admin)
         }
+        ("v1", Some("approvals"), ..) => Some(Scope::Approve),
         ("v1", Some("skills"), ..) => Some(Scope::Files),
         ("v1", Some("conversations"), id, of_it) => {
             let is_list = id.is_none() || (of_it.is_none() && method == Method::GET);
             (!is_list).then_some(Scope::Files)
         }
-        ("v1", Some("runs" | "sessions" | "events" | "network"), ..) | ("mcp", Some("events"), ..)
+        ("v1", Some("runs" | "sessions" | "events" | "network" | "tools"), ..) | ("mcp", Some("events"), ..)
         // These two are commands.
         | ("e2b", Some("filesystem.Filesystem"), Some("MakeDir" | "Move"), _) => Some(Scope::Run),
         ("v1", ..) if method == Method::GET => None,

@@ -126,6 +126,7 @@ fn about(scope: Scope) -> &'static str {
     match scope {
         Scope::Run => "run programs in sandboxes, and see their output",
         Scope::Files => "read, write and delete the files of your conversations",
+        Scope::Approve => "say which tools your programs may call",
         Scope::Admin => "see and change the tokens of this server",
     }
 }

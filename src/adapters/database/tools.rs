@@ -1,0 +1,184 @@
+//! Tool servers, and questions about calls of their tools, in the database.
+
+use async_trait::async_trait;
+use sqlx::{Row as _, any::AnyRow};
+
+use super::Database;
+use crate::{
+    domain::{
+        owner::ConversationKey,
+        tools::{Answered, Approval, ApprovalId, Asked, Grant, ServerText},
+    },
+    ports::database::{ApprovalStore, DatabaseError, ToolServerStore},
+};
+
+const COLUMNS: &str = "id, owner, conversation, server, tool, definition, arguments, asked_ms, answer, answered_ms, \
+                       answered_by, expires_ms";
+
+#[async_trait]
+impl ToolServerStore for Database {
+    async fn tool_servers(&self) -> Result<Vec<(String, String, String)>, DatabaseError> {
+        let statement = "SELECT name, definition, secret FROM tool_servers ORDER BY name";
+        let rows = sqlx::query(statement).fetch_all(self.pool()?).await?;
+        let one = |row: &AnyRow| Ok((row.try_get("name")?, row.try_get("definition")?, row.try_get("secret")?));
+        rows.iter().map(one).collect()
+    }
+
+    async fn put_tool_server(
+        &self,
+        name: &str,
+        text: &ServerText,
+        secret: &str,
+        at_unix_ms: i64,
+    ) -> Result<(), DatabaseError> {
+        let statement = "INSERT INTO tool_servers (name, definition, secret, changed_ms) VALUES ($1, $2, $3, $4) \
+            ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, secret = excluded.secret, \
+            changed_ms = excluded.changed_ms";
+        let definition = serde_json::to_string(text)?;
+        let query = sqlx::query(statement).bind(name).bind(definition).bind(secret).bind(at_unix_ms);
+        query.execute(self.pool()?).await?;
+        Ok(())
+    }
+
+    async fn remove_tool_server(&self, name: &str) -> Result<bool, DatabaseError> {
+        let statement = "DELETE FROM tool_servers WHERE name = $1";
+        Ok(sqlx::query(statement).bind(name).execute(self.pool()?).await?.rows_affected() > 0)
+    }
+}
+
+fn read(row: &AnyRow) -> Result<Approval, DatabaseError> {
+    let unusable = |what: &str| DatabaseError(format!("an approval has a {what} that cannot be read"));
+    let text = |column: &str| row.try_get::<String, _>(column);
+    let owner = text("owner")?.parse().map_err(|_| unusable("owner"))?;
+    let id = text("conversation")?.parse().map_err(|_| unusable("conversation"))?;
+    let answer: Option<String> = row.try_get("answer")?;
+    Ok(Approval {
+        id: ApprovalId::parse(&text("id")?).ok_or_else(|| unusable("id"))?,
+        asked: Asked {
+            conversation: ConversationKey { owner, id },
+            server: text("server")?,
+            tool: text("tool")?,
+            definition: text("definition")?,
+            arguments: text("arguments")?,
+        },
+        asked_unix_ms: row.try_get("asked_ms")?,
+        answered: answer.as_deref().and_then(Answered::parse),
+        answered_unix_ms: row.try_get("answered_ms")?,
+        answered_by: row.try_get("answered_by")?,
+        expires_unix_ms: row.try_get("expires_ms")?,
+    })
+}
+
+#[async_trait]
+impl ApprovalStore for Database {
+    async fn ask(&self, question: &Approval) -> Result<(), DatabaseError> {
+        let statement = "INSERT INTO approvals (id, owner, conversation, server, tool, definition, arguments, \
+            asked_ms, expires_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+        let Asked { conversation, server, tool, definition, arguments } = &question.asked;
+        let query = sqlx::query(statement)
+            .bind(question.id.to_string())
+            .bind(conversation.owner.name())
+            .bind(conversation.id.to_string())
+            .bind(server)
+            .bind(tool)
+            .bind(definition)
+            .bind(arguments);
+        query.bind(question.asked_unix_ms).bind(question.expires_unix_ms).execute(self.pool()?).await?;
+        Ok(())
+    }
+
+    async fn approval(&self, id: ApprovalId) -> Result<Option<Approval>, DatabaseError> {
+        let statement = format!("SELECT {COLUMNS} FROM approvals WHERE id = $1");
+        let query = sqlx::query(sqlx::AssertSqlSafe(statement)).bind(id.to_string());
+        query.fetch_optional(self.pool()?).await?.as_ref().map(read).transpose()
+    }
+
+    async fn approvals(
+        &self,
+        owner: Option<&str>,
+        open_at: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<Approval>, DatabaseError> {
+        let statement = format!(
+            "SELECT {COLUMNS} FROM approvals WHERE (owner = $1 OR $2 = 1) \
+             AND ($3 = 1 OR (answer IS NULL AND expires_ms > $4)) ORDER BY asked_ms DESC, id DESC LIMIT $5"
+        );
+        let query = sqlx::query(sqlx::AssertSqlSafe(statement))
+            .bind(owner.unwrap_or_default())
+            .bind(i64::from(owner.is_none()))
+            .bind(i64::from(open_at.is_none()))
+            .bind(open_at.unwrap_or_default())
+            .bind(i64::from(limit));
+        query.fetch_all(self.pool()?).await?.iter().map(read).collect()
+    }
+
+    async fn open_questions(&self, owner: &str, now: i64) -> Result<u64, DatabaseError> {
+        let statement =
+            "SELECT COUNT(*) AS count FROM approvals WHERE owner = $1 AND answer IS NULL AND expires_ms > $2";
+        let row = sqlx::query(statement).bind(owner).bind(now).fetch_one(self.pool()?).await?;
+        Ok(u64::try_from(row.try_get::<i64, _>("count")?).unwrap_or_default())
+    }
+
+    async fn answer(
+        &self,
+        id: ApprovalId,
+        answer: Answered,
+        by: &str,
+        now: i64,
+        expires: i64,
+    ) -> Result<bool, DatabaseError> {
+        let statement = "UPDATE approvals SET answer = $1, answered_ms = $2, answered_by = $3, expires_ms = $4 \
+            WHERE id = $5 AND answer IS NULL AND expires_ms > $6";
+        let query = sqlx::query(statement).bind(answer.word()).bind(now).bind(by).bind(expires);
+        Ok(query.bind(id.to_string()).bind(now).execute(self.pool()?).await?.rows_affected() > 0)
+    }
+
+    async fn take_grant(&self, asked: &Asked, now: i64) -> Result<Option<Grant>, DatabaseError> {
+        let Asked { conversation, server, tool, definition, arguments } = asked;
+        let standing = "SELECT id FROM approvals WHERE owner = $1 AND server = $2 AND tool = $3 AND definition = $4 \
+            AND expires_ms > $5 AND (answer = 'always' OR (answer = 'session' AND conversation = $6)) LIMIT 1";
+        let query = sqlx::query(standing)
+            .bind(conversation.owner.name())
+            .bind(server)
+            .bind(tool)
+            .bind(definition)
+            .bind(now)
+            .bind(conversation.id.to_string());
+        let id = |row: &AnyRow| {
+            let id = ApprovalId::parse(&row.try_get::<String, _>("id")?);
+            id.ok_or_else(|| DatabaseError("an approval has an id that cannot be read".to_owned()))
+        };
+        if let Some(row) = query.fetch_optional(self.pool()?).await? {
+            return Ok(Some(Grant::Standing(id(&row)?)));
+        }
+        // One statement, so that of two callers one gets it.
+        let once = "UPDATE approvals SET used_ms = $1 WHERE used_ms IS NULL AND id = (SELECT id FROM approvals \
+            WHERE owner = $2 AND conversation = $3 AND server = $4 AND tool = $5 AND definition = $6 \
+            AND arguments = $7 AND answer = 'once' AND used_ms IS NULL AND expires_ms > $8 ORDER BY id LIMIT 1) \
+            RETURNING id";
+        let query = sqlx::query(once)
+            .bind(now)
+            .bind(conversation.owner.name())
+            .bind(conversation.id.to_string())
+            .bind(server)
+            .bind(tool)
+            .bind(definition)
+            .bind(arguments)
+            .bind(now);
+        let row = query.fetch_optional(self.pool()?).await?;
+        row.as_ref().map(id).transpose().map(|id| id.map(Grant::Once))
+    }
+
+    async fn revoke(&self, id: ApprovalId, now: i64) -> Result<bool, DatabaseError> {
+        let statement = "UPDATE approvals SET expires_ms = $1 WHERE id = $2 AND expires_ms > $3 AND used_ms IS NULL \
+            AND (answer IS NULL OR answer <> 'no')";
+        let query = sqlx::query(statement).bind(now).bind(id.to_string()).bind(now);
+        Ok(query.execute(self.pool()?).await?.rows_affected() > 0)
+    }
+
+    async fn forget_approvals(&self, before: i64) -> Result<(), DatabaseError> {
+        let statement = "DELETE FROM approvals WHERE expires_ms < $1";
+        sqlx::query(statement).bind(before).execute(self.pool()?).await?;
+        Ok(())
+    }
+}

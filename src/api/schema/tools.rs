@@ -1,0 +1,240 @@
+//! Tools of MCP servers, and questions about their calls.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    domain::{
+        text::{ms, rfc3339},
+        tools::{Answered, Approval, ServerText, ToolUse},
+    },
+    services::tools::{Found, Made, ServerState, Source, Tongue},
+};
+
+/// A call of a tool by a program, when it is over.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolCall {
+    #[schema(example = "github")]
+    pub server: String,
+    pub tool: String,
+    /// `answered`, `failed`, `denied`, `refused`, `unavailable` or `cancelled`.
+    #[schema(example = "answered")]
+    pub ended: &'static str,
+    /// Why it was not answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub message: Option<String>,
+    /// Of the arguments as JSON with ordered members, in hexadecimal digits.
+    pub arguments_sha256: String,
+    pub ms: u64,
+}
+
+impl From<&ToolUse> for ToolCall {
+    fn from(used: &ToolUse) -> Self {
+        Self {
+            server: used.server.clone(),
+            tool: used.tool.clone(),
+            ended: used.end.word(),
+            message: used.why.clone(),
+            arguments_sha256: used.arguments_sha256.clone(),
+            ms: ms(used.took),
+        }
+    }
+}
+
+/// A question whether a call may be made, and its answer.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovalResult {
+    pub id: String,
+    pub owner: String,
+    pub conversation_id: String,
+    pub server: String,
+    pub tool: String,
+    /// What will be sent, as JSON with ordered members. A stranger may have written parts of it.
+    pub arguments: String,
+    #[schema(format = DateTime)]
+    pub asked_at: String,
+    /// Until when the question can be answered, or the answer holds.
+    #[schema(format = DateTime)]
+    pub expires_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub answer: Option<Answered>,
+    /// Who answered, and by what.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub answered_by: Option<String>,
+}
+
+impl From<&Approval> for ApprovalResult {
+    fn from(question: &Approval) -> Self {
+        let asked = &question.asked;
+        // The last moment that RFC 3339 can write is long after any server.
+        let at = |unix_ms: i64| rfc3339(unix_ms.div_euclid(1000).min(253_402_300_799));
+        Self {
+            id: question.id.to_string(),
+            owner: asked.conversation.owner.name().to_owned(),
+            conversation_id: asked.conversation.id.to_string(),
+            server: asked.server.clone(),
+            tool: asked.tool.clone(),
+            arguments: asked.arguments.clone(),
+            asked_at: at(question.asked_unix_ms),
+            expires_at: at(question.expires_unix_ms),
+            answer: question.answered,
+            answered_by: question.answered_by.clone(),
+        }
+    }
+}
+
+/// Questions, newest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ApprovalList {
+    pub approvals: Vec<ApprovalResult>,
+}
+
+/// The answer to a question.
+#[derive(Debug, Deserialize, JsonSchema, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AnswerBody {
+    /// `once`: this call. `session`: this tool in this conversation, for an hour. `always`: this tool, until its
+    /// definition changes or the answer is deleted. `no`: the call is not made.
+    pub answer: Answered,
+}
+
+/// A server whose tools programs may call.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ToolServerState {
+    #[schema(example = "github")]
+    pub name: String,
+    pub description: String,
+    /// How many tools it has; absent while that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub tools: Option<usize>,
+    /// Why that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub error: Option<String>,
+}
+
+impl From<ServerState> for ToolServerState {
+    fn from(state: ServerState) -> Self {
+        let (tools, error) = match state.tools {
+            Ok(count) => (Some(count), None),
+            Err(why) => (None, Some(why)),
+        };
+        Self { name: state.name, description: state.description, tools, error }
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ToolServerStates {
+    pub servers: Vec<ToolServerState>,
+}
+
+/// A tool that was found.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FoundTool {
+    pub server: String,
+    pub tool: String,
+    /// The first line of its description, which is its server's.
+    pub about: String,
+    /// How Python calls it.
+    #[schema(example = "get_issue(owner: str, number: int) -> Result")]
+    pub signature: String,
+    #[schema(example = "mcptools.github.get_issue")]
+    pub module: String,
+    /// By its definition: where no rule is for it, a person is asked.
+    pub may_destroy: bool,
+}
+
+impl From<Found> for FoundTool {
+    fn from(found: Found) -> Self {
+        let Found { server, tool, about, signature, module, may_destroy } = found;
+        Self { server, tool, about, signature, module, may_destroy }
+    }
+}
+
+/// Tools, the best first.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct FoundTools {
+    pub tools: Vec<FoundTool>,
+}
+
+/// What a program imports for a tool.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ToolSource {
+    pub source: String,
+}
+
+impl From<Source> for ToolSource {
+    fn from(source: Source) -> Self {
+        Self { source: source.types.unwrap_or(source.text) }
+    }
+}
+
+/// Words to find tools by.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SearchTools {
+    /// Words of what it does, such as `list issues`; empty lists all.
+    #[serde(default)]
+    pub query: String,
+    /// At most so many, 1 to 50; default 10.
+    #[serde(default)]
+    pub limit: Option<u64>,
+}
+
+/// The tool whose source is wanted.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GetToolSource {
+    pub server: String,
+    pub tool: String,
+    /// `python` (default) or `typescript`.
+    #[serde(default)]
+    pub language: Option<Tongue>,
+}
+
+/// A tool server, as an operator sends it.
+#[derive(Debug, Deserialize, JsonSchema, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToolServerBody {
+    pub server: ServerText,
+    /// What stands for `{secret}` in its headers and variables. Never shown again; without it the one that it has
+    /// stays, as long as its address does.
+    #[serde(default)]
+    #[schema(max_length = 8192)]
+    pub secret: Option<String>,
+}
+
+/// A tool server, as an operator sees it.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolServerResult {
+    #[schema(example = "github")]
+    pub name: String,
+    /// Whether it is in the server's settings, and cannot be changed here.
+    pub is_configured: bool,
+    /// Without values of headers and variables.
+    pub server: ServerText,
+}
+
+impl From<&Made> for ToolServerResult {
+    fn from(made: &Made) -> Self {
+        let mut server = made.server.text.clone();
+        for value in server.headers.values_mut().chain(server.env.values_mut()) {
+            "…".clone_into(value);
+        }
+        Self { name: made.server.name.to_string(), is_configured: made.is_configured, server }
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ToolServerList {
+    pub servers: Vec<ToolServerResult>,
+}

@@ -1,0 +1,89 @@
+//! Questions to a person whether a call may be made, and their answers.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::domain::owner::ConversationKey;
+
+/// Names a question. It is no secret: who may answer is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ApprovalId(pub Uuid);
+
+impl ApprovalId {
+    pub fn random() -> Self {
+        Self(Uuid::now_v7())
+    }
+
+    /// `None` for a text that is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        Uuid::try_parse(text).ok().map(Self)
+    }
+}
+
+impl std::fmt::Display for ApprovalId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.simple().fmt(f)
+    }
+}
+
+/// What a person answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Answered {
+    /// This call, with these arguments, one time.
+    Once,
+    /// This tool in this conversation, for an hour.
+    Session,
+    /// This tool, until that is taken back or the tool's definition changes.
+    Always,
+    No,
+}
+
+impl Answered {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Once => "once",
+            Self::Session => "session",
+            Self::Always => "always",
+            Self::No => "no",
+        }
+    }
+
+    /// `None` for a word that is none.
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Once, Self::Session, Self::Always, Self::No].into_iter().find(|answer| answer.word() == word)
+    }
+}
+
+/// What is asked: exactly one call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    pub conversation: ConversationKey,
+    pub server: String,
+    pub tool: String,
+    /// The hash of the tool's definition.
+    pub definition: String,
+    /// The canonical text of the arguments, which is what will be sent.
+    pub arguments: String,
+}
+
+/// A question, and its answer where there is one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Approval {
+    pub id: ApprovalId,
+    pub asked: Asked,
+    pub asked_unix_ms: i64,
+    pub answered: Option<Answered>,
+    pub answered_unix_ms: Option<i64>,
+    /// Who answered, and by what: `page`, `api`, `client`.
+    pub answered_by: Option<String>,
+    /// Until when the question can be answered, or the answer holds.
+    pub expires_unix_ms: i64,
+}
+
+/// Why a call that asks may be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grant {
+    Once(ApprovalId),
+    Standing(ApprovalId),
+}

@@ -1,0 +1,171 @@
+//! Rules: whether a program may call a tool, and how often. The first rule that matches counts.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{Schema, Tool};
+
+/// Rules of one server, and the longest condition as JSON, in bytes.
+const RULES_MAX: usize = 100;
+const CONDITION_BYTES_MAX: usize = 8 << 10;
+
+/// What happens to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    Allow,
+    /// A person is asked, unless one has allowed it before.
+    Ask,
+    Deny,
+}
+
+/// A rule as it is written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RuleText {
+    /// The tool's name, with `*` for any characters.
+    #[schema(max_length = 128)]
+    pub tool: String,
+    pub action: Action,
+    /// A JSON Schema: the rule is for calls whose arguments are valid by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub when: Option<Map<String, Value>>,
+    /// Calls that the rule lets pass in one run or cell; more are refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub per_run: Option<u32>,
+    /// Calls of one owner that it lets pass in a minute; more are refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub per_minute: Option<u32>,
+}
+
+/// A rule that can be used.
+#[derive(Debug)]
+pub struct Rule {
+    pub text: RuleText,
+    when: Option<Schema>,
+}
+
+/// What is wrong with the rules; a clause.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    #[error("there are more than {RULES_MAX} rules")]
+    TooMany,
+    #[error("rule {0}: `tool` must be a name of 1 to 128 characters, with `*` for any characters")]
+    Tool(usize),
+    #[error("rule {0}: `per_run` and `per_minute` must be at least 1: use `deny` to refuse all calls")]
+    Limit(usize),
+    #[error("rule {0}: `when` is no JSON Schema that can be used: {1}")]
+    Condition(usize, String),
+}
+
+impl Rule {
+    /// # Errors
+    /// What to correct; rules count from 1.
+    pub fn parse_all(texts: &[RuleText]) -> Result<Vec<Self>, RuleError> {
+        if texts.len() > RULES_MAX {
+            return Err(RuleError::TooMany);
+        }
+        texts.iter().enumerate().map(|(at, text)| Self::parse(at + 1, text)).collect()
+    }
+
+    fn parse(at: usize, text: &RuleText) -> Result<Self, RuleError> {
+        if text.tool.is_empty() || text.tool.chars().count() > super::TOOL_NAME_BYTES_MAX {
+            return Err(RuleError::Tool(at));
+        }
+        if text.per_run == Some(0) || text.per_minute == Some(0) {
+            return Err(RuleError::Limit(at));
+        }
+        let condition = |when: &Map<String, Value>| {
+            let schema = Value::Object(when.clone());
+            if serde_json::to_vec(&schema).is_ok_and(|json| json.len() > CONDITION_BYTES_MAX) {
+                return Err(RuleError::Condition(at, format!("it has more than {CONDITION_BYTES_MAX} bytes")));
+            }
+            Schema::new(&schema).map_err(|why| RuleError::Condition(at, why))
+        };
+        Ok(Self { text: text.clone(), when: text.when.as_ref().map(condition).transpose()? })
+    }
+
+    /// Whether it is for this call.
+    pub fn matches(&self, tool: &Tool, arguments: &Value) -> bool {
+        is_like(&self.text.tool, &tool.name) && self.when.as_ref().is_none_or(|when| when.check(arguments).is_ok())
+    }
+}
+
+/// What happens to a call for which there is no rule: where its definition says that it may destroy, a person is asked.
+pub fn without_rule(tool: &Tool) -> Action {
+    if tool.hints.may_destroy() { Action::Ask } else { Action::Allow }
+}
+
+/// Whether a name is of this form, in which `*` stands for any characters.
+fn is_like(form: &str, name: &str) -> bool {
+    let mut parts = form.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
+    let mut last = None;
+    for part in parts {
+        if let Some(before) = last.replace(part) {
+            match rest.find(before) {
+                Some(at) => rest = &rest[at + str::len(before)..],
+                None => return false,
+            }
+        }
+    }
+    last.map_or(rest.is_empty(), |last: &str| rest.ends_with(last))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::domain::tools::Hints;
+
+    fn tool(name: &str) -> Tool {
+        let input = json!({"type": "object"});
+        Tool {
+            name: name.into(),
+            title: None,
+            description: String::new(),
+            input,
+            output: None,
+            hints: Hints::default(),
+        }
+    }
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        for (form, name) in
+            [("*", ""), ("*", "a"), ("a*", "a"), ("a*c", "abc"), ("*b*", "abc"), ("a*b*c", "aXbYbc"), ("a", "a")]
+        {
+            assert!(is_like(form, name), "{form} {name}");
+        }
+        for (form, name) in
+            [("", "a"), ("a*", "ba"), ("a*a", "a"), ("*b*b*", "abc"), ("a", "ab"), ("*a", "ab"), ("A*", "ab")]
+        {
+            assert!(!is_like(form, name), "{form} {name}");
+        }
+    }
+
+    #[test]
+    fn a_condition_is_on_the_arguments() {
+        let text = json!({"tool": "delete_*", "action": "deny", "when": {"properties": {"path": {"pattern": "^/etc"}},
+            "required": ["path"]}});
+        let rules = Rule::parse_all(&[serde_json::from_value(text).expect("a rule")]).expect("rules");
+        assert!(rules[0].matches(&tool("delete_file"), &json!({"path": "/etc/passwd"})));
+        assert!(!rules[0].matches(&tool("delete_file"), &json!({"path": "/tmp/a"})));
+        assert!(!rules[0].matches(&tool("delete_file"), &json!({})));
+        assert!(!rules[0].matches(&tool("read_file"), &json!({"path": "/etc/passwd"})));
+    }
+
+    #[test]
+    fn what_cannot_be_a_rule_is_refused_by_its_number() {
+        let refused =
+            |rule: Value| Rule::parse_all(&[serde_json::from_value(rule).expect("a rule")]).expect_err("refused");
+        assert_eq!(refused(json!({"tool": "", "action": "deny"})), RuleError::Tool(1));
+        assert_eq!(refused(json!({"tool": "*", "action": "allow", "per_run": 0})), RuleError::Limit(1));
+        let condition = refused(json!({"tool": "*", "action": "allow", "when": {"$ref": "file:///etc/passwd"}}));
+        assert!(matches!(condition, RuleError::Condition(1, _)), "{condition}");
+    }
+}

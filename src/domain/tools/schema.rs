@@ -1,0 +1,108 @@
+//! JSON Schemas of strangers, to check arguments by.
+
+use std::fmt;
+
+use jsonschema::{Uri, Validator};
+use serde_json::Value;
+
+/// The longest schema as JSON, in bytes, and how deep it may be.
+const BYTES_MAX: usize = 256 << 10;
+const DEPTH_MAX: usize = 64;
+/// How much of an error is told, in characters.
+const ERROR_CHARS_MAX: usize = 400;
+
+/// A schema that was made ready.
+pub struct Schema(Validator);
+
+impl fmt::Debug for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Schema")
+    }
+}
+
+/// References lead nowhere but into the schema.
+struct NowhereElse;
+
+impl jsonschema::Retrieve for NowhereElse {
+    fn retrieve(&self, uri: &Uri<String>) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
+        Err(format!("`{uri}` is outside of the schema").into())
+    }
+}
+
+impl Schema {
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn new(schema: &Value) -> Result<Self, String> {
+        if depth(schema) > DEPTH_MAX {
+            return Err(format!("it is deeper than {DEPTH_MAX} levels"));
+        }
+        if serde_json::to_vec(schema).is_ok_and(|json| json.len() > BYTES_MAX) {
+            return Err(format!("it has more than {BYTES_MAX} bytes"));
+        }
+        let made = jsonschema::options()
+            .with_retriever(NowhereElse)
+            .should_ignore_unknown_formats(true)
+            .should_validate_formats(false)
+            .with_pattern_options(jsonschema::PatternOptions::regex())
+            .build(schema);
+        made.map(Self).map_err(|error| bounded(&error.to_string()))
+    }
+
+    /// # Errors
+    /// What is wrong, and where.
+    pub fn check(&self, value: &Value) -> Result<(), String> {
+        self.0.validate(value).map_err(|error| {
+            let place = error.instance_path().to_string();
+            let place = if place.is_empty() { String::new() } else { format!(" (at {place})") };
+            bounded(&format!("{}{place}", error.masked()))
+        })
+    }
+}
+
+fn bounded(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(ERROR_CHARS_MAX).collect()
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::Schema;
+
+    #[test]
+    fn references_lead_nowhere_else() {
+        for uri in ["file:///etc/passwd", "http://127.0.0.1/schema", "https://example.com/schema"] {
+            let why = Schema::new(&json!({"$ref": uri})).expect_err("refused");
+            assert!(why.contains("outside") || why.contains("resource"), "{why}");
+        }
+        let own = Schema::new(&json!({"$defs": {"a": {"type": "string"}}, "properties": {"a": {"$ref": "#/$defs/a"}}}));
+        let own = own.expect("a schema");
+        assert!(own.check(&json!({"a": "text"})).is_ok());
+        assert!(own.check(&json!({"a": 1})).expect_err("refused").contains("/a"));
+    }
+
+    #[test]
+    fn deep_and_recursive_schemas_do_no_harm() {
+        let mut deep = json!({"type": "object"});
+        for _ in 0..500 {
+            deep = json!({"properties": {"a": deep}});
+        }
+        assert!(Schema::new(&deep).is_err());
+        let circle = json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"});
+        // It may be refused, or allow anything; it ends.
+        if let Ok(schema) = Schema::new(&circle) {
+            let _ = schema.check(&json!({}));
+        }
+        // A pattern that takes a backtracking engine years.
+        let slow = Schema::new(&json!({"type": "string", "pattern": "^(a+)+$"})).expect("a schema");
+        assert!(slow.check(&json!(format!("{}b", "a".repeat(100_000)))).is_err());
+    }
+}

@@ -1,0 +1,190 @@
+//! A tool server as it is written in the settings or sent by an operator.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use super::{Rule, RuleError, RuleText, ServerName};
+
+/// What stands for the server's secret in headers and variables.
+const PLACEHOLDER: &str = "{secret}";
+const OWNERS_MAX: usize = 100;
+const WORDS_MAX: usize = 100;
+const TEXT_BYTES_MAX: usize = 4096;
+const DESCRIPTION_CHARS_MAX: usize = 500;
+/// How long one call may take, in seconds: by default, and at most.
+const CALL_S: u64 = 60;
+const CALL_S_MAX: u64 = 3600;
+
+/// A tool server as it is written: one of `url`, `command` and `image`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerText {
+    /// Of an MCP server over Streamable HTTP.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schema(max_length = 4096)]
+    pub url: String,
+    /// For each request to `url`; `{secret}` in a value is the server's secret.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// A program of the server's machine and its arguments; only in the settings.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// A runner image that speaks MCP by standard input and output, in a sandbox of its own.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schema(max_length = 255)]
+    pub image: String,
+    /// Variables of the command or of the sandbox; `{secret}` in a value is the server's secret.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// What it is for, for models.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schema(max_length = 500)]
+    pub description: String,
+    /// The owners whose programs may call it; empty: all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub owners: Vec<String>,
+    /// The first that matches a call counts. Without one a person is asked where the tool may destroy, by its
+    /// definition, and other calls pass.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub rules: Vec<RuleText>,
+    /// How long one call may take, in seconds; 60 where it is not set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 3600)]
+    pub call_seconds: Option<u64>,
+}
+
+/// How a server is reached, with its secret in place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    Url,
+    Command,
+    Image,
+}
+
+/// A tool server that can be used.
+#[derive(Debug)]
+pub struct ToolServer {
+    pub name: ServerName,
+    pub text: ServerText,
+    pub way: Way,
+    pub rules: Vec<Rule>,
+}
+
+/// What is wrong with a tool server; a clause.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ServerError {
+    #[error("the name `{0}` must be 1 to 32 of `a-z 0-9 _ -`, a letter first, and no word of Python")]
+    Name(String),
+    #[error("give one of `url`, `command` and `image`")]
+    Way,
+    #[error("`url` must be an address such as https://mcp.example.com/mcp, without a name or password in it")]
+    Url,
+    #[error("`{0}` is too long, or has what it cannot have")]
+    Text(&'static str),
+    #[error("`call_seconds` must be 1 to {CALL_S_MAX}")]
+    CallSeconds,
+    #[error("{0}")]
+    Rules(#[from] RuleError),
+}
+
+impl ToolServer {
+    /// # Errors
+    /// What to correct.
+    pub fn parse(name: &str, text: &ServerText) -> Result<Self, ServerError> {
+        let shown = || name.chars().take(80).collect::<String>().escape_debug().to_string();
+        let name = ServerName::parse(name).ok_or_else(|| ServerError::Name(shown()))?;
+        let way = match (text.url.is_empty(), text.command.is_empty(), text.image.is_empty()) {
+            (false, true, true) => Way::Url,
+            (true, false, true) => Way::Command,
+            (true, true, false) => Way::Image,
+            _ => return Err(ServerError::Way),
+        };
+        if way == Way::Url && text.address().is_none() {
+            return Err(ServerError::Url);
+        }
+        let fits = |text: &str| text.len() <= TEXT_BYTES_MAX && !text.contains(['\0', '\r', '\n']);
+        let is_token = |name: &str| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        };
+        let all_fit = |of: &BTreeMap<String, String>| {
+            of.len() <= WORDS_MAX && of.iter().all(|(name, value)| is_token(name) && fits(name) && fits(value))
+        };
+        let wrong = [
+            ("headers", !all_fit(&text.headers) || way != Way::Url && !text.headers.is_empty()),
+            ("env", !all_fit(&text.env) || way == Way::Url && !text.env.is_empty()),
+            ("command", text.command.len() > WORDS_MAX || !text.command.iter().all(|word| fits(word))),
+            ("image", !fits(&text.image)),
+            ("description", text.description.chars().count() > DESCRIPTION_CHARS_MAX),
+            ("owners", text.owners.len() > OWNERS_MAX || !text.owners.iter().all(|owner| fits(owner))),
+        ];
+        if let Some((field, _)) = wrong.into_iter().find(|(_, wrong)| *wrong) {
+            return Err(ServerError::Text(field));
+        }
+        if text.call_seconds.is_some_and(|seconds| !(1..=CALL_S_MAX).contains(&seconds)) {
+            return Err(ServerError::CallSeconds);
+        }
+        Ok(Self { name, text: text.clone(), way, rules: Rule::parse_all(&text.rules)? })
+    }
+
+    /// Whether programs of this owner may call it.
+    pub fn is_for(&self, owner: &str) -> bool {
+        self.text.owners.is_empty() || self.text.owners.iter().any(|name| name == owner)
+    }
+
+    pub fn call_max(&self) -> std::time::Duration {
+        std::time::Duration::from_secs(self.text.call_seconds.unwrap_or(CALL_S))
+    }
+
+    /// What says where its tools come from: tools of another place are other tools, whatever their names.
+    pub fn identity(&self) -> String {
+        format!("{} {} {}", self.text.url, self.text.command.join(" "), self.text.image)
+    }
+}
+
+impl ServerText {
+    /// The address, where there is one that can be used.
+    pub fn address(&self) -> Option<Url> {
+        let url = Url::parse(&self.url).ok()?;
+        let is_web = matches!(url.scheme(), "http" | "https") && url.has_host();
+        (is_web && url.username().is_empty() && url.password().is_none() && self.url.len() <= TEXT_BYTES_MAX)
+            .then_some(url)
+    }
+
+    /// Headers or variables with the secret in its place.
+    pub fn filled(values: &BTreeMap<String, String>, secret: &str) -> Vec<(String, String)> {
+        values.iter().map(|(name, value)| (name.clone(), value.replace(PLACEHOLDER, secret))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(json: serde_json::Value) -> ServerText {
+        serde_json::from_value(json).expect("a server")
+    }
+
+    #[test]
+    fn a_server_has_one_way() {
+        let url = text(serde_json::json!({"url": "https://mcp.example.com/mcp"}));
+        assert_eq!(ToolServer::parse("git-hub", &url).expect("a server").name.as_str(), "git_hub");
+        let both = text(serde_json::json!({"url": "https://mcp.example.com", "command": ["a"]}));
+        assert_eq!(ToolServer::parse("a", &both).expect_err("refused"), ServerError::Way);
+        assert_eq!(ToolServer::parse("a", &ServerText::default()).expect_err("refused"), ServerError::Way);
+        for url in ["ftp://a", "https://user:secret@a/", "no address", "https://"] {
+            let text = ServerText { url: url.to_owned(), ..ServerText::default() };
+            assert_eq!(ToolServer::parse("a", &text).expect_err("refused"), ServerError::Url, "{url}");
+        }
+        assert!(matches!(ToolServer::parse("../x", &url), Err(ServerError::Name(_))));
+    }
+
+    #[test]
+    fn a_secret_stands_in_headers() {
+        let headers = [("Authorization".to_owned(), "Bearer {secret}".to_owned())].into();
+        assert_eq!(ServerText::filled(&headers, "abc"), [("Authorization".to_owned(), "Bearer abc".to_owned())]);
+    }
+}

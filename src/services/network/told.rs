@@ -1,0 +1,97 @@
+//! What is told of the connections and calls of one sandbox, to who watches its run or cell.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
+
+use super::Sink;
+use crate::{
+    domain::{
+        event::EventKind,
+        network::{NetworkUse, Refusal},
+    },
+    services::waits::Waits,
+};
+
+/// Events of one run or cell, and sentences about refusals in its output.
+const EVENTS_MAX: usize = 200;
+const SENTENCES_MAX: usize = 10;
+/// Where the connections of one sandbox are told.
+#[derive(Default)]
+pub(in crate::services) struct Told {
+    listener: Mutex<Listener>,
+    /// Questions to a person that its program waits for.
+    pub(in crate::services) waits: Waits,
+}
+
+#[derive(Default)]
+struct Listener {
+    sink: Option<Sink>,
+    events: usize,
+    /// Calls that rules let pass, by what counts them.
+    calls: HashMap<String, u32>,
+    /// Each once.
+    refusals: Vec<String>,
+}
+
+impl Told {
+    /// From now on connections are told here.
+    pub(in crate::services) fn to(&self, sink: Sink) {
+        *self.listener() = Listener { sink: Some(sink), ..Listener::default() };
+    }
+
+    /// Ends that; a sentence for each host that was refused since.
+    pub(in crate::services) fn end(&self) -> Vec<String> {
+        std::mem::take(&mut *self.listener()).refusals
+    }
+
+    pub(super) fn tell(&self, used: &NetworkUse) {
+        let mut listener = self.listener();
+        if let Some(refusal) = &used.refusal {
+            let sentence = sentence(refusal);
+            if listener.refusals.len() < SENTENCES_MAX && !listener.refusals.contains(&sentence) {
+                listener.refusals.push(sentence);
+            }
+        }
+        listener.event(EventKind::Network(Box::new(used.clone())));
+    }
+
+    /// Tells something else.
+    pub(in crate::services) fn event(&self, event: EventKind) {
+        self.listener().event(event);
+    }
+
+    /// Counts one call in this run or cell, unless there were so many already.
+    pub(in crate::services) fn count(&self, what: &str, max: u32) -> bool {
+        let mut listener = self.listener();
+        let count = listener.calls.entry(what.to_owned()).or_default();
+        let fits = *count < max;
+        *count += u32::from(fits);
+        fits
+    }
+
+    fn listener(&self) -> std::sync::MutexGuard<'_, Listener> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Listener {
+    fn event(&mut self, event: EventKind) {
+        self.events += 1;
+        if let Some(sink) = self.sink.as_ref().filter(|_| self.events <= EVENTS_MAX) {
+            sink(event);
+        }
+    }
+}
+
+/// What the refused program's author can do about it.
+fn sentence(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::NotAllowed(target) => format!(
+            "[network: no policy allows {target}. The operator can name it: hosts = [\"{target}\"] below \
+             [network.<name>] in sandbox.toml, or on /admin.]\n"
+        ),
+        refusal => format!("[network: {refusal}.]\n"),
+    }
+}

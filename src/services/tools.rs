@@ -1,0 +1,155 @@
+//! Tools of MCP servers for programs: which servers there are, whether a call may be made, the call, and what a program
+//! imports for it.
+//!
+//! A program has no address, token or header of a server. Its calls come over its channels, so the sandbox says whose
+//! they are; owner, rules, limits and the schema are looked up here. A call is sent once, whatever failed.
+//!
+//! ```text
+//! Tools::start ── one task: follows what other servers changed, deletes what has expired
+//! calls::answer ── one task a connection of a program, and one for each of its calls; they end with the connection
+//! ```
+
+mod answer;
+mod approvals;
+mod calls;
+mod directory;
+mod modules;
+mod rates;
+mod search;
+mod server;
+mod talk;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+pub use self::{
+    approvals::{Approvals, ByWhom},
+    directory::{Directory, Made},
+    modules::{Generator, Source},
+    search::Found,
+    server::ServerState,
+};
+use self::{modules::Modules, rates::Rates, server::Live};
+use super::{files::Files, network::Network};
+use crate::{
+    domain::{
+        clock::Clock,
+        error::{Code, Failure},
+        owner::Principal,
+    },
+    ports::observer::Observer,
+};
+
+/// How often the database is read for what other servers changed.
+const FOLLOW_EVERY: Duration = Duration::from_secs(2);
+/// How often what has expired is deleted: once in so many reads.
+const FORGET_EVERY: u32 = 1800;
+
+pub struct ToolsParts {
+    pub directory: Arc<Directory>,
+    pub approvals: Arc<Approvals>,
+    pub generator: Generator,
+    pub files: Arc<Files>,
+    pub network: Network,
+    pub observer: Arc<dyn Observer>,
+    pub clock: Arc<dyn Clock>,
+}
+
+/// The service. A clone is the same.
+#[derive(Clone)]
+pub struct Tools(Arc<Inner>);
+
+struct Inner {
+    parts: ToolsParts,
+    rates: Rates,
+    modules: Modules,
+    /// Calls of one run or cell.
+    calls_per_run_max: u32,
+}
+
+impl Tools {
+    pub fn new(parts: ToolsParts, calls_per_run_max: u32) -> Self {
+        let made =
+            Self(Arc::new(Inner { parts, rates: Rates::default(), modules: Modules::default(), calls_per_run_max }));
+        made.0.parts.network.call_by(&made.0);
+        made
+    }
+
+    /// Follows what other servers changed, until this one stops.
+    pub fn start(&self, stop: CancellationToken) -> JoinHandle<()> {
+        let inner = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(FOLLOW_EVERY);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            let (mut was_away, mut count) = (false, 0_u32);
+            while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+                let read = inner.parts.directory.load().await;
+                if let (Err(error), false) = (&read, was_away) {
+                    warn!(%error, "tool servers are not read from the database; those that are known go on");
+                }
+                was_away = read.is_err();
+                if count.is_multiple_of(FORGET_EVERY) {
+                    inner.parts.approvals.forget().await;
+                }
+                count = count.wrapping_add(1);
+            }
+        })
+    }
+
+    pub fn directory(&self) -> &Arc<Directory> {
+        &self.0.parts.directory
+    }
+
+    pub fn approvals(&self) -> &Arc<Approvals> {
+        &self.0.parts.approvals
+    }
+
+    /// Whether programs of this owner have tools.
+    pub fn is_offered(&self, who: &Principal) -> bool {
+        self.0.parts.directory.has_any(who)
+    }
+
+    /// The servers whose tools programs of this owner may call, and how each is.
+    pub async fn servers(&self, who: &Principal) -> Vec<ServerState> {
+        let live = self.0.parts.directory.of(who);
+        futures_util::future::join_all(live.iter().map(|server| server.state())).await
+    }
+
+    /// Tools for some words, the best first.
+    pub async fn search(&self, who: &Principal, query: &str, limit: usize) -> Vec<Found> {
+        self.0.search(who, query, limit).await
+    }
+
+    /// What a program imports for a tool, and its definition.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] where there is none, [`Code::ToolUnavailable`].
+    pub async fn source(
+        &self,
+        who: &Principal,
+        server: &str,
+        tool: Option<&str>,
+        language: modules::Tongue,
+    ) -> Result<Source, Failure> {
+        self.0.source(who, server, tool, language).await
+    }
+}
+
+impl Inner {
+    /// The server of this name, for an owner.
+    fn server(&self, who: &Principal, name: &str) -> Result<Arc<Live>, Failure> {
+        let found = self.parts.directory.find(who, name);
+        found.ok_or_else(|| {
+            let names: Vec<_> = self.parts.directory.of(who).iter().map(|live| live.name().to_string()).collect();
+            let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let name: String = name.chars().take(80).collect();
+            let why = format!("There is no tool server `{}`; there are: {there}.", name.escape_debug());
+            Failure::new(Code::NotFound, why)
+        })
+    }
+}
+
+pub use self::modules::Tongue;

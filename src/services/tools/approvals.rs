@@ -1,0 +1,260 @@
+//! Questions to a person whether a call may be made.
+//!
+//! A question names one call exactly: the canonical bytes of its arguments, which are what is shown and what is sent,
+//! and the hash of the tool's definition. An answer that allows one call is used up in one statement of the database,
+//! so of two callers one gets it. A question outlives the program that asked: an answer that comes later allows the
+//! identical call for a few minutes.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
+
+use super::directory::unavailable;
+use crate::{
+    domain::{
+        clock::Clock,
+        error::{Code, Failure},
+        owner::Principal,
+        tools::{Answered, Approval, ApprovalId, Asked},
+    },
+    ports::{
+        database::{ApprovalStore, no_database},
+        observer::{AdminAction, AdminFacts, Observer},
+    },
+};
+
+/// Questions of one owner that wait for an answer; calls that ask more are refused.
+const OPEN_MAX: u64 = 20;
+/// How long an answer for one call, or for a conversation, holds.
+const ONCE_MS: i64 = 10 * 60 * 1000;
+const SESSION_MS: i64 = 60 * 60 * 1000;
+/// Longer than any server.
+const ALWAYS_MS: i64 = i64::MAX / 4;
+/// How long answers are kept to be shown after they ended.
+const KEPT_MS: i64 = 7 * 24 * 60 * 60 * 1000;
+/// How often answers of other servers are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The longest arguments that a person is asked about, in bytes.
+const ARGUMENTS_BYTES_MAX: usize = 64 << 10;
+const LISTED_MAX: u32 = 100;
+
+/// The service of questions.
+pub struct Approvals {
+    store: Option<Arc<dyn ApprovalStore>>,
+    observer: Arc<dyn Observer>,
+    clock: Arc<dyn Clock>,
+    /// How long a call waits for an answer.
+    ask_max: Duration,
+    /// Woken when a question of this server is answered, by its id.
+    waiting: Mutex<HashMap<ApprovalId, Weak<Notify>>>,
+    /// So that calls with the same question wait for one answer.
+    asking: Mutex<HashMap<String, (ApprovalId, Instant)>>,
+}
+
+/// Who answers a question, and by what.
+#[derive(Debug, Clone)]
+pub struct ByWhom {
+    pub who: Principal,
+    /// May answer questions of every owner.
+    pub is_operator: bool,
+    /// `api`, `page` or `client`.
+    pub by: &'static str,
+}
+
+/// What became of a question.
+pub(super) enum Reply {
+    /// An answer came: the call is decided on anew.
+    Answered,
+    Denied(String),
+}
+
+impl Approvals {
+    pub fn new(
+        store: Option<Arc<dyn ApprovalStore>>,
+        observer: Arc<dyn Observer>,
+        clock: Arc<dyn Clock>,
+        ask_max: Duration,
+    ) -> Self {
+        let (waiting, asking) = (Mutex::default(), Mutex::default());
+        Self { store, observer, clock, ask_max, waiting, asking }
+    }
+
+    fn store(&self) -> Result<&Arc<dyn ApprovalStore>, Failure> {
+        self.store.as_ref().ok_or_else(no_database)
+    }
+
+    /// Whether an earlier answer allows this call. One for one call is used up.
+    pub(super) async fn is_granted(&self, asked: &Asked) -> Result<bool, Failure> {
+        let granted = self.store()?.take_grant(asked, self.clock.unix_ms()).await;
+        Ok(granted.map_err(|error| unavailable(&error))?.is_some())
+    }
+
+    /// Asks, and waits for the answer. `tell` gets the question. When the future is dropped the question stays.
+    pub(super) async fn ask(&self, asked: Asked, tell: impl Fn(Approval)) -> Result<Reply, Failure> {
+        if asked.arguments.len() > ARGUMENTS_BYTES_MAX {
+            let why = format!(
+                "a person must be asked about this call, and its arguments are longer than {ARGUMENTS_BYTES_MAX} bytes"
+            );
+            return Ok(Reply::Denied(why));
+        }
+        let question = match self.same(&asked).await? {
+            Some(question) => question,
+            None => match self.new_question(asked).await? {
+                Some(question) => question,
+                None => return Ok(Reply::Denied("too many questions wait for an answer already".to_owned())),
+            },
+        };
+        let id = question.id;
+        let woken = {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.retain(|_, woken| woken.strong_count() > 0);
+            let woken = waiting.get(&id).and_then(Weak::upgrade).unwrap_or_default();
+            waiting.insert(id, Arc::downgrade(&woken));
+            woken
+        };
+        tell(question);
+        loop {
+            let answer = woken.notified();
+            let now = self.store()?.approval(id).await.map_err(|error| unavailable(&error))?;
+            let late = || format!("a person was asked and did not answer within {} s", self.ask_max.as_secs());
+            match now {
+                None => return Ok(Reply::Denied(late())),
+                Some(Approval { answered: Some(Answered::No), answered_by, .. }) => {
+                    let by = answered_by.map(|by| format!(" ({by})")).unwrap_or_default();
+                    return Ok(Reply::Denied(format!("a person said no{by}")));
+                }
+                Some(Approval { answered: Some(_), .. }) => return Ok(Reply::Answered),
+                Some(question) if question.expires_unix_ms <= self.clock.unix_ms() => return Ok(Reply::Denied(late())),
+                Some(_) => {}
+            }
+            tokio::select! {
+                () = answer => {}
+                () = sleep(LOOK_EVERY) => {}
+            }
+        }
+    }
+
+    /// The same question, where it was asked here and still waits.
+    async fn same(&self, asked: &Asked) -> Result<Option<Approval>, Failure> {
+        let known = {
+            let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+            asking.retain(|_, (_, at)| at.elapsed() < self.ask_max);
+            asking.get(&key(asked)).map(|(id, _)| *id)
+        };
+        let Some(id) = known else { return Ok(None) };
+        let found = self.store()?.approval(id).await.map_err(|error| unavailable(&error))?;
+        let now = self.clock.unix_ms();
+        Ok(found.filter(|question| question.answered.is_none() && question.expires_unix_ms > now))
+    }
+
+    async fn new_question(&self, asked: Asked) -> Result<Option<Approval>, Failure> {
+        let now = self.clock.unix_ms();
+        let open = self.store()?.open_questions(asked.conversation.owner.name(), now).await;
+        if open.map_err(|error| unavailable(&error))? >= OPEN_MAX {
+            return Ok(None);
+        }
+        let question = Approval {
+            id: ApprovalId::random(),
+            asked,
+            asked_unix_ms: now,
+            answered: None,
+            answered_unix_ms: None,
+            answered_by: None,
+            expires_unix_ms: now.saturating_add(i64::try_from(self.ask_max.as_millis()).unwrap_or(i64::MAX)),
+        };
+        self.store()?.ask(&question).await.map_err(|error| unavailable(&error))?;
+        let entry = (question.id, Instant::now());
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner).insert(key(&question.asked), entry);
+        Ok(Some(question))
+    }
+
+    /// The newest questions and answers of one owner, or (`None`) of all.
+    ///
+    /// # Errors
+    /// [`Code::DatabaseUnavailable`].
+    pub async fn list(&self, who: Option<&Principal>, open: bool) -> Result<Vec<Approval>, Failure> {
+        let open_at = open.then(|| self.clock.unix_ms());
+        let listed = self.store()?.approvals(who.map(Principal::name), open_at, LISTED_MAX).await;
+        listed.map_err(|error| unavailable(&error))
+    }
+
+    /// A question of this owner, or of any where an operator asks.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
+    pub async fn get(&self, by: &ByWhom, id: ApprovalId) -> Result<Approval, Failure> {
+        let found = self.store()?.approval(id).await.map_err(|error| unavailable(&error))?;
+        let found = found.filter(|question| by.is_operator || question.asked.conversation.owner == by.who);
+        found.ok_or_else(|| Failure::new(Code::NotFound, "There is no such question: it is over, or never was."))
+    }
+
+    /// Answers a question.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] also where it was answered or is over, [`Code::DatabaseUnavailable`].
+    pub async fn answer(&self, by: &ByWhom, id: ApprovalId, answer: Answered) -> Result<Approval, Failure> {
+        self.get(by, id).await?;
+        let now = self.clock.unix_ms();
+        let expires = match answer {
+            Answered::Once => now + ONCE_MS,
+            Answered::Session => now + SESSION_MS,
+            Answered::Always => ALWAYS_MS,
+            Answered::No => now,
+        };
+        let named = format!("{} by {}", by.who.name(), by.by);
+        let answered = self.store()?.answer(id, answer, &named, now, expires).await;
+        if !answered.map_err(|error| unavailable(&error))? {
+            return Err(Failure::new(Code::NotFound, "The question was answered already, or is over."));
+        }
+        self.wake(id);
+        let action = if answer == Answered::No { AdminAction::CallDenied } else { AdminAction::CallAllowed };
+        self.told(by, action, &format!("{id} {}", answer.word()));
+        self.get(by, id).await
+    }
+
+    /// Takes back an answer that stands, or a question.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
+    pub async fn revoke(&self, by: &ByWhom, id: ApprovalId) -> Result<(), Failure> {
+        self.get(by, id).await?;
+        let revoked = self.store()?.revoke(id, self.clock.unix_ms()).await;
+        if !revoked.map_err(|error| unavailable(&error))? {
+            return Err(Failure::new(Code::NotFound, "Nothing of it stands any more."));
+        }
+        self.wake(id);
+        self.told(by, AdminAction::ApprovalRevoked, &id.to_string());
+        Ok(())
+    }
+
+    fn wake(&self, id: ApprovalId) {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(woken) = waiting.get(&id).and_then(Weak::upgrade) {
+            woken.notify_waiters();
+        }
+    }
+
+    fn told(&self, by: &ByWhom, action: AdminAction, subject: &str) {
+        let facts = AdminFacts { at_unix_s: self.clock.unix_s(), action, by: &by.who, owner: None, subject };
+        self.observer.administered(&facts);
+    }
+
+    pub(super) async fn forget(&self) {
+        let Some(store) = &self.store else { return };
+        if let Err(error) = store.forget_approvals(self.clock.unix_ms() - KEPT_MS).await {
+            unavailable(&error);
+        }
+    }
+}
+
+fn key(asked: &Asked) -> String {
+    let Asked { conversation, server, tool, definition, arguments } = asked;
+    format!("{conversation}\0{server}\0{tool}\0{definition}\0{arguments}")
+}

@@ -1,0 +1,228 @@
+//! One call of a tool: whether it may be made, the call, and what is told of it.
+
+use std::{num::NonZeroU32, sync::Arc};
+
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::{
+    Inner,
+    answer::Answered,
+    approvals::Reply,
+    server::{Defined, Live},
+};
+use crate::{
+    domain::{
+        error::Failure,
+        event::EventKind,
+        text,
+        tools::{Action, Asked, CallEnd, ToolUse, canonical, without_rule},
+    },
+    ports::{
+        observer::ToolFacts,
+        tools::{ProgressSink, UpstreamError},
+    },
+    services::network::Program,
+};
+
+/// How much of a name that a program wrote is told, in characters.
+const NAME_CHARS_MAX: usize = 128;
+/// What counts all calls of a run or cell.
+const ALL: &str = "*";
+
+/// A call as a program wishes it.
+pub(super) struct Wish {
+    pub(super) server: String,
+    pub(super) tool: String,
+    pub(super) arguments: Map<String, Value>,
+}
+
+/// Why a call was not answered: how it ended, a word for the program, and a sentence for its author.
+#[derive(Debug)]
+pub(super) struct NotCalled {
+    pub(super) end: CallEnd,
+    pub(super) code: &'static str,
+    pub(super) why: String,
+}
+
+impl NotCalled {
+    fn refused(code: &'static str, why: String) -> Self {
+        Self { end: CallEnd::Refused, code, why }
+    }
+
+    fn denied(why: String) -> Self {
+        Self { end: CallEnd::Denied, code: "tool_denied", why }
+    }
+}
+
+impl From<UpstreamError> for NotCalled {
+    fn from(error: UpstreamError) -> Self {
+        let (end, code) = match error {
+            UpstreamError::Refused(_) => (CallEnd::Failed, "tool_failed"),
+            _ => (CallEnd::Unavailable, "tool_unavailable"),
+        };
+        Self { end, code, why: error.to_string() }
+    }
+}
+
+impl From<Failure> for NotCalled {
+    fn from(failure: Failure) -> Self {
+        Self { end: CallEnd::Unavailable, code: failure.code.as_str(), why: failure.message }
+    }
+}
+
+/// Tells of a call when it is over, also when its future is dropped.
+struct Telling<'a> {
+    inner: &'a Inner,
+    program: &'a Program,
+    used: ToolUse,
+    begun: Instant,
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        self.used.took = self.begun.elapsed();
+        let Program { conversation, language, told } = self.program;
+        let at_unix_s = self.inner.parts.clock.unix_s();
+        self.inner.parts.observer.tool_called(&ToolFacts { at_unix_s, conversation, language, used: &self.used });
+        told.event(EventKind::Tool(Box::new(self.used.clone())));
+    }
+}
+
+impl Inner {
+    /// Makes a call, where it may be made. It is sent once.
+    ///
+    /// # Errors
+    /// Why it was not answered.
+    pub(super) async fn call(
+        &self,
+        program: &Program,
+        wish: Wish,
+        progress: ProgressSink,
+    ) -> Result<Answered, NotCalled> {
+        let arguments = Value::Object(wish.arguments);
+        let text = canonical(&arguments);
+        let short = |name: &str| name.chars().take(NAME_CHARS_MAX).collect();
+        let mut telling = Telling {
+            inner: self,
+            program,
+            used: ToolUse {
+                server: short(&wish.server),
+                tool: short(&wish.tool),
+                // Until it is known.
+                end: CallEnd::Cancelled,
+                why: None,
+                arguments_sha256: text::sha256(text.as_bytes()),
+                arguments_bytes: text.len() as u64,
+                took: std::time::Duration::ZERO,
+            },
+            begun: Instant::now(),
+        };
+        let called = async {
+            let (live, defined) = self.permitted(program, &wish.server, &wish.tool, &arguments, &text).await?;
+            let Value::Object(arguments) = arguments else { unreachable!("it was made of an object") };
+            let answer = live.call(&defined.tool.name, arguments, progress).await?;
+            self.answered(program, &defined.tool.name, answer).await
+        };
+        let called = called.await;
+        (telling.used.end, telling.used.why) = match &called {
+            Ok(_) => (CallEnd::Answered, None),
+            Err(NotCalled { end, why, .. }) => (*end, Some(why.clone())),
+        };
+        called
+    }
+
+    /// The tool, where the call may be made now. After each question everything is looked up again: the server may be
+    /// gone, the rules and the tool may be others.
+    async fn permitted(
+        &self,
+        program: &Program,
+        server: &str,
+        tool: &str,
+        arguments: &Value,
+        text: &str,
+    ) -> Result<(Arc<Live>, Arc<Defined>), NotCalled> {
+        if !program.told.count(ALL, self.calls_per_run_max) {
+            let why = format!("More than {} calls of tools in one run or cell.", self.calls_per_run_max);
+            return Err(NotCalled::refused("tool_limit", why));
+        }
+        let mut is_counted = false;
+        loop {
+            let (live, defined) = self.wanted(program, server, tool, arguments).await?;
+            let rule = live.server.rules.iter().enumerate().find(|(_, rule)| rule.matches(&defined.tool, arguments));
+            let action = rule.map_or_else(|| without_rule(&defined.tool), |(_, rule)| rule.text.action);
+            let name = &defined.tool.name;
+            if action == Action::Deny {
+                return Err(NotCalled::denied(format!("A rule of {server} denies this call of {name}.")));
+            }
+            if let (Some((at, rule)), false) = (rule, is_counted) {
+                let limits = (rule.text.per_run, rule.text.per_minute.and_then(NonZeroU32::new));
+                self.count(program, server, at, limits)?;
+                is_counted = true;
+            }
+            if action == Action::Allow {
+                return Ok((live, defined));
+            }
+            let asked = Asked {
+                conversation: program.conversation.clone(),
+                server: server.to_owned(),
+                tool: name.clone(),
+                definition: defined.hash.clone(),
+                arguments: text.to_owned(),
+            };
+            if self.parts.approvals.is_granted(&asked).await? {
+                return Ok((live, defined));
+            }
+            let _wait = program.told.waits.begin();
+            let tell = |question| program.told.event(EventKind::Approval(Box::new(question)));
+            if let Reply::Denied(why) = self.parts.approvals.ask(asked, tell).await? {
+                return Err(NotCalled::denied(format!("{name} was not called: {why}.")));
+            }
+        }
+    }
+
+    async fn wanted(
+        &self,
+        program: &Program,
+        server: &str,
+        tool: &str,
+        arguments: &Value,
+    ) -> Result<(Arc<Live>, Arc<Defined>), NotCalled> {
+        let live = self.server(&program.conversation.owner, server)?;
+        let definitions = live.definitions().await?;
+        let Some(defined) = definitions.find(tool) else {
+            let tool: String = tool.chars().take(80).collect();
+            let why = format!("{server} has no tool `{}`; search for one.", tool.escape_debug());
+            return Err(NotCalled::refused("not_found", why));
+        };
+        defined.check(arguments).map_err(|why| {
+            NotCalled::refused(
+                "invalid_arguments",
+                format!("The arguments of {} are not valid: {why}", defined.tool.name),
+            )
+        })?;
+        Ok((live, Arc::clone(defined)))
+    }
+
+    fn count(
+        &self,
+        program: &Program,
+        server: &str,
+        rule: usize,
+        (per_run, per_minute): (Option<u32>, Option<NonZeroU32>),
+    ) -> Result<(), NotCalled> {
+        if let Some(max) = per_run
+            && !program.told.count(&format!("{server} {rule}"), max)
+        {
+            let why = format!("A rule of {server} lets {max} such calls pass in one run or cell.");
+            return Err(NotCalled::refused("tool_limit", why));
+        }
+        if let Some(max) = per_minute
+            && !self.rates.take(server, rule, max, &program.conversation.owner)
+        {
+            let why = format!("A rule of {server} lets {max} such calls pass in a minute: wait, or make fewer.");
+            return Err(NotCalled::refused("tool_limit", why));
+        }
+        Ok(())
+    }
+}

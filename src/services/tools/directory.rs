@@ -1,0 +1,185 @@
+//! The tool servers that hold now: those of the settings, and those that operators made, which the database keeps.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use secrecy::SecretString;
+use tracing::warn;
+
+use super::server::{Live, Opener};
+use crate::{
+    domain::{
+        clock::Clock,
+        error::{Code, Failure},
+        owner::Principal,
+        tools::{ServerName, ServerText, ToolServer, Way},
+    },
+    ports::{
+        database::{DatabaseError, ToolServerStore, no_database},
+        tools::Upstreams,
+    },
+};
+
+/// Tool servers that operators may make, and how long one may be as JSON.
+const MADE_MAX: usize = 100;
+const DEFINITION_BYTES_MAX: usize = 64 << 10;
+const SECRET_BYTES_MAX: usize = 8 << 10;
+
+/// The tool servers that hold now.
+pub struct Directory {
+    configured: Vec<Arc<Live>>,
+    made: RwLock<Vec<Arc<Live>>>,
+    /// Where made ones outlive the process; without it there are none.
+    store: Option<Arc<dyn ToolServerStore>>,
+    opener: Arc<Opener>,
+    clock: Arc<dyn Clock>,
+}
+
+/// A server as an operator sees it.
+pub struct Made {
+    pub server: Arc<ToolServer>,
+    /// It is of the settings, and cannot be changed while the server runs.
+    pub is_configured: bool,
+}
+
+impl Directory {
+    pub fn new(
+        configured: Vec<(ToolServer, SecretString)>,
+        store: Option<Arc<dyn ToolServerStore>>,
+        upstreams: Arc<dyn Upstreams>,
+        opener: super::server::OpenImage,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let opener = Arc::new(Opener { upstreams, image: opener });
+        let live = |(server, secret)| Arc::new(Live::new(server, secret, Arc::clone(&opener)));
+        let configured = configured.into_iter().map(live).collect();
+        Self { configured, made: RwLock::default(), store, opener, clock }
+    }
+
+    fn all(&self) -> Vec<Arc<Live>> {
+        let made = self.made.read().unwrap_or_else(PoisonError::into_inner);
+        // A name in the settings counts before one that was made earlier.
+        let made = made.iter().filter(|live| !self.is_configured(live.name()));
+        self.configured.iter().chain(made).cloned().collect()
+    }
+
+    /// Those that an owner's programs may call.
+    pub(super) fn of(&self, who: &Principal) -> Vec<Arc<Live>> {
+        self.all().into_iter().filter(|live| live.server.is_for(who.name())).collect()
+    }
+
+    pub(super) fn has_any(&self, who: &Principal) -> bool {
+        let made = self.made.read().unwrap_or_else(PoisonError::into_inner);
+        !who.is_self_test() && self.configured.iter().chain(&*made).any(|live| live.server.is_for(who.name()))
+    }
+
+    pub(super) fn find(&self, who: &Principal, name: &str) -> Option<Arc<Live>> {
+        self.of(who).into_iter().find(|live| live.name().as_str() == name)
+    }
+
+    fn is_configured(&self, name: &ServerName) -> bool {
+        self.configured.iter().any(|live| live.name() == name)
+    }
+
+    /// Every server, of all owners.
+    pub fn list(&self) -> Vec<Made> {
+        let one = |live: &Arc<Live>| {
+            let is_configured = self.is_configured(live.name());
+            Made { server: Arc::clone(&live.server), is_configured }
+        };
+        self.all().iter().map(one).collect()
+    }
+
+    /// Makes a server, or another one in place of the one of that name; returns the name. `secret` stands for
+    /// `{secret}` in its headers and variables; `None` keeps the one that it has, where its address stays.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] for what it cannot be, [`Code::DatabaseUnavailable`].
+    pub async fn put(&self, name: &str, text: &ServerText, secret: Option<&str>) -> Result<String, Failure> {
+        let server = ToolServer::parse(name, text).map_err(|why| Failure::argument("server", why.to_string()))?;
+        if server.way == Way::Command {
+            let why = "a command of the server's machine can only be set in its settings, below [tools.<name>]";
+            return Err(Failure::argument("command", why.to_owned()));
+        }
+        if self.is_configured(&server.name) {
+            let why = format!("`{}` is in the server's settings: change it there", server.name);
+            return Err(Failure::argument("name", why));
+        }
+        let secret = secret.map(str::to_owned);
+        if secret.as_ref().is_some_and(|secret| secret.len() > SECRET_BYTES_MAX || secret.contains(['\0', '\r', '\n']))
+        {
+            return Err(Failure::argument(
+                "secret",
+                format!("it must be one line of at most {SECRET_BYTES_MAX} bytes"),
+            ));
+        }
+        let made = self.made.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = made.iter().find(|live| live.name() == &server.name);
+        if known.is_none() && made.len() >= MADE_MAX {
+            return Err(Failure::argument("name", format!("there are {MADE_MAX} tool servers already: delete one")));
+        }
+        if serde_json::to_vec(text).is_ok_and(|json| json.len() > DEFINITION_BYTES_MAX) {
+            return Err(Failure::argument("server", format!("it has more than {DEFINITION_BYTES_MAX} bytes")));
+        }
+        // A secret does not follow a server to another address.
+        let kept =
+            known.filter(|live| live.server.identity() == server.identity()).map(|live| live.secret().to_owned());
+        let secret = secret.or(kept).unwrap_or_default();
+        let (name, at) = (server.name.to_string(), self.clock.unix_ms());
+        self.store()?.put_tool_server(&name, text, &secret, at).await.map_err(|error| unavailable(&error))?;
+        self.load().await.map_err(|error| unavailable(&error))?;
+        Ok(name)
+    }
+
+    /// Deletes a server that was made. Calls under way end.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] for one that was not made, [`Code::DatabaseUnavailable`].
+    pub async fn remove(&self, name: &str) -> Result<(), Failure> {
+        let is_removed = self.store()?.remove_tool_server(name).await.map_err(|error| unavailable(&error))?;
+        if !is_removed {
+            let why = "There is no such tool server, or it is in the server's settings.";
+            return Err(Failure::new(Code::NotFound, why));
+        }
+        self.load().await.map_err(|error| unavailable(&error))
+    }
+
+    /// Reads those of the database. One that did not change keeps its connection.
+    ///
+    /// # Errors
+    /// When it does not answer; those that were read before go on.
+    pub async fn load(&self) -> Result<(), DatabaseError> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let rows = store.tool_servers().await?;
+        let mut made = self.made.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known: HashMap<String, Arc<Live>> =
+            made.drain(..).map(|live| (live.name().to_string(), live)).collect();
+        for (name, definition, secret) in rows {
+            let parsed = serde_json::from_str::<ServerText>(&definition).map_err(|error| error.to_string());
+            let server = parsed.and_then(|text| ToolServer::parse(&name, &text).map_err(|error| error.to_string()));
+            match (server, known.remove(&name)) {
+                (Ok(server), Some(live)) if live.server.text == server.text && live.secret() == secret => {
+                    made.push(live);
+                }
+                (Ok(server), _) => made.push(Arc::new(Live::new(server, secret.into(), Arc::clone(&self.opener)))),
+                (Err(error), _) => warn!(name, error, "a stored tool server does not hold"),
+            }
+        }
+        drop(made);
+        for gone in known.into_values() {
+            gone.end();
+        }
+        Ok(())
+    }
+
+    fn store(&self) -> Result<&Arc<dyn ToolServerStore>, Failure> {
+        self.store.as_ref().ok_or_else(no_database)
+    }
+}
+
+pub(super) fn unavailable(error: &DatabaseError) -> Failure {
+    warn!(%error, "the database did not answer");
+    error.failure()
+}

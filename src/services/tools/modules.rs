@@ -1,0 +1,223 @@
+//! What programs import to call tools: a module for each tool, made from its schema by a program of ours.
+//!
+//! Schemas are a stranger's, and what makes code of them was not made for such. So it works in a sandbox of its own,
+//! without a network and with nothing of a user in it. What it made is kept for as long as the definitions are the
+//! same, and comes into sandboxes over their channels when a program imports it.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::{sync::OnceCell, time::sleep};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{
+    Inner,
+    server::{Definitions, Live},
+};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::Language,
+        limits::Limits,
+        outcome::{DiskLimit, Ended},
+        owner::Principal,
+        tools::ToolServer,
+    },
+    ports::{packages::PackageStore, runner::Catalog},
+    services::{
+        isolation_check::IsolationState,
+        runs::{Apart, execute_apart},
+        sandbox::Sandboxes,
+    },
+};
+
+/// Servers whose modules are kept, in each language.
+const KEPT_MAX: usize = 100;
+/// The longest module, and the longest line that the program prints, in bytes.
+const MODULE_BYTES_MAX: usize = 1 << 20;
+/// What programs import modules by.
+const PACKAGE: &str = "mcptools.";
+
+/// A language that modules are made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Serialize, schemars::JsonSchema, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Tongue {
+    Python,
+    /// JavaScript too.
+    Typescript,
+}
+
+impl Tongue {
+    /// The runner that makes them, and the program for it.
+    fn generator(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Python => ("python", include_str!("generate.py")),
+            Self::Typescript => ("javascript", include_str!("generate.js")),
+        }
+    }
+}
+
+/// What makes modules.
+pub struct Generator {
+    pub sandboxes: Sandboxes,
+    pub catalog: Arc<Catalog>,
+    /// For a folder that is no conversation's.
+    pub store: Arc<dyn PackageStore>,
+    pub isolation: IsolationState,
+    pub limits: Limits,
+}
+
+/// The source of one module.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Source {
+    pub text: String,
+    /// Other modules are in it.
+    #[serde(default)]
+    pub package: bool,
+    /// How it is called, in one line.
+    #[serde(default, skip_serializing)]
+    pub signature: String,
+    /// Its types alone, where the text has none.
+    #[serde(default, skip_serializing)]
+    pub types: Option<String>,
+}
+
+/// A line of the generator.
+#[derive(Deserialize)]
+struct Line {
+    /// Empty for the server's own.
+    module: String,
+    #[serde(flatten)]
+    source: Source,
+}
+
+type Made = Arc<HashMap<String, Source>>;
+
+/// The modules of servers, by the hash of their definitions.
+#[derive(Default)]
+pub(super) struct Modules(Mutex<HashMap<(String, Tongue), Arc<OnceCell<Made>>>>);
+
+impl Modules {
+    fn cell(&self, key: (String, Tongue)) -> Arc<OnceCell<Made>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= KEPT_MAX && !all.contains_key(&key) {
+            // One that is made now is held by who waits for it.
+            all.retain(|_, cell| Arc::strong_count(cell) > 1);
+        }
+        Arc::clone(all.entry(key).or_default())
+    }
+}
+
+impl Inner {
+    /// A module by the name that a program imports: `mcptools.<server>` or `mcptools.<server>.<tool>`.
+    pub(super) async fn module(&self, who: &Principal, name: &str, tongue: Tongue) -> Result<Source, Failure> {
+        let path = name.strip_prefix(PACKAGE).unwrap_or(name).replace('/', ".");
+        let (server, tool) = path.split_once('.').map_or((path.as_str(), None), |(server, tool)| (server, Some(tool)));
+        self.source(who, server, tool, tongue).await
+    }
+
+    pub(super) async fn source(
+        &self,
+        who: &Principal,
+        server: &str,
+        tool: Option<&str>,
+        tongue: Tongue,
+    ) -> Result<Source, Failure> {
+        let live = self.server(who, server)?;
+        let definitions = live.definitions().await.map_err(|error| away(&live, &error.to_string()))?;
+        let module = match tool {
+            None => String::new(),
+            Some(tool) => match definitions.find(tool) {
+                Some(defined) => defined.module.clone(),
+                None => return Err(no_tool(server, tool)),
+            },
+        };
+        let made = self.made(&live.server, &definitions, tongue).await?;
+        made.get(&module).cloned().ok_or_else(|| no_tool(server, &module))
+    }
+
+    /// All modules of a server, which are made the first time.
+    pub(super) async fn made(
+        &self,
+        server: &ToolServer,
+        definitions: &Definitions,
+        tongue: Tongue,
+    ) -> Result<Made, Failure> {
+        let cell = self.modules.cell((definitions.hash.clone(), tongue));
+        cell.get_or_try_init(|| self.make(server, definitions, tongue)).await.cloned()
+    }
+
+    async fn make(&self, server: &ToolServer, definitions: &Definitions, tongue: Tongue) -> Result<Made, Failure> {
+        let Generator { sandboxes, catalog, store, isolation, limits } = &self.parts.generator;
+        let (language, program) = tongue.generator();
+        let language: Language = language.parse().map_err(|_| failed())?;
+        isolation.wait().await?;
+        let runner = catalog.get(&language)?;
+        let one = |defined: &Arc<super::server::Defined>| {
+            let tool = &defined.tool;
+            json!({"name": tool.name, "module": defined.module, "title": tool.title, "description": tool.description,
+                "input": tool.input, "output": tool.output})
+        };
+        let tools: Vec<_> = definitions.tools.iter().map(one).collect();
+        let order = json!({"server": server.name, "description": server.text.description, "tools": tools});
+        let store = Arc::clone(store);
+        let staged = tokio::task::spawn_blocking(move || store.stage(&Principal::self_test()));
+        let staging = staged.await.map_err(|_| failed())??;
+        let apart = Apart {
+            runner: &runner,
+            data: staging.data_dir(),
+            limits: *limits,
+            code: Bytes::from_static(program.as_bytes()),
+            stdin: serde_json::to_vec(&order).unwrap_or_default().into(),
+            channels: None,
+            cancel: CancellationToken::new(),
+        };
+        // It writes nothing there.
+        let breach = async {
+            sleep(Duration::from_hours(1)).await;
+            DiskLimit::Bytes { max: 0 }
+        };
+        let (outcome, [stdout, stderr]) = execute_apart(sandboxes, apart, breach, &|_| {}).await?;
+        if outcome.ended != (Ended::Exited { code: 0 }) {
+            let why: String = stderr.chars().take(2000).collect();
+            warn!(server = %server.name, how = ?outcome.ended, why = %why.escape_debug(), "modules were not made");
+            return Err(failed());
+        }
+        let lines = stdout.lines().filter(|line| line.len() <= MODULE_BYTES_MAX);
+        let made: HashMap<_, _> = lines
+            .filter_map(|line| serde_json::from_str::<Line>(line).ok())
+            .map(|Line { module, mut source }| {
+                source.package = module.is_empty();
+                (module, source)
+            })
+            .collect();
+        if made.len() != definitions.tools.len() + 1 {
+            warn!(server = %server.name, made = made.len(), tools = definitions.tools.len(), "modules are missing");
+        }
+        Ok(Arc::new(made))
+    }
+}
+
+fn no_tool(server: &str, tool: &str) -> Failure {
+    let short = |name: &str| name.chars().take(80).collect::<String>().escape_debug().to_string();
+    let why = format!("`{}` has no tool `{}`; search for one.", short(server), short(tool));
+    Failure::new(Code::NotFound, why)
+}
+
+pub(super) fn away(live: &Live, why: &str) -> Failure {
+    let why: String = why.chars().filter(|c| !c.is_control()).take(400).collect();
+    Failure::new(Code::ToolUnavailable, format!("The tools of `{}` are not known: {why}.", live.name()))
+}
+
+fn failed() -> Failure {
+    let why = "The modules of the tool server could not be made; the server's log says more. Call its tools by \
+               mcptools.call(server, tool, arguments).";
+    Failure::new(Code::ToolUnavailable, why)
+}

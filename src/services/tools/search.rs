@@ -1,0 +1,122 @@
+//! Finds tools by words, so that many cost a model nothing until it needs one.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use serde::Serialize;
+
+use super::{Inner, modules::Tongue, server::Defined};
+use crate::domain::{owner::Principal, tools::Hints};
+
+/// What a word counts by where it is found: in the path, the tool's name, the server's, the description. After those of
+/// Cloudflare's code mode.
+const WEIGHTS: [u32; 4] = [12, 10, 8, 5];
+const EXACT: u32 = 4;
+const PREFIX: u32 = 2;
+const WITHIN: u32 = 1;
+const WORDS_MAX: usize = 16;
+const LINE_CHARS_MAX: usize = 160;
+
+/// A tool that was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Found {
+    pub server: String,
+    pub tool: String,
+    /// The first line of its description; a stranger's text.
+    pub about: String,
+    /// How Python calls it; empty where modules could not be made.
+    pub signature: String,
+    /// What programs import.
+    pub module: String,
+    /// By its definition; a rule may say otherwise.
+    pub may_destroy: bool,
+}
+
+impl Inner {
+    pub(super) async fn search(&self, who: &Principal, query: &str, limit: usize) -> Vec<Found> {
+        let words: Vec<String> = words(query).take(WORDS_MAX).collect();
+        let live = self.parts.directory.of(who);
+        let listed = join_all(live.iter().map(|live| async move { (live, live.definitions().await.ok()) })).await;
+        let mut found = Vec::new();
+        for (live, definitions) in &listed {
+            let Some(definitions) = definitions else { continue };
+            for defined in &definitions.tools {
+                let score = score(&words, live.name().as_str(), defined);
+                if score > 0 || words.is_empty() {
+                    found.push((score, *live, definitions, defined));
+                }
+            }
+        }
+        // Equal ones in the order of their servers.
+        found.sort_by_key(|(score, ..)| std::cmp::Reverse(*score));
+        found.truncate(limit);
+        let one = |(_, live, definitions, defined): (u32, &Arc<_>, &Arc<_>, &Arc<Defined>)| {
+            let (live, definitions, defined) = (Arc::clone(live), Arc::clone(definitions), Arc::clone(defined));
+            async move {
+                let live: Arc<super::server::Live> = live;
+                let made = self.made(&live.server, &definitions, Tongue::Python).await.ok();
+                let signature = made.and_then(|made| Some(made.get(&defined.module)?.signature.clone()));
+                let server = live.name().to_string();
+                let tool = &defined.tool;
+                let first = tool.description.lines().next().unwrap_or_default();
+                Found {
+                    module: format!("mcptools.{server}.{}", defined.module),
+                    server,
+                    tool: tool.name.clone(),
+                    about: first.chars().filter(|c| !c.is_control()).take(LINE_CHARS_MAX).collect(),
+                    signature: signature.unwrap_or_default(),
+                    may_destroy: Hints::may_destroy(&tool.hints),
+                }
+            }
+        };
+        join_all(found.into_iter().map(one)).await
+    }
+}
+
+/// The words of a text: split at what is no letter or digit, and where a capital follows a small letter.
+fn words(text: &str) -> impl Iterator<Item = String> + '_ {
+    let mut before = ' ';
+    let mut spaced = String::new();
+    for c in text.chars() {
+        if c.is_uppercase() && before.is_lowercase() || !c.is_alphanumeric() {
+            spaced.push(' ');
+        }
+        if c.is_alphanumeric() {
+            spaced.extend(c.to_lowercase());
+        }
+        before = c;
+    }
+    spaced.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect::<Vec<_>>().into_iter()
+}
+
+fn score(wanted: &[String], server: &str, defined: &Defined) -> u32 {
+    let tool = &defined.tool;
+    let path = format!("{server} {}", tool.name);
+    let texts = [path.as_str(), tool.name.as_str(), server, tool.description.as_str()];
+    let mut score = 0;
+    for (text, weight) in texts.into_iter().zip(WEIGHTS) {
+        let there: Vec<String> = words(text).collect();
+        for word in wanted {
+            let best = there.iter().map(|other| match other {
+                other if other == word => EXACT,
+                other if other.starts_with(word.as_str()) => PREFIX,
+                other if other.contains(word.as_str()) => WITHIN,
+                _ => 0,
+            });
+            score += weight * best.max().unwrap_or(0);
+        }
+    }
+    score
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn words_are_split_at_marks_and_capitals() {
+        assert_eq!(words("getIssue_by-ID v2").collect::<Vec<_>>(), ["get", "issue", "by", "id", "v2"]);
+        assert_eq!(words("").count(), 0);
+    }
+}

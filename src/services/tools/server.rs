@@ -1,0 +1,255 @@
+//! One tool server: its connection, which is made when it is wanted, and the definitions of its tools.
+
+use std::{
+    collections::HashMap,
+    fmt, io,
+    sync::{
+        Arc, Mutex as Lock, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::BoxFuture;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::{Map, Value};
+use tokio::{
+    sync::{Mutex, Semaphore},
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::{
+    domain::tools::{Schema, ServerName, ServerText, Tool, ToolServer, Way, module_names},
+    ports::tools::{Answer, OpenStreams, ProgressSink, Streams, Transport, Upstream, UpstreamError, Upstreams},
+};
+
+/// Calls of one server at once; more wait.
+const AT_ONCE_MAX: usize = 32;
+/// How long definitions count that the server did not say have changed.
+const FRESH: Duration = Duration::from_mins(5);
+/// How long a server that is away is not asked again.
+const AWAY: Duration = Duration::from_secs(2);
+
+/// Opens the streams of a server in a sandbox.
+pub type OpenImage =
+    Arc<dyn Fn(Arc<ToolServer>, Vec<(String, String)>) -> BoxFuture<'static, io::Result<Streams>> + Send + Sync>;
+
+/// How connections are made.
+pub(super) struct Opener {
+    pub(super) upstreams: Arc<dyn Upstreams>,
+    pub(super) image: OpenImage,
+}
+
+/// A tool server, and its connection where there is one.
+pub(super) struct Live {
+    pub(super) server: Arc<ToolServer>,
+    secret: SecretString,
+    opener: Arc<Opener>,
+    connection: Mutex<Option<Arc<dyn Upstream>>>,
+    /// Why it could not be reached, and when.
+    away: Lock<Option<(Instant, UpstreamError)>>,
+    definitions: Mutex<Option<(Instant, Arc<Definitions>)>>,
+    /// The server says that its tools are others now.
+    is_stale: Arc<AtomicBool>,
+    at_once: Semaphore,
+    ended: CancellationToken,
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").field("name", &self.server.name).finish_non_exhaustive()
+    }
+}
+
+/// A tool as it can be called.
+pub(super) struct Defined {
+    pub(super) tool: Tool,
+    /// Its module's name.
+    pub(super) module: String,
+    pub(super) hash: String,
+    schema: OnceLock<Result<Schema, String>>,
+}
+
+impl Defined {
+    /// Whether arguments are valid by the tool's own schema. One that cannot be used refuses nothing: the server checks.
+    pub(super) fn check(&self, arguments: &Value) -> Result<(), String> {
+        match self.schema.get_or_init(|| Schema::new(&self.tool.input)) {
+            Ok(schema) => schema.check(arguments),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// All tools of a server.
+pub(super) struct Definitions {
+    pub(super) tools: Vec<Arc<Defined>>,
+    /// Names them all: others have another hash.
+    pub(super) hash: String,
+    by_name: HashMap<String, Arc<Defined>>,
+}
+
+impl Definitions {
+    fn new(server: &ToolServer, tools: Vec<Tool>) -> Self {
+        let modules = module_names(tools.iter().map(|tool| tool.name.as_str()));
+        let identity = server.identity();
+        let defined = |(tool, module): (Tool, String)| {
+            let hash = tool.hash(&identity);
+            Arc::new(Defined { tool, module, hash, schema: OnceLock::new() })
+        };
+        let tools: Vec<_> = tools.into_iter().zip(modules).map(defined).collect();
+        let hashes: Vec<_> = tools.iter().map(|one| (&one.hash, &one.module)).collect();
+        let hash =
+            crate::domain::text::sha256(&serde_json::to_vec(&(server.name.as_str(), hashes)).unwrap_or_default());
+        let by_name = tools.iter().map(|one| (one.tool.name.clone(), Arc::clone(one))).collect();
+        Self { tools, hash, by_name }
+    }
+
+    /// The tool of this name, or of this module.
+    pub(super) fn find(&self, name: &str) -> Option<&Arc<Defined>> {
+        self.by_name.get(name).or_else(|| self.tools.iter().find(|one| one.module == name))
+    }
+}
+
+/// How a server is now.
+pub struct ServerState {
+    pub name: String,
+    pub description: String,
+    /// How many tools it has, or why that is not known.
+    pub tools: Result<usize, String>,
+}
+
+impl Live {
+    pub(super) fn new(server: ToolServer, secret: SecretString, opener: Arc<Opener>) -> Self {
+        Self {
+            server: Arc::new(server),
+            secret,
+            opener,
+            connection: Mutex::new(None),
+            away: Lock::new(None),
+            definitions: Mutex::new(None),
+            is_stale: Arc::default(),
+            at_once: Semaphore::new(AT_ONCE_MAX),
+            ended: CancellationToken::new(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &ServerName {
+        &self.server.name
+    }
+
+    pub(super) fn secret(&self) -> &str {
+        self.secret.expose_secret()
+    }
+
+    /// Ends its calls: it does not hold any more.
+    pub(super) fn end(&self) {
+        self.ended.cancel();
+    }
+
+    fn transport(&self) -> Transport {
+        let ServerText { headers, command, env, .. } = &self.server.text;
+        let filled = |values| {
+            let filled = ServerText::filled(values, self.secret.expose_secret());
+            filled.into_iter().map(|(name, value)| (name, value.into())).collect()
+        };
+        match (self.server.way.clone(), self.server.text.address(), command.split_first()) {
+            (Way::Url, Some(url), _) => Transport::Http { url, headers: filled(headers) },
+            (Way::Command, _, Some((program, arguments))) => {
+                let (program, arguments) = (program.clone(), arguments.to_vec());
+                Transport::Command { program, arguments, env: filled(env) }
+            }
+            _ => {
+                let env = ServerText::filled(env, self.secret.expose_secret());
+                Transport::Streams(Arc::new(InSandbox {
+                    opener: Arc::clone(&self.opener),
+                    server: Arc::clone(&self.server),
+                    env,
+                }))
+            }
+        }
+    }
+
+    /// A connection that calls can be made by.
+    async fn connected(&self) -> Result<Arc<dyn Upstream>, UpstreamError> {
+        let mut connection = self.connection.lock().await;
+        if let Some(open) = connection.as_ref().filter(|open| open.is_open()) {
+            return Ok(Arc::clone(open));
+        }
+        if let Some((at, error)) = &*self.away.lock().unwrap_or_else(PoisonError::into_inner)
+            && at.elapsed() < AWAY
+        {
+            return Err(error.clone());
+        }
+        *connection = None;
+        let stale = Arc::clone(&self.is_stale);
+        let changed = Arc::new(move || stale.store(true, Ordering::Release));
+        match self.opener.upstreams.connect(&self.transport(), changed).await {
+            Ok(open) => {
+                // Its tools may be others since the last connection.
+                self.is_stale.store(true, Ordering::Release);
+                Ok(Arc::clone(connection.insert(open)))
+            }
+            Err(error) => {
+                info!(server = %self.server.name, %error, "a tool server could not be reached");
+                *self.away.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Its tools as they are now, as far as it said so.
+    pub(super) async fn definitions(&self) -> Result<Arc<Definitions>, UpstreamError> {
+        let upstream = self.connected().await?;
+        let mut known = self.definitions.lock().await;
+        let is_stale = self.is_stale.swap(false, Ordering::AcqRel);
+        if let Some((at, definitions)) = &*known
+            && !is_stale
+            && at.elapsed() < FRESH
+        {
+            return Ok(Arc::clone(definitions));
+        }
+        let tools = upstream.tools().await.inspect_err(|_| self.is_stale.store(true, Ordering::Release))?;
+        let definitions = Arc::new(Definitions::new(&self.server, tools));
+        *known = Some((Instant::now(), Arc::clone(&definitions)));
+        Ok(definitions)
+    }
+
+    /// Calls a tool, once.
+    pub(super) async fn call(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        progress: ProgressSink,
+    ) -> Result<Answer, UpstreamError> {
+        let _one = self.at_once.acquire().await.map_err(|_| UpstreamError::Away("it was removed".to_owned()))?;
+        let upstream = self.connected().await?;
+        let call_max = self.server.call_max();
+        let call = timeout(call_max, upstream.call(tool, arguments, progress));
+        tokio::select! {
+            biased;
+            () = self.ended.cancelled() => Err(UpstreamError::Away("it was removed".to_owned())),
+            answered = call => answered.unwrap_or(Err(UpstreamError::Late(call_max))),
+        }
+    }
+
+    pub(super) async fn state(&self) -> ServerState {
+        let tools = self.definitions().await.map(|all| all.tools.len()).map_err(|error| error.to_string());
+        let description = self.server.text.description.clone();
+        ServerState { name: self.server.name.to_string(), description, tools }
+    }
+}
+
+/// Opens the streams of a server in a sandbox.
+struct InSandbox {
+    opener: Arc<Opener>,
+    server: Arc<ToolServer>,
+    env: Vec<(String, String)>,
+}
+
+impl OpenStreams for InSandbox {
+    fn open(&self) -> BoxFuture<'static, io::Result<Streams>> {
+        (self.opener.image)(Arc::clone(&self.server), self.env.clone())
+    }
+}
