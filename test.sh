@@ -182,6 +182,12 @@ own_client() {
       dist/mcp_code_sandbox-*.whl
 }
 
+# The tools of LibreChat's agents. npm 9 takes a newer exporter than the package was made with, which cannot be loaded.
+librechat_client() {
+  OVERRIDES='{"@opentelemetry/exporter-trace-otlp-http": "0.223.1"}' \
+    npm_packages "$TOOLS/librechat" "@librechat/agents@$LIBRECHAT_AGENTS"
+}
+
 # Clients of Jupyter's API.
 jupyter_clients() {
   [ "$(cat "$TOOLS/jupyter/made-of" 2>/dev/null)" != "${JUPYTER[*]}" ] || return 0
@@ -204,7 +210,7 @@ make_clients() {
     python_client instavm "$INSTAVM" "$TOOLS/instavm" &&
     python_client e2b-code-interpreter "$E2B" "$TOOLS/e2b" &&
     python_client openai "$OPENAI" "$TOOLS/openai" &&
-    npm_packages "$TOOLS/librechat" "@librechat/agents@$LIBRECHAT_AGENTS" && package_indexes && jupyter_clients &&
+    librechat_client && package_indexes && jupyter_clients &&
     description_tools && own_client && node_client
 }
 

@@ -126,8 +126,12 @@ async fn a_notebook_plots_is_interrupted_and_restarted() {
     let image = "document.querySelector('.jp-OutputArea-output img').src.startsWith('data:image/png')";
     page(&browser, "the plot is shown", image).await;
     page(&browser, "the kernel sleeps", &format!("{KERNEL}.status === 'busy'")).await;
-    command(&browser, "notebook:interrupt-kernel").await;
-    page(&browser, "it is interrupted", &format!("/KeyboardInterrupt|CancelledError/.test({SHOWN})")).await;
+    // A kernel drops an interrupt that comes when it is busy and the cell has not begun; a person presses again.
+    let interrupted = format!("/KeyboardInterrupt|CancelledError/.test({SHOWN})");
+    let press = "window.jupyterapp.commands.execute('notebook:interrupt-kernel')";
+    let again = format!("(Date.now() - (window.pressed ?? 0) > 3000 && (window.pressed = Date.now(), {press}), false)");
+    let pressed = format!("{interrupted} || {again}");
+    page(&browser, "it is interrupted", &pressed).await;
     page(&browser, "the kernel is idle", &format!("{KERNEL}.status === 'idle'")).await;
     let last = notebook!(".content.activeCellIndex = 3");
     browser.script(&format!("{last}; return null")).await;

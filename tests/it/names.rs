@@ -14,10 +14,10 @@ const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// Each byte of such a name is six characters where it is shown, seven in JSON, three in a link.
 const NAME: [u8; 244] = [0x1b; 244];
 
-/// This process' memory, in bytes.
+/// This process' memory, in bytes, without the pages of its program, which come as they are first used.
 fn memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("a status");
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("memory");
+    let line = status.lines().find(|line| line.starts_with("RssAnon")).expect("memory");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
 }
 

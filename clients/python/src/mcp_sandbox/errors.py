@@ -84,6 +84,7 @@ class UnexpectedAnswer(SandboxError):
 
 _BY_CODE: dict[str, type[SandboxError]] = {
     "bad_archive": InvalidRequest,
+    "bad_skill": InvalidRequest,
     "body_timeout": InvalidRequest,
     "idempotency_key_reused": InvalidRequest,
     "invalid_argument": InvalidRequest,
@@ -91,6 +92,7 @@ _BY_CODE: dict[str, type[SandboxError]] = {
     "method_not_allowed": NotSupported,
     "packages_off": NotSupported,
     "packages_refused": InvalidRequest,
+    "skills_off": NotSupported,
     "unsupported_media_type": InvalidRequest,
     "forbidden": AccessDenied,
     "insufficient_scope": AccessDenied,
@@ -101,6 +103,7 @@ _BY_CODE: dict[str, type[SandboxError]] = {
     "run_not_found": NotFound,
     "runner_not_found": NotFound,
     "session_not_found": NotFound,
+    "skill_not_found": NotFound,
     "token_not_found": NotFound,
     "conversation_busy": Conflict,
     "file_busy": Conflict,
