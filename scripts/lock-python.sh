@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Pins what the Python, Bash and Browser runners install, with everything that needs, by exact version and by the hashes
-# of the wheels for Linux on x86-64 and on 64-bit ARM: runners/python/requirements.in in requirements.txt, and what makes the
-# kernels of sessions (kernel.in in kernel.txt) for the versions that stand before it. Run it to update the packages,
-# then build and test.
+# of the wheels for Linux on x86-64 and on 64-bit ARM: runners/python/requirements.in in requirements.txt, what makes the
+# kernels of sessions (kernel.in in kernel.txt), and what makes modules of tools (tools/python.in in tools/python.txt).
+# Run it to update the packages, then build and test.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../runners"
@@ -11,15 +11,18 @@ readonly PYTHON=3.13 PIP=25.3 UV=0.13.9
 readonly OLDEST_GLIBC=5 NEWEST_GLIBC=40
 
 case "${1:-}" in
-  '' | kernels) ;;
+  '' | kernels | tools) ;;
   *)
-    echo "Usage: scripts/lock-python.sh [kernels]   (needs Python 3 with venv, jq, and a package index in reach)"
+    echo "Usage: scripts/lock-python.sh [kernels | tools]   (needs Python 3 with venv, jq, and a package index in reach)"
     echo "  kernels   only kernel.txt; requirements.txt stays as it is"
+    echo "  tools     only tools/python.txt"
     exit 2
     ;;
 esac
 command -v jq >/dev/null || { echo "lock-python: install jq and run this again." >&2; exit 2; }
 
+# What is named and not needed: a debugger.
+LEFT_OUT=(debugpy)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/tools"
@@ -47,7 +50,7 @@ lock() {
     sed -n -E 's/^([a-z0-9._-]+==[^ ]+).*/\1/p' "$file" | tr _ - >> "$work/before"
   done
   "$work/tools/bin/uv" pip compile -q --no-header --no-annotate --only-binary :all: --python-version "$PYTHON" \
-    --python-platform "x86_64-manylinux_2_$NEWEST_GLIBC" --no-emit-package debugpy "${constraints[@]}" "$wanted" |
+    --python-platform "x86_64-manylinux_2_$NEWEST_GLIBC" "${LEFT_OUT[@]/#/--no-emit-package=}" "${constraints[@]}" "$wanted" |
     grep -vxFf "$work/before" > "$work/pins"
   {
     echo "# Made by scripts/lock-python.sh from ${wanted##*/}. Do not edit."
@@ -62,7 +65,14 @@ lock() {
   mv "$work/locked" "$locked"
 }
 
+# Without what formats the code.
+lock_tools() {
+  local LEFT_OUT=(black click isort mypy-extensions pathspec platformdirs pytokens)
+  lock tools/python.in tools/python.txt python/requirements.txt
+}
+[ "${1:-}" != tools ] || { lock_tools; exit; }
 [ "${1:-}" = kernels ] || lock python/requirements.in python/requirements.txt
+lock_tools
 lock packages/uv.in packages/uv.txt
 lock python/kernel.in python/kernel.txt python/requirements.txt
 lock bash/kernel.in bash/kernel.txt python/requirements.txt python/kernel.txt

@@ -19,6 +19,7 @@ mod packages;
 mod parts;
 mod sign_in;
 mod skills;
+mod tools;
 
 use std::{path::Path, sync::Arc, time::Duration};
 

@@ -18,6 +18,7 @@ mod secrets;
 mod section;
 mod sign_in;
 pub mod telemetry;
+mod tools;
 mod traces;
 mod value;
 
@@ -35,6 +36,7 @@ pub use self::{
     secrets::Opened,
     sign_in::SignIn,
     telemetry::{Audit, Log, Metrics, Traces},
+    tools::ToolCalls,
     traces::Collector,
     value::{BaseUrl, BindAddr, Secret},
 };
@@ -43,6 +45,7 @@ use self::{
     network::{NETWORK, NetworkPolicy},
     secrets::{SECRETS, SecretSetting},
     section::{section, sections},
+    tools::{TOOLS, ToolServerSetting},
     value::{parsed, shown},
 };
 use crate::domain::limits::Limits;
@@ -374,6 +377,7 @@ sections! {
     skills: Skills,
     opened: Opened,
     packages: Packages,
+    tool_calls: ToolCalls,
     sign_in: SignIn,
     metrics: Metrics,
     audit: Audit,

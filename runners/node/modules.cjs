@@ -71,8 +71,18 @@ Module._initPaths();
 if (NODE_PATH === undefined) delete process.env.NODE_PATH;
 else process.env.NODE_PATH = NODE_PATH;
 
+// Tools of MCP servers: modules that the server makes.
+const TOOLS = '/opt/runner/mcptools.cjs';
+const TOOL = /^mcptools(\/\w+){1,2}$/;
+
 registerHooks({
+  load(url, context, nextLoad) {
+    if (!url.startsWith('mcptools:')) return nextLoad(url, context);
+    return { format: 'module', source: require(TOOLS).source(url.replace(':', '/')), shortCircuit: true };
+  },
   resolve(specifier, context, nextResolve) {
+    if (specifier === 'mcptools') return { url: `file://${TOOLS}`, format: 'commonjs', shortCircuit: true };
+    if (TOOL.test(specifier)) return { url: specifier.replace('/', ':'), format: 'module', shortCircuit: true };
     if (specifier.startsWith('node:') || context.parentURL === undefined) return nextResolve(specifier, context);
     const found = find(specifier, context, nextResolve);
     // `import data from "./data.json"`, as TypeScript and bundlers allow it.

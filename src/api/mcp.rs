@@ -16,6 +16,7 @@ mod compatible;
 mod content;
 mod describe;
 mod figures;
+mod mcp_tools;
 mod packages;
 mod picture;
 mod progress;
@@ -68,7 +69,7 @@ use crate::{
     },
     services::{
         browser, files::Files, history::History, packages::Packages, runs::Runs, sessions::Sessions, skills::Skills,
-        tokens::Token,
+        tokens::Token, tools::Tools,
     },
 };
 
@@ -89,6 +90,8 @@ pub struct McpParts {
     /// Installs packages.
     pub packages: Packages,
     pub skills: Skills,
+    /// Tools of MCP servers, which programs may call.
+    pub tools: Tools,
     /// Makes pictures smaller that are too large for an answer.
     pub pictures: Smaller,
     /// What is shown.
@@ -207,7 +210,8 @@ impl ServerHandler for McpServer {
         let skills = self.parts.skills.is_on();
         let browses = browser::check(runs, &caller.principal).is_ok();
         let may = |tool: ToolName| may(tool) && (installs || tool != ToolName::InstallPackages);
-        let offered = describe::Offered { hosts: &hosts, secrets: &secrets, installs, browses, skills };
+        let tools = self.parts.tools.is_offered(&caller.principal);
+        let offered = describe::Offered { hosts: &hosts, secrets: &secrets, installs, browses, skills, tools };
         let tools = describe::tools(&self.parts.options, &runs.runners(), &offered, caller.view, may);
         Ok(ListToolsResult::with_all_items(tools))
     }

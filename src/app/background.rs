@@ -59,6 +59,7 @@ impl Background {
                 if database.prepare().await.is_ok() {
                     parts.tokens.load().await;
                     drop(parts.policies.load().await);
+                    drop(parts.tools.directory().load().await);
                 }
             };
             let _ = timeout(DATABASE_MAX, first).await;
@@ -69,6 +70,7 @@ impl Background {
                 Arc::clone(&parts.policies),
                 stop(),
             )));
+            tasks.push(parts.tools.start(stop()));
             tasks.extend(parts.sign_in.clone().map(|sign_in| tokio::spawn(sign_in.keep(stop()))));
             tasks.push(tokio::spawn(end_what_tokens_opened(
                 parts.tokens.ends(),

@@ -2,7 +2,8 @@
 
 use crate::{
     adapters::{
-        database::OpenError, engine::docker::ConnectError, network::TrustError, storage::RootError, web::WebStartError,
+        database::OpenError, engine::docker::ConnectError, network::TrustError, storage::RootError,
+        tools::ConnectorError, web::WebStartError,
     },
     config::{BindAddr, ConfigError},
     ports::{database::DatabaseError, engine::EngineError},
@@ -17,6 +18,8 @@ pub enum StartError {
     Database(#[from] OpenError),
     #[error(transparent)]
     Web(#[from] WebStartError),
+    #[error(transparent)]
+    Tools(#[from] ConnectorError),
     #[error(transparent)]
     DatabaseAway(#[from] DatabaseError),
     #[error(

@@ -48,6 +48,7 @@ use crate::{
         standby::StandbyOptions,
         stats::StatsSnapshot,
         tokens::Tokens,
+        tools::Tools,
     },
 };
 
@@ -209,7 +210,7 @@ pub(super) fn v1(
     runs: &Runs,
     files: &Arc<Files>,
     sessions: &Sessions,
-    (tokens, network, (packages, skills)): (&Arc<Tokens>, &Network, (&Packages, &Skills)),
+    (tokens, network, (packages, skills, tools)): (&Arc<Tokens>, &Network, (&Packages, &Skills, &Tools)),
     (history, keys, admin): (&Arc<History>, &Arc<Idempotency>, &Admin),
 ) -> V1Parts {
     V1Parts {
@@ -225,6 +226,7 @@ pub(super) fn v1(
         network: network.clone(),
         packages: packages.clone(),
         skills: skills.clone(),
+        tools: tools.clone(),
         bodies,
     }
 }
@@ -234,6 +236,7 @@ pub(super) fn admin(
     (runs, sessions, files): (&Runs, &Sessions, &Arc<Files>),
     (history, refusals, observer): (Arc<History>, Arc<Refusals>, Arc<dyn Observer>),
     (tokens, policies, connections): (&Arc<Tokens>, &Arc<Policies>, Option<&Arc<Connections>>),
+    tools: &Tools,
     stats: StatsSnapshot,
     checks: Checks,
 ) -> Admin {
@@ -245,6 +248,7 @@ pub(super) fn admin(
         stats,
         tokens: Arc::clone(tokens),
         policies: Arc::clone(policies),
+        tool_servers: Arc::clone(tools.directory()),
         connections: connections.cloned(),
         refusals,
         observer,

@@ -10,6 +10,7 @@ use tracing::warn;
 
 use super::{
     StartError, doctor, listen::Surface, network, observability::Observability, options, packages, sign_in, skills,
+    tools,
 };
 use crate::{
     adapters::database::Database,
@@ -52,6 +53,7 @@ use crate::{
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
         tokens::Tokens,
+        tools::Tools,
     },
 };
 
@@ -66,6 +68,7 @@ pub struct Parts {
     pub sessions: Sessions,
     pub kernels: Kernels,
     pub packages: Packages,
+    pub tools: Tools,
     pub catalog: Arc<Catalog>,
     pub discovery: Arc<Discovery>,
     /// The label of this server's sandboxes.
@@ -187,6 +190,8 @@ impl Parts {
             options::sessions(config),
         );
         let packages = packages::service(config, &sandboxes, &catalog, (&store, &files), &network, &isolation);
+        let made = (&sandboxes, &catalog, &store, &isolation);
+        let tools = tools::service(config, database.as_ref(), made, (&files, &network), &observer)?;
         let runs = Runs::new(
             RunsParts {
                 sandboxes,
@@ -209,12 +214,12 @@ impl Parts {
         let stats = StatsSnapshot::new((&runs, &janitor, &standbys), &catalog, &packages);
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation);
-        let mcp = mcp(config, (&runs, &history), &files, (&sessions, &packages, &skills));
+        let mcp = mcp(config, (&runs, &history), &files, (&sessions, &packages, &skills, &tools));
         let told = (Arc::clone(&history), refusals, Arc::clone(&observer));
         let known = (&tokens, &policies, sign_in.as_ref().map(|parts| &parts.connections));
         let (kernels, checks) = (Kernels::new(runs.clone(), sessions.clone()), doctor::checks_of(config, &engine));
-        let admin = options::admin((&runs, &sessions, &files), told, known, stats.clone(), checks);
-        let (known, kept) = ((&tokens, &network, (&packages, &skills)), (&history, &keys, &admin));
+        let admin = options::admin((&runs, &sessions, &files), told, known, &tools, stats.clone(), checks);
+        let (known, kept) = ((&tokens, &network, (&packages, &skills, &tools)), (&history, &keys, &admin));
         let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, known, kept);
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
@@ -242,6 +247,7 @@ impl Parts {
             sessions,
             kernels,
             packages,
+            tools,
             catalog,
             discovery,
             instance,
@@ -304,7 +310,7 @@ fn mcp(
     config: &Config,
     (runs, history): (&Runs, &Arc<History>),
     files: &Arc<Files>,
-    (sessions, packages, skills): (&Sessions, &Packages, &Skills),
+    (sessions, packages, skills, tools): (&Sessions, &Packages, &Skills, &Tools),
 ) -> McpParts {
     McpParts {
         runs: runs.clone(),
@@ -313,6 +319,7 @@ fn mcp(
         sessions: sessions.clone(),
         packages: packages.clone(),
         skills: skills.clone(),
+        tools: tools.clone(),
         pictures: Smaller::default(),
         options: options::mcp(config),
     }

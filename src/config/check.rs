@@ -54,6 +54,7 @@ impl Config {
         self.check_engine()?;
         self.skills_root()?;
         self.check_secrets()?;
+        self.check_tools()?;
         self.package_hosts()?;
         ensure(AllowedVariables::parse(&self.env.allowed).is_some(), || {
             "SANDBOX_ENV__ALLOWED must be names of variables separated by commas, such as API_KEY,TZ.".to_owned()

@@ -123,6 +123,7 @@ impl Provider for Source {
                     let path = match (setting.section, value) {
                         // A text is the value alone, and the table has the rest.
                         ("secrets", Value::String(..)) => setting.path(name) + ".value",
+                        ("tools", Value::String(..)) => setting.path(name) + ".secret",
                         _ => setting.path(name),
                     };
                     figment = figment.merge(Serialized::default(&path, plain.as_ref().unwrap_or(value)));
@@ -181,7 +182,9 @@ fn unknown(name: &str, place: &str) -> String {
 fn explain(error: Error) -> ConfigError {
     let path = error.path.join(".");
     let name = |setting: &Setting| match path.split_once('.') {
-        Some((section @ ("mounts" | "network" | "secrets"), key)) => format!("SANDBOX_{section}__{key}").to_uppercase(),
+        Some((section @ ("mounts" | "network" | "secrets" | "tools"), key)) => {
+            format!("SANDBOX_{section}__{key}").to_uppercase()
+        }
         _ => setting.name(),
     };
     let setting = settings().find(|setting| setting.path(&name(setting)) == path);

@@ -20,10 +20,15 @@ impl Config {
             .secrets
             .iter()
             .map(|(name, secret)| (format!("SANDBOX_SECRETS__{}", name.to_uppercase()), secret.shown(), ""));
+        let tools = self
+            .tools
+            .iter()
+            .map(|(name, server)| (format!("SANDBOX_TOOLS__{}", name.to_uppercase()), server.shown(), ""));
         shown
             .chain(mounts)
             .chain(network)
             .chain(secrets)
+            .chain(tools)
             .flat_map(|(name, value, _)| [name, "=".to_owned(), value, "\n".to_owned()])
             .collect()
     }

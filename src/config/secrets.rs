@@ -48,13 +48,7 @@ pub struct SecretSetting {
 impl<'de> Deserialize<'de> for SecretSetting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut table = serde_json::Map::deserialize(deserializer)?;
-        let mut taken = |key: &str| match table.remove(key) {
-            None => Ok(String::new()),
-            Some(Json::String(text)) => Ok(text),
-            Some(Json::Number(number)) => Ok(number.to_string()),
-            Some(_) => Err(de::Error::custom(format!("`{key}` must be a text"))),
-        };
-        let (value_file, Ok(value)) = (taken("value_file")?, taken("value")?.parse());
+        let (value_file, value) = taken_secret(&mut table, "value_file", "value").map_err(de::Error::custom)?;
         let text = serde_json::from_value(Json::Object(table)).map_err(de::Error::custom)?;
         Ok(Self { value_file, value, text })
     }
@@ -67,20 +61,42 @@ impl SecretSetting {
     }
 
     fn read(&self) -> Result<Value, String> {
-        if self.value_file.is_empty() {
-            let why = "it has no value: set `value_file`, or this variable";
-            return if self.value.is_set() { Ok(self.value.clone()) } else { Err(why.to_owned()) };
-        }
-        if self.value.is_set() {
-            return Err("it has a value and a `value_file`: keep one of them".to_owned());
-        }
-        let mut text = String::new();
-        let read = File::open(&self.value_file)
-            .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
-            .map_err(|error| format!("`value_file` {} cannot be read: {error}", self.value_file));
-        let Ok(value) = text.trim().parse();
-        read.map(|_| value)
+        let value = read_secret(("value_file", &self.value_file), &self.value)?;
+        let why = "it has no value: set `value_file`, or this variable";
+        if value.is_set() { Ok(value) } else { Err(why.to_owned()) }
     }
+}
+
+/// Takes a secret out of a table: the name of its file, and its value.
+pub(super) fn taken_secret(
+    table: &mut serde_json::Map<String, Json>,
+    file: &str,
+    value: &str,
+) -> Result<(String, Value), String> {
+    let mut taken = |key: &str| match table.remove(key) {
+        None => Ok(String::new()),
+        Some(Json::String(text)) => Ok(text),
+        Some(Json::Number(number)) => Ok(number.to_string()),
+        Some(_) => Err(format!("`{key}` must be a text")),
+    };
+    let (file, Ok(value)) = (taken(file)?, taken(value)?.parse());
+    Ok((file, value))
+}
+
+/// A secret out of its file, where one is named; otherwise its value, which may not be set.
+pub(super) fn read_secret((key, file): (&str, &str), value: &Value) -> Result<Value, String> {
+    if file.is_empty() {
+        return Ok(value.clone());
+    }
+    if value.is_set() {
+        return Err(format!("it has a value and a `{key}`: keep one of them"));
+    }
+    let mut text = String::new();
+    let read = File::open(file)
+        .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
+        .map_err(|error| format!("`{key}` {file} cannot be read: {error}"));
+    let Ok(value) = text.trim().parse();
+    read.map(|_| value)
 }
 
 impl Serialize for SecretSetting {

@@ -72,6 +72,8 @@ macro_rules! sections {
             pub network: BTreeMap<String, NetworkPolicy>,
             /// By name; see [`Config::secrets`].
             pub secrets: BTreeMap<String, SecretSetting>,
+            /// By name; see [`Config::tool_servers`].
+            pub tools: BTreeMap<String, ToolServerSetting>,
             $(pub $field: $type,)+
         }
 
@@ -85,7 +87,7 @@ macro_rules! sections {
         /// Every setting, in the order of documents.
         pub fn settings() -> impl Iterator<Item = Setting> {
             let sections = [$($type::SETTINGS,)+];
-            NAMED.into_iter().chain(sections.into_iter().flatten().copied()).chain([MOUNTS, NETWORK, SECRETS])
+            NAMED.into_iter().chain(sections.into_iter().flatten().copied()).chain([MOUNTS, NETWORK, SECRETS, TOOLS])
         }
     };
 }

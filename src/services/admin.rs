@@ -33,6 +33,7 @@ use super::{
     sessions::{SessionView, Sessions},
     stats::StatsSnapshot,
     tokens::{NewToken, Tokens},
+    tools::Directory,
 };
 use crate::{
     domain::{
@@ -43,6 +44,7 @@ use crate::{
         network::PolicyText,
         owner::{ConversationKey, Principal},
         token::TokenRecord,
+        tools::ServerText,
     },
     ports::{
         history::{HistoryLine, Notable, UsageFilter},
@@ -70,6 +72,7 @@ pub struct AdminParts {
     /// `None` where sign-in is off.
     pub connections: Option<Arc<Connections>>,
     pub policies: Arc<Policies>,
+    pub tool_servers: Arc<Directory>,
     /// One of the observers.
     pub refusals: Arc<Refusals>,
     pub observer: Arc<dyn Observer>,
@@ -298,6 +301,32 @@ impl Admin {
     pub async fn put_policy(&self, by: &Principal, name: &str, text: &PolicyText) -> Result<(), Failure> {
         let name = self.policies().put(name, text).await?;
         self.tell(by, AdminAction::PolicyChanged, None, &name);
+        Ok(())
+    }
+
+    /// Makes or changes a tool server.
+    ///
+    /// # Errors
+    /// Those of [`Directory::put`].
+    pub async fn put_tool_server(
+        &self,
+        by: &Principal,
+        name: &str,
+        text: &ServerText,
+        secret: Option<&str>,
+    ) -> Result<String, Failure> {
+        let name = self.0.parts.tool_servers.put(name, text, secret).await?;
+        self.tell(by, AdminAction::ToolServerChanged, None, &name);
+        Ok(name)
+    }
+
+    /// Deletes one that was made.
+    ///
+    /// # Errors
+    /// Those of [`Directory::remove`].
+    pub async fn remove_tool_server(&self, by: &Principal, name: &str) -> Result<(), Failure> {
+        self.0.parts.tool_servers.remove(name).await?;
+        self.tell(by, AdminAction::ToolServerDeleted, None, name);
         Ok(())
     }
 

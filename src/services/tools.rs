@@ -39,8 +39,9 @@ use crate::{
         clock::Clock,
         error::{Code, Failure},
         owner::Principal,
+        tools::ServerText,
     },
-    ports::observer::Observer,
+    ports::observer::{AdminAction, AdminFacts, Observer},
 };
 
 /// How often the database is read for what other servers changed.
@@ -116,6 +117,33 @@ impl Tools {
     pub async fn servers(&self, who: &Principal) -> Vec<ServerState> {
         let live = self.0.parts.directory.of(who);
         futures_util::future::join_all(live.iter().map(|server| server.state())).await
+    }
+
+    /// Makes a server for the programs of the caller, who may.
+    ///
+    /// # Errors
+    /// Those of [`Directory::put`]; [`Code::Forbidden`] for a name that is another owner's.
+    pub async fn register(&self, who: &Principal, name: &str, text: &ServerText) -> Result<String, Failure> {
+        let parts = &self.0.parts;
+        let taken = parts.directory.list().into_iter().find(|made| made.server.name.as_str() == name);
+        if taken.is_some_and(|made| made.server.text.owners != text.owners) {
+            let why = "A tool server of this name is not yours alone: choose another name.";
+            return Err(Failure::new(Code::Forbidden, why));
+        }
+        let name = parts.directory.put(name, text, None).await?;
+        let (at_unix_s, action) = (parts.clock.unix_s(), AdminAction::ToolServerChanged);
+        parts.observer.administered(&AdminFacts { at_unix_s, action, by: who, owner: Some(who), subject: &name });
+        Ok(name)
+    }
+
+    /// The names of a server's tools.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`], [`Code::ToolUnavailable`].
+    pub async fn names(&self, who: &Principal, server: &str) -> Result<Vec<String>, Failure> {
+        let live = self.0.server(who, server)?;
+        let definitions = live.definitions().await.map_err(|error| modules::away(&live, &error.to_string()))?;
+        Ok(definitions.tools.iter().map(|defined| defined.tool.name.clone()).collect())
     }
 
     /// Tools for some words, the best first.

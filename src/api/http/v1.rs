@@ -19,6 +19,7 @@ mod runs;
 mod sessions;
 mod skills;
 mod tokens;
+mod tools;
 
 use std::sync::Arc;
 
@@ -32,6 +33,7 @@ use crate::{
     services::{
         admin::Admin, conversations::Conversations, files::Files, history::History, idempotency::Idempotency,
         network::Network, packages::Packages, runs::Runs, sessions::Sessions, skills::Skills, tokens::Tokens,
+        tools::Tools,
     },
 };
 
@@ -62,6 +64,7 @@ pub struct V1Parts {
     /// Installs packages.
     pub packages: Packages,
     pub skills: Skills,
+    pub tools: Tools,
 }
 
 fn described() -> OpenApiRouter<V1Parts> {
@@ -104,6 +107,13 @@ fn described() -> OpenApiRouter<V1Parts> {
         .routes(routes!(packages::install))
         .routes(routes!(skills::list))
         .routes(routes!(skills::get, skills::put, skills::remove))
+        .routes(routes!(tools::servers))
+        .routes(routes!(tools::search))
+        .routes(routes!(tools::source))
+        .routes(routes!(tools::approvals))
+        .routes(routes!(tools::approval, tools::answer, tools::revoke))
+        .routes(routes!(tools::list))
+        .routes(routes!(tools::put, tools::remove))
         .routes(routes!(archive::read, archive::write))
 }
 

@@ -195,6 +195,12 @@ pub(super) fn plain(text: String, is_error: bool) -> CallToolResult {
     if is_error { CallToolResult::error(blocks) } else { CallToolResult::success(blocks) }
 }
 
+/// Some texts, each by itself; one empty where there is none.
+pub(super) fn texts(texts: Vec<String>) -> CallToolResult {
+    let blocks: Vec<_> = texts.into_iter().map(ContentBlock::text).collect();
+    CallToolResult::success(if blocks.is_empty() { vec![ContentBlock::text("")] } else { blocks })
+}
+
 /// What was installed.
 pub(super) fn installed(caller: &Caller, sentence: String, result: &InstalledPackages) -> CallToolResult {
     answer(caller, vec![ContentBlock::text(sentence)], result, false)

@@ -29,6 +29,7 @@ use crate::{
         report::RunReport,
         session::{SessionList, SessionsChanged},
         skills::{GetSkillFile, GetSkillInfo},
+        tools::{GetToolSource, RegisterMcpServer, SearchTools},
     },
     domain::{error::Operation, limits::Limits, token::Scope},
     ports::runner::Runner,
@@ -178,6 +179,13 @@ tools! {
         "Reads the documentation of a skill, SKILL.md.";
     GetSkillFile "get_skill_file" "get_skill_file" Skills "Read a skill's file" [true false true] GetSkillFile:
         "Reads another file of a skill, such as references/api.md.";
+    SearchTools "sandbox.search_tools" "sandbox_search_tools" Tools "Search tools" [true false true] SearchTools:
+        "Finds tools of connected MCP servers, which programs call: one line and the signature of each. Call several, in \
+         loops, in one program of @run_code, and print only what matters.";
+    GetToolSource "sandbox.get_tool_source" "sandbox_get_tool_source" Tools "Read a tool's module" [true false true]
+        GetToolSource: "Shows the module that a program imports for a tool: the types of its parameters and result.";
+    RegisterMcpServer "register_mcp_server" "register_mcp_server" Ipybox "Register a server" [false false true]
+        RegisterMcpServer: "Connects an MCP server, whose tools programs then import from mcptools.<server>.<tool>.";
     Reset "reset" "reset" Ipybox "Reset the kernel" [false true true]
         Nothing: "Forgets all variables. Files stay.";
 }
@@ -247,6 +255,8 @@ pub struct Offered<'a> {
     pub browses: bool,
     /// There is a folder of skills.
     pub skills: bool,
+    /// Programs may call tools of MCP servers.
+    pub tools: bool,
 }
 
 /// The list of tools: those that the caller may use.
@@ -261,6 +271,7 @@ pub fn tools(
         let mut about = view.names_in(tool.about());
         if *tool == ToolName::RunCode {
             about += &network(offered.hosts, offered.installs, view);
+            about += &calls(offered.tools, view);
             about += &secrets(offered.secrets);
             about += &limits(options);
             about += &folders(options);
@@ -278,7 +289,9 @@ pub fn tools(
     let has_kernel = |tool: ToolName| tool.group() != Group::Session || has_kernels;
     let has_browser = |tool: ToolName| !tool.browses() || offered.browses;
     let has_skills = |tool: ToolName| tool.group() != Group::Skills || offered.skills;
-    let can = |tool: ToolName| has_kernel(tool) && has_browser(tool) && has_skills(tool) && may(tool);
+    let has_tools = |tool: ToolName| tool.group() != Group::Tools || offered.tools;
+    let can =
+        |tool: ToolName| has_kernel(tool) && has_browser(tool) && has_skills(tool) && has_tools(tool) && may(tool);
     let listed = |tool: &ToolName| view.lists(tool.group()) && can(*tool);
     ToolName::ALL.iter().zip(OUTPUTS.iter()).filter(|(tool, _)| listed(tool)).map(one).collect()
 }
@@ -317,6 +330,13 @@ fn network(hosts: &[String], installs: bool, view: View) -> String {
     }
     let hosts = shorten(&hosts.join(", "), HOSTS_BYTES_MAX, |_, _| "…".to_owned());
     format!("{how}\n- Network: over HTTP and HTTPS programs reach {hosts}, and nothing else.")
+}
+
+/// How programs call tools of MCP servers.
+fn calls(offered: bool, view: View) -> String {
+    let how = "\n- Programs call tools of MCP servers: find them by @search_tools; in Python `from \
+               mcptools.<server>.<tool> import run`.";
+    if offered { view.names_in(how) } else { String::new() }
 }
 
 /// Where programs find the credentials of those hosts.

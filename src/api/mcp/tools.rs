@@ -61,6 +61,9 @@ impl McpParts {
             ToolName::ListSkills => self.list_skills(caller, arguments).await,
             ToolName::GetSkillInfo => self.skill_info(caller, arguments).await,
             ToolName::GetSkillFile => self.skill_file(caller, arguments).await,
+            ToolName::SearchTools => self.search_tools(caller, arguments).await,
+            ToolName::GetToolSource => self.tool_source(caller, arguments).await,
+            ToolName::RegisterMcpServer => self.register_mcp_server(caller, arguments).await,
             ToolName::Reset => self.reset(caller, arguments),
         }
     }

@@ -7,7 +7,7 @@ use super::describe::ToolName;
 use crate::domain::id::ConversationId;
 
 /// The groups of tools that exist.
-const GROUPS: [(&str, Group); 7] = [
+const GROUPS: [(&str, Group); 8] = [
     ("run", Group::Run),
     ("files", Group::Files),
     ("session", Group::Session),
@@ -15,6 +15,7 @@ const GROUPS: [(&str, Group); 7] = [
     ("ipybox", Group::Ipybox),
     ("web", Group::Web),
     ("skills", Group::Skills),
+    ("tools", Group::Tools),
 ];
 
 /// A group of tools, which is listed or not as a whole. Every tool can be called, listed or not.
@@ -32,6 +33,8 @@ pub enum Group {
     Web,
     /// With CodeRunner's names; listed only where there are skills.
     Skills,
+    /// Listed only where the caller's programs may call tools of MCP servers.
+    Tools,
 }
 
 /// What a client sees of the tools.
@@ -47,7 +50,7 @@ pub struct View {
 
 impl Default for View {
     fn default() -> Self {
-        Self { dotted: false, structured: false, groups: [true, true, true, false, false, true, true] }
+        Self { dotted: false, structured: false, groups: [true, true, true, false, false, true, true, true] }
     }
 }
 

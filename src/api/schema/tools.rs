@@ -1,11 +1,14 @@
 //! Tools of MCP servers, and questions about their calls.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
     domain::{
+        error::Failure,
         text::{ms, rfc3339},
         tools::{Answered, Approval, ServerText, ToolUse},
     },
@@ -237,4 +240,54 @@ impl From<&Made> for ToolServerResult {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ToolServerList {
     pub servers: Vec<ToolServerResult>,
+}
+
+/// ipybox's.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RegisterMcpServer {
+    /// The name that programs import its tools by: `mcptools.<name>`.
+    pub server_name: String,
+    /// `{"url": …, "headers": {…}}`.
+    pub server_params: ServerParams,
+}
+
+/// How ipybox names a server.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServerParams {
+    /// Of an MCP server over Streamable HTTP.
+    #[serde(default)]
+    pub url: Option<String>,
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// `streamable_http`, or nothing.
+    #[serde(default, rename = "type")]
+    pub kind: Option<String>,
+    /// Only the operator adds commands, in the settings.
+    #[serde(default)]
+    pub command: Option<String>,
+    #[serde(default)]
+    pub args: Vec<String>,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+}
+
+impl ServerParams {
+    /// For the programs of one owner.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::domain::error::Code::InvalidArgument) for what is no address.
+    pub fn server(self, owner: &str) -> Result<ServerText, Failure> {
+        if self.command.is_some() || !self.args.is_empty() || !self.env.is_empty() {
+            let why = "a command of the server's machine is added by its operator, below [tools.<name>] of the \
+                       settings: give the `url` of a server";
+            return Err(Failure::argument("server_params", why));
+        }
+        if self.kind.as_deref().is_some_and(|kind| !matches!(kind, "streamable_http" | "http")) {
+            return Err(Failure::argument("server_params", "`type` must be streamable_http"));
+        }
+        let url = self.url.ok_or_else(|| Failure::argument("server_params", "give the `url` of a server"))?;
+        Ok(ServerText { url, headers: self.headers, owners: vec![owner.to_owned()], ..ServerText::default() })
+    }
 }

@@ -77,7 +77,7 @@ pub struct ToolServer {
 /// What is wrong with a tool server; a clause.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerError {
-    #[error("the name `{0}` must be 1 to 32 of `a-z 0-9 _ -`, a letter first, and no word of Python")]
+    #[error("the name `{0}` must be 1 to 32 of `a-z 0-9 _ -`, a letter first, and no keyword of Python or JavaScript")]
     Name(String),
     #[error("give one of `url`, `command` and `image`")]
     Way,

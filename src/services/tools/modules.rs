@@ -118,8 +118,9 @@ impl Modules {
 impl Inner {
     /// A module by the name that a program imports: `mcptools.<server>` or `mcptools.<server>.<tool>`.
     pub(super) async fn module(&self, who: &Principal, name: &str, tongue: Tongue) -> Result<Source, Failure> {
-        let path = name.strip_prefix(PACKAGE).unwrap_or(name).replace('/', ".");
-        let (server, tool) = path.split_once('.').map_or((path.as_str(), None), |(server, tool)| (server, Some(tool)));
+        let path = name.replace('/', ".");
+        let path = path.strip_prefix(PACKAGE).unwrap_or(&path);
+        let (server, tool) = path.split_once('.').map_or((path, None), |(server, tool)| (server, Some(tool)));
         self.source(who, server, tool, tongue).await
     }
 

@@ -1,0 +1,295 @@
+//! Tools of MCP servers: what programs may call, and questions about their calls.
+
+use axum::{Json, body::Body, extract::State, http::StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{
+    V1Parts,
+    call::{Call, Query},
+};
+use crate::{
+    api::{
+        http::error::ApiError,
+        schema::{
+            arguments::Nothing,
+            parse::{self, Source, parse},
+            tools::{
+                AnswerBody, ApprovalList, ApprovalResult, FoundTools, ToolServerBody, ToolServerList, ToolServerResult,
+                ToolServerStates, ToolSource,
+            },
+        },
+    },
+    domain::{
+        error::{Code, Failure},
+        token::Scope,
+        tools::ApprovalId,
+    },
+    services::{
+        admin::Admin,
+        tokens::Token,
+        tools::{ByWhom, Tongue, Tools},
+    },
+};
+
+/// Tools that are found by default, and at most.
+const FOUND: u64 = 10;
+const FOUND_MAX: u64 = 50;
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Search {
+    /// Words of what it does; without any, all.
+    #[serde(default)]
+    #[param(max_length = 1000)]
+    query: String,
+    /// At most so many; default 10.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<u64>, minimum = 1, maximum = 50)]
+    limit: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct InTongue {
+    /// `python` (default) or `typescript`.
+    #[serde(default)]
+    language: Option<Tongue>,
+}
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WhichApprovals {
+    /// `true`: only those that wait for an answer.
+    #[serde(default, deserialize_with = "parse::optional")]
+    #[schemars(skip)]
+    #[param(value_type = Option<bool>)]
+    open: Option<bool>,
+}
+
+/// For the API's description: [`Call::name`] reads them.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the names are decoded by hand")]
+pub(super) struct OfTool {
+    /// The server.
+    #[param(pattern = "^[a-z][a-z0-9_]*$", min_length = 1, max_length = 32)]
+    server: String,
+    /// The tool, or its module's name.
+    #[param(min_length = 1, max_length = 128)]
+    tool: String,
+}
+
+/// For the API's description: [`Call::name`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the name is decoded by hand")]
+pub(super) struct OfServer {
+    /// The server.
+    #[param(pattern = "^[a-z][a-z0-9_-]*$", min_length = 1, max_length = 32)]
+    name: String,
+}
+
+/// For the API's description: [`Call::name`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the name is decoded by hand")]
+pub(super) struct OfApproval {
+    /// The question.
+    #[param(pattern = "^[0-9a-f]{32}$")]
+    id: String,
+}
+
+/// Asks an operator's rights once.
+fn by(call: &Call, token: &Token) -> ByWhom {
+    ByWhom { who: call.who.clone(), is_operator: token.check_scope(Scope::Admin).is_ok(), by: "api" }
+}
+
+fn question(call: &Call) -> Result<ApprovalId, Failure> {
+    let id: String = call.name(3, "id")?;
+    ApprovalId::parse(&id).ok_or_else(|| Failure::new(Code::NotFound, "There is no such question."))
+}
+
+/// List the tool servers.
+///
+/// Those whose tools your programs may call. Each is asked for its tools, so this may take some seconds.
+#[utoipa::path(
+    get, path = "/v1/tools", tag = "tools", operation_id = "listTools",
+    responses((status = 200, description = "The servers.", body = ToolServerStates)),
+)]
+pub(super) async fn servers(State(tools): State<Tools>, _: Query<Nothing>, call: Call) -> Json<ToolServerStates> {
+    let servers = tools.servers(&call.who).await;
+    Json(ToolServerStates { servers: servers.into_iter().map(Into::into).collect() })
+}
+
+/// Search for tools.
+///
+/// By words in names and descriptions, the best first.
+#[utoipa::path(
+    get, path = "/v1/tools/search", tag = "tools", operation_id = "searchTools",
+    params(Search),
+    responses((status = 200, description = "The tools.", body = FoundTools)),
+)]
+pub(super) async fn search(
+    State(tools): State<Tools>,
+    Query(query): Query<Search>,
+    call: Call,
+) -> Result<Json<FoundTools>, ApiError> {
+    let found = tools.search(&call.who, &query.query, limit(query.limit)?).await;
+    Ok(Json(FoundTools { tools: found.into_iter().map(Into::into).collect() }))
+}
+
+/// How many tools are wanted.
+pub(in crate::api) fn limit(wanted: Option<u64>) -> Result<usize, Failure> {
+    match wanted.unwrap_or(FOUND) {
+        limit @ 1..=FOUND_MAX => Ok(usize::try_from(limit).unwrap_or_default()),
+        _ => Err(Failure::argument("limit", format!("it must be a whole number from 1 to {FOUND_MAX}"))),
+    }
+}
+
+/// Get what a program imports for a tool.
+///
+/// The module with the types of its parameters and its result.
+#[utoipa::path(
+    get, path = "/v1/tools/{server}/{tool}/source", tag = "tools", operation_id = "getToolSource",
+    params(OfTool, InTongue),
+    responses((status = 200, description = "The module.", body = ToolSource)),
+)]
+pub(super) async fn source(
+    State(tools): State<Tools>,
+    Query(query): Query<InTongue>,
+    call: Call,
+) -> Result<Json<ToolSource>, ApiError> {
+    let (server, tool): (String, String) = (call.name(3, "server")?, call.name(4, "tool")?);
+    let tongue = query.language.unwrap_or(Tongue::Python);
+    Ok(Json(tools.source(&call.who, &server, Some(&tool), tongue).await?.into()))
+}
+
+/// List questions about calls.
+///
+/// Your own; with the scope `admin` those of all owners.
+#[utoipa::path(
+    get, path = "/v1/approvals", tag = "tools", operation_id = "listApprovals",
+    params(WhichApprovals),
+    responses((status = 200, description = "The newest questions.", body = ApprovalList)),
+)]
+pub(super) async fn approvals(
+    State(tools): State<Tools>,
+    axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
+    Query(query): Query<WhichApprovals>,
+    call: Call,
+) -> Result<Json<ApprovalList>, ApiError> {
+    let by = by(&call, &token);
+    let of = (!by.is_operator).then_some(&by.who);
+    let approvals = tools.approvals().list(of, query.open.unwrap_or(false)).await?;
+    Ok(Json(ApprovalList { approvals: approvals.iter().map(Into::into).collect() }))
+}
+
+/// Get a question about a call.
+///
+/// With its answer, where there is one.
+#[utoipa::path(
+    get, path = "/v1/approvals/{id}", tag = "tools", operation_id = "getApproval",
+    params(OfApproval),
+    responses((status = 200, description = "The question.", body = ApprovalResult)),
+)]
+pub(super) async fn approval(
+    State(tools): State<Tools>,
+    axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<Json<ApprovalResult>, ApiError> {
+    let found = tools.approvals().get(&by(&call, &token), question(&call)?).await?;
+    Ok(Json((&found).into()))
+}
+
+/// Answer a question about a call.
+///
+/// The first answer counts. The program that waits goes on.
+#[utoipa::path(
+    post, path = "/v1/approvals/{id}", tag = "tools", operation_id = "answerApproval",
+    params(OfApproval),
+    request_body(content = AnswerBody),
+    responses((status = 200, description = "It is answered.", body = ApprovalResult)),
+)]
+pub(super) async fn answer(
+    State(parts): State<V1Parts>,
+    axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
+    _: Query<Nothing>,
+    call: Call,
+    body: Body,
+) -> Result<Json<ApprovalResult>, ApiError> {
+    let id = question(&call)?;
+    let AnswerBody { answer } = parse(parts.bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    let answered = parts.tools.approvals().answer(&by(&call, &token), id, answer).await?;
+    Ok(Json((&answered).into()))
+}
+
+/// Take back an answer, or a question.
+///
+/// Calls that it allows are asked about again.
+#[utoipa::path(
+    delete, path = "/v1/approvals/{id}", tag = "tools", operation_id = "deleteApproval",
+    params(OfApproval),
+    responses((status = 204, description = "It stands no more.")),
+)]
+pub(super) async fn revoke(
+    State(tools): State<Tools>,
+    axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<StatusCode, ApiError> {
+    tools.approvals().revoke(&by(&call, &token), question(&call)?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// List the tool servers of all owners.
+///
+/// Those of the server's settings, and those that operators made.
+#[utoipa::path(
+    get, path = "/v1/tool-servers", tag = "admin", operation_id = "listToolServers",
+    responses((status = 200, description = "The servers.", body = ToolServerList)),
+)]
+pub(super) async fn list(State(tools): State<Tools>, _: Query<Nothing>) -> Json<ToolServerList> {
+    Json(ToolServerList { servers: tools.directory().list().iter().map(ToolServerResult::from).collect() })
+}
+
+/// Make or change a tool server.
+///
+/// Its rules hold from the next call on, in running programs too. One of the settings cannot be changed here.
+#[utoipa::path(
+    put, path = "/v1/tool-servers/{name}", tag = "admin", operation_id = "putToolServer",
+    params(OfServer),
+    request_body(content = ToolServerBody),
+    responses((status = 204, description = "It holds.")),
+)]
+pub(super) async fn put(
+    State(V1Parts { admin, bodies, .. }): State<V1Parts>,
+    _: Query<Nothing>,
+    call: Call,
+    body: Body,
+) -> Result<StatusCode, ApiError> {
+    let name: String = call.name(3, "name")?;
+    let ToolServerBody { server, secret } = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    admin.put_tool_server(&call.who, &name, &server, secret.as_deref()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Delete a tool server.
+///
+/// Calls of its tools that are under way end.
+#[utoipa::path(
+    delete, path = "/v1/tool-servers/{name}", tag = "admin", operation_id = "deleteToolServer",
+    params(OfServer),
+    responses((status = 204, description = "It is deleted.")),
+)]
+pub(super) async fn remove(State(admin): State<Admin>, _: Query<Nothing>, call: Call) -> Result<StatusCode, ApiError> {
+    let name: String = call.name(3, "name")?;
+    admin.remove_tool_server(&call.who, &name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,81 @@
+//! Finding the tools that programs may call, so that many of them cost a model nothing until it needs one; and ipybox's
+//! call that registers a server.
+
+use std::fmt::Write as _;
+
+use rmcp::model::{CallToolResult, JsonObject};
+
+use super::{
+    Caller, McpParts, content,
+    shown::{ANSWER_BYTES_MAX, shorten},
+};
+use crate::{
+    api::schema::{
+        parse::{Source, parse},
+        tools::{GetToolSource, RegisterMcpServer, SearchTools},
+    },
+    domain::{
+        error::{Code, Failure},
+        token::Scope,
+    },
+    services::tools::{Found, Tongue},
+};
+
+/// Tools that are found by default, and at most.
+const FOUND: u64 = 10;
+const FOUND_MAX: u64 = 50;
+/// How much of a module an answer holds, in bytes: JSON writes a control character in six.
+const SOURCE_BYTES_MAX: usize = ANSWER_BYTES_MAX / 6 - 1024;
+
+impl McpParts {
+    pub(super) async fn search_tools(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
+        let SearchTools { query, limit } = parse(arguments, Source::Json)?;
+        let limit = limit.unwrap_or(FOUND);
+        if !(1..=FOUND_MAX).contains(&limit) {
+            return Err(Failure::argument("limit", format!("it must be a whole number from 1 to {FOUND_MAX}")));
+        }
+        let found = self.tools.search(&caller.principal, &query, usize::try_from(limit).unwrap_or_default()).await;
+        let mut text = String::new();
+        for Found { server, tool, about, signature, module, may_destroy } in &found {
+            let asks = if *may_destroy { " [a person may be asked]" } else { "" };
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{server}/{tool}{asks}: {about}\n  from {module} import run, Params  # {signature}");
+        }
+        if found.is_empty() {
+            let states = self.tools.servers(&caller.principal).await;
+            let one = |state: &crate::services::tools::ServerState| match &state.tools {
+                Ok(count) => format!("{}: {count} tools", state.name),
+                Err(why) => format!("{}: {why}", state.name),
+            };
+            let servers = states.iter().map(one).collect::<Vec<_>>().join("; ");
+            text =
+                format!("No tool fits these words. Servers: {}.", if servers.is_empty() { "none" } else { &servers });
+        }
+        Ok(content::plain(shorten(&text, SOURCE_BYTES_MAX, |_, _| "…\n".to_owned()), false))
+    }
+
+    pub(super) async fn tool_source(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
+        let GetToolSource { server, tool, language } = parse(arguments, Source::Json)?;
+        let tongue = language.unwrap_or(Tongue::Python);
+        let source = self.tools.source(&caller.principal, &server, Some(&tool), tongue).await?;
+        let text = source.types.unwrap_or(source.text);
+        Ok(content::plain(shorten(&text, SOURCE_BYTES_MAX, |_, _| "\n…\n".to_owned()), false))
+    }
+
+    /// For the caller's own programs. Answers as ipybox does: the names of the tools, each in a text of its own.
+    pub(super) async fn register_mcp_server(
+        &self,
+        caller: &Caller,
+        arguments: JsonObject,
+    ) -> Result<CallToolResult, Failure> {
+        let RegisterMcpServer { server_name, server_params } = parse(arguments, Source::Json)?;
+        if caller.check_scope(Scope::Admin).is_err() {
+            let why = "Registering tool servers needs the scope admin: ask the operator to add the server.";
+            return Err(Failure::new(Code::InsufficientScope, why));
+        }
+        let text = server_params.server(caller.principal.name())?;
+        let name = self.tools.register(&caller.principal, &server_name, &text).await?;
+        let tools = self.tools.names(&caller.principal, &name).await?;
+        Ok(content::texts(tools))
+    }
+}

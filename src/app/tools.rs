@@ -1,0 +1,69 @@
+//! Builds the service of tools, from the settings.
+
+use std::{io, sync::Arc, time::Duration};
+
+use futures_util::FutureExt as _;
+
+use super::StartError;
+use crate::{
+    adapters::{database::Database, tools::Connector},
+    config::Config,
+    domain::{clock::SystemClock, limits::Limits},
+    ports::{observer::Observer, runner::Catalog, storage::Storage},
+    services::{
+        files::Files,
+        isolation_check::IsolationState,
+        network::Network,
+        sandbox::Sandboxes,
+        tools::{Approvals, Directory, Generator, Tools, ToolsParts},
+    },
+};
+
+/// What makes modules has as long, and as much of a processor.
+const GENERATE_MS: u64 = 120_000;
+const GENERATE_CPU_MILLIS: u32 = 1000;
+/// The sources of one server together, in bytes.
+const GENERATE_OUTPUT_BYTES: u64 = 32 << 20;
+
+/// # Errors
+/// When a secret cannot be read, or TLS cannot be set up.
+pub(super) fn service(
+    config: &Config,
+    database: Option<&Database>,
+    (sandboxes, catalog, store, isolation): (&Sandboxes, &Arc<Catalog>, &Arc<dyn Storage>, &IsolationState),
+    (files, network): (&Arc<Files>, &Network),
+    observer: &Arc<dyn Observer>,
+) -> Result<Tools, StartError> {
+    let (stored, clock) = (database.map(|database| Arc::new(database.clone())), Arc::new(SystemClock));
+    let usual = config.limits.limits();
+    let limits = Limits {
+        cpu_millis: usual.cpu_millis.max(GENERATE_CPU_MILLIS),
+        wall_ms: GENERATE_MS,
+        output_bytes_max: GENERATE_OUTPUT_BYTES,
+        output_kept_bytes: GENERATE_OUTPUT_BYTES,
+        ..usual
+    };
+    let generator = Generator {
+        sandboxes: sandboxes.clone(),
+        catalog: Arc::clone(catalog),
+        store: Arc::clone(store) as _,
+        isolation: isolation.clone(),
+        limits,
+    };
+    let image = Arc::new(|_, _| std::future::ready(Err(io::Error::other("not yet"))).boxed());
+    let of_servers = stored.clone().map(|stored| stored as _);
+    let directory =
+        Directory::new(config.tool_servers()?, of_servers, Arc::new(Connector::new()?), image, clock.clone());
+    let ask_max = Duration::from_secs(config.tool_calls.ask_s);
+    let approvals = Approvals::new(stored.map(|stored| stored as _), Arc::clone(observer), clock.clone(), ask_max);
+    let parts = ToolsParts {
+        directory: Arc::new(directory),
+        approvals: Arc::new(approvals),
+        generator,
+        files: Arc::clone(files),
+        network: network.clone(),
+        observer: Arc::clone(observer),
+        clock,
+    };
+    Ok(Tools::new(parts, config.tool_calls.per_run_max))
+}
