@@ -44,6 +44,8 @@ fn words(events: &[Event]) -> Vec<&'static str> {
         EventKind::Error { .. } => "error",
         EventKind::Clear { .. } => "clear",
         EventKind::InputRequest { .. } => "input_request",
+        EventKind::Tool(_) => "tool",
+        EventKind::Approval(_) => "approval",
         EventKind::Network(_) => "network",
         EventKind::File(_) => "file",
         EventKind::Finished(_) => "finished",

@@ -77,4 +77,4 @@ elif MCPServer.__name__ == "FastMCP":
     server.settings.log_level = "ERROR"
     server.run(transport="streamable-http")
 else:
-    server.run(transport="streamable-http", port=PORT, log_level="ERROR") if "log_level" in MCPServer.run.__code__.co_varnames else server.run(transport="streamable-http", port=PORT)
+    server.run(transport="streamable-http", port=PORT)

@@ -13,7 +13,7 @@ use rmcp::{
 
 use super::{
     Caller, McpParts,
-    asking::{self, Asking},
+    asking::{Asking, Asks},
     cancellation::Call,
     content::{self, RunAnswer},
     picture::{self, Pictures},
@@ -107,18 +107,18 @@ impl McpParts {
         call: &Call,
         context: ToolContext<'_>,
     ) -> Result<(RunHandle, RunView), Failure> {
-        let asks = asking::is_offered(caller, &request, context);
-        let stdin_open = request.stdin_open || asks;
+        let asks = Asks::of(caller, &request, &self.tools, context);
+        let stdin_open = request.stdin_open || asks.input;
         let run = self.runs.begin(RunRequest { within: caller.trace, stdin_open, ..request })?;
         let mut asking = Asking::of(&run);
         let view = tokio::select! {
             view = self.watch(&run, 0, wait, context) => view,
             // rmcp does not drop a cancelled call, so the call waits until the program has ended.
             () = call.ended(run.is_detached()) => stop(&run).await,
-            () = asking.serve(&run, context), if asks => run.view(),
+            () = asking.serve(&run, &asks, context), if asks.any() => run.view(),
         };
-        if asks {
-            asking.end(&run).await;
+        if asks.any() {
+            asking.end(&run, &asks).await;
         }
         Ok((run, view))
     }

@@ -1,0 +1,142 @@
+//! Questions to a person: an answer holds for exactly what was asked.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::{Sdk, get, printed, put, run, send, server, token_of};
+use crate::support::{
+    server::{Server, TOKEN},
+    until,
+};
+
+fn delete(path: &str) -> String {
+    format!(
+        "import mcptools\ntry: print(mcptools.call('files', 'delete_file', {{'path': '{path}'}}).text)\n\
+         except mcptools.ToolError as error: print(error.code, error)\n"
+    )
+}
+
+/// The question that waits.
+async fn question(server: &Server, token: &str) -> Value {
+    let list = async || get(server, token, "/v1/approvals?open=true").await["approvals"].clone();
+    until("a question waits", async || list().await.as_array().is_some_and(|list| list.len() == 1)).await;
+    list().await[0].clone()
+}
+
+async fn answer(server: &Server, token: &str, question: &Value, answer: &str) -> (u16, Value) {
+    let path = format!("/v1/approvals/{}", question["id"].as_str().expect("an id"));
+    send(server, token, Method::POST, &path, &json!({"answer": answer})).await
+}
+
+/// A program that asks, and its answer; what it printed.
+async fn asked(server: &Server, path: &str, word: &str) -> String {
+    let code = delete(path);
+    let (text, ()) = tokio::join!(printed(server, TOKEN, "python", &code), async {
+        let question = question(server, TOKEN).await;
+        assert_eq!(question["arguments"], json!({"path": path}).to_string());
+        assert_eq!(answer(server, TOKEN, &question, word).await.0, 200);
+        assert_eq!(answer(server, TOKEN, &question, "always").await.0, 404, "the first answer counts");
+    });
+    text
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_holds_for_what_was_asked() {
+    let sdk = Sdk::start("mcp2").await;
+    let server = server(&[]).await;
+    put(&server, "files", json!({"url": sdk.url})).await;
+    assert_eq!(asked(&server, "/once", "once").await, "deleted /once\n");
+    assert_eq!(
+        asked(&server, "/once", "no").await,
+        "tool_denied delete_file was not called: a person said no (default by api).\n",
+        "once was for one call"
+    );
+    assert_eq!(asked(&server, "/other", "session").await, "deleted /other\n");
+    assert_eq!(printed(&server, TOKEN, "python", &delete("/third")).await, "deleted /third\n");
+    // Not in another conversation.
+    let code = delete("/fourth");
+    let elsewhere = async {
+        let run = run(&server, TOKEN, "elsewhere", "python", &code).await;
+        run["result"]["stdout"].as_str().unwrap_or_else(|| panic!("{run}")).to_owned()
+    };
+    let (text, always) = tokio::join!(elsewhere, async {
+        let question = question(&server, TOKEN).await;
+        assert_eq!(answer(&server, TOKEN, &question, "always").await.0, 200);
+        question
+    });
+    assert_eq!(text, "deleted /fourth\n");
+    let path = format!("/v1/approvals/{}", always["id"].as_str().expect("an id"));
+    assert_eq!(send(&server, TOKEN, Method::DELETE, &path, &Value::Null).await.0, 204);
+    assert_eq!(send(&server, TOKEN, Method::DELETE, &path, &Value::Null).await.0, 404);
+    let text = {
+        let code = delete("/fifth");
+        let (run, ()) = tokio::join!(run(&server, TOKEN, "elsewhere", "python", &code), async {
+            let question = question(&server, TOKEN).await;
+            assert_eq!(answer(&server, TOKEN, &question, "no").await.0, 200);
+        });
+        run["result"]["stdout"].clone()
+    };
+    assert!(text.as_str().expect("text").starts_with("tool_denied"), "it was taken back: {text}");
+    assert_eq!(sdk.deleted(), ["/once", "/other", "/third", "/fourth"]);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clock_stands_while_a_person_is_asked_and_a_question_outlives_its_program() {
+    let sdk = Sdk::start("mcp2").await;
+    let server = server(&[("SANDBOX_LIMITS__WALL_MS", "2000"), ("SANDBOX_TOOL_CALLS__ASK_S", "5")]).await;
+    put(&server, "files", json!({"url": sdk.url})).await;
+    let code = delete("/late");
+    let (text, ()) = tokio::join!(printed(&server, TOKEN, "python", &code), async {
+        let question = question(&server, TOKEN).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(answer(&server, TOKEN, &question, "once").await.0, 200);
+    });
+    assert_eq!(text, "deleted /late\n");
+    let waits = printed(&server, TOKEN, "python", &delete("/unanswered")).await;
+    assert!(waits.contains("did not answer within 5 s"), "{waits}");
+    // The program is cancelled, its question is answered, and the same call later passes without another.
+    let body = json!({"conversationId": "tools", "language": "python", "code": delete("/later"), "detach": true,
+        "waitMs": 0});
+    let (_, begun) = send(&server, TOKEN, Method::POST, "/v1/runs", &body).await;
+    let asked = question(&server, TOKEN).await;
+    let run = begun["runId"].as_str().unwrap_or_else(|| panic!("{begun}"));
+    send(&server, TOKEN, Method::DELETE, &format!("/v1/runs/{run}"), &Value::Null).await;
+    assert_eq!(answer(&server, TOKEN, &asked, "once").await.0, 200);
+    assert_eq!(printed(&server, TOKEN, "python", &delete("/later")).await, "deleted /later\n");
+    assert_eq!(sdk.deleted(), ["/late", "/later"]);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn owners_see_and_answer_their_own_questions() {
+    let sdk = Sdk::start("mcp2").await;
+    let server = server(&[]).await;
+    put(&server, "files", json!({"url": sdk.url, "owners": ["ann", "ben"]})).await;
+    put(&server, "hers", json!({"url": sdk.url, "owners": ["ann"]})).await;
+    let ann = token_of(&server, "ann", &["run", "files"]).await;
+    let hers = token_of(&server, "ann", &["approve"]).await;
+    let his = token_of(&server, "ben", &["run", "files", "approve"]).await;
+    assert_eq!(get(&server, &his, "/v1/tools").await["servers"].as_array().expect("a list").len(), 1);
+    let text = printed(&server, &his, "python", "import mcptools\nmcptools.call('hers', 'echo', {'text': 'a'})").await;
+    assert!(text.contains("There is no tool server `hers`; there are: files."), "{text}");
+    let code = delete("/hers");
+    let (text, ()) = tokio::join!(printed(&server, &ann, "python", &code), async {
+        let asked = question(&server, &hers).await;
+        assert_eq!(get(&server, &his, "/v1/approvals").await, json!({"approvals": []}));
+        assert_eq!(answer(&server, &his, &asked, "always").await.0, 404, "another owner's");
+        assert_eq!(answer(&server, &ann, &asked, "always").await.0, 403, "its token may not answer");
+        assert_eq!(answer(&server, &hers, &asked, "always").await.0, 200);
+    });
+    assert_eq!(text, "deleted /hers\n");
+    let code = delete("/his");
+    let (text, ()) = tokio::join!(printed(&server, &his, "python", &code), async {
+        let asked = question(&server, &his).await;
+        assert_eq!(answer(&server, &his, &asked, "no").await.0, 200);
+    });
+    assert!(text.starts_with("tool_denied"), "always was hers: {text}");
+    assert_eq!(sdk.deleted(), ["/hers"]);
+    server.stop().await;
+}
