@@ -6,5 +6,6 @@ pub mod engine;
 pub mod metrics;
 pub mod network;
 pub mod storage;
+pub mod tools;
 pub mod traces;
 pub mod web;

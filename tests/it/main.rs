@@ -86,6 +86,7 @@ mod storm;
 mod support;
 mod tidy;
 mod tokens;
+mod tool_upstreams;
 mod traces;
 mod watch;
 mod web;

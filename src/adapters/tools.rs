@@ -1,0 +1,103 @@
+//! MCP servers as sources of tools, by rmcp's client: over Streamable HTTP, as a process of this machine, or by two
+//! streams. Everything that a server sends is untrusted and bounded. Which tools may be called is decided above.
+//!
+//! ```text
+//! connection ─ rmcp: a task for it, one for each HTTP stream ─ end when `Connection` is dropped
+//!            ├ a task that listens for changed tools (newest era) ─ aborted with it
+//!            └ process: a task that ends its group, one that logs its standard error ─ end with the process
+//! ```
+//!
+//! A server of revision 2026-07-28 is asked by `server/discover`, an older one by `initialize`. Requests of a server to
+//! this client (sampling, elicitation, roots) are refused: no such capability is declared.
+
+mod answer;
+mod connection;
+mod failure;
+mod handler;
+mod http;
+mod process;
+mod streams;
+
+use std::{ffi::OsString, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use rmcp::transport::StreamableHttpClientTransport;
+use tokio::time::timeout;
+
+use self::{
+    connection::Connection,
+    failure::Secrets,
+    http::HttpClient,
+    streams::{Link, linked},
+};
+use crate::ports::tools::{Transport, Upstream, UpstreamError, Upstreams};
+
+/// The longest that connecting takes.
+const CONNECT_MAX: Duration = Duration::from_secs(15);
+
+/// Connects to MCP servers.
+#[derive(Debug)]
+pub struct Connector {
+    client: reqwest::Client,
+    /// `PATH` of the commands.
+    path: OsString,
+}
+
+/// Why connections cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[error("connections to tool servers cannot be made: {0}")]
+pub struct ConnectorError(#[from] reqwest::Error);
+
+impl Connector {
+    /// `path` is where commands are looked for, and the `PATH` that they get.
+    ///
+    /// # Errors
+    /// When TLS cannot be set up.
+    pub fn new(path: OsString) -> Result<Self, ConnectorError> {
+        Self::trusting(path, &[])
+    }
+
+    /// With more roots, in DER.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn trusting(path: OsString, more_roots: &[Vec<u8>]) -> Result<Self, ConnectorError> {
+        Ok(Self { client: http::client(more_roots)?, path })
+    }
+}
+
+#[async_trait]
+impl Upstreams for Connector {
+    async fn connect(
+        &self,
+        transport: &Transport,
+        changed: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<Arc<dyn Upstream>, UpstreamError> {
+        let secrets = Arc::new(Secrets::of(transport));
+        let connecting = async {
+            let connection = match transport {
+                Transport::Http { url, headers } => {
+                    let client = HttpClient::new(self.client.clone());
+                    let transport = StreamableHttpClientTransport::with_client(client, http::config(url, headers)?);
+                    Connection::begin(transport, changed, Arc::clone(&secrets), Link::default()).await?
+                }
+                Transport::Command { program, arguments, env } => {
+                    let link = Link::default();
+                    let (stdout, stdin) =
+                        process::start(program, arguments, env, &self.path, &link, Arc::clone(&secrets))
+                            .map_err(|error| secrets.away(&error))?;
+                    let streams = linked(stdout, stdin, &link);
+                    Connection::begin(streams, changed, Arc::clone(&secrets), link).await?
+                }
+                Transport::Streams(open) => {
+                    let (reader, writer) = open.open().await.map_err(|error| secrets.away(&error))?;
+                    let link = Link::default();
+                    let streams = linked(reader, writer, &link);
+                    Connection::begin(streams, changed, Arc::clone(&secrets), link).await?
+                }
+            };
+            Ok(Arc::new(connection) as Arc<dyn Upstream>)
+        };
+        timeout(CONNECT_MAX, connecting).await.unwrap_or(Err(UpstreamError::Late(CONNECT_MAX)))
+    }
+}
