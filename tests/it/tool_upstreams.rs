@@ -30,7 +30,9 @@ async fn soon<F: IntoFuture>(future: F) -> F::Output {
 async fn connect(transport: &Transport) -> Result<(Arc<dyn Upstream>, mpsc::UnboundedReceiver<()>), UpstreamError> {
     let connector = Connector::new(std::env::var_os("PATH").unwrap_or_default()).expect("a connector");
     let (changed, changes) = mpsc::unbounded_channel();
-    let changed = Arc::new(move || drop(changed.send(())));
+    let changed = Arc::new(move || {
+        let _ = changed.send(());
+    });
     Ok((soon(connector.connect(transport, changed)).await?, changes))
 }
 
@@ -42,6 +44,13 @@ fn error_of<T>(result: Result<T, UpstreamError>) -> UpstreamError {
 fn http(address: std::net::SocketAddr, headers: &[(&str, &str)]) -> Transport {
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), SecretString::from(*value)));
     Transport::Http { url: format!("http://{address}/mcp").parse().expect("a URL"), headers: headers.collect() }
+}
+
+async fn serve(router: axum::Router) -> std::net::SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
 }
 
 /// Gives the server's end of each pair of streams that is opened to a function.

@@ -15,10 +15,9 @@ const UNKNOWN: &str = "[a part of the answer is of a kind that this server does 
 /// `None` for one whose name no client could call.
 pub(super) fn tool(tool: model::Tool) -> Option<Tool> {
     let name = tool.name.into_owned();
-    let hints = tool.annotations.map(|hints| Hints {
-        read_only_hint: hints.read_only_hint,
-        destructive_hint: hints.destructive_hint,
-    });
+    let hints = tool
+        .annotations
+        .map(|hints| Hints { read_only_hint: hints.read_only_hint, destructive_hint: hints.destructive_hint });
     (!name.is_empty() && name.len() <= TOOL_NAME_BYTES_MAX).then(|| Tool {
         name,
         title: tool.title,

@@ -16,9 +16,7 @@ use rmcp::{
         CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ListToolsRequest,
         PaginatedRequestParams, ProtocolVersion, RequestId, ServerResult, SubscriptionFilter,
     },
-    service::{
-        ClientLifecycleMode, ClientServiceExt as _, Peer, PeerRequestOptions, RunningService, ServiceError,
-    },
+    service::{ClientLifecycleMode, ClientServiceExt as _, Peer, PeerRequestOptions, RunningService, ServiceError},
     transport::IntoTransport,
 };
 use serde_json::{Map, Value};
@@ -70,20 +68,14 @@ impl Connection {
     {
         let end = link.ended.clone().drop_guard();
         let sinks = Arc::<Sinks>::default();
-        let handler = Handler {
-            changed: Arc::clone(&changed),
-            sinks: Arc::clone(&sinks),
-            secrets: Arc::clone(&secrets),
-        };
+        let handler =
+            Handler { changed: Arc::clone(&changed), sinks: Arc::clone(&sinks), secrets: Arc::clone(&secrets) };
         let lifecycle = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
             legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
         };
         let begun = handler.serve_with_lifecycle(transport, lifecycle).await;
-        let service = begun.map_err(|error| match link.was_too_long() {
-            true => too_long(),
-            false => secrets.not_begun(error),
-        })?;
+        let service = begun.map_err(|error| if link.was_too_long() { too_long() } else { secrets.not_begun(error) })?;
         let listens = service.peer_info().is_some_and(|peer| {
             let tools = peer.capabilities.tools.as_ref();
             !peer.protocol_version.has_initialize() && tools.is_some_and(|tools| tools.list_changed == Some(true))
@@ -114,8 +106,8 @@ impl Connection {
     }
 
     async fn page(&self, cursor: Option<String>) -> Result<(Vec<Tool>, Option<String>), UpstreamError> {
-        let mut request = ListToolsRequest::default();
-        request.params = Some(PaginatedRequestParams::default().with_cursor(cursor));
+        let params = Some(PaginatedRequestParams::default().with_cursor(cursor));
+        let request = ListToolsRequest { params, ..ListToolsRequest::default() };
         match self.ask(ClientRequest::ListToolsRequest(request), Arc::new(|_| ())).await? {
             ServerResult::ListToolsResult(page) => {
                 Ok((page.tools.into_iter().filter_map(answer::tool).collect(), page.next_cursor))

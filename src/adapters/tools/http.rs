@@ -9,8 +9,7 @@ use rmcp::{
     transport::{
         common::client_side_sse::{BoxedSseResponse, ExponentialBackoff},
         streamable_http_client::{
-            StreamableHttpClient, StreamableHttpClientTransportConfig, StreamableHttpError,
-            StreamableHttpPostResponse,
+            StreamableHttpClient, StreamableHttpClientTransportConfig, StreamableHttpError, StreamableHttpPostResponse,
         },
     },
 };

@@ -10,7 +10,15 @@
 //! A descendant is found by its process group or its parents. One that left the group and whose parent has ended before
 //! the connection does is not found.
 
-use std::{collections::HashMap, ffi::OsStr, fs, io, os::fd::OwnedFd, process::Stdio, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    ffi::OsStr,
+    fs, io,
+    os::fd::{AsFd as _, OwnedFd},
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
 
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process_group, pidfd_open, pidfd_send_signal,
@@ -58,7 +66,8 @@ pub(super) fn start(
     let stderr = child.stderr.take().ok_or_else(gone)?;
     let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).ok_or_else(gone)?;
     tokio::spawn(log(program.to_owned(), stderr, secrets));
-    tokio::spawn(end(child, Group(Some(pid)), link.clone()));
+    let input = stdin.as_fd().try_clone_to_owned()?;
+    tokio::spawn(end(child, Group(Some(pid)), input, link.clone()));
     Ok((stdout, stdin))
 }
 
@@ -79,7 +88,8 @@ impl Drop for Group {
     }
 }
 
-async fn end(mut child: Child, mut group: Group, link: Link) {
+/// `input` holds the process' input open, so that it does not end, and leave its children, before they are found.
+async fn end(mut child: Child, mut group: Group, input: OwnedFd, link: Link) {
     link.ended.cancelled().await;
     let Some(leader) = group.0 else { return };
     let found = tokio::task::spawn_blocking(move || descendants(leader)).await.unwrap_or_default();
@@ -90,6 +100,7 @@ async fn end(mut child: Child, mut group: Group, link: Link) {
         }
     };
     let _ = timeout(INPUT_MAX, link.input_closed.cancelled()).await;
+    drop(input);
     all(Signal::TERM);
     // It is not reaped yet: the group's number must stay its own until the last signal.
     let ended = || {

@@ -115,10 +115,10 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for Input<W> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_with(cx, |stream, cx| stream.poll_flush(cx))
+        self.poll_with(cx, AsyncWrite::poll_flush)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_with(cx, |stream, cx| stream.poll_shutdown(cx))
+        self.poll_with(cx, AsyncWrite::poll_shutdown)
     }
 }

@@ -1,7 +1,6 @@
 //! Servers made with rmcp's server side, over streams and over HTTP, with sessions and without.
 
 use std::{
-    net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -11,8 +10,7 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt as _,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult, PaginatedRequestParams,
-        ProgressNotificationParam, Resource, ResourceContents, ServerCapabilities, ServerConfig, Tool,
-        ToolAnnotations,
+        ProgressNotificationParam, Resource, ResourceContents, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
     },
     service::RequestContext,
     transport::streamable_http_server::{
@@ -20,9 +18,9 @@ use rmcp::{
     },
 };
 use serde_json::{Map, Value, json};
-use tokio::{net::TcpListener, sync::Notify};
+use tokio::sync::Notify;
 
-use super::{call, call_with, connect, error_of, http, soon, streams};
+use super::{call, call_with, connect, error_of, http, serve, soon, streams};
 
 #[derive(Clone, Default)]
 struct Server {
@@ -129,17 +127,9 @@ fn over_streams(server: &Server) -> Transport {
     })
 }
 
-async fn serve(router: axum::Router) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    address
-}
-
 async fn over_http(server: &Server, config: StreamableHttpServerConfig) -> Transport {
     let server = server.clone();
-    let service =
-        StreamableHttpService::new(move || Ok(server.clone()), Arc::<LocalSessionManager>::default(), config);
+    let service = StreamableHttpService::new(move || Ok(server.clone()), Arc::<LocalSessionManager>::default(), config);
     http(serve(axum::Router::new().route_service("/mcp", service)).await, &[("Authorization", "Bearer token-1")])
 }
 
@@ -256,24 +246,4 @@ fn over_streams_of_old(server: &Server) -> Transport {
             }
         });
     })
-}
-
-#[tokio::test]
-async fn connection_is_closed_when_its_server_ends() {
-    let ended = Arc::new(Notify::new());
-    let end = Arc::clone(&ended);
-    let transport = streams(move |io| {
-        let end = Arc::clone(&end);
-        tokio::spawn(async move {
-            let running = Server::default().serve(io).await.expect("it begins");
-            end.notified().await;
-            let _ = running.cancel().await;
-        });
-    });
-    let (upstream, _changes) = connect(&transport).await.expect("it connects");
-    let waits = call(upstream.as_ref(), "wait");
-    ended.notify_one();
-    let error = error_of(waits.await);
-    assert!(matches!(error, UpstreamError::Away(_)), "{error:?}");
-    assert!(!upstream.is_open());
 }
