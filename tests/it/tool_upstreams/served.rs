@@ -5,6 +5,12 @@ use std::{
     time::Duration,
 };
 
+use axum::{
+    extract::Request,
+    http::StatusCode,
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
 use mcp_sandbox_server::ports::tools::{Transport, UpstreamError};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt as _,
@@ -127,10 +133,24 @@ fn over_streams(server: &Server) -> Transport {
     })
 }
 
-async fn over_http(server: &Server, config: StreamableHttpServerConfig) -> Transport {
+async fn over_http(server: &Server, config: StreamableHttpServerConfig, is_old: bool) -> Transport {
     let server = server.clone();
     let service = StreamableHttpService::new(move || Ok(server.clone()), Arc::<LocalSessionManager>::default(), config);
-    http(serve(axum::Router::new().route_service("/mcp", service)).await, &[("Authorization", "Bearer token-1")])
+    let mut router = axum::Router::new().route_service("/mcp", service);
+    if is_old {
+        router = router.layer(axum::middleware::from_fn(without_discovery));
+    }
+    http(serve(router).await, &[("Authorization", "Bearer token-1")])
+}
+
+/// As servers do that are older than `server/discover`.
+async fn without_discovery(request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, 1 << 20).await.expect("a body");
+    if String::from_utf8_lossy(&body).contains("server/discover") {
+        return (StatusCode::BAD_REQUEST, "no session").into_response();
+    }
+    next.run(Request::from_parts(head, body.into())).await
 }
 
 /// What every server must do, however it is reached.
@@ -193,7 +213,13 @@ async fn server_over_streams_works() {
 #[tokio::test]
 async fn server_over_http_with_sessions_works() {
     let server = Server::default();
-    works(&server, &over_http(&server, StreamableHttpServerConfig::default()).await).await;
+    works(&server, &over_http(&server, StreamableHttpServerConfig::default(), true).await).await;
+}
+
+#[tokio::test]
+async fn server_over_http_of_the_newest_era_works() {
+    let server = Server::default();
+    works(&server, &over_http(&server, StreamableHttpServerConfig::default(), false).await).await;
 }
 
 #[tokio::test]
