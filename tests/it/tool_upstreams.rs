@@ -29,11 +29,11 @@ async fn soon<F: IntoFuture>(future: F) -> F::Output {
 /// A connection, and what tells of changed tools.
 async fn connect(transport: &Transport) -> Result<(Arc<dyn Upstream>, mpsc::UnboundedReceiver<()>), UpstreamError> {
     let connector = Connector::new(std::env::var_os("PATH").unwrap_or_default()).expect("a connector");
-    let (changed, changes) = mpsc::unbounded_channel();
-    let changed = Arc::new(move || {
-        let _ = changed.send(());
+    let (sender, changes) = mpsc::unbounded_channel();
+    let callback = Arc::new(move || {
+        let _ = sender.send(());
     });
-    Ok((soon(connector.connect(transport, changed)).await?, changes))
+    Ok((soon(connector.connect(transport, callback)).await?, changes))
 }
 
 /// Why a connection or a call failed.

@@ -62,8 +62,8 @@ impl ClientHandler for Handler {
     }
 }
 
-/// Where the progress of each call goes. rmcp chooses a call's token when it sends the call, so progress can come before
-/// its sink is known here.
+/// Where the progress of each call goes. rmcp chooses a call's token when it sends the call, so progress can come
+/// before its sink is known here.
 #[derive(Default)]
 pub(super) struct Sinks(Mutex<State>);
 

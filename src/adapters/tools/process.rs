@@ -1,5 +1,5 @@
-//! A tool server that is a process of this machine. It gets `PATH` and the variables that are named, and nothing else of
-//! this server's environment. When its connection ends, its input is closed, and it and its descendants get SIGTERM and
+//! A tool server that is a process of this machine. It gets `PATH` and the variables that are named, and nothing else
+//! of this server's environment. When its connection ends, its input is closed, and it and its descendants get SIGTERM and
 //! then SIGKILL.
 //!
 //! ```text

@@ -16,7 +16,8 @@ while read -r line; do
     *'"server/discover"'*)
       echo '{"jsonrpc":"2.0","id":'"$id"',"error":{"code":-32601,"message":"no such method"}}' ;;
     *'"initialize"'*)
-      echo '{"jsonrpc":"2.0","id":'"$id"',"result":{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},"serverInfo":{"name":"sh","version":"1"}}}' ;;
+      echo '{"jsonrpc":"2.0","id":'"$id"',"result":{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},'\
+'"serverInfo":{"name":"sh","version":"1"}}}' ;;
     *'"tools/call"'*)
       eval "$2"
       echo '{"jsonrpc":"2.0","id":'"$id"',"result":{"content":[{"type":"text","text":"'"$answer"'"}]}}' ;;
@@ -63,7 +64,8 @@ async fn process_that_ignores_sigterm_ends_with_its_descendants() {
     let pids = folder.path().join("pids");
     // A child in the group, and one in a session of its own.
     let before = format!(
-        "trap '' TERM; sleep 1000 & echo $! >> {0}; setsid sh -c 'trap \"\" TERM; echo $$ >> {0}; sleep 1001' & echo $$ >> {0}",
+        "trap '' TERM; sleep 1000 & echo $! >> {0}; \
+         setsid sh -c 'trap \"\" TERM; echo $$ >> {0}; sleep 1001' & echo $$ >> {0}",
         pids.display()
     );
     let (upstream, _changes) =

@@ -60,6 +60,7 @@ fn lines(answer: impl Fn(&Value) -> Option<String> + Send + Sync + 'static) -> T
     })
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "it is what a server of lines answers")]
 fn result(message: &Value, result: &Value) -> Option<String> {
     Some(json!({"jsonrpc": "2.0", "id": message["id"], "result": result}).to_string())
 }
