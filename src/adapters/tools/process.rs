@@ -1,6 +1,6 @@
 //! A tool server that is a process of this machine. It gets `PATH` and the variables that are named, and nothing else
-//! of this server's environment. When its connection ends, its input is closed, and it and its descendants get SIGTERM and
-//! then SIGKILL.
+//! of this server's environment. When its connection ends, its input is closed, and it and its descendants get SIGTERM
+//! and then SIGKILL.
 //!
 //! ```text
 //! end ─ waits for the end of the connection, then ends the group ─ a stopped runtime drops it, which kills the group
