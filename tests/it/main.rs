@@ -86,7 +86,7 @@ mod storm;
 mod support;
 mod tidy;
 mod tokens;
-mod tools;
+mod tool_upstreams;
 mod traces;
 mod watch;
 mod web;

@@ -20,13 +20,14 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 51] = [
+const NEIGHBOURS: [(&str, &[&str]); 53] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
     ("adapters::metrics", &[]),
     ("adapters::network", &[]),
     ("adapters::storage", &[]),
+    ("adapters::tools", &[]),
     ("adapters::traces", &[]),
     ("adapters::web", &[]),
     ("ports::database", &[]),
@@ -39,6 +40,7 @@ const NEIGHBOURS: [(&str, &[&str]); 51] = [
     ("ports::skills", &["storage"]),
     ("ports::storage", &["packages"]),
     ("ports::sign_in", &["database"]),
+    ("ports::tools", &[]),
     ("ports::web", &[]),
     ("services::admin", &["connections", "conversations", "history", "network", "runs", "sessions", "stats", "tokens"]),
     ("services::admission", &[]),
@@ -92,7 +94,7 @@ const NEIGHBOURS: [(&str, &[&str]); 51] = [
 const VENDORS: [(&str, &[&str]); 31] = [
     ("openidconnect", &["services/sign_in/openid"]),
     ("jsonwebtoken", &["services/issuer"]),
-    ("reqwest", &["adapters/web"]),
+    ("reqwest", &["adapters/tools", "adapters/web"]),
     ("sqlx", &["adapters/database"]),
     ("bollard", &["adapters/engine/docker"]),
     ("kube", &["adapters/engine/kubernetes"]),
@@ -104,17 +106,17 @@ const VENDORS: [(&str, &[&str]); 31] = [
     ("axum", &["api/http", "app", "adapters/engine/kubernetes/attach_tests"]),
     ("hyper", &["app", "adapters/engine/docker/proxy", "adapters/network", "adapters/traces"]),
     ("hyper_util", &["app", "cli", "adapters/engine/docker/proxy", "adapters/network", "adapters/traces"]),
-    ("rustls", &["adapters/network", "adapters/web"]),
+    ("rustls", &["adapters/network", "adapters/tools/http", "adapters/web"]),
     ("rustls_native_certs", &["adapters/network/trust"]),
     ("tokio_rustls", &["adapters/network"]),
     ("rcgen", &["adapters/network/authority"]),
     ("yamux", &["adapters/network"]),
-    ("url", &["adapters/web", "domain/network", "services/sign_in/documents"]),
+    ("url", &["adapters/tools", "adapters/web", "domain/network", "ports/tools", "services/sign_in/documents"]),
     ("psl", &["domain/network"]),
     ("socket2", &["app/listen"]),
     ("tower_http", &["api/http"]),
     ("image", &["api/mcp/picture"]),
-    ("rmcp", &["api/mcp", "api/http/mcp"]),
+    ("rmcp", &["adapters/tools", "api/mcp", "api/http/mcp"]),
     ("figment", &["config"]),
     ("governor", &["services/admission", "services/network/rates", "services/sign_in", "services/tokens"]),
     ("clap", &["cli"]),

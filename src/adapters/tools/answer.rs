@@ -4,7 +4,6 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rmcp::model::{self, CallToolResult, ContentBlock, ResourceContents};
 use serde_json::Value;
 
-use super::bounded;
 use crate::{
     domain::tools::{Hints, TOOL_NAME_BYTES_MAX, Tool},
     ports::tools::{Answer, Attachment, UpstreamError},
@@ -29,6 +28,18 @@ pub(super) fn tool(tool: model::Tool) -> Option<Tool> {
     })
 }
 
+/// A page in which rmcp could not read every tool: those that it can, and where the next page is.
+///
+/// # Errors
+/// It is no page.
+pub(super) fn tools(mut page: Value) -> Result<(Vec<Tool>, Option<String>), UpstreamError> {
+    let Some(Value::Array(tools)) = page.get_mut("tools").map(Value::take) else {
+        return Err(UpstreamError::Unusable("it is no list of tools".to_owned()));
+    };
+    let tools = tools.into_iter().filter_map(|value| tool(serde_json::from_value(value).ok()?)).collect();
+    Ok((tools, page.get("nextCursor").and_then(Value::as_str).map(str::to_owned)))
+}
+
 /// # Errors
 /// A part is not the base64 that it says.
 pub(super) fn answered(result: CallToolResult) -> Result<Answer, UpstreamError> {
@@ -50,9 +61,7 @@ pub(super) fn answered(result: CallToolResult) -> Result<Answer, UpstreamError> 
                 }
                 _ => answer.texts.push(UNKNOWN.to_owned()),
             },
-            ContentBlock::ResourceLink(link) => {
-                answer.texts.push(format!("[{}]({})", bounded(&link.name), bounded(&link.uri)));
-            }
+            ContentBlock::ResourceLink(link) => answer.texts.push(link.uri),
             _ => answer.texts.push(UNKNOWN.to_owned()),
         }
     }

@@ -1,95 +1,167 @@
-//! A tool server that is a process of this machine. It gets `PATH` and what the operator names of the environment, and
-//! ends with its connection, all of its process group with it.
+//! A tool server that is a process of this machine. It gets `PATH` and the variables that are named, and nothing else
+//! of this server's environment. When its connection ends, its input is closed, and it and its descendants get SIGTERM
+//! and then SIGKILL.
+//!
+//! ```text
+//! end ─ waits for the end of the connection, then ends the group ─ a stopped runtime drops it, which kills the group
+//! log ─ standard error, until it is closed
+//! ```
+//!
+//! A descendant is found by its process group or its parents. One that left the group and whose parent has ended before
+//! the connection does is not found.
 
-use std::{io, process::Stdio, time::Duration};
+use std::{
+    collections::HashMap,
+    ffi::OsStr,
+    fs, io,
+    os::fd::{AsFd as _, OwnedFd},
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process_group, pidfd_open, pidfd_send_signal,
+    waitid, waitpgid,
+};
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
-    task::JoinHandle,
-    time::timeout,
+    time::{Instant, sleep, timeout},
 };
 use tracing::info;
 
-use super::bounded;
+use super::{failure::Secrets, streams::Link};
 
-/// How long it has to end by itself once its standard input has ended, and again after SIGTERM.
-const END_MAX: Duration = Duration::from_secs(2);
-/// The longest line of its standard error that is logged, in bytes, and how many lines are.
-const LINE_BYTES_MAX: u64 = 4096;
-const LINES_MAX: usize = 1000;
+/// How long it has after SIGTERM.
+const TERM_MAX: Duration = Duration::from_secs(2);
+/// How long rmcp may take to close its input, and how often it is looked whether it has ended.
+const INPUT_MAX: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(20);
+/// The longest piece of its standard error that is read at once, and the lines that are logged.
+const PIECE_BYTES_MAX: u64 = 4096;
+const LINES_MAX: usize = 200;
 
-/// A process. Dropping it ends it.
-#[derive(Debug)]
-pub(super) struct Process {
-    child: Option<Child>,
-    stderr: JoinHandle<()>,
+/// Starts it in a process group of its own. It ends with `link`.
+///
+/// # Errors
+/// There is no such program, or it cannot be started.
+pub(super) fn start(
+    program: &str,
+    arguments: &[String],
+    env: &[(String, SecretString)],
+    path: &OsStr,
+    link: &Link,
+    secrets: Arc<Secrets>,
+) -> io::Result<(ChildStdout, ChildStdin)> {
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().env("PATH", path);
+    command.envs(env.iter().map(|(name, value)| (name, value.expose_secret())));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.process_group(0).kill_on_drop(true).spawn()?;
+    let gone = || io::Error::other("its streams are not there");
+    let stdin = child.stdin.take().ok_or_else(gone)?;
+    let stdout = child.stdout.take().ok_or_else(gone)?;
+    let stderr = child.stderr.take().ok_or_else(gone)?;
+    let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).ok_or_else(gone)?;
+    tokio::spawn(log(program.to_owned(), stderr, secrets));
+    let input = stdin.as_fd().try_clone_to_owned()?;
+    tokio::spawn(end(child, Group(Some(pid)), input, link.clone()));
+    Ok((stdout, stdin))
 }
 
-impl Process {
-    /// Starts it in a process group of its own.
-    ///
-    /// # Errors
-    /// There is no such program, or it cannot be started.
-    pub(super) fn start(
-        program: &str,
-        arguments: &[String],
-        env: &[(String, SecretString)],
-    ) -> io::Result<(Self, (ChildStdout, ChildStdin))> {
-        let mut command = Command::new(program);
-        command.args(arguments).env_clear().process_group(0).kill_on_drop(true);
-        command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
-        command.envs(env.iter().map(|(name, value)| (name, value.expose_secret())));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn()?;
-        let gone = || io::Error::other("its streams are gone");
-        let stdout = child.stdout.take().ok_or_else(gone)?;
-        let stdin = child.stdin.take().ok_or_else(gone)?;
-        let stderr = child.stderr.take().ok_or_else(gone)?;
-        let stderr = tokio::spawn(log(program.to_owned(), stderr));
-        Ok((Self { child: Some(child), stderr }, (stdout, stdin)))
+/// A process group whose leader has not been reaped, so its number belongs to it.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.0 {
+            let _ = kill_process_group(pid, signal);
+        }
     }
 }
 
-async fn log(program: String, stderr: ChildStderr) {
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+    }
+}
+
+/// `input` holds the process' input open, so that it does not end, and leave its children, before they are found.
+async fn end(mut child: Child, mut group: Group, input: OwnedFd, link: Link) {
+    link.ended.cancelled().await;
+    let Some(leader) = group.0 else { return };
+    let found = tokio::task::spawn_blocking(move || descendants(leader)).await.unwrap_or_default();
+    let all = |signal| {
+        group.signal(signal);
+        for process in &found {
+            let _ = pidfd_send_signal(process, signal);
+        }
+    };
+    let _ = timeout(INPUT_MAX, link.input_closed.cancelled()).await;
+    drop(input);
+    all(Signal::TERM);
+    // It is not reaped yet: the group's number must stay its own until the last signal.
+    let ended = || {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        !matches!(waitid(WaitId::Pid(leader), options), Ok(None))
+    };
+    let until = Instant::now() + TERM_MAX;
+    while !ended() && Instant::now() < until {
+        sleep(LOOK).await;
+    }
+    all(Signal::KILL);
+    let _ = child.wait().await;
+    group.0 = None;
+    // As process 1 this server is the parent of what its children left.
+    while let Ok(reaped) = waitpgid(leader, WaitOptions::NOHANG) {
+        if reaped.is_none() {
+            sleep(LOOK).await;
+        }
+    }
+}
+
+/// The processes below one, by handles that are theirs even when they end.
+fn descendants(of: Pid) -> Vec<OwnedFd> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // After the name, which may hold spaces and brackets: the state, and the parent.
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        if let Some(parent) = parent {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut below = children.remove(&of.as_raw_nonzero().get()).unwrap_or_default();
+    let mut at = 0;
+    while let Some(pid) = below.get(at).copied() {
+        below.extend(children.remove(&pid).unwrap_or_default());
+        at += 1;
+    }
+    let pids = below.into_iter().filter_map(Pid::from_raw);
+    pids.filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect()
+}
+
+async fn log(program: String, stderr: ChildStderr, secrets: Arc<Secrets>) {
     let mut stderr = BufReader::new(stderr);
-    let mut count = 0;
+    let (mut lines, mut piece, mut is_rest) = (0, Vec::new(), false);
     loop {
-        let mut line = Vec::new();
-        match (&mut stderr).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await {
+        piece.clear();
+        match (&mut stderr).take(PIECE_BYTES_MAX).read_until(b'\n', &mut piece).await {
             Ok(0) | Err(_) => return,
-            Ok(_) if count < LINES_MAX => {
-                count += 1;
-                let line = bounded(String::from_utf8_lossy(&line).trim_end());
+            // Of a long line the beginning is shown.
+            Ok(_) if !is_rest && lines < LINES_MAX => {
+                lines += 1;
+                let line = secrets.clean(&String::from_utf8_lossy(&piece));
                 info!(program, line, "a tool server wrote to its standard error");
+                if lines == LINES_MAX {
+                    info!(program, "the rest of what it writes to its standard error is not logged");
+                }
             }
             Ok(_) => {}
         }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        let Some(group) = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) else { return };
-        let stderr = self.stderr.abort_handle();
-        let end = async move {
-            // Its standard input has ended with the connection.
-            if timeout(END_MAX, child.wait()).await.is_err() {
-                let _ = kill_process_group(group, Signal::TERM);
-                let _ = timeout(END_MAX, child.wait()).await;
-            }
-            // Whatever it left.
-            let _ = kill_process_group(group, Signal::KILL);
-            let _ = child.wait().await;
-            stderr.abort();
-        };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(end)),
-            // The process ends, and nothing can wait any more.
-            Err(_) => drop(kill_process_group(group, Signal::KILL)),
-        }
+        is_rest = !piece.ends_with(b"\n");
     }
 }

@@ -1,0 +1,187 @@
+//! This client as a server sees it: it takes changes of tools and progress of calls, and refuses to be asked.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use rmcp::{
+    ClientHandler, ErrorData, RoleClient,
+    model::{
+        ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ErrorCode, Implementation,
+        ProgressNotificationParam, ProgressToken, ProtocolVersion,
+    },
+    service::{NotificationContext, RequestContext},
+};
+
+use super::failure::Secrets;
+use crate::ports::tools::{Progress, ProgressSink};
+
+/// Progress that is kept for a call that has just been sent and is not registered yet.
+const EARLY_MAX: usize = 64;
+
+pub(super) struct Handler {
+    pub(super) changed: Arc<dyn Fn() + Send + Sync>,
+    pub(super) sinks: Arc<Sinks>,
+    pub(super) secrets: Arc<Secrets>,
+}
+
+fn refused(method: &str) -> ErrorData {
+    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("this client has no {method}"), None)
+}
+
+impl ClientHandler for Handler {
+    fn get_info(&self) -> ClientConfig {
+        let identity = Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
+        ClientConfig::new(ClientCapabilities::default(), identity)
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+
+    // rmcp would answer the next two. It refuses sampling and unknown requests by itself.
+    #[expect(deprecated, reason = "servers of older revisions ask for it")]
+    async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<rmcp::model::ListRootsResult, ErrorData> {
+        Err(refused("roots/list"))
+    }
+
+    async fn create_elicitation(
+        &self,
+        _: ElicitRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        Err(refused("elicitation/create"))
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        (self.changed)();
+    }
+
+    async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+        let message = params.message.map(|message| self.secrets.clean(&message));
+        let progress = Progress { progress: params.progress, total: params.total, message };
+        self.sinks.report(&params.progress_token, progress);
+    }
+}
+
+/// Where the progress of each call goes. rmcp chooses a call's token when it sends the call, so progress can come
+/// before its sink is known here.
+#[derive(Default)]
+pub(super) struct Sinks(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    open: HashMap<ProgressToken, Open>,
+    /// Calls that are being sent.
+    starting: usize,
+    early: Vec<(ProgressToken, Progress)>,
+}
+
+struct Open {
+    sink: ProgressSink,
+    last: f64,
+}
+
+impl Sinks {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps progress of unknown calls until the call that is being sent is registered.
+    pub(super) fn starting(self: &Arc<Self>) -> Starting {
+        self.state().starting += 1;
+        Starting(Arc::clone(self))
+    }
+
+    fn report(&self, token: &ProgressToken, progress: Progress) {
+        let mut state = self.state();
+        let sink = match state.open.get_mut(token) {
+            // rmcp has a task for each notification, so they can overtake each other.
+            Some(open) if progress.progress > open.last => {
+                open.last = progress.progress;
+                Arc::clone(&open.sink)
+            }
+            Some(_) => return,
+            None => {
+                if state.starting > 0 && state.early.len() < EARLY_MAX {
+                    state.early.push((token.clone(), progress));
+                }
+                return;
+            }
+        };
+        drop(state);
+        sink(progress);
+    }
+}
+
+/// A call that is being sent.
+pub(super) struct Starting(Arc<Sinks>);
+
+impl Starting {
+    /// From now on its progress goes to `sink`, until the answer is dropped.
+    pub(super) fn register(self, token: ProgressToken, sink: ProgressSink) -> Registered {
+        let sinks = Arc::clone(&self.0);
+        let early = {
+            let mut state = sinks.state();
+            state.open.insert(token.clone(), Open { sink, last: f64::NEG_INFINITY });
+            let (own, others) = std::mem::take(&mut state.early).into_iter().partition(|(of, _)| *of == token);
+            state.early = others;
+            own
+        };
+        let own: Vec<(ProgressToken, Progress)> = early;
+        for (token, progress) in own {
+            sinks.report(&token, progress);
+        }
+        Registered { sinks, token }
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.starting -= 1;
+        if state.starting == 0 {
+            state.early.clear();
+        }
+    }
+}
+
+pub(super) struct Registered {
+    sinks: Arc<Sinks>,
+    token: ProgressToken,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.sinks.state().open.remove(&self.token);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rmcp::model::NumberOrString;
+
+    use super::*;
+
+    #[test]
+    fn progress_reaches_its_call_alone_and_grows() {
+        let token = |number| ProgressToken(NumberOrString::Number(number));
+        let progress = |progress| Progress { progress, total: None, message: None };
+        let sinks = Arc::<Sinks>::default();
+        let seen = Arc::<Mutex<Vec<f64>>>::default();
+        let sink = || -> ProgressSink {
+            let seen = Arc::clone(&seen);
+            Arc::new(move |progress| seen.lock().expect("a lock").push(progress.progress))
+        };
+        sinks.report(&token(1), progress(0.5));
+        let starting = sinks.starting();
+        sinks.report(&token(1), progress(1.0));
+        sinks.report(&token(2), progress(9.0));
+        let registered = starting.register(token(1), sink());
+        for of in [(1, 3.0), (1, 2.0), (2, 4.0), (1, 5.0)] {
+            sinks.report(&token(of.0), progress(of.1));
+        }
+        drop(registered);
+        sinks.report(&token(1), progress(6.0));
+        assert_eq!(*seen.lock().expect("a lock"), [1.0, 3.0, 5.0]);
+        assert!(sinks.state().open.is_empty() && sinks.state().early.is_empty());
+    }
+}
