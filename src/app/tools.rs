@@ -52,8 +52,9 @@ pub(super) fn service(
     };
     let image = Arc::new(|_, _| std::future::ready(Err(io::Error::other("not yet"))).boxed());
     let of_servers = stored.clone().map(|stored| stored as _);
+    let path = config.tool_calls.path.clone().into();
     let directory =
-        Directory::new(config.tool_servers()?, of_servers, Arc::new(Connector::new()?), image, clock.clone());
+        Directory::new(config.tool_servers()?, of_servers, Arc::new(Connector::new(path)?), image, clock.clone());
     let ask_max = Duration::from_secs(config.tool_calls.ask_s);
     let approvals = Approvals::new(stored.map(|stored| stored as _), Arc::clone(observer), clock.clone(), ask_max);
     let parts = ToolsParts {

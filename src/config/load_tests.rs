@@ -91,7 +91,7 @@ fn secrets_of_programs_are_checked_and_never_shown() {
         let network = "[network.api]\nhosts = [\"api.example.com\"]\n";
         std::fs::write(&file, format!("{network}[secrets.git]\n{table}")).expect("written");
         let config = load(&Sources { file: Some(file.clone()), ..sources(environment) })?;
-        config.secrets().map(|secrets| (secrets.len(), config.print() + &format!("{config:?}")))
+        config.secrets().map(|secrets| (secrets.len(), format!("{}{config:?}", config.print())))
     };
     let hosts = "hosts = [\"api.example.com\"]\n";
     let from_file = format!("{hosts}value_file = \"{}\"\n", value.display());

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::stream::BoxStream;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::{
     sync::mpsc,
@@ -43,9 +44,13 @@ impl Gate for Refuses {
         None
     }
 
-    fn request(&self, request: Bytes) -> futures_util::stream::BoxStream<'static, Bytes> {
+    fn request(&self, request: Bytes) -> BoxStream<'static, Bytes> {
         let answers = [b"heard ".as_slice(), &request].map(Bytes::copy_from_slice);
         futures_util::stream::iter(answers).boxed()
+    }
+
+    fn messages(&self, messages: BoxStream<'static, Bytes>) -> BoxStream<'static, Bytes> {
+        messages
     }
 
     fn over(&self, _used: NetworkUse) {}

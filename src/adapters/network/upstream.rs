@@ -133,6 +133,7 @@ impl AsyncWrite for Upstream {
 mod tests {
     use async_trait::async_trait;
     use futures_util::FutureExt as _;
+    use futures_util::stream::BoxStream;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         net::TcpListener,
@@ -178,8 +179,12 @@ mod tests {
             Some(Arc::new(self.clone()))
         }
 
-        fn request(&self, _request: bytes::Bytes) -> futures_util::stream::BoxStream<'static, bytes::Bytes> {
+        fn request(&self, _request: bytes::Bytes) -> BoxStream<'static, bytes::Bytes> {
             unreachable!("none is made")
+        }
+
+        fn messages(&self, messages: BoxStream<'static, bytes::Bytes>) -> BoxStream<'static, bytes::Bytes> {
+            messages
         }
 
         fn over(&self, _used: NetworkUse) {}

@@ -131,7 +131,7 @@ mod tests {
         let seen = View::default().with_query("names=dotted&structured=on&tools=files&more=1").expect("a view");
         assert_eq!(
             seen,
-            View { dotted: true, structured: true, groups: [false, true, false, false, false, false, false] }
+            View { dotted: true, structured: true, groups: [false, true, false, false, false, false, false, false] }
         );
         assert_eq!(
             seen.with_query("names=underscore&structured=off&tools=run%2Cfiles,session,web,skills"),

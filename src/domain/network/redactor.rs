@@ -217,7 +217,7 @@ mod tests {
         let json = serde_json::to_string(value).expect("JSON");
         let escaped = value.bytes().map(|byte| format!("\\u{byte:04X}")).collect::<Vec<_>>().concat();
         let mut forms = vec![value.to_owned(), upper, escaped, json.replace('/', "\\/")];
-        forms.extend(value.bytes().map(|byte| format!("%{byte:02x}")).reduce(|all, one| all + &one));
+        forms.extend(value.bytes().map(|byte| format!("%{byte:02x}")).reduce(|all, one| format!("{all}{one}")));
         for before in ["", "a", "ab", "user:"] {
             for after in ["", "c", "cd"] {
                 forms.push(STANDARD_NO_PAD.encode(format!("{before}{value}{after}")));

@@ -12,7 +12,10 @@ use crate::{
         observer::Observers,
     },
     services::{
-        network::{Network, NetworkParts, Policies},
+        network::{
+            Network, NetworkParts, Policies,
+            told::{EVENTS_MAX, SENTENCES_MAX},
+        },
         tokens::Tokens,
     },
 };

@@ -15,8 +15,8 @@ use crate::{
 };
 
 /// Events of one run or cell, and sentences about refusals in its output.
-const EVENTS_MAX: usize = 200;
-const SENTENCES_MAX: usize = 10;
+pub(super) const EVENTS_MAX: usize = 200;
+pub(super) const SENTENCES_MAX: usize = 10;
 /// Where the connections of one sandbox are told.
 #[derive(Default)]
 pub(in crate::services) struct Told {

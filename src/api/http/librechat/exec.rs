@@ -176,5 +176,5 @@ fn executed(report: &Report, given: Vec<Delivered>, missing: &str) -> Executed {
             files.push(file);
         }
     }
-    Executed { session_id, stdout: report.stdout.text.clone(), stderr: missing.to_owned() + &stderr(report), files }
+    Executed { session_id, stdout: report.stdout.text.clone(), stderr: format!("{missing}{}", stderr(report)), files }
 }
