@@ -101,7 +101,8 @@ async function invoke(server, tool, args, options, isStructured) {
 
 /** The source of a module, at once: an import waits for it. */
 function source(name) {
-  const { status, stdout } = spawnSync(process.execPath, [__filename, name], { encoding: 'utf8', env: {}, maxBuffer: 8 << 20 });
+  const options = { encoding: 'utf8', env: {}, maxBuffer: 8 << 20 };
+  const { status, stdout } = spawnSync(process.execPath, [__filename, name], options);
   const answer = status === 0 ? JSON.parse(stdout) : { error: NONE };
   if (answer.error) {
     const error = new Error(`Cannot find module '${name}': ${answer.error}`);

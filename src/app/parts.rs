@@ -41,7 +41,7 @@ use crate::{
         janitor::Janitor,
         kernels::Kernels,
         links::UrlSigner,
-        network::Policies,
+        network::{Network, Policies},
         packages::Packages,
         readiness::Readiness,
         retention::Retention,
@@ -177,18 +177,7 @@ impl Parts {
         let (skills, sandboxes) = sandboxes(config, &engine, &janitor, instance)?;
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
         let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
-        let sessions = Sessions::new(
-            SessionsParts {
-                sandboxes: sandboxes.clone(),
-                catalog: Arc::clone(&catalog),
-                store: Arc::clone(&store),
-                standbys: standbys.clone(),
-                isolation: isolation.clone(),
-                variables: options::variables(config),
-                network: network.clone(),
-            },
-            options::sessions(config),
-        );
+        let sessions = sessions(config, (&sandboxes, &catalog, &store), &standbys, &isolation, &network);
         let packages = packages::service(config, &sandboxes, &catalog, (&store, &files), &network, &isolation);
         let made = (&sandboxes, &catalog, &store, &isolation);
         let tools = tools::service(config, database.as_ref(), made, (&files, &network), &observer)?;
@@ -323,6 +312,25 @@ fn mcp(
         pictures: Smaller::default(),
         options: options::mcp(config),
     }
+}
+
+fn sessions(
+    config: &Config,
+    (sandboxes, catalog, store): (&Sandboxes, &Arc<Catalog>, &Arc<dyn Storage>),
+    standbys: &Standbys,
+    isolation: &IsolationState,
+    network: &Network,
+) -> Sessions {
+    let parts = SessionsParts {
+        sandboxes: sandboxes.clone(),
+        catalog: Arc::clone(catalog),
+        store: Arc::clone(store),
+        standbys: standbys.clone(),
+        isolation: isolation.clone(),
+        variables: options::variables(config),
+        network: network.clone(),
+    };
+    Sessions::new(parts, options::sessions(config))
 }
 
 /// Reads the runners.

@@ -66,7 +66,8 @@ impl Config {
             matches!(group.trim(), "run" | "files" | "session" | "coderunner" | "ipybox" | "web" | "skills")
         };
         ensure(self.mcp.tools.split(',').all(is_group), || {
-            "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox, web, skills.".to_owned()
+            "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox, web, skills, tools."
+                .to_owned()
         })?;
         ensure(matches!(self.mcp.names.as_str(), "underscore" | "dotted"), || {
             "SANDBOX_MCP__NAMES must be `underscore` or `dotted`.".to_owned()

@@ -4,6 +4,7 @@
 //! A sandbox has no network. Where a policy holds, connections leave it as channels through its standard streams; a
 //! sandbox without one has no channels.
 
+mod channels;
 mod decisions;
 mod gate;
 mod opened;
@@ -20,19 +21,18 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream::BoxStream};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    task::JoinHandle,
-    time::{Instant, sleep_until, timeout},
-};
+use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-pub(super) use self::told::Told;
+use self::{channels::INCOMING_BYTES_MAX, gate::SandboxGate, opened::Opened, rates::Rates};
+pub(super) use self::{
+    channels::{Channels, ChannelsLink, Incoming, next_of, time_up},
+    told::Told,
+};
 pub use self::{
     decisions::{Decision, Decisions},
     policies::Policies,
 };
-use self::{gate::SandboxGate, opened::Opened, rates::Rates};
 use crate::{
     domain::{
         clock::Clock,
@@ -44,7 +44,7 @@ use crate::{
         owner::{ConversationKey, Principal},
     },
     ports::{
-        network::{Authority, CHANNELS_MAX, Carrier, ChannelPipe, Resolver},
+        network::{CHANNELS_MAX, Carrier, ChannelPipe, Resolver},
         observer::Observer,
     },
     services::{tokens::Tokens, waits::WAITS_MAX},
@@ -52,13 +52,8 @@ use crate::{
 
 /// Pieces for the sandbox that were not written yet.
 const OUTGOING_MAX: usize = 4;
-/// Bytes of a sandbox that were received and not read; a sandbox that sends more than its windows allow loses its
-/// channels.
-const INCOMING_BYTES_MAX: usize = 4 << 20;
 /// Channels that one owner may have: half of all, so that none can take them all.
 const SHARE_MAX: usize = CHANNELS_MAX / 2;
-/// How long the connections of a sandbox that has ended may take to end.
-const END_MAX: Duration = Duration::from_secs(1);
 /// What a token or a request names beside policies, to have packages installed.
 pub const PACKAGES: &str = "packages";
 /// The port of the proxy in each sandbox.
@@ -157,92 +152,6 @@ pub trait Calls: Send + Sync {
     /// Answers the messages of one connection of a program, until both streams have ended. What is under way ends when
     /// the answers are dropped.
     fn answer(self: Arc<Self>, program: Program, messages: BoxStream<'static, Bytes>) -> BoxStream<'static, Bytes>;
-}
-
-/// The channels of one sandbox, for the service that reads and writes its streams.
-pub(super) struct Channels {
-    pub(super) incoming: Incoming,
-    /// Pieces to be written to the sandbox.
-    pub(super) outgoing: mpsc::Receiver<Bytes>,
-    pub(super) link: ChannelsLink,
-    authority: Option<Arc<Authority>>,
-    waits_max: Duration,
-    /// For the environment of its programs.
-    variables: Vec<(String, String)>,
-}
-
-impl Channels {
-    /// The certificate that the sandbox has to trust, where TLS is opened for it.
-    pub(super) fn authority_pem(&self) -> Option<&str> {
-        self.authority.as_deref().map(|authority| authority.certificate_pem.as_str())
-    }
-
-    /// How much longer its programs may take because they wait for a person.
-    pub(super) fn waits_max(&self) -> Duration {
-        self.waits_max
-    }
-
-    /// Its parts, for a sandbox with or without channels.
-    pub(super) fn apart(
-        channels: Option<Self>,
-    ) -> (Option<Incoming>, Option<mpsc::Receiver<Bytes>>, Option<ChannelsLink>) {
-        match channels {
-            Some(Self { incoming, outgoing, link, .. }) => (Some(incoming), Some(outgoing), Some(link)),
-            None => (None, None, None),
-        }
-    }
-}
-
-/// Returns when the time of a program is up: at this moment, later by the time in which it waited for a person.
-pub(super) async fn time_up(deadline: Instant, told: Option<&Told>) {
-    match told {
-        Some(told) => told.waits.after(deadline).await,
-        None => sleep_until(deadline).await,
-    }
-}
-
-/// The next piece for the channels; never, where there are none.
-pub(super) async fn next_of(outgoing: &mut Option<mpsc::Receiver<Bytes>>) -> Option<Bytes> {
-    match outgoing {
-        Some(receiver) => receiver.recv().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// What is left of the channels beside their bytes.
-pub(super) struct ChannelsLink {
-    pub(super) told: Arc<Told>,
-    task: JoinHandle<()>,
-}
-
-/// Takes what the sandbox sends. Never waits, since the sandbox is read however slowly its channels are.
-#[derive(Debug)]
-pub(super) struct Incoming {
-    sender: Option<mpsc::UnboundedSender<(Bytes, OwnedSemaphorePermit)>>,
-    room: Arc<Semaphore>,
-}
-
-impl Incoming {
-    /// Takes some bytes; none end the channels.
-    pub(super) fn push(&mut self, bytes: &Bytes) {
-        let wanted = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.room).try_acquire_many_owned(wanted).ok().filter(|_| !bytes.is_empty());
-        let sent = self.sender.as_ref().zip(room).map(|(sender, room)| sender.send((bytes.clone(), room)));
-        if !matches!(sent, Some(Ok(()))) {
-            self.sender = None;
-        }
-    }
-}
-
-impl ChannelsLink {
-    /// Ends the connections once the sandbox has ended, so that each is told before its run is over. The other end of
-    /// the bytes is dropped before.
-    pub(super) async fn end(mut self) -> Vec<String> {
-        if timeout(END_MAX, &mut self.task).await.is_err() {
-            self.task.abort();
-        }
-        self.told.end()
-    }
 }
 
 impl Inner {

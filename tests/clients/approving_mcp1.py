@@ -1,5 +1,5 @@
-"""A person who is asked whether a tool may be called, with the Python SDK `mcp` 1.x. Arguments: URL, token. Fails on any
-unexpected result."""
+"""A person who is asked whether a tool may be called, with the Python SDK `mcp` 1.x. Arguments: URL, token. Fails on
+any unexpected result."""
 
 import asyncio
 import sys

@@ -87,6 +87,7 @@ mod support;
 mod tidy;
 mod tokens;
 mod tool_upstreams;
+mod tools;
 mod traces;
 mod watch;
 mod web;

@@ -235,7 +235,10 @@ async fn mcp_tools_of_coderunner_and_ipybox_keep_variables() {
         list("?tools=coderunner&structured=on").await,
         ["execute_python_code", "execute_bash_code", "get_kernel_status"]
     );
-    assert_eq!(list("?tools=ipybox").await, ["execute_ipython_cell", "install_package", "reset"]);
+    assert_eq!(
+        list("?tools=ipybox").await,
+        ["execute_ipython_cell", "install_package", "register_mcp_server", "reset"]
+    );
     assert_eq!(list("?tools=session&names=dotted").await[0], "sandbox.run_cell");
     server.stop().await;
 }

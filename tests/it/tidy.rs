@@ -20,7 +20,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 53] = [
+const NEIGHBOURS: [(&str, &[&str]); 55] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -42,7 +42,10 @@ const NEIGHBOURS: [(&str, &[&str]); 53] = [
     ("ports::sign_in", &["database"]),
     ("ports::tools", &[]),
     ("ports::web", &[]),
-    ("services::admin", &["connections", "conversations", "history", "network", "runs", "sessions", "stats", "tokens"]),
+    (
+        "services::admin",
+        &["connections", "conversations", "history", "network", "runs", "sessions", "stats", "tokens", "tools"],
+    ),
     ("services::admission", &[]),
     ("services::backup", &[]),
     ("services::browser", &["runs", "sessions"]),
@@ -60,7 +63,7 @@ const NEIGHBOURS: [(&str, &[&str]); 53] = [
     ("services::isolation_check", &[]),
     ("services::readiness", &["isolation_check", "stats"]),
     ("services::frames", &[]),
-    ("services::network", &["tokens"]),
+    ("services::network", &["tokens", "waits"]),
     ("services::sandbox", &["frames", "janitor", "network", "skills"]),
     ("services::skills", &[]),
     ("services::standby", &["frames", "janitor", "isolation_check", "sandbox"]),
@@ -80,6 +83,8 @@ const NEIGHBOURS: [(&str, &[&str]); 53] = [
             "tokens",
         ],
     ),
+    ("services::tools", &["files", "isolation_check", "network", "runs", "sandbox"]),
+    ("services::waits", &[]),
     ("services::kernels", &["runs", "sessions"]),
     ("services::history", &[]),
     ("services::idempotency", &[]),
@@ -91,7 +96,7 @@ const NEIGHBOURS: [(&str, &[&str]); 53] = [
 ];
 
 /// Vendor crates and the only places that may name them.
-const VENDORS: [(&str, &[&str]); 31] = [
+const VENDORS: [(&str, &[&str]); 32] = [
     ("openidconnect", &["services/sign_in/openid"]),
     ("jsonwebtoken", &["services/issuer"]),
     ("reqwest", &["adapters/tools", "adapters/web"]),
@@ -111,14 +116,34 @@ const VENDORS: [(&str, &[&str]); 31] = [
     ("tokio_rustls", &["adapters/network"]),
     ("rcgen", &["adapters/network/authority"]),
     ("yamux", &["adapters/network"]),
-    ("url", &["adapters/tools", "adapters/web", "domain/network", "ports/tools", "services/sign_in/documents"]),
+    (
+        "url",
+        &[
+            "adapters/tools",
+            "adapters/web",
+            "domain/network",
+            "domain/tools/server",
+            "ports/tools",
+            "services/sign_in/documents",
+        ],
+    ),
     ("psl", &["domain/network"]),
     ("socket2", &["app/listen"]),
     ("tower_http", &["api/http"]),
     ("image", &["api/mcp/picture"]),
     ("rmcp", &["adapters/tools", "api/mcp", "api/http/mcp"]),
     ("figment", &["config"]),
-    ("governor", &["services/admission", "services/network/rates", "services/sign_in", "services/tokens"]),
+    (
+        "governor",
+        &[
+            "services/admission",
+            "services/network/rates",
+            "services/sign_in",
+            "services/tokens",
+            "services/tools/rates",
+        ],
+    ),
+    ("jsonschema", &["domain/tools/schema"]),
     ("clap", &["cli"]),
     ("anyhow", &["cli", "main"]),
     ("serde_saphyr", &["domain/skills"]),

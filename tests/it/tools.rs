@@ -147,11 +147,11 @@ async fn programs_call_tools_of_both_generations_of_servers() {
         let text = printed(&server, TOKEN, "python", &PYTHON.replace("NAME", name)).await;
         assert_eq!(text, PRINTED.replace("NAME", name));
     }
-    let session = r#"
+    let session = r"
 from mcptools.modern import add, wait
 r = await wait.run_async(seconds=0.1)
 print(r, add.run(a=1).total)
-"#;
+";
     let body = json!({"conversationId": "cells", "code": session});
     let cell = server.call("sandbox.run_cell", body).await;
     assert!(cell["content"][0]["text"].as_str().expect("text").starts_with("waited 2"), "{cell}");
@@ -166,7 +166,8 @@ print(r, add.run(a=1).total)
     let commonjs = "const { add, echo } = require('mcptools/old');\n\
         add({a: 1}).then(async (r) => console.log(r.total, await echo({text: 'said'})));";
     assert_eq!(printed(&server, TOKEN, "javascript", commonjs).await, "2 said\n");
-    let typescript = "import { run } from 'mcptools/old/add';\nconst sum: { total: number } = await run({ a: 40, b: 2 });\n\
+    let typescript = "import { run } from 'mcptools/old/add';\n\
+        const sum: { total: number } = await run({ a: 40, b: 2 });\n\
         enum Ok { Yes = 'yes' }\nconsole.log(sum.total, Ok.Yes);";
     assert_eq!(printed(&server, TOKEN, "typescript", typescript).await, "42 yes\n");
     server.stop().await;

@@ -1,6 +1,6 @@
-"""An MCP server with the official SDK of either generation: tools that add, count, print, delete, wait, fail, and answer
-with a picture or a large text. By standard streams, or over HTTP at the port that is given. What it deletes is written
-to the file of the second argument."""
+"""An MCP server with the official SDK of either generation: tools that add, repeat, delete, wait, fail, and answer with
+a picture or a long text. By standard streams, or over HTTP at the port that is given. What it deletes is written to the
+file of the second argument."""
 
 import asyncio
 import sys

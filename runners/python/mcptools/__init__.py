@@ -2,8 +2,8 @@
 
     result = run(Params(query="…"))        # or run(query="…"), or await run_async(query="…")
 
-Modules come from the server when they are imported; which there are, `help("mcptools.<server>")` lists. A program has no
-address and no token of any tool server: calls go through the sandbox's server, which decides on each.
+Modules come from the server when they are imported; which there are, `help("mcptools.<server>")` lists. A program has
+no address and no token of any tool server: calls go through the sandbox's server, which decides on each.
 """
 
 import sys as _sys

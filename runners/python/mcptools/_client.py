@@ -1,5 +1,5 @@
-"""Calls tools through the sandbox's server (../../README.md, Tools): one connection for the whole process, on which calls
-of all threads go at once."""
+"""Calls tools through the sandbox's server (../../README.md, Tools): one connection for the whole process, on which
+calls of all threads go at once."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def _error(error):
 
 
 class Answer:
-    """What a tool answered: `structured` (JSON, or None), `text`, and `files`, paths of what was too large or no text."""
+    """What a tool answered: `structured` (JSON, or None), `text`, and `files`: paths of what was long or no text."""
 
     def __init__(self, result):
         self.has_structured = "structured" in result

@@ -3,6 +3,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use bytes::BytesMut;
 use futures_util::{SinkExt as _, StreamExt as _};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -31,7 +32,7 @@ pub(super) async fn serve(mut client: Client, gate: &Arc<dyn Gate>) {
     let mut answers = tokio_util::codec::FramedWrite::new(writing, codec(TO_PROGRAM_MAX));
     // A message that is too long, or half of one, ends them.
     let messages = messages.take_while(|message: &io::Result<_>| std::future::ready(message.is_ok()));
-    let messages = messages.filter_map(|message| std::future::ready(message.ok())).map(|message| message.freeze());
+    let messages = messages.filter_map(|message| std::future::ready(message.ok())).map(BytesMut::freeze);
     let mut answering = gate.messages(messages.boxed());
     while let Some(answer) = answering.next().await {
         if !matches!(timeout(WRITE_MAX, answers.send(answer)).await, Ok(Ok(()))) {

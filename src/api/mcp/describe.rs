@@ -180,8 +180,8 @@ tools! {
     GetSkillFile "get_skill_file" "get_skill_file" Skills "Read a skill's file" [true false true] GetSkillFile:
         "Reads another file of a skill, such as references/api.md.";
     SearchTools "sandbox.search_tools" "sandbox_search_tools" Tools "Search tools" [true false true] SearchTools:
-        "Finds tools of connected MCP servers, which programs call: one line and the signature of each. Call several, in \
-         loops, in one program of @run_code, and print only what matters.";
+        "Finds tools of connected MCP servers, which programs call: one line and the signature of each. Call several, \
+         in loops, in one program of @run_code, and print only what matters.";
     GetToolSource "sandbox.get_tool_source" "sandbox_get_tool_source" Tools "Read a tool's module" [true false true]
         GetToolSource: "Shows the module that a program imports for a tool: the types of its parameters and result.";
     RegisterMcpServer "register_mcp_server" "register_mcp_server" Ipybox "Register a server" [false false true]
@@ -244,6 +244,7 @@ fn append(property: &mut Value, sentence: &str) {
 }
 
 /// What there is beside programs and files.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact by itself")]
 pub struct Offered<'a> {
     /// The hosts that the caller's programs may reach.
     pub hosts: &'a [String],

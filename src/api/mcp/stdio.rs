@@ -52,7 +52,7 @@ pub enum StdioError {
 /// When the client does not speak the protocol.
 pub async fn serve_stdio(parts: McpParts, shutdown: CancellationToken) -> Result<(), StdioError> {
     let server = McpServer::new(parts, Transport::Stdio);
-    match server.serve_with_ct(Lines::new(), shutdown).await {
+    match Box::pin(server.serve_with_ct(Lines::new(), shutdown)).await {
         Ok(service) => service.waiting().await.map(drop).map_err(StdioError::from),
         // The client closed its end before it sent anything.
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),

@@ -1,9 +1,9 @@
 // Makes the modules by which JavaScript and TypeScript programs call the tools of one MCP server.
 //
-// Runs in a sandbox of its own, without a network. Standard input is one JSON object: the server's name and description,
-// and its tools with their schemas, which are a stranger's. Each line of standard output is one module: its text, and its
-// types for who reads it. A schema is cleaned before a generator sees it: only keywords that describe data, references
-// only into itself. A tool whose schema cannot be used takes anything.
+// Runs in a sandbox of its own, without a network. Standard input is one JSON object: the server's name and
+// description, and its tools with their schemas, which are a stranger's. Each line of standard output is one module: its
+// text, and its types for readers. A schema is cleaned before a generator sees it: only keywords that describe data,
+// references only into itself. A tool whose schema cannot be used takes anything.
 'use strict';
 const { createRequire } = require('node:module');
 const fs = require('node:fs');
@@ -18,7 +18,7 @@ const ONE = new Set(['items', 'additionalProperties']);
 const LIST = new Set(['anyOf', 'oneOf', 'allOf']);
 const NAMED = new Set(['properties', '$defs', 'definitions']);
 const PLAIN = new Set(['type', 'required', 'minItems', 'maxItems']);
-const HIDDEN = /[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]|[\ud800-\udbff](?![\udc00-\udfff])/g;
+const HIDDEN = /[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
 // A stranger's text that ends no comment and hides no other text.
 function textOf(text) {
@@ -35,13 +35,14 @@ function clean(schema, count = { members: 0 }, depth = 0) {
     if (ONE.has(name)) made[name] = typeof value === 'boolean' ? value : clean(value, count, depth + 1);
     else if (LIST.has(name) && Array.isArray(value)) made[name] = value.map((one) => clean(one, count, depth + 1));
     else if (NAMED.has(name) && value !== null && typeof value === 'object') {
-      made[name] = Object.fromEntries(Object.entries(value).map(([inner, one]) => [inner, clean(one, count, depth + 1)]));
+      const inner = Object.entries(value).map(([key, one]) => [key, clean(one, count, depth + 1)]);
+      made[name] = Object.fromEntries(inner);
     } else if (PLAIN.has(name)) made[name] = value;
     else if (name === 'description') made[name] = textOf(value);
     else if (name === 'const') made.enum = [value];
     else if (name === 'enum' && Array.isArray(value) && value.length <= ENUM_MAX) made[name] = value;
     else if (name === '$ref') {
-      if (typeof value !== 'string' || !/^#(\/[^/]+)*$/.test(value)) throw new Error('a reference leads out of the schema');
+      if (typeof value !== 'string' || !/^#(\/[^/]+)*$/.test(value)) throw new Error('a reference leads elsewhere');
       made[name] = value;
     }
   }
@@ -80,7 +81,7 @@ async function made(server, tool) {
   return {
     module: tool.module,
     text: `import { invoke } from 'mcptools';\n/**\n${about}\n */\n`
-      + `export const run = (params = {}, options = {}) => invoke(${names}, params, options, ${Boolean(tool.output)});\n`
+      + `export const run = (params = {}, options = {}) =>\n  invoke(${names}, params, options, ${Boolean(tool.output)});\n`
       + 'export default run;\n',
     types: `${params}\n${result}\n/**\n${about}\n */\nexport declare function ${run}: Promise<Result>;\n`,
     signature: `${tool.module}(params: Params): Promise<${tool.output ? 'Result' : 'string'}>`,

@@ -146,7 +146,8 @@ def module(server: str, tool: dict[str, Any], typed: bool) -> str:
 
 
 def shown(annotation: Any) -> str:
-    text = annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__args__") else str(annotation)
+    is_class = isinstance(annotation, type) and not hasattr(annotation, "__args__")
+    text = annotation.__name__ if is_class else str(annotation)
     return re.sub(r"\b(typing|mcptools_made|builtins)\.", "", text)[:120]
 
 

@@ -100,12 +100,15 @@ struct Line {
 
 type Made = Arc<HashMap<String, Source>>;
 
-/// The modules of servers, by the hash of their definitions.
+/// By the hash of a server's definitions, and the language.
+type Key = (String, Tongue);
+
+/// The modules of servers.
 #[derive(Default)]
-pub(super) struct Modules(Mutex<HashMap<(String, Tongue), Arc<OnceCell<Made>>>>);
+pub(super) struct Modules(Mutex<HashMap<Key, Arc<OnceCell<Made>>>>);
 
 impl Modules {
-    fn cell(&self, key: (String, Tongue)) -> Arc<OnceCell<Made>> {
+    fn cell(&self, key: Key) -> Arc<OnceCell<Made>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= KEPT_MAX && !all.contains_key(&key) {
             // One that is made now is held by who waits for it.

@@ -73,7 +73,8 @@ pub(super) struct Defined {
 }
 
 impl Defined {
-    /// Whether arguments are valid by the tool's own schema. One that cannot be used refuses nothing: the server checks.
+    /// Whether arguments are valid by the tool's own schema. One that cannot be used refuses nothing: its server
+    /// checks.
     pub(super) fn check(&self, arguments: &Value) -> Result<(), String> {
         match self.schema.get_or_init(|| Schema::new(&self.tool.input)) {
             Ok(schema) => schema.check(arguments),

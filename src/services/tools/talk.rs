@@ -100,7 +100,8 @@ impl Inner {
                         continue;
                     };
                     let Ok(message) = serde_json::from_slice::<Message>(&message) else {
-                        drop(to.send(error(None, "invalid_request", "a message is not of the form that is described")).await);
+                        let why = "a message is not of the form that is described";
+                        drop(to.send(error(None, "invalid_request", why)).await);
                         return;
                     };
                     calls.retain(|_, call| !call.is_finished());

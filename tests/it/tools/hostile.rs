@@ -78,7 +78,8 @@ async fn what_was_denied_did_not_happen() {
     let upstream = Upstream::start(json!([tool("read"), tool("write"), tool("count")])).await;
     let server = server(&[]).await;
     let rules = json!([
-        {"tool": "write", "action": "deny", "when": {"properties": {"path": {"pattern": "^/etc"}}, "required": ["path"]}},
+        {"tool": "write", "action": "deny",
+            "when": {"properties": {"path": {"pattern": "^/etc"}}, "required": ["path"]}},
         {"tool": "write", "action": "allow"},
         {"tool": "count", "action": "allow", "per_run": 3},
         {"tool": "*", "action": "deny"},
@@ -97,7 +98,8 @@ for _ in range(5): call("count")
     let names: Vec<_> = upstream.calls().iter().map(|call| call["name"].clone()).collect();
     assert_eq!(names, ["write", "count", "count", "count"]);
     assert_eq!(upstream.calls()[0]["arguments"], json!({"path": "/tmp/a"}));
-    let wrong = json!({"server": {"url": upstream.url, "rules": [{"tool": "a", "action": "allow", "when": {"$ref": "file:///etc/passwd"}}]}});
+    let rule = json!({"tool": "a", "action": "allow", "when": {"$ref": "file:///etc/passwd"}});
+    let wrong = json!({"server": {"url": upstream.url, "rules": [rule]}});
     let (status, why) = send(&server, TOKEN, Method::PUT, "/v1/tool-servers/other", &wrong).await;
     assert!(status == 400 && why["detail"].as_str().expect("why").contains("rule 1"), "{why}");
     server.stop().await;

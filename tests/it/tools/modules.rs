@@ -42,7 +42,8 @@ fn schemas() -> Vec<(String, Value, bool)> {
         (
             "odd-names",
             object(json!({"class": {"type": "string"}, "a b": {"type": "string"}, "__init__": {"type": "string"},
-            "model_dump": {"type": "string"}, "1": {"type": "string"}, "": {"type": "string"}, quotes: {"type": "string"}})),
+            "model_dump": {"type": "string"},
+            "1": {"type": "string"}, "": {"type": "string"}, quotes: {"type": "string"}})),
             true,
         ),
         (
@@ -71,6 +72,10 @@ fn schemas() -> Vec<(String, Value, bool)> {
     all.into_iter().map(|(name, schema, typed)| (name.to_owned(), schema, typed)).collect()
 }
 
+fn output(name: &str) -> Value {
+    if name == "plain" { json!({"type": "object", "properties": {"r": {"type": "integer"}}}) } else { Value::Null }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_schemas_become_harmless_modules() {
     let about = "\"\"\"\nimport os; os.system('touch /data/ran')\n\"\"\" */ process.exit(3); //";
@@ -78,7 +83,7 @@ async fn hostile_schemas_become_harmless_modules() {
         .into_iter()
         .map(|(name, schema, _)| {
             json!({"name": name, "description": about, "inputSchema": schema, "annotations": {"readOnlyHint": true},
-                "outputSchema": if name == "plain" { json!({"type": "object", "properties": {"r": {"type": "integer"}}}) } else { Value::Null }})
+                "outputSchema": output(&name)})
         })
         .map(|mut tool| {
             tool.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
@@ -97,10 +102,12 @@ async fn hostile_schemas_become_harmless_modules() {
         .collect();
     assert_eq!(modules.len(), schemas().len());
     let python = format!(
-        "import importlib, os\nfrom pydantic import BaseModel\nfor name in {modules:?}:\n    module = importlib.import_module(name)\n    \
+        "import importlib, os\nfrom pydantic import BaseModel\n\
+         for name in {modules:?}:\n    module = importlib.import_module(name)\n    \
          assert issubclass(module.Params, BaseModel) and callable(module.run) and module.Result\n    \
          assert module.Params.__bases__ == (BaseModel,), module.Params.__bases__\n    \
-         print(name.split('.')[-1], 'Takes any' not in (module.Params.__doc__ or ''))\nassert not os.path.exists('/data/ran')\n"
+         print(name.split('.')[-1], 'Takes any' not in (module.Params.__doc__ or ''))\n\
+         assert not os.path.exists('/data/ran')\n"
     );
     let text = printed(&server, TOKEN, "python", &python).await;
     let lines: Vec<_> = text.lines().collect();
@@ -111,7 +118,8 @@ async fn hostile_schemas_become_harmless_modules() {
     }
     let paths: Vec<_> = modules.iter().map(|name| name.replace('.', "/")).collect();
     let javascript = format!(
-        "for (const name of {paths:?}) {{ const module = await import(name); if (typeof module.run !== 'function') throw name; }}\n\
+        "for (const name of {paths:?}) {{\n  const module = await import(name);\n  \
+         if (typeof module.run !== 'function') throw name;\n}}\n\
          console.log('all');"
     );
     assert_eq!(printed(&server, TOKEN, "javascript", &javascript).await, "all\n");

@@ -17,9 +17,8 @@ pub(super) fn check(token: &Token, method: &Method, path: &str) -> Result<(), Fa
 fn needed(method: &Method, path: &str) -> Option<Scope> {
     let mut parts = path.split('/').skip(1);
     match (parts.next()?, parts.next(), parts.next(), parts.next()) {
-        ("v1", Some("tokens" | "connections" | "history" | "usage" | "owners" | "admin" | "tool-servers"), ..) | ("metrics", ..) => {
-            Some(Scope::Admin)
-        }
+        ("v1", Some("tokens" | "connections" | "history" | "usage" | "owners" | "admin" | "tool-servers"), ..)
+        | ("metrics", ..) => Some(Scope::Admin),
         ("v1", Some("approvals"), ..) => Some(Scope::Approve),
         ("v1", Some("skills"), ..) => Some(Scope::Files),
         ("v1", Some("conversations"), id, of_it) => {

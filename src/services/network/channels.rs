@@ -1,0 +1,105 @@
+//! The channels of one sandbox, between the service that reads and writes its streams and what carries them.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    task::JoinHandle,
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::Told;
+use crate::ports::network::Authority;
+
+/// Bytes of a sandbox that were received and not read; a sandbox that sends more than its windows allow loses its
+/// channels.
+pub(super) const INCOMING_BYTES_MAX: usize = 4 << 20;
+/// How long the connections of a sandbox that has ended may take to end.
+const END_MAX: Duration = Duration::from_secs(1);
+
+/// The channels of one sandbox, for the service that reads and writes its streams.
+pub(in crate::services) struct Channels {
+    pub(in crate::services) incoming: Incoming,
+    /// Pieces to be written to the sandbox.
+    pub(in crate::services) outgoing: mpsc::Receiver<Bytes>,
+    pub(in crate::services) link: ChannelsLink,
+    pub(super) authority: Option<Arc<Authority>>,
+    pub(super) waits_max: Duration,
+    /// For the environment of its programs.
+    pub(super) variables: Vec<(String, String)>,
+}
+
+impl Channels {
+    /// The certificate that the sandbox has to trust, where TLS is opened for it.
+    pub(in crate::services) fn authority_pem(&self) -> Option<&str> {
+        self.authority.as_deref().map(|authority| authority.certificate_pem.as_str())
+    }
+
+    /// How much longer its programs may take because they wait for a person.
+    pub(in crate::services) fn waits_max(&self) -> Duration {
+        self.waits_max
+    }
+
+    /// Its parts, for a sandbox with or without channels.
+    pub(in crate::services) fn apart(
+        channels: Option<Self>,
+    ) -> (Option<Incoming>, Option<mpsc::Receiver<Bytes>>, Option<ChannelsLink>) {
+        match channels {
+            Some(Self { incoming, outgoing, link, .. }) => (Some(incoming), Some(outgoing), Some(link)),
+            None => (None, None, None),
+        }
+    }
+}
+
+/// Returns when the time of a program is up: at this moment, later by the time in which it waited for a person.
+pub(in crate::services) async fn time_up(deadline: Instant, told: Option<&Told>) {
+    match told {
+        Some(told) => told.waits.after(deadline).await,
+        None => sleep_until(deadline).await,
+    }
+}
+
+/// The next piece for the channels; never, where there are none.
+pub(in crate::services) async fn next_of(outgoing: &mut Option<mpsc::Receiver<Bytes>>) -> Option<Bytes> {
+    match outgoing {
+        Some(receiver) => receiver.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What is left of the channels beside their bytes.
+pub(in crate::services) struct ChannelsLink {
+    pub(in crate::services) told: Arc<Told>,
+    pub(super) task: JoinHandle<()>,
+}
+
+/// Takes what the sandbox sends. Never waits, since the sandbox is read however slowly its channels are.
+#[derive(Debug)]
+pub(in crate::services) struct Incoming {
+    pub(super) sender: Option<mpsc::UnboundedSender<(Bytes, OwnedSemaphorePermit)>>,
+    pub(super) room: Arc<Semaphore>,
+}
+
+impl Incoming {
+    /// Takes some bytes; none end the channels.
+    pub(in crate::services) fn push(&mut self, bytes: &Bytes) {
+        let wanted = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).try_acquire_many_owned(wanted).ok().filter(|_| !bytes.is_empty());
+        let sent = self.sender.as_ref().zip(room).map(|(sender, room)| sender.send((bytes.clone(), room)));
+        if !matches!(sent, Some(Ok(()))) {
+            self.sender = None;
+        }
+    }
+}
+
+impl ChannelsLink {
+    /// Ends the connections once the sandbox has ended, so that each is told before its run is over. The other end of
+    /// the bytes is dropped before.
+    pub(in crate::services) async fn end(mut self) -> Vec<String> {
+        if timeout(END_MAX, &mut self.task).await.is_err() {
+            self.task.abort();
+        }
+        self.told.end()
+    }
+}
