@@ -1,8 +1,6 @@
 //! Builds the service of tools, from the settings.
 
-use std::{io, sync::Arc, time::Duration};
-
-use futures_util::FutureExt as _;
+use std::{sync::Arc, time::Duration};
 
 use super::StartError;
 use crate::{
@@ -50,11 +48,9 @@ pub(super) fn service(
         isolation: isolation.clone(),
         limits,
     };
-    let image = Arc::new(|_, _| std::future::ready(Err(io::Error::other("not yet"))).boxed());
     let of_servers = stored.clone().map(|stored| stored as _);
     let path = config.tool_calls.path.clone().into();
-    let directory =
-        Directory::new(config.tool_servers()?, of_servers, Arc::new(Connector::new(path)?), image, clock.clone());
+    let directory = Directory::new(config.tool_servers()?, of_servers, Arc::new(Connector::new(path)?), clock.clone());
     let ask_max = Duration::from_secs(config.tool_calls.ask_s);
     let approvals = Approvals::new(stored.map(|stored| stored as _), Arc::clone(observer), clock.clone(), ask_max);
     let parts = ToolsParts {

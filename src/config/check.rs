@@ -63,7 +63,7 @@ impl Config {
             "SANDBOX_RUNS__ON_DISCONNECT must be `cancel` or `detach`.".to_owned()
         })?;
         let is_group = |group: &str| {
-            matches!(group.trim(), "run" | "files" | "session" | "coderunner" | "ipybox" | "web" | "skills")
+            matches!(group.trim(), "run" | "files" | "session" | "coderunner" | "ipybox" | "web" | "skills" | "tools")
         };
         ensure(self.mcp.tools.split(',').all(is_group), || {
             "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox, web, skills, tools."

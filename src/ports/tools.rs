@@ -26,7 +26,7 @@ pub enum Transport {
     /// A process of this machine that speaks by standard input and output. It gets these variables and `PATH`, nothing
     /// else of this server's environment.
     Command { program: String, arguments: Vec<String>, env: Vec<(String, SecretString)> },
-    /// Two streams, opened for each connection: a server in a sandbox.
+    /// Two streams, opened for each connection.
     Streams(Arc<dyn OpenStreams>),
 }
 

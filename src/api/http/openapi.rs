@@ -30,13 +30,14 @@ use crate::{
 };
 
 const SCHEME: &str = "token";
-const TAGS: [(&str, &str); 12] = [
+const TAGS: [(&str, &str); 13] = [
     ("runs", "Programs that run, ran or wait."),
     ("sessions", "Sandboxes that keep an interpreter between the cells of a conversation."),
     ("runners", "The languages that can be run."),
     ("conversations", "The owners of files."),
     ("files", "What programs find in /data, and what they leave there."),
     ("skills", "Folders of instructions and scripts, which programs find in /skills."),
+    ("tools", "Tools of MCP servers, which programs call, and questions about their calls."),
     ("tokens", "What proves an owner, and what it may do."),
     ("network", "What your programs connected to."),
     ("history", "What all owners ran and used."),

@@ -17,7 +17,7 @@ const DESCRIPTION_CHARS_MAX: usize = 500;
 const CALL_S: u64 = 60;
 const CALL_S_MAX: u64 = 3600;
 
-/// A tool server as it is written: one of `url`, `command` and `image`.
+/// A tool server as it is written: `url` or `command`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerText {
@@ -31,11 +31,7 @@ pub struct ServerText {
     /// A program of the server's machine and its arguments; only in the settings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// A runner image that speaks MCP by standard input and output, in a sandbox of its own.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    #[schema(max_length = 255)]
-    pub image: String,
-    /// Variables of the command or of the sandbox; `{secret}` in a value is the server's secret.
+    /// Variables of the command; `{secret}` in a value is the server's secret.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// What it is for, for models.
@@ -62,7 +58,6 @@ pub struct ServerText {
 pub enum Way {
     Url,
     Command,
-    Image,
 }
 
 /// A tool server that can be used.
@@ -79,7 +74,7 @@ pub struct ToolServer {
 pub enum ServerError {
     #[error("the name `{0}` must be 1 to 32 of `a-z 0-9 _ -`, a letter first, and no keyword of Python or JavaScript")]
     Name(String),
-    #[error("give one of `url`, `command` and `image`")]
+    #[error("give either `url` or `command`")]
     Way,
     #[error("`url` must be an address such as https://mcp.example.com/mcp, without a name or password in it")]
     Url,
@@ -97,10 +92,9 @@ impl ToolServer {
     pub fn parse(name: &str, text: &ServerText) -> Result<Self, ServerError> {
         let shown = || name.chars().take(80).collect::<String>().escape_debug().to_string();
         let name = ServerName::parse(name).ok_or_else(|| ServerError::Name(shown()))?;
-        let way = match (text.url.is_empty(), text.command.is_empty(), text.image.is_empty()) {
-            (false, true, true) => Way::Url,
-            (true, false, true) => Way::Command,
-            (true, true, false) => Way::Image,
+        let way = match (text.url.is_empty(), text.command.is_empty()) {
+            (false, true) => Way::Url,
+            (true, false) => Way::Command,
             _ => return Err(ServerError::Way),
         };
         if way == Way::Url && text.address().is_none() {
@@ -117,7 +111,6 @@ impl ToolServer {
             ("headers", !all_fit(&text.headers) || way != Way::Url && !text.headers.is_empty()),
             ("env", !all_fit(&text.env) || way == Way::Url && !text.env.is_empty()),
             ("command", text.command.len() > WORDS_MAX || !text.command.iter().all(|word| fits(word))),
-            ("image", !fits(&text.image)),
             ("description", text.description.chars().count() > DESCRIPTION_CHARS_MAX),
             ("owners", text.owners.len() > OWNERS_MAX || !text.owners.iter().all(|owner| fits(owner))),
         ];
@@ -141,7 +134,7 @@ impl ToolServer {
 
     /// What says where its tools come from: tools of another place are other tools, whatever their names.
     pub fn identity(&self) -> String {
-        format!("{} {} {}", self.text.url, self.text.command.join(" "), self.text.image)
+        format!("{} {}", self.text.url, self.text.command.join(" "))
     }
 }
 

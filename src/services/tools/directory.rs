@@ -8,7 +8,7 @@ use std::{
 use secrecy::SecretString;
 use tracing::warn;
 
-use super::server::{Live, Opener};
+use super::server::Live;
 use crate::{
     domain::{
         clock::Clock,
@@ -33,7 +33,7 @@ pub struct Directory {
     made: RwLock<Vec<Arc<Live>>>,
     /// Where made ones outlive the process; without it there are none.
     store: Option<Arc<dyn ToolServerStore>>,
-    opener: Arc<Opener>,
+    upstreams: Arc<dyn Upstreams>,
     clock: Arc<dyn Clock>,
 }
 
@@ -49,13 +49,11 @@ impl Directory {
         configured: Vec<(ToolServer, SecretString)>,
         store: Option<Arc<dyn ToolServerStore>>,
         upstreams: Arc<dyn Upstreams>,
-        opener: super::server::OpenImage,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let opener = Arc::new(Opener { upstreams, image: opener });
-        let live = |(server, secret)| Arc::new(Live::new(server, secret, Arc::clone(&opener)));
+        let live = |(server, secret)| Arc::new(Live::new(server, secret, Arc::clone(&upstreams)));
         let configured = configured.into_iter().map(live).collect();
-        Self { configured, made: RwLock::default(), store, opener, clock }
+        Self { configured, made: RwLock::default(), store, upstreams, clock }
     }
 
     fn all(&self) -> Vec<Arc<Live>> {
@@ -163,7 +161,7 @@ impl Directory {
                 (Ok(server), Some(live)) if live.server.text == server.text && live.secret() == secret => {
                     made.push(live);
                 }
-                (Ok(server), _) => made.push(Arc::new(Live::new(server, secret.into(), Arc::clone(&self.opener)))),
+                (Ok(server), _) => made.push(Arc::new(Live::new(server, secret.into(), Arc::clone(&self.upstreams)))),
                 (Err(error), _) => warn!(name, error, "a stored tool server does not hold"),
             }
         }

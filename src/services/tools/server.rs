@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fmt, io,
+    fmt,
     sync::{
         Arc, Mutex as Lock, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::BoxFuture;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Map, Value};
 use tokio::{
@@ -21,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::{
-    domain::tools::{Schema, ServerName, ServerText, Tool, ToolServer, Way, module_names},
-    ports::tools::{Answer, OpenStreams, ProgressSink, Streams, Transport, Upstream, UpstreamError, Upstreams},
+    domain::tools::{Schema, ServerName, ServerText, Tool, ToolServer, module_names},
+    ports::tools::{Answer, ProgressSink, Transport, Upstream, UpstreamError, Upstreams},
 };
 
 /// Calls of one server at once; more wait.
@@ -32,21 +31,11 @@ const FRESH: Duration = Duration::from_mins(5);
 /// How long a server that is away is not asked again.
 const AWAY: Duration = Duration::from_secs(2);
 
-/// Opens the streams of a server in a sandbox.
-pub type OpenImage =
-    Arc<dyn Fn(Arc<ToolServer>, Vec<(String, String)>) -> BoxFuture<'static, io::Result<Streams>> + Send + Sync>;
-
-/// How connections are made.
-pub(super) struct Opener {
-    pub(super) upstreams: Arc<dyn Upstreams>,
-    pub(super) image: OpenImage,
-}
-
 /// A tool server, and its connection where there is one.
 pub(super) struct Live {
     pub(super) server: Arc<ToolServer>,
     secret: SecretString,
-    opener: Arc<Opener>,
+    upstreams: Arc<dyn Upstreams>,
     connection: Mutex<Option<Arc<dyn Upstream>>>,
     /// Why it could not be reached, and when.
     away: Lock<Option<(Instant, UpstreamError)>>,
@@ -122,11 +111,11 @@ pub struct ServerState {
 }
 
 impl Live {
-    pub(super) fn new(server: ToolServer, secret: SecretString, opener: Arc<Opener>) -> Self {
+    pub(super) fn new(server: ToolServer, secret: SecretString, upstreams: Arc<dyn Upstreams>) -> Self {
         Self {
             server: Arc::new(server),
             secret,
-            opener,
+            upstreams,
             connection: Mutex::new(None),
             away: Lock::new(None),
             definitions: Mutex::new(None),
@@ -149,27 +138,18 @@ impl Live {
         self.ended.cancel();
     }
 
-    fn transport(&self) -> Transport {
+    /// `None` for a server that was parsed without a way to reach it, which there is none.
+    fn transport(&self) -> Option<Transport> {
         let ServerText { headers, command, env, .. } = &self.server.text;
         let filled = |values| {
             let filled = ServerText::filled(values, self.secret.expose_secret());
             filled.into_iter().map(|(name, value)| (name, value.into())).collect()
         };
-        match (self.server.way.clone(), self.server.text.address(), command.split_first()) {
-            (Way::Url, Some(url), _) => Transport::Http { url, headers: filled(headers) },
-            (Way::Command, _, Some((program, arguments))) => {
-                let (program, arguments) = (program.clone(), arguments.to_vec());
-                Transport::Command { program, arguments, env: filled(env) }
-            }
-            _ => {
-                let env = ServerText::filled(env, self.secret.expose_secret());
-                Transport::Streams(Arc::new(InSandbox {
-                    opener: Arc::clone(&self.opener),
-                    server: Arc::clone(&self.server),
-                    env,
-                }))
-            }
+        if let Some(url) = self.server.text.address() {
+            return Some(Transport::Http { url, headers: filled(headers) });
         }
+        let (program, arguments) = command.split_first()?;
+        Some(Transport::Command { program: program.clone(), arguments: arguments.to_vec(), env: filled(env) })
     }
 
     /// A connection that calls can be made by.
@@ -186,7 +166,8 @@ impl Live {
         *connection = None;
         let stale = Arc::clone(&self.is_stale);
         let changed = Arc::new(move || stale.store(true, Ordering::Release));
-        match self.opener.upstreams.connect(&self.transport(), changed).await {
+        let transport = self.transport().ok_or_else(|| UpstreamError::Away("it has no address".to_owned()))?;
+        match self.upstreams.connect(&transport, changed).await {
             Ok(open) => {
                 // Its tools may be others since the last connection.
                 self.is_stale.store(true, Ordering::Release);
@@ -239,18 +220,5 @@ impl Live {
         let tools = self.definitions().await.map(|all| all.tools.len()).map_err(|error| error.to_string());
         let description = self.server.text.description.clone();
         ServerState { name: self.server.name.to_string(), description, tools }
-    }
-}
-
-/// Opens the streams of a server in a sandbox.
-struct InSandbox {
-    opener: Arc<Opener>,
-    server: Arc<ToolServer>,
-    env: Vec<(String, String)>,
-}
-
-impl OpenStreams for InSandbox {
-    fn open(&self) -> BoxFuture<'static, io::Result<Streams>> {
-        (self.opener.image)(Arc::clone(&self.server), self.env.clone())
     }
 }
