@@ -79,7 +79,7 @@ def models(schema: Any, name: str) -> str:
     """The code of a model and of those that it needs."""
     from datamodel_code_generator import DataModelType, InputFileType, LiteralType, PythonVersion, generate
 
-    if len(json.dumps(schema)) > BYTES_MAX:
+    if not isinstance(schema, dict) or len(json.dumps(schema)) > BYTES_MAX:
         raise Unusable("it is too large")
     made = generate(
         clean(schema),
@@ -94,7 +94,7 @@ def models(schema: Any, name: str) -> str:
         enum_field_as_literal=LiteralType.All,
         field_constraints=True,
         allow_population_by_field_name=True,
-        extra_fields="forbid" if name == "Params" else "allow",
+        extra_fields="forbid" if name == "Params" and not schema.get("additionalProperties") else "allow",
         allow_remote_refs=False,
         disable_future_imports=True,
     )

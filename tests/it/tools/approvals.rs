@@ -99,7 +99,7 @@ async fn the_clock_stands_while_a_person_is_asked_and_a_question_outlives_its_pr
     assert!(waits.contains("did not answer within 5 s"), "{waits}");
     // The program is cancelled, its question is answered, and the same call later passes without another.
     let body = json!({"conversationId": "tools", "language": "python", "code": delete("/later"), "detach": true,
-        "waitMs": 0});
+        "waitSeconds": 0});
     let (_, begun) = send(&server, TOKEN, Method::POST, "/v1/runs", &body).await;
     let asked = question(&server, TOKEN).await;
     let run = begun["runId"].as_str().unwrap_or_else(|| panic!("{begun}"));

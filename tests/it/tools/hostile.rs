@@ -101,7 +101,7 @@ for _ in range(5): call("count")
     let rule = json!({"tool": "a", "action": "allow", "when": {"$ref": "file:///etc/passwd"}});
     let wrong = json!({"server": {"url": upstream.url, "rules": [rule]}});
     let (status, why) = send(&server, TOKEN, Method::PUT, "/v1/tool-servers/other", &wrong).await;
-    assert!(status == 400 && why["detail"].as_str().expect("why").contains("rule 1"), "{why}");
+    assert!(status == 422 && why["detail"].as_str().expect("why").contains("rule 1"), "{why}");
     server.stop().await;
 }
 

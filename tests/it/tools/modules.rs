@@ -59,7 +59,7 @@ fn schemas() -> Vec<(String, Value, bool)> {
         ),
         ("own-all-of", json!({"type": "object", "allOf": [{"$ref": "#"}]}), false),
         ("missing", object(json!({"a": {"$ref": "#/$defs/none"}})), false),
-        ("deep", nested(300), false),
+        ("deep", nested(50), false),
         ("wide", object(Value::Object(many)), false),
         ("many-values", object(json!({"a": {"enum": values}})), true),
         ("any-of", object(json!({"a": {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "null"}]}})), true),
