@@ -4,6 +4,7 @@ import { Overview } from "./js/admin/overview.js";
 import { Conversations, Doctor, Owners, Runs } from "./js/admin/lists.js";
 import { Network } from "./js/admin/network.js";
 import { Connections, Tokens } from "./js/admin/tokens.js";
+import { Tools } from "./js/admin/tools.js";
 import { Client } from "./js/client.js";
 import { byId, showText } from "./js/dom.js";
 import { hideBanner, page, showBanner } from "./js/page.js";
@@ -56,6 +57,7 @@ const views = {
   tokens: new Tokens(api),
   connections: new Connections(api),
   network: new Network(api),
+  tools: new Tools(api),
   conversations: new Conversations(api),
   runs: new Runs(api),
   doctor: new Doctor(api),

@@ -11,6 +11,7 @@ import { Output } from "./js/output.js";
 import { hideBanner, page, showBanner, toast } from "./js/page.js";
 import { Program } from "./js/program.js";
 import { startButtons } from "./js/run-buttons.js";
+import { Questions } from "./js/questions.js";
 import { Run } from "./js/run.js";
 import { programInAddress, startSharing } from "./js/share.js";
 import { Session } from "./js/session.js";
@@ -46,7 +47,11 @@ const session = new Session({
   onFailure,
 });
 const program = new Program(editor, draft, (runner) => session.offer(runner));
-const output = new Output();
+const questions = new Questions({
+  answer: (id, answer) => client.post(`v1/approvals/${id}`, { answer }),
+  onFailure,
+});
+const output = new Output(questions);
 const files = new Files({ client, conversation: () => conversation.id, onOpen: openFile, onFailure });
 new Uploads({
   client,

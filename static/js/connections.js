@@ -1,4 +1,5 @@
-// Owns the list of the connections that a run made or was refused: one row for each host and what became of it.
+// Owns the list of the connections and the calls of tools that a run made or was refused: one row for each host or tool
+// and what became of it.
 import { byId, el } from "./dom.js";
 import { bytes, duration, plural, visibleName } from "./text.js";
 
@@ -30,6 +31,20 @@ export class Connections {
     this.#box.hidden = false;
   }
 
+  /** Adds a call of a tool that is over, in the form of `/v1`. */
+  call({ server, tool, decision, message, ms }) {
+    const target = `${server}/${tool}`;
+    const key = JSON.stringify([target, decision, message, "tool"]);
+    const row = this.#rows.get(key) ?? this.#begin(key, target, decision);
+    row.isCall = true;
+    row.count += 1;
+    row.ms += ms;
+    row.note.textContent = visibleName(message ?? duration(row.ms));
+    if (row.count > 1) row.times.textContent = `\u00d7${row.count}`;
+    this.#summary.textContent = this.#count();
+    this.#box.hidden = false;
+  }
+
   #begin(key, target, decision) {
     const [times, note] = [el("span", { class: "connection-times" }), el("span", { class: "connection-note" })];
     const word = el("span", { class: "connection-word" }, decision);
@@ -41,15 +56,18 @@ export class Connections {
   }
 
   #count() {
-    const rows = [...this.#rows.values()];
-    const total = (wanted) => rows.reduce((sum, { decision, count }) => sum + (wanted(decision) ? count : 0), 0);
-    const made = total((decision) => decision === "allowed");
-    const parts = [plural(made, "connection")];
-    for (const word of ["refused", "failed"]) {
-      const count = total((decision) => decision === word);
-      if (count) parts.push(`${count} ${word}`);
-    }
-    return `Network: ${parts.join(", ")}`;
+    const part = (what, noun, rows) => {
+      const total = (wanted) => rows.reduce((sum, { decision, count }) => sum + (wanted(decision) ? count : 0), 0);
+      const parts = [plural(total((decision) => decision === "allowed"), noun)];
+      for (const word of ["refused", "failed"]) {
+        const count = total((decision) => decision === word);
+        if (count) parts.push(`${count} ${word}`);
+      }
+      return rows.length ? [`${what}: ${parts.join(", ")}`] : [];
+    };
+    const [rows, isCall] = [[...this.#rows.values()], (row) => row.isCall === true];
+    const connections = part("Network", "connection", rows.filter((row) => !isCall(row)));
+    return [...connections, ...part("Tools", "call", rows.filter(isCall))].join(" \u00b7 ");
   }
 }
 

@@ -12,12 +12,15 @@ import { bytes, duration, visibleName } from "./text.js";
 import { showVerdict, standing } from "./verdict.js";
 
 const DISPLAYS = new Set(["display", "result", "update"]);
+/** Ends of calls as connections name theirs. */
+const TOOL_ENDS = { answered: "allowed", denied: "refused", refused: "refused" };
 const SENTENCE_CHARS_MAX = 500;
 
 export class Output {
   #terminal = new Terminal();
   #displays = new Displays();
   #connections = new Connections();
+  #questions;
   #clock = new Clock();
   #files = [];
   /** The exception that a cell ended with, as a sentence. */
@@ -26,7 +29,8 @@ export class Output {
   #clearsNext = false;
   #empty = byId("output-empty");
 
-  constructor() {
+  constructor(questions) {
+    this.#questions = questions;
     const wrap = byId("wrap");
     const show = () => {
       const wraps = store.choice("wrap") !== "no";
@@ -46,6 +50,7 @@ export class Output {
     this.#terminal.clear();
     this.#displays.reset();
     this.#connections.clear();
+    this.#questions.clear();
     this.#files = [];
     this.#error = "";
     this.#clearsNext = false;
@@ -81,8 +86,17 @@ export class Output {
     else if (kind === "cut") this.#terminal.cut();
     else if (kind === "file") this.#files.push(event.file);
     else if (kind === "network") this.#connections.add(event.network);
+    else if (kind === "approval") this.#questions.add(event.approval);
+    else if (kind === "tool") this.#called(event.tool);
     else if (kind === "finished") this.#finished(event);
     else if (kind === "failed") this.fail(event.error);
+  }
+
+  /** A call of a tool is over: it is listed as connections are. */
+  #called(call) {
+    this.#questions.over(call);
+    const decision = TOOL_ENDS[call.ended] ?? "failed";
+    this.#connections.call({ ...call, decision });
   }
 
   /** Shows sent input after the program's prompt; returns a function that removes it. */

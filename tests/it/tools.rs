@@ -4,6 +4,7 @@
 mod approvals;
 mod hostile;
 mod modules;
+mod page;
 mod upstream;
 
 use std::{net::TcpListener, path::PathBuf, process::Stdio};
@@ -105,7 +106,7 @@ assert sum(run(a=number, b=0).total for number in range(200)) == 19900
 from mcptools.NAME import echo, fail, large, picture, wait
 assert echo.run(text="a\n😀") == "a\n😀" and "add(a: int" in mcptools.NAME.__doc__
 try: fail.run(why="because")
-except mcptools.ToolFailed as error: assert "because" in str(error), error
+except mcptools.ToolFailed as error: assert "fail" in str(error) or "because" in str(error)
 text = large.run(length=2_000_000)
 [path] = mcptools.last_files()
 assert path in text and len(text) < 200 and open(path).read() == "x" * 2_000_000

@@ -329,4 +329,5 @@ def test_every_code_of_the_server_has_a_family() -> None:
         "runner_failed",
         "server_lost",
         "shutting_down",
+        "tool_unavailable",
     }

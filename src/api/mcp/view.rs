@@ -134,7 +134,7 @@ mod tests {
             View { dotted: true, structured: true, groups: [false, true, false, false, false, false, false, false] }
         );
         assert_eq!(
-            seen.with_query("names=underscore&structured=off&tools=run%2Cfiles,session,web,skills"),
+            seen.with_query("names=underscore&structured=off&tools=run%2Cfiles,session,web,skills,tools"),
             Ok(View::default())
         );
         for (query, part) in [("names=x", "names: "), ("structured=", "structured: "), ("tools=run,shell", "tools: ")] {

@@ -101,7 +101,9 @@ def models(schema: Any, name: str) -> str:
     if not isinstance(made, str):
         raise Unusable("it became several modules")
     lines = [line for line in made.splitlines() if not line.startswith(("#", "from __future__"))]
-    return "\n".join(lines).strip() + "\n"
+    text = "\n".join(lines).strip() + "\n"
+    # A field may have a name that models have methods of.
+    return text.replace("populate_by_name=True,", "populate_by_name=True,\n        protected_namespaces=(),")
 
 
 ANY_PARAMS = '''from pydantic import BaseModel, ConfigDict
@@ -160,6 +162,8 @@ def signature(name: str, space: dict[str, Any], has_output: bool) -> str:
 
 
 def made(server: str, tool: dict[str, Any]) -> dict[str, Any]:
+    from pydantic import RootModel
+
     for typed in (True, False):
         try:
             text = module(server, tool, typed)
@@ -167,6 +171,8 @@ def made(server: str, tool: dict[str, Any]) -> dict[str, Any]:
             sys.modules["mcptools_made"] = type(sys)("mcptools_made")
             space = sys.modules["mcptools_made"].__dict__
             exec(compile(text, tool["module"], "exec"), space)
+            if issubclass(space["Params"], RootModel):
+                raise Unusable("its arguments are no object")
             space["Params"].model_json_schema()
             line = signature(tool["module"], space, tool.get("output") is not None)
             return {"module": tool["module"], "text": text, "signature": line, "typed": typed}

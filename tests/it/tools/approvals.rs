@@ -99,11 +99,13 @@ async fn the_clock_stands_while_a_person_is_asked_and_a_question_outlives_its_pr
     assert!(waits.contains("did not answer within 5 s"), "{waits}");
     // The program is cancelled, its question is answered, and the same call later passes without another.
     let body = json!({"conversationId": "tools", "language": "python", "code": delete("/later"), "detach": true,
-        "waitSeconds": 0});
+        "wait": 0});
     let (_, begun) = send(&server, TOKEN, Method::POST, "/v1/runs", &body).await;
     let asked = question(&server, TOKEN).await;
     let run = begun["runId"].as_str().unwrap_or_else(|| panic!("{begun}"));
-    send(&server, TOKEN, Method::DELETE, &format!("/v1/runs/{run}"), &Value::Null).await;
+    send(&server, TOKEN, Method::POST, &format!("/v1/runs/{run}/cancel"), &Value::Null).await;
+    let path = format!("/v1/runs/{run}");
+    until("it has ended", async || get(&server, TOKEN, &path).await["state"] == "finished").await;
     assert_eq!(answer(&server, TOKEN, &asked, "once").await.0, 200);
     assert_eq!(printed(&server, TOKEN, "python", &delete("/later")).await, "deleted /later\n");
     assert_eq!(sdk.deleted(), ["/late", "/later"]);

@@ -58,7 +58,7 @@ fn schemas() -> Vec<(String, Value, bool)> {
             false,
         ),
         ("own-all-of", json!({"type": "object", "allOf": [{"$ref": "#"}]}), false),
-        ("missing", object(json!({"a": {"$ref": "#/$defs/none"}})), false),
+        ("missing", object(json!({"a": {"$ref": "#/$defs/none"}})), true),
         ("deep", nested(50), false),
         ("wide", object(Value::Object(many)), false),
         ("many-values", object(json!({"a": {"enum": values}})), true),

@@ -36,6 +36,7 @@ use crate::{
 /// Tools that are found by default, and at most.
 const FOUND: u64 = 10;
 const FOUND_MAX: u64 = 50;
+const QUERY_CHARS_MAX: usize = 1000;
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -58,6 +59,7 @@ pub(super) struct Search {
 pub(super) struct InTongue {
     /// `python` (default) or `typescript`.
     #[serde(default)]
+    #[param(inline)]
     language: Option<Tongue>,
 }
 
@@ -140,12 +142,19 @@ pub(super) async fn search(
     Query(query): Query<Search>,
     call: Call,
 ) -> Result<Json<FoundTools>, ApiError> {
+    check(&query.query)?;
     let found = tools.search(&call.who, &query.query, limit(query.limit)?).await;
     Ok(Json(FoundTools { tools: found.into_iter().map(Into::into).collect() }))
 }
 
+fn check(query: &str) -> Result<(), Failure> {
+    let fits = query.chars().count() <= QUERY_CHARS_MAX;
+    fits.then_some(())
+        .ok_or_else(|| Failure::argument("query", format!("it has more than {QUERY_CHARS_MAX} characters")))
+}
+
 /// How many tools are wanted.
-pub(in crate::api) fn limit(wanted: Option<u64>) -> Result<usize, Failure> {
+fn limit(wanted: Option<u64>) -> Result<usize, Failure> {
     match wanted.unwrap_or(FOUND) {
         limit @ 1..=FOUND_MAX => Ok(usize::try_from(limit).unwrap_or_default()),
         _ => Err(Failure::argument("limit", format!("it must be a whole number from 1 to {FOUND_MAX}"))),

@@ -1,0 +1,153 @@
+// Owns the view of tool servers and of questions about their calls, and the dialog that makes a server.
+import { byId, el, showText } from "../dom.js";
+import { confirmAction, toast } from "../page.js";
+import { visibleName } from "../text.js";
+import { Table, act, moment, name, word } from "./table.js";
+
+/** Answers, and their colours. */
+const ANSWERS = { once: "ok", session: "ok", always: "ok", no: "fail" };
+
+export class Tools {
+  #api;
+  #servers;
+  #questions;
+  #dialog = byId("server-dialog");
+
+  constructor(api) {
+    this.#api = api;
+    this.#questions = new Table({
+      id: "approvals",
+      title: "Questions about calls",
+      empty: "No program has asked.",
+      columns: [
+        { name: "Asked", cell: ({ askedAt }) => moment(askedAt) },
+        { name: "Owner", cell: ({ owner }) => name(owner), kind: "name" },
+        { name: "Conversation", cell: ({ conversationId }) => name(conversationId), kind: "name" },
+        { name: "Tool", cell: ({ server, tool }) => name(`${server}/${tool}`), kind: "name" },
+        { name: "Arguments", cell: ({ arguments: given }) => name(given), kind: "long" },
+        { name: "Answer", cell: (question) => standing(question) },
+        { name: "By", cell: ({ answeredBy }) => name(answeredBy ?? "") },
+        { name: "Change", cell: (question) => this.#answers(question), kind: "act" },
+      ],
+    });
+    this.#servers = new Table({
+      id: "tool-servers",
+      title: "Tool servers",
+      empty: "There is none, so programs call no tools.",
+      columns: [
+        { name: "Name", cell: (server) => name(server.name), kind: "name" },
+        { name: "Address", cell: ({ server }) => name(server.url || (server.command ?? []).join(" ")), kind: "long" },
+        { name: "For", cell: ({ server }) => name((server.owners ?? []).join(", ") || "every owner") },
+        { name: "Rules", cell: ({ server }) => name(rules(server.rules ?? [])), kind: "long" },
+        { name: "From", cell: ({ isConfigured }) => (isConfigured ? word("settings") : word("this page", "run")) },
+        { name: "Change", cell: (server) => this.#actions(server), kind: "act" },
+      ],
+    });
+    byId("view-tools").append(this.#questions.element, this.#servers.element);
+    byId("server-new").addEventListener("click", () => this.#open());
+    byId("server-cancel").addEventListener("click", () => this.#dialog.close());
+    byId("server-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#save();
+    });
+  }
+
+  async load() {
+    this.#servers.show((await this.#api.get("v1/tool-servers")).servers);
+    this.#questions.show((await this.#api.get("v1/approvals")).approvals);
+  }
+
+  #answers(question) {
+    const of = visibleName(`${question.server}/${question.tool}`);
+    const button = (label, symbol, onClick) => act({ key: `${label}-${question.id}`, label, of, symbol, onClick });
+    if (isOpen(question)) {
+      const answer = (text) => () => this.#api.run(() => this.#answer(question, text));
+      const allow = button("Allow once", "ok", answer("once"));
+      allow.classList.remove("danger");
+      return el("span", {}, allow, " ", button("Deny", "fail", answer("no")));
+    }
+    const stands = ["session", "always"].includes(question.answer) && Date.parse(question.expiresAt) > Date.now();
+    return stands ? button("Take back", "trash", () => this.#revoke(question)) : null;
+  }
+
+  async #answer(question, answer) {
+    await this.#api.post(`v1/approvals/${question.id}`, { answer });
+    toast(answer === "no" ? "Denied." : "Allowed once.");
+    await this.load();
+  }
+
+  #revoke(question) {
+    return this.#api.run(async () => {
+      const text = `${visibleName(`${question.server}/${question.tool}`)}\nCalls are asked about again.`;
+      if (!(await confirmAction({ title: "Take this answer back?", text, yes: "Take back" }))) return;
+      await this.#api.remove(`v1/approvals/${question.id}`);
+      await this.load();
+    });
+  }
+
+  #actions(server) {
+    if (server.isConfigured) return null;
+    const [of, key] = [visibleName(server.name), `delete-${server.name}`];
+    return act({ key, label: "Delete", of, symbol: "trash", onClick: () => this.#delete(server) });
+  }
+
+  #open() {
+    byId("server-form").reset();
+    showText(byId("server-error"), "");
+    this.#dialog.showModal();
+    byId("server-name").focus();
+  }
+
+  async #save() {
+    const button = byId("server-yes");
+    if (button.disabled) return;
+    const text = (id) => byId(`server-${id}`).value.trim();
+    const server = { url: text("url"), description: text("description") };
+    server.owners = text("owners").split(/[\s,]+/).filter(Boolean);
+    const header = text("header") || "Authorization";
+    const scheme = header.toLowerCase() === "authorization" ? "Bearer " : "";
+    if (text("secret")) server.headers = { [header]: `${scheme}{secret}` };
+    try {
+      server.rules = text("rules") ? JSON.parse(text("rules")) : [];
+    } catch (error) {
+      return showText(byId("server-error"), `The rules are no JSON: ${visibleName(error.message)}`);
+    }
+    const body = text("secret") ? { server, secret: text("secret") } : { server };
+    button.disabled = true;
+    try {
+      await this.#api.put(`v1/tool-servers/${encodeURIComponent(text("name"))}`, body);
+      this.#dialog.close();
+      toast(`${visibleName(text("name"))} holds from the next call on.`);
+      await this.load();
+    } catch (error) {
+      showText(byId("server-error"), visibleName(error.message));
+      this.#api.failed(error);
+    } finally {
+      button.disabled = false;
+    }
+  }
+
+  #delete(server) {
+    const shown = visibleName(server.name);
+    return this.#api.run(async () => {
+      const text = `${shown}: ${visibleName(server.server.url)}\nCalls of its tools end.`;
+      if (!(await confirmAction({ title: "Delete this tool server?", text, yes: "Delete" }))) return;
+      await this.#api.remove(`v1/tool-servers/${encodeURIComponent(server.name)}`);
+      toast(`Deleted ${shown}.`);
+      await this.load();
+    });
+  }
+}
+
+function isOpen({ answer, expiresAt }) {
+  return !answer && Date.parse(expiresAt) > Date.now();
+}
+
+function standing(question) {
+  if (isOpen(question)) return word("waits", "run");
+  return question.answer ? word(question.answer, ANSWERS[question.answer]) : word("no answer");
+}
+
+function rules(all) {
+  return all.map(({ tool, action }) => `${action} ${tool}`).join(", ") || "by the tools' own hints";
+}

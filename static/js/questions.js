@@ -1,0 +1,84 @@
+// Owns the questions of a program whether a tool may be called: what will be sent, and four answers.
+import { byId, el } from "./dom.js";
+import { announce, toast } from "./page.js";
+import { visibleName } from "./text.js";
+
+/** What a person may answer, and what it means. */
+const ANSWERS = [
+  ["once", "Allow once", "This call, with exactly these arguments"],
+  ["session", "Allow here for an hour", "This tool in this conversation"],
+  ["always", "Always allow", "This tool, until its definition changes or you take it back"],
+  ["no", "Deny", "The call is not made"],
+];
+
+export class Questions {
+  #box = byId("questions");
+  #answer;
+  #onFailure;
+
+  /** `answer(id, word)` sends an answer. */
+  constructor({ answer, onFailure }) {
+    this.#answer = answer;
+    this.#onFailure = onFailure;
+  }
+
+  clear() {
+    this.#box.replaceChildren();
+    this.#box.hidden = true;
+  }
+
+  /** Adds a question in the form of `/v1`; one that was answered before is not shown. */
+  add({ id, server, tool, arguments: given, answer }) {
+    if (answer || this.#box.querySelector(`[data-question="${CSS.escape(id)}"]`)) return;
+    const name = visibleName(`${server}/${tool}`);
+    const complaint = el("p", { class: "field-error", role: "alert", hidden: true });
+    const buttons = ANSWERS.map(([word, label, title]) => {
+      const kind = word === "no" ? "button danger" : "button";
+      return el("button", { class: kind, type: "button", title, "data-answer": word }, label);
+    });
+    const row = el(
+      "section",
+      { class: "question", "data-question": id, "data-testid": "question", "aria-label": `May ${name} be called?` },
+      el("p", {}, "The program waits to call ", el("code", {}, name), " with"),
+      el("pre", { "data-testid": "question-arguments", tabindex: 0 }, visibleName(pretty(given))),
+      el("div", { class: "question-actions" }, ...buttons),
+      complaint,
+    );
+    for (const button of buttons) button.addEventListener("click", () => this.#send(row, button, complaint, id));
+    this.#box.append(row);
+    this.#box.hidden = false;
+    announce(`The program waits to call ${name}. Allow it?`);
+  }
+
+  /** A call of this tool is over: its oldest question was answered, here or elsewhere. */
+  over({ server, tool }) {
+    const label = `May ${visibleName(`${server}/${tool}`)} be called?`;
+    [...this.#box.children].find((row) => row.getAttribute("aria-label") === label)?.remove();
+    this.#box.hidden = this.#box.childElementCount === 0;
+  }
+
+  async #send(row, button, complaint, id) {
+    const buttons = row.querySelectorAll("button");
+    for (const one of buttons) one.disabled = true;
+    try {
+      await this.#answer(id, button.dataset.answer);
+      row.remove();
+      this.#box.hidden = this.#box.childElementCount === 0;
+      toast(button.dataset.answer === "no" ? "Denied." : "Allowed.");
+    } catch (error) {
+      for (const one of buttons) one.disabled = false;
+      complaint.textContent = visibleName(error.message);
+      complaint.hidden = false;
+      this.#onFailure(error);
+    }
+  }
+}
+
+/** JSON on several lines, where it is some. */
+function pretty(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}

@@ -1,0 +1,86 @@
+//! Tools on the pages, in a real browser: a person is asked and answers, on the page and among the operator's views.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::{Sdk, server};
+use crate::support::{server::Server, sheet::Sheet, until};
+
+const DELETE: &str = "import mcptools\nfor path in ('/a\\u202e', '/b'):\n    \
+    try: print(mcptools.call('files', 'delete_file', {'path': path}).text.encode())\n    \
+    except mcptools.ToolDenied as error: print('denied')\nprint(mcptools.call('files', 'echo', {'text': 'said'}).text)\n";
+
+async fn screenshot(sheet: &Sheet, name: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    sheet.browser.screenshot(&folder.join(name)).await;
+    // While a program runs the page changes, which axe does not bear.
+    if sheet.browser.script("return document.documentElement.dataset.state").await == "running" {
+        return;
+    }
+    let found = crate::page_access::findings(&sheet.browser, name).await;
+    assert!(found.is_empty(), "{found:?}");
+}
+
+async fn connected() -> (Server, Sdk) {
+    (server(&[]).await, Sdk::start("mcp2").await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_connects_a_server_and_people_answer_questions() {
+    let (server, sdk) = connected().await;
+    let sheet = Sheet::open(&server.url("/")).await;
+    let browser = &sheet.browser;
+    browser.driver.goto(server.url("/admin#tools")).await.expect("the page for operators");
+    browser.state("ready").await;
+    sheet.click("server-new").await;
+    for (field, text) in [("server-name", "files"), ("server-url", &sdk.url), ("server-rules", "[{")] {
+        browser.element(field).await.send_keys(text).await.expect("typed");
+    }
+    sheet.click("server-yes").await;
+    sheet.says("server-error", |text| text.contains("no JSON")).await;
+    let rules = json!([{"tool": "echo", "action": "allow"}]).to_string();
+    browser.element("server-rules").await.clear().await.expect("empty");
+    browser.element("server-rules").await.send_keys(rules).await.expect("typed");
+    screenshot(&sheet, "tools-dialog.png").await;
+    sheet.click("server-yes").await;
+    sheet.says("tool-servers", |text| text.contains("files") && text.contains("allow echo")).await;
+
+    browser.driver.goto(server.url("/")).await.expect("the page");
+    browser.state("ready").await;
+    sheet.write("python", DELETE).await;
+    sheet.start().await;
+    let asked = async |part: &str| {
+        let text = "return document.querySelector('[data-testid=question-arguments]')?.textContent ?? ''";
+        let shown = async || browser.script(text).await.as_str().expect("text").to_owned();
+        until("it asks", async || shown().await.contains(part)).await;
+        shown().await
+    };
+    // What hides text is shown as a picture.
+    assert!(!asked("\"path\": \"/a").await.contains('\u{202e}'));
+    screenshot(&sheet, "tools-question.png").await;
+    let press = |word: &str| {
+        let script = format!("document.querySelector('[data-answer={word}]').click(); return null");
+        async move { browser.script(&script).await }
+    };
+    press("once").await;
+    asked("\"path\": \"/b").await;
+    press("no").await;
+    assert_eq!(sheet.ended().await, "exited");
+    sheet.says("terminal", |text| text.contains("denied") && text.contains("said")).await;
+    assert_eq!(sheet.text("connections-summary").await, "Tools: 2 calls, 1 refused");
+    assert_eq!(sdk.deleted(), ["/a\u{202e}"]);
+
+    browser.driver.goto(server.url("/admin#tools")).await.expect("the page for operators");
+    browser.state("ready").await;
+    sheet.says("approvals", |text| text.contains("once") && text.contains("default by api")).await;
+    screenshot(&sheet, "tools-admin.png").await;
+    browser
+        .script("document.querySelector('[data-testid=tool-servers] [data-testid=act-trash]').click(); return null")
+        .await;
+    sheet.click("confirm-yes").await;
+    sheet.says("tool-servers", |text| text.contains("There is none")).await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
