@@ -19,11 +19,12 @@ class ToolError extends Error {
 }
 
 let connection;
+let count = 0;
 
 function connect() {
   if (connection && !connection.ended) return connection;
   const socket = net.connect(PORT, '127.0.0.1');
-  const made = { socket, waiting: new Map(), count: 0, ended: false };
+  const made = { socket, waiting: new Map(), ended: false };
   let held = Buffer.alloc(0);
   const end = (error) => {
     made.ended = true;
@@ -60,8 +61,6 @@ function connect() {
 function send(message, { signal, onProgress } = {}) {
   return new Promise((resolve, reject) => {
     signal?.throwIfAborted();
-    const to = connect();
-    const id = (to.count += 1);
     const frame = (content) => {
       const data = Buffer.from(JSON.stringify(content));
       if (data.length > MESSAGE_BYTES_MAX) {
@@ -72,16 +71,23 @@ function send(message, { signal, onProgress } = {}) {
       length.writeUInt32BE(data.length);
       return Buffer.concat([length, data]);
     };
+    const id = (count += 1);
     const data = frame({ id, ...message });
-    to.waiting.set(id, { resolve, reject, onProgress });
-    to.socket.ref();
-    to.socket.write(data);
-    signal?.addEventListener('abort', () => {
+    const to = connect();
+    const abort = () => {
       if (!to.waiting.delete(id)) return;
       to.socket.write(frame({ id, cancel: true }));
       if (to.waiting.size === 0) to.socket.unref();
       reject(signal.reason);
-    }, { once: true });
+    };
+    const over = (end) => (value) => {
+      signal?.removeEventListener('abort', abort);
+      end(value);
+    };
+    to.waiting.set(id, { resolve: over(resolve), reject: over(reject), onProgress });
+    to.socket.ref();
+    to.socket.write(data);
+    signal?.addEventListener('abort', abort, { once: true });
   });
 }
 
@@ -95,7 +101,13 @@ async function call(server, tool, args = {}, options = {}) {
 async function invoke(server, tool, args, options, isStructured) {
   const { structured, text, files } = await call(server, tool, args, options);
   if (structured !== undefined && (isStructured || text === '')) return structured;
-  if (isStructured) return JSON.parse(text);
+  if (isStructured) {
+    try {
+      return JSON.parse(text);
+    } catch {
+      throw new ToolError('tool_failed', `${tool} gave no structured answer: ${text.slice(0, 500)}`);
+    }
+  }
   return [text, ...files.map((path) => `[file: ${path}]`)].filter(Boolean).join('\n');
 }
 

@@ -40,7 +40,7 @@ export class Questions {
       "section",
       { class: "question", "data-question": id, "data-testid": "question", "aria-label": `May ${name} be called?` },
       el("p", {}, "The program waits to call ", el("code", {}, name), " with"),
-      el("pre", { "data-testid": "question-arguments", tabindex: 0 }, visibleName(pretty(given))),
+      el("pre", { "data-testid": "question-arguments", tabindex: 0 }, pretty(given)),
       el("div", { class: "question-actions" }, ...buttons),
       complaint,
     );
@@ -74,11 +74,12 @@ export class Questions {
   }
 }
 
-/** JSON on several lines, where it is some. */
+/** JSON on several lines, where it is some; what would hide text is visible. */
 function pretty(text) {
+  const line = (all) => all.replace(/^( *)(.*)$/u, (_, indent, rest) => indent + visibleName(rest));
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    return JSON.stringify(JSON.parse(text), null, 2).split("\n").map(line).join("\n");
   } catch {
-    return text;
+    return visibleName(text);
   }
 }

@@ -1,10 +1,12 @@
 """Calls tools through the sandbox's server (../../README.md, Tools): one connection for the whole process, on which
 calls of all threads go at once."""
 
+import contextvars
 import json
 import os
 import socket
 import struct
+import sys
 import threading
 
 _SERVER = ("127.0.0.1", 3128)
@@ -52,7 +54,8 @@ class _Waiting:
 class _Connection:
     def __init__(self):
         self.pid = os.getpid()
-        self.lock = threading.Lock()
+        # Apart, so that answers are read while a long message is written.
+        self.lock, self.sending = threading.Lock(), threading.Lock()
         self.waiting = {}
         self.count = 0
         self.broken = None
@@ -83,14 +86,38 @@ class _Connection:
                         last = "progress" not in message
                         waiting = self.waiting.pop(message["id"], None) if last else self.waiting.get(message["id"])
                     if waiting is not None:
-                        waiting.done(message) if last else waiting.progress(message["progress"])
+                        waiting.done(message) if last else self._tell(waiting, message["progress"])
         except (OSError, EOFError, ValueError):
             pass
+        finally:
+            self._end(error or ToolError("tool_unavailable", "No tools are offered to this program, or they ended."))
+
+    @staticmethod
+    def _tell(waiting, progress):
+        try:
+            waiting.progress(progress)
+        except Exception:
+            # It is the program's own; its call goes on.
+            sys.excepthook(*sys.exc_info())
+
+    def _end(self, error):
         with self.lock:
-            self.broken = error or ToolError("tool_unavailable", "No tools are offered to this program, or they ended.")
+            self.broken = self.broken or error
             left, self.waiting = list(self.waiting.values()), {}
         for waiting in left:
             waiting.done({"error": {"code": self.broken.code, "message": str(self.broken)}})
+
+    def _write(self, data):
+        try:
+            with self.sending:
+                self.socket.sendall(_LENGTH.pack(len(data)) + data)
+        except BaseException as error:
+            # Half a message may have been sent, so nothing can follow it.
+            self._end(ToolError("tool_unavailable", "The connection to the server is broken."))
+            self.socket.close()
+            if isinstance(error, OSError):
+                raise self.broken from error
+            raise
 
     def send(self, message, done, progress=lambda _: None):
         """Sends a request; `done` gets its answer, in the thread that reads."""
@@ -104,26 +131,23 @@ class _Connection:
                 why = f"The arguments are longer than {_MESSAGE_BYTES_MAX} bytes: put large data into a file in /data."
                 raise ToolError("invalid_arguments", why)
             self.waiting[number] = _Waiting(done, progress)
-            try:
-                self.socket.sendall(_LENGTH.pack(len(data)) + data)
-            except OSError as error:
-                self.waiting.pop(number, None)
-                raise ToolError("tool_unavailable", "The connection to the server is broken.") from error
+        self._write(data)
         return number
 
     def cancel(self, number):
         with self.lock:
-            if self.waiting.pop(number, None) is not None:
-                data = json.dumps({"id": number, "cancel": True}).encode()
-                try:
-                    self.socket.sendall(_LENGTH.pack(len(data)) + data)
-                except OSError:
-                    pass
+            is_waiting = self.waiting.pop(number, None) is not None
+        if is_waiting and self.broken is None:
+            try:
+                self._write(json.dumps({"id": number, "cancel": True}).encode())
+            except ToolError:
+                pass
 
 
 _shared = None
 _sharing = threading.Lock()
-_last = threading.local()
+# Of the last call of this thread or task.
+_last = contextvars.ContextVar("mcptools_files", default=())
 
 
 def _forked():
@@ -163,7 +187,7 @@ def _answer(message):
     if "error" in message:
         raise _error(message["error"])
     answer = Answer(message["result"])
-    _last.files = answer.files
+    _last.set(tuple(answer.files))
     return answer
 
 
@@ -190,7 +214,7 @@ async def call_async(server, tool, arguments=None, on_progress=None):
             pass  # the loop is closed
 
     def tell(progress):
-        if on_progress is not None:
+        if on_progress is not None and not loop.is_closed():
             loop.call_soon_threadsafe(on_progress, progress)
 
     connection = _connection()
@@ -203,8 +227,8 @@ async def call_async(server, tool, arguments=None, on_progress=None):
 
 
 def last_files():
-    """The files that the last call of this thread made."""
-    return list(getattr(_last, "files", []))
+    """The files that the last call of this thread or task made."""
+    return list(_last.get())
 
 
 class Tool:
@@ -282,7 +306,10 @@ def spec(name):
     """For the finder."""
     from importlib.machinery import ModuleSpec
 
-    answer = _request({"module": name, "language": "python"})
+    try:
+        answer = _request({"module": name, "language": "python"})
+    except ToolError as error:
+        raise ModuleNotFoundError(str(error), name=name) from None
     if "error" in answer:
         raise ModuleNotFoundError(str(answer["error"].get("message")), name=name)
     source = answer["source"]

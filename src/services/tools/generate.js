@@ -25,6 +25,10 @@ function textOf(text) {
   return typeof text === 'string' ? text.slice(0, TEXT_CHARS_MAX).replace(HIDDEN, ' ').replaceAll('*/', '* /') : '';
 }
 
+function isScalar(value) {
+  return value === null || typeof value !== 'object';
+}
+
 function clean(schema, count = { members: 0 }, depth = 0) {
   count.members += 1;
   if (depth > DEPTH_MAX || count.members > MEMBERS_MAX) throw new Error('it is too large');
@@ -37,11 +41,12 @@ function clean(schema, count = { members: 0 }, depth = 0) {
     else if (NAMED.has(name) && value !== null && typeof value === 'object') {
       const inner = Object.entries(value).map(([key, one]) => [key, clean(one, count, depth + 1)]);
       made[name] = Object.fromEntries(inner);
-    } else if (PLAIN.has(name)) made[name] = value;
+    } else if (PLAIN.has(name)) made[name] = Array.isArray(value) ? value.filter(isScalar) : value;
     else if (name === 'description') made[name] = textOf(value);
-    else if (name === 'const') made.enum = [value];
-    else if (name === 'enum' && Array.isArray(value) && value.length <= ENUM_MAX) made[name] = value;
-    else if (name === '$ref') {
+    else if (name === 'const' && isScalar(value)) made.enum = [value];
+    else if (name === 'enum' && Array.isArray(value) && value.length <= ENUM_MAX && value.every(isScalar)) {
+      made[name] = value;
+    } else if (name === '$ref') {
       if (typeof value !== 'string' || !/^#(\/[^/]+)*$/.test(value)) throw new Error('a reference leads elsewhere');
       made[name] = value;
     }
@@ -83,7 +88,8 @@ async function made(server, tool) {
     text: `import { invoke } from 'mcptools';\n/**\n${about}\n */\n`
       + `export const run = (params = {}, options = {}) =>\n  invoke(${names}, params, options, ${Boolean(tool.output)});\n`
       + 'export default run;\n',
-    types: `${params}\n${result}\n/**\n${about}\n */\nexport declare function ${run}: Promise<Result>;\n`,
+    types: `${params}\n${result}\n/**\n${about}\n */\nexport declare function ${run}: Promise<Result>;\n`
+      .replace(HIDDEN, ' '),
     signature: `${tool.module}(params: Params): Promise<${tool.output ? 'Result' : 'string'}>`,
     typed,
   };

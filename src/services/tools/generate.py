@@ -42,6 +42,10 @@ def text_of(text: Any, most: int = TEXT_CHARS_MAX) -> str:
     return hidden.sub(" ", text)[:most] if isinstance(text, str) else ""
 
 
+def is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int, float, bool))
+
+
 def clean(schema: Any, depth: int = 0, count: list[int] | None = None) -> Any:
     """Only what describes data."""
     count = [0] if count is None else count
@@ -61,17 +65,25 @@ def clean(schema: Any, depth: int = 0, count: list[int] | None = None) -> Any:
         elif name in _NAMED and isinstance(value, dict):
             made[name] = {inner: clean(one, depth + 1, count) for inner, one in value.items()}
         elif name in _PLAIN:
-            made[name] = value
+            values = value if isinstance(value, list) else [value]
+            # A structure here could hold what the generator reads as a schema.
+            if all(is_scalar(one) for one in values):
+                made[name] = value
         elif name == "description":
             made[name] = text_of(value)
-        elif name == "const":
+        elif name == "const" and is_scalar(value):
             made["enum"] = [value]
-        elif name == "enum" and isinstance(value, list) and len(value) <= ENUM_MAX:
+        elif name == "enum" and isinstance(value, list) and len(value) <= ENUM_MAX and all(map(is_scalar, value)):
             made[name] = value
         elif name == "$ref":
             if not (isinstance(value, str) and re.fullmatch(r"#(/[^/]+)*", value)):
                 raise Unusable("a reference leads out of the schema")
             made[name] = value
+    is_object = "properties" in made or made.get("type") == "object"
+    if is_object and made.get("additionalProperties", {}) == {}:
+        # As the schema means it; but beside named arguments another name is a mistake rather than wanted.
+        is_free = depth > 0 or "additionalProperties" in schema or not made.get("properties")
+        made["additionalProperties"] = is_free
     return made
 
 
@@ -81,8 +93,9 @@ def models(schema: Any, name: str) -> str:
 
     if not isinstance(schema, dict) or len(json.dumps(schema)) > BYTES_MAX:
         raise Unusable("it is too large")
+    # Any root is a nested one for what a tool answers.
     made = generate(
-        clean(schema),
+        clean(schema, depth=int(name == "Result")),
         input_filename="schema.json",
         input_file_type=InputFileType.JsonSchema,
         output_model_type=DataModelType.PydanticV2BaseModel,
@@ -94,7 +107,6 @@ def models(schema: Any, name: str) -> str:
         enum_field_as_literal=LiteralType.All,
         field_constraints=True,
         allow_population_by_field_name=True,
-        extra_fields="forbid" if name == "Params" and not schema.get("additionalProperties") else "allow",
         allow_remote_refs=False,
         disable_future_imports=True,
     )

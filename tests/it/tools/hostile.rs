@@ -73,6 +73,36 @@ print(ended.count("done"), ended.count("tool_limit"))
     server.stop().await;
 }
 
+/// What the clients do when a program is careless.
+#[tokio::test(flavor = "multi_thread")]
+async fn careless_programs_do_not_hang() {
+    let sdk = Sdk::start("mcp2").await;
+    let server = server(&[]).await;
+    put(&server, "up", json!({"url": sdk.url})).await;
+    let python = r#"
+import mcptools, os, signal, threading, time
+def breaks(_): raise RuntimeError("mine")
+import sys; sys.excepthook = lambda *_: None
+print(mcptools.call("up", "wait", {"seconds": 0.2}, breaks).text, mcptools.call("up", "echo", {"text": "a"}).text)
+try: mcptools.call("up", "echo", {"text": "x" * (2 << 20)})
+except mcptools.ToolError as error: print(error.code)
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+try: mcptools.call("up", "wait", {"seconds": 60})
+except KeyboardInterrupt: print("interrupted", mcptools.call("up", "echo", {"text": "b"}).text)
+"#;
+    let text = printed(&server, TOKEN, "python", python).await;
+    assert_eq!(text, "waited a\ninvalid_arguments\ninterrupted b\n");
+    let javascript = "import { call } from 'mcptools';\n\
+        await call('up', 'echo', {text: 'x'.repeat(2 << 20)}).catch((error) => console.log(error.code));\n\
+        const told = [];\n\
+        const { text } = await call('up', 'wait', {seconds: 0.2}, {onProgress: (one) => told.push(one)});\n\
+        console.log(text, told.length);\n\
+        await import('mcptools/up/none').catch((error) => console.log(error.code));";
+    let text = printed(&server, TOKEN, "javascript", javascript).await;
+    assert_eq!(text, "invalid_arguments\nwaited 10\nERR_MODULE_NOT_FOUND\n");
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_denied_did_not_happen() {
     let upstream = Upstream::start(json!([tool("read"), tool("write"), tool("count")])).await;

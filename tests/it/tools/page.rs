@@ -7,9 +7,13 @@ use serde_json::json;
 use super::{Sdk, server};
 use crate::support::{server::Server, sheet::Sheet, until};
 
-const DELETE: &str = "import mcptools\nfor path in ('/a\\u202e', '/b'):\n    \
-    try: print(mcptools.call('files', 'delete_file', {'path': path}).text.encode())\n    \
-    except mcptools.ToolDenied as error: print('denied')\nprint(mcptools.call('files', 'echo', {'text': 'said'}).text)\n";
+const DELETE: &str = r"
+import mcptools
+for path in ('/a\u202e', '/b'):
+    try: print(mcptools.call('files', 'delete_file', {'path': path}).text.encode())
+    except mcptools.ToolDenied as error: print('denied')
+print(mcptools.call('files', 'echo', {'text': 'said'}).text)
+";
 
 async fn screenshot(sheet: &Sheet, name: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
