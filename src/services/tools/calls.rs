@@ -121,7 +121,7 @@ impl Inner {
         let called = async {
             let (live, defined) = self.permitted(program, &wish.server, &wish.tool, &arguments, &text).await?;
             let Value::Object(arguments) = arguments else { unreachable!("it was made of an object") };
-            let answer = live.call(&defined.tool.name, arguments, progress).await?;
+            let answer = live.call(&program.conversation.owner, &defined.tool.name, arguments, progress).await?;
             self.answered(program, &defined.tool.name, answer).await
         };
         let called = called.await;

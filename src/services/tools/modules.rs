@@ -13,7 +13,10 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio::{sync::OnceCell, time::sleep};
+use tokio::{
+    sync::{OnceCell, Semaphore},
+    time::sleep,
+};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -40,6 +43,8 @@ use crate::{
 
 /// Servers whose modules are kept, in each language.
 const KEPT_MAX: usize = 100;
+/// Sandboxes that make modules at once: they are outside of the queue of runs.
+const AT_ONCE_MAX: usize = 2;
 /// The longest module, and the longest line that the program prints, in bytes.
 const MODULE_BYTES_MAX: usize = 1 << 20;
 /// What programs import modules by.
@@ -104,12 +109,20 @@ type Made = Arc<HashMap<String, Source>>;
 type Key = (String, Tongue);
 
 /// The modules of servers.
-#[derive(Default)]
-pub(super) struct Modules(Mutex<HashMap<Key, Arc<OnceCell<Made>>>>);
+pub(super) struct Modules {
+    made: Mutex<HashMap<Key, Arc<OnceCell<Made>>>>,
+    at_once: Semaphore,
+}
+
+impl Default for Modules {
+    fn default() -> Self {
+        Self { made: Mutex::default(), at_once: Semaphore::new(AT_ONCE_MAX) }
+    }
+}
 
 impl Modules {
     fn cell(&self, key: Key) -> Arc<OnceCell<Made>> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= KEPT_MAX && !all.contains_key(&key) {
             // One that is made now is held by who waits for it.
             all.retain(|_, cell| Arc::strong_count(cell) > 1);
@@ -159,6 +172,7 @@ impl Inner {
     }
 
     async fn make(&self, server: &ToolServer, definitions: &Definitions, tongue: Tongue) -> Result<Made, Failure> {
+        let _one = self.modules.at_once.acquire().await.map_err(|_| failed())?;
         let Generator { sandboxes, catalog, store, isolation, limits } = &self.parts.generator;
         let (language, program) = tongue.generator();
         let language: Language = language.parse().map_err(|_| failed())?;

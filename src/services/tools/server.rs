@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex as Lock, OnceLock, PoisonError,
+        Arc, Mutex as Lock, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -20,12 +20,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::{
-    domain::tools::{Schema, ServerName, ServerText, Tool, ToolServer, module_names},
+    domain::{
+        owner::Principal,
+        tools::{Schema, ServerName, ServerText, Tool, ToolServer, module_names},
+    },
     ports::tools::{Answer, ProgressSink, Transport, Upstream, UpstreamError, Upstreams},
 };
 
-/// Calls of one server at once; more wait.
-const AT_ONCE_MAX: usize = 32;
+/// Calls of one server at once, of all owners and of one; more wait.
+const AT_ONCE_MAX: usize = 64;
+const OWNER_AT_ONCE_MAX: usize = 16;
 /// How long definitions count that the server did not say have changed.
 const FRESH: Duration = Duration::from_mins(5);
 /// How long a server that is away is not asked again.
@@ -43,6 +47,8 @@ pub(super) struct Live {
     /// The server says that its tools are others now.
     is_stale: Arc<AtomicBool>,
     at_once: Semaphore,
+    /// Of each owner that has calls under way, so that none waits for the calls of another.
+    shares: Lock<HashMap<Principal, Weak<Semaphore>>>,
     ended: CancellationToken,
 }
 
@@ -121,6 +127,7 @@ impl Live {
             definitions: Mutex::new(None),
             is_stale: Arc::default(),
             at_once: Semaphore::new(AT_ONCE_MAX),
+            shares: Lock::default(),
             ended: CancellationToken::new(),
         }
     }
@@ -198,20 +205,35 @@ impl Live {
         Ok(definitions)
     }
 
+    fn share(&self, owner: &Principal) -> Arc<Semaphore> {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        shares.retain(|_, share| share.strong_count() > 0);
+        shares.get(owner).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let share = Arc::new(Semaphore::new(OWNER_AT_ONCE_MAX));
+            shares.insert(owner.clone(), Arc::downgrade(&share));
+            share
+        })
+    }
+
     /// Calls a tool, once.
     pub(super) async fn call(
         &self,
+        owner: &Principal,
         tool: &str,
         arguments: Map<String, Value>,
         progress: ProgressSink,
     ) -> Result<Answer, UpstreamError> {
-        let _one = self.at_once.acquire().await.map_err(|_| UpstreamError::Away("it was removed".to_owned()))?;
+        let removed = || UpstreamError::Away("it was removed".to_owned());
+        // In this order, so that what waits for its owner's room takes none of the others'.
+        let share = self.share(owner);
+        let _own = share.acquire().await.map_err(|_| removed())?;
+        let _one = self.at_once.acquire().await.map_err(|_| removed())?;
         let upstream = self.connected().await?;
         let call_max = self.server.call_max();
         let call = timeout(call_max, upstream.call(tool, arguments, progress));
         tokio::select! {
             biased;
-            () = self.ended.cancelled() => Err(UpstreamError::Away("it was removed".to_owned())),
+            () = self.ended.cancelled() => Err(removed()),
             answered = call => answered.unwrap_or(Err(UpstreamError::Late(call_max))),
         }
     }

@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
-    Sdk, get, printed, put, send, server,
+    Sdk, get, printed, put, send, server, token_of,
     upstream::{Reply, Upstream, tool},
 };
 use crate::support::{server::TOKEN, until};
@@ -175,6 +175,29 @@ async fn servers_that_break_rules_hold_up_their_callers_alone() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     let text = printed(&server, TOKEN, "python", code).await;
     assert!(text.starts_with("tool_unavailable") && !text.contains(&url), "{text}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_one_owner_do_not_hold_up_anothers() {
+    let upstream = Upstream::start(json!([tool("echo")])).await;
+    let server = server(&[]).await;
+    put(&server, "up", json!({"url": upstream.url, "call_seconds": 60})).await;
+    let ann = token_of(&server, "ann", &["run", "files"]).await;
+    let flood = "import mcptools, threading, time, os\n\
+        def one(n):\n    try: mcptools._client._Connection().send({'call': {'server': 'up', 'tool': 'echo', \
+        'arguments': {'silent': True}}}, print)\n    except Exception as error: print(error)\n\
+        threads = [threading.Thread(target=one, args=(n,)) for n in range(60)]\n\
+        [t.start() for t in threads]; [t.join() for t in threads]\ntime.sleep(8)\nos._exit(0)\n";
+    let quick = async {
+        until("its calls are under way", async || upstream.calls().len() >= 16).await;
+        let code = "import mcptools\nprint(mcptools.call('up', 'echo').text)\n";
+        printed(&server, TOKEN, "python", code).await
+    };
+    let (_, text) = tokio::join!(printed(&server, &ann, "python", flood), quick);
+    assert_eq!(text, "done\n");
+    let silent = upstream.calls().iter().filter(|call| call["arguments"]["silent"] == true).count();
+    assert_eq!(silent, 16, "one owner's calls at once");
     server.stop().await;
 }
 

@@ -91,6 +91,7 @@ async fn answer(State(inner): State<Arc<Inner>>, Json(message): Json<Value>) -> 
         "initialize" => result(json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
             "serverInfo": {"name": "scripted", "version": "1"}})),
         "tools/list" => result(json!({"tools": inner.tools.lock().expect("no panic").clone()})),
+        "tools/call" if message["params"]["arguments"]["silent"] == true => std::future::pending().await,
         "tools/call" => {
             let reply = inner.reply.lock().expect("no panic").clone();
             match reply {
