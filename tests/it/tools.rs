@@ -5,6 +5,7 @@ mod approvals;
 mod hostile;
 mod modules;
 mod page;
+mod stored;
 mod upstream;
 
 use std::{net::TcpListener, path::PathBuf, process::Stdio};

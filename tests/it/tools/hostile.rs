@@ -184,8 +184,8 @@ async fn calls_of_one_owner_do_not_hold_up_anothers() {
     let server = server(&[]).await;
     put(&server, "up", json!({"url": upstream.url, "call_seconds": 60})).await;
     let ann = token_of(&server, "ann", &["run", "files"]).await;
-    let flood = "import mcptools, threading, time, os\n\
-        def one(n):\n    try: mcptools._client._Connection().send({'call': {'server': 'up', 'tool': 'echo', \
+    let flood = "from mcptools import _client\nimport threading, time, os\n\
+        def one(n):\n    try: _client._Connection().send({'call': {'server': 'up', 'tool': 'echo', \
         'arguments': {'silent': True}}}, print)\n    except Exception as error: print(error)\n\
         threads = [threading.Thread(target=one, args=(n,)) for n in range(60)]\n\
         [t.start() for t in threads]; [t.join() for t in threads]\ntime.sleep(8)\nos._exit(0)\n";
@@ -194,8 +194,8 @@ async fn calls_of_one_owner_do_not_hold_up_anothers() {
         let code = "import mcptools\nprint(mcptools.call('up', 'echo').text)\n";
         printed(&server, TOKEN, "python", code).await
     };
-    let (_, text) = tokio::join!(printed(&server, &ann, "python", flood), quick);
-    assert_eq!(text, "done\n");
+    let (flooding, text) = tokio::join!(printed(&server, &ann, "python", flood), quick);
+    assert_eq!((flooding.as_str(), text.as_str()), ("", "done\n"));
     let silent = upstream.calls().iter().filter(|call| call["arguments"]["silent"] == true).count();
     assert_eq!(silent, 16, "one owner's calls at once");
     server.stop().await;

@@ -1,0 +1,96 @@
+//! Tool servers and questions on each kind of database.
+
+use mcp_sandbox_server::{
+    adapters::database::Database,
+    domain::{
+        owner::ConversationKey,
+        tools::{Answered, Approval, ApprovalId, Asked, Grant, ServerText},
+    },
+    ports::database::{ApprovalStore as _, ToolServerStore as _},
+};
+
+use crate::support::postgres::Postgres;
+
+const NOW: i64 = 1_000_000;
+const LATER: i64 = NOW + 1000;
+
+fn question(conversation: &str, arguments: &str) -> Approval {
+    let conversation: ConversationKey = conversation.parse().expect("a conversation");
+    Approval {
+        id: ApprovalId::random(),
+        asked: Asked {
+            conversation,
+            server: "files".to_owned(),
+            tool: "delete".to_owned(),
+            definition: "abc".to_owned(),
+            arguments: arguments.to_owned(),
+        },
+        asked_unix_ms: NOW,
+        answered: None,
+        answered_unix_ms: None,
+        answered_by: None,
+        expires_unix_ms: LATER,
+    }
+}
+
+async fn questions_and_servers_are_kept(url: &str) {
+    let database = Database::connect(url).expect("a database");
+    database.prepare().await.expect("tables");
+    let text = ServerText { url: "https://a.example/mcp".to_owned(), ..ServerText::default() };
+    database.put_tool_server("files", &text, "one", NOW).await.expect("stored");
+    database.put_tool_server("files", &text, "two", NOW).await.expect("stored");
+    let [(name, definition, secret)] = database.tool_servers().await.expect("servers").try_into().expect("one");
+    assert_eq!((name.as_str(), secret.as_str()), ("files", "two"));
+    assert_eq!(serde_json::from_str::<ServerText>(&definition).expect("JSON"), text);
+    assert!(database.remove_tool_server("files").await.expect("removed"));
+    assert!(!database.remove_tool_server("files").await.expect("none"));
+
+    let (once, other) = (question("@ann/one", "{\"path\":\"/ä\"}"), question("@ben/one", "{}"));
+    database.ask(&once).await.expect("stored");
+    database.ask(&other).await.expect("stored");
+    assert_eq!(database.approval(once.id).await.expect("read"), Some(once.clone()));
+    assert_eq!(database.open_questions("ann", NOW).await.expect("a count"), 1);
+    assert_eq!(database.open_questions("ann", LATER).await.expect("a count"), 0);
+    let listed = async |owner, open| database.approvals(owner, open, 10).await.expect("a list").len();
+    assert_eq!([listed(Some("ann"), None).await, listed(None, None).await, listed(None, Some(LATER)).await], [1, 2, 0]);
+    assert_eq!(database.take_grant(&once.asked, NOW).await.expect("none"), None);
+    assert!(!database.answer(once.id, Answered::Once, "ann", LATER, LATER).await.expect("late"));
+    assert!(database.answer(once.id, Answered::Once, "ann", NOW, LATER).await.expect("answered"));
+    assert!(!database.answer(once.id, Answered::Always, "eve", NOW, LATER).await.expect("answered before"));
+    let changed = Asked { arguments: "{}".to_owned(), ..once.asked.clone() };
+    assert_eq!(database.take_grant(&changed, NOW).await.expect("none"), None);
+    // Of many at once, one gets it.
+    let answers = futures_util::future::join_all((0..16).map(|_| database.take_grant(&once.asked, NOW))).await;
+    let taken: Vec<_> = answers.into_iter().filter_map(|answer| answer.expect("an answer")).collect();
+    assert_eq!(taken, [Grant::Once(once.id)]);
+
+    assert!(database.answer(other.id, Answered::Session, "ben", NOW, LATER).await.expect("answered"));
+    assert_eq!(database.take_grant(&other.asked, NOW).await.expect("it stands"), Some(Grant::Standing(other.id)));
+    let elsewhere = Asked { conversation: "@ben/two".parse().expect("a conversation"), ..other.asked.clone() };
+    assert_eq!(database.take_grant(&elsewhere, NOW).await.expect("none"), None);
+    assert_eq!(database.take_grant(&other.asked, LATER).await.expect("over"), None);
+    let always = question("@ben/one", "{}");
+    database.ask(&always).await.expect("stored");
+    assert!(database.answer(always.id, Answered::Always, "ben", NOW, i64::MAX / 4).await.expect("answered"));
+    assert_eq!(database.take_grant(&elsewhere, LATER).await.expect("it stands"), Some(Grant::Standing(always.id)));
+    let others = Asked { definition: "another".to_owned(), ..elsewhere.clone() };
+    assert_eq!(database.take_grant(&others, LATER).await.expect("none"), None);
+    assert!(database.revoke(always.id, LATER).await.expect("taken back"));
+    assert!(!database.revoke(always.id, LATER).await.expect("taken back before"));
+    assert_eq!(database.take_grant(&elsewhere, LATER).await.expect("none"), None);
+    database.forget_approvals(LATER + 1).await.expect("forgotten");
+    assert_eq!(listed(None, None).await, 0);
+    database.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sqlite_questions_and_servers_are_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    questions_and_servers_are_kept(&format!("sqlite://{}/state.db", folder.path().display())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_questions_and_servers_are_kept() {
+    let cluster = Postgres::start().await;
+    questions_and_servers_are_kept(&cluster.url()).await;
+}
