@@ -14,6 +14,9 @@ export PROGRAM=clean-room
 # shellcheck source=scripts/authorities.sh
 . scripts/authorities.sh
 
+# What ./test.sh writes at most, all clients included, and some more.
+readonly DISK_GB=20
+readonly ROOMS=/var/tmp
 readonly KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 # How this machine reaches the network is no part of the room.
 readonly PASSED_ON=(http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY SSL_CERT_FILE CURL_CA_BUNDLE
@@ -25,8 +28,25 @@ Usage: scripts/clean-room.sh [--suite NAME] [--user] [--keep] [--] COMMAND [ARGU
   --suite NAME   the Debian release of the room: bookworm (default) or trixie
   --user         the command runs as a user with sudo instead of as root
   --keep         the room's folder is left, and named
-Needs root or sudo, about 12 GB of disk, and mmdebstrap, which it installs. Example: scripts/clean-room.sh ./test.sh
+Needs root or sudo, $DISK_GB GB of free disk, and mmdebstrap, which it installs. Example: scripts/clean-room.sh ./test.sh
 TEXT
+}
+
+# Rooms of commands that were killed before they could remove theirs; a room in use is locked.
+remove_left_rooms() {
+  local left
+  for left in "$ROOMS"/clean-room.*; do
+    if [ -d "$left" ] && [ -e "$left.lock" ] && flock --nonblock "$left.lock" true; then
+      say "removing $left, which an earlier command left"
+      rm -rf --one-file-system "$left" "$left.lock"
+    fi
+  done
+}
+
+check_disk() {
+  local free
+  free=$(df --output=avail --block-size=1G "$ROOMS" | tail -n 1)
+  ((free >= DISK_GB)) || die "$ROOMS has $free GB of free disk, and the room may need $DISK_GB GB: free some."
 }
 
 # $1: the room, $2: the release
@@ -108,11 +128,20 @@ main() {
   is_root || { has sudo && exec sudo --preserve-env "$0" --suite "$suite" "$@"; die "needs root."; }
   has cargo || die "needs Rust 1.95 or newer, which the room borrows; install it and run this again."
   install_packages mmdebstrap debian-archive-keyring git
+  remove_left_rooms
+  check_disk
 
   # Global, not local: the trap outlives this function.
-  room=$(mktemp -d /var/tmp/clean-room.XXXXXX)
+  room=$(mktemp -d "$ROOMS/clean-room.XXXXXX")
   chmod 0755 "$room"
-  if [ $keep = yes ]; then say "the room is $room"; else trap 'rm -rf --one-file-system "$room"' EXIT; fi
+  if [ $keep = yes ]; then
+    say "the room is $room"
+  else
+    # Held as long as this process or the room's lives.
+    exec {lock}>"$room.lock"
+    flock "$lock"
+    trap 'rm -rf --one-file-system "$room" "$room.lock"' EXIT
+  fi
   make_root "$room" "$suite"
   copy_repository "$room"
   say "running $* as $user"
