@@ -32,8 +32,9 @@ use self::{
 };
 use crate::ports::tools::{Transport, Upstream, UpstreamError, Upstreams};
 
-/// The longest that connecting takes.
+/// The longest that connecting takes, and where the server is started for it in a sandbox, which may have to fetch it.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
+const START_MAX: Duration = Duration::from_mins(1);
 
 /// Connects to MCP servers.
 #[derive(Debug)]
@@ -98,6 +99,7 @@ impl Upstreams for Connector {
             };
             Ok(Arc::new(connection) as Arc<dyn Upstream>)
         };
-        timeout(CONNECT_MAX, connecting).await.unwrap_or(Err(UpstreamError::Late(CONNECT_MAX)))
+        let max = if matches!(transport, Transport::Streams(_)) { START_MAX } else { CONNECT_MAX };
+        timeout(max, connecting).await.unwrap_or(Err(UpstreamError::Late(max)))
     }
 }

@@ -13,7 +13,7 @@ use crate::{
         isolation_check::IsolationState,
         network::Network,
         sandbox::Sandboxes,
-        tools::{Approvals, Directory, Generator, Tools, ToolsParts},
+        tools::{Approvals, Directory, Generator, SandboxedParts, SandboxedServers, Tools, ToolsParts},
     },
 };
 
@@ -50,7 +50,19 @@ pub(super) fn service(
     };
     let of_servers = stored.clone().map(|stored| stored as _);
     let path = config.tool_calls.path.clone().into();
-    let directory = Directory::new(config.tool_servers()?, of_servers, Arc::new(Connector::new(path)?), clock.clone());
+    let sandboxed = SandboxedServers::new(SandboxedParts {
+        sandboxes: sandboxes.clone(),
+        catalog: Arc::clone(catalog),
+        store: Arc::clone(store),
+        files: Arc::clone(files),
+        network: network.clone(),
+        isolation: isolation.clone(),
+        limits: usual,
+        runner_memory_bytes_max: config.limits.runner_memory_bytes_max,
+        at_once_max: config.tool_calls.sandboxes_max,
+    });
+    let ways = (Arc::new(Connector::new(path)?) as _, sandboxed);
+    let directory = Directory::new(config.tool_servers()?, of_servers, ways, clock.clone());
     let ask_max = Duration::from_secs(config.tool_calls.ask_s);
     let approvals = Approvals::new(stored.map(|stored| stored as _), Arc::clone(observer), clock.clone(), ask_max);
     let parts = ToolsParts {

@@ -31,6 +31,8 @@ section! {
         ask_s: u64 = 300 => 1..=1800,
         /// Calls of one run or cell; more are refused.
         per_run_max: u32 = 10_000 => 1..=1_000_000,
+        /// Tool servers in sandboxes of their own at once.
+        sandboxes_max: usize = 16 => 0..=1000,
         /// Where commands of tool servers are looked for, and the PATH that they get.
         path: String = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
     }

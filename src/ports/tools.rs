@@ -48,6 +48,11 @@ pub type Streams = (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send
 /// Opens the streams of a server.
 pub trait OpenStreams: Send + Sync {
     fn open(&self) -> BoxFuture<'static, io::Result<Streams>>;
+
+    /// What the server knows and errors must not tell.
+    fn secrets(&self) -> Vec<SecretString> {
+        Vec::new()
+    }
 }
 
 /// Why a server did not answer. The texts are the server's or a library's: untrusted, and for its owner alone.

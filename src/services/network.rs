@@ -250,6 +250,29 @@ impl Network {
         Ok((requests || tools || !policies.is_empty()).then_some(Access { policies, own: None, requests, tools }))
     }
 
+    /// What a program may do that has these policies and nothing else; nothing without any.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::domain::error::Code::InvalidArgument) for a policy that there is not, or that is not
+    /// for the language.
+    pub(super) fn named(&self, names: &[String], language: &Language) -> Result<Option<Access>, Failure> {
+        let is_there = |name: &String| self.0.policies.by_name(name).is_some_and(|policy| policy.is_for(language));
+        if let Some(missing) = names.iter().find(|name| !is_there(name)) {
+            let missing: String = missing.chars().take(80).collect();
+            let why = format!("there is no policy `{}` for {language}", missing.escape_debug());
+            return Err(Failure::argument("network", why));
+        }
+        let access = Access { policies: names.to_vec(), own: None, requests: false, tools: false };
+        Ok((!names.is_empty()).then_some(access))
+    }
+
+    /// The names of the policies that hold for a caller's programs of a language.
+    pub(super) fn names(&self, who: &Principal, language: &Language) -> Vec<String> {
+        let granted = self.0.parts.tokens.network_of(who);
+        let held = |policy: &Arc<Policy>| policy.is_for(language) && holds(policy, granted.as_deref());
+        self.0.policies.all().into_iter().filter(held).map(|policy| policy.name.clone()).collect()
+    }
+
     /// The hosts that programs of a caller may reach, as its policies name them; some only in some languages.
     pub fn hosts(&self, who: &Principal) -> Vec<String> {
         let granted = self.0.parts.tokens.network_of(who);

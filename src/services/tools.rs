@@ -5,7 +5,7 @@
 //! they are; owner, rules, limits and the schema are looked up here. A call is sent once, whatever failed.
 //!
 //! ```text
-//! Tools::start ── one task: follows what other servers changed, deletes what has expired
+//! Tools::start ── one task: follows what other servers changed, deletes what has expired, ends unused sandboxes
 //! calls::answer ── one task a connection of a program, and one for each of its calls; they end with the connection
 //! ```
 
@@ -15,6 +15,7 @@ mod calls;
 mod directory;
 mod modules;
 mod rates;
+mod sandboxed;
 mod search;
 mod server;
 mod talk;
@@ -29,6 +30,7 @@ pub use self::{
     approvals::{Approvals, ByWhom},
     directory::{Directory, Made},
     modules::{Generator, Source},
+    sandboxed::{SandboxedParts, SandboxedServers},
     search::Found,
     server::ServerState,
 };
@@ -92,6 +94,7 @@ impl Tools {
                     warn!(%error, "tool servers are not read from the database; those that are known go on");
                 }
                 was_away = read.is_err();
+                inner.parts.directory.rest();
                 if count.is_multiple_of(FORGET_EVERY) {
                     inner.parts.approvals.forget().await;
                 }
@@ -119,7 +122,7 @@ impl Tools {
         futures_util::future::join_all(live.iter().map(|server| server.state())).await
     }
 
-    /// Makes a server for the programs of the caller, who may.
+    /// Makes a server for the programs of the caller, who may. One in a sandbox connects where those programs may.
     ///
     /// # Errors
     /// Those of [`Directory::put`]; [`Code::Forbidden`] for a name that is another owner's.
@@ -130,7 +133,11 @@ impl Tools {
             let why = "A tool server of this name is not yours alone: choose another name.";
             return Err(Failure::new(Code::Forbidden, why));
         }
-        let name = parts.directory.put(name, text, None).await?;
+        let mut text = text.clone();
+        if let Ok(language) = text.image.parse() {
+            text.network = parts.network.names(who, &language);
+        }
+        let name = parts.directory.put(name, &text, None).await?;
         let (at_unix_s, action) = (parts.clock.unix_s(), AdminAction::ToolServerChanged);
         parts.observer.administered(&AdminFacts { at_unix_s, action, by: who, owner: Some(who), subject: &name });
         Ok(name)

@@ -3,7 +3,7 @@
 mod clients;
 mod hostile;
 mod opened;
-mod origin;
+pub mod origin;
 mod page;
 mod secrets;
 pub mod vault;

@@ -83,7 +83,7 @@ const NEIGHBOURS: [(&str, &[&str]); 55] = [
             "tokens",
         ],
     ),
-    ("services::tools", &["files", "isolation_check", "network", "runs", "sandbox"]),
+    ("services::tools", &["files", "frames", "isolation_check", "janitor", "network", "runs", "sandbox"]),
     ("services::waits", &[]),
     ("services::kernels", &["runs", "sessions"]),
     ("services::history", &[]),

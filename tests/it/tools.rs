@@ -5,6 +5,7 @@ mod approvals;
 mod hostile;
 mod modules;
 mod page;
+mod sandboxed;
 mod stored;
 mod upstream;
 
@@ -234,9 +235,14 @@ async fn models_find_tools_and_register_servers_as_with_ipybox() {
     assert!(found.starts_with("mine/add: Adds two numbers.\n") && found.contains("add(a: int"), "{found}");
     let source = server.call("sandbox.get_tool_source", json!({"server": "mine", "tool": "add"})).await;
     assert!(source["content"][0]["text"].as_str().expect("text").contains("class Params"), "{source}");
-    let params = json!({"server_name": "local", "server_params": {"command": "uvx", "args": ["mcp-server-fetch"]}});
-    let refused = server.rpc("register_mcp_server", params).await;
-    assert!(refused["result"]["isError"] == true && refused.to_string().contains("operator"), "{refused}");
+    sandboxed::store(&server, TOKEN, "tools-local", "server.py", sandboxed::program()).await;
+    let params = json!({"server_name": "local", "server_params": {"command": "python3", "args": ["/data/server.py"],
+        "env": {"KEY": "of ipybox"}}});
+    let registered = server.call("register_mcp_server", params).await;
+    assert_eq!(registered["content"][3]["text"], "key", "a command has a sandbox of its own: {registered}");
+    let cell = json!({"code": "from mcptools.local import key\nprint(key.run())"});
+    let cell = server.call("execute_ipython_cell", cell).await;
+    assert_eq!(cell["content"][0]["text"], "of ipybox\n", "{cell}");
     let ann = token_of(&server, "ann", &["run", "files"]).await;
     assert_eq!(get(&server, &ann, "/v1/tools").await, json!({"servers": []}), "it is the caller's alone");
     server.stop().await;

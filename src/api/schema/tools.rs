@@ -248,7 +248,7 @@ pub struct ToolServerList {
 pub struct RegisterMcpServer {
     /// The name that programs import its tools by: `mcptools.<name>`.
     pub server_name: String,
-    /// `{"url": …, "headers": {…}}`.
+    /// `{"url": …, "headers": {…}}`, or `{"command": …, "args": […], "env": {…}}`, which runs in a sandbox.
     pub server_params: ServerParams,
 }
 
@@ -264,7 +264,7 @@ pub struct ServerParams {
     /// `streamable_http`, or nothing.
     #[serde(default, rename = "type")]
     pub kind: Option<String>,
-    /// Only the operator adds commands, in the settings.
+    /// Runs in a sandbox of its own: `npx`, `node` or `npm` in JavaScript's image, others in Python's.
     #[serde(default)]
     pub command: Option<String>,
     #[serde(default)]
@@ -277,17 +277,19 @@ impl ServerParams {
     /// For the programs of one owner.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::domain::error::Code::InvalidArgument) for what is no address.
+    /// [`InvalidArgument`](crate::domain::error::Code::InvalidArgument) for what has neither an address nor a command.
     pub fn server(self, owner: &str) -> Result<ServerText, Failure> {
-        if self.command.is_some() || !self.args.is_empty() || !self.env.is_empty() {
-            let why = "a command of the server's machine is added by its operator, below [tools.<name>] of the \
-                       settings: give the `url` of a server";
-            return Err(Failure::argument("server_params", why));
+        let owners = vec![owner.to_owned()];
+        if let Some(program) = self.command.filter(|_| self.url.is_none()) {
+            let image = if matches!(program.as_str(), "npx" | "node" | "npm") { "javascript" } else { "python" };
+            let command = std::iter::once(program).chain(self.args).collect();
+            return Ok(ServerText { image: image.to_owned(), command, env: self.env, owners, ..ServerText::default() });
         }
         if self.kind.as_deref().is_some_and(|kind| !matches!(kind, "streamable_http" | "http")) {
             return Err(Failure::argument("server_params", "`type` must be streamable_http"));
         }
-        let url = self.url.ok_or_else(|| Failure::argument("server_params", "give the `url` of a server"))?;
-        Ok(ServerText { url, headers: self.headers, owners: vec![owner.to_owned()], ..ServerText::default() })
+        let url =
+            self.url.ok_or_else(|| Failure::argument("server_params", "give the `url` of a server, or a `command`"))?;
+        Ok(ServerText { url, headers: self.headers, owners, ..ServerText::default() })
     }
 }

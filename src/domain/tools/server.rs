@@ -6,6 +6,10 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::{Rule, RuleError, RuleText, ServerName};
+use crate::domain::{
+    id::{ConversationId, Language},
+    owner::{ConversationKey, Principal},
+};
 
 /// What stands for the server's secret in headers and variables.
 const PLACEHOLDER: &str = "{secret}";
@@ -17,7 +21,10 @@ const DESCRIPTION_CHARS_MAX: usize = 500;
 const CALL_S: u64 = 60;
 const CALL_S_MAX: u64 = 3600;
 
-/// A tool server as it is written: `url` or `command`.
+/// The beginning of the conversation that has the files of a server in a sandbox; its name follows.
+const CONVERSATION: &str = "tools-";
+
+/// A tool server as it is written: `url`, `command`, or `command` in an `image`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerText {
@@ -28,9 +35,18 @@ pub struct ServerText {
     /// For each request to `url`; `{secret}` in a value is the server's secret.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// A program of the server's machine and its arguments; only in the settings.
+    /// A program and its arguments: in a sandbox of its own where there is an `image`, and otherwise of the server's
+    /// machine, which only the settings can name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// The language whose runner image has the command.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schema(max_length = 64)]
+    pub image: String,
+    /// The network policies of the command in an image; without any it has no network.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub network: Vec<String>,
     /// Variables of the command; `{secret}` in a value is the server's secret.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -58,6 +74,8 @@ pub struct ServerText {
 pub enum Way {
     Url,
     Command,
+    /// A command in a sandbox of its own, in the image of this language.
+    Sandbox(Language),
 }
 
 /// A tool server that can be used.
@@ -74,8 +92,10 @@ pub struct ToolServer {
 pub enum ServerError {
     #[error("the name `{0}` must be 1 to 32 of `a-z 0-9 _ -`, a letter first, and no keyword of Python or JavaScript")]
     Name(String),
-    #[error("give either `url` or `command`")]
+    #[error("give `url`, or `command`, or `image` and `command`")]
     Way,
+    #[error("`image` must be a language that has a runner, such as python")]
+    Image,
     #[error("`url` must be an address such as https://mcp.example.com/mcp, without a name or password in it")]
     Url,
     #[error("`{0}` is too long, or has what it cannot have")]
@@ -92,9 +112,10 @@ impl ToolServer {
     pub fn parse(name: &str, text: &ServerText) -> Result<Self, ServerError> {
         let shown = || name.chars().take(80).collect::<String>().escape_debug().to_string();
         let name = ServerName::parse(name).ok_or_else(|| ServerError::Name(shown()))?;
-        let way = match (text.url.is_empty(), text.command.is_empty()) {
-            (false, true) => Way::Url,
-            (true, false) => Way::Command,
+        let way = match (text.url.is_empty(), text.command.is_empty(), text.image.is_empty()) {
+            (false, true, true) => Way::Url,
+            (true, false, true) => Way::Command,
+            (true, false, false) => Way::Sandbox(text.image.parse().map_err(|_| ServerError::Image)?),
             _ => return Err(ServerError::Way),
         };
         if way == Way::Url && text.address().is_none() {
@@ -111,6 +132,7 @@ impl ToolServer {
             ("headers", !all_fit(&text.headers) || way != Way::Url && !text.headers.is_empty()),
             ("env", !all_fit(&text.env) || way == Way::Url && !text.env.is_empty()),
             ("command", text.command.len() > WORDS_MAX || !text.command.iter().all(|word| fits(word))),
+            ("network", text.network.len() > WORDS_MAX || text.image.is_empty() && !text.network.is_empty()),
             ("description", text.description.chars().count() > DESCRIPTION_CHARS_MAX),
             ("owners", text.owners.len() > OWNERS_MAX || !text.owners.iter().all(|owner| fits(owner))),
         ];
@@ -134,7 +156,19 @@ impl ToolServer {
 
     /// What says where its tools come from: tools of another place are other tools, whatever their names.
     pub fn identity(&self) -> String {
-        format!("{} {}", self.text.url, self.text.command.join(" "))
+        let ServerText { url, image, command, .. } = &self.text;
+        format!("{url} {image} {}", command.join(" "))
+    }
+
+    /// The conversation whose files a server in a sandbox has: of its owner where it has one, and otherwise of the
+    /// server's.
+    pub fn conversation(&self) -> ConversationKey {
+        let owner = match self.text.owners.as_slice() {
+            [owner] => owner.parse().unwrap_or_default(),
+            _ => Principal::default(),
+        };
+        let id = format!("{CONVERSATION}{}", self.name);
+        ConversationKey::new(owner, id.parse().unwrap_or_else(|_| ConversationId::fresh()))
     }
 }
 

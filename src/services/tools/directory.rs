@@ -8,7 +8,10 @@ use std::{
 use secrecy::SecretString;
 use tracing::warn;
 
-use super::server::Live;
+use super::{
+    sandboxed::SandboxedServers,
+    server::{Live, Ways},
+};
 use crate::{
     domain::{
         clock::Clock,
@@ -33,7 +36,7 @@ pub struct Directory {
     made: RwLock<Vec<Arc<Live>>>,
     /// Where made ones outlive the process; without it there are none.
     store: Option<Arc<dyn ToolServerStore>>,
-    upstreams: Arc<dyn Upstreams>,
+    ways: Ways,
     clock: Arc<dyn Clock>,
 }
 
@@ -48,12 +51,13 @@ impl Directory {
     pub fn new(
         configured: Vec<(ToolServer, SecretString)>,
         store: Option<Arc<dyn ToolServerStore>>,
-        upstreams: Arc<dyn Upstreams>,
+        (upstreams, sandboxed): (Arc<dyn Upstreams>, SandboxedServers),
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let live = |(server, secret)| Arc::new(Live::new(server, secret, Arc::clone(&upstreams)));
+        let ways = Ways { upstreams, sandboxed };
+        let live = |(server, secret)| Arc::new(Live::new(server, secret, ways.clone()));
         let configured = configured.into_iter().map(live).collect();
-        Self { configured, made: RwLock::default(), store, upstreams, clock }
+        Self { configured, made: RwLock::default(), store, ways, clock }
     }
 
     fn all(&self) -> Vec<Arc<Live>> {
@@ -77,6 +81,16 @@ impl Directory {
         self.of(who).into_iter().find(|live| live.name().as_str() == name)
     }
 
+    /// Ends connections that are not used, where they hold a sandbox.
+    pub(super) fn rest(&self) {
+        self.all().iter().for_each(|live| live.rest());
+    }
+
+    /// Ends every connection that holds a sandbox.
+    pub async fn stop(&self) {
+        self.ways.sandboxed.stop().await;
+    }
+
     fn is_configured(&self, name: &ServerName) -> bool {
         self.configured.iter().any(|live| live.name() == name)
     }
@@ -98,7 +112,8 @@ impl Directory {
     pub async fn put(&self, name: &str, text: &ServerText, secret: Option<&str>) -> Result<String, Failure> {
         let server = ToolServer::parse(name, text).map_err(|why| Failure::argument("server", why.to_string()))?;
         if server.way == Way::Command {
-            let why = "a command of the server's machine can only be set in its settings, below [tools.<name>]";
+            let why = "a command of the server's machine can only be set in its settings, below [tools.<name>]; with \
+                       `image` it runs in a sandbox";
             return Err(Failure::argument("command", why.to_owned()));
         }
         if self.is_configured(&server.name) {
@@ -161,7 +176,7 @@ impl Directory {
                 (Ok(server), Some(live)) if live.server.text == server.text && live.secret() == secret => {
                     made.push(live);
                 }
-                (Ok(server), _) => made.push(Arc::new(Live::new(server, secret.into(), Arc::clone(&self.upstreams)))),
+                (Ok(server), _) => made.push(Arc::new(Live::new(server, secret.into(), self.ways.clone()))),
                 (Err(error), _) => warn!(name, error, "a stored tool server does not hold"),
             }
         }

@@ -19,10 +19,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use super::sandboxed::SandboxedServers;
 use crate::{
     domain::{
         owner::Principal,
-        tools::{Schema, ServerName, ServerText, Tool, ToolServer, module_names},
+        tools::{Schema, ServerName, ServerText, Tool, ToolServer, Way, module_names},
     },
     ports::tools::{Answer, ProgressSink, Transport, Upstream, UpstreamError, Upstreams},
 };
@@ -32,15 +33,25 @@ const AT_ONCE_MAX: usize = 64;
 const OWNER_AT_ONCE_MAX: usize = 16;
 /// How long definitions count that the server did not say have changed.
 const FRESH: Duration = Duration::from_mins(5);
+/// How long one in a sandbox stays connected without a call.
+const IDLE_MAX: Duration = Duration::from_mins(15);
 /// How long a server that is away is not asked again.
 const AWAY: Duration = Duration::from_secs(2);
+
+/// How servers are reached.
+#[derive(Clone)]
+pub(super) struct Ways {
+    pub(super) upstreams: Arc<dyn Upstreams>,
+    pub(super) sandboxed: SandboxedServers,
+}
 
 /// A tool server, and its connection where there is one.
 pub(super) struct Live {
     pub(super) server: Arc<ToolServer>,
     secret: SecretString,
-    upstreams: Arc<dyn Upstreams>,
+    ways: Ways,
     connection: Mutex<Option<Arc<dyn Upstream>>>,
+    used: Lock<Instant>,
     /// Why it could not be reached, and when.
     away: Lock<Option<(Instant, UpstreamError)>>,
     definitions: Mutex<Option<(Instant, Arc<Definitions>)>>,
@@ -117,12 +128,13 @@ pub struct ServerState {
 }
 
 impl Live {
-    pub(super) fn new(server: ToolServer, secret: SecretString, upstreams: Arc<dyn Upstreams>) -> Self {
+    pub(super) fn new(server: ToolServer, secret: SecretString, ways: Ways) -> Self {
         Self {
             server: Arc::new(server),
             secret,
-            upstreams,
+            ways,
             connection: Mutex::new(None),
+            used: Lock::new(Instant::now()),
             away: Lock::new(None),
             definitions: Mutex::new(None),
             is_stale: Arc::default(),
@@ -155,6 +167,9 @@ impl Live {
         if let Some(url) = self.server.text.address() {
             return Some(Transport::Http { url, headers: filled(headers) });
         }
+        if let Some(open) = self.ways.sandboxed.opener(&self.server, &self.secret) {
+            return Some(Transport::Streams(open));
+        }
         let (program, arguments) = command.split_first()?;
         Some(Transport::Command { program: program.clone(), arguments: arguments.to_vec(), env: filled(env) })
     }
@@ -162,6 +177,7 @@ impl Live {
     /// A connection that calls can be made by.
     async fn connected(&self) -> Result<Arc<dyn Upstream>, UpstreamError> {
         let mut connection = self.connection.lock().await;
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         if let Some(open) = connection.as_ref().filter(|open| open.is_open()) {
             return Ok(Arc::clone(open));
         }
@@ -174,7 +190,7 @@ impl Live {
         let stale = Arc::clone(&self.is_stale);
         let changed = Arc::new(move || stale.store(true, Ordering::Release));
         let transport = self.transport().ok_or_else(|| UpstreamError::Away("it has no address".to_owned()))?;
-        match self.upstreams.connect(&transport, changed).await {
+        match self.ways.upstreams.connect(&transport, changed).await {
             Ok(open) => {
                 // Its tools may be others since the last connection.
                 self.is_stale.store(true, Ordering::Release);
@@ -203,6 +219,19 @@ impl Live {
         let definitions = Arc::new(Definitions::new(&self.server, tools));
         *known = Some((Instant::now(), Arc::clone(&definitions)));
         Ok(definitions)
+    }
+
+    /// Ends the connection to one in a sandbox that is not used.
+    pub(super) fn rest(&self) {
+        let is_sandboxed = matches!(self.server.way, Way::Sandbox(_));
+        let is_unused = self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed() > IDLE_MAX;
+        if is_sandboxed
+            && is_unused
+            && self.at_once.available_permits() == AT_ONCE_MAX
+            && let Ok(mut connection) = self.connection.try_lock()
+        {
+            *connection = None;
+        }
     }
 
     fn share(&self, owner: &Principal) -> Arc<Semaphore> {

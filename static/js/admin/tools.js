@@ -36,7 +36,7 @@ export class Tools {
       empty: "There is none, so programs call no tools.",
       columns: [
         { name: "Name", cell: (server) => name(server.name), kind: "name" },
-        { name: "Address", cell: ({ server }) => name(server.url || (server.command ?? []).join(" ")), kind: "long" },
+        { name: "Address", cell: ({ server }) => name(address(server)), kind: "long" },
         { name: "For", cell: ({ server }) => name((server.owners ?? []).join(", ") || "every owner") },
         { name: "Rules", cell: ({ server }) => name(rules(server.rules ?? [])), kind: "long" },
         { name: "From", cell: ({ isConfigured }) => (isConfigured ? word("settings") : word("this page", "run")) },
@@ -102,11 +102,18 @@ export class Tools {
     const button = byId("server-yes");
     if (button.disabled) return;
     const text = (id) => byId(`server-${id}`).value.trim();
-    const server = { url: text("url"), description: text("description") };
-    server.owners = text("owners").split(/[\s,]+/).filter(Boolean);
-    const header = text("header") || "Authorization";
-    const scheme = header.toLowerCase() === "authorization" ? "Bearer " : "";
-    if (text("secret")) server.headers = { [header]: `${scheme}{secret}` };
+    const list = (id, between) => text(id).split(between).filter(Boolean);
+    const server = { description: text("description"), owners: list("owners", /[\s,]+/) };
+    if (text("image")) {
+      const command = list("command", /\s*\n\s*/);
+      Object.assign(server, { image: text("image"), command, network: list("network", /[\s,]+/) });
+      if (text("secret")) server.env = { [text("header") || "TOKEN"]: "{secret}" };
+    } else {
+      server.url = text("url");
+      const header = text("header") || "Authorization";
+      const scheme = header.toLowerCase() === "authorization" ? "Bearer " : "";
+      if (text("secret")) server.headers = { [header]: `${scheme}{secret}` };
+    }
     try {
       server.rules = text("rules") ? JSON.parse(text("rules")) : [];
     } catch (error) {
@@ -130,7 +137,7 @@ export class Tools {
   #delete(server) {
     const shown = visibleName(server.name);
     return this.#api.run(async () => {
-      const text = `${shown}: ${visibleName(server.server.url)}\nCalls of its tools end.`;
+      const text = `${shown}: ${visibleName(address(server.server))}\nCalls of its tools end.`;
       if (!(await confirmAction({ title: "Delete this tool server?", text, yes: "Delete" }))) return;
       await this.#api.remove(`v1/tool-servers/${encodeURIComponent(server.name)}`);
       toast(`Deleted ${shown}.`);
@@ -146,6 +153,10 @@ function isOpen({ answer, expiresAt }) {
 function standing(question) {
   if (isOpen(question)) return word("waits", "run");
   return question.answer ? word(question.answer, ANSWERS[question.answer]) : word("no answer");
+}
+
+function address({ url, image, command }) {
+  return url || [image && `in ${image}:`, ...(command ?? [])].filter(Boolean).join(" ");
 }
 
 function rules(all) {

@@ -50,6 +50,15 @@ async fn an_operator_connects_a_server_and_people_answer_questions() {
     screenshot(&sheet, "tools-dialog.png").await;
     sheet.click("server-yes").await;
     sheet.says("tool-servers", |text| text.contains("files") && text.contains("allow echo")).await;
+    sheet.click("server-new").await;
+    sheet.click("server-sandbox").await;
+    for (field, text) in [("server-name", "box"), ("server-image", "python"), ("server-command", "python3\n/data/a.py")]
+    {
+        browser.element(field).await.send_keys(text).await.expect("typed");
+    }
+    screenshot(&sheet, "tools-dialog-sandbox.png").await;
+    sheet.click("server-yes").await;
+    sheet.says("tool-servers", |text| text.contains("in python: python3 /data/a.py")).await;
 
     browser.driver.goto(server.url("/")).await.expect("the page");
     browser.state("ready").await;

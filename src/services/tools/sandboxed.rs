@@ -1,0 +1,320 @@
+//! Tool servers in sandboxes of their own: a command in the image of a language, with the files of a conversation and
+//! connections as the server's own policies say. It has what a program has, and its secret.
+//!
+//! ```text
+//! open ── start: never aborted, since the engine could finish it after the janitor looked for the sandbox
+//!      └─ carry: relays both streams; ends with the connection, the server, its life, or `stop`
+//! ```
+
+use std::{io, pin::Pin, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use secrecy::{ExposeSecret, SecretString};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    time::{sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{info, warn};
+
+use crate::{
+    domain::{
+        environment::Environment,
+        error::{Code, Failure},
+        event::StreamKind,
+        id::Language,
+        limits::Limits,
+        outcome::DiskLimit,
+        owner::ConversationKey,
+        skills::SkillFolders,
+        text::{self, chain},
+        tools::{ServerText, ToolServer, Way},
+    },
+    ports::{
+        runner::Catalog,
+        storage::{Storage, StorageError, Usage},
+        tools::{OpenStreams, Streams},
+    },
+    services::{
+        files::Files,
+        frames::{self, Start},
+        isolation_check::IsolationState,
+        janitor::Lease,
+        network::{Channels, Network, next_of},
+        sandbox::{Attachment, SandboxEvent, Sandboxes, attach},
+    },
+};
+
+/// The longest that one lives. The next call starts it again.
+const LIFE_MAX: Duration = Duration::from_hours(24);
+/// How much longer process 1 waits before it ends the server by itself.
+const GRACE: Duration = Duration::from_mins(1);
+/// How long a server may take to end once its input has ended.
+const END_MAX: Duration = Duration::from_secs(1);
+/// How often its files are measured.
+const MEASURE_EVERY: Duration = Duration::from_secs(5);
+/// Bytes under way in each direction.
+const PIPE_BYTES: usize = 256 << 10;
+/// The end of its standard error that is logged, in characters; how much of it is kept, in bytes.
+const LAST_CHARS_MAX: usize = 1000;
+const LAST_BYTES_MAX: usize = 16 << 10;
+
+/// Programs that become the command. In other images the command is the arguments of the image's own.
+const BY_PYTHON: &str = "import os, sys\n\
+    command = sys.argv[1:]\n\
+    if command[0] == 'uvx': command[:1] = ['uv', 'tool', 'run']\n\
+    try: os.execvp(command[0], command)\n\
+    except OSError as error: sys.exit(f'{command[0]}: {error.strerror}')\n";
+const BY_BASH: &str = "exec \"$@\"\n";
+const BY_JAVASCRIPT: &str = "let [command, ...rest] = process.argv.slice(2);\n\
+    if (command === 'npx') [command, rest] = ['npm', ['exec', ...rest]];\n\
+    const child = process.getBuiltinModule('node:child_process').spawn(command, rest, { stdio: 'inherit' });\n\
+    child.on('error', (error) => { console.error(error.message); process.exit(127); });\n\
+    child.on('exit', (code) => process.exit(code ?? 1));\n";
+
+pub struct SandboxedParts {
+    pub sandboxes: Sandboxes,
+    pub catalog: Arc<Catalog>,
+    pub store: Arc<dyn Storage>,
+    pub files: Arc<Files>,
+    pub network: Network,
+    pub isolation: IsolationState,
+    /// The usual limits of a run, and the memory that a runner may ask for.
+    pub limits: Limits,
+    pub runner_memory_bytes_max: u64,
+    /// How many there may be at once.
+    pub at_once_max: usize,
+}
+
+/// Starts tool servers in sandboxes. A clone is the same.
+#[derive(Clone)]
+pub struct SandboxedServers(Arc<Inner>);
+
+struct Inner {
+    parts: SandboxedParts,
+    room: Arc<Semaphore>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl SandboxedServers {
+    pub fn new(parts: SandboxedParts) -> Self {
+        let room = Arc::new(Semaphore::new(parts.at_once_max));
+        Self(Arc::new(Inner { parts, room, stop: CancellationToken::new(), tasks: TaskTracker::new() }))
+    }
+
+    /// What starts one, each time that it is connected to. Nothing for a server that is no such.
+    pub(super) fn opener(&self, server: &Arc<ToolServer>, secret: &SecretString) -> Option<Arc<dyn OpenStreams>> {
+        let Way::Sandbox(language) = &server.way else { return None };
+        let (inner, server, language) = (Arc::clone(&self.0), Arc::clone(server), language.clone());
+        Some(Arc::new(Opener { inner, server, language, secret: secret.clone() }))
+    }
+
+    /// Ends all of them.
+    pub async fn stop(&self) {
+        self.0.stop.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+}
+
+#[derive(Clone)]
+struct Opener {
+    inner: Arc<Inner>,
+    server: Arc<ToolServer>,
+    language: Language,
+    secret: SecretString,
+}
+
+impl OpenStreams for Opener {
+    fn open(&self) -> BoxFuture<'static, io::Result<Streams>> {
+        let this = self.clone();
+        Box::pin(async move { this.start().await.map_err(|failure| io::Error::other(failure.message)) })
+    }
+
+    fn secrets(&self) -> Vec<SecretString> {
+        let filled = ServerText::filled(&self.server.text.env, self.secret.expose_secret());
+        filled.into_iter().map(|(_, value)| value.into()).chain([self.secret.clone()]).collect()
+    }
+}
+
+impl Opener {
+    async fn start(self) -> Result<Streams, Failure> {
+        let Inner { parts, room, stop, tasks } = &*self.inner;
+        let full = || {
+            let why = format!("{} tool servers run in sandboxes, and no more may: try again later", parts.at_once_max);
+            Failure::new(Code::ToolUnavailable, why)
+        };
+        let room = Arc::clone(room).try_acquire_owned().map_err(|_| full())?;
+        if stop.is_cancelled() {
+            return Err(Failure::new(Code::ShuttingDown, "the server is stopping"));
+        }
+        parts.isolation.wait().await?;
+        let runner = parts.catalog.get(&self.language)?;
+        if !runner.takes_input() {
+            return Err(Failure::argument("image", "its runner reads no input while a program runs (protocol 1 or 2)"));
+        }
+        let conversation = self.server.conversation();
+        let policies = &self.server.text.network;
+        let access = parts.network.named(policies, &runner.language)?;
+        if access.is_some() && !runner.channels {
+            return Err(Failure::argument("network", "its runner has no channels (protocol 2)"));
+        }
+        let (store, key) = (Arc::clone(&parts.store), conversation.clone());
+        let data = tokio::task::spawn_blocking(move || Ok::<_, StorageError>(store.create(&key)?.data_dir()));
+        let data = data.await.map_err(|_| failed())??;
+        parts.files.quota().check_upload(&Usage::default())?;
+        if parts.files.quota().exceeded(&conversation).await.is_some() {
+            let why = format!("its files in the conversation {conversation} take too much space: delete some");
+            return Err(Failure::new(Code::QuotaExceeded, why));
+        }
+        let limits = runner.limits(&parts.limits, parts.runner_memory_bytes_max);
+        let limits = Limits { wall_ms: text::ms(LIFE_MAX), ..limits };
+        let (lease, spec) = parts.sandboxes.lease(&runner, (data, SkillFolders::default()), limits, LIFE_MAX);
+        let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
+        let started = tasks.spawn(async move { sandboxes.start(&spec, leased).await }).await.map_err(|_| failed())?;
+        let started = started.map_err(|error| {
+            warn!(server = %self.server.name, error = %chain(&error), "the sandbox of a tool server was not started");
+            error.failure()
+        })?;
+
+        let channels = access.map(|access| parts.network.open(access, &conversation, &runner.language));
+        let request = self.request(&runner.language, channels.as_ref());
+        let (incoming, outgoing, link) = Channels::apart(channels);
+        let (stdin, mut sandbox) = attach(started);
+        sandbox.channels = incoming;
+        let (ours, theirs) = duplex(PIPE_BYTES);
+        let carried = Carried { opener: self.clone(), conversation, sandbox, _room: room, _lease: lease };
+        tasks.spawn(async move {
+            carried.carry(theirs, (stdin, request, outgoing)).await;
+            if let Some(link) = link {
+                for sentence in link.end().await {
+                    info!(server = %self.server.name, sentence = sentence.trim_end(), "a tool server was refused a host");
+                }
+            }
+        });
+        let (reader, writer) = split(ours);
+        Ok((Box::new(reader), Box::new(writer)))
+    }
+
+    /// The frames that start the command; its input stays open.
+    fn request(&self, language: &Language, channels: Option<&Channels>) -> Bytes {
+        let ServerText { env, command, .. } = &self.server.text;
+        let filled = ServerText::filled(env, self.secret.expose_secret());
+        let env = filled.iter().fold(Environment::default(), |env, (name, value)| env.or(name, value));
+        let env = &Network::environment(&env, channels);
+        let authority = channels.and_then(Channels::authority_pem);
+        let start = Start { args: command, env, wall: LIFE_MAX, grace: GRACE, channels: channels.is_some(), authority };
+        let program = match language.as_str() {
+            "python" => BY_PYTHON,
+            "bash" => BY_BASH,
+            "javascript" => BY_JAVASCRIPT,
+            _ => "",
+        };
+        frames::request(program.as_bytes(), &start, &[], true)
+    }
+}
+
+/// A server that runs.
+struct Carried {
+    opener: Opener,
+    conversation: ConversationKey,
+    sandbox: Attachment,
+    _room: OwnedSemaphorePermit,
+    _lease: Arc<Lease>,
+}
+
+/// The sandbox's standard input, what is written there first, and bytes for its channels.
+type Input = (Pin<Box<dyn AsyncWrite + Send>>, Bytes, Option<mpsc::Receiver<Bytes>>);
+
+impl Carried {
+    async fn carry(self, pipe: DuplexStream, input: Input) {
+        let Self { opener, conversation, mut sandbox, _room, _lease } = self;
+        let (from_client, to_client) = split(pipe);
+        let mut last = Vec::new();
+        let why = {
+            let mut reading = std::pin::pin!(read(&mut sandbox, to_client, &mut last));
+            tokio::select! {
+                biased;
+                () = opener.inner.stop.cancelled() => None,
+                why = &mut reading => Some(why),
+                limit = outgrown(&opener.inner.parts.files, &conversation) => {
+                    Some(format!("it was ended at a limit of its files: {limit:?}"))
+                }
+                () = sleep(LIFE_MAX) => None,
+                // It has the time to write what it keeps.
+                () = write(input, from_client) => {
+                    let _ = timeout(END_MAX, reading).await;
+                    None
+                }
+            }
+        };
+        if let Some(why) = why {
+            let mut last = String::from_utf8_lossy(&last).into_owned();
+            for secret in opener.secrets().iter().map(ExposeSecret::expose_secret).filter(|text| !text.is_empty()) {
+                last = last.replace(secret, "…");
+            }
+            let skipped = last.chars().count().saturating_sub(LAST_CHARS_MAX);
+            let last: String = last.chars().skip(skipped).collect();
+            warn!(server = %opener.server.name, why, last = %last.escape_debug(), "a tool server ended by itself");
+        }
+    }
+}
+
+/// Reads until the sandbox ends; why it did. A client that is gone is not waited for.
+async fn read(sandbox: &mut Attachment, mut to_client: WriteHalf<DuplexStream>, last: &mut Vec<u8>) -> String {
+    loop {
+        match sandbox.next().await {
+            SandboxEvent::Output(StreamKind::Stdout, bytes) => drop(to_client.write_all(&bytes).await),
+            SandboxEvent::Output(StreamKind::Stderr, bytes) => {
+                last.extend_from_slice(&bytes);
+                let skipped = last.len().saturating_sub(LAST_BYTES_MAX);
+                last.drain(..skipped);
+            }
+            SandboxEvent::ProgramExited(report) => return format!("it exited: {report:?}"),
+            SandboxEvent::ContractBroken(why) => return format!("its runner broke its contract: {why}"),
+            SandboxEvent::OutputBroke => return "the engine lost its output".to_owned(),
+            SandboxEvent::SandboxExited(Ok(exit)) if exit.oom_killed => return "it used too much memory".to_owned(),
+            SandboxEvent::SandboxExited(_) => return "its sandbox ended".to_owned(),
+        }
+    }
+}
+
+/// Writes the request, then what the client sends, until that ends; and what the channels send.
+async fn write((mut stdin, request, mut channels): Input, mut from_client: ReadHalf<DuplexStream>) {
+    let mut buffer = vec![0; PIPE_BYTES];
+    let mut frame = request;
+    loop {
+        if stdin.write_all(&frame).await.is_err() || stdin.flush().await.is_err() {
+            // How it ended is read.
+            std::future::pending::<()>().await;
+        }
+        frame = tokio::select! {
+            read = from_client.read(&mut buffer) => match read {
+                Ok(length @ 1..) => frames::stdin(&buffer[..length]),
+                _ => break,
+            },
+            Some(piece) = next_of(&mut channels) => frames::channels(&piece),
+        };
+    }
+    // Nothing is left to be done where it is gone.
+    let _ = stdin.write_all(&frames::stdin_end()).await;
+    let _ = stdin.flush().await;
+}
+
+/// Returns when its files take more than a conversation's may.
+async fn outgrown(files: &Files, conversation: &ConversationKey) -> DiskLimit {
+    loop {
+        sleep(MEASURE_EVERY).await;
+        files.quota().measured(conversation, None);
+        if let Some(limit) = files.quota().exceeded(conversation).await {
+            return limit;
+        }
+    }
+}
+
+fn failed() -> Failure {
+    Failure::new(Code::ToolUnavailable, "its sandbox could not be made; the server's log says more")
+}
