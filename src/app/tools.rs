@@ -50,7 +50,7 @@ pub(super) fn service(
     };
     let of_servers = stored.clone().map(|stored| stored as _);
     let path = config.tool_calls.path.clone().into();
-    let sandboxed = SandboxedServers::new(SandboxedParts {
+    let in_sandboxes = SandboxedServers::new(SandboxedParts {
         sandboxes: sandboxes.clone(),
         catalog: Arc::clone(catalog),
         store: Arc::clone(store),
@@ -61,7 +61,7 @@ pub(super) fn service(
         runner_memory_bytes_max: config.limits.runner_memory_bytes_max,
         at_once_max: config.tool_calls.sandboxes_max,
     });
-    let ways = (Arc::new(Connector::new(path)?) as _, sandboxed);
+    let ways = (Arc::new(Connector::new(path)?) as _, in_sandboxes);
     let directory = Directory::new(config.tool_servers()?, of_servers, ways, clock.clone());
     let ask_max = Duration::from_secs(config.tool_calls.ask_s);
     let approvals = Approvals::new(stored.map(|stored| stored as _), Arc::clone(observer), clock.clone(), ask_max);

@@ -191,7 +191,8 @@ impl Opener {
             carried.carry(theirs, (stdin, request, outgoing)).await;
             if let Some(link) = link {
                 for sentence in link.end().await {
-                    info!(server = %self.server.name, sentence = sentence.trim_end(), "a tool server was refused a host");
+                    let sentence = sentence.trim_end();
+                    info!(server = %self.server.name, sentence, "a tool server was refused a host");
                 }
             }
         });
