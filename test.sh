@@ -29,8 +29,8 @@ Usage: ./test.sh [--quick] [--long] [--clients] [--deny]
        ./test.sh --kubernetes
   --quick   only what needs no container engine: format, lints, and the tests on the fake engine
   --long    the long form of the tests that have one (SPECIFICATION.md); half an hour more on a small machine
-  --clients also install the clients that people use (700 MB from npm and PyPI) and drive them with a stand-in for
-            their models: docs/clients.md. On where CI=true
+  --clients also install the clients that people use (700 MB from npm and PyPI) and drive them, and the examples, with
+            a stand-in for their models: docs/clients.md, examples/. On where CI=true
   --kubernetes  only what needs a Kubernetes cluster: starts one (scripts/kubernetes-cluster.sh), runs the engine
             contract and the chart on it, ends it. Takes ten minutes the first time, and root on Debian 12; elsewhere
             kind
@@ -254,8 +254,11 @@ compile_once() {
   export CARGO_BUILD_TARGET RUSTFLAGS='-C target-feature=+crt-static' CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=false
 }
 
-# The clients that people use, with a stand-in for their models. Takes at most eight minutes, installation included.
-check_clients() { python_client uv "$UV" "$TOOLS/uv" && tests/clients/models/drive.py; }
+# The clients that people use and the examples, with a stand-in for the models. Each of the two takes at most eight
+# minutes, installation included.
+check_clients() {
+  python_client uv "$UV" "$TOOLS/uv" && tests/clients/models/drive.py && tests/clients/examples.py
+}
 
 check_scripts() {
   has shellcheck || {

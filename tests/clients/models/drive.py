@@ -24,6 +24,9 @@ from report import compare, faults, judge
 from stand_in import StandIn
 
 TOKEN = "0123456789abcdef-of-the-clients"
+BINARY = os.environ.get("SERVER", ROOT / "dist/mcp-sandbox-server")
+# Only root can change the owner of files.
+RUNNER_UID = str(os.getuid() or 1000)
 CLIENT_S_MAX, AT_ONCE = 120, 2
 # The stand-in is the clients' proxy and refuses every other host.
 PROXIES = ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"]
@@ -33,7 +36,7 @@ ALONE = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "NODE_USE_ENV_PROXY":
 class Server:
     """The server on a free port, with a folder of its own."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, arguments=(), settings=()):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = "127.0.0.1:%d" % probe.getsockname()[1]
@@ -41,18 +44,21 @@ class Server:
         environment = {name: os.environ[name] for name in ["PATH", "DOCKER_HOST"] if name in os.environ} | {
             "MCP_API_TOKEN": TOKEN, "FILE_SECRET": TOKEN[::-1], "SANDBOX_ROOT": str(folder / "root"),
             "PUBLIC_BASE_URL": self.base, "MCP_HTTP_ADDR": address,
-            "SANDBOX_ENGINE__RUNNER_UID": str(os.getuid() or 1000)}
+            "SANDBOX_ENGINE__RUNNER_UID": RUNNER_UID} | dict(settings)
         self.log = folder / "server.log"
-        binary = os.environ.get("SERVER", ROOT / "dist/mcp-sandbox-server")
+        command = [BINARY, *arguments, "serve"]
         with self.log.open("w") as log:
-            self.process = subprocess.Popen([binary, "serve"], env=environment, cwd=folder, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
 
     def __enter__(self):
         for _ in range(300):
             try:
                 return urllib.request.urlopen(self.base + "/readyz") and self
             except OSError:
+                if self.process.poll() is not None:
+                    break
                 time.sleep(0.1)
+        self.__exit__()
         raise SystemExit(f"the server does not become ready:\n{self.log.read_text()}")
 
     def __exit__(self, *_):
@@ -68,7 +74,7 @@ class Server:
 
 def run(name, server, model, folder):
     """Runs one client to its end. Returns what it printed, how it ended and the seconds that it took."""
-    client, home, began = CLIENTS[name], folder / name, time.monotonic()
+    client, home = CLIENTS[name], folder / name
     home.mkdir()
 
     def real(text):
@@ -83,12 +89,17 @@ def run(name, server, model, folder):
     for path, text in files.items():
         (home / path).parent.mkdir(exist_ok=True)
         (home / path).write_text(real(text))
+    return execute(name, real(command), home, model, {key: real(value) for key, value in client.get("env", {}).items()})
+
+
+def execute(name, command, home, model, variables):
+    """Runs a command of a client in a folder, to its end. Returns what `run` returns."""
+    began = time.monotonic()
     (home / "node_modules").symlink_to(FOLDER / "npm/node_modules")
-    environment = ALONE | dict.fromkeys(PROXIES, model.url) | {"HOME": str(home), "PATH": programs(name)}
-    environment |= {key: real(value) for key, value in client.get("env", {}).items()}
+    environment = ALONE | dict.fromkeys(PROXIES, model.url) | {"HOME": str(home), "PATH": programs(name)} | variables
     log = home.with_suffix(".log")
     with log.open("w") as output:
-        process = subprocess.Popen(["bash", "-ec", real(command)], cwd=home, env=environment, stdin=subprocess.DEVNULL,
+        process = subprocess.Popen(["bash", "-ec", command], cwd=home, env=environment, stdin=subprocess.DEVNULL,
                                    stdout=output, stderr=output, start_new_session=True)
     try:
         ended = f"exit status {process.wait(left(CLIENT_S_MAX))}"
@@ -100,9 +111,11 @@ def run(name, server, model, folder):
     return log.read_text(errors="replace"), ended, time.monotonic() - began
 
 
+# The server and the stand-in are on this machine, whatever proxy it has.
+urllib.request.install_opener(urllib.request.build_opener(urllib.request.ProxyHandler({})))
+
+
 def main(names):
-    # The server and the stand-in are on this machine, whatever proxy it has.
-    urllib.request.install_opener(urllib.request.build_opener(urllib.request.ProxyHandler({})))
     install(names or CLIENTS)
     rows, failed, began = {}, [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="clients-") as folder, Server(Path(folder)) as server:
@@ -129,4 +142,5 @@ def main(names):
         compare(rows)
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,7 +1,7 @@
 """Stands in for the vendors' model APIs: Anthropic Messages, OpenAI chat completions, OpenAI Responses and Gemini
 generateContent, each as one answer or as a stream. It asks for one call of run_code under the name that the client
-lists, ends the conversation when the result is there, and keeps every request. The first segment of a path is the
-client, so several clients can be served at once."""
+lists, or for the calls of the client's script, ends the conversation when the result is there, and keeps every request.
+The first segment of a path is the client, so several clients can be served at once."""
 
 import itertools
 import json
@@ -202,6 +202,8 @@ class StandIn(ThreadingHTTPServer):
         # For each client the requests in order: API, body, names of the tools, the last call and what followed it; and
         # the name that the model called run_code by.
         self.requests, self.asked, self.outside, self.lock = {}, {}, set(), threading.Lock()
+        # For a client that is to call other tools, the calls in order: name, arguments.
+        self.scripts = {}
         self.url = f"http://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -228,8 +230,12 @@ class Handler(BaseHTTPRequestHandler):
         calls = [(number, name) for number, message in enumerate(history) for name in api.called(message)]
         # What the model is sent after its last call.
         result = history[calls[-1][0] + 1 :] if calls else []
-        arguments = {"conversationId": f"client-{client}", "language": "python", "code": CODE}
-        name, given = next_call(tools, [name for _, name in calls], json.dumps(body), arguments)
+        script = self.server.scripts.get(client)
+        if script is None:
+            arguments = {"conversationId": f"client-{client}", "language": "python", "code": CODE}
+            name, given = next_call(tools, [name for _, name in calls], json.dumps(body), arguments)
+        else:
+            name, given = [*script, (None, {})][min(len(calls), len(script))]
         last = calls[-1][1] if calls else None
         with self.server.lock:
             self.server.requests.setdefault(client, []).append(
