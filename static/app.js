@@ -2,6 +2,7 @@
 // import each other; their callbacks meet here.
 import { Client } from "./js/client.js";
 import { Conversation } from "./js/conversation.js";
+import { byId } from "./js/dom.js";
 import { Editor } from "./js/editor.js";
 import { Elsewhere } from "./js/elsewhere.js";
 import { Files } from "./js/files.js";
@@ -81,10 +82,12 @@ const run = new Run({
   onFailure,
 });
 let viewer = null;
+let skills = null;
 
 startButtons({ onRun: () => run.start(), onStop: () => run.stop() });
 startTheme((dark) => editor.setDark(dark));
 startSplitters();
+byId("skills").addEventListener("click", openSkills);
 startSharing(() => ({ language: program.language, code: editor.text, ...program.given }));
 open();
 
@@ -113,6 +116,7 @@ async function connect(candidate) {
   }
   files.refresh();
   run.open(conversation.id);
+  byId("skills").hidden = !answer.skills;
   const shared = await programInAddress();
   if (shared) program.replace(shared, "The link's program replaced yours.");
 }
@@ -123,6 +127,16 @@ async function openFile(file) {
     const { Viewer } = await import("./js/parts/viewer.js");
     viewer ??= new Viewer({ client, onSaved: () => files.refresh(), onFailure });
     await viewer.open(conversation.id, file);
+  } catch {
+    toast("A part of the page could not be loaded. Reload the page to try again.");
+  }
+}
+
+async function openSkills() {
+  try {
+    const { Skills } = await import("./js/parts/skills.js");
+    skills ??= new Skills({ client, onFailure });
+    await skills.open();
   } catch {
     toast("A part of the page could not be loaded. Reload the page to try again.");
   }

@@ -39,7 +39,10 @@ pub use file::{File, FileListing, FileResult, ImportResult, SkippedResult, file_
 pub use result::{FiguresResult, OutcomeResult, RunResult};
 
 use crate::{
-    domain::{error::Code, file::Change, finding::Level, id::RequestId, outcome::Ended, text::rfc3339, token::Scope},
+    domain::{
+        error::Code, file::Change, finding::Level, id::RequestId, limits::Limits, outcome::Ended, text::rfc3339,
+        token::Scope,
+    },
     ports::{history::EndWord, runner::Runner},
     services::{
         admin::Span,
@@ -102,6 +105,27 @@ texts! {
 pub struct RunnerList {
     /// Ordered by language.
     pub runners: Vec<RunnerResult>,
+    /// Whether there are skills (`/v1/skills`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(skip)]
+    #[schema(nullable = false)]
+    pub skills: Option<bool>,
+}
+
+/// What a run has at most unless it asks for less.
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LimitsResult {
+    /// Wall clock, in milliseconds.
+    pub wall_ms: u64,
+    /// Memory, in bytes.
+    pub memory_bytes: u64,
+    /// CPU time per second, in thousandths of a core.
+    pub cpu_millis: u32,
+    /// Processes and threads together.
+    pub processes_max: u32,
+    /// Output of both streams together, in bytes.
+    pub output_bytes_max: u64,
 }
 
 /// One language.
@@ -130,6 +154,7 @@ pub struct RunnerResult {
     pub sessions: bool,
     /// How many sandboxes stand by for it, started and loaded.
     pub standing_by: usize,
+    pub limits: LimitsResult,
 }
 
 /// A file is gone.
@@ -193,9 +218,11 @@ pub struct ErrorBody {
 }
 
 impl RunnerResult {
-    /// A runner, and how many sandboxes stand by for it.
-    pub fn new(runner: &Runner, standing_by: usize) -> Self {
+    /// A runner, how many sandboxes stand by for it, and the limits of its runs.
+    fn new(runner: &Runner, standing_by: usize, limits: &Limits) -> Self {
+        let Limits { wall_ms, memory_bytes, cpu_millis, processes_max, output_bytes_max, .. } = *limits;
         Self {
+            limits: LimitsResult { wall_ms, memory_bytes, cpu_millis, processes_max, output_bytes_max },
             language: runner.language.to_string(),
             aliases: runner.aliases.iter().map(ToString::to_string).collect(),
             version: runner.version.clone(),
@@ -210,8 +237,8 @@ impl RunnerResult {
 
 impl From<&Runs> for RunnerList {
     fn from(runs: &Runs) -> Self {
-        let one = |runner: &Runner| RunnerResult::new(runner, runs.standing_by(runner));
-        Self { runners: runs.runners().iter().map(one).collect() }
+        let one = |runner: &Runner| RunnerResult::new(runner, runs.standing_by(runner), &runs.limits_of(runner));
+        Self { runners: runs.runners().iter().map(one).collect(), skills: None }
     }
 }
 

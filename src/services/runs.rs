@@ -285,6 +285,12 @@ impl Runs {
         &self.0.options.limits
     }
 
+    /// The limits of a run by this runner.
+    pub fn limits_of(&self, runner: &Runner) -> Limits {
+        let options = &self.0.options;
+        runner.limits(&options.limits, options.runner_memory_bytes_max)
+    }
+
     /// What lets programs out.
     pub fn network(&self) -> &Network {
         &self.0.parts.network

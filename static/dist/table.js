@@ -1,1 +1,1 @@
-import{a,b}from"./chunk.js";import"./chunk-4.js";export{b as table,a as tableOf};
+import{a,b}from"./chunk.js";import"./chunk-5.js";export{b as table,a as tableOf};

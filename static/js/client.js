@@ -59,15 +59,25 @@ export class Client {
     await this.#fetch(path, { method: "PUT", headers, body: JSON.stringify(value) });
   }
 
+  /** What is at a path of `/v1`, as it is. */
+  async blob(path) {
+    return this.#body(await this.#fetch(path, {}), "blob");
+  }
+
+  /** Stores a Blob at a path of `/v1`. */
+  async upload(path, blob, type) {
+    await this.#fetch(path, { method: "PUT", headers: { "Content-Type": type }, body: blob });
+  }
+
   /** Deletes what is at a path of `/v1`. */
   async remove(path) {
     await this.#fetch(path, { method: "DELETE" });
   }
 
-  /** `{runners, limits}`: the installed languages, and where the server says it what a run may use. */
+  /** `{runners, skills}`: the installed languages with the limits of their runs, and whether there are skills. */
   async listRunners({ token } = {}) {
-    const { runners = [], limits = null } = await this.#json("v1/runners", { token });
-    return { runners, limits };
+    const { runners = [], skills = false } = await this.#json("v1/runners", { token });
+    return { runners, skills };
   }
 
   /** A page of conversations `{conversations, after}`. */

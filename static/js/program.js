@@ -10,7 +10,6 @@ import { lineOf, wordsOf } from "./words.js";
 export class Program {
   #editor;
   #runners = [];
-  #limits = null;
   #languages = byId("language");
   #examples = byId("examples");
   #onRunner;
@@ -81,9 +80,8 @@ export class Program {
   }
 
   /** Shows the languages of the server and selects the current one, `wanted`, Python, or the first. */
-  setRunners({ runners, limits }, wanted) {
+  setRunners({ runners }, wanted) {
     this.#runners = runners.filter((runner) => typeof runner?.language === "string");
-    this.#limits = limits;
     const current = [this.#editor.language, wanted, "python", this.#runners[0]?.language].find((language) =>
       this.#find(language),
     );
@@ -186,7 +184,7 @@ export class Program {
       ["Arguments and input", runner.takesInput ? "yes, also while it runs" : "no"],
       ["Sessions", runner.sessions === true ? "yes" : runner.sessions === false ? "no" : undefined],
       ["Standing by", runner.standingBy],
-      ...limitsOf(runner.limits ?? this.#limits),
+      ...limitsOf(runner.limits),
     ];
     const known = facts.filter(([, value]) => value !== undefined && value !== "");
     byId("runner-facts").replaceChildren(

@@ -2,6 +2,7 @@
 //! refused.
 
 mod attacks;
+mod page;
 
 use std::{
     fs,

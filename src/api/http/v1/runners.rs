@@ -14,7 +14,10 @@ use crate::{
         outcome::Ended,
         owner::ConversationKey,
     },
-    services::runs::{RunRequest, Runs},
+    services::{
+        runs::{RunRequest, Runs},
+        skills::Skills,
+    },
 };
 
 /// Prints the source of a module; ends with status 3 where there is none.
@@ -39,8 +42,12 @@ const MODULE_NAME_CHARS_MAX: usize = 200;
     get, path = "/v1/runners", tag = "runners", operation_id = "listRunners",
     responses((status = 200, description = "The languages, ordered by name.", body = RunnerList)),
 )]
-pub(super) async fn list(State(runs): State<Runs>, _: Query<Nothing>) -> Json<RunnerList> {
-    Json(RunnerList::from(&runs))
+pub(super) async fn list(
+    State(runs): State<Runs>,
+    State(skills): State<Skills>,
+    _: Query<Nothing>,
+) -> Json<RunnerList> {
+    Json(RunnerList { skills: Some(skills.is_on()), ..RunnerList::from(&runs) })
 }
 
 /// Read the source of an installed module.
