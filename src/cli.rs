@@ -15,6 +15,7 @@ use std::{io::Write as _, path::PathBuf, process::ExitCode};
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use self::signals::stop_on_signal;
 use crate::{
@@ -142,6 +143,27 @@ fn setting_of(mount: &str) -> anyhow::Result<(String, String)> {
     Ok((format!("SANDBOX_MOUNTS__{name}"), format!("{}:{mode}", folder.display())))
 }
 
+/// What a server of one person's process needs and that person need not choose: secrets that nothing else is to know, a
+/// folder for the files, and a user whose files that person can read.
+fn alone(environment: &[(String, String)]) -> Vec<(String, String)> {
+    let secret = || Uuid::new_v4().simple().to_string() + &Uuid::new_v4().simple().to_string();
+    let mut pairs = vec![("MCP_API_TOKEN".to_owned(), secret()), ("FILE_SECRET".to_owned(), secret())];
+    let uid = rustix::process::getuid();
+    if uid.is_root() {
+        return pairs;
+    }
+    pairs.push(("SANDBOX_ENGINE__RUNNER_UID".to_owned(), uid.as_raw().to_string()));
+    let folder = |name: &str| {
+        let value = environment.iter().find(|(known, _)| known == name)?;
+        Some(PathBuf::from(&value.1)).filter(|path| path.is_absolute())
+    };
+    let data = folder("XDG_DATA_HOME").or_else(|| Some(folder("HOME")?.join(".local/share")));
+    if let Some(root) = data.and_then(|data| Some(data.join("mcp-code-sandbox").to_str()?.to_owned())) {
+        pairs.push(("SANDBOX_ROOT".to_owned(), root));
+    }
+    pairs
+}
+
 fn pair(text: &str) -> Result<(String, String), String> {
     text.split_once('=')
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -163,7 +185,7 @@ pub fn main() -> ExitCode {
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let SettingsArgs { config: file, env_file, set: overrides } = cli.settings;
-    let sources = Sources { file, env_file, environment: environment(), overrides };
+    let sources = Sources { file, env_file, environment: environment(), overrides, fallbacks: Vec::new() };
     let load = || config::load(&sources);
     match cli.command {
         Command::Serve => {
@@ -175,6 +197,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             for mount in &mounts {
                 sources.overrides.push(setting_of(mount)?);
             }
+            sources.fallbacks = alone(&sources.environment);
             let config = config::load(&sources)?;
             block_on(&config, &config.log.level, stdio(&config))
         }

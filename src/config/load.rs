@@ -22,13 +22,15 @@ pub struct Sources {
     pub environment: Vec<(String, String)>,
     /// Pairs of the command line, with the names of the environment.
     pub overrides: Vec<(String, String)>,
+    /// Pairs that count where no other source has the name; of the command.
+    pub fallbacks: Vec<(String, String)>,
 }
 
 impl Sources {
     /// The environment alone: no file of the working directory is read.
     pub fn environment_only(environment: Vec<(String, String)>) -> Self {
         let no_file = Some(PathBuf::from("/dev/null"));
-        Self { file: no_file.clone(), env_file: no_file, environment, overrides: Vec::new() }
+        Self { file: no_file.clone(), env_file: no_file, environment, overrides: Vec::new(), fallbacks: Vec::new() }
     }
 }
 
@@ -37,7 +39,7 @@ impl Sources {
 /// # Errors
 /// One sentence that names the setting and says what to do.
 pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
-    let mut figment = Figment::from(defaults());
+    let mut figment = Figment::from(defaults()).merge(Source::pairs(&sources.fallbacks, "the command", false));
     if let Some((text, place)) = read(sources.file.as_deref(), "sandbox.toml")? {
         figment = figment.merge(Source::toml(&text, place)?);
     }

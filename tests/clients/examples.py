@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlparse
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "models"))
 
-from drive import AT_ONCE, BINARY, CLIENT_S_MAX, RUNNER_UID, TOKEN, Server, execute
+from drive import ALONE, AT_ONCE, BINARY, CLIENT_S_MAX, TOKEN, Server, execute
 from install import CLIENTS, FOLDER, ROOT, install, left
 from report import faults, judge, strings
 from stand_in import CODE, DONE, StandIn
@@ -138,27 +138,27 @@ def configured(client, file, command, options=""):
 
 def claude_desktop(stage):
     """The configured command, started by the SDK, serves the tools; a program reads the folder and cannot change it."""
-    reports, root, environment = stage.home / "reports", stage.home / "sandboxes", stage.home / "env"
+    reports, root = stage.home / "reports", stage.home / "sandboxes"
     reports.mkdir()
     (reports / "may.csv").write_text("month,sum\nmay,41\n")
     # Every user could write, so that it is the mount that refuses it.
     (reports / "may.csv").chmod(0o666)
-    secrets = f"MCP_API_TOKEN={TOKEN}\nFILE_SECRET={TOKEN[::-1]}\n"
-    environment.write_text(f"{secrets}SANDBOX_ENGINE__RUNNER_UID={RUNNER_UID}\n")
     stage.replace("claude_desktop_config.json", (f"{CHECKOUT}/dist/mcp-sandbox-server", Path(BINARY).absolute()),
-                  (f"{CHECKOUT}/.env", environment), (f"{HOME}/sandboxes", root),
                   (f"{HOME}/Documents/reports", reports))
     programs = ["print('SUM', sum(int(line.split(',')[1]) for line in list(open('/mnt/reports/may.csv'))[1:]));"
                 "open('copy.csv', 'w').write(open('/mnt/reports/may.csv').read())",
                 "open('/mnt/reports/may.csv', 'a').write('changed')"]
     command = [FOLDER / "openai-agents/venv/bin/python", HERE / "models/over_stdio.py",
                stage.folder / "claude_desktop_config.json", *programs]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=left(CLIENT_S_MAX), cwd=stage.home)
+    # As root the server keeps files below /var by default.
+    environment = os.environ | {"SANDBOX_ROOT": str(root)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=left(CLIENT_S_MAX), cwd=stage.home,
+                          env=environment)
     stage.printed = done.stdout + done.stderr
     need(done.returncode == 0, "the SDK could not use the configured command")
     got = json.loads(done.stdout)
     tools = {tool["name"]: tool["description"] for tool in got["tools"]}
-    need(list(tools) == stage.server.tools(), f"the client got {', '.join(tools)} of the tools")
+    need(list(tools) == stage.server.listed, f"the client got {', '.join(tools)} of the tools")
     need("/mnt/reports" in tools["sandbox_run_code"], "the description of run_code does not name the mounted folder")
     read, change = ("\n".join(text for _, text in strings(one["content"])) for one in got["answers"])
     need("SUM 41" in read, f"the program did not read the file of the mounted folder, but answered: {read}")
@@ -184,21 +184,20 @@ OFFERED = ["sandbox_search_tools", "sandbox_get_tool_source", "sandbox_run_code"
 
 def code_mode(stage):
     """Of 200 answers of a tool server none reaches the model; what the program printed does."""
-    python = FOLDER / "openai-agents/venv/bin/python"
-    stage.replace("sandbox.toml", (f"{HOME}/code-mode/bin/python", python),
-                  (f"{CHECKOUT}/examples/code-mode/orders.py", stage.folder / "orders.py"))
+    for request in re.findall(r"^curl .*$", stage.readme, re.MULTILINE):
+        command = request.replace(ADDRESS.removesuffix("/mcp"), stage.server.base)
+        environment = ALONE | {"MCP_API_TOKEN": TOKEN, "PATH": os.environ["PATH"]}
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=stage.folder, env=environment)
+        need(done.returncode == 0, f"a request of README.md is refused: {done.stderr}")
     stage.model.scripts[stage.name] = [
         (OFFERED[0], {"query": "order"}),
         (OFFERED[1], {"server": "orders", "tool": "get_order"}),
         (OFFERED[2], {"conversationId": "code-mode", "language": "python", "code": LOOP}),
     ]
-    # Programs are few, so nothing is kept ready.
-    settings, arguments = {"SANDBOX_STANDBY__TOTAL_MAX": "0"}, ["--config", stage.folder / "sandbox.toml"]
-    with Server(stage.home, arguments, settings) as server:
-        stage.replace("agent.py", (ADDRESS, server.base + "/mcp"))
-        ended = stage.run("openai-agents", "python agent.py")
-        head = {"Authorization": f"Bearer {TOKEN}"}
-        metrics = urllib.request.urlopen(urllib.request.Request(server.base + "/metrics", headers=head)).read().decode()
+    stage.replace("agent.py", (ADDRESS, stage.server.base + "/mcp"))
+    ended = stage.run("openai-agents", "python agent.py")
+    asked = urllib.request.Request(stage.server.base + "/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    metrics = urllib.request.urlopen(asked).read().decode()
     need(ended == "exit status 0", f"its end is {ended!r}, not 'exit status 0'")
     need(stage.requests()[0]["tools"] == OFFERED, f"the model was offered {stage.requests()[0]['tools']}")
     results = [json.dumps(request["result"]) for request in stage.requests()]
@@ -276,6 +275,8 @@ def main(names):
     failed, began = [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="examples-") as folder, Server(Path(folder)) as server:
         model, folder = StandIn(), Path(folder)
+        # Before an example adds to them.
+        server.listed = server.tools()
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
             jobs = {name: pool.submit(perform, name, server, model, folder) for name in names}
         for name, job in jobs.items():

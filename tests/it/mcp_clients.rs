@@ -16,10 +16,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{
-    Server,
-    server::{FILE_SECRET, TOKEN},
-};
+use crate::support::{Server, server::TOKEN};
 
 const CLIENT_TIME_MAX: Duration = Duration::from_mins(3);
 /// More than the long form of a test runs, which `LONG=1` asks for: see `tests/clients/watching.py`.
@@ -85,6 +82,7 @@ async fn python_sdk_answers_what_a_cell_asks() {
     let python = tool("mcp1/bin/python");
     let server = Server::start().await;
     client(&python, &["asking_mcp1.py", &server.url("/mcp"), TOKEN]).await;
+    client(&tool("mcp2/bin/python"), &["asking_mcp2.py", &server.url("/mcp"), TOKEN, "input"]).await;
     server.stop().await;
 }
 
@@ -111,7 +109,6 @@ async fn stdio_transport_serves_a_client() {
         .arg(shared.path())
         .env_clear()
         .envs(std::env::var("DOCKER_HOST").map(|host| ("DOCKER_HOST", host)))
-        .envs([("MCP_API_TOKEN", TOKEN), ("FILE_SECRET", FILE_SECRET), ("MCP_HTTP_ADDR", "127.0.0.1:0")])
         .env("SANDBOX_ROOT", folder.path().join("root"))
         .current_dir(folder.path())
         .stdin(Stdio::piped())

@@ -25,8 +25,6 @@ from stand_in import StandIn
 
 TOKEN = "0123456789abcdef-of-the-clients"
 BINARY = os.environ.get("SERVER", ROOT / "dist/mcp-sandbox-server")
-# Only root can change the owner of files.
-RUNNER_UID = str(os.getuid() or 1000)
 CLIENT_S_MAX, AT_ONCE = 120, 2
 # The stand-in is the clients' proxy and refuses every other host.
 PROXIES = ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"]
@@ -36,7 +34,7 @@ ALONE = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "NODE_USE_ENV_PROXY":
 class Server:
     """The server on a free port, with a folder of its own."""
 
-    def __init__(self, folder, arguments=(), settings=()):
+    def __init__(self, folder):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = "127.0.0.1:%d" % probe.getsockname()[1]
@@ -44,11 +42,10 @@ class Server:
         environment = {name: os.environ[name] for name in ["PATH", "DOCKER_HOST"] if name in os.environ} | {
             "MCP_API_TOKEN": TOKEN, "FILE_SECRET": TOKEN[::-1], "SANDBOX_ROOT": str(folder / "root"),
             "PUBLIC_BASE_URL": self.base, "MCP_HTTP_ADDR": address,
-            "SANDBOX_ENGINE__RUNNER_UID": RUNNER_UID} | dict(settings)
+            "SANDBOX_ENGINE__RUNNER_UID": str(os.getuid() or 1000)}
         self.log = folder / "server.log"
-        command = [BINARY, *arguments, "serve"]
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
+            self.process = subprocess.Popen([BINARY, "serve"], env=environment, cwd=folder, stdout=log, stderr=log)
 
     def __enter__(self):
         for _ in range(300):

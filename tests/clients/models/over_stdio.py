@@ -15,8 +15,8 @@ CALL_S_MAX = 60
 
 async def main(configuration: str, programs: list[str]) -> None:
     (server,) = json.loads(Path(configuration).read_text())["mcpServers"].values()
-    # Where the engine is that the tests use; otherwise the server gets what the SDK gives to any server.
-    engine = {name: os.environ[name] for name in ["DOCKER_HOST"] if name in os.environ}
+    # Where the tests have their engine and their files; otherwise the server gets what the SDK gives to any server.
+    engine = {name: os.environ[name] for name in ["DOCKER_HOST", "SANDBOX_ROOT"] if name in os.environ}
     parameters = StdioServerParameters(**server | {"env": engine | server.get("env", {})})
     async with Client(parameters, read_timeout_seconds=CALL_S_MAX) as client:
         tools = [tool.model_dump(mode="json") for tool in (await client.list_tools()).tools]
