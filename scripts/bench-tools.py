@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What a tool call from a program costs, beside the same call by the official SDK on this machine.
+"""What a tool call from a program costs, beside the same call on this machine: by the official SDK, and by requests on
+one connection, without any library of MCP.
 
-Both call one MCP server of the SDK over HTTP (tests/tools/server.py), in turns of one run; the program is in a sandbox
+All call one MCP server of the SDK over HTTP (tests/tools/server.py), in turns of one run; the program is in a sandbox
 with the limits of a usual run. Prints medians of one call and what is added. Needs Docker, the runner images
 (./build.sh), the SDK that ./test.sh installs, and cargo, or a server's binary as SERVER.
 
@@ -42,6 +43,32 @@ async def main(url, count):
                 took.append(time.perf_counter() - began)
             print(json.dumps(took))
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+BARE = """
+import http.client, json, sys, time
+port, count = int(sys.argv[1]), int(sys.argv[2])
+connection = http.client.HTTPConnection("127.0.0.1", port)
+head = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+def ask(message):
+    connection.request("POST", "/mcp", json.dumps({"jsonrpc": "2.0", **message}), head)
+    answer = connection.getresponse()
+    return answer, answer.read().decode()
+client = {"name": "bare", "version": "1"}
+params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
+answer, _ = ask({"id": 0, "method": "initialize", "params": params})
+if answer.headers["Mcp-Session-Id"]: head["Mcp-Session-Id"] = answer.headers["Mcp-Session-Id"]
+ask({"method": "notifications/initialized"})
+def call(number):
+    _, text = ask({"id": number + 1, "method": "tools/call", "params": {"name": "add", "arguments": {"a": number}}})
+    lines = [line[6:] for line in text.splitlines() if line.startswith("data: ")] or [text]
+    return json.loads(lines[-1])["result"]["structuredContent"]["total"]
+call(0)
+took = []
+for number in range(count):
+    began = time.perf_counter()
+    call(number)
+    took.append(time.perf_counter() - began)
+print(json.dumps(took))
 """
 PROGRAM = """
 import json, time
@@ -90,7 +117,7 @@ def main():
     upstream, own = free_port(), free_port()
     with tempfile.TemporaryDirectory() as folder:
         environment = {
-            "PATH": os.environ["PATH"], "MCP_API_TOKEN": TOKEN, "FILE_SECRET": TOKEN, "SANDBOX_ROOT": f"{folder}/root",
+            "PATH": os.environ["PATH"], "MCP_API_TOKEN": TOKEN, "FILE_SECRET": TOKEN[::-1], "SANDBOX_ROOT": f"{folder}/root",
             "MCP_HTTP_ADDR": f"127.0.0.1:{own}", "SANDBOX_LOG__LEVEL": "error",
         }  # fmt: skip
         tools = subprocess.Popen(
@@ -105,19 +132,22 @@ def main():
             program = {"language": "python", "code": PROGRAM % CALLS, "conversationId": "bench"}
             # The modules are made before anything is measured.
             ask(f"{base}/v1/runs", "POST", program)
-            direct, within = [], []
+            direct, bare, within = [], [], []
             for _ in range(rounds):
                 said = subprocess.run([PYTHON, "-c", DIRECT, url, str(CALLS)], capture_output=True, check=True)
                 direct += json.loads(said.stdout)
+                said = subprocess.run([PYTHON, "-c", BARE, str(upstream), str(CALLS)], capture_output=True, check=True)
+                bare += json.loads(said.stdout)
                 within += json.loads(ask(f"{base}/v1/runs", "POST", program)["result"]["stdout"])
         finally:
             for process in (sandbox, tools):
                 process.terminate()
                 process.wait()
-    one, other = statistics.median(direct) * 1000, statistics.median(within) * 1000
+    sdk, bare, other = (statistics.median(took) * 1000 for took in (direct, bare, within))
     print(f"{rounds} rounds of {CALLS} calls, medians of one call")
-    print(f"by the SDK on this machine  {one:6.2f} ms")
-    print(f"from a program              {other:6.2f} ms   ratio {other / one:.2f}, added {other - one:+.2f} ms")
+    print(f"from a program                        {other:6.2f} ms")
+    for name, one in [("by the SDK on this machine", sdk), ("by bare requests on this machine", bare)]:
+        print(f"{name:36}  {one:6.2f} ms   ratio {other / one:.2f}, added {other - one:+.2f} ms")
 
 
 if __name__ == "__main__":
