@@ -20,6 +20,7 @@ mod mcp_tools;
 mod packages;
 mod picture;
 mod progress;
+mod repeating;
 mod resources;
 mod sessions;
 mod shown;
@@ -50,6 +51,7 @@ use tracing::info;
 
 use self::{
     caller::Caller,
+    repeating::Returned,
     resources::{FOLLOWED_MAX, Followed, Sink},
 };
 pub use self::{
@@ -222,20 +224,20 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = ToolName::find(&request.name) else {
-            let why = format!("name: there is no tool `{}`: tools/list names all there are", shown(&request.name));
-            return Err(ErrorData::invalid_params(why, None));
+            let name = shown(&request.name);
+            return Err(ErrorData::invalid_params(format!("name: there is no tool `{name}`: see tools/list"), None));
         };
         let caller = self.caller(&context.extensions)?;
-        if let Err(failure) = caller.check_scope(tool.scope()) {
-            return Ok(content::failure(&caller, &failure).into());
-        }
-        let entered = self.calls.enter(context.id.clone(), context.ct.clone(), caller.session.clone());
+        let returned = match caller.check_scope(tool.scope()).and_then(|()| Returned::of(&request)) {
+            Ok(returned) => returned,
+            Err(failure) => return Ok(content::failure(&caller, &failure).into()),
+        };
+        let entered = self.calls.enter(context.id.clone(), (context.ct.clone(), caller.session.clone()), returned);
         let arguments = request.arguments.unwrap_or_default();
         // A panic in rmcp's task would leave the client without an answer.
         let answer = AssertUnwindSafe(self.parts.call(tool, &caller, arguments, &entered, &context));
-        let answer = answer.catch_unwind().await;
-        let failure = match answer {
-            Ok(Ok(result)) => return Ok(result.into()),
+        let failure = match answer.catch_unwind().await {
+            Ok(Ok(result)) => return Ok(result),
             Ok(Err(failure)) => failure,
             Err(_) => Failure::new(Code::Internal, "The server failed to answer: its log says why."),
         };
@@ -388,10 +390,8 @@ impl ServerHandler for McpServer {
 }
 
 fn one_page(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
-    match request.and_then(|request| request.cursor) {
-        Some(_) => Err(ErrorData::invalid_params("cursor: the list is one page, so there is none: leave it out", None)),
-        None => Ok(()),
-    }
+    let refused = |_| ErrorData::invalid_params("cursor: the list is one page, so there is none: leave it out", None);
+    request.and_then(|request| request.cursor).map(refused).map_or(Ok(()), Err)
 }
 
 fn shown(name: &str) -> String {

@@ -215,6 +215,14 @@ impl Runs {
         })
     }
 
+    /// A run that went on without its caller, in a caller's hands again.
+    ///
+    /// # Errors
+    /// Those of [`Self::get`].
+    pub fn hold(&self, who: &Principal, run: RunId, detached: bool) -> Result<RunHandle, Failure> {
+        Ok(RunHandle { run: self.get(who, run)?, detached })
+    }
+
     /// Cancels the runs under way that were begun by a token.
     pub fn cancel_all_of(&self, token: TokenId) {
         let begun = |run: &Run| run.conversation.owner.token() == Some(token);

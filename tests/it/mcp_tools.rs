@@ -36,6 +36,19 @@ fn names(list: &Value) -> Vec<String> {
     tools.iter().map(|tool| tool["name"].as_str().expect("a name").to_owned()).collect()
 }
 
+/// Descriptions are read by models: nothing of the source's markup is left there.
+#[tokio::test(flavor = "multi_thread")]
+async fn descriptions_are_plain_text() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}});
+    let groups = "?tools=run,files,session,coderunner,ipybox,web,skills,tools";
+    let all: Value =
+        server.post_to(groups, call.to_string()).send().await.expect("an answer").json().await.expect("JSON");
+    let text = all.to_string();
+    assert!(names(&all).len() > TOOLS.len() && !text.contains("[`") && !text.contains("::"), "{text}");
+    server.stop().await;
+}
+
 fn blocks<'a>(result: &'a Value, kind: &str) -> Vec<&'a Value> {
     result["content"].as_array().expect("content").iter().filter(|block| block["type"] == kind).collect()
 }

@@ -255,5 +255,17 @@ async fn a_person_at_the_client_is_asked() {
     put(&server, "files", json!({"url": sdk.url})).await;
     client(&tool("mcp1/bin/python"), &["approving_mcp1.py", &server.url("/mcp"), TOKEN]).await;
     assert_eq!(sdk.deleted(), ["/a", "/b", "/b", "/b"]);
+    // Answers that stand are of the same tool; this is another.
+    put(&server, "files", json!({"url": sdk.url, "rules": [{"tool": "delete_file", "action": "ask"}]})).await;
+    let modern = [server.url("/mcp"), TOKEN.to_owned(), "approvals".to_owned()];
+    let answers = get(&server, TOKEN, "/v1/approvals").await;
+    for one in answers["approvals"].as_array().expect("answers").iter().filter(|one| one["answer"] == "always") {
+        let path = format!("/v1/approvals/{}", one["id"].as_str().expect("an id"));
+        assert_eq!(send(&server, TOKEN, Method::DELETE, &path, &Value::Null).await.0, 204);
+    }
+    let python = tool("mcp2/bin/python");
+    client(&python, &["asking_mcp2.py", &modern[0], &modern[1], &modern[2]]).await;
+    assert_eq!(sdk.deleted()[4..6], ["/a", "/b"]);
+    assert_eq!(sdk.deleted().len(), 10);
     server.stop().await;
 }

@@ -1,8 +1,9 @@
 //! Questions to the person at the client, by elicitation, where the client offers it: a line that a cell asks for with
 //! `input()`, and whether a call of a tool may be made.
 //!
-//! Belongs to the call that began the cell, in whose task it runs: the question travels on the call's stream. When the
-//! call returns first, the question is withdrawn and the input ends.
+//! Belongs to the call that began the cell, in whose task it runs. Before revision 2026-07-28 a question travels on the
+//! call's stream; when the call returns first, the question is withdrawn and the input ends. From that revision on the
+//! call is answered with the question, and repeated with the answer: see [`super::repeating`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +13,7 @@ use rmcp::{
     RoleServer,
     model::{
         ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema,
-        EnumSchema, ProtocolVersion, ServerRequest,
+        EnumSchema, ServerRequest,
     },
     service::{PeerRequestOptions, RequestHandle},
 };
@@ -24,7 +25,7 @@ use crate::{
     domain::{
         event::{Event, EventKind},
         token::Scope,
-        tools::{Answered, Approval, Asked},
+        tools::{Answered, Approval, ApprovalId, Asked},
     },
     services::{
         runs::{Run, RunRequest},
@@ -46,6 +47,13 @@ pub(super) struct Asking {
     open: Option<RequestHandle<RoleServer>>,
 }
 
+/// What a program waits for.
+pub(super) enum Question {
+    /// A line of input, after this prompt.
+    Line(String),
+    Approval(Box<Approval>),
+}
+
 /// What a client can be asked.
 #[derive(Default)]
 pub(super) struct Asks {
@@ -53,26 +61,35 @@ pub(super) struct Asks {
     pub(super) input: bool,
     /// Whether calls of tools may be made: the caller's token may say so.
     approvals: Option<(Arc<Approvals>, ByWhom)>,
+    /// By an answer to the call, which is repeated.
+    pub(super) by_repeating: bool,
 }
 
 impl Asks {
-    /// Nothing where the client shows no forms. Revision 2026-07-28 has no requests of a server, and a client without a
-    /// session cannot answer one.
+    /// Nothing where the client shows no forms. Before revision 2026-07-28 a client without a session cannot answer.
     pub(super) fn of(caller: &Caller, request: &RunRequest, tools: &Tools, context: ToolContext<'_>) -> Self {
-        let can_be_asked = || {
-            let version = context.protocol_version()?;
-            let client = context.peer.peer_info()?;
-            let elicitation = client.capabilities.elicitation.as_ref()?;
-            let forms = elicitation.form.is_some() || elicitation.url.is_none();
-            Some(forms && version.as_str() < ProtocolVersion::V_2026_07_28.as_str())
+        let version = context.protocol_version();
+        let by_repeating = version.is_some_and(|version| !version.has_initialize());
+        let shows_forms = || {
+            let elicitation = context.client_capabilities()?.elicitation?;
+            Some(elicitation.form.is_some() || elicitation.url.is_none())
         };
-        if caller.session.is_none() || can_be_asked() != Some(true) {
+        if !by_repeating && caller.session.is_none() || shows_forms() != Some(true) {
             return Self::default();
         }
         let input = request.session.is_some() && request.stdin.is_empty() && !request.stdin_open;
         let may = tools.is_offered(&caller.principal) && caller.check_scope(Scope::Approve).is_ok();
         let by = || ByWhom { who: caller.principal.clone(), is_operator: false, by: "client" };
-        Self { input, approvals: may.then(|| (Arc::clone(tools.approvals()), by())) }
+        Self { input, approvals: may.then(|| (Arc::clone(tools.approvals()), by())), by_repeating }
+    }
+
+    /// Stores what a person said about a call.
+    pub(super) async fn answer(&self, question: ApprovalId, answer: Answered) {
+        if let Some((approvals, by)) = &self.approvals
+            && let Err(failure) = approvals.answer(by, question, answer).await
+        {
+            debug!(code = %failure.code, "an answer came too late");
+        }
     }
 
     pub(super) fn any(&self) -> bool {
@@ -81,38 +98,41 @@ impl Asks {
 }
 
 impl Asking {
-    /// Of this run, from its beginning.
-    pub(super) fn of(run: &Run) -> Self {
-        Self { events: run.events(1), open: None }
+    /// Of this run, from this event on.
+    pub(super) fn of(run: &Run, first: u64) -> Self {
+        Self { events: run.events(first), open: None }
     }
 
-    /// Passes on each question of the program, and its answer; never returns.
-    pub(super) async fn serve(&mut self, run: &Run, asks: &Asks, context: ToolContext<'_>) {
-        while let Some(event) = self.events.next().await {
-            let (prompt, password) = match event.kind {
-                EventKind::InputRequest { prompt, password } if asks.input => (prompt, password),
-                EventKind::Approval(question) => {
-                    if let Some((approvals, by)) = &asks.approvals
-                        && let Some(answer) = self.approve(&question, context).await
-                        && let Err(failure) = approvals.answer(by, question.id, answer).await
-                    {
-                        debug!(code = %failure.code, "an answer came too late");
-                    }
+    /// Passes on each question of the program, and its answer. Where the client is asked by answering its call, returns
+    /// the first question and the number of its event; otherwise never.
+    pub(super) async fn serve(&mut self, run: &Run, asks: &Asks, context: ToolContext<'_>) -> (u64, Question) {
+        while let Some(Event { number, kind, .. }) = self.events.next().await {
+            let question = match kind {
+                // The protocol forbids to ask for secrets in a form.
+                EventKind::InputRequest { password: true, .. } if asks.input => {
+                    give(run, None).await;
                     continue;
                 }
+                EventKind::InputRequest { prompt, .. } if asks.input => Question::Line(prompt),
+                EventKind::Approval(question) if asks.approvals.is_some() => Question::Approval(question),
                 _ => continue,
             };
-            // The protocol forbids to ask for secrets in a form.
-            let line = if password { None } else { self.ask(&prompt, context).await };
-            let sent = match line {
-                Some(line) => run.send_input(line.into(), false).await,
-                None => run.send_input(Bytes::new(), true).await,
-            };
-            if let Err(failure) = sent {
-                debug!(code = %failure.code, "an answer came too late");
+            if asks.by_repeating {
+                return (number, question);
+            }
+            match question {
+                Question::Line(prompt) => {
+                    let line = self.ask(&prompt, context).await;
+                    give(run, line).await;
+                }
+                Question::Approval(question) => {
+                    if let Some(answer) = self.approve(&question, context).await {
+                        asks.answer(question.id, answer).await;
+                    }
+                }
             }
         }
-        std::future::pending::<()>().await;
+        std::future::pending().await
     }
 
     /// Withdraws an open question and ends the input.
@@ -129,51 +149,17 @@ impl Asking {
 
     /// The line that the person gives, with its end; nothing when they decline, or do not answer in time.
     async fn ask(&mut self, prompt: &str, context: ToolContext<'_>) -> Option<String> {
-        let prompt = if prompt.trim().is_empty() { "a line of input" } else { prompt.trim() };
-        let field = |field: rmcp::model::StringSchema| field.title("Input");
-        let form = ElicitationSchema::builder().string_property(LINE, field).build().ok()?;
-        match self.form(format!("The program in the sandbox asks: {prompt}"), form, context).await? {
-            ElicitResult { action: ElicitationAction::Accept, content, .. } => {
-                let given = content.unwrap_or_default();
-                // One question is one line, whatever was pasted.
-                Some(given[LINE].as_str().unwrap_or_default().replace(['\r', '\n'], " ") + "\n")
-            }
-            _ => None,
-        }
+        line_of(self.form(line_form(prompt)?, context).await?)
     }
 
     /// What the person says about a call; nothing when they dismiss the question, which others may answer.
     async fn approve(&mut self, question: &Approval, context: ToolContext<'_>) -> Option<Answered> {
-        let Asked { server, tool, arguments, .. } = &question.asked;
-        let shown: String = arguments.chars().take(ARGUMENTS_CHARS_MAX).collect();
-        let more = if shown.len() < arguments.len() { "…" } else { "" };
-        let message = format!(
-            "A program wants to call the tool {server}/{} with {}{more}",
-            tool.escape_debug(),
-            shown.escape_debug().to_string().replace("\\\"", "\"")
-        );
-        let words =
-            [Answered::Once, Answered::Session, Answered::Always, Answered::No].map(|one| one.word().to_owned());
-        let choice = EnumSchema::builder(words.to_vec()).build();
-        let form = ElicitationSchema::builder().required_enum_schema(ANSWER, choice).build().ok()?;
-        match self.form(message, form, context).await? {
-            ElicitResult { action: ElicitationAction::Accept, content, .. } => {
-                Answered::parse(content.unwrap_or_default()[ANSWER].as_str()?)
-            }
-            ElicitResult { action: ElicitationAction::Decline, .. } => Some(Answered::No),
-            ElicitResult { .. } => None,
-        }
+        answer_of(self.form(approval_form(question)?, context).await?)
     }
 
     /// Asks by a form; nothing when there is no answer in time.
-    async fn form(
-        &mut self,
-        message: String,
-        requested_schema: ElicitationSchema,
-        context: ToolContext<'_>,
-    ) -> Option<ElicitResult> {
-        let form = ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema };
-        let request = ServerRequest::ElicitRequest(ElicitRequest::new(form));
+    async fn form(&mut self, form: ElicitRequest, context: ToolContext<'_>) -> Option<ElicitResult> {
+        let request = ServerRequest::ElicitRequest(form);
         let sent = context.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
         let open = self.open.insert(sent.ok()?);
         let Ok(answer) = timeout(ANSWER_MAX, &mut open.rx).await else {
@@ -186,5 +172,59 @@ impl Asking {
             Ok(Ok(ClientResult::ElicitResult(answer))) => Some(answer),
             _ => None,
         }
+    }
+}
+
+/// Gives a program a line of input; without one its input ends.
+pub(super) async fn give(run: &Run, line: Option<String>) {
+    let sent = match line {
+        Some(line) => run.send_input(line.into(), false).await,
+        None => run.send_input(Bytes::new(), true).await,
+    };
+    if let Err(failure) = sent {
+        debug!(code = %failure.code, "an answer came too late");
+    }
+}
+
+/// The form for a line of input.
+pub(super) fn line_form(prompt: &str) -> Option<ElicitRequest> {
+    let prompt = if prompt.trim().is_empty() { "a line of input" } else { prompt.trim() };
+    let field = |field: rmcp::model::StringSchema| field.title("Input");
+    let form = ElicitationSchema::builder().string_property(LINE, field).build().ok()?;
+    Some(form_of(format!("The program in the sandbox asks: {prompt}"), form))
+}
+
+/// The form that asks whether a call may be made.
+pub(super) fn approval_form(question: &Approval) -> Option<ElicitRequest> {
+    let Asked { server, tool, arguments, .. } = &question.asked;
+    let shown: String = arguments.chars().take(ARGUMENTS_CHARS_MAX).collect();
+    let more = if shown.len() < arguments.len() { "…" } else { "" };
+    let message = format!(
+        "A program wants to call the tool {server}/{} with {}{more}",
+        tool.escape_debug(),
+        shown.escape_debug().to_string().replace("\\\"", "\"")
+    );
+    let words = [Answered::Once, Answered::Session, Answered::Always, Answered::No].map(|one| one.word().to_owned());
+    let choice = EnumSchema::builder(words.to_vec()).build();
+    Some(form_of(message, ElicitationSchema::builder().required_enum_schema(ANSWER, choice).build().ok()?))
+}
+
+fn form_of(message: String, requested_schema: ElicitationSchema) -> ElicitRequest {
+    ElicitRequest::new(ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema })
+}
+
+/// The line that a form was filled in with; nothing when the person declined.
+pub(super) fn line_of(filled: ElicitResult) -> Option<String> {
+    let ElicitResult { action: ElicitationAction::Accept, content, .. } = filled else { return None };
+    // One question is one line, whatever was pasted.
+    Some(content.unwrap_or_default()[LINE].as_str().unwrap_or_default().replace(['\r', '\n'], " ") + "\n")
+}
+
+/// What a form says about a call; nothing when it was dismissed.
+pub(super) fn answer_of(filled: ElicitResult) -> Option<Answered> {
+    match filled.action {
+        ElicitationAction::Accept => Answered::parse(filled.content.unwrap_or_default()[ANSWER].as_str()?),
+        ElicitationAction::Decline => Some(Answered::No),
+        _ => None,
     }
 }

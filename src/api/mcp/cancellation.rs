@@ -9,6 +9,8 @@ use std::sync::{
 use rmcp::model::RequestId;
 use tokio_util::sync::CancellationToken;
 
+use super::repeating::Returned;
+
 /// The calls of one client that are in flight. A clone is the same calls.
 #[derive(Clone, Default)]
 pub(super) struct Calls(Arc<Registry>);
@@ -26,15 +28,23 @@ pub(super) struct Call {
     number: u64,
     cancelled: CancellationToken,
     left: CancellationToken,
+    /// What it brings where it is repeated.
+    pub(super) returned: Option<Returned>,
     /// The client's session. rmcp cancels its calls only seconds after its end.
     session: Option<CancellationToken>,
 }
 
 impl Calls {
-    /// Registers a call. `left` is rmcp's token of it.
-    pub(super) fn enter(&self, id: RequestId, left: CancellationToken, session: Option<CancellationToken>) -> Call {
+    /// Registers a call. `left` is rmcp's token of it, with the session's.
+    pub(super) fn enter(
+        &self,
+        id: RequestId,
+        (left, session): (CancellationToken, Option<CancellationToken>),
+        returned: Option<Returned>,
+    ) -> Call {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let call = Call { calls: self.clone(), number, cancelled: CancellationToken::new(), left, session };
+        let cancelled = CancellationToken::new();
+        let call = Call { calls: self.clone(), number, cancelled, left, returned, session };
         self.entries().push((number, id, call.cancelled.clone()));
         // A notification that came before the entry existed has found nothing.
         if call.left.is_cancelled() {
@@ -88,7 +98,7 @@ mod tests {
     #[test]
     fn end_of_a_call_keeps_the_entry_of_another_with_its_id() {
         let (calls, id) = (Calls::default(), RequestId::Number(1));
-        let enter = || calls.enter(id.clone(), CancellationToken::new(), None);
+        let enter = || calls.enter(id.clone(), (CancellationToken::new(), None), None);
         let (first, second) = (enter(), enter());
         drop(first);
         calls.cancel(&id);
@@ -100,7 +110,8 @@ mod tests {
     #[test]
     fn cancel_reaches_every_call_with_the_id_and_no_other() {
         let calls = Calls::default();
-        let [one, same, other] = [1, 1, 2].map(|id| calls.enter(RequestId::Number(id), CancellationToken::new(), None));
+        let [one, same, other] =
+            [1, 1, 2].map(|id| calls.enter(RequestId::Number(id), (CancellationToken::new(), None), None));
         calls.cancel(&RequestId::Number(1));
         assert_eq!([one, same, other].map(|call| call.cancelled.is_cancelled()), [true, true, false]);
     }

@@ -1,6 +1,6 @@
 //! Each tool: its arguments, one call of a service, its answer. Those that wait for a run are in [`super::waiting`].
 
-use rmcp::model::{CallToolResult, JsonObject};
+use rmcp::model::{CallToolResponse, CallToolResult, JsonObject};
 
 use super::{
     Caller, McpParts,
@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl McpParts {
-    /// Calls a tool.
+    /// Calls a tool. The answer may be a question, after which the call is repeated.
     ///
     /// # Errors
     /// Arguments that break a rule, and failures of ours. A program that fails is a result.
@@ -34,9 +34,9 @@ impl McpParts {
         arguments: JsonObject,
         call: &Call,
         context: ToolContext<'_>,
-    ) -> Result<CallToolResult, Failure> {
-        match tool {
-            ToolName::RunCode => self.run_code(caller, arguments, call, context).await,
+    ) -> Result<CallToolResponse, Failure> {
+        let result = match tool {
+            ToolName::RunCode => return self.run_code(caller, arguments, call, context).await,
             ToolName::GetRun => self.get_run(caller, arguments, call, context).await,
             ToolName::CancelRun => self.cancel_run(caller, arguments).await,
             ToolName::ListRunners => self.list_runners(caller, arguments),
@@ -46,7 +46,7 @@ impl McpParts {
             ToolName::EditFile => self.edit_file(caller, arguments).await,
             ToolName::UploadUrl => self.upload_url(caller, arguments),
             ToolName::DeleteFile => self.delete_file(caller, arguments).await,
-            ToolName::RunCell => self.run_cell(caller, arguments, call, context).await,
+            ToolName::RunCell => return self.run_cell(caller, arguments, call, context).await,
             ToolName::Interrupt => self.interrupt(caller, arguments).await,
             ToolName::ResetSession => self.reset_session(caller, arguments),
             ToolName::ListSessions => self.list_sessions(caller, arguments),
@@ -65,7 +65,8 @@ impl McpParts {
             ToolName::GetToolSource => self.tool_source(caller, arguments).await,
             ToolName::RegisterMcpServer => self.register_mcp_server(caller, arguments).await,
             ToolName::Reset => self.reset(caller, arguments),
-        }
+        };
+        result.map(Into::into)
     }
 
     fn list_runners(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {

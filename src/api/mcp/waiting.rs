@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use rmcp::{
     RoleServer,
-    model::{CallToolResult, JsonObject},
+    model::{CallToolResponse, CallToolResult, InputRequiredResult, JsonObject},
     service::RequestContext,
 };
 
@@ -18,6 +18,7 @@ use super::{
     content::{self, RunAnswer},
     picture::{self, Pictures},
     progress::Progress,
+    repeating,
 };
 use crate::{
     api::schema::{
@@ -60,7 +61,7 @@ impl McpParts {
         arguments: JsonObject,
         call: &Call,
         context: ToolContext<'_>,
-    ) -> Result<CallToolResult, Failure> {
+    ) -> Result<CallToolResponse, Failure> {
         let RunCode { conversation, language, code, stdin, args, timeout_seconds, wait_seconds, detach } =
             parse(arguments, Source::Json)?;
         let shown = Shown { new_conversation: conversation.is_none(), ..Shown::default() };
@@ -83,7 +84,7 @@ impl McpParts {
         arguments: JsonObject,
         call: &Call,
         context: ToolContext<'_>,
-    ) -> Result<CallToolResult, Failure> {
+    ) -> Result<CallToolResponse, Failure> {
         let RunCell { conversation, code, language, stdin, timeout_seconds, wait_seconds, detach } =
             parse(arguments, Source::Json)?;
         let shown = Shown { new_conversation: conversation.is_none(), ..Shown::default() };
@@ -98,29 +99,42 @@ impl McpParts {
         self.begin(caller, request, shown, wait_seconds, call, context).await
     }
 
-    /// Begins a run and waits for its end, or until its call is given up.
+    /// Begins a run, or returns to the one that a repeated call is about, and waits for its end, or until the call is
+    /// given up or, where it `may_repeat`, answered with a question.
     async fn begun(
         &self,
         caller: &Caller,
         request: RunRequest,
-        wait: Option<Wait>,
+        (wait, may_repeat): (Option<Wait>, bool),
         call: &Call,
         context: ToolContext<'_>,
-    ) -> Result<(RunHandle, RunView), Failure> {
+    ) -> Result<(RunHandle, RunView, Option<InputRequiredResult>), Failure> {
         let asks = Asks::of(caller, &request, &self.tools, context);
+        let asks = if asks.by_repeating && !may_repeat { Asks::default() } else { asks };
         let stdin_open = request.stdin_open || asks.input;
-        let run = self.runs.begin(RunRequest { within: caller.trace, stdin_open, ..request })?;
-        let mut asking = Asking::of(&run);
+        let (run, first) = match &call.returned {
+            Some(returned) => {
+                let run = self.runs.hold(&caller.principal, returned.run, request.detach == Some(true))?;
+                let first = returned.deliver(&run, &asks).await;
+                (run, first)
+            }
+            None => (self.runs.begin(RunRequest { within: caller.trace, stdin_open, ..request })?, 1),
+        };
+        let mut asking = Asking::of(&run, first);
+        let mut question = None;
         let view = tokio::select! {
             view = self.watch(&run, 0, wait, context) => view,
             // rmcp does not drop a cancelled call, so the call waits until the program has ended.
             () = call.ended(run.is_detached()) => stop(&run).await,
-            () = asking.serve(&run, &asks, context), if asks.any() => run.view(),
+            (event, asked) = asking.serve(&run, &asks, context), if asks.any() => {
+                question = repeating::required(run.id(), event, &asked);
+                run.view()
+            }
         };
-        if asks.any() {
+        if asks.any() && question.is_none() {
             asking.end(&run, &asks).await;
         }
-        Ok((run, view))
+        Ok((run, view, question))
     }
 
     /// A run from its beginning to its end.
@@ -132,7 +146,7 @@ impl McpParts {
         context: ToolContext<'_>,
     ) -> Result<Arc<Report>, Failure> {
         let wait = Wait(Duration::from_secs(WAIT_S_MAX));
-        let (run, _) = self.begun(caller, request, Some(wait), call, context).await?;
+        let (run, ..) = self.begun(caller, request, (Some(wait), false), call, context).await?;
         run.finished().await
     }
 
@@ -144,14 +158,19 @@ impl McpParts {
         wait: Option<Wait>,
         call: &Call,
         context: ToolContext<'_>,
-    ) -> Result<CallToolResult, Failure> {
-        let (run, view) = self.begun(caller, request, wait, call, context).await?;
+    ) -> Result<CallToolResponse, Failure> {
+        let (run, view, question) = self.begun(caller, request, (wait, true), call, context).await?;
+        if let Some(question) = question {
+            // The client repeats the call, so the end of this one must not cancel the run.
+            run.detach();
+            return Ok(question.into());
+        }
         let answer = self.answer(caller, &run, &view, shown).await;
         if view.state != RunState::Finished {
             // The client can return to the run, so its disconnecting must not cancel it.
             run.detach();
         }
-        answer
+        answer.map(Into::into)
     }
 
     pub(super) async fn get_run(

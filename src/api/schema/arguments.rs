@@ -232,7 +232,7 @@ pub struct Conversation(
 #[schemars(inline)]
 pub struct Program(#[schemars(with = "String")] pub Bytes);
 
-/// How long a call waits, at most [`WAIT_S_MAX`].
+/// How long a call waits for the end, in seconds: at most 3600.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "u64")]
 #[schemars(inline)]
