@@ -4,9 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Schema, Tool};
+use crate::domain::owner::Principal;
 
 /// Rules of one server, and the longest condition as JSON, in bytes.
 const RULES_MAX: usize = 100;
+const OWNERS_MAX: usize = 100;
 const CONDITION_BYTES_MAX: usize = 8 << 10;
 
 /// What happens to a call.
@@ -27,6 +29,10 @@ pub struct RuleText {
     #[schema(max_length = 128)]
     pub tool: String,
     pub action: Action,
+    /// The owners whose calls it is for; empty: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub owners: Vec<String>,
     /// A JSON Schema: the rule is for calls whose arguments are valid by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -55,6 +61,8 @@ pub enum RuleError {
     TooMany,
     #[error("rule {0}: `tool` must be a name of 1 to 128 characters, with `*` for any characters")]
     Tool(usize),
+    #[error("rule {0}: `owners` must be at most {OWNERS_MAX} names")]
+    Owners(usize),
     #[error("rule {0}: `per_run` and `per_minute` must be at least 1: use `deny` to refuse all calls")]
     Limit(usize),
     #[error("rule {0}: `when` is no JSON Schema that can be used: {1}")]
@@ -75,6 +83,9 @@ impl Rule {
         if text.tool.is_empty() || text.tool.chars().count() > super::TOOL_NAME_BYTES_MAX {
             return Err(RuleError::Tool(at));
         }
+        if text.owners.len() > OWNERS_MAX || text.owners.iter().any(|owner| owner.parse::<Principal>().is_err()) {
+            return Err(RuleError::Owners(at));
+        }
         if text.per_run == Some(0) || text.per_minute == Some(0) {
             return Err(RuleError::Limit(at));
         }
@@ -88,9 +99,11 @@ impl Rule {
         Ok(Self { text: text.clone(), when: text.when.as_ref().map(condition).transpose()? })
     }
 
-    /// Whether it is for this call.
-    pub fn matches(&self, tool: &Tool, arguments: &Value) -> bool {
-        is_like(&self.text.tool, &tool.name) && self.when.as_ref().is_none_or(|when| when.check(arguments).is_ok())
+    /// Whether it is for this call of an owner.
+    pub fn matches(&self, owner: &str, tool: &Tool, arguments: &Value) -> bool {
+        let RuleText { tool: name, owners, .. } = &self.text;
+        let is_for = owners.is_empty() || owners.iter().any(|one| one == owner);
+        is_for && is_like(name, &tool.name) && self.when.as_ref().is_none_or(|when| when.check(arguments).is_ok())
     }
 }
 
@@ -153,10 +166,10 @@ mod tests {
         let text = json!({"tool": "delete_*", "action": "deny", "when": {"properties": {"path": {"pattern": "^/etc"}},
             "required": ["path"]}});
         let rules = Rule::parse_all(&[serde_json::from_value(text).expect("a rule")]).expect("rules");
-        assert!(rules[0].matches(&tool("delete_file"), &json!({"path": "/etc/passwd"})));
-        assert!(!rules[0].matches(&tool("delete_file"), &json!({"path": "/tmp/a"})));
-        assert!(!rules[0].matches(&tool("delete_file"), &json!({})));
-        assert!(!rules[0].matches(&tool("read_file"), &json!({"path": "/etc/passwd"})));
+        assert!(rules[0].matches("ann", &tool("delete_file"), &json!({"path": "/etc/passwd"})));
+        assert!(!rules[0].matches("ann", &tool("delete_file"), &json!({"path": "/tmp/a"})));
+        assert!(!rules[0].matches("ann", &tool("delete_file"), &json!({})));
+        assert!(!rules[0].matches("ann", &tool("read_file"), &json!({"path": "/etc/passwd"})));
     }
 
     #[test]

@@ -149,7 +149,9 @@ impl Inner {
         let mut is_counted = false;
         loop {
             let (live, defined) = self.wanted(program, server, tool, arguments).await?;
-            let rule = live.server.rules.iter().enumerate().find(|(_, rule)| rule.matches(&defined.tool, arguments));
+            let owner = program.conversation.owner.name();
+            let mut rules = live.server.rules.iter().enumerate();
+            let rule = rules.find(|(_, rule)| rule.matches(owner, &defined.tool, arguments));
             let action = rule.map_or_else(|| without_rule(&defined.tool), |(_, rule)| rule.text.action);
             let name = &defined.tool.name;
             if action == Action::Deny {

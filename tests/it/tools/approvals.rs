@@ -5,7 +5,10 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{Sdk, get, printed, put, run, send, server, token_of};
+use super::{
+    Sdk, get, printed, put, run, send, server, token_of,
+    upstream::{Upstream, tool},
+};
 use crate::support::{
     server::{Server, TOKEN},
     until,
@@ -40,6 +43,69 @@ async fn asked(server: &Server, path: &str, word: &str) -> String {
         assert_eq!(answer(server, TOKEN, &question, "always").await.0, 404, "the first answer counts");
     });
     text
+}
+
+/// Takes an answer back while a program calls as fast as it can: what is decided later is decided without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_after_an_answer_was_taken_back_is_not_made() {
+    let upstream = Upstream::start(json!([{"name": "send", "inputSchema": {"type": "object"}}])).await;
+    let server = server(&[]).await;
+    put(&server, "up", json!({"url": upstream.url})).await;
+    let code = "import mcptools, threading\n\
+        def many():\n    try:\n        while True: mcptools.call('up', 'send')\n\
+        \x20   except mcptools.ToolError as error: print(error.code)\n\
+        mcptools.call('up', 'send')\n\
+        threads = [threading.Thread(target=many) for _ in range(4)]\n\
+        [one.start() for one in threads]; [one.join() for one in threads]\n";
+    for round in 0..5 {
+        let before = upstream.calls().len();
+        let person = async {
+            let first = question(&server, TOKEN).await;
+            assert_eq!(answer(&server, TOKEN, &first, "always").await.0, 200);
+            until("it calls", async || upstream.calls().len() > before + 20 + round * 13).await;
+            let path = format!("/v1/approvals/{}", first["id"].as_str().expect("an id"));
+            assert_eq!(send(&server, TOKEN, Method::DELETE, &path, &Value::Null).await.0, 204);
+            let made = upstream.calls().len();
+            // What was allowed before is sent, at most one call of each thread. Then they ask.
+            let open = async || get(&server, TOKEN, "/v1/approvals?open=true").await["approvals"].clone();
+            until("they ask", async || open().await[0]["id"].is_string()).await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let after = upstream.calls().len();
+            assert!(after <= made + 4, "{made}, and then {after}");
+            loop {
+                for one in open().await.as_array().expect("questions") {
+                    answer(&server, TOKEN, one, "no").await;
+                }
+                assert_eq!(upstream.calls().len(), after);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let text = tokio::select! {
+            text = printed(&server, TOKEN, "python", code) => text,
+            () = person => unreachable!("it answers for ever"),
+        };
+        assert_eq!(text, "tool_denied\n".repeat(4));
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_are_for_owners() {
+    let upstream = Upstream::start(json!([tool("echo")])).await;
+    let server = server(&[]).await;
+    let rules = json!([{"tool": "*", "action": "deny", "owners": ["ann"]}]);
+    put(&server, "up", json!({"url": upstream.url, "rules": rules})).await;
+    let [ann, ben] = ["ann", "ben"].map(|name| token_of(&server, name, &["run", "files"]));
+    let (ann, ben) = tokio::join!(ann, ben);
+    let code = "import mcptools\ntry: print(mcptools.call('up', 'echo').text)\n\
+        except mcptools.ToolError as error: print(error.code)\n";
+    assert_eq!(printed(&server, &ann, "python", code).await, "tool_denied\n");
+    assert_eq!(printed(&server, &ben, "python", code).await, "done\n");
+    assert_eq!(upstream.calls().len(), 1);
+    let wrong =
+        json!({"server": {"url": upstream.url, "rules": [{"tool": "*", "action": "deny", "owners": ["../a"]}]}});
+    assert_eq!(send(&server, TOKEN, Method::PUT, "/v1/tool-servers/up", &wrong).await.0, 422);
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
