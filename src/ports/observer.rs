@@ -81,6 +81,9 @@ pub struct AdminFacts<'a> {
 pub enum AdminAction {
     TokenCreated,
     TokenRevoked,
+    /// By another process, as the command line.
+    TokenCreatedElsewhere,
+    TokenRevokedElsewhere,
     ConnectionEnded,
     RunCancelled,
     SessionEnded,
@@ -103,6 +106,8 @@ impl AdminAction {
         match self {
             Self::TokenCreated => "token_created",
             Self::TokenRevoked => "token_revoked",
+            Self::TokenCreatedElsewhere => "token_created_elsewhere",
+            Self::TokenRevokedElsewhere => "token_revoked_elsewhere",
             Self::ConnectionEnded => "connection_ended",
             Self::RunCancelled => "run_cancelled",
             Self::SessionEnded => "session_ended",

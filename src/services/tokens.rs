@@ -6,6 +6,7 @@
 //! follow ── one task: changes of other processes, last uses, tokens that ended long ago
 //! ```
 
+mod elsewhere;
 mod issue;
 mod subject;
 mod token;
@@ -68,6 +69,7 @@ pub struct Tokens {
     ends: broadcast::Sender<TokenId>,
     wrong: DefaultDirectRateLimiter,
     wrong_of: DefaultKeyedRateLimiter<Option<IpAddr>>,
+    elsewhere: elsewhere::Elsewhere,
 }
 
 /// By digest: a lookup compares digests of what was sent, so its time tells nothing of any token.
@@ -133,6 +135,7 @@ impl Tokens {
             ends: broadcast::Sender::new(ENDS_MAX),
             wrong: RateLimiter::direct(quota(WRONG_OF_ALL)),
             wrong_of: RateLimiter::keyed(quota(WRONG_OF_ADDRESS)),
+            elsewhere: elsewhere::Elsewhere::default(),
         }
     }
 

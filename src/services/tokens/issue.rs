@@ -92,6 +92,7 @@ impl Tokens {
             used_unix_ms: None,
             revoked_unix_ms: None,
         };
+        self.elsewhere.own(record.id, false);
         store.insert(&record).await.map_err(|error| unavailable(&error))?;
         self.learn(vec![record.clone()]);
         Ok((record, secret))
@@ -119,6 +120,7 @@ impl Tokens {
     /// [`Code::TokenNotFound`], [`Code::DatabaseUnavailable`].
     pub async fn revoke(&self, id: TokenId) -> Result<(), Failure> {
         let (store, now) = (self.store()?, self.now());
+        self.elsewhere.own(id, true);
         let revoked = store.revoke(&id, now).await.map_err(|error| unavailable(&error))?;
         if revoked.is_empty() {
             let why = "There is no such token, or it was revoked before.";
@@ -177,7 +179,9 @@ impl Tokens {
     async fn round(&self, store: &dyn TokenStore, round: u64) -> Result<(), DatabaseError> {
         let since = self.known().seen;
         let since = since.saturating_sub(CLOCKS_APART_MS).max(0);
-        self.learn(store.changed(since).await?);
+        let changed = store.changed(since).await?;
+        self.tell_elsewhere(&changed);
+        self.learn(changed);
         store.access(since).await?.into_iter().for_each(|access| self.accept(access));
         self.known_mut().seen = self.now();
         self.known_mut().is_loaded = true;

@@ -26,7 +26,10 @@ fn text(output: &Output) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_server_follows_the_command_line() {
-    let server = FakeServer::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let audit = folder.path().join("audit.log");
+    let server = FakeServer::with(&[("SANDBOX_AUDIT__FILE", audit.to_str().expect("a path"))]).await;
+    let (own, _) = create(&server, json!({"name": "own", "owner": "ben"})).await;
     let made = ["token", "create", "for Ann", "--owner", "ann", "--scopes", "run", "--languages", "python"];
     let token = text(&cli(&server, &[&made[..], &["--expires-days", "7", "--runs-at-once", "2"]].concat()));
     until("the server knows it", async || is_listed(&server, &token).await).await;
@@ -37,6 +40,23 @@ async fn a_running_server_follows_the_command_line() {
     assert!(listed["expires"].is_string());
     text(&cli(&server, &["token", "revoke", listed["id"].as_str().expect("an id")]));
     until("the server knows its end", async || !is_listed(&server, &token).await).await;
+    text(&cli(&server, &["token", "revoke", &own]));
+    let told = async || {
+        let text = std::fs::read_to_string(&audit).unwrap_or_default();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let one = |line: Value| Some((line["admin"].as_str()?.to_owned(), line["subject"].as_str()?.to_owned()));
+        lines.filter_map(one).collect::<Vec<_>>()
+    };
+    until("the last is recorded", async || told().await.len() == 4).await;
+    let line = |action: &str, id: &str| (action.to_owned(), id.to_owned());
+    let anns = listed["id"].as_str().expect("an id");
+    let expected = [
+        line("token_created", &own),
+        line("token_created_elsewhere", anns),
+        line("token_revoked_elsewhere", anns),
+        line("token_revoked_elsewhere", &own),
+    ];
+    assert_eq!(told().await, expected);
 
     for wrong in
         [&["token", "create", ""][..], &["token", "create", "a", "--scopes", "root"], &["token", "revoke", "x"]]

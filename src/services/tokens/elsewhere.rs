@@ -1,0 +1,69 @@
+//! Changes of tokens by other processes, as the command line's, which writes no audit log: the server that reads them
+//! from the database records them.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+use super::{Known, Tokens};
+use crate::{
+    domain::{id::TokenId, owner::Principal, token::TokenRecord},
+    ports::observer::{AdminAction, AdminFacts, Observer},
+};
+
+/// What this process did itself, and whom the rest is told.
+#[derive(Default)]
+pub(super) struct Elsewhere {
+    observer: OnceLock<Arc<dyn Observer>>,
+    own: Mutex<HashSet<(TokenId, bool)>>,
+}
+
+impl Elsewhere {
+    /// Before this process makes or revokes a token.
+    pub(super) fn own(&self, id: TokenId, is_revoked: bool) {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner).insert((id, is_revoked));
+    }
+
+    /// The changes that the database has, this process has not made, and did not know.
+    fn found<'a>(
+        &self,
+        known: &Known,
+        records: &'a [TokenRecord],
+    ) -> impl Iterator<Item = (AdminAction, &'a TokenRecord)> {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |record: &'a TokenRecord| {
+            let is_revoked = record.revoked_unix_ms.is_some();
+            let was_revoked = known.by_id(record.id).map(|token| token.record.revoked_unix_ms.is_some());
+            let action = match (was_revoked, is_revoked) {
+                (None, false) => AdminAction::TokenCreatedElsewhere,
+                (Some(false), true) => AdminAction::TokenRevokedElsewhere,
+                _ => return None,
+            };
+            // What comes from a token was not made by an operator.
+            (record.parent.is_none() && !own.contains(&(record.id, is_revoked))).then_some((action, record))
+        };
+        records.iter().filter_map(of).collect::<Vec<_>>().into_iter()
+    }
+}
+
+impl Tokens {
+    /// From now on changes by other processes are told. Once.
+    pub fn tell(&self, observer: &Arc<dyn Observer>) {
+        drop(self.elsewhere.observer.set(Arc::clone(observer)));
+    }
+
+    /// Before [`Self::learn`] of what the database says has changed.
+    pub(super) fn tell_elsewhere(&self, records: &[TokenRecord]) {
+        let Some(observer) = self.elsewhere.observer.get() else { return };
+        let known = self.known();
+        if !known.is_loaded {
+            return;
+        }
+        for (action, record) in self.elsewhere.found(&known, records) {
+            let (by, subject) = (&Principal::default(), &record.id.to_string());
+            let at_unix_s = self.clock.unix_s();
+            observer.administered(&AdminFacts { at_unix_s, action, by, owner: Some(&record.owner), subject });
+        }
+    }
+}
