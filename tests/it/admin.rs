@@ -9,7 +9,18 @@ use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{FakeServer, server::TOKEN, until};
+use crate::support::{
+    FakeServer,
+    fake_server::{Kind, on_each_database},
+    server::TOKEN,
+    until,
+};
+
+on_each_database! {
+    an_operator_ends_what_is_another_owners_and_each_act_is_in_the_audit_log
+    owners_and_conversations_are_listed_by_size_a_page_at_a_time
+    activity_counts_ends_durations_and_refusals_and_slow_and_failing_runs_are_found
+}
 
 /// Sends a request with a token; its status and what it answers.
 async fn call(server: &FakeServer, token: &str, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
@@ -58,11 +69,10 @@ fn administered(path: &Path) -> Vec<(String, String, String, String)> {
         .collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_operator_ends_what_is_another_owners_and_each_act_is_in_the_audit_log() {
+async fn an_operator_ends_what_is_another_owners_and_each_act_is_in_the_audit_log(kind: Kind) {
     let folder = tempfile::tempdir().expect("a folder");
     let audit = folder.path().join("audit.log");
-    let server = FakeServer::with_kernel(&[("SANDBOX_AUDIT__FILE", audit.to_str().expect("text"))]).await;
+    let server = FakeServer::by(kind, &[("SANDBOX_AUDIT__FILE", audit.to_str().expect("text"))]).await;
     let (ops_id, ops) =
         create(&server, json!({"name": "ops", "owner": "ops", "scopes": ["admin", "run", "files"]})).await;
     let (ann_id, ann) = create(&server, json!({"name": "ann", "owner": "ann"})).await;
@@ -131,9 +141,8 @@ async fn an_operator_ends_what_is_another_owners_and_each_act_is_in_the_audit_lo
     assert_eq!(administered(&audit), expected);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn owners_and_conversations_are_listed_by_size_a_page_at_a_time() {
-    let server = FakeServer::start().await;
+async fn owners_and_conversations_are_listed_by_size_a_page_at_a_time(kind: Kind) {
+    let server = FakeServer::by(kind, &[]).await;
     let (_, ann) = create(&server, json!({"name": "ann", "owner": "ann"})).await;
     let (bob_id, bob) = create(&server, json!({"name": "bob", "owner": "bob"})).await;
     create(&server, json!({"name": "no files", "owner": "carl"})).await;
@@ -182,9 +191,8 @@ async fn of_ann(server: &FakeServer) -> Value {
     get(server, "/v1/admin/conversations?owner=ann").await["totalBytes"].clone()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn activity_counts_ends_durations_and_refusals_and_slow_and_failing_runs_are_found() {
-    let server = FakeServer::start().await;
+async fn activity_counts_ends_durations_and_refusals_and_slow_and_failing_runs_are_found(kind: Kind) {
+    let server = FakeServer::by(kind, &[]).await;
     for (code, times) in [("print x", 3), ("exit 3", 2)] {
         for _ in 0..times {
             run(&server, TOKEN, "c", code, 60).await;

@@ -218,6 +218,14 @@ async fn a_command_of_the_settings_is_a_server_and_its_secret_is_seen_by_it_alon
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn ipyboxs_flow_works_with_an_unmodified_client() {
+    let sdk = Sdk::start("mcp2").await;
+    let server = server(&[]).await;
+    client(&tool("mcp1/bin/python"), &["ipybox_client.py", &server.url("/mcp"), TOKEN, &sdk.url]).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn models_find_tools_and_register_servers_as_with_ipybox() {
     let sdk = Sdk::start("mcp2").await;
     let server = server(&[]).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use tokio::{
-    sync::oneshot,
+    sync::oneshot::{self, error::TryRecvError},
     time::{Instant, sleep_until},
 };
 use tracing::{debug, warn};
@@ -27,7 +27,12 @@ pub(super) async fn watch(
     let mut started = match inner.parts.sandboxes.start(&spec, lease).await {
         Ok(started) => started,
         Err(error) => {
-            warn!(sandbox = %id, error = %chain(&error), "a standby was not started");
+            // One that was given up meanwhile has no folder any more.
+            if matches!(handover.try_recv(), Err(TryRecvError::Closed)) {
+                debug!(sandbox = %id, error = %chain(&error), "a standby that was given up was not started");
+            } else {
+                warn!(sandbox = %id, error = %chain(&error), "a standby was not started");
+            }
             return inner.forget(id);
         }
     };
