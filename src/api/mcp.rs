@@ -18,6 +18,7 @@ mod describe;
 mod figures;
 mod mcp_tools;
 mod packages;
+mod parts;
 mod picture;
 mod progress;
 mod repeating;
@@ -26,23 +27,25 @@ mod sessions;
 mod shown;
 mod skills;
 mod stdio;
+mod tasks;
 mod tools;
 mod unknown;
 mod view;
 mod waiting;
 
-use std::{iter, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{iter, panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::FutureExt;
 use http::request::Parts;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CancelledNotificationParam, CustomRequest, CustomResult, Extensions,
-        GetSkillRequestParams, GetSkillResult, ListPromptsRequestMethod, ListPromptsResult,
-        ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult, ListToolsResult, PaginatedRequestParams,
-        ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ServerConfig, SubscribeRequestParams,
-        SubscriptionFilter, UnsubscribeRequestParams,
+        CallToolRequestParams, CallToolResponse, CancelTaskParams, CancelledNotificationParam, CustomRequest,
+        CustomResult, Extensions, GetSkillRequestParams, GetSkillResult, GetTaskParams, GetTaskResult,
+        ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+        ListSkillsResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
+        ReadResourceResponse, ServerConfig, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
+        UpdateTaskParams,
     },
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
@@ -56,6 +59,7 @@ use self::{
 };
 pub use self::{
     describe::ToolName,
+    parts::{McpOptions, McpParts},
     picture::Smaller,
     stdio::{StdioError, serve_stdio},
     view::{Client, Group, View},
@@ -64,71 +68,14 @@ use crate::{
     domain::{
         error::{Code, Failure},
         id::{ConversationId, RequestId},
-        limits::Limits,
         owner::Principal,
-        shared_folder::SharedFolder,
         trace::TraceContext,
     },
-    services::{
-        browser, files::Files, history::History, packages::Packages, runs::Runs, sessions::Sessions, skills::Skills,
-        tokens::Token, tools::Tools,
-    },
+    services::{browser, tokens::Token},
 };
 
 /// How much of an unknown name is repeated in an answer, in characters.
 const NAME_CHARS_MAX: usize = 80;
-
-/// The parts of the surface.
-#[derive(Clone)]
-pub struct McpParts {
-    /// Runs programs, and remembers them.
-    pub runs: Runs,
-    /// Runs that are no longer in memory.
-    pub history: Arc<History>,
-    /// Files of conversations.
-    pub files: Arc<Files>,
-    /// Sandboxes that keep an interpreter.
-    pub sessions: Sessions,
-    /// Installs packages.
-    pub packages: Packages,
-    pub skills: Skills,
-    /// Tools of MCP servers, which programs may call.
-    pub tools: Tools,
-    /// Makes pictures smaller that are too large for an answer.
-    pub pictures: Smaller,
-    /// What is shown.
-    pub options: McpOptions,
-}
-
-/// Sizes that bound or describe the tools.
-#[derive(Debug, Clone)]
-pub struct McpOptions {
-    /// The largest picture that is shown in a result, in bytes.
-    pub image_bytes_max: u64,
-    /// How many pictures one result shows.
-    pub images_max: usize,
-    /// How much one call of `read_file` reads at most, in bytes.
-    pub read_bytes_max: u64,
-    /// The largest file that `write_file` writes, in bytes.
-    pub write_bytes_max: u64,
-    /// The longest program, in bytes.
-    pub code_bytes_max: u64,
-    /// What one run may use, for the descriptions.
-    pub limits: Limits,
-    /// How long a call waits for its run by default.
-    pub wait_default: Duration,
-    /// Folders that programs see beside /data, for the descriptions.
-    pub folders: Vec<SharedFolder>,
-    /// What clients see that choose nothing.
-    pub view: View,
-}
-
-impl McpOptions {
-    /// How much one call of `read_file` reads by default, in bytes.
-    fn read_bytes(&self) -> u64 {
-        self.read_bytes_max.min(shown::OUTPUT_BYTES_MAX as u64)
-    }
-}
 
 /// Answers MCP requests. A clone is the same server.
 #[derive(Clone)]
@@ -243,6 +190,31 @@ impl ServerHandler for McpServer {
         };
         info!(request = %caller.request, tool = tool.dotted(), code = %failure.code, "a tool call failed");
         Ok(content::failure(&caller, &failure).into())
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        self.parts.task(&self.caller(&context.extensions)?, &request.task_id).await
+    }
+
+    /// A question is never one of a task: it is asked by the answer to the call.
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.parts.task(&self.caller(&context.extensions)?, &request.task_id).await.map(drop)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.parts.cancel_task(&self.caller(&context.extensions)?, &request.task_id)
     }
 
     async fn on_cancelled(&self, cancelled: CancelledNotificationParam, _: NotificationContext<RoleServer>) {

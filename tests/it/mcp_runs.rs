@@ -19,6 +19,7 @@ use crate::support::{
 };
 
 mod feed;
+mod tasks;
 
 const LONG: Duration = Duration::from_mins(1);
 

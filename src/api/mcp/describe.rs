@@ -303,6 +303,7 @@ pub fn server(skills: bool) -> ServerConfig {
         .with_title("Code sandbox")
         .with_description(env!("CARGO_PKG_DESCRIPTION"));
     let capabilities = ServerCapabilities::builder()
+        .enable_tasks()
         .enable_tools()
         .enable_tool_list_changed()
         .enable_resources()

@@ -18,7 +18,7 @@ use super::{
     content::{self, RunAnswer},
     picture::{self, Pictures},
     progress::Progress,
-    repeating,
+    repeating, tasks,
 };
 use crate::{
     api::schema::{
@@ -165,6 +165,10 @@ impl McpParts {
             run.detach();
             return Ok(question.into());
         }
+        if view.state != RunState::Finished && tasks::are_known(context) {
+            run.detach();
+            return Ok(tasks::begun(&view));
+        }
         let answer = self.answer(caller, &run, &view, shown).await;
         if view.state != RunState::Finished {
             // The client can return to the run, so its disconnecting must not cancel it.
@@ -192,7 +196,7 @@ impl McpParts {
     }
 
     /// A run that is no longer in memory.
-    async fn recorded(&self, caller: &Caller, run: RunId) -> Result<CallToolResult, Failure> {
+    pub(super) async fn recorded(&self, caller: &Caller, run: RunId) -> Result<CallToolResult, Failure> {
         let line = self.history.run(&caller.principal, run).await?;
         match line.end.as_ref().and_then(history::failure) {
             Some(failure) => Err(failure),
@@ -221,6 +225,16 @@ impl McpParts {
                 () = progress.notify() => {}
             }
         }
+    }
+
+    /// The whole result of a run that has ended.
+    pub(super) async fn result_of(
+        &self,
+        caller: &Caller,
+        run: &Run,
+        view: &RunView,
+    ) -> Result<CallToolResult, Failure> {
+        self.answer(caller, run, view, Shown::default()).await
     }
 
     async fn answer(
