@@ -1,5 +1,5 @@
-//! Runs as tasks (SEP-2663), for clients that declare that extension: a run that goes on when its call returns is a task,
-//! whose id is the run's. Other clients get the run's id in a text.
+//! Runs as tasks (SEP-2663), for clients that declare that extension: a run that goes on when its call returns is a
+//! task, whose id is the run's. Other clients get the run's id in a text.
 
 use rmcp::{
     ErrorData,
