@@ -75,7 +75,8 @@ ensure_engine() {
     say "there is no Docker engine on this machine"
     install_packages docker.io
   fi
-  has docker || install_packages "docker-cli|docker.io"
+  # From Debian 13 on the command is a package of its own, which docker.io only recommends.
+  has docker || install_packages "$(package_name "docker-cli|docker.io")"
   start_engine
   if ! engine_answers && ! is_root && [ -S /var/run/docker.sock ]; then
     join_docker_group "$@"
