@@ -69,6 +69,7 @@ ensure_engine() {
   [ -z "${DOCKER_HOST:-}" ] ||
     die "no Docker engine answers at DOCKER_HOST=$DOCKER_HOST; correct or unset it and run this again."
   if [ -S /var/run/docker.sock ] && [ ! -w /var/run/docker.sock ] && ! is_root; then
+    joined_since_login && has sg && again_as_member "$@"
     die "you may not use this Docker engine; run 'sudo usermod -aG docker $(id -un)', log in again and run this again."
   fi
   if ! has dockerd; then
@@ -134,5 +135,12 @@ join_docker_group() {
   say "adding you to the group docker, which may use the engine (and is thereby as powerful as root)"
   as_root usermod -aG docker "$(id -un)" || die "could not add you to the group docker; run this again as root."
   has sg || die "log in again, so that you are in the group docker, and run this again."
-  exec sg docker -c "$(printf '%q ' "$@")"
+  again_as_member "$@"
 }
+
+# Whether the user is in the group docker and this process is not.
+joined_since_login() {
+  [[ " $(id -nG "$(id -un)") " = *" docker "* && " $(id -nG) " != *" docker "* ]]
+}
+
+again_as_member() { exec sg docker -c "$(printf '%q ' "$@")"; }
