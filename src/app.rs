@@ -17,6 +17,7 @@ mod observability;
 mod options;
 mod packages;
 mod parts;
+mod peers;
 mod sign_in;
 mod skills;
 mod tools;

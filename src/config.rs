@@ -181,6 +181,9 @@ section! {
         /// `127.0.0.1,172.16.0.0/12`. Of requests from these the address in CF-Connecting-IP counts for rates. Name
         /// no network that clients are in. Empty: the header is ignored.
         trusted_proxies: String = String::new(),
+        /// Where several servers of one DATABASE_URL and one SANDBOX_ROOT stand behind one address: how the others
+        /// reach this one, such as `http://10.0.0.7:8080`. They send requests there, with their tokens. Empty: alone.
+        peer_url: String = String::new(),
     }
 }
 

@@ -9,6 +9,7 @@ pub mod history;
 pub mod network;
 pub mod observer;
 pub mod packages;
+pub mod peers;
 pub mod runner;
 pub mod sign_in;
 pub mod skills;

@@ -21,6 +21,7 @@ pub mod kernels;
 pub mod links;
 pub mod network;
 pub mod packages;
+pub mod peers;
 pub mod quota;
 pub mod readiness;
 pub mod retention;

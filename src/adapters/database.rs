@@ -12,6 +12,7 @@
 mod dump;
 mod history;
 mod keys;
+mod peers;
 mod policies;
 mod sign_in;
 mod tokens;

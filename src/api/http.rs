@@ -3,8 +3,8 @@
 //! ```text
 //! request ─ id ─ log ─ errors ─ panics ─ room ─ body ─ host, origin ─┬─ /            the page, no token
 //!                                                                    ├─ /files/…     the signature is the right
-//!                                                                    └─ bearer ── /mcp, /mcp/events, /v1/…, /api/v2/…,
-//!                                                                                 /jupyter/…, CodeRunner's,
+//!                                                                    └─ bearer ─ peers ─ /mcp, /mcp/events, /v1/…,
+//!                                                                                 /api/v2/…, /jupyter/…, CodeRunner's,
 //!                                                                                 /librechat/…, /e2b/…,
 //!                                                                                 /openai/v1/…
 //! /.well-known/… /register /token /revoke, where sign-in is on: for any page, so without these checks; /authorize is
@@ -28,6 +28,7 @@ pub mod metrics;
 pub mod openai;
 pub mod openapi;
 pub mod page;
+pub mod peers;
 pub mod piston;
 pub mod sign_in;
 mod sse;
@@ -47,6 +48,8 @@ use crate::{
 
 /// The parts of the router.
 pub struct HttpParts {
+    /// Sends on what is at another server.
+    pub relay: peers::Relay,
     /// `/mcp`, behind the bearer token.
     pub mcp: Router,
     /// `/v1`, behind the bearer token.
@@ -81,7 +84,7 @@ pub struct HttpParts {
 /// The whole surface.
 pub fn router(parts: HttpParts) -> Router {
     let HttpParts { mcp, v1, coderunner, jupyter, doors, files, sign_in, .. } = parts;
-    let HttpParts { admin, tokens, readiness, metrics, observer, names, proxies, .. } = parts;
+    let HttpParts { admin, tokens, readiness, metrics, observer, names, proxies, relay, .. } = parts;
     let bodies = coderunner.bodies.clone();
     let base: sign_in::Challenge = sign_in.as_ref().map(|parts| Arc::clone(&parts.base));
     let recognize = || middleware::from_fn_with_state(sign_in.clone(), sign_in::recognize);
@@ -98,6 +101,7 @@ pub fn router(parts: HttpParts) -> Router {
         .merge(jupyter)
         .merge(doors)
         .method_not_allowed_fallback(error::no_such_method)
+        .layer(middleware::from_fn_with_state(relay, peers::send_on))
         .layer(middleware::from_fn_with_state(tokens, auth::bearer))
         .layer(middleware::from_fn_with_state(bodies, coderunner::key_from_body))
         .layer(recognize())

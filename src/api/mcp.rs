@@ -58,6 +58,7 @@ use self::{
     resources::{FOLLOWED_MAX, Followed, Sink},
 };
 pub use self::{
+    compatible::SHARED_CONVERSATION,
     describe::ToolName,
     parts::{McpOptions, McpParts},
     picture::Smaller,

@@ -3,8 +3,8 @@
 //! ```text
 //! Background::start ── janitor (sweep, rounds) · standbys (refill) · sessions (rounds) · discovery (follow)
 //!                   ├─ retention (rounds) · packages (rounds)
-//!                   ├─ database (migrations), then tokens, policies and history (follow) · sign-in (keep) · what ends
-//!                   │  with a token
+//!                   ├─ database (migrations), then tokens, policies, peers and history (follow) · sign-in (keep) ·
+//!                   │  what ends with a token
 //!                   └─ metrics: an accept loop, where they have an address of their own
 //! Background::test_isolation ── one task, until the isolation is settled
 //! ```
@@ -17,7 +17,7 @@ use tokio::{net::TcpListener, sync::broadcast, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{StartError, listen, options, parts::Parts};
+use super::{StartError, listen, options, parts::Parts, peers};
 use crate::{
     adapters::database::Database,
     config::Config,
@@ -67,7 +67,7 @@ impl Background {
                 database,
                 Arc::clone(&parts.tokens),
                 (Arc::clone(&parts.history), Arc::clone(&parts.keys)),
-                Arc::clone(&parts.policies),
+                (Arc::clone(&parts.policies), (parts.runs.clone(), parts.sessions.clone())),
                 stop(),
             )));
             tasks.push(parts.tools.start(stop()));
@@ -121,12 +121,14 @@ async fn keep(
     database: Database,
     tokens: Arc<Tokens>,
     (history, keys): (Arc<History>, Arc<Idempotency>),
-    policies: Arc<Policies>,
+    (policies, (runs, sessions)): (Arc<Policies>, (Runs, Sessions)),
     stop: CancellationToken,
 ) {
     database.prepare_at_last(stop.clone()).await;
     let followed = (tokens.follow(stop.clone()), history.follow(stop.clone()), policies.follow(stop.clone()));
-    tokio::join!(followed.0, followed.1, followed.2, keys.load(stop));
+    let beside = runs.peers().clone();
+    let beside = beside.follow(peers::Occupied { runs, sessions }, stop.clone());
+    tokio::join!(followed.0, followed.1, followed.2, beside, keys.load(stop));
     database.close().await;
 }
 

@@ -20,6 +20,7 @@ use crate::{
             librechat::LibreChatParts,
             mcp::{McpHttpOptions, SessionLimits},
             openai::OpenAiParts,
+            peers::Relay,
             piston::PistonParts,
             v1::V1Parts,
         },
@@ -182,9 +183,14 @@ pub(super) fn mcp(config: &Config) -> McpOptions {
     }
 }
 
-pub(super) fn mcp_http(config: &Config, bodies: Bodies, shutdown: CancellationToken) -> McpHttpOptions {
+pub(super) fn mcp_http(
+    config: &Config,
+    (bodies, relay): (&Bodies, &Relay),
+    shutdown: CancellationToken,
+) -> McpHttpOptions {
     McpHttpOptions {
-        bodies,
+        bodies: bodies.clone(),
+        relay: relay.clone(),
         sessions: SessionLimits {
             all_max: config.server.sessions_max as usize,
             principal_max: config.server.token_sessions_max as usize,

@@ -9,15 +9,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{
-    StartError, doctor, listen::Surface, network, observability::Observability, options, packages, sign_in, skills,
-    tools,
+    StartError, doctor, listen::Surface, network, observability::Observability, options, packages, peers, sign_in,
+    skills, tools,
 };
 use crate::{
     adapters::database::Database,
     adapters::engine::observed::Observed,
     adapters::storage::{DiskStorage, Owner, RootError},
     api::{
-        http::{self, HttpParts},
+        http::{self, HttpParts, peers::Relay},
         mcp::{McpParts, Smaller},
     },
     config::Config,
@@ -43,6 +43,7 @@ use crate::{
         links::UrlSigner,
         network::{Network, Policies},
         packages::Packages,
+        peers::Peers,
         readiness::Readiness,
         retention::Retention,
         runs::{Runs, RunsParts},
@@ -178,7 +179,8 @@ impl Parts {
         let (skills, sandboxes) = sandboxes(config, &engine, &janitor, instance)?;
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
         let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
-        let sessions = sessions(config, (&sandboxes, &catalog, &store), &standbys, &isolation, &network);
+        let peers = peers::parts(config, instance, database.as_ref());
+        let sessions = sessions(config, (&sandboxes, &catalog, &store), &standbys, &isolation, (&network, &peers));
         let packages = packages::service(config, &sandboxes, &catalog, (&store, &files), &network, &isolation);
         let made = (&sandboxes, &catalog, &store, &isolation);
         let tools = tools::service(config, database.as_ref(), made, (&files, &network), &observer)?;
@@ -196,6 +198,7 @@ impl Parts {
                 variables: options::variables(config),
                 tokens: Arc::clone(&tokens),
                 network: network.clone(),
+                peers: peers.clone(),
             },
             options::runs(config),
         );
@@ -211,8 +214,10 @@ impl Parts {
         let admin = options::admin((&runs, &sessions, &files), told, known, &tools, stats.clone(), checks);
         let (known, kept) = ((&tokens, &network, (&packages, &skills, &tools)), (&history, &keys, &admin));
         let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, known, kept);
+        let relay = Relay::new(peers.clone(), bodies.clone());
         let router = http::router(HttpParts {
-            mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, bodies.clone(), stop.clone())),
+            mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, (&bodies, &relay), stop.clone())),
+            relay,
             coderunner: options::coderunner(&v1),
             jupyter: http::jupyter::router(options::jupyter(&v1, &kernels)),
             doors: options::doors(config, &v1),
@@ -320,7 +325,7 @@ fn sessions(
     (sandboxes, catalog, store): (&Sandboxes, &Arc<Catalog>, &Arc<dyn Storage>),
     standbys: &Standbys,
     isolation: &IsolationState,
-    network: &Network,
+    (network, peers): (&Network, &Peers),
 ) -> Sessions {
     let parts = SessionsParts {
         sandboxes: sandboxes.clone(),
@@ -330,6 +335,7 @@ fn sessions(
         isolation: isolation.clone(),
         variables: options::variables(config),
         network: network.clone(),
+        peers: peers.clone(),
     };
     Sessions::new(parts, options::sessions(config))
 }

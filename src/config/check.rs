@@ -85,6 +85,7 @@ impl Config {
         ensure(networks(&self.server.trusted_proxies).is_some(), || {
             "SANDBOX_SERVER__TRUSTED_PROXIES must be addresses or networks such as 127.0.0.1,172.16.0.0/12.".to_owned()
         })?;
+        self.check_peer()?;
         self.check_sign_in()?;
         self.traces.collector()?;
         self.files_base_url()?;
@@ -93,6 +94,19 @@ impl Config {
         let apart = audit.is_absolute() && !audit.starts_with(&self.root);
         ensure(self.audit.file.is_empty() || apart, || {
             "SANDBOX_AUDIT__FILE must be an absolute path of a file that is not below SANDBOX_ROOT.".to_owned()
+        })
+    }
+
+    fn check_peer(&self) -> Result<(), ConfigError> {
+        let url = &self.server.peer_url;
+        if url.is_empty() {
+            return Ok(());
+        }
+        ensure(url.starts_with("http://") && is_origin(url), || {
+            "SANDBOX_SERVER__PEER_URL must be an address such as http://10.0.0.7:8080, without a path.".to_owned()
+        })?;
+        ensure(self.database_url().expose_secret().starts_with("postgres"), || {
+            "SANDBOX_SERVER__PEER_URL needs a DATABASE_URL of PostgreSQL, which all servers share.".to_owned()
         })
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::owner::ConversationKey;
+
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal, $remedy:literal;)*) => {
         /// The kind of an error, for programs. A user's program that fails is never one of these.
@@ -90,6 +92,8 @@ codes! {
     EngineLost = "engine_lost", "Look at the files, then run the program again.";
     /// The server ended before the run did: whether it ended, and how, is unknown.
     ServerLost = "server_lost", "Look at the files, then run the program again, with a new idempotency key.";
+    /// Programs and sessions of the conversation are at another server, which does not answer.
+    HeldElsewhere = "held_elsewhere", "Try again after the seconds that `Retry-After` says.";
     /// The disk is full.
     NoSpace = "no_space", "The operator must free space.";
     /// The conversation's files reached their quota.
@@ -158,11 +162,14 @@ pub struct Failure {
     pub retry_after_s: Option<u64>,
     /// The recommended operation; the surface that answers adds its own name for it.
     pub operation: Option<Operation>,
+    /// The conversation that this server has to take before it can do this, or that another server has.
+    pub conversation: Option<Box<ConversationKey>>,
 }
 
 impl Failure {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), argument: None, retry_after_s: None, operation: None }
+        let message = message.into();
+        Self { code, message, argument: None, retry_after_s: None, operation: None, conversation: None }
     }
 
     /// An argument that breaks its rule: `name` is the argument, `why` completes «`name`: …».
@@ -180,6 +187,12 @@ impl Failure {
     #[must_use]
     pub fn about(self, argument: &str) -> Self {
         Self { argument: Some(argument.to_owned()), ..self }
+    }
+
+    /// The same failure, which taking a conversation would mend.
+    #[must_use]
+    pub fn without(self, conversation: &ConversationKey) -> Self {
+        Self { conversation: Some(Box::new(conversation.clone())), ..self }
     }
 
     /// The same failure, recommending an operation.

@@ -1,6 +1,11 @@
 //! Identifiers. Each is parsed once, where it enters, and is valid from then on.
 
-use std::{fmt, str::FromStr};
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    str::FromStr,
+};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -30,16 +35,49 @@ pub enum IdError {
 ///
 /// Such a name is never `.` or `..`, never hidden and holds no separator, so it is one plain folder name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConversationId(String);
+pub struct ConversationId(String, MadeHere);
 
 impl ConversationId {
     /// A new, unused id.
     pub fn fresh() -> Self {
-        Self(format!("c-{}", Uuid::now_v7().simple()))
+        Self(format!("c-{}", Uuid::now_v7().simple()), MadeHere(true))
     }
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether it was made by this process and not named by a client: no other server knows it.
+    pub fn is_made_here(&self) -> bool {
+        self.1.0
+    }
+}
+
+/// Makes no difference when two ids are compared.
+#[derive(Debug, Clone, Copy)]
+struct MadeHere(bool);
+
+impl PartialEq for MadeHere {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for MadeHere {}
+
+impl Hash for MadeHere {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl PartialOrd for MadeHere {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for MadeHere {
+    fn cmp(&self, _: &Self) -> Ordering {
+        Ordering::Equal
     }
 }
 
@@ -50,7 +88,7 @@ impl FromStr for ConversationId {
         check(text, CONVERSATION_ID_CHARS_MAX, "A-Z a-z 0-9 . _ -", |b| {
             b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')
         })?;
-        Ok(Self(text.to_owned()))
+        Ok(Self(text.to_owned(), MadeHere(false)))
     }
 }
 

@@ -67,8 +67,10 @@ impl Conversations {
     /// Deletes a conversation with all its files.
     ///
     /// # Errors
-    /// [`Code::ConversationNotFound`]; [`Code::ConversationBusy`] while a run is under way or waits in it.
+    /// [`Code::ConversationNotFound`], [`Code::HeldElsewhere`]; [`Code::ConversationBusy`] while a run is under way or
+    /// waits in it.
     pub async fn remove(&self, conversation: &ConversationKey) -> Result<(), Failure> {
+        self.runs.peers().check(conversation)?;
         let Some(lock) = self.runs.lock_if_idle(conversation) else {
             let why = "A run is in progress or waits in this conversation: cancel it or wait for its end, then delete.";
             return Err(Failure::new(Code::ConversationBusy, why));

@@ -109,6 +109,7 @@ impl Retention {
     async fn unmount_unused(&self, uses: &[LastUse]) -> Result<(), Failure> {
         let before = self.ago(self.options.in_use);
         for last in uses.iter().take_while(|last| last.unix_s < before) {
+            // A disk of its own is mounted at one server, so nothing has to be asked of the others.
             if let Some(lock) = self.runs.lock_if_idle(&last.key) {
                 let id = last.key.clone();
                 self.files.blocking(move |store| Ok(store.unmount(&id))).await?;
@@ -149,6 +150,9 @@ impl Retention {
 
     /// Deletes a conversation that is idle and was last used before `before`.
     async fn expire(&self, id: &ConversationKey, before: i64, why: &'static str) -> Result<bool, Failure> {
+        if !matches!(self.runs.peers().take(id).await, Ok(None)) {
+            return Ok(false);
+        }
         let Some(lock) = self.runs.lock_if_idle(id) else { return Ok(false) };
         // Read again now that no run can begin in it.
         let key = id.clone();

@@ -50,6 +50,7 @@ use super::{
     files::Files,
     isolation_check::IsolationState,
     network::Network,
+    peers::Peers,
     sandbox::Sandboxes,
     sessions::Sessions,
     standby::Standbys,
@@ -109,6 +110,7 @@ pub struct RunsParts {
     pub variables: AllowedVariables,
     pub tokens: Arc<Tokens>,
     pub network: Network,
+    pub peers: Peers,
 }
 
 /// The service. A clone is the same service.
@@ -163,6 +165,7 @@ impl Runs {
         let runner = inner.parts.catalog.get(&request.language)?;
         request.check(&runner, inner.options.program_bytes_max)?;
         inner.parts.variables.check(&request.env)?;
+        inner.parts.peers.check(&request.conversation)?;
         let limits = inner.limits(&request, &runner);
         let detached = request.detach.unwrap_or(inner.options.detach);
         // That of a session is decided when it is opened.
@@ -315,6 +318,16 @@ impl Runs {
         let lock = self.0.parts.admission.lock_if_idle(conversation)?;
         self.0.parts.sessions.close_all(conversation);
         Some(lock)
+    }
+
+    /// Whether no run is under way or waits in a conversation.
+    pub fn is_idle(&self, conversation: &ConversationKey) -> bool {
+        self.0.parts.admission.lock_if_idle(conversation).is_some()
+    }
+
+    /// Which servers have which conversations.
+    pub fn peers(&self) -> &Peers {
+        &self.0.parts.peers
     }
 
     /// Slots and waiting runs.

@@ -45,7 +45,7 @@ pub use self::{
     setup::Setup,
     view::{SessionEnd, SessionState, SessionView},
 };
-use super::{isolation_check::IsolationState, network::Network, sandbox::Sandboxes, standby::Standbys};
+use super::{isolation_check::IsolationState, network::Network, peers::Peers, sandbox::Sandboxes, standby::Standbys};
 use crate::{
     domain::{
         environment::AllowedVariables,
@@ -87,6 +87,7 @@ pub struct SessionsParts {
     /// What requests may add to the environment of a session.
     pub variables: AllowedVariables,
     pub network: Network,
+    pub peers: Peers,
 }
 
 /// The service. A clone is the same.
@@ -318,6 +319,7 @@ impl Inner {
         runner: &Runner,
         setup: &Setup,
     ) -> Result<Arc<Session>, Failure> {
+        self.parts.peers.check(conversation)?;
         // One at a time for a conversation and a language, so that two callers get the same session.
         let _opening = self.registry.opening(conversation, &runner.language).await;
         if let Some(session) = self.registry.of(conversation, &runner.language) {

@@ -17,6 +17,8 @@ use tokio::{io::AsyncWriteExt as _, sync::Notify};
 
 use crate::support::{
     engines::{World, read_until},
+    fake_server::OWN_ADDRESS,
+    postgres::Postgres,
     process::Process,
     scale::how_many,
     server::TOKEN,
@@ -137,6 +139,86 @@ async fn under_load(server: &mut Process) {
         assert_eq!(&answer.text().await.expect("a file"), content, "{url}");
     }
     println!("{total} runs, {kills} kills, {} files named and all there", named.len());
+}
+
+/// Two servers of one folder and one database behind what stands for a balancer: each request goes to the next one.
+/// One is killed in the middle, and started again when the other has taken over.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_servers_one_is_killed_and_the_other_goes_on() {
+    let cluster = Postgres::start().await;
+    let url = cluster.url();
+    let settings = [("DATABASE_URL", url.as_str()), ("SANDBOX_SERVER__PEER_URL", OWN_ADDRESS)];
+    let mut a = Process::start(&settings).await;
+    let root = a.root().display().to_string();
+    let b = Process::start(&[&settings[..], &[("SANDBOX_ROOT", root.as_str())]].concat()).await;
+    let (total, urls) = (how_many(60, 200), [a.url("/v1/runs"), b.url("/v1/runs")]);
+    let (tried, right, refused) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let step = Notify::new();
+    let http = &a.http.clone();
+    let client = async || {
+        loop {
+            let n = tried.fetch_add(1, Ordering::SeqCst);
+            step.notify_one();
+            if n >= total {
+                return;
+            }
+            let body = json!({"conversationId": format!("pair-{}", n % 12), "language": "bash", "wait": 60,
+                              "code": format!("sleep 0.1; echo {n} >> all; echo $(({n} * 7))")});
+            let answer = http.post(&urls[n % 2]).bearer_auth(TOKEN).json(&body).send().await;
+            let Ok(answer) = answer else {
+                refused.fetch_add(1, Ordering::SeqCst);
+                continue;
+            };
+            let status = answer.status().as_u16();
+            match answer.json::<Value>().await {
+                Ok(run) if status == 200 => {
+                    assert_eq!(run["result"]["stdout"], format!("{}\n", n * 7), "{run}");
+                    right.fetch_add(1, Ordering::SeqCst);
+                }
+                // What was at the dead server, or on its way from it.
+                Ok(why) => {
+                    assert!(matches!((status, why["code"].as_str()), (503, Some("held_elsewhere"))), "{status}: {why}");
+                    refused.fetch_add(1, Ordering::SeqCst);
+                }
+                Err(_) => drop(refused.fetch_add(1, Ordering::SeqCst)),
+            }
+        }
+    };
+    let killing = async {
+        while tried.load(Ordering::SeqCst) < total / 2 {
+            step.notified().await;
+        }
+        a.crash();
+    };
+    tokio::join!(killing, join_all((0..AT_ONCE).map(|_| client())));
+    let (right, refused) = (right.into_inner(), refused.into_inner());
+    println!("{total} programs, {right} answers, all right, {refused} refused");
+    assert!(right + refused == total && right >= total / 3, "{right} right, {refused} refused");
+
+    // Every conversation goes on at the other server, with the files of all answers.
+    for n in 0..12 {
+        let body =
+            json!({"conversationId": format!("pair-{n}"), "language": "bash", "code": "wc -l < all", "wait": 60});
+        until("the conversation is there", async || {
+            let answer = http.post(&urls[1]).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
+            answer.status() == 200
+        })
+        .await;
+    }
+    let back = async |world: &World| {
+        let (instance, engine) = (a.instance(), world.engine.as_ref());
+        let left = sandboxes(engine, &instance).await;
+        a.start_again();
+        until("what it left is gone", async || sandboxes(engine, &instance).await.is_disjoint(&left)).await;
+        a.ready().await;
+        let body = json!({"conversationId": "pair-0", "language": "bash", "code": "wc -l < all", "wait": 60});
+        let answer = http.post(&urls[0]).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
+        assert_eq!(answer.status(), 200, "it answers for the conversations of the other");
+        a.stop().await;
+        b.stop().await;
+        assert_eq!(sandboxes(engine, &instance).await, HashSet::new());
+    };
+    World::docker().await.hold(back).await;
 }
 
 /// Kills it while every slot has a program that would go on for long; measures until the last of those is gone.

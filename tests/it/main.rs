@@ -60,6 +60,7 @@ mod page_session;
 mod page_state;
 mod page_terminal;
 mod paths;
+mod peers;
 mod piston;
 mod places;
 mod profile;

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
-use mcp_sandbox_server::api::http::{
-    body::Bodies,
-    mcp::{McpHttpOptions, SessionLimits},
+use mcp_sandbox_server::{
+    api::http::{
+        body::Bodies,
+        mcp::{McpHttpOptions, SessionLimits, router},
+        peers::Relay,
+    },
+    services::peers::Peers,
 };
 use reqwest::Response;
 use serde_json::{Value, json};
@@ -245,9 +249,11 @@ async fn file_tools_write_read_list_and_delete() {
 #[tokio::test]
 async fn requests_without_a_principal_are_refused() {
     let server = FakeServer::start().await;
+    let bodies = Bodies::new(1000, Duration::from_secs(1), 1000);
     let options = McpHttpOptions {
         sessions: SessionLimits { all_max: 10, principal_max: 10 },
-        bodies: Bodies::new(1000, Duration::from_secs(1), 1000),
+        relay: Relay::new(Peers::default(), bodies.clone()),
+        bodies,
         run_max: Duration::from_secs(1),
         shutdown: CancellationToken::new(),
     };
@@ -255,7 +261,7 @@ async fn requests_without_a_principal_are_refused() {
     for accept in [BOTH, "application/json"] {
         let request = http::Request::post("/mcp").header("host", "localhost").header("accept", accept);
         let request = request.header("content-type", "application/json").body(axum::body::Body::from(body.to_string()));
-        let router = mcp_sandbox_server::api::http::mcp::router(server.mcp.clone(), &options);
+        let router = router(server.mcp.clone(), &options);
         let response = router.oneshot(request.expect("a request")).await.expect("an answer");
         let bytes = axum::body::to_bytes(response.into_body(), 10_000).await.expect("bytes");
         let text = String::from_utf8_lossy(&bytes);

@@ -20,7 +20,7 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-const NEIGHBOURS: [(&str, &[&str]); 55] = [
+const NEIGHBOURS: [(&str, &[&str]); 57] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -35,6 +35,7 @@ const NEIGHBOURS: [(&str, &[&str]); 55] = [
     ("ports::history", &["database"]),
     ("ports::network", &[]),
     ("ports::packages", &["storage"]),
+    ("ports::peers", &["database"]),
     ("ports::runner", &["engine"]),
     ("ports::observer", &[]),
     ("ports::skills", &["storage"]),
@@ -54,12 +55,13 @@ const NEIGHBOURS: [(&str, &[&str]); 55] = [
     ("services::files", &["janitor", "links", "quota"]),
     ("services::links", &[]),
     ("services::packages", &["files", "isolation_check", "network", "quota", "runs", "sandbox"]),
+    ("services::peers", &[]),
     ("services::quota", &[]),
     ("services::tokens", &[]),
     ("services::sign_in", &["tokens"]),
     ("services::issuer", &["tokens"]),
     ("services::connections", &["tokens"]),
-    ("services::retention", &["files", "runs"]),
+    ("services::retention", &["files", "peers", "runs"]),
     ("services::isolation_check", &[]),
     ("services::readiness", &["isolation_check", "stats"]),
     ("services::frames", &[]),
@@ -67,7 +69,7 @@ const NEIGHBOURS: [(&str, &[&str]); 55] = [
     ("services::sandbox", &["frames", "janitor", "network", "skills"]),
     ("services::skills", &[]),
     ("services::standby", &["frames", "janitor", "isolation_check", "sandbox"]),
-    ("services::sessions", &["frames", "janitor", "isolation_check", "network", "sandbox", "standby"]),
+    ("services::sessions", &["frames", "janitor", "isolation_check", "network", "peers", "sandbox", "standby"]),
     (
         "services::runs",
         &[
@@ -77,6 +79,7 @@ const NEIGHBOURS: [(&str, &[&str]); 55] = [
             "janitor",
             "isolation_check",
             "network",
+            "peers",
             "sandbox",
             "sessions",
             "standby",
@@ -88,7 +91,7 @@ const NEIGHBOURS: [(&str, &[&str]); 55] = [
     ("services::kernels", &["runs", "sessions"]),
     ("services::history", &[]),
     ("services::idempotency", &[]),
-    ("services::conversations", &["files", "runs"]),
+    ("services::conversations", &["files", "peers", "runs"]),
     ("services::containers", &["conversations", "runs", "sessions"]),
     ("services::stats", &["janitor", "packages", "runs", "standby"]),
     ("api::schema", &[]),
@@ -109,8 +112,11 @@ const VENDORS: [(&str, &[&str]); 32] = [
     ("opentelemetry_proto", &["adapters/traces"]),
     ("prost", &["adapters/traces"]),
     ("axum", &["api/http", "app", "adapters/engine/kubernetes/attach_tests"]),
-    ("hyper", &["app", "adapters/engine/docker/proxy", "adapters/network", "adapters/traces"]),
-    ("hyper_util", &["app", "cli", "adapters/engine/docker/proxy", "adapters/network", "adapters/traces"]),
+    ("hyper", &["app", "api/http/peers", "adapters/engine/docker/proxy", "adapters/network", "adapters/traces"]),
+    (
+        "hyper_util",
+        &["app", "api/http/peers", "cli", "adapters/engine/docker/proxy", "adapters/network", "adapters/traces"],
+    ),
     ("rustls", &["adapters/network", "adapters/tools/http", "adapters/web"]),
     ("rustls_native_certs", &["adapters/network/trust"]),
     ("tokio_rustls", &["adapters/network"]),

@@ -323,6 +323,7 @@ def test_every_code_of_the_server_has_a_family() -> None:
         "engine_failed",
         "engine_lost",
         "engine_unavailable",
+        "held_elsewhere",
         "internal",
         "issuer_unavailable",
         "queue_timeout",

@@ -281,6 +281,7 @@ fn http_status(code: Code) -> StatusCode {
         | Code::ShuttingDown
         | Code::EngineUnavailable
         | Code::DatabaseUnavailable
+        | Code::HeldElsewhere
         | Code::IssuerUnavailable
         | Code::ToolUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::EngineFailed | Code::RunnerFailed | Code::EngineLost | Code::ServerLost => StatusCode::BAD_GATEWAY,

@@ -1,9 +1,10 @@
 //! `/mcp`: which of rmcp's three ways of serving a request takes, and what is checked before rmcp sees it.
 //!
 //! ```text
-//! POST ─ headers ─ body (bounded in bytes and time) ─ envelope ─┬─ has a session id, or initialize over SSE ─ sessions
-//!                                                              ├─ takes SSE ─ stateless, kept alive by comments
-//!                                                              └─ a bare call ─ stateless, plain JSON
+//! POST ─ headers ─ body (bounded in bytes and time) ─┬─ is for another server: see `elsewhere`
+//!                                                    └─ envelope ─┬─ has a session id, or initialize over SSE: sessions
+//!                                                                 ├─ takes SSE: stateless, kept alive by comments
+//!                                                                 └─ a bare call: stateless, plain JSON
 //! GET ─ sessions; DELETE ends one
 //! GET /mcp/events ─ the feed of all runs, see [`events`]
 //! rmcp spawns: a task for each session (ends when idle or at shutdown), a task for each stateless request
@@ -14,6 +15,7 @@
 //! a session. Errors here are JSON-RPC errors. The caller, hosts and origins were checked before.
 
 mod batch;
+mod elsewhere;
 mod envelope;
 mod events;
 mod refusal;
@@ -43,7 +45,7 @@ use self::{
 };
 use crate::{
     api::{
-        http::{body::Bodies, error::ApiError},
+        http::{body::Bodies, error::ApiError, peers::Relay},
         mcp::{Client, McpParts, McpServer, ToolName, View},
         schema::parse::by_size,
     },
@@ -70,6 +72,8 @@ const BOTH_KINDS: HeaderValue = HeaderValue::from_static("application/json, text
 pub struct McpHttpOptions {
     /// Reads request bodies.
     pub bodies: Bodies,
+    /// Sends on what is for another server.
+    pub relay: Relay,
     pub sessions: SessionLimits,
     /// The longest that a call can be silent: waiting in the queue and running.
     pub run_max: Duration,
@@ -88,6 +92,7 @@ struct Mount {
     view: View,
     runs: Runs,
     bodies: Bodies,
+    relay: Relay,
 }
 
 /// The route. It must be mounted behind a middleware that puts a `Principal` into the request's extensions.
@@ -114,6 +119,7 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
         view,
         runs,
         bodies: options.bodies.clone(),
+        relay: options.relay.clone(),
     };
     let methods = post(call).get(listen).delete(end);
     Router::new()
@@ -151,7 +157,13 @@ async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
         mount.see(&mut head, session.as_deref())?;
         mount.bodies.read(&head.headers, body).await.map_err(failed)
     };
-    let answered = match taken.await {
+    let taken = taken.await;
+    if let Ok(body) = &taken
+        && let Some(answer) = mount.elsewhere(&head, session.as_deref(), body).await
+    {
+        return answer;
+    }
+    let answered = match taken {
         Ok(body) if session.is_some_and(|session| batch::is_taken(&session, &body)) => {
             batch::answer(&mount.sessions, &head, &body).await
         }

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The conversation of clients without a session.
-const SHARED: &str = "mcp";
+pub const SHARED_CONVERSATION: &str = "mcp";
 
 impl McpParts {
     pub(super) async fn execute_command(
@@ -73,6 +73,6 @@ fn cell(caller: &Caller, code: Program, language: Option<&str>) -> Result<RunReq
 
 /// The conversation of tools that name none.
 pub(super) fn own_conversation(caller: &Caller) -> Result<ConversationId, Failure> {
-    let own = caller.conversation.clone().map_or_else(|| SHARED.parse(), Ok);
+    let own = caller.conversation.clone().map_or_else(|| SHARED_CONVERSATION.parse(), Ok);
     own.map_err(|why| Failure::argument("conversationId", why))
 }

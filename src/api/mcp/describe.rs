@@ -214,6 +214,10 @@ impl ToolName {
         ) || self.browses()
     }
 
+    pub fn names_no_conversation(self) -> bool {
+        matches!(self.group(), Group::CodeRunner | Group::Ipybox)
+    }
+
     fn browses(self) -> bool {
         matches!(self, Self::Browse | Self::NavigateText)
     }

@@ -33,6 +33,9 @@ use super::{
     server::{TOKEN, settings},
 };
 
+/// As a setting: the address of the server.
+pub const OWN_ADDRESS: &str = "its own address";
+
 /// What clients of either era say they take.
 pub const BOTH: &str = "application/json, text/event-stream";
 
@@ -133,7 +136,8 @@ impl FakeServer {
         let base = format!("http://{address}");
         // Tests count sandboxes; one that is about standbys says how many it wants.
         let mut pairs = vec![("PUBLIC_BASE_URL", base.as_str()), ("SANDBOX_STANDBY__TOTAL_MAX", "0")];
-        pairs.extend(more);
+        // Where others reach it is known only now.
+        pairs.extend(more.iter().map(|&(name, value)| (name, if value == OWN_ADDRESS { &*base } else { value })));
         let config = settings(&root, &pairs);
         if engine.runners().await.expect("the fake engine").is_empty() {
             engine.add_runner("python");

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::{
+    fake_server::OWN_ADDRESS,
     server::{FILE_SECRET, TOKEN},
     until,
 };
@@ -39,7 +40,9 @@ impl Process {
             ("SANDBOX_SERVER__SHUTDOWN_GRACE_MS", "0".to_owned()),
         ];
         settings.extend(std::env::var("DOCKER_HOST").ok().map(|host| ("DOCKER_HOST", host)));
-        settings.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        let own = format!("http://{address}");
+        let value = |value: &str| if value == OWN_ADDRESS { own.clone() } else { value.to_owned() };
+        settings.extend(more.iter().map(|(name, text)| (*name, value(text))));
         let settings: Vec<_> = settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let child = spawn(folder.path(), &settings);
         let http = super::http::builder().timeout(Duration::from_mins(3)).build().expect("a client");

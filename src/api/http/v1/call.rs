@@ -14,7 +14,7 @@ use utoipa::IntoParams;
 
 use crate::{
     api::{
-        http::error::ApiError,
+        http::{error::ApiError, peers::OthersMayKnow},
         schema::parse::{Source, parse},
     },
     domain::{
@@ -73,6 +73,8 @@ pub(super) struct Call {
     pub method: Method,
     pub headers: HeaderMap,
     pub trace: Option<TraceContext>,
+    /// What is not in memory here may be at another server.
+    pub others_may_know: bool,
     uri: Uri,
 }
 
@@ -88,7 +90,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Call {
         let who = who.ok_or_else(|| Failure::new(Code::Internal, "The request has no principal."))?;
         let uri = parts.extensions.get::<OriginalUri>().map_or_else(|| parts.uri.clone(), |uri| uri.0.clone());
         let trace = parts.extensions.get::<TraceContext>().copied();
-        Ok(Self { who, method: parts.method.clone(), headers: parts.headers.clone(), trace, uri })
+        let (method, headers) = (parts.method.clone(), parts.headers.clone());
+        let others_may_know = parts.extensions.get::<OthersMayKnow>().is_some();
+        Ok(Self { who, method, headers, trace, others_may_know, uri })
     }
 }
 

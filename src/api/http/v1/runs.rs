@@ -132,6 +132,7 @@ pub(super) async fn begin<'a>(
         Once::Again(run) => {
             let mut response = match runs.get(&call.who, run) {
                 Ok(run) => answer(&waited(&run, wait).await?),
+                Err(failure) if call.others_may_know => return Err(failure.into()),
                 Err(_) => recorded(recorder, &call.who, run).await?,
             };
             response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
@@ -270,10 +271,11 @@ pub(super) async fn get(
     call: Call,
 ) -> Result<Json<RunStatus>, ApiError> {
     let (wait, id) = (query.wait.map_or(Duration::ZERO, |wait| wait.0), call.run()?);
-    let Ok(run) = runs.get(&call.who, id) else {
-        return Ok(Json(RunStatus::recorded(&history.run(&call.who, id).await?)));
-    };
-    Ok(Json(RunStatus::with_source(&run.wait(wait).await)))
+    match runs.get(&call.who, id) {
+        Ok(run) => Ok(Json(RunStatus::with_source(&run.wait(wait).await))),
+        Err(failure) if call.others_may_know => Err(failure.into()),
+        Err(_) => Ok(Json(RunStatus::recorded(&history.run(&call.who, id).await?))),
+    }
 }
 
 /// Stop a run.

@@ -1,0 +1,137 @@
+//! Which server a call is for, where several stand behind one address: that of its conversation, or that of its run. A
+//! call that is sent on has no session there, so nothing can be asked of its client; its answer and its progress come
+//! back as they are.
+
+use axum::{
+    http::request::Parts,
+    response::{IntoResponse as _, Response},
+};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{Mount, failed, resumable::Session};
+use crate::{
+    api::{
+        http::peers::Place,
+        mcp::{SHARED_CONVERSATION, ToolName},
+        schema::parse::by_size,
+    },
+    domain::{
+        error::Failure,
+        id::RunId,
+        owner::{ConversationKey, Principal},
+        token::Scope,
+    },
+    services::peers::Peer,
+};
+
+/// What tells where a message is for. Anything else is left to those who answer it.
+#[derive(Deserialize)]
+struct Message {
+    method: String,
+    params: Option<Params>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Params {
+    name: Option<String>,
+    task_id: Option<String>,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+}
+
+#[derive(Debug, PartialEq)]
+enum About {
+    Conversation(String),
+    /// The conversation of clients without a session, for tools that name none.
+    Shared,
+    Run(RunId),
+}
+
+impl Mount {
+    /// The answer of another server, if the message is for one.
+    pub(super) async fn elsewhere(&self, head: &Parts, session: Option<&Session>, body: &Bytes) -> Option<Response> {
+        let who = head.extensions.get::<Principal>().filter(|_| !self.relay.is_alone())?;
+        let message = body.clone();
+        let about = by_size(body.len(), move || about(&message)).await;
+        // That of a session is of this server.
+        let about = about.filter(|about| session.is_none() || *about != About::Shared)?;
+        let answered = match self.other(head, who, about).await {
+            Ok(peer) => self.relay.send(&peer?, &without_session(head), body.clone()).await,
+            Err(failure) => Err(failure),
+        };
+        Some(answered.unwrap_or_else(|failure| failed(failure).into_response()))
+    }
+
+    async fn other(&self, head: &Parts, who: &Principal, about: About) -> Result<Option<Peer>, Failure> {
+        let conversation = match about {
+            About::Run(run) if self.runs.get(who, run).is_ok() => return Ok(None),
+            About::Run(run) => return Ok(self.relay.finds(&head.headers, run).await),
+            About::Conversation(id) => id.parse(),
+            About::Shared => SHARED_CONVERSATION.parse(),
+        };
+        // One that is no id is refused by the tool.
+        let Ok(id) = conversation else { return Ok(None) };
+        match self.relay.place(&head.headers, &ConversationKey::new(who.clone(), id)).await? {
+            Place::Here => Ok(None),
+            Place::At(peer) => Ok(Some(peer)),
+        }
+    }
+}
+
+fn about(body: &[u8]) -> Option<About> {
+    let Message { method, params } = serde_json::from_slice(body).ok()?;
+    let Params { name, task_id, arguments } = params?;
+    let run = |id: &str| id.parse().ok().map(About::Run);
+    if method != "tools/call" {
+        return task_id.as_deref().and_then(run);
+    }
+    let tool = ToolName::find(name.as_deref()?).filter(|tool| tool.scope() == Scope::Run)?;
+    let argument = |name: &str| arguments.get(name).and_then(Value::as_str);
+    match (argument("runId"), argument("conversationId")) {
+        (Some(id), _) => run(id),
+        (None, Some(id)) => Some(About::Conversation(id.to_owned())),
+        (None, None) => tool.names_no_conversation().then_some(About::Shared),
+    }
+}
+
+/// The same request by a client that has no session.
+fn without_session(head: &Parts) -> Parts {
+    let mut head = head.clone();
+    head.headers.remove("mcp-session-id");
+    head.headers.remove("last-event-id");
+    head
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_message_is_about_its_run_or_its_conversation() {
+        let run = RunId::new();
+        let call = |name: &str, arguments: Value| {
+            let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                              "params": {"name": name, "arguments": arguments}});
+            about(call.to_string().as_bytes())
+        };
+        let at = |id: &str| Some(About::Conversation(id.to_owned()));
+        assert_eq!(call("sandbox_run_code", json!({"conversationId": "a", "code": "1"})), at("a"));
+        assert_eq!(call("sandbox.run_code", json!({"conversationId": "a"})), at("a"));
+        assert_eq!(call("sandbox_run_code", json!({"code": "1"})), None, "a new conversation");
+        assert_eq!(call("execute_python_code", json!({"command": "1"})), Some(About::Shared));
+        assert_eq!(call("sandbox_get_run", json!({"runId": run.to_string()})), Some(About::Run(run)));
+        assert_eq!(call("sandbox_get_run", json!({"runId": "nonsense"})), None);
+        assert_eq!(call("sandbox_write_file", json!({"conversationId": "a"})), None, "files are at every server");
+        assert_eq!(call("no_tool", json!({"conversationId": "a"})), None);
+        let task = json!({"method": "tasks/get", "params": {"taskId": run.to_string()}}).to_string();
+        assert_eq!(about(task.as_bytes()), Some(About::Run(run)));
+        for other in ["", "[]", "1", r#"{"method":"ping"}"#, r#"{"method":"tools/call","params":{"name":1}}"#] {
+            assert_eq!(about(other.as_bytes()), None, "{other}");
+        }
+    }
+}

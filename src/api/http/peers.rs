@@ -1,0 +1,274 @@
+//! Several servers behind one address: a request for what is at another server is sent there, and its answer comes back
+//! as it is. The other server asks for the token again, so nothing is trusted that comes this way.
+//!
+//! ```text
+//! request ─ answered here ─┬─ begins something in a conversation that is not held ─ take it ─┬─ here: answered again
+//!                          │                                                                └─ sent to who has it
+//!                          └─ does not know a run, a session, a container ─ sent to each of the others, until one does
+//! ```
+//!
+//! An answer that asks for either has begun nothing, so the request can be answered again. It goes over two hops at
+//! most: to the server that has the client's MCP session, and from there to the one that has the conversation. Without
+//! other servers nothing is read, kept or sent.
+
+use std::time::Duration;
+
+use axum::{
+    body::{Body, HttpBody as _},
+    extract::{Request, State},
+    http::{
+        HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header,
+        request::Parts,
+        uri::{Authority, PathAndQuery, Scheme},
+    },
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+use bytes::Bytes;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioIo},
+};
+use tokio::io::copy_bidirectional;
+use tracing::{debug, warn};
+
+use super::{body::Bodies, error::ApiError};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::RunId,
+        owner::ConversationKey,
+    },
+    services::peers::{Peer, Peers},
+};
+
+/// How often a request was sent on. A client that says so itself gets fewer answers and nothing else.
+const SENT_ON: HeaderName = HeaderName::from_static("sandbox-sent-on");
+/// Of a connection, and not of a request (RFC 9110, 7.6.1).
+const OF_CONNECTION: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+const HOPS_MAX: u8 = 2;
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// When to try again while a server does not answer, in seconds.
+const RETRY_AFTER_S: u64 = 5;
+
+/// Among a request's extensions: what is not in this server's memory may be in another's, so a handler says that it is
+/// not there and does not look into the history.
+#[derive(Debug, Clone, Copy)]
+pub struct OthersMayKnow;
+
+/// Sends requests to the other servers. A clone shares its connections.
+#[derive(Clone)]
+pub struct Relay {
+    peers: Peers,
+    bodies: Bodies,
+    client: Client<HttpConnector, Body>,
+}
+
+/// What an answer asks for.
+enum Wanted {
+    Conversation(ConversationKey),
+    /// What this server does not know.
+    Unknown,
+}
+
+/// Where a request is to be answered.
+pub enum Place {
+    Here,
+    At(Peer),
+}
+
+impl Relay {
+    pub fn new(peers: Peers, bodies: Bodies) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(CONNECT_MAX));
+        connector.set_nodelay(true);
+        Self { peers, bodies, client: Client::builder(TokioExecutor::new()).build(connector) }
+    }
+
+    pub fn is_alone(&self) -> bool {
+        self.peers.is_alone()
+    }
+
+    /// Where a conversation is, for what is about to begin in it; here from now on, unless it is elsewhere.
+    ///
+    /// # Errors
+    /// [`Code::HeldElsewhere`], for a request that was sent on too often also when another server has it.
+    pub async fn place(&self, headers: &HeaderMap, conversation: &ConversationKey) -> Result<Place, Failure> {
+        match self.peers.take(conversation).await? {
+            None => Ok(Place::Here),
+            Some(peer) if hops(headers) >= HOPS_MAX => Err(silent(&peer)),
+            Some(peer) => Ok(Place::At(peer)),
+        }
+    }
+
+    /// Which of the others knows a run of the caller that sent these headers.
+    pub async fn finds(&self, headers: &HeaderMap, run: RunId) -> Option<Peer> {
+        let others = if hops(headers) > 0 { Vec::new() } else { self.peers.others() };
+        for peer in others {
+            let mut request = Request::new(());
+            *request.uri_mut() = format!("/v1/runs/{run}").parse().ok()?;
+            let mut head = request.into_parts().0;
+            head.headers = headers.clone();
+            head.headers.remove(header::CONTENT_TYPE);
+            if self.send(&peer, &head, Bytes::new()).await.is_ok_and(|answer| answer.status() == StatusCode::OK) {
+                return Some(peer);
+            }
+        }
+        None
+    }
+
+    /// Sends a request to a server, and its answer back.
+    ///
+    /// # Errors
+    /// [`Code::HeldElsewhere`] when it does not answer.
+    pub async fn send(&self, peer: &Peer, head: &Parts, body: Bytes) -> Result<Response, Failure> {
+        let upgrade = head.headers.get(header::UPGRADE).cloned();
+        let mut request = Request::new(Body::from(body));
+        *request.method_mut() = head.method.clone();
+        *request.uri_mut() = at(peer, &head.uri).ok_or_else(|| silent(peer))?;
+        *request.headers_mut() = of_message(&head.headers);
+        // The length of what is sent here is the body's own.
+        request.headers_mut().remove(header::CONTENT_LENGTH);
+        request.headers_mut().insert(SENT_ON, HeaderValue::from(u16::from(hops(&head.headers)) + 1));
+        if let Some(protocol) = &upgrade {
+            request.headers_mut().insert(header::UPGRADE, protocol.clone());
+            request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        }
+        debug!(peer = %peer.instance, path = head.uri.path(), "a request is sent on");
+        let mut answer = self.client.request(request).await.map_err(|error| {
+            warn!(peer = %peer.instance, %error, "another server does not answer");
+            silent(peer)
+        })?;
+        let kept = of_message(answer.headers());
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS
+            && let Some((client, protocol)) = head.extensions.get::<OnUpgrade>().cloned().zip(upgrade)
+        {
+            let server = hyper::upgrade::on(&mut answer);
+            tokio::spawn(carry(client, server));
+            let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
+            *response.headers_mut() = kept;
+            response.headers_mut().insert(header::UPGRADE, protocol);
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+            return Ok(response);
+        }
+        let (mut head, body) = answer.into_parts();
+        head.headers = kept;
+        Ok(Response::from_parts(head, Body::new(body)))
+    }
+}
+
+impl std::fmt::Debug for Relay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.peers.fmt(f)
+    }
+}
+
+/// Answers here, or where what a request is about is.
+pub async fn send_on(State(relay): State<Relay>, request: Request, next: Next) -> Response {
+    if relay.is_alone() || !can_be_repeated(&request) {
+        return next.run(request).await;
+    }
+    let (mut head, body) = request.into_parts();
+    let body = match relay.bodies.read(&head.headers, body).await {
+        Ok(body) => body,
+        Err(failure) => return ApiError::from(failure).into_response(),
+    };
+    let (sent_on, others) = (hops(&head.headers) > 0, relay.peers.others());
+    if sent_on || !others.is_empty() {
+        head.extensions.insert(OthersMayKnow);
+    }
+    let again = |head: &Parts| Request::from_parts(head.clone(), Body::from(body.clone()));
+    let answer = next.clone().run(again(&head)).await;
+    // It may name a conversation, which the client may then ask another server for.
+    relay.peers.stored().await;
+    match wanted(&head, &answer) {
+        Some(Wanted::Conversation(conversation)) => match relay.place(&head.headers, &conversation).await {
+            Ok(Place::Here) => next.run(again(&head)).await,
+            Ok(Place::At(peer)) => relay.send(&peer, &head, body.clone()).await.unwrap_or_else(refused),
+            Err(failure) => refused(failure),
+        },
+        Some(Wanted::Unknown) if !sent_on && !others.is_empty() => {
+            for peer in others {
+                match relay.send(&peer, &head, body.clone()).await {
+                    Ok(answer) if answer.status() != StatusCode::NOT_FOUND => return answer,
+                    // What a dead server had is told by the history.
+                    _ => {}
+                }
+            }
+            head.extensions.remove::<OthersMayKnow>();
+            next.run(again(&head)).await
+        }
+        _ => answer,
+    }
+}
+
+/// Whether a request is short enough to be kept. Files are in the folder that all servers share, so no answer to a
+/// long one asks for another server.
+fn can_be_repeated(request: &Request) -> bool {
+    request.method() != Method::PUT && request.body().size_hint().upper().is_some()
+        || request
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"))
+}
+
+fn wanted(head: &Parts, answer: &Response) -> Option<Wanted> {
+    let failure = answer.extensions().get::<ApiError>().map(|error| &error.failure);
+    if let Some(conversation) = failure.and_then(|failure| failure.conversation.as_deref()) {
+        return Some(Wanted::Conversation(conversation.clone()));
+    }
+    let codes = [Code::RunNotFound, Code::SessionNotFound, Code::ConversationNotFound];
+    let is_unknown = failure.is_some_and(|failure| codes.contains(&failure.code));
+    // A session of MCP.
+    let is_session = answer.status() == StatusCode::NOT_FOUND && head.headers.contains_key("mcp-session-id");
+    (is_unknown || is_session).then_some(Wanted::Unknown)
+}
+
+fn hops(headers: &HeaderMap) -> u8 {
+    let said = headers.get(SENT_ON).map(|hops| hops.to_str().ok().and_then(|hops| hops.parse().ok()));
+    said.map_or(0, |hops| hops.unwrap_or(HOPS_MAX))
+}
+
+fn refused(failure: Failure) -> Response {
+    ApiError::from(failure).into_response()
+}
+
+fn silent(peer: &Peer) -> Failure {
+    debug!(peer = %peer.instance, "what a request is about is at a server that does not answer");
+    let why = "What this request is about is at another server, which does not answer: try again in a moment.";
+    Failure::new(Code::HeldElsewhere, why).retry_after(RETRY_AFTER_S)
+}
+
+/// The address of a request at another server.
+fn at(peer: &Peer, uri: &Uri) -> Option<Uri> {
+    let base: Uri = peer.url.parse().ok()?;
+    let path = uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
+    let authority: Authority = base.authority()?.clone();
+    Uri::builder().scheme(Scheme::HTTP).authority(authority).path_and_query(path).build().ok()
+}
+
+/// What belongs to a message.
+fn of_message(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = headers.clone();
+    for name in OF_CONNECTION {
+        kept.remove(name);
+    }
+    kept
+}
+
+/// Carries what a WebSocket carries, until either end closes.
+async fn carry(client: OnUpgrade, server: OnUpgrade) {
+    if let (Ok(client), Ok(server)) = tokio::join!(client, server) {
+        let _ = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(server)).await;
+    }
+}

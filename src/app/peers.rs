@@ -1,0 +1,39 @@
+//! What this server shares conversations with: the servers of the same database, where the settings say how they reach
+//! this one.
+
+use std::sync::Arc;
+
+use crate::{
+    adapters::database::Database,
+    config::Config,
+    domain::{clock::SystemClock, id::InstanceId, owner::ConversationKey},
+    services::{
+        peers::{Occupancy, Peer, Peers},
+        runs::Runs,
+        sessions::Sessions,
+    },
+};
+
+pub(super) fn parts(config: &Config, instance: InstanceId, database: Option<&Database>) -> Peers {
+    let url = config.server.peer_url.trim_end_matches('/').to_owned();
+    match database.filter(|_| !url.is_empty()) {
+        Some(database) => Peers::new(Peer { instance, url }, Arc::new(database.clone()), &SystemClock),
+        None => Peers::default(),
+    }
+}
+
+/// What is in conversations of this server.
+pub(super) struct Occupied {
+    pub runs: Runs,
+    pub sessions: Sessions,
+}
+
+impl Occupancy for Occupied {
+    fn is_idle(&self, conversation: &ConversationKey) -> bool {
+        self.runs.is_idle(conversation) && self.sessions.list(&conversation.owner, Some(&conversation.id)).is_empty()
+    }
+
+    fn lost(&self, conversation: &ConversationKey) {
+        self.sessions.close_all(conversation);
+    }
+}

@@ -1,0 +1,38 @@
+//! The servers that share a database and a folder of conversations, and which of them has which conversation.
+
+use async_trait::async_trait;
+
+use super::database::DatabaseError;
+use crate::domain::{id::InstanceId, owner::ConversationKey};
+
+/// A server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    pub instance: InstanceId,
+    /// Where the others reach it, such as `http://10.0.0.7:8080`.
+    pub url: String,
+}
+
+#[async_trait]
+pub trait PeerStore: Send + Sync {
+    /// Shows the others that a server lives: its beat differs from the one before.
+    async fn announce(&self, me: &Peer, beat: i64) -> Result<(), DatabaseError>;
+
+    /// All servers, and their beats.
+    async fn peers(&self) -> Result<Vec<(Peer, i64)>, DatabaseError>;
+
+    /// Gives a conversation to a server, unless one of `others` has it. Which server has it then.
+    async fn take(
+        &self,
+        conversation: &ConversationKey,
+        by: InstanceId,
+        stamp: i64,
+        others: &[InstanceId],
+    ) -> Result<InstanceId, DatabaseError>;
+
+    /// Takes back a conversation that a server was given with this stamp.
+    async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> Result<(), DatabaseError>;
+
+    /// Takes back all that a server has, and forgets it.
+    async fn leave(&self, instance: InstanceId) -> Result<(), DatabaseError>;
+}

@@ -1,0 +1,346 @@
+//! Several servers behind one address: which of them has a conversation. A conversation's programs, sessions, lock and
+//! standbys are at one server; the others send on what is for it. Which one it is, is in the database that they share.
+//!
+//! A conversation is taken when something is about to begin in it, and given back when nothing has been in it for
+//! [`IDLE_MAX`]. While it is held, nothing waits for the database. One whose id this server has just made is held at
+//! once and stored in the background, since no other can know it before the answer has named it. While the database is
+//! away, servers go on with what they are asked: two may then have one conversation, whose programs share its files.
+//!
+//! A server shows that it lives by a beat that changes; one whose beat has been the same for [`DEAD_AFTER`] has nothing
+//! any more, so the servers' clocks do not matter. Knows no HTTP: who sends what on is in `api/http/peers`.
+//!
+//! ```text
+//! follow ── one task: beats, reads the others, stores what was made here, gives back what is idle
+//! ```
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, MissedTickBehavior, interval, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+pub use crate::ports::peers::Peer;
+use crate::{
+    domain::{
+        clock::Clock,
+        error::{Code, Failure},
+        id::InstanceId,
+        owner::ConversationKey,
+    },
+    ports::{database::DatabaseError, peers::PeerStore},
+};
+
+const ROUND: Duration = Duration::from_secs(2);
+/// A server whose beat is the same for so long is dead.
+const DEAD_AFTER: Duration = Duration::from_secs(10);
+/// A conversation in which nothing has been for so long is given back.
+const IDLE_MAX: Duration = Duration::from_mins(1);
+/// How long a request waits for the database.
+const TAKE_MAX: Duration = Duration::from_millis(500);
+/// When a client should try again whose conversation is at a server that does not answer, in seconds.
+const RETRY_AFTER_S: u64 = 5;
+
+/// The servers beside this one. A clone is the same.
+#[derive(Clone, Default)]
+pub struct Peers(Option<Arc<Inner>>);
+
+struct Inner {
+    me: Peer,
+    store: Arc<dyn PeerStore>,
+    others: RwLock<Vec<Peer>>,
+    held: Mutex<HashMap<ConversationKey, Held>>,
+    /// The last stamp that was given.
+    stamp: AtomicI64,
+    /// Something was made here that is not stored.
+    made: Notify,
+    /// Whether the others are known. Sent after each round.
+    ready: watch::Sender<bool>,
+    /// Whether something is held that may not be stored.
+    has_unstored: AtomicBool,
+    /// Whether it was told that the database is away.
+    is_told: AtomicBool,
+}
+
+#[derive(Clone, Copy)]
+struct Held {
+    used: Instant,
+    /// `None` until it is stored.
+    stamp: Option<i64>,
+}
+
+/// What is at a server.
+pub trait Occupancy: Send + Sync {
+    /// Whether no run and no session is in the conversation.
+    fn is_idle(&self, conversation: &ConversationKey) -> bool;
+
+    /// Ends the sessions of a conversation that another server has taken meanwhile.
+    fn lost(&self, conversation: &ConversationKey);
+}
+
+impl Peers {
+    /// A server that the others reach at `me`.
+    pub fn new(me: Peer, store: Arc<dyn PeerStore>, clock: &dyn Clock) -> Self {
+        Self(Some(Arc::new(Inner {
+            me,
+            store,
+            others: RwLock::default(),
+            held: Mutex::default(),
+            // Above those of an earlier process, so a late step of that one takes nothing back.
+            stamp: AtomicI64::new(clock.unix_ms()),
+            made: Notify::new(),
+            ready: watch::Sender::new(false),
+            has_unstored: AtomicBool::new(false),
+            is_told: AtomicBool::new(false),
+        })))
+    }
+
+    /// Whether the settings name no way to reach this server, so that it is the only one.
+    pub fn is_alone(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The other servers that live.
+    pub fn others(&self) -> Vec<Peer> {
+        self.0.as_ref().map(|inner| inner.others()).unwrap_or_default()
+    }
+
+    /// Whether something may begin in a conversation here and now.
+    ///
+    /// # Errors
+    /// [`Code::HeldElsewhere`] when [`Self::take`] has to be asked first.
+    pub fn check(&self, conversation: &ConversationKey) -> Result<(), Failure> {
+        let Some(inner) = self.0.as_ref().filter(|_| !conversation.owner.is_self_test()) else { return Ok(()) };
+        if inner.holds(conversation) {
+            return Ok(());
+        }
+        if conversation.id.is_made_here() {
+            inner.hold(conversation, None);
+            inner.made.notify_one();
+            return Ok(());
+        }
+        Err(elsewhere(conversation))
+    }
+
+    /// Takes a conversation, unless another server has it: which one.
+    ///
+    /// # Errors
+    /// [`Code::HeldElsewhere`] when a server has it that this one does not know yet.
+    pub async fn take(&self, conversation: &ConversationKey) -> Result<Option<Peer>, Failure> {
+        let Some(inner) = self.0.as_ref().filter(|inner| !inner.holds(conversation)) else { return Ok(None) };
+        let stamp = inner.stamp.fetch_add(1, Ordering::Relaxed);
+        let taken = match timeout(TAKE_MAX, inner.take(conversation, stamp)).await {
+            Ok(taken) => taken,
+            Err(_) => Err(DatabaseError("it takes too long".to_owned())),
+        };
+        match taken {
+            Ok(by) if by == inner.me.instance => inner.hold(conversation, Some(stamp)),
+            Ok(by) => {
+                let known = inner.others().into_iter().find(|peer| peer.instance == by);
+                return known.map(Some).ok_or_else(|| elsewhere(conversation));
+            }
+            Err(error) => {
+                inner.tell(&error);
+                inner.hold(conversation, None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until what was made here is stored, so that an answer may name it; no longer than [`TAKE_MAX`], and not
+    /// while the database is away.
+    pub async fn stored(&self) {
+        let Some(inner) = &self.0 else { return };
+        let waits = || inner.has_unstored.load(Ordering::Acquire) && !inner.is_told.load(Ordering::Relaxed);
+        let mut rounds = inner.ready.subscribe();
+        let stored = async { while waits() && rounds.changed().await.is_ok() {} };
+        // Late is no reason to hold back an answer.
+        let _ = timeout(TAKE_MAX, stored).await;
+    }
+
+    /// Beats until `stop`, then leaves everything to the others.
+    pub async fn follow(&self, occupancy: impl Occupancy, stop: CancellationToken) {
+        let Some(inner) = &self.0 else { return };
+        let mut rounds = interval(ROUND);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut beats = Beats::default();
+        let mut is_new = true;
+        loop {
+            tokio::select! {
+                _ = rounds.tick() => {}
+                () = inner.made.notified() => {}
+                () = stop.cancelled() => break,
+            }
+            let round = async {
+                if is_new {
+                    // What an earlier process had has ended with it.
+                    inner.store.leave(inner.me.instance).await?;
+                }
+                inner.round(&mut beats, &occupancy).await
+            };
+            match round.await {
+                Ok(()) => {
+                    is_new = false;
+                    if inner.is_told.swap(false, Ordering::Relaxed) {
+                        info!("the database answers again: conversations are at one server each");
+                    }
+                }
+                Err(error) => inner.tell(&error),
+            }
+        }
+        // The others find out by themselves, if later.
+        drop(timeout(TAKE_MAX, inner.store.leave(inner.me.instance)).await);
+    }
+}
+
+impl Inner {
+    fn others(&self) -> Vec<Peer> {
+        self.others.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<ConversationKey, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a conversation is held; counts as a use.
+    fn holds(&self, conversation: &ConversationKey) -> bool {
+        self.held().get_mut(conversation).map(|held| held.used = Instant::now()).is_some()
+    }
+
+    fn hold(&self, conversation: &ConversationKey, stamp: Option<i64>) {
+        let mut held = self.held();
+        held.insert(conversation.clone(), Held { used: Instant::now(), stamp });
+        if stamp.is_none() {
+            self.has_unstored.store(true, Ordering::Release);
+        }
+    }
+
+    async fn take(&self, conversation: &ConversationKey, stamp: i64) -> Result<InstanceId, DatabaseError> {
+        // The sender lives as long as this.
+        let _ = self.ready.subscribe().wait_for(|is_ready| *is_ready).await;
+        let others: Vec<_> = self.others().iter().map(|peer| peer.instance).collect();
+        self.store.take(conversation, self.me.instance, stamp, &others).await
+    }
+
+    async fn round(&self, beats: &mut Beats, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
+        let late = beats.own.is_some_and(|last| last.elapsed() > DEAD_AFTER);
+        self.store.announce(&self.me, self.stamp.fetch_add(1, Ordering::Relaxed)).await?;
+        beats.own = Some(Instant::now());
+        let alive = beats.alive(self.store.peers().await?, self.me.instance);
+        *self.others.write().unwrap_or_else(PoisonError::into_inner) = alive;
+        self.ready.send_replace(true);
+        if late {
+            // The others may have thought that this one is dead.
+            self.held().values_mut().for_each(|held| held.stamp = None);
+            self.has_unstored.store(true, Ordering::Release);
+        }
+        self.store_made(occupancy).await?;
+        self.ready.send_replace(true);
+        self.give_back(occupancy).await
+    }
+
+    /// Stores what is held and not stored. What another server has taken meanwhile is lost.
+    async fn store_made(&self, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
+        if !self.has_unstored.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let made: Vec<_> =
+            self.held().iter().filter(|(_, held)| held.stamp.is_none()).map(|(key, _)| key.clone()).collect();
+        for conversation in made {
+            let stamp = self.stamp.fetch_add(1, Ordering::Relaxed);
+            if self.take(&conversation, stamp).await? == self.me.instance {
+                if let Some(held) = self.held().get_mut(&conversation) {
+                    held.stamp = Some(stamp);
+                }
+            } else {
+                self.held().remove(&conversation);
+                occupancy.lost(&conversation);
+                warn!(%conversation, "another server took a conversation while this one did not reach the database");
+            }
+        }
+        let held = self.held();
+        self.has_unstored.store(held.values().any(|held| held.stamp.is_none()), Ordering::Release);
+        Ok(())
+    }
+
+    async fn give_back(&self, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
+        let unused: Vec<_> = {
+            let held = self.held();
+            held.iter()
+                .filter(|(_, held)| held.used.elapsed() > IDLE_MAX)
+                .map(|(key, held)| (key.clone(), *held))
+                .collect()
+        };
+        for (conversation, held) in unused.into_iter().filter(|(key, _)| occupancy.is_idle(key)) {
+            // A request that comes from here on takes it again, with another stamp.
+            if self.drop_unused(&conversation, held.used)
+                && let Some(stamp) = held.stamp
+            {
+                self.store.give_back(&conversation, self.me.instance, stamp).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it was not used since.
+    fn drop_unused(&self, conversation: &ConversationKey, since: Instant) -> bool {
+        let mut held = self.held();
+        let is_unused = held.get(conversation).is_some_and(|now| now.used == since);
+        is_unused && held.remove(conversation).is_some()
+    }
+
+    fn tell(&self, error: &DatabaseError) {
+        if !self.is_told.swap(true, Ordering::Relaxed) {
+            warn!(%error, "the database does not tell which server has a conversation: this one goes on alone");
+        }
+    }
+}
+
+fn elsewhere(conversation: &ConversationKey) -> Failure {
+    let why = "The programs of this conversation are at another server, which does not answer: try again in a moment.";
+    Failure::new(Code::HeldElsewhere, why).retry_after(RETRY_AFTER_S).without(conversation)
+}
+
+/// The last beat of each other server, and since when it is the same.
+#[derive(Default)]
+struct Beats {
+    own: Option<Instant>,
+    seen: HashMap<InstanceId, (i64, Instant)>,
+}
+
+impl Beats {
+    fn alive(&mut self, all: Vec<(Peer, i64)>, me: InstanceId) -> Vec<Peer> {
+        let now = Instant::now();
+        let mut seen = HashMap::new();
+        let mut alive = Vec::new();
+        for (peer, beat) in all.into_iter().filter(|(peer, _)| peer.instance != me) {
+            let last = self.seen.get(&peer.instance).filter(|(last, _)| *last == beat);
+            let since = last.map_or(now, |(_, since)| *since);
+            seen.insert(peer.instance, (beat, since));
+            if since.elapsed() < DEAD_AFTER {
+                alive.push(peer);
+            }
+        }
+        self.seen = seen;
+        alive
+    }
+}
+
+impl std::fmt::Debug for Peers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let me = self.0.as_ref().map(|inner| &inner.me);
+        f.debug_tuple("Peers").field(&me).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

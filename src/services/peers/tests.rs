@@ -1,0 +1,219 @@
+//! Several servers on one database in memory, on a paused clock.
+
+use std::{collections::BTreeMap, sync::atomic::AtomicUsize};
+
+use async_trait::async_trait;
+use tokio::time::{advance, sleep};
+
+use super::*;
+use crate::domain::{clock::SystemClock, id::ConversationId, owner::Principal};
+
+/// A database in memory that can be away.
+#[derive(Default)]
+struct Memory {
+    peers: Mutex<BTreeMap<String, (Peer, i64)>>,
+    places: Mutex<HashMap<ConversationKey, (InstanceId, i64)>>,
+    asked: AtomicUsize,
+    is_away: AtomicBool,
+}
+
+impl Memory {
+    fn answers(&self) -> Result<(), DatabaseError> {
+        if self.is_away.load(Ordering::Relaxed) { Err(DatabaseError("away".to_owned())) } else { Ok(()) }
+    }
+}
+
+#[async_trait]
+impl PeerStore for Memory {
+    async fn announce(&self, me: &Peer, beat: i64) -> Result<(), DatabaseError> {
+        self.answers()?;
+        self.peers.lock().expect("peers").insert(me.instance.to_string(), (me.clone(), beat));
+        Ok(())
+    }
+
+    async fn peers(&self) -> Result<Vec<(Peer, i64)>, DatabaseError> {
+        self.answers()?;
+        Ok(self.peers.lock().expect("peers").values().cloned().collect())
+    }
+
+    async fn take(
+        &self,
+        conversation: &ConversationKey,
+        by: InstanceId,
+        stamp: i64,
+        others: &[InstanceId],
+    ) -> Result<InstanceId, DatabaseError> {
+        self.answers()?;
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let mut places = self.places.lock().expect("places");
+        let place = places.entry(conversation.clone()).or_insert((by, stamp));
+        if !others.contains(&place.0) {
+            *place = (by, stamp);
+        }
+        Ok(place.0)
+    }
+
+    async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> Result<(), DatabaseError> {
+        self.answers()?;
+        let mut places = self.places.lock().expect("places");
+        if places.get(conversation) == Some(&(by, stamp)) {
+            places.remove(conversation);
+        }
+        Ok(())
+    }
+
+    async fn leave(&self, instance: InstanceId) -> Result<(), DatabaseError> {
+        self.answers()?;
+        self.peers.lock().expect("peers").remove(&instance.to_string());
+        self.places.lock().expect("places").retain(|_, (by, _)| *by != instance);
+        Ok(())
+    }
+}
+
+/// What a server has is in use as long as it says so.
+#[derive(Default, Clone)]
+struct Busy {
+    conversations: Arc<Mutex<Vec<ConversationKey>>>,
+    lost: Arc<Mutex<Vec<ConversationKey>>>,
+}
+
+impl Occupancy for Busy {
+    fn is_idle(&self, conversation: &ConversationKey) -> bool {
+        !self.conversations.lock().expect("a list").contains(conversation)
+    }
+
+    fn lost(&self, conversation: &ConversationKey) {
+        self.lost.lock().expect("a list").push(conversation.clone());
+    }
+}
+
+struct Server {
+    peers: Peers,
+    busy: Busy,
+    task: tokio::task::JoinHandle<()>,
+    stop: CancellationToken,
+}
+
+impl Server {
+    async fn start(store: &Arc<Memory>) -> Self {
+        let me = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:1".to_owned() };
+        let peers = Peers::new(me, Arc::clone(store) as _, &SystemClock);
+        let (busy, stop) = (Busy::default(), CancellationToken::new());
+        let task = tokio::spawn({
+            let (peers, busy, stop) = (peers.clone(), busy.clone(), stop.clone());
+            async move { peers.follow(busy, stop).await }
+        });
+        sleep(ROUND * 2).await;
+        Self { peers, busy, task, stop }
+    }
+
+    fn instance(&self) -> InstanceId {
+        self.peers.0.as_ref().expect("not alone").me.instance
+    }
+
+    /// Where a conversation is after this server was asked for it: `None` for here.
+    async fn take(&self, conversation: &ConversationKey) -> Option<InstanceId> {
+        self.peers.take(conversation).await.expect("a place").map(|peer| peer.instance)
+    }
+}
+
+fn key(id: &str) -> ConversationKey {
+    ConversationKey::new(Principal::default(), id.parse().expect("an id"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_server_has_a_conversation_until_nothing_was_in_it_for_long() {
+    let store = Arc::default();
+    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
+    sleep(ROUND * 2).await;
+    let c = key("c");
+    assert_eq!(a.peers.check(&c).map_err(|failure| failure.code), Err(Code::HeldElsewhere));
+    assert_eq!((a.take(&c).await, b.take(&c).await), (None, Some(a.instance())));
+    let asked = store.asked.load(Ordering::Relaxed);
+    for _ in 0..100 {
+        assert_eq!((a.peers.check(&c), a.take(&c).await), (Ok(()), None));
+    }
+    assert_eq!(store.asked.load(Ordering::Relaxed), asked, "what is held waits for nothing");
+
+    a.busy.conversations.lock().expect("a list").push(c.clone());
+    sleep(IDLE_MAX * 3).await;
+    assert_eq!(b.take(&c).await, Some(a.instance()), "a program or a session is in it");
+    a.busy.conversations.lock().expect("a list").clear();
+    sleep(IDLE_MAX * 2).await;
+    assert_eq!((b.take(&c).await, a.take(&c).await), (None, Some(b.instance())));
+
+    // Others of that id, and the server's own, are apart.
+    let theirs = ConversationKey::new("ann".parse().expect("a name"), c.id.clone());
+    assert_eq!(a.take(&theirs).await, None);
+    let own = ConversationKey::new(Principal::self_test(), ConversationId::fresh());
+    assert_eq!(a.peers.check(&own), Ok(()));
+    assert!(a.peers.0.as_ref().expect("not alone").held().get(&own).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_server_makes_is_held_at_once() {
+    let store = Arc::default();
+    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
+    sleep(ROUND * 2).await;
+    let made = ConversationKey::new(Principal::default(), ConversationId::fresh());
+    assert_eq!(a.peers.check(&made), Ok(()));
+    tokio::task::yield_now().await;
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(b.take(&key(made.id.as_str())).await, Some(a.instance()), "stored without waiting for a round");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_server_had_is_taken_and_what_a_stopped_one_had_at_once() {
+    let store = Arc::default();
+    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
+    let c = Server::start(&store).await;
+    sleep(ROUND * 2).await;
+    assert_eq!((a.take(&key("a")).await, b.take(&key("b")).await), (None, None));
+    a.task.abort();
+    sleep(DEAD_AFTER / 2).await;
+    assert_eq!(c.take(&key("a")).await, Some(a.instance()), "it may live");
+    b.stop.cancel();
+    b.task.await.expect("it ends");
+    assert_eq!(c.take(&key("b")).await, None);
+    sleep(DEAD_AFTER + ROUND).await;
+    assert_eq!(c.take(&key("a")).await, None);
+    assert_eq!(c.peers.others(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_reach_the_database_goes_on_and_gives_way_later() {
+    let store: Arc<Memory> = Arc::default();
+    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
+    sleep(ROUND * 2).await;
+    assert_eq!(a.take(&key("known")).await, None);
+    store.is_away.store(true, Ordering::Relaxed);
+    for server in [&a, &b] {
+        assert_eq!((server.take(&key("new")).await, server.peers.check(&key("new"))), (None, Ok(())));
+    }
+    assert_eq!(a.peers.check(&key("known")), Ok(()));
+    store.is_away.store(false, Ordering::Relaxed);
+    sleep(ROUND * 3).await;
+    let gave_way: Vec<_> = [&a, &b].iter().flat_map(|one| one.busy.lost.lock().expect("a list").clone()).collect();
+    assert_eq!(gave_way, [key("new")]);
+
+    // So long that the others thought that it was dead.
+    advance(DEAD_AFTER * 2).await;
+    sleep(ROUND).await;
+    store.places.lock().expect("places").insert(key("known"), (b.instance(), i64::MAX));
+    sleep(ROUND * 2).await;
+    advance(DEAD_AFTER * 2).await;
+    sleep(ROUND * 2).await;
+    assert!(a.busy.lost.lock().expect("a list").contains(&key("known")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_the_others_are_known_nothing_is_taken_from_them() {
+    let store: Arc<Memory> = Arc::default();
+    let a = Server::start(&store).await;
+    assert_eq!(a.take(&key("c")).await, None);
+    let me = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:2".to_owned() };
+    let early = Peers::new(me, Arc::clone(&store) as _, &SystemClock);
+    // Its first round has not been: it goes on by itself, and does not write that it has the conversation.
+    assert_eq!(early.take(&key("c")).await.expect("a place"), None);
+    assert_eq!(store.places.lock().expect("places")[&key("c")].0, a.instance());
+}

@@ -1,0 +1,282 @@
+//! Several servers of one database behind one address: each answers for every conversation, run and session.
+//!
+//! The two servers have engines of their own, so what an engine started tells where a program ran.
+
+use mcp_sandbox_server::domain::{
+    id::ConversationId,
+    owner::{ConversationKey, Principal},
+};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{
+    FakeServer,
+    fake_server::{BOTH, OWN_ADDRESS, messages},
+    postgres::Postgres,
+    server::TOKEN,
+    socket::Socket,
+    sse::Events,
+    until,
+};
+
+/// Two servers on one folder and one database.
+struct Pair {
+    a: FakeServer,
+    b: FakeServer,
+    _cluster: Postgres,
+    _folder: TempDir,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let cluster = Postgres::start().await;
+        let folder = tempfile::Builder::new().prefix("sandbox-it-").tempdir().expect("a folder");
+        let url = cluster.url();
+        let settings = [("DATABASE_URL", url.as_str()), ("SANDBOX_SERVER__PEER_URL", OWN_ADDRESS)];
+        let root = folder.path().join("root");
+        let (a, b) = (FakeServer::again(&root, &settings).await, FakeServer::again(&root, &settings).await);
+        for server in [&a, &b] {
+            until("each knows the other", async || server.mcp.runs.peers().others().len() == 1).await;
+        }
+        Self { a, b, _cluster: cluster, _folder: folder }
+    }
+
+    /// How many sandboxes each has started.
+    fn started(&self) -> (usize, usize) {
+        (self.a.engine.started().len(), self.b.engine.started().len())
+    }
+
+    async fn stop(self) {
+        self.a.stop().await;
+        self.b.stop().await;
+    }
+}
+
+async fn call(server: &FakeServer, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
+    call_as(server, TOKEN, method, path, body).await
+}
+
+async fn call_as(server: &FakeServer, token: &str, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
+    let request = server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(token);
+    let request = if let Some(body) = body { request.json(&body) } else { request };
+    let answer = request.send().await.expect("an answer");
+    (answer.status().as_u16(), answer.json().await.unwrap_or_default())
+}
+
+fn run(conversation: &str, code: &str) -> Value {
+    json!({"conversationId": conversation, "language": "python", "code": code, "wait": 60})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_read_followed_and_ended_at_any_server() {
+    let pair = Pair::start().await;
+    let (a, b) = (&pair.a, &pair.b);
+    let asked = json!({"conversationId": "c", "language": "python", "code": "print begun\nhang", "wait": 0});
+    let (status, begun) = call(a, Method::POST, "/v1/runs", Some(asked)).await;
+    assert_eq!(status, 202, "{begun}");
+    let id = begun["runId"].as_str().expect("an id");
+    let path = format!("/v1/runs/{id}");
+    until("it runs", async || call(b, Method::GET, &path, None).await.1["state"] == "running").await;
+    let mut events = Events::open(&b.http, &format!("http://{}", b.address), id).await;
+    while events.next().await.expect("an event")["text"] != "begun\n" {}
+    let busy = call(b, Method::DELETE, "/v1/conversations/c", None).await;
+    assert_eq!((busy.0, &busy.1["code"]), (409, &json!("conversation_busy")), "the other server knows");
+    let asked = json!({"runId": id, "waitSeconds": 0});
+    let (mine, theirs) = (a.call("sandbox_get_run", asked.clone()).await, b.call("sandbox_get_run", asked).await);
+    assert_eq!(mine["structuredContent"]["state"], theirs["structuredContent"]["state"]);
+    let (status, ended) = call(b, Method::POST, &format!("{path}/cancel"), None).await;
+    assert_eq!((status, &ended["result"]["outcome"]["ended"]), (200, &json!("cancelled")), "{ended}");
+    while events.next().await.is_some() {}
+    assert_eq!(pair.started(), (1, 0));
+    assert_eq!(call(b, Method::DELETE, "/v1/conversations/c", None).await.0, 204);
+    assert_eq!(call(b, Method::GET, &format!("/v1/runs/run-{}", "0".repeat(32)), None).await.0, 404);
+    pair.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_of_a_conversation_are_at_one_server() {
+    let pair = Pair::start().await;
+    let (a, b) = (&pair.a, &pair.b);
+    let (status, first) = call(b, Method::POST, "/v1/runs", Some(run("c", "write f 1"))).await;
+    assert_eq!((status, &first["state"]), (200, &json!("finished")), "{first}");
+    // The same two, again and again, with all ways to run.
+    for n in 0..4 {
+        assert_eq!(call(a, Method::POST, "/v1/runs", Some(run("c", "print 1"))).await.0, 200);
+        let result = a.run("c", "print 2").await;
+        assert_eq!(result["structuredContent"]["stdout"], "2\n", "{n}: {result}");
+    }
+    assert_eq!(pair.started().0, 0, "{:?}", pair.started());
+    let fresh = a.call("sandbox_run_code", json!({"language": "python", "code": "print 3"})).await;
+    let id = fresh["structuredContent"]["conversationId"].as_str().expect("an id").to_owned();
+    assert_eq!(pair.started().0, 1, "a new conversation is where it began");
+    let (before, there) = (pair.started(), b.run(&id, "print 4").await);
+    assert_eq!((&there["structuredContent"]["stdout"], pair.started().1), (&json!("4\n"), before.1), "{there}");
+
+    let both = [a, b].map(|server| call(server, Method::POST, "/v1/runs", Some(run("new", "print 5"))));
+    for (status, answer) in futures_util::future::join_all(both).await {
+        assert_eq!((status, &answer["result"]["stdout"]), (200, &json!("5\n")), "{answer}");
+    }
+    let now = pair.started();
+    assert_eq!((now.0 - 1) % 2 * ((now.1 - before.1) % 2), 0, "one server had both: {before:?}, {now:?}");
+    pair.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_keep_their_variables_whichever_server_is_asked() {
+    let pair = Pair::start().await;
+    let (a, b) = (&pair.a, &pair.b);
+    let (status, session) = call(a, Method::POST, "/v1/sessions", Some(json!({"conversationId": "c"}))).await;
+    assert_eq!(status, 201, "{session}");
+    let path = format!("/v1/sessions/{}", session["sessionId"].as_str().expect("an id"));
+    let cells = format!("{path}/cells");
+    assert_eq!(call(b, Method::POST, &cells, Some(json!({"code": "set x 41"}))).await.0, 200);
+    for server in [a, b] {
+        let (_, shown) = call(server, Method::POST, &cells, Some(json!({"code": "get x"}))).await;
+        assert_eq!(shown["result"]["stdout"], "41\n", "{shown}");
+        let asked = json!({"conversationId": "c", "code": "get x"});
+        let by_mcp = server.call("sandbox_run_cell", asked).await;
+        assert_eq!(by_mcp["structuredContent"]["stdout"], "41\n", "{by_mcp}");
+        let (status, again) = call(server, Method::POST, "/v1/sessions", Some(json!({"conversationId": "c"}))).await;
+        assert_eq!((status, &again["sessionId"]), (201, &session["sessionId"]), "the open one");
+        let named = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                           "params": {"name": "execute_python_code", "arguments": {"command": "set y 1"}}});
+        let answer = server.post_to("?tools=coderunner", named.to_string()).send().await.expect("an answer");
+        assert_eq!(answer.status(), 200);
+    }
+    assert_eq!(a.sessions.load().0 + b.sessions.load().0, 2, "one for c, one for clients without a session");
+    let kernel = call(a, Method::POST, "/jupyter/api/kernels", None).await.1;
+    let channels = format!("/jupyter/t/{TOKEN}/api/kernels/{}/channels", kernel["id"].as_str().expect("an id"));
+    let mut socket = Socket::connect(b.address, &channels, &[]).await.expect("a connection through the other server");
+    let asked = socket.execute("print through").await;
+    let shown = socket.answers(&asked).await;
+    assert!(shown.iter().any(|message| message.to_string().contains("through")), "{shown:?}");
+    drop(socket);
+    assert_eq!(call(b, Method::DELETE, &path, None).await.0, 200);
+    assert_eq!(call(b, Method::GET, &path, None).await.0, 410, "how it ended is told where it was");
+    pair.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_of_mcp_is_used_through_any_server() {
+    let pair = Pair::start().await;
+    let (a, b) = (&pair.a, &pair.b);
+    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}});
+    let opened = a.post(hello.to_string()).header("accept", BOTH).send().await.expect("an answer");
+    let session = opened.headers()["mcp-session-id"].to_str().expect("an id").to_owned();
+    let send = async |server: &FakeServer, message: Value| {
+        let request = server.post(message.to_string()).header("accept", BOTH);
+        request.header("mcp-session-id", &session).send().await.expect("an answer")
+    };
+    let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    assert_eq!(send(b, initialized).await.status(), 202);
+    // In a conversation of each server, asked of each.
+    assert_eq!(call(a, Method::POST, "/v1/runs", Some(run("of-a", "print 1"))).await.0, 200);
+    assert_eq!(call(b, Method::POST, "/v1/runs", Some(run("of-b", "print 1"))).await.0, 200);
+    let (before, mut id) = (pair.started(), 0);
+    for server in [a, b] {
+        for conversation in ["of-a", "of-b"] {
+            id += 1;
+            let arguments = json!({"conversationId": conversation, "language": "python", "code": "print 2"});
+            let asked = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
+                               "params": {"name": "sandbox_run_code", "arguments": arguments}});
+            let answers = messages(send(server, asked).await).await;
+            let answer = answers.last().expect("an answer");
+            assert_eq!(answer["id"], id, "{answer}");
+            assert!(answer["result"]["content"][0]["text"].as_str().expect("text").starts_with("2\n"), "{answer}");
+        }
+    }
+    assert_eq!(pair.started(), (before.0 + 2, before.1 + 2));
+    let url = format!("http://{}/mcp", b.address);
+    let ended =
+        b.http.delete(&url).bearer_auth(TOKEN).header("mcp-session-id", &session).send().await.expect("an answer");
+    assert_eq!(ended.status(), 200);
+    let ping = json!({"jsonrpc": "2.0", "id": 99, "method": "ping"});
+    assert_eq!(send(b, ping).await.status(), 404);
+    pair.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idempotency_key_begins_one_run_at_all_servers() {
+    let pair = Pair::start().await;
+    let mut runs = Vec::new();
+    for server in [&pair.a, &pair.b, &pair.a] {
+        let request = server.http.post(format!("http://{}/v1/runs", server.address)).bearer_auth(TOKEN);
+        let asked = json!({"language": "python", "code": "print once"});
+        let answer = request.header("idempotency-key", "k").json(&asked).send().await.expect("an answer");
+        assert_eq!(answer.status(), 200);
+        let run: Value = answer.json().await.expect("JSON");
+        assert_eq!(run["result"]["stdout"], "once\n", "whole, not from the history: {run}");
+        runs.push(run["runId"].clone());
+    }
+    assert!(runs.iter().all(|run| *run == runs[0]), "{runs:?}");
+    assert_eq!(pair.started(), (1, 0));
+    pair.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_owner_learns_nothing_through_another_server() {
+    let pair = Pair::start().await;
+    let (a, b) = (&pair.a, &pair.b);
+    let (status, made) = call(a, Method::POST, "/v1/tokens", Some(json!({"name": "n", "owner": "ann"}))).await;
+    assert_eq!(status, 201, "{made}");
+    let token = made["token"].as_str().expect("a token");
+    until("the other server knows it", async || call_as(b, token, Method::GET, "/v1/runs", None).await.0 == 200).await;
+    let (_, mine) = call(a, Method::POST, "/v1/runs", Some(run("c", "print mine"))).await;
+    let path = format!("/v1/runs/{}", mine["runId"].as_str().expect("an id"));
+    for server in [a, b] {
+        assert_eq!(call_as(server, token, Method::GET, &path, None).await.0, 404);
+    }
+    let before = pair.started();
+    let (status, theirs) = call_as(b, token, Method::POST, "/v1/runs", Some(run("c", "print theirs"))).await;
+    assert_eq!((status, &theirs["result"]["stdout"]), (200, &json!("theirs\n")));
+    assert_eq!(pair.started(), (before.0, before.1 + 1), "their conversation of that name is another one");
+    // What marks a request that was sent on opens nothing.
+    let forged = a.http.get(format!("http://{}{path}", a.address)).header("sandbox-sent-on", "1");
+    assert_eq!(forged.send().await.expect("an answer").status(), 401);
+    pair.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stops_leaves_its_conversations_to_the_others() {
+    let Pair { a, b, _cluster, _folder } = Pair::start().await;
+    assert_eq!(call(&a, Method::POST, "/v1/runs", Some(run("c", "write f text"))).await.0, 200);
+    let asked = json!({"conversationId": "c", "language": "python", "code": "print before"});
+    let (_, before) = call(&a, Method::POST, "/v1/runs", Some(asked)).await;
+    let path = format!("/v1/runs/{}", before["runId"].as_str().expect("an id"));
+    let (status, session) = call(&a, Method::POST, "/v1/sessions", Some(json!({"conversationId": "c"}))).await;
+    assert_eq!(status, 201, "{session}");
+    a.stop().await;
+    let (status, after) = call(&b, Method::POST, "/v1/runs", Some(run("c", "print after"))).await;
+    assert_eq!((status, &after["result"]["stdout"]), (200, &json!("after\n")), "{after}");
+    let (status, told) = call(&b, Method::GET, &path, None).await;
+    assert_eq!((status, &told["state"], &told["fromHistory"]), (200, &json!("finished"), &json!(true)), "{told}");
+    let path = format!("/v1/sessions/{}", session["sessionId"].as_str().expect("an id"));
+    assert_eq!(call(&b, Method::GET, &path, None).await.0, 404);
+    let file = b.http.get(format!("http://{}/v1/conversations/c/files/f", b.address)).bearer_auth(TOKEN).send().await;
+    assert_eq!(file.expect("an answer").text().await.expect("text"), "text");
+    b.stop().await;
+}
+
+/// Programs that begin meanwhile are not held up, and nothing that was begun is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_go_on_while_the_database_is_away() {
+    let Pair { a, b, _cluster: mut cluster, _folder } = Pair::start().await;
+    assert_eq!(call(&a, Method::POST, "/v1/runs", Some(run("known", "print 1"))).await.0, 200);
+    cluster.pause();
+    for server in [&a, &b] {
+        let (status, answer) = call(server, Method::POST, "/v1/runs", Some(run("unknown", "print 2"))).await;
+        assert_eq!((status, &answer["result"]["stdout"]), (200, &json!("2\n")), "{answer}");
+    }
+    assert_eq!(call(&a, Method::POST, "/v1/runs", Some(run("known", "print 3"))).await.0, 200);
+    cluster.resume().await;
+    let key = |id: &str| ConversationKey::new(Principal::default(), id.parse::<ConversationId>().expect("an id"));
+    until("one of them has it", async || {
+        let held = [&a, &b].map(|server| server.mcp.runs.peers().check(&key("unknown")).is_ok());
+        held.iter().filter(|held| **held).count() == 1
+    })
+    .await;
+    a.stop().await;
+    b.stop().await;
+}
