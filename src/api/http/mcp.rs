@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! POST ─ headers ─ body (bounded in bytes and time) ─┬─ is for another server: see `elsewhere`
-//!                                                    └─ envelope ─┬─ has a session id, or initialize over SSE: sessions
+//!                                                    └─ envelope ─┬─ has a session, or `initialize` over SSE: sessions
 //!                                                                 ├─ takes SSE: stateless, kept alive by comments
 //!                                                                 └─ a bare call: stateless, plain JSON
 //! GET ─ sessions; DELETE ends one
