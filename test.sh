@@ -20,6 +20,9 @@ readonly OPENAPI_TYPESCRIPT=7.13.0 OPENAPI_FETCH=0.17.0 TYPESCRIPT=5.9.3 NODE_TY
 readonly JUPYTER=(jupyter_server==2.21.1 nbclient==0.11.0 papermill==2.7.0 jupyter-kernel-client==1.0.2
   aiohttp==3.14.5 websockets==17.4 jupyterlab==4.6.6)
 readonly MYPY=2.4.1 PYTEST=9.2.0 TRIO=0.35.0
+# Tests that mount file systems, or look into what a server leaves that is root.
+readonly OF_ROOT='test(/^(own_disk|compose|quickstart)::/) or test(/sqlite_on_a_full_disk/)
+  or test(/nothing_that_a_program_does_to_its_packages/)'
 # The status of a step that was skipped.
 readonly SKIPPED=77
 
@@ -35,7 +38,7 @@ Usage: ./test.sh [--quick] [--long] [--clients] [--deny]
             contract and the chart on it, ends it. Takes ten minutes the first time, and root on Debian 12; elsewhere
             kind
   --deny    also install cargo-deny (takes minutes) and check the crates in use: licences, sources, advisories
-Takes root or sudo where a package is missing. Keeps what it makes under target/. A step that could not try anything is
+Takes root or sudo where a package is missing, and for the tests that mount file systems. Keeps what it makes under target/. A step that could not try anything is
 told as skipped; with CI=true in the environment it fails.
 TEXT
 }
@@ -119,6 +122,22 @@ without_engine() { DOCKER_HOST=unix:///nowhere/docker.sock "$@"; }
 # $1: a profile of .config/nextest.toml, then arguments of cargo nextest run.
 run_tests() {
   PATH=$PATH:$TOOLS/cargo/bin cargo nextest run --locked --workspace --profile "$@"
+}
+
+# $1: a profile. Those of root only where this is root.
+run_mine() {
+  if is_root; then run_tests "$1" --no-fail-fast; else run_tests "$1" --no-fail-fast -E "not ($OF_ROOT)"; fi
+}
+
+# $1: a profile
+run_those_of_root() {
+  may_be_root || { say "these tests run as root, and there is no sudo."; return "$SKIPPED"; }
+  local status=0
+  # sudo has a PATH of its own; cargo finds its tools by HOME.
+  sudo --preserve-env env "PATH=$PATH:$TOOLS/cargo/bin" "HOME=$HOME" \
+    cargo nextest run --locked --workspace --profile "$1" --no-fail-fast -E "$OF_ROOT" || status=$?
+  as_root chown -R "$(id -u):$(id -g)" target
+  return "$status"
 }
 
 # What to look at first when the tests take too long.
@@ -328,8 +347,9 @@ main() {
   need "runner images and server" finish_images
   need "clients" finish_clients
   step "Python client" check_client
-  step "tests" run_tests "$profile" --no-fail-fast
+  step "tests" run_mine "$profile"
   slowest_tests
+  is_root || step "tests as root" run_those_of_root "$profile"
   step "contract on Podman" scripts/check-podman.sh
   step "runners" scripts/check-runners.sh
   step "runners, warm and plain" scripts/check-warm.sh
