@@ -26,7 +26,7 @@ TOOL = {
 
 def order(number: int) -> dict:
     customer = ["Ada", "Ben", "Cleo", "Dan"][number % 4]
-    note = f"Reference {number:06}: ring twice, and leave the parcel with the neighbours when nobody opens the door."
+    note = f"Reference {number:06}: ring twice, and leave the parcel with the neighbours when no one opens the door."
     cents, paid = number * 137 % 10_000, number % 3 != 0
     return {"number": number, "customer": customer, "cents": cents, "paid": paid, "note": note}
 
