@@ -130,12 +130,15 @@ run_mine() {
 }
 
 # $1: a profile
-run_those_of_root() {
-  may_be_root || { say "these tests run as root, and there is no sudo."; return "$SKIPPED"; }
+run_those_of_root() { by_root cargo nextest run --locked --workspace --profile "$1" --no-fail-fast -E "$OF_ROOT"; }
+
+# Runs a command as root with the tools of this user.
+by_root() {
+  if is_root; then "$@"; return; fi
+  may_be_root || { say "this runs as root, and there is no sudo."; return "$SKIPPED"; }
   local status=0
   # sudo has a PATH of its own; cargo finds its tools by HOME.
-  sudo --preserve-env env "PATH=$PATH:$TOOLS/cargo/bin" "HOME=$HOME" \
-    cargo nextest run --locked --workspace --profile "$1" --no-fail-fast -E "$OF_ROOT" || status=$?
+  sudo --preserve-env env "PATH=$PATH:$TOOLS/cargo/bin" "HOME=$HOME" "$@" || status=$?
   as_root chown -R "$(id -u):$(id -g)" target
   return "$status"
 }
@@ -350,7 +353,7 @@ main() {
   step "tests" run_mine "$profile"
   slowest_tests
   is_root || step "tests as root" run_those_of_root "$profile"
-  step "contract on Podman" scripts/check-podman.sh
+  step "contract on Podman" by_root scripts/check-podman.sh
   step "runners" scripts/check-runners.sh
   step "runners, warm and plain" scripts/check-warm.sh
   step "kernels" scripts/check-kernels.sh
