@@ -172,6 +172,7 @@ impl Parts {
         let discovery = discover(&engine, &catalog, &observer).await?;
         let tokens = Arc::new(tokens(config, database.as_ref()));
         tokens.tell(&observer);
+        tokens.count_beside(instance);
         let sign_in = sign_in::parts(config, database.as_ref(), &tokens, &observer, bodies.clone())?;
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 

@@ -75,6 +75,13 @@ pub struct TokenLimits {
     pub bytes_per_day: Option<u64>,
 }
 
+impl TokenLimits {
+    /// Whether one of them is of a day.
+    pub fn is_daily(&self) -> bool {
+        self.cpu_s_per_day.is_some() || self.bytes_per_day.is_some()
+    }
+}
+
 /// What a token may do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -5,7 +5,7 @@ use tokio::sync::mpsc;
 
 use crate::domain::{
     error::{Code, Failure},
-    id::TokenId,
+    id::{InstanceId, TokenId},
     network::PolicyText,
     token::{AccessRecord, TokenDigest, TokenRecord},
     tools::{Answered, Approval, ApprovalId, Asked, Grant, ServerText},
@@ -46,6 +46,15 @@ pub trait TokenStore: Send + Sync {
 
     /// Stores when tokens were last used, in unix milliseconds.
     async fn used(&self, tokens: &[(TokenId, i64)]) -> Result<(), DatabaseError>;
+
+    /// What runs of these tokens have used that ended at `since` or later, in unix milliseconds: processor time in
+    /// milliseconds and bytes of output. Without the runs that a server began since a moment, which it counts itself.
+    async fn spent(
+        &self,
+        tokens: &[TokenId],
+        since: i64,
+        without: (InstanceId, i64),
+    ) -> Result<Vec<(TokenId, (u64, u64))>, DatabaseError>;
 
     /// Removes tokens that have been revoked or expired since before this moment.
     async fn forget(&self, before_unix_ms: i64) -> Result<Vec<TokenDigest>, DatabaseError>;

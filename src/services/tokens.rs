@@ -8,6 +8,7 @@
 
 mod elsewhere;
 mod issue;
+mod spent;
 mod subject;
 mod token;
 
@@ -70,6 +71,9 @@ pub struct Tokens {
     wrong: DefaultDirectRateLimiter,
     wrong_of: DefaultKeyedRateLimiter<Option<IpAddr>>,
     elsewhere: elsewhere::Elsewhere,
+    own: spent::Own,
+    /// When this process began, in unix milliseconds.
+    began: i64,
 }
 
 /// By digest: a lookup compares digests of what was sent, so its time tells nothing of any token.
@@ -128,6 +132,7 @@ impl Tokens {
         let record = TokenRecord { digest: digest(configured.expose_secret().as_bytes()), ..configured_record() };
         let mut known = Known::default();
         known.add(Token::new(record, None));
+        let began = clock.unix_ms();
         Self {
             known: RwLock::new(known),
             store,
@@ -136,6 +141,8 @@ impl Tokens {
             wrong: RateLimiter::direct(quota(WRONG_OF_ALL)),
             wrong_of: RateLimiter::keyed(quota(WRONG_OF_ADDRESS)),
             elsewhere: elsewhere::Elsewhere::default(),
+            own: spent::Own::default(),
+            began,
         }
     }
 

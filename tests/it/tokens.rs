@@ -3,6 +3,7 @@
 mod database;
 mod failing;
 mod scopes;
+mod spent;
 
 use std::{os::unix::fs::PermissionsExt as _, time::Duration};
 

@@ -1,19 +1,25 @@
 //! Tokens in the database.
 
-use std::{fmt::Display, str::FromStr};
+use std::{
+    fmt::{Display, Write as _},
+    str::FromStr,
+};
 
 use async_trait::async_trait;
-use sqlx::{AnyConnection, Row, any::AnyRow};
+use sqlx::{AnyConnection, AssertSqlSafe, Row, any::AnyRow};
 
 use super::Database;
 use crate::{
     domain::{
-        id::TokenId,
+        id::{InstanceId, TokenId},
         text::{hex, unhex},
         token::{AccessRecord, SUBJECT_MARK, TokenDigest, TokenRecord},
     },
     ports::database::{DatabaseError, TokenStore},
 };
+
+/// Tokens that one statement names.
+const TOKENS_AT_ONCE: usize = 500;
 
 #[async_trait]
 impl TokenStore for Database {
@@ -53,6 +59,34 @@ impl TokenStore for Database {
             sqlx::query(statement).bind(at).bind(token.to_string()).execute(&mut *transaction).await?;
         }
         Ok(transaction.commit().await?)
+    }
+
+    async fn spent(
+        &self,
+        tokens: &[TokenId],
+        since: i64,
+        (instance, began): (InstanceId, i64),
+    ) -> Result<Vec<(TokenId, (u64, u64))>, DatabaseError> {
+        let mut spent = Vec::new();
+        for some in tokens.chunks(TOKENS_AT_ONCE) {
+            let mut places = String::new();
+            for place in 4..4 + some.len() {
+                let _ = write!(places, "{}${place}", if places.is_empty() { "" } else { ", " });
+            }
+            let statement = format!(
+                "SELECT token, CAST(COALESCE(SUM(cpu_ms), 0) AS BIGINT) AS cpu_ms, \
+                 CAST(COALESCE(SUM(stdout_bytes + stderr_bytes), 0) AS BIGINT) AS bytes FROM history \
+                 WHERE ended_ms >= $1 AND (instance <> $2 OR begun_ms < $3) AND token IN ({places}) GROUP BY token"
+            );
+            let query = sqlx::query(AssertSqlSafe(statement)).bind(since).bind(instance.to_string()).bind(began);
+            let query = some.iter().fold(query, |query, token| query.bind(token.to_string()));
+            for row in query.fetch_all(self.pool()?).await? {
+                let number =
+                    |column| row.try_get::<i64, _>(column).map(|number| u64::try_from(number).unwrap_or_default());
+                spent.push((parsed(&row, "token")?, (number("cpu_ms")?, number("bytes")?)));
+            }
+        }
+        Ok(spent)
     }
 
     async fn forget(&self, before_unix_ms: i64) -> Result<Vec<TokenDigest>, DatabaseError> {

@@ -187,6 +187,7 @@ impl Tokens {
         self.known_mut().is_loaded = true;
         self.end_expired();
         self.store_uses(store).await?;
+        self.read_spent(store, round).await?;
         if round.is_multiple_of(FORGET_EVERY) {
             for digest in store.forget(self.now() - FORGET_AFTER_MS).await? {
                 self.known_mut().remove(&digest);

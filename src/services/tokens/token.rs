@@ -22,7 +22,8 @@ const MINUTE: Duration = Duration::from_mins(1);
 /// What was spent is added up in so many parts of the day.
 const PARTS: u32 = 96;
 
-/// A token in use. What was spent is counted by this process and since its start.
+/// A token in use. What was spent is counted by this process since its start; of a day also what the history tells of
+/// others.
 #[derive(Debug)]
 pub struct Token {
     pub record: TokenRecord,
@@ -42,6 +43,8 @@ struct Spent {
     begun: VecDeque<Instant>,
     /// Oldest first: the beginning of a part of the day, processor time in milliseconds, bytes.
     parts: VecDeque<(Instant, u64, u64)>,
+    /// Of a day, at other servers and before the start: processor time in milliseconds, bytes.
+    beside: (u64, u64),
 }
 
 /// A program or cell that counts as under way for its token, until it is dropped.
@@ -107,6 +110,16 @@ impl Token {
         Ok(Started(Arc::clone(self)))
     }
 
+    /// The same for a token and those that came from it.
+    pub(super) fn family(&self) -> usize {
+        Arc::as_ptr(&self.spent).addr()
+    }
+
+    /// What all of them have spent within a day, beside what this process counts.
+    pub(super) fn spent_beside(&self, beside: (u64, u64)) {
+        self.spent().beside = beside;
+    }
+
     fn spent(&self) -> MutexGuard<'_, Spent> {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -157,11 +170,13 @@ impl Spent {
             let oldest = self.begun.front().map_or(Duration::ZERO, |begun| now - *begun);
             return Err(refused(&format!("{limit} programs a minute"), MINUTE.saturating_sub(oldest)));
         }
-        let (cpu_ms, bytes) = self.parts.iter().fold((0_u64, 0_u64), |(cpu, bytes), (_, more_cpu, more_bytes)| {
+        let (cpu_ms, bytes) = self.parts.iter().fold(self.beside, |(cpu, bytes), (_, more_cpu, more_bytes)| {
             (cpu.saturating_add(*more_cpu), bytes.saturating_add(*more_bytes))
         });
-        let oldest = self.parts.front().map_or(Duration::ZERO, |(begin, ..)| now - *begin);
-        let left = (DAY + DAY / PARTS).saturating_sub(oldest);
+        // When others spent it is not known here, so the first time to come back is soon.
+        let oldest = self.parts.front().map(|(begin, ..)| now - *begin);
+        let left = if self.beside == (0, 0) { DAY + DAY / PARTS } else { DAY / PARTS };
+        let left = oldest.map_or(left, |oldest| (DAY + DAY / PARTS).saturating_sub(oldest).min(left));
         if let Some(limit) = is_reached(limits.cpu_s_per_day, cpu_ms / 1000) {
             return Err(refused(&format!("{limit} s of processor time a day"), left));
         }
