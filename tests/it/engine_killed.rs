@@ -267,3 +267,47 @@ async fn containers(engine: &PrivateEngine, instance: &str) -> usize {
     let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
     engine.docker().list_containers(Some(options)).await.expect("a list").len()
 }
+
+/// Sessions are programs too: a cell that runs is answered, its session ends, and the next one begins with nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_ends_with_its_engine_and_says_so() {
+    let mut engine = PrivateEngine::start().await;
+    engine.copy_image("runner-javascript:latest").await;
+    let host = engine.host();
+    let server = Process::start(&[("DOCKER_HOST", &host), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let call = async |path: String, body: Value| {
+        let answer =
+            server.http.post(server.url(&path)).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
+        (answer.status().as_u16(), answer.json::<Value>().await.expect("JSON"))
+    };
+    for (death, live_restore) in [(Death::WithShims, false), (Death::Daemon, true), (Death::InOrder, false)] {
+        let wanted = json!({"conversationId": "s", "language": "javascript"});
+        let (status, session) = call("/v1/sessions".to_owned(), wanted).await;
+        assert_eq!(status, 201, "{session}");
+        let cells = format!("/v1/sessions/{}/cells", session["sessionId"].as_str().expect("an id"));
+        let (_, before) = call(cells.clone(), json!({"code": "typeof a"})).await;
+        assert_eq!(before["result"]["stdout"].as_str().map(|text| text.contains("undefined")), Some(true), "{before}");
+        let (_, set) = call(cells.clone(), json!({"code": "var a = 41; a"})).await;
+        assert_eq!(set["outcome"]["ended"], "exited", "{set}");
+        let cell = call(cells.clone(), json!({"code": "console.log('begun'); await new Promise(() => {})"}));
+        let killing = async {
+            sleep(Duration::from_millis(700)).await;
+            engine.die(death).await;
+            sleep(Duration::from_millis(500)).await;
+            engine.start_again(live_restore).await;
+        };
+        let started = Instant::now();
+        let ((_, run), ()) = tokio::join!(cell, killing);
+        assert!(started.elapsed() < WALL + BEYOND_MAX, "{:?}", started.elapsed());
+        let word = word(&run);
+        println!("{death:?}: the cell was answered after {:?}: {word}", started.elapsed());
+        assert!(ENGINE_FAILED.contains(&word.as_str()), "{run}");
+        let ended = async || call(cells.clone(), json!({"code": "a"})).await;
+        let told = within(BEYOND_MAX, async || ended().await.0 == 410).await;
+        told.unwrap_or_else(|_| panic!("{death:?}: the session goes on"));
+        let (_, why) = ended().await;
+        let sentence = why["detail"].as_str().expect("a sentence");
+        assert!(why["code"] == "session_ended" && sentence.contains("its variables are gone"), "{why}");
+    }
+    server.stop().await;
+}
