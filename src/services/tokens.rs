@@ -46,6 +46,10 @@ use crate::{
 /// Wrong tokens that are answered without delay, at once and a minute: of one address, and of all.
 const WRONG_OF_ADDRESS: (u32, u32) = (10, 30);
 const WRONG_OF_ALL: (u32, u32) = (100, 300);
+/// How often a second the database is asked for tokens that are not known.
+const CATCHES_UP: NonZeroU32 = NonZeroU32::new(5).expect("not 0");
+/// How long a request with such a token waits for it.
+const CATCH_UP_MAX: Duration = Duration::from_millis(250);
 /// The longest delay.
 const DELAY_MAX: Duration = Duration::from_secs(2);
 /// Addresses that are remembered; more count as one.
@@ -72,6 +76,7 @@ pub struct Tokens {
     wrong_of: DefaultKeyedRateLimiter<Option<IpAddr>>,
     elsewhere: elsewhere::Elsewhere,
     own: spent::Own,
+    catches_up: DefaultDirectRateLimiter,
     /// When this process began, in unix milliseconds.
     began: i64,
 }
@@ -142,6 +147,7 @@ impl Tokens {
             wrong_of: RateLimiter::keyed(quota(WRONG_OF_ADDRESS)),
             elsewhere: elsewhere::Elsewhere::default(),
             own: spent::Own::default(),
+            catches_up: RateLimiter::direct(Quota::per_second(CATCHES_UP)),
             began,
         }
     }

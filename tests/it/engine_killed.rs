@@ -289,7 +289,7 @@ async fn a_session_ends_with_its_engine_and_says_so() {
         assert_eq!(before["result"]["stdout"].as_str().map(|text| text.contains("undefined")), Some(true), "{before}");
         let (_, set) = call(cells.clone(), json!({"code": "var a = 41; a"})).await;
         assert_eq!(set["outcome"]["ended"], "exited", "{set}");
-        let cell = call(cells.clone(), json!({"code": "console.log('begun'); await new Promise(() => {})"}));
+        let running = call(cells.clone(), json!({"code": "console.log('begun'); await new Promise(() => {})"}));
         let killing = async {
             sleep(Duration::from_millis(700)).await;
             engine.die(death).await;
@@ -297,7 +297,7 @@ async fn a_session_ends_with_its_engine_and_says_so() {
             engine.start_again(live_restore).await;
         };
         let started = Instant::now();
-        let ((_, run), ()) = tokio::join!(cell, killing);
+        let ((_, run), ()) = tokio::join!(running, killing);
         assert!(started.elapsed() < WALL + BEYOND_MAX, "{:?}", started.elapsed());
         let word = word(&run);
         println!("{death:?}: the cell was answered after {:?}: {word}", started.elapsed());

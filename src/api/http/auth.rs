@@ -121,7 +121,13 @@ pub async fn forwarded(State(proxies): State<Proxies>, mut request: Request, nex
 /// 401 or 403. A wrong token is answered late when there were many, so that tokens cannot be guessed quickly. What is
 /// under way ends when the token does.
 pub async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, next: Next) -> Response {
-    let Some(Caller { owner, token }) = caller(&tokens, request.uri().path(), request.headers()) else {
+    let mut found = caller(&tokens, request.uri().path(), request.headers());
+    // One that another process has just made.
+    let may_be_new = found.is_none() && tried(&request).is_some();
+    if may_be_new && tokens.catch_up().await {
+        found = caller(&tokens, request.uri().path(), request.headers());
+    }
+    let Some(Caller { owner, token }) = found else {
         return refuse(&tokens, tried(&request)).await.into_response();
     };
     if let Err(failure) = scopes::check(&token, request.method(), request.uri().path()) {

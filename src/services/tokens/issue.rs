@@ -7,12 +7,12 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use secrecy::{ExposeSecret, SecretString};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use uuid::Uuid;
 
-use super::{Access, Token, Tokens, digest};
+use super::{Access, CATCH_UP_MAX, Token, Tokens, digest};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -174,6 +174,13 @@ impl Tokens {
         if let Err(error) = self.store_uses(&*store).await {
             warn!(%error, "when tokens were last used could not be stored");
         }
+    }
+
+    /// Learns at once what other processes have changed, for a token that may be another server's newest. Whether it
+    /// did: not more often than [`CATCHES_UP`], and not when the database takes long.
+    pub async fn catch_up(&self) -> bool {
+        let Some(store) = self.store.as_deref().filter(|_| self.catches_up.check().is_ok()) else { return false };
+        matches!(timeout(CATCH_UP_MAX, self.round(store, 1)).await, Ok(Ok(())))
     }
 
     async fn round(&self, store: &dyn TokenStore, round: u64) -> Result<(), DatabaseError> {
