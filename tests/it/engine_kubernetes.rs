@@ -166,7 +166,8 @@ async fn the_isolation_check_refuses_a_cluster_whose_pods_reach_the_network() {
     let spec = json!({"containers": [{"name": "any", "image": FRAMED_IMAGE, "imagePullPolicy": "Never"}]});
     cluster.runner("contract-bash", "bash", spec).await;
     let open = doctor(&cluster, "").await;
-    assert!(open.contains("isolation: programs can reach the network"), "{open}");
+    assert!(open.contains("FAIL  isolation: bash"), "{open}");
+    assert!(open.contains("programs can reach the network"), "{open}");
     assert!(open.contains("install a network plugin that enforces NetworkPolicy"), "{open}");
     let closed = doctor(&cluster, &closed).await;
     assert!(!closed.contains("programs can reach the network"), "{closed}");

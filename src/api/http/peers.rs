@@ -175,7 +175,7 @@ impl std::fmt::Debug for Relay {
 
 /// Answers here, or where what a request is about is.
 pub async fn send_on(State(relay): State<Relay>, request: Request, next: Next) -> Response {
-    if relay.is_alone() || !can_be_repeated(&request) {
+    if relay.is_alone() || !can_be_repeated(&request, relay.bodies.bytes_max()) {
         return next.run(request).await;
     }
     let (mut head, body) = request.into_parts();
@@ -212,14 +212,13 @@ pub async fn send_on(State(relay): State<Relay>, request: Request, next: Next) -
     }
 }
 
-/// Whether a request is short enough to be kept. Files are in the folder that all servers share, so no answer to a
-/// long one asks for another server.
-fn can_be_repeated(request: &Request) -> bool {
-    request.method() != Method::PUT && request.body().size_hint().upper().is_some()
-        || request
-            .headers()
-            .get(header::CONTENT_TYPE)
-            .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"))
+/// Whether a request is short enough to be kept. Longer ones are files, which are in the folder that all servers share.
+fn can_be_repeated(request: &Request, bytes_max: usize) -> bool {
+    let kind = request.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let is_json = kind.is_some_and(|kind| kind.starts_with(b"application/json"));
+    let is_short = request.body().size_hint().upper().is_some_and(|upper| upper <= bytes_max as u64);
+    // JSON of any length is read whole by who answers it.
+    is_json || (is_short && request.method() != Method::PUT)
 }
 
 fn wanted(head: &Parts, answer: &Response) -> Option<Wanted> {
@@ -270,5 +269,32 @@ fn of_message(headers: &HeaderMap) -> HeaderMap {
 async fn carry(client: OnUpgrade, server: OnUpgrade) {
     if let (Ok(client), Ok(server)) = tokio::join!(client, server) {
         let _ = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(server)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_not_kept() {
+        let request = |method: Method, kind: &'static str, bytes: usize| {
+            let request = http::Request::builder().method(method).header("content-type", kind);
+            can_be_repeated(&request.body(Body::from(vec![0; bytes])).expect("a request"), 1000)
+        };
+        assert!(request(Method::GET, "", 0) && request(Method::DELETE, "", 0));
+        assert!(request(Method::POST, "application/json; charset=utf-8", 1001), "its reader says that it is too long");
+        assert!(request(Method::POST, "multipart/form-data; boundary=a", 1000));
+        assert!(!request(Method::POST, "multipart/form-data; boundary=a", 1001));
+        assert!(!request(Method::PUT, "application/octet-stream", 1), "the content of a file");
+        let stream = Body::from_stream(futures_util::stream::empty::<Result<Bytes, std::io::Error>>());
+        assert!(!can_be_repeated(&http::Request::post("/").body(stream).expect("a request"), 1000), "of any length");
+    }
+
+    #[test]
+    fn hops_are_counted_and_what_is_no_number_is_too_many() {
+        let said = |text: &'static str| hops(&HeaderMap::from_iter([(SENT_ON, HeaderValue::from_static(text))]));
+        assert_eq!((hops(&HeaderMap::new()), said("0"), said("1"), said("2")), (0, 0, 1, 2));
+        assert!([said(""), said("x"), said("-1"), said("256")].iter().all(|hops| *hops >= HOPS_MAX));
     }
 }
