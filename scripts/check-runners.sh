@@ -24,7 +24,7 @@ die() { printf 'check-runners: %s\n' "$*" >&2; exit 2; }
 # The server's restrictions, as arguments of docker run. $1: the folder for /data.
 profile() {
   printf '%s\n' --network none --read-only --tmpfs /tmp:rw,nosuid,nodev,noexec,size=64m,mode=1777 \
-    --mount "type=bind,source=$1,target=/data" --user 1000:1000 --cap-drop ALL --security-opt no-new-privileges \
+    --mount "type=bind,source=$1,target=/data" --user 70123:70123 --cap-drop ALL --security-opt no-new-privileges \
     --security-opt seccomp=src/adapters/engine/docker/seccomp.json \
     --memory 256m --memory-swap 256m --cpus 0.5 --pids-limit 128 --shm-size 16m --log-driver none \
     --ulimit fsize=104857600 --ulimit nofile=1024 --ulimit core=0

@@ -21,6 +21,7 @@ mod peers;
 mod sign_in;
 mod skills;
 mod tools;
+mod users;
 
 use std::{path::Path, sync::Arc, time::Duration};
 

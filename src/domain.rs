@@ -27,3 +27,4 @@ pub mod text;
 pub mod token;
 pub mod tools;
 pub mod trace;
+pub mod users;

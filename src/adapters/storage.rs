@@ -24,6 +24,7 @@ mod command;
 mod conversations;
 mod delete;
 mod error;
+mod handover;
 mod list;
 mod own_disk;
 mod packages;
@@ -50,7 +51,7 @@ use rustix::{
     io::Errno,
 };
 
-use self::{background::Background, error::failed, write::Incoming};
+use self::{background::Background, error::failed, handover::Handover, write::Incoming};
 pub use self::{error::RootError, root::DiskStorage, skills::DiskSkills};
 use crate::{
     domain::{
@@ -59,17 +60,10 @@ use crate::{
         path::SafePath,
     },
     ports::storage::{
-        ConversationFolder, Entry, FolderId, IncomingFile, LastUse, LeftOut, ListBounds, Listing, Mark, OpenFile,
-        Storage, StorageError, UnassignedFolder, Usage, Visited,
+        ConversationFolder, DataFolder, Entry, FolderId, IncomingFile, LastUse, LeftOut, ListBounds, Listing, Mark,
+        OpenFile, Storage, StorageError, UnassignedFolder, Usage, Visited,
     },
 };
-
-/// The user and group that programs run as, and that their files belong to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner {
-    pub uid: u32,
-    pub gid: u32,
-}
 
 /// One conversation's folder, held open.
 #[derive(Debug)]
@@ -84,33 +78,6 @@ struct Folder {
     handover: Handover,
     on_own_disk: bool,
     background: Background,
-}
-
-/// How created files become accessible to programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Handover {
-    /// The server is root: files are given to the owner.
-    Chown(Owner),
-    /// The server runs as the owner.
-    Same,
-    /// The server is another user: files are open to all, inside a folder that is closed to others.
-    Open,
-}
-
-impl Handover {
-    /// The mode of what has these permissions for its owner.
-    fn opened(self, mode: u32) -> u32 {
-        if self == Self::Open { mode | (mode >> 3 & 0o070) | (mode >> 6) } else { mode }
-    }
-
-    fn apply(self, handle: impl AsFd, mode: u32) -> Result<(), Errno> {
-        // The umask was applied when the file was made; this overrides it.
-        rustix::fs::fchmod(&handle, Mode::from_raw_mode(self.opened(mode)))?;
-        if let Self::Chown(Owner { uid, gid }) = self {
-            rustix::fs::fchown(handle, Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)))?;
-        }
-        Ok(())
-    }
 }
 
 impl Storage for DiskStorage {
@@ -194,8 +161,8 @@ impl Storage for DiskStorage {
 }
 
 impl ConversationFolder for Folder {
-    fn data_dir(&self) -> PathBuf {
-        self.data_dir.clone()
+    fn data(&self) -> DataFolder {
+        DataFolder { path: self.data_dir.clone(), uid: self.handover.uid }
     }
 
     fn identity(&self) -> Result<FolderId, StorageError> {

@@ -10,18 +10,18 @@ use tracing::warn;
 
 use super::{
     StartError, doctor, listen::Surface, network, observability::Observability, options, packages, peers, sign_in,
-    skills, tools,
+    skills, tools, users,
 };
 use crate::{
     adapters::database::Database,
     adapters::engine::observed::Observed,
-    adapters::storage::{DiskStorage, Owner, RootError},
+    adapters::storage::{DiskStorage, RootError},
     api::{
         http::{self, HttpParts, peers::Relay},
         mcp::{McpParts, Smaller},
     },
     config::Config,
-    domain::{clock::SystemClock, id::InstanceId},
+    domain::{clock::SystemClock, id::InstanceId, users::RunnerUsers},
     ports::{
         database::TokenStore,
         engine::{Engine, Probe},
@@ -122,10 +122,9 @@ pub(super) fn store(config: &Config) -> Result<Arc<dyn Storage>, StartError> {
 /// As [`store`].
 pub(super) fn store_by(
     config: &Config,
-    open: impl FnOnce(&Path, Owner) -> Result<DiskStorage, RootError>,
+    open: impl FnOnce(&Path, RunnerUsers) -> Result<DiskStorage, RootError>,
 ) -> Result<Arc<dyn Storage>, StartError> {
-    let owner = Owner { uid: config.engine.runner_uid, gid: config.engine.runner_uid };
-    let store = open(&config.root, owner)?;
+    let store = open(&config.root, users::runner_users(config)?)?;
     let store = if config.quota.hard { store.with_own_disks(&options::own_disk(config))? } else { store };
     Ok(Arc::new(store))
 }
@@ -207,7 +206,7 @@ impl Parts {
 
         let stats = StatsSnapshot::new((&runs, &janitor, &standbys), &catalog, &packages);
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
-        let check = isolation_check(config, &engine, &runs, &catalog, &isolation);
+        let check = isolation_check(config, &engine, &runs, &catalog, &isolation)?;
         let mcp = mcp(config, (&runs, &history), &files, (&sessions, &packages, &skills, &tools));
         let told = (Arc::clone(&history), refusals, Arc::clone(&observer));
         let known = (&tokens, &policies, sign_in.as_ref().map(|parts| &parts.connections));
@@ -284,7 +283,6 @@ fn sandboxes(
         janitor: janitor.clone(),
         clock: Arc::new(SystemClock),
         instance,
-        uid: config.engine.runner_uid,
         folders: config.shared_folders().unwrap_or_default(),
         shared: super::engine::shared_volume(config),
         skills: skills.clone(),
@@ -381,13 +379,13 @@ fn isolation_check(
     runs: &Runs,
     catalog: &Arc<Catalog>,
     state: &IsolationState,
-) -> IsolationCheck {
-    IsolationCheck {
+) -> Result<IsolationCheck, StartError> {
+    Ok(IsolationCheck {
         engine: Arc::clone(engine),
         programs: Arc::new(runs.clone()),
         catalog: Arc::clone(catalog),
         state: state.clone(),
         limits: config.limits.limits(),
-        uid: config.engine.runner_uid,
-    }
+        users: users::runner_users(config)?,
+    })
 }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     adapters::engine::proxy::{Proxy, ProxyOptions},
     config::{self, telemetry},
+    domain::users::{DEFAULT_RANGE, RunnerUsers, UserRange},
 };
 
 #[derive(Debug, Args)]
@@ -31,6 +32,9 @@ pub struct ProxyArgs {
     /// The user that programs run as, as in the settings of the server.
     #[arg(long, value_name = "UID", env = "SANDBOX_ENGINE__RUNNER_UID", default_value_t = 1000)]
     runner_uid: u32,
+    /// Users of conversations, as in the settings of the server.
+    #[arg(long, value_name = "FIRST-LAST", env = "SANDBOX_ENGINE__RUNNER_UIDS", default_value = "")]
+    runner_uids: UserRange,
     /// The OCI runtime, as in the settings of the server.
     #[arg(long, value_name = "NAME", env = "SANDBOX_ENGINE__RUNTIME", default_value = "")]
     runtime: String,
@@ -43,13 +47,19 @@ pub struct ProxyArgs {
 ///
 /// The folders that sandboxes may see are settings with names of their own, so they come from the environment.
 pub fn run(args: ProxyArgs, environment: &[(String, String)]) -> anyhow::Result<ExitCode> {
-    let ProxyArgs { listen, engine, root, skills_root, runner_uid: uid, runtime, runner_images } = args;
+    let ProxyArgs { listen, engine, root, skills_root, runner_uid, runner_uids, runtime, runner_images } = args;
     let (runtime, images) = (runtime.as_str().into(), runner_images.as_str().into());
+    // The server decides whether it uses the default range.
+    let users = match runner_uids {
+        UserRange::Automatic => RunnerUsers::each(runner_uid, DEFAULT_RANGE),
+        UserRange::Is(range) => RunnerUsers::each(runner_uid, range),
+        UserRange::Off => RunnerUsers::one(runner_uid),
+    };
     let folders = config::shared_folders(environment, &root)?;
     let skills = config::skills_root(Path::new(&skills_root), &root)?;
     telemetry::init("info", false)?;
     tokio::runtime::Runtime::new().context("no runtime")?.block_on(async {
-        let proxy = Proxy::new(ProxyOptions { engine, root, uid, runtime, images, folders, skills })?;
+        let proxy = Proxy::new(ProxyOptions { engine, root, users, runtime, images, folders, skills })?;
         let listener = Proxy::listen(&listen)?;
         let shutdown = CancellationToken::new();
         super::stop_on_signal(shutdown.clone())?;

@@ -6,6 +6,7 @@ use super::{
     section::section,
     value::{parsed, shown},
 };
+use crate::domain::users::UserRange;
 
 /// The value of `SANDBOX_ENGINE__KIND` for an engine that speaks Docker's interface.
 const DOCKER: &str = "docker";
@@ -30,8 +31,13 @@ section! {
         host_root: String = String::new(),
         /// The cgroup file system of the host as this process sees it. Shows which limit a program hit.
         cgroup_root: String = "/sys/fs/cgroup".to_owned(),
-        /// The user and group that programs run as.
+        /// The user and group that programs run as, where conversations have none of their own.
         runner_uid: u32 = 1000 => 1..=u32::MAX - 1,
+        /// Users and groups for conversations, such as `70000-70999`: each has one of them, so that a program cannot
+        /// use up what the kernel counts for each user, such as inotify instances, for the programs of others. Needs a
+        /// server that is root. `off`: all run as SANDBOX_ENGINE__RUNNER_UID. Empty: 70000-70999, or `off` where the
+        /// server is not root of its machine, with SANDBOX_MOUNTS, and with Kubernetes.
+        runner_uids: String = String::new(),
         /// The namespace of sandboxes, with Kubernetes. Empty: that of KUBECONFIG, or of the pod of the server.
         namespace: String = String::new(),
         /// The ReadWriteMany claim in that namespace whose volume the server has at SANDBOX_ROOT; needed with
@@ -53,6 +59,14 @@ impl Engine {
     pub fn is_kubernetes(&self) -> bool {
         self.kind == KUBERNETES
     }
+
+    /// Whether conversations have users of their own.
+    ///
+    /// # Errors
+    /// A sentence that names the setting.
+    pub fn user_range(&self) -> Result<UserRange, ConfigError> {
+        self.runner_uids.parse().map_err(|why| ConfigError(format!("SANDBOX_ENGINE__RUNNER_UIDS {why}.")))
+    }
 }
 
 impl Config {
@@ -61,9 +75,14 @@ impl Config {
         ensure(matches!(kind.as_str(), DOCKER | KUBERNETES), || {
             "SANDBOX_ENGINE__KIND must be `docker` or `kubernetes`.".to_owned()
         })?;
+        let range = self.engine.user_range()?;
         if !self.engine.is_kubernetes() {
             return Ok(());
         }
+        ensure(!matches!(range, UserRange::Is(_)), || {
+            "SANDBOX_ENGINE__RUNNER_UIDS does not work with Kubernetes: all pods run as SANDBOX_ENGINE__RUNNER_UID."
+                .to_owned()
+        })?;
         ensure(!claim.is_empty(), || {
             "SANDBOX_ENGINE__CLAIM must name the ReadWriteMany claim that is mounted at SANDBOX_ROOT: pods see no \
              folders of the server."

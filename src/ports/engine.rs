@@ -31,6 +31,7 @@ use crate::domain::{
     limits::Limits,
     shared_folder::SharedFolder,
     skills::SkillFolders,
+    users::RunnerUsers,
 };
 
 /// Makes, watches and destroys sandboxes. Every method may be called concurrently and has its own time limit.
@@ -57,7 +58,7 @@ pub trait Engine: Send + Sync + 'static {
 
     /// What a sandbox with these limits must show when it is inspected from inside, in the configuration that is
     /// selected now. Where an expectation is missing, nothing is checked, so an engine lists all that it enforces.
-    fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation>;
+    fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation>;
 
     /// Addresses that a sandbox must not reach, which the isolation check tries for [`Fact::NoConnection`]. None where
     /// a sandbox has no interface that could reach any.

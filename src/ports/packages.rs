@@ -5,9 +5,9 @@
 
 #![expect(clippy::missing_errors_doc, reason = "the variants of StorageError are documented")]
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{fmt, sync::Arc};
 
-use super::storage::{StorageError, Usage};
+use super::storage::{DataFolder, StorageError, Usage};
 use crate::domain::{
     owner::{ConversationKey, Principal},
     packages::Tool,
@@ -42,7 +42,7 @@ pub trait PackageStore: fmt::Debug + Send + Sync {
 /// A folder for one installation. Deleted when it is dropped.
 pub trait Staging: fmt::Debug + Send + Sync {
     /// The folder that becomes `/data`.
-    fn data_dir(&self) -> PathBuf;
+    fn data(&self) -> DataFolder;
 
     /// The space that it takes, counted until it exceeds a ceiling.
     fn usage(&self, ceiling: &Usage) -> Result<Usage, StorageError>;

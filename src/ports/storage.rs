@@ -76,10 +76,19 @@ pub trait Storage: PackageStore {
     fn close(&self);
 }
 
+/// A folder that becomes `/data` of sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataFolder {
+    /// As this process sees it.
+    pub path: PathBuf,
+    /// The user and group that its programs run as; the same for as long as there is the folder.
+    pub uid: u32,
+}
+
 /// The folder of one conversation, held open.
 pub trait ConversationFolder: fmt::Debug + Send + Sync {
-    /// The folder that becomes `/data`, for the engine's mount.
-    fn data_dir(&self) -> PathBuf;
+    /// The folder that becomes `/data`.
+    fn data(&self) -> DataFolder;
 
     /// Differs for a later folder with the same name.
     fn identity(&self) -> Result<FolderId, StorageError>;
@@ -165,7 +174,7 @@ pub trait UnassignedFolder: fmt::Debug + Send + Sync {
     fn is_assigned(&self) -> bool;
 
     /// The folder that becomes `/data`. It stays `/data` of the sandbox that has it after [`UnassignedFolder::assign`].
-    fn data_dir(&self) -> PathBuf;
+    fn data(&self) -> DataFolder;
 
     /// Assigns the folder to a conversation. `None`, and it stays unassigned, when the conversation already has one.
     fn assign(&mut self, key: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError>;

@@ -26,6 +26,7 @@ use crate::{
         error::{Code, Failure},
         id::Language,
         limits::Limits,
+        users::RunnerUsers,
     },
     ports::{
         engine::Engine,
@@ -56,7 +57,7 @@ pub struct IsolationCheck {
     pub state: IsolationState,
     pub limits: Limits,
     /// The user inside.
-    pub uid: u32,
+    pub users: RunnerUsers,
 }
 
 /// An attempt that did not end with findings.
@@ -171,7 +172,7 @@ impl IsolationCheck {
         for (runner, program) in known {
             match self.programs.run_to_end(&runner.language, program.clone()).await {
                 Ok(report) => {
-                    let expectations = self.engine.isolation_expectations(&self.limits, self.uid);
+                    let expectations = self.engine.isolation_expectations(&self.limits, &self.users);
                     let found = inspection::inspect(&report, expectations);
                     if !self.differs_by_runner() {
                         return Ok(found);

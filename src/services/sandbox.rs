@@ -2,7 +2,7 @@
 //! ends. Knows no program, so more than one can be executed over one attachment.
 //!
 //! Output is read to the end in any case: a reader that stops can block the engine's own kill (moby issue 41827).
-use std::{path::PathBuf, pin::Pin, sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, future::BoxFuture, stream::BoxStream};
@@ -25,6 +25,7 @@ use crate::{
     ports::{
         engine::{Engine, EngineError, Exit, Output, Sandbox, SandboxSpec, SharedVolume, Volume},
         runner::{Protocol, Runner},
+        storage::DataFolder,
     },
     services::{
         frames::{Decoder, ExitReport, RunnerMessage},
@@ -47,8 +48,6 @@ pub struct Sandboxes {
     pub clock: Arc<dyn Clock>,
     /// The instance on the labels of sandboxes.
     pub instance: InstanceId,
-    /// The user inside a sandbox.
-    pub uid: u32,
     /// Folders of the engine's host that every sandbox sees.
     pub folders: Vec<SharedFolder>,
     /// The volume that data folders are in, where sandboxes are not on this host.
@@ -68,26 +67,26 @@ impl Sandboxes {
     pub(super) fn lease(
         &self,
         runner: &Runner,
-        (data, skills): (PathBuf, SkillFolders),
+        (data, skills): (DataFolder, SkillFolders),
         limits: Limits,
         life: Duration,
     ) -> (Arc<Lease>, SandboxSpec) {
         let lease = Arc::new(self.janitor.lease(SandboxId::new()));
         let life_s = i64::try_from((life + ABANDONED_AFTER).as_secs()).unwrap_or(i64::MAX / 2);
-        let data = match &self.shared {
-            Some(shared) => shared.volume(data),
-            None => Volume::HostFolder(data),
+        let volume = match &self.shared {
+            Some(shared) => shared.volume(data.path),
+            None => Volume::HostFolder(data.path),
         };
         let spec = SandboxSpec {
             id: lease.id(),
             instance: self.instance,
             image: runner.image.clone(),
-            data,
+            data: volume,
             folders: self.folders.clone(),
             skills,
             limits,
             loading_cpu_millis: None,
-            uid: self.uid,
+            uid: data.uid,
             own_init: runner.protocol == Protocol::Framed,
             deadline_unix_s: self.clock.unix_s() + life_s,
         };

@@ -22,7 +22,6 @@ mod watch;
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -57,7 +56,7 @@ use crate::{
     ports::{
         engine::{ImageId, SandboxSpec},
         runner::{Catalog, Runner},
-        storage::{Mark, Storage},
+        storage::{DataFolder, Mark, Storage},
     },
 };
 
@@ -328,7 +327,7 @@ impl Inner {
         });
     }
 
-    fn lease(&self, runner: &Runner, data: PathBuf, skills: SkillFolders) -> (Arc<Lease>, SandboxSpec) {
+    fn lease(&self, runner: &Runner, data: DataFolder, skills: SkillFolders) -> (Arc<Lease>, SandboxSpec) {
         let limits = self.limits(runner);
         let session = if runner.kernel.is_some() { self.parts.session_age_max } else { Duration::ZERO };
         self.parts.sandboxes.lease(runner, (data, skills), limits, self.options.age_max + limits.wall().max(session))

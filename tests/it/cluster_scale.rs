@@ -7,11 +7,12 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use mcp_sandbox_server::{
-    adapters::storage::{DiskStorage, Owner},
+    adapters::storage::DiskStorage,
     app::{App, StartError},
     domain::{
         outcome::Ended,
         owner::{ConversationKey, Principal},
+        users::RunnerUsers,
     },
     ports::engine::Engine,
     services::{
@@ -72,8 +73,8 @@ struct Measured {
 async fn serve(cluster: &Arc<Cluster>, root: &Path, more: &[(&str, &str)]) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let config = settings(root, more);
-    let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
-    let store = Arc::new(DiskStorage::at(root, owner).expect("a root"));
+    let users = RunnerUsers::one(rustix::process::getuid().as_raw());
+    let store = Arc::new(DiskStorage::at(root, users).expect("a root"));
     let probe = cluster.probe().await.expect("the model");
     let engine = Arc::clone(cluster) as Arc<dyn Engine>;
     let app = App::assemble(&config, store, engine, probe).await.expect("a server");

@@ -19,9 +19,10 @@ use crate::docs;
 const TOKEN: &str = "0123456789abcdef-of-the-compose-tests";
 const PREPARE: &str = "this test needs Docker Compose and the images: run ./test.sh, which prepares both";
 /// What a developer's shell may hold and a compose file reads.
-const READ_BY_COMPOSE: [&str; 12] = [
+const READ_BY_COMPOSE: [&str; 13] = [
     "SANDBOX_ENGINE__RUNNER_IMAGES",
     "SANDBOX_ENGINE__RUNNER_UID",
+    "SANDBOX_ENGINE__RUNNER_UIDS",
     "SANDBOX_ENGINE__RUNTIME",
     "MCP_PUBLISH",
     "PUBLIC_BASE_URL",

@@ -13,7 +13,7 @@ use mcp_sandbox_server::{
         DockerEngine, DockerOptions, RuntimeSetting,
         proxy::{Proxy, ProxyOptions},
     },
-    domain::id::SandboxId,
+    domain::{id::SandboxId, users::RunnerUsers},
     ports::engine::{Engine, EngineError, ImageId, SandboxSpec, Signal, Volume},
 };
 use tokio::task::JoinHandle;
@@ -41,7 +41,7 @@ impl Front {
         let proxy = Proxy::new(ProxyOptions {
             engine: engine.to_owned(),
             root,
-            uid: 1000,
+            users: RunnerUsers::one(1000),
             runtime: RuntimeSetting::Automatic,
             images: "".into(),
             folders: Vec::new(),

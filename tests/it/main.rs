@@ -90,5 +90,6 @@ mod tokens;
 mod tool_upstreams;
 mod tools;
 mod traces;
+mod users;
 mod watch;
 mod web;

@@ -1,7 +1,7 @@
 //! The container's profile, read from inside by a program: the engine applies everything that `create_body` requests
 //! (a unit test compares that request with a literal).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, os::unix::fs::MetadataExt as _};
 
 use crate::support::{
     Server,
@@ -11,8 +11,7 @@ use crate::support::{
 const FACTS: &str = include_str!("../fixtures/profile.sh");
 
 /// What is the same on every engine. Limits are those of [`LIMITS`].
-const EXPECTED: [(&str, &str); 22] = [
-    ("user", "1000:1000 1000"),
+const EXPECTED: [(&str, &str); 21] = [
     ("host", "sandbox"),
     ("folder", "/data"),
     ("CapInh", "0000000000000000"),
@@ -76,6 +75,9 @@ async fn program_sees_exactly_the_profile() {
     for (name, expected) in EXPECTED {
         assert_eq!(fact(name), expected, "{name}");
     }
+    let user = std::fs::metadata(server.root.join("facts/files")).expect("the folder").uid();
+    assert_eq!(fact("user"), format!("{user}:{user} {user}"));
+    assert_ne!(user, 0);
     assert_eq!(fact("environment"), ENVIRONMENT);
     // A link that leads nowhere: to /proc/kcore, which is masked or not there. Some runtimes always make it.
     assert_eq!(fact("devices").replacen("/dev/core ", "", 1), DEVICES);

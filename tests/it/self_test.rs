@@ -10,9 +10,10 @@ use mcp_sandbox_server::{
             docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
             fake::FakeEngine,
         },
-        storage::{DiskStorage, Owner},
+        storage::DiskStorage,
     },
     app::{App, StartError},
+    domain::users::{DEFAULT_RANGE, RunnerUsers},
     ports::{engine::Engine, storage::Storage as _},
 };
 use serde_json::{Value, json};
@@ -58,8 +59,8 @@ impl Testing {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path().join("root");
         let config = settings(&root, &[("SANDBOX_STANDBY__TOTAL_MAX", standbys)]);
-        let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
-        let store = Arc::new(DiskStorage::at(&root, owner).expect("a root"));
+        let users = RunnerUsers::one(rustix::process::getuid().as_raw());
+        let store = Arc::new(DiskStorage::at(&root, users).expect("a root"));
         store.remember_languages(&["bash".to_owned()]).expect("written");
         let probe = engine.probe().await.expect("the fake engine");
         let mut app = App::assemble(&config, store, Arc::new(engine.clone()), probe).await.expect("a server");

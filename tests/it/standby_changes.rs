@@ -145,7 +145,7 @@ async fn standbys_of_a_killed_server_are_replaced() {
     until("twenty stand by", async || containers(&root).len() == MANY).await;
     let orphans = containers(&root);
     server.kill();
-    assert_eq!(containers(&root), orphans, "nobody cleaned up");
+    assert_eq!(containers(&root), orphans, "nothing was cleaned up");
 
     let server = Process::start(&root);
     server.ready().await;

@@ -45,7 +45,7 @@ use tokio::time::{Instant, sleep_until};
 pub use self::{images::AllowedImages, runtime::RuntimeSetting};
 
 use crate::{
-    domain::{id::SandboxId, limits::Limits},
+    domain::{id::SandboxId, limits::Limits, users::RunnerUsers},
     ports::{
         engine::{Engine, EngineError, Expectation, Listed, Probe, PullProgress, Sandbox, SandboxSpec, Signal},
         runner::RunnerImage,
@@ -237,8 +237,8 @@ impl Engine for DockerEngine {
         self.0.runtime.set(candidate);
     }
 
-    fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
-        isolation::expectations(&self.0.runtime.now(), limits, uid)
+    fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
+        isolation::expectations(&self.0.runtime.now(), limits, users)
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {

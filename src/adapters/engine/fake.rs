@@ -42,6 +42,7 @@ use crate::{
         clock::{Clock, SystemClock},
         id::SandboxId,
         limits::Limits,
+        users::RunnerUsers,
     },
     ports::{
         engine::{
@@ -257,8 +258,8 @@ impl Engine for FakeEngine {
         self.state().candidates.select(candidate);
     }
 
-    fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
-        self.state().candidates.isolation_expectations(limits, uid)
+    fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
+        self.state().candidates.isolation_expectations(limits, users)
     }
 
     fn forbidden_addresses(&self) -> Vec<SocketAddr> {

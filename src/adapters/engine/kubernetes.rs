@@ -39,7 +39,7 @@ use kube::{
 };
 
 use crate::{
-    domain::{id::SandboxId, limits::Limits},
+    domain::{id::SandboxId, limits::Limits, users::RunnerUsers},
     ports::{
         engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec, Signal, VolumeKind},
         runner::RunnerImage,
@@ -218,8 +218,8 @@ impl Engine for KubernetesEngine {
         })
     }
 
-    fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
-        isolation::expectations(&self.0.profile, limits, uid)
+    fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
+        isolation::expectations(&self.0.profile, limits, users)
     }
 
     fn forbidden_addresses(&self) -> Vec<SocketAddr> {

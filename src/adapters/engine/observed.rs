@@ -7,7 +7,7 @@ use futures_util::stream::BoxStream;
 use tokio::time::Instant;
 
 use crate::{
-    domain::{id::SandboxId, limits::Limits},
+    domain::{id::SandboxId, limits::Limits, users::RunnerUsers},
     ports::{
         engine::{Engine, EngineError, Expectation, Listed, Probe, PullProgress, Sandbox, SandboxSpec, Signal},
         observer::{CallFacts, Observer},
@@ -55,8 +55,8 @@ impl Engine for Observed {
         self.engine.select(candidate);
     }
 
-    fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
-        self.engine.isolation_expectations(limits, uid)
+    fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
+        self.engine.isolation_expectations(limits, users)
     }
 
     fn forbidden_addresses(&self) -> Vec<SocketAddr> {

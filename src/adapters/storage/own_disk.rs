@@ -31,7 +31,8 @@ use rustix::{
 use tracing::warn;
 
 use super::{
-    DiskStorage, Folder, Handover, RootError, command, fresh_name,
+    DiskStorage, Folder, RootError, command, fresh_name,
+    handover::Handover,
     root::{clear_incoming, discard, folder, open_own, own_folder},
 };
 use crate::{domain::owner::ConversationKey, ports::storage::Usage};
@@ -107,7 +108,8 @@ impl DiskStorage {
         let refused = |source: io::Error| RootError::OwnDisks { source };
         let name = fresh_name();
         let folder = own_folder(&self.unassigned, &name).map_err(|errno| refused(errno.into()))?;
-        let made = disks.make(&folder, &self.unassigned_path().join(&name), self.handover);
+        let handover = self.new_handover(&folder).map_err(|errno| refused(errno.into()))?;
+        let made = disks.make(&folder, &self.unassigned_path().join(&name), handover);
         let room = made.and_then(|()| Ok(rustix::fs::fstatvfs(open_own(&folder, POINT)?)?));
         discard(&self.unassigned, &self.trash, &name, &self.background).map_err(|errno| refused(errno.into()))?;
         let room = room.map_err(refused)?;
@@ -123,7 +125,7 @@ impl DiskStorage {
     pub(super) fn make_with_disk(&self, disks: &OwnDisks, name: &str) -> Result<(), Errno> {
         let folder = own_folder(&self.unassigned, name)?;
         let path = self.unassigned_path().join(name);
-        disks.make(&folder, &path, self.handover).map_err(|error| logged(&error, &path))
+        disks.make(&folder, &path, self.new_handover(&folder)?).map_err(|error| logged(&error, &path))
     }
 
     /// A conversation on its own disk, which is mounted first if necessary.
@@ -140,11 +142,11 @@ impl DiskStorage {
             let (incoming, trash) = (own_folder(&top, ".incoming")?, own_folder(&top, ".trash")?);
             return Ok(Folder {
                 dir: folder,
+                handover: self.handover_in(&files)?,
                 files,
                 incoming: Arc::new(incoming),
                 trash: Arc::new(trash),
                 data_dir: path.join(POINT).join(FILES),
-                handover: self.handover,
                 on_own_disk: true,
                 background: self.background.clone(),
             });

@@ -14,7 +14,6 @@ use std::{
     fs::File,
     io::{self, Read as _},
     os::fd::OwnedFd,
-    path::PathBuf,
     sync::Arc,
 };
 
@@ -25,10 +24,12 @@ use rustix::{
 use tracing::debug;
 
 use super::{
-    DiskStorage, Folder, Handover,
+    DiskStorage, Folder,
     delete::purge_or_post,
     error::failed,
-    fresh_name, next_entry, open_beneath,
+    fresh_name,
+    handover::Way,
+    next_entry, open_beneath,
     root::{open_own, own_folder},
     usage::{Tally, usage_below},
 };
@@ -39,7 +40,7 @@ use crate::{
     },
     ports::{
         packages::{NOTE, NOTE_BYTES_MAX, PackageStore, Staging, StoreSize, Tree},
-        storage::{StorageError, Usage},
+        storage::{ConversationFolder as _, DataFolder, StorageError, Usage},
     },
 };
 
@@ -94,8 +95,8 @@ impl PackageStore for DiskStorage {
 }
 
 impl Staging for Stage {
-    fn data_dir(&self) -> PathBuf {
-        self.folder.data_dir.clone()
+    fn data(&self) -> DataFolder {
+        self.folder.data()
     }
 
     fn usage(&self, ceiling: &Usage) -> Result<Usage, StorageError> {
@@ -172,7 +173,7 @@ impl DiskStorage {
         there.try_mark()?;
         let name = fresh_name();
         let made = own_folder(&there.incoming, &name)?;
-        let links = matches!(self.handover, Handover::Chown(_)) && !there.on_own_disk;
+        let links = self.way == Way::Chown && !there.on_own_disk;
         let mut copy =
             Copying { links, ceiling: Usage { bytes: u64::MAX, entries: u64::MAX }, tally: Tally::default() };
         let placed = copy.folder(&tree, &made, DEPTH_MAX).and_then(|()| {

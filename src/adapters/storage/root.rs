@@ -19,11 +19,12 @@ use rustix::{
 };
 
 use super::{
-    Background, Folder, Handover, Owner, RootError, delete::purge_or_post, fresh_name, next_entry, own_disk::OwnDisks,
+    Background, Folder, RootError, delete::purge_or_post, fresh_name, handover::Way, next_entry, own_disk::OwnDisks,
 };
 use crate::domain::{
     id::InstanceId,
     owner::{ConversationKey, Principal},
+    users::RunnerUsers,
 };
 
 /// Processes that may share one root.
@@ -38,7 +39,8 @@ pub struct DiskStorage {
     pub(super) unassigned: Arc<OwnedFd>,
     pub(super) path: PathBuf,
     pub(super) instance: InstanceId,
-    pub(super) handover: Handover,
+    pub(super) way: Way,
+    pub(super) users: RunnerUsers,
     /// Set when new conversations get a disk of their own.
     pub(super) own_disks: Option<OwnDisks>,
     pub(super) background: Background,
@@ -58,33 +60,34 @@ impl fmt::Debug for DiskStorage {
 impl DiskStorage {
     /// Opens the root folder, makes it (0700) when there is none, and claims an identity in it for as long as this
     /// value lives. Several processes may share a root (one serves HTTP, another a client's standard streams): each has
-    /// an identity, and so sandboxes, of its own. `owner` is the user that programs run as.
+    /// an identity, and so sandboxes, of its own. `users` are those that programs run as; one that is not root hands
+    /// files only to the usual one.
     ///
     /// # Errors
     /// When the folder or the system is unfit.
-    pub fn at(root: &Path, owner: Owner) -> Result<Self, RootError> {
-        Self::claiming(root, owner, &|path| claim(root, path, 1))
+    pub fn at(root: &Path, users: RunnerUsers) -> Result<Self, RootError> {
+        Self::claiming(root, users, &|path| claim(root, path, 1))
     }
 
     /// As [`Self::at`], for a command beside a server: never takes the identity that a server takes first.
     ///
     /// # Errors
     /// As [`Self::at`].
-    pub fn beside(root: &Path, owner: Owner) -> Result<Self, RootError> {
-        Self::claiming(root, owner, &|path| claim(root, path, 2))
+    pub fn beside(root: &Path, users: RunnerUsers) -> Result<Self, RootError> {
+        Self::claiming(root, users, &|path| claim(root, path, 2))
     }
 
     /// As [`Self::at`], while no other process uses the root.
     ///
     /// # Errors
     /// As [`Self::at`]; [`RootError::Served`].
-    pub fn alone(root: &Path, owner: Owner) -> Result<Self, RootError> {
-        Self::claiming(root, owner, &|path| claim_alone(root, path))
+    pub fn alone(root: &Path, users: RunnerUsers) -> Result<Self, RootError> {
+        Self::claiming(root, users, &|path| claim_alone(root, path))
     }
 
     fn claiming(
         root: &Path,
-        owner: Owner,
+        users: RunnerUsers,
         claim: &dyn Fn(&Path) -> Result<Claim, RootError>,
     ) -> Result<Self, RootError> {
         let unopened = |source: io::Error| RootError::Open { root: root.to_owned(), source };
@@ -109,11 +112,7 @@ impl DiskStorage {
         if first {
             clear_incoming(&incoming, &trash).map_err(|errno| unwritable(errno.into()))?;
         }
-        let handover = match rustix::process::geteuid().as_raw() {
-            uid if uid == owner.uid => Handover::Same,
-            0 => Handover::Chown(owner),
-            _ => Handover::Open,
-        };
+        let (way, users) = Self::users_of(users);
         let background = Background::start().map_err(unopened)?;
         Ok(Self {
             root: handle,
@@ -122,7 +121,8 @@ impl DiskStorage {
             unassigned: Arc::new(unassigned),
             path,
             instance,
-            handover,
+            way,
+            users,
             own_disks: None,
             background,
             _lock: lock,
@@ -170,17 +170,8 @@ impl DiskStorage {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
-        let conversation = self.enter_in(parent, name, path)?;
-        // Also when it existed: an earlier process may have ended between making it and changing its owner. The program
-        // may have changed its permissions, but it cannot have replaced the folder.
-        let wanted = match self.handover {
-            Handover::Chown(owner) => rustix::fs::fstat(&conversation.files)?.st_uid != owner.uid,
-            Handover::Open => rustix::fs::fstat(&conversation.files)?.st_mode & 0o777 != 0o777,
-            Handover::Same => false,
-        };
-        if wanted {
-            self.handover.apply(&conversation.files, 0o700)?;
-        }
+        let mut conversation = self.enter_in(parent, name, path)?;
+        self.hand_over(&mut conversation)?;
         Ok(conversation)
     }
 
@@ -203,11 +194,11 @@ impl DiskStorage {
         };
         Ok(Folder {
             dir,
+            handover: self.handover_in(&files)?,
             files,
             incoming: Arc::clone(&self.incoming),
             trash: Arc::clone(&self.trash),
             data_dir: path.join("files"),
-            handover: self.handover,
             on_own_disk: false,
             background: self.background.clone(),
         })

@@ -5,6 +5,7 @@ mod hold;
 mod list;
 mod packages;
 mod race;
+mod users;
 
 use std::{
     fs,
@@ -24,11 +25,14 @@ use std::{
 use rustix::fs::{CWD, FileType};
 
 use super::*;
-use crate::domain::test_scale::as_root;
+use crate::domain::{test_scale::as_root, users::RunnerUsers};
 use crate::ports::storage::{Change, SkipKind, Skipped};
 
-const OWNER: Owner = Owner { uid: 1000, gid: 1000 };
 const ALL: ListBounds = ListBounds { entries_max: 1000, bytes_max: 1 << 20, depth_max: 16 };
+
+fn users() -> RunnerUsers {
+    RunnerUsers::one(1000)
+}
 
 struct Place {
     /// Gone when dropped.
@@ -43,14 +47,14 @@ fn place() -> Place {
 
 fn place_in(folder: &Path) -> Place {
     let root = tempfile::tempdir_in(folder).expect("a folder");
-    let storage = Arc::new(DiskStorage::at(&root.path().join("root"), OWNER).expect("a root"));
+    let storage = Arc::new(DiskStorage::at(&root.path().join("root"), users()).expect("a root"));
     let conversation = storage.try_create(&id("c")).expect("a conversation");
     Place { root, storage, conversation }
 }
 
 impl Place {
     fn data(&self) -> PathBuf {
-        self.conversation.data_dir()
+        self.conversation.data().path
     }
 
     /// Descriptors of this process below this place's root: those of other tests do not count.
@@ -118,26 +122,26 @@ fn read_returns_what_write_stored_until_delete() {
 fn each_server_on_a_root_keeps_its_own_identity() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().join("a/b");
-    let refused = |root: &Path| match DiskStorage::at(root, OWNER) {
+    let refused = |root: &Path| match DiskStorage::at(root, users()) {
         Err(error) => error,
         other => panic!("{other:?}"),
     };
-    let store = DiskStorage::at(&root, OWNER).expect("a store");
+    let store = DiskStorage::at(&root, users()).expect("a store");
     assert_eq!(fs::metadata(&root).expect("the root").mode() & 0o777, 0o700);
     let instance = store.instance();
-    let beside: Vec<_> = (0..15).map(|_| DiskStorage::at(&root, OWNER).expect("a store beside it")).collect();
+    let beside: Vec<_> = (0..15).map(|_| DiskStorage::at(&root, users()).expect("a store beside it")).collect();
     let identities: std::collections::HashSet<_> = beside.iter().map(DiskStorage::instance).chain([instance]).collect();
     assert_eq!(identities.len(), 16);
     assert!(matches!(refused(&root), RootError::InUse { .. }));
     fs::write(root.join(".incoming/under-way"), "x").expect("a file");
     drop(beside);
-    drop(DiskStorage::at(&root, OWNER).expect("a store beside it"));
+    drop(DiskStorage::at(&root, users()).expect("a store beside it"));
     assert!(root.join(".incoming/under-way").exists(), "what another server writes is not taken away");
     fs::write(root.join(".incoming/left-over"), "x").expect("a file");
     fs::create_dir(root.join(".incoming/left-over-too")).expect("a folder");
     fs::create_dir_all(root.join(".trash/begun/deep")).expect("a folder");
     drop(store);
-    let store = DiskStorage::at(&root, OWNER).expect("a store");
+    let store = DiskStorage::at(&root, users()).expect("a store");
     assert_eq!(store.instance(), instance);
     assert_eq!(fs::read_dir(root.join(".incoming")).expect("a folder").count(), 0);
     store.recover().expect("recovered");

@@ -14,7 +14,10 @@ use tracing::debug;
 use super::{
     ConversationFolder, DiskStorage, StorageError, UnassignedFolder, failed, fresh_name, next_entry, root::discard,
 };
-use crate::domain::{id::Language, owner::ConversationKey};
+use crate::{
+    domain::{id::Language, owner::ConversationKey},
+    ports::storage::DataFolder,
+};
 
 /// The file that lists the languages in use.
 const LANGUAGES: &str = ".languages";
@@ -23,20 +26,25 @@ const LANGUAGES: &str = ".languages";
 pub(super) struct Unassigned {
     storage: Arc<DiskStorage>,
     name: String,
-    data_dir: PathBuf,
+    data: DataFolder,
     assigned: bool,
 }
 
 impl DiskStorage {
     pub(super) fn try_create_unassigned(self: Arc<Self>) -> Result<Unassigned, Errno> {
         // From here on a failure removes it.
-        let mut made = Unassigned { storage: self, name: fresh_name(), data_dir: PathBuf::new(), assigned: false };
+        let mut made = Unassigned {
+            storage: self,
+            name: fresh_name(),
+            data: DataFolder { path: PathBuf::new(), uid: 0 },
+            assigned: false,
+        };
         let Unassigned { storage, name, .. } = &made;
         if let Some(disks) = &storage.own_disks {
             storage.make_with_disk(disks, name)?;
         }
         let folder = storage.make(&storage.unassigned, name, &storage.unassigned_path().join(name))?;
-        made.data_dir = folder.data_dir;
+        made.data = folder.data();
         Ok(made)
     }
 
@@ -73,8 +81,8 @@ impl UnassignedFolder for Unassigned {
         self.assigned
     }
 
-    fn data_dir(&self) -> PathBuf {
-        self.data_dir.clone()
+    fn data(&self) -> DataFolder {
+        self.data.clone()
     }
 
     fn assign(&mut self, key: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError> {
@@ -105,11 +113,11 @@ impl Drop for Unassigned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{adapters::storage::Owner, ports::storage::Storage as _};
+    use crate::{domain::users::RunnerUsers, ports::storage::Storage as _};
 
     fn storage(root: &std::path::Path) -> Arc<DiskStorage> {
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        Arc::new(DiskStorage::at(root, Owner { uid, gid }).expect("a root"))
+        let uid = rustix::process::geteuid().as_raw();
+        Arc::new(DiskStorage::at(root, RunnerUsers::one(uid)).expect("a root"))
     }
 
     #[test]
@@ -118,14 +126,14 @@ mod tests {
         let storage = storage(root.path());
         let key: ConversationKey = "new".parse().expect("a key");
         let mut folder = Arc::clone(&storage).create_unassigned().expect("a folder");
-        std::fs::write(folder.data_dir().join("x"), "1").expect("written");
+        std::fs::write(folder.data().path.join("x"), "1").expect("written");
         let assigned = folder.assign(&key).expect("renamed").expect("the conversation is new");
-        assert_eq!(std::fs::read_to_string(assigned.data_dir().join("x")).expect("the file"), "1");
+        assert_eq!(std::fs::read_to_string(assigned.data().path.join("x")).expect("the file"), "1");
         drop(folder);
         let mut other = Arc::clone(&storage).create_unassigned().expect("a folder");
         assert!(other.assign(&key).expect("answered").is_none());
         assert_eq!(std::fs::read_to_string(root.path().join("new/files/x")).expect("the file"), "1");
-        let unassigned = other.data_dir();
+        let unassigned = other.data().path;
         std::fs::write(unassigned.join("x"), "1").expect("written");
         drop(other);
         storage.drain();
@@ -139,7 +147,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let storage = storage(root.path());
         let folder = Arc::clone(&storage).create_unassigned().expect("a folder");
-        let left = folder.data_dir();
+        let left = folder.data().path;
         let (go_on, blocked) = std::sync::mpsc::channel::<()>();
         storage.background.post(move || blocked.recv().unwrap_or_default());
         drop(folder);
@@ -154,8 +162,8 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let storage = storage(root.path());
         let left = Arc::clone(&storage).create_unassigned().expect("a folder");
-        std::fs::write(left.data_dir().join("x"), "1").expect("written");
-        let data_dir = left.data_dir();
+        std::fs::write(left.data().path.join("x"), "1").expect("written");
+        let data_dir = left.data().path;
         std::mem::forget(left);
         storage.recover().expect("cleared");
         assert!(!data_dir.exists());

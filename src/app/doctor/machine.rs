@@ -6,12 +6,8 @@ use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fstatfs, open, statvfs};
 
 use super::finding::Findings;
 use crate::{
-    adapters::{
-        audit::Audit,
-        storage::{DiskStorage, Owner},
-        traces,
-    },
-    app,
+    adapters::{audit::Audit, storage::DiskStorage, traces},
+    app::{self, users},
     config::Config,
     ports::storage::Storage,
 };
@@ -33,8 +29,14 @@ const UNFIT: [(u64, &str, &str); 5] = [
 /// Whether the root folder is usable, on which file system, and how full that is.
 pub(super) fn root(config: &Config, findings: &mut Findings) -> Option<Arc<dyn Storage>> {
     let place = config.root.display();
-    let owner = Owner { uid: config.engine.runner_uid, gid: config.engine.runner_uid };
-    let store = match DiskStorage::at(&config.root, owner) {
+    let users = match users::runner_users(config) {
+        Ok(users) => users,
+        Err(error) => {
+            findings.fail("files", error, "run the server as root, or unset SANDBOX_ENGINE__RUNNER_UIDS");
+            return None;
+        }
+    };
+    let store = match DiskStorage::at(&config.root, users) {
         Ok(store) => store,
         Err(error) => {
             let fix = format!("make {place} a folder that the server's user owns, or set SANDBOX_ROOT to one");

@@ -12,10 +12,11 @@ use super::{
 use crate::{
     adapters::{
         engine::fake::{FakeEngine, Offered, StartFault},
-        storage::{DiskStorage, Owner},
+        storage::DiskStorage,
     },
     app::StartError,
     config::{self, Config, Sources},
+    domain::users::RunnerUsers,
     ports::{
         engine::{Engine, EngineError, ImageId},
         runner::RunnerImage,
@@ -33,8 +34,8 @@ fn config(root: &TempDir, more: &[(&str, &str)]) -> Config {
 }
 
 fn store(config: &Config) -> Arc<dyn Storage> {
-    let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
-    Arc::new(DiskStorage::at(&config.root, owner).expect("a root"))
+    let users = RunnerUsers::one(rustix::process::getuid().as_raw());
+    Arc::new(DiskStorage::at(&config.root, users).expect("a root"))
 }
 
 async fn of_engine(engine: &FakeEngine) -> Findings {

@@ -1,6 +1,8 @@
 //! What a sandbox must show from inside: the words in which an engine says how it isolates. Must not know how a fact is
 //! observed.
 
+use crate::domain::users::RunnerUsers;
+
 /// One property that a sandbox must show from inside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expectation {
@@ -17,8 +19,8 @@ pub struct Expectation {
 /// A property that a program can read back from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fact {
-    /// All four user ids of a process are this one.
-    User(u32),
+    /// All four user ids of a process are the same one of these users.
+    User(RunnerUsers),
     /// Every capability set is empty.
     NoCapabilities,
     /// `no_new_privs` is set.

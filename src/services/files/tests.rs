@@ -7,8 +7,8 @@ use std::{
 
 use super::*;
 use crate::{
-    adapters::storage::{DiskStorage, Owner},
-    domain::clock::ManualClock,
+    adapters::storage::DiskStorage,
+    domain::{clock::ManualClock, users::RunnerUsers},
     services::links::SignedLink,
 };
 
@@ -16,7 +16,7 @@ const NOW: i64 = 1_800_000_000;
 
 fn files(options: FilesOptions) -> (tempfile::TempDir, Arc<ManualClock>, Files) {
     let root = tempfile::tempdir().expect("a folder");
-    let store = Arc::new(DiskStorage::at(&root.path().join("root"), Owner { uid: 1000, gid: 1000 }).expect("a store"));
+    let store = Arc::new(DiskStorage::at(&root.path().join("root"), RunnerUsers::one(1000)).expect("a store"));
     let clock = Arc::new(ManualClock::at(NOW));
     let files = Files::new(store, Arc::new(UrlSigner::new(&[], "http://x")), clock.clone(), options);
     (root, clock, files)

@@ -42,7 +42,11 @@ fn observe(report: &str, fact: Fact) -> Option<bool> {
     let is_empty =
         |name| Some(status(name)?).filter(|mask| !mask.is_empty()).map(|mask| mask.bytes().all(|digit| digit == b'0'));
     match fact {
-        Fact::User(uid) => Some(status("Uid")?.split_whitespace().all(|id| id == uid.to_string())),
+        Fact::User(users) => {
+            let mut ids = status("Uid")?.split_whitespace();
+            let uid = ids.next()?;
+            Some(uid.parse().is_ok_and(|uid| users.contains(uid)) && ids.all(|id| id == uid))
+        }
         Fact::NoCapabilities => ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]
             .into_iter()
             .try_fold(true, |all, set| Some(all & is_empty(set)?)),
@@ -135,13 +139,14 @@ yes
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::users::RunnerUsers;
 
     fn required(fact: Fact) -> Expectation {
         Expectation { fact, otherwise: format!("{fact:?}"), severity: Severity::Required, unobserved: None }
     }
 
     const FACTS: [Fact; 13] = [
-        Fact::User(1000),
+        Fact::User(RunnerUsers::one(1000)),
         Fact::NoCapabilities,
         Fact::NoNewPrivileges,
         Fact::SystemCallFilter,
@@ -169,6 +174,8 @@ mod tests {
     fn inspection_names_each_violation() {
         for (truth, lie, named) in [
             ("Uid:\t1000\t1000", "Uid:\t1000\t0", "User"),
+            ("Uid:\t1000\t1000\t1000\t1000", "Uid:\t0\t0\t0\t0", "User"),
+            ("Uid:\t1000\t1000\t1000\t1000", "Uid:\t70000\t70000\t70000\t70000", "User"),
             ("CapBnd:\t0000000000000000", "CapBnd:\t00000000a80425fb", "NoCapabilities"),
             ("CapEff:\t0000000000000000\n", "", "NoCapabilities"),
             ("CapEff:\t0000000000000000\n", "CapEff:\t\n", "NoCapabilities"),
@@ -192,6 +199,15 @@ mod tests {
             assert!(violations.len() == 1 && violations[0].starts_with(named), "{lie}: {violations:?}");
             assert_eq!(notes.len(), 0);
         }
+    }
+
+    #[test]
+    fn inspection_accepts_any_user_of_the_range_and_no_mixture() {
+        let expected = || vec![required(Fact::User(RunnerUsers::each(1000, 70_000..=70_999)))];
+        let holds =
+            |ids: &str| inspect(&HONEST.replace("1000\t1000\t1000\t1000", ids), expected()).violations.is_empty();
+        assert!(holds("1000\t1000\t1000\t1000") && holds("70000\t70000\t70000\t70000"));
+        assert!(!holds("70000\t70000\t70000\t70001") && !holds("0\t0\t0\t0") && !holds("71000\t71000\t71000\t71000"));
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Inner {
         let access = Access::of(options.policy.clone());
         let apart = Apart {
             runner,
-            data: staging.data_dir(),
+            data: staging.data(),
             limits,
             code: Bytes::from_static(code.as_bytes()),
             stdin: serde_json::to_vec(&order).unwrap_or_default().into(),

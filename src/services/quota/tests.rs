@@ -12,8 +12,8 @@ use super::{
     *,
 };
 use crate::{
-    adapters::storage::{DiskStorage, Owner},
-    domain::{path::SafePath, test_scale::as_root},
+    adapters::storage::DiskStorage,
+    domain::{path::SafePath, test_scale::as_root, users::RunnerUsers},
 };
 
 const ROOM: QuotaOptions = QuotaOptions { bytes_max: 1 << 20, entries_max: 10, free_bytes_min: 0 };
@@ -21,9 +21,9 @@ const MIB: u64 = 1 << 20;
 
 fn quota(options: QuotaOptions) -> (tempfile::TempDir, Arc<dyn Storage>, Arc<Quota>) {
     let root = tempfile::tempdir().expect("a folder");
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let uid = rustix::process::geteuid().as_raw();
     let store: Arc<dyn Storage> =
-        Arc::new(DiskStorage::at(&root.path().join("root"), Owner { uid, gid }).expect("a store"));
+        Arc::new(DiskStorage::at(&root.path().join("root"), RunnerUsers::one(uid)).expect("a store"));
     (root, Arc::clone(&store), Arc::new(Quota::new(store, options)))
 }
 
@@ -153,7 +153,7 @@ fn unnamed(folder: &Path, mib: u64) -> File {
 
 fn on(disk: &OwnDisk, bytes_max: u64) -> (Arc<dyn Storage>, Arc<Quota>) {
     let root = disk.0.path().join("root");
-    let store: Arc<dyn Storage> = Arc::new(DiskStorage::at(&root, Owner { uid: 0, gid: 0 }).expect("a store"));
+    let store: Arc<dyn Storage> = Arc::new(DiskStorage::at(&root, RunnerUsers::one(0)).expect("a store"));
     let options = QuotaOptions { bytes_max, entries_max: 10_000, free_bytes_min: 4 * MIB };
     (Arc::clone(&store), Arc::new(Quota::new(store, options)))
 }
@@ -165,7 +165,7 @@ async fn space_that_is_lost_unseen_stops_a_program_that_runs_alone() {
     }
     let disk = OwnDisk::mount();
     let (store, quota) = on(&disk, 8 * MIB);
-    let data = store.create(&id()).expect("a conversation").data_dir();
+    let data = store.create(&id()).expect("a conversation").data().path;
     let ten = Duration::from_secs(10);
     // What fits into the quota and the reserve is not suspected.
     let mut alone = std::pin::pin!(Arc::clone(&quota).breach(id()));
@@ -193,7 +193,7 @@ async fn loss_of_free_space_ends_the_pause_between_two_walks() {
     }
     let disk = OwnDisk::mount();
     let (store, quota) = on(&disk, 8 * MIB);
-    let data = store.create(&id()).expect("a conversation").data_dir();
+    let data = store.create(&id()).expect("a conversation").data().path;
     let mut watch = Watch::begin(quota, id());
     assert_eq!(watch.look().await, None);
     let hour = tokio::time::Instant::now() + Duration::from_hours(1);

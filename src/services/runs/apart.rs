@@ -1,6 +1,6 @@
 //! A program of the server's own, executed in a sandbox that belongs to no run.
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +20,7 @@ use crate::{
         outcome::{DiskLimit, Outcome},
         skills::SkillFolders,
     },
-    ports::runner::Runner,
+    ports::{runner::Runner, storage::DataFolder},
     services::{
         network::{Channels, Network},
         sandbox::Sandboxes,
@@ -30,7 +30,7 @@ use crate::{
 /// A program, and where it is executed.
 pub(in crate::services) struct Apart<'a> {
     pub runner: &'a Runner,
-    pub data: PathBuf,
+    pub data: DataFolder,
     pub limits: Limits,
     pub code: Bytes,
     pub stdin: Bytes,

@@ -3,7 +3,7 @@
 //! Lives in the task that [`Runs::begin`](super::Runs::begin) spawned, and spawns one more: the engine's start, which
 //! ends by itself and is never aborted.
 
-use std::{convert::Infallible, mem, panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
+use std::{convert::Infallible, mem, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ use crate::{
     ports::{
         observer::{BeginFacts, ProgramFacts, RunFacts, Stages},
         runner::Runner,
-        storage::{Mark, StorageError, Usage},
+        storage::{DataFolder, Mark, StorageError, Usage},
     },
     services::{
         admission::{Permit, Ticket},
@@ -294,11 +294,11 @@ impl RunTask {
     }
 
     /// The conversation's folder, and the moment before the program in the file system's time.
-    pub(super) async fn prepare(&self) -> Result<(PathBuf, Mark), Failure> {
+    pub(super) async fn prepare(&self) -> Result<(DataFolder, Mark), Failure> {
         let (store, id) = (Arc::clone(&self.service.parts.store), self.request.conversation.clone());
         let prepared = tokio::task::spawn_blocking(move || {
             let conversation = store.create(&id)?;
-            Ok::<_, StorageError>((conversation.data_dir(), conversation.mark()?))
+            Ok::<_, StorageError>((conversation.data(), conversation.mark()?))
         });
         let prepared = prepared.await.map_err(|_| internal())?;
         prepared.map_err(|error| {

@@ -30,7 +30,7 @@ impl Inner {
             return Ok((started, lease));
         }
         let (store, key) = (Arc::clone(&parts.store), conversation.clone());
-        let data = tokio::task::spawn_blocking(move || Ok::<_, StorageError>(store.create(&key)?.data_dir()));
+        let data = tokio::task::spawn_blocking(move || Ok::<_, StorageError>(store.create(&key)?.data()));
         let data = data.await.map_err(|_| kernel::internal())?.map_err(|error| {
             error!(error = %chain(&error), "the conversation's folder was not prepared");
             error.failure()

@@ -64,14 +64,14 @@ async fn probe(inner: &Arc<Inner>) -> Option<bool> {
     let Some((runner, program)) = found else { return Some(false) };
     let store = Arc::clone(&inner.parts.store);
     let mut folder = tokio::task::spawn_blocking(move || store.create_unassigned()).await.ok()?.ok()?;
-    let (lease, spec) = inner.lease(&runner, folder.data_dir(), SkillFolders::default());
+    let (lease, spec) = inner.lease(&runner, folder.data(), SkillFolders::default());
     let started = inner.parts.sandboxes.start(&spec, Arc::clone(&lease)).await.ok()?;
     let id = format!("assignment-{}", lease.id()).parse().ok()?;
     let id = ConversationKey::new(Principal::self_test(), id);
     let named = id.clone();
     let assigned = tokio::task::spawn_blocking(move || folder.assign(&id).ok().flatten()).await.ok()??;
     let ended = finish(started, program, &inner.parts.limits).await;
-    let followed = assigned.data_dir().join("x").exists();
+    let followed = assigned.data().path.join("x").exists();
     let store = Arc::clone(&inner.parts.store);
     drop(lease);
     drop(tokio::task::spawn_blocking(move || store.remove(&named)).await);

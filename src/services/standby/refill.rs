@@ -187,10 +187,10 @@ impl Inner {
             if let Some(key) = wanted {
                 let conversation = store.open(&key).ok()??;
                 let folder = conversation.identity().ok()?;
-                return Some((conversation.data_dir(), Assignee::Conversation { key, folder }));
+                return Some((conversation.data(), Assignee::Conversation { key, folder }));
             }
             let folder = store.create_unassigned().ok()?;
-            Some((folder.data_dir(), Assignee::Unassigned(folder)))
+            Some((folder.data(), Assignee::Unassigned(folder)))
         });
         let Ok(Some((data, assignee))) = made.await else {
             // A deleted conversation gets no standby again.

@@ -190,7 +190,7 @@ impl Inner {
         let staging = staged.await.map_err(|_| failed())??;
         let apart = Apart {
             runner: &runner,
-            data: staging.data_dir(),
+            data: staging.data(),
             limits: *limits,
             code: Bytes::from_static(program.as_bytes()),
             stdin: serde_json::to_vec(&order).unwrap_or_default().into(),

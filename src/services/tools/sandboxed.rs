@@ -163,7 +163,7 @@ impl Opener {
             return Err(Failure::argument("network", "its runner has no channels (protocol 2)"));
         }
         let (store, key) = (Arc::clone(&parts.store), conversation.clone());
-        let data = tokio::task::spawn_blocking(move || Ok::<_, StorageError>(store.create(&key)?.data_dir()));
+        let data = tokio::task::spawn_blocking(move || Ok::<_, StorageError>(store.create(&key)?.data()));
         let data = data.await.map_err(|_| failed())??;
         parts.files.quota().check_upload(&Usage::default())?;
         if parts.files.quota().exceeded(&conversation).await.is_some() {

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use mcp_sandbox_server::{
     adapters::engine::fake::FakeEngine,
-    domain::{id::SandboxId, limits::Limits},
+    domain::{id::SandboxId, limits::Limits, users::RunnerUsers},
     ports::{
         engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec, Signal},
         runner::RunnerImage,
@@ -100,8 +100,8 @@ impl Engine for Cluster {
         self.fake.probe().await
     }
 
-    fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
-        self.fake.isolation_expectations(limits, uid)
+    fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
+        self.fake.isolation_expectations(limits, users)
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {

@@ -88,7 +88,7 @@ async fn faster_runtime_is_chosen_behind_the_proxy() {
         let proxy = Proxy::new(ProxyOptions {
             engine: engine.host.clone(),
             root,
-            uid: 1000,
+            users: RunnerUsers::each(1000, DEFAULT_RANGE),
             runtime,
             images: "".into(),
             folders: Vec::new(),

@@ -13,7 +13,7 @@ use kube::{
 };
 use mcp_sandbox_server::{
     adapters::engine::kubernetes::{KubernetesEngine, KubernetesOptions, TimeLimits},
-    domain::{id::SandboxId, limits::Limits},
+    domain::{id::SandboxId, limits::Limits, users::RunnerUsers},
     ports::{
         engine::{
             Engine, EngineError, Expectation, ImageId, Listed, Probe, Sandbox, SandboxSpec, SharedVolume, Signal,
@@ -124,8 +124,8 @@ impl Engine for ByLines {
         self.0.probe().await
     }
 
-    fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
-        self.0.isolation_expectations(limits, uid)
+    fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
+        self.0.isolation_expectations(limits, users)
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {

@@ -27,6 +27,7 @@ use mcp_sandbox_server::{
         id::{InstanceId, SandboxId},
         limits::Limits,
         skills::SkillFolders,
+        users::RunnerUsers,
     },
     ports::engine::{Engine, Exit, ImageId, Listed, Sandbox, SandboxSpec, SharedVolume, Volume},
 };
@@ -163,7 +164,7 @@ impl World {
             let options = ProxyOptions {
                 engine: docker_host(),
                 root: options.root.clone(),
-                uid: 1000,
+                users: RunnerUsers::one(1000),
                 runtime: RuntimeSetting::Automatic,
                 images: "".into(),
                 folders: Vec::new(),

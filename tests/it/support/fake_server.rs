@@ -11,12 +11,10 @@ use std::{
 };
 
 use mcp_sandbox_server::{
-    adapters::{
-        engine::fake::FakeEngine,
-        storage::{DiskStorage, Owner},
-    },
+    adapters::{engine::fake::FakeEngine, storage::DiskStorage},
     api::mcp::McpParts,
     app::{App, StartError},
+    domain::users::RunnerUsers,
     ports::{engine::Engine, storage::Usage},
     services::{
         isolation_check::Isolation, janitor::Janitor, kernels::Kernels, retention::Retention, sessions::Sessions,
@@ -143,8 +141,8 @@ impl FakeServer {
             engine.add_runner("python");
         }
         engine.add_runner("bash");
-        let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
-        let mut store = DiskStorage::at(&root, owner).expect("a root");
+        let users = RunnerUsers::one(rustix::process::getuid().as_raw());
+        let mut store = DiskStorage::at(&root, users).expect("a root");
         if config.quota.hard {
             let most = Usage { bytes: config.quota.bytes_max, entries: config.quota.entries_max.into() };
             store = store.with_own_disks(&most).expect("disks: run these tests as root");

@@ -2,13 +2,13 @@
 
 use super::runtime::Runtime;
 use crate::{
-    domain::limits::Limits,
+    domain::{limits::Limits, users::RunnerUsers},
     ports::engine::{Expectation, Fact, Severity},
 };
 
 /// The expectations under a runtime. A kernel of its own (gVisor, Kata) shows neither our list of system calls nor the
 /// host's control groups. A candidate replaces runc, so it has to be as tight as runc in every respect.
-pub(super) fn expectations(runtime: &Runtime, limits: &Limits, uid: u32) -> Vec<Expectation> {
+pub(super) fn expectations(runtime: &Runtime, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
     let required = |fact, otherwise: &str| Expectation {
         fact,
         otherwise: otherwise.to_owned(),
@@ -17,8 +17,8 @@ pub(super) fn expectations(runtime: &Runtime, limits: &Limits, uid: u32) -> Vec<
     };
     let mut all = vec![
         required(
-            Fact::User(uid),
-            &format!("programs do not run as user {uid}: the engine must honour the user of a container"),
+            Fact::User(*users),
+            &format!("programs do not run as user {users}: the engine must honour the user of a container"),
         ),
         required(Fact::NoCapabilities, "programs have capabilities: the engine must drop all of them (`CapDrop: ALL`)"),
         required(Fact::NoNewPrivileges, "programs may gain privileges: the engine must honour `no-new-privileges`"),
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     fn severity(runtime: &Runtime, fact: Fact) -> Option<Severity> {
-        let all = expectations(runtime, &Limits::default(), 1000);
+        let all = expectations(runtime, &Limits::default(), &RunnerUsers::one(1000));
         all.iter().find(|expectation| expectation.fact == fact).map(|expectation| expectation.severity)
     }
 
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn only_limits_may_be_unobserved() {
-        let all = expectations(&Runtime::new(None, "runc", false), &Limits::default(), 1000);
+        let all = expectations(&Runtime::new(None, "runc", false), &Limits::default(), &RunnerUsers::one(1000));
         let unobserved: Vec<_> = all.iter().filter(|one| one.unobserved.is_some()).map(|one| one.fact).collect();
         let Limits { memory_bytes, processes_max, .. } = Limits::default();
         assert_eq!(unobserved, [Fact::MemoryLimit(memory_bytes), Fact::ProcessLimit(processes_max)]);

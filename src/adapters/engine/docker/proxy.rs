@@ -56,6 +56,7 @@ use crate::{
         clock::{Clock as _, SystemClock},
         id::SandboxId,
         shared_folder::SharedFolder,
+        users::RunnerUsers,
     },
     ports::{
         engine::{EngineError, ImageId, Volume},
@@ -81,8 +82,8 @@ pub struct ProxyOptions {
     pub engine: String,
     /// The folder that all data folders are in, by the same path here and on the engine's host.
     pub root: PathBuf,
-    /// The user and group inside sandboxes.
-    pub uid: u32,
+    /// The users and groups inside sandboxes.
+    pub users: RunnerUsers,
     /// The same as the server's setting.
     pub runtime: RuntimeSetting,
     /// Which images may be runners: the same as the server's setting.
@@ -124,7 +125,7 @@ struct Inner {
     socket: PathBuf,
     docker: Docker,
     root: Root,
-    uid: u32,
+    users: RunnerUsers,
     runtime: RuntimeSetting,
     images: AllowedImages,
     folders: Vec<SharedFolder>,
@@ -181,7 +182,7 @@ impl Proxy {
             socket,
             docker,
             root,
-            uid: options.uid,
+            users: options.users,
             runtime: options.runtime,
             images: options.images,
             folders: options.folders,
@@ -327,7 +328,7 @@ impl Inner {
     /// The folder and the body of a container, built from the requested one when the two are equal.
     async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<(PathBuf, Vec<u8>), Denied> {
         let form = self.form.get_or_try_init(|| self.look()).await.map_err(|error| Denied::engine(&error))?;
-        let (spec, made) = profile::vet(form, id, self.uid, body)?;
+        let (spec, made) = profile::vet(form, id, &self.users, body)?;
         let Volume::HostFolder(folder) = spec.data else {
             return Err(Denied::new("/data is no folder of the host"));
         };

@@ -3,7 +3,7 @@
 
 use super::FakeEngine;
 use crate::{
-    domain::limits::Limits,
+    domain::{limits::Limits, users::RunnerUsers},
     ports::engine::{Expectation, Fact, Severity},
 };
 
@@ -51,7 +51,7 @@ impl Candidates {
     }
 
     /// What a program has to print. A candidate has to be tighter than the standard configuration.
-    pub(super) fn isolation_expectations(&self, limits: &Limits, uid: u32) -> Vec<Expectation> {
+    pub(super) fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
         let required = |fact, otherwise: &str| Expectation {
             fact,
             otherwise: format!("{otherwise}: the fake engine was told to"),
@@ -63,7 +63,7 @@ impl Candidates {
             groups.severity = Severity::Recommended;
         }
         vec![
-            required(Fact::User(uid), "programs run as another user"),
+            required(Fact::User(*users), "programs run as another user"),
             required(Fact::NoCapabilities, "programs have capabilities"),
             required(Fact::NoNewPrivileges, "programs may gain privileges"),
             required(Fact::SystemCallFilter, "system calls are not filtered"),

@@ -9,7 +9,7 @@ use http::Uri;
 
 use super::pod::Profile;
 use crate::{
-    domain::limits::Limits,
+    domain::{limits::Limits, users::RunnerUsers},
     ports::engine::{Expectation, Fact, Severity},
 };
 
@@ -45,7 +45,7 @@ pub(super) async fn forbidden(api: &Uri, own_port: u16) -> Vec<SocketAddr> {
     all
 }
 
-pub(super) fn expectations(profile: &Profile, limits: &Limits, uid: u32) -> Vec<Expectation> {
+pub(super) fn expectations(profile: &Profile, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
     let required = |fact, otherwise: &str| Expectation {
         fact,
         otherwise: otherwise.to_owned(),
@@ -55,8 +55,8 @@ pub(super) fn expectations(profile: &Profile, limits: &Limits, uid: u32) -> Vec<
     let by_class = profile.runtime_class.as_deref().unwrap_or("of the pod templates");
     let all = [
         required(
-            Fact::User(uid),
-            &format!("programs do not run as user {uid}: the nodes' runtime must honour runAsUser"),
+            Fact::User(*users),
+            &format!("programs do not run as user {users}: the nodes' runtime must honour runAsUser"),
         ),
         required(Fact::NoCapabilities, "programs have capabilities: the nodes' runtime must honour `drop: [ALL]`"),
         required(

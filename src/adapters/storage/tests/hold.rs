@@ -42,7 +42,7 @@ fn files_in_closed_folders_count() {
 fn usage_is_refused_when_a_closed_folder_belongs_to_another_user() {
     let at = std::env::temp_dir().join("closed");
     if let (false, true) = (root(), at.exists()) {
-        let storage = DiskStorage::at(&at, OWNER).expect("a root");
+        let storage = DiskStorage::at(&at, users()).expect("a root");
         let conversation = storage.try_create(&id("c")).expect("a conversation");
         let refused = conversation.usage(&EVERYTHING);
         assert!(matches!(refused, Err(StorageError::Denied { .. })), "{refused:?}");

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn list_puts_changed_files_first() {
     let Place { conversation, root: _root, .. } = place();
-    let data = conversation.data_dir();
+    let data = conversation.data().path;
     for name in ["a", "b", "c", "old/x", "gone"] {
         conversation.write(&path(name), b"before").expect("written");
     }

@@ -15,7 +15,7 @@ fn owner() -> Principal {
 /// What an installation leaves, hostile parts too.
 fn keep(storage: &Arc<DiskStorage>, key: &str, code: &str) -> Tree {
     let stage = Arc::clone(storage).stage(&owner()).expect("a folder");
-    let tree = stage.data_dir().join(".packages/python");
+    let tree = stage.data().path.join(".packages/python");
     fs::create_dir_all(tree.join("inner/deeper")).expect("folders");
     fs::write(tree.join(".sandbox.json"), "{}").expect("written");
     fs::write(tree.join("inner/code.py"), code).expect("written");
@@ -37,10 +37,10 @@ fn tree_is_kept_put_into_conversations_and_counted_without_being_listed() {
     for (key, code) in [("k", "good"), ("l", "newer")] {
         keep(&storage, key, code);
         storage.place(key, &id("c"), Tool::Uv).expect("placed");
-        let file = conversation.data_dir().join(".packages/python/inner/code.py");
+        let file = conversation.data().path.join(".packages/python/inner/code.py");
         assert_eq!(fs::read_to_string(&file).expect("the file"), code);
         assert_eq!(fs::metadata(&file).expect("the file").mode() & 0o7777, 0o755, "set-user-id is not kept");
-        assert!(!conversation.data_dir().join(".packages/python/pipe").exists());
+        assert!(!conversation.data().path.join(".packages/python/pipe").exists());
     }
     let there = storage.placed(&id("c"), Tool::Uv).expect("measured");
     assert_eq!((there.note.as_slice(), there.usage.entries), (b"{}".as_slice(), 5));
@@ -59,17 +59,17 @@ fn program_that_has_something_else_in_the_place_hurts_itself_alone() {
     let Place { storage, conversation, root: _root } = place();
     keep(&storage, "k", "good");
     let outside = tempfile::tempdir().expect("a folder");
-    symlink(outside.path(), conversation.data_dir().join(".packages")).expect("a link");
+    symlink(outside.path(), conversation.data().path.join(".packages")).expect("a link");
     assert!(matches!(
         storage.place("k", &id("c"), Tool::Uv),
         Err(StorageError::FolderBlocked | StorageError::NotAFile)
     ));
     assert_eq!(storage.placed(&id("c"), Tool::Uv).expect("measured"), Tree::default());
     assert_eq!(fs::read_dir(outside.path()).expect("a folder").count(), 0);
-    fs::remove_file(conversation.data_dir().join(".packages")).expect("removed");
+    fs::remove_file(conversation.data().path.join(".packages")).expect("removed");
     // A file, a link and a folder in the tree's own place are replaced.
-    fs::create_dir(conversation.data_dir().join(".packages")).expect("a folder");
-    let own = conversation.data_dir().join(".packages/python");
+    fs::create_dir(conversation.data().path.join(".packages")).expect("a folder");
+    let own = conversation.data().path.join(".packages/python");
     fs::write(&own, "x").expect("written");
     storage.place("k", &id("c"), Tool::Uv).expect("placed");
     fs::remove_dir_all(&own).expect("removed");
@@ -89,11 +89,12 @@ fn trees_are_deleted_by_age_and_size_and_what_is_too_large_is_not_kept() {
     assert_eq!(storage.trim(0, tree.usage.bytes).expect("trimmed").trees, 1);
     assert_eq!(storage.trim(i64::MAX, u64::MAX).expect("trimmed").trees, 0);
     let stage = Arc::clone(&storage).stage(&owner()).expect("a folder");
-    fs::create_dir_all(stage.data_dir().join(".packages/python")).expect("folders");
-    fs::write(stage.data_dir().join(".packages/python/big"), vec![1; 1 << 20]).expect("written");
+    fs::create_dir_all(stage.data().path.join(".packages/python")).expect("folders");
+    fs::write(stage.data().path.join(".packages/python/big"), vec![1; 1 << 20]).expect("written");
     let small = Usage { bytes: 4096, ..ROOM };
     assert!(matches!(stage.keep(Tool::Uv, "c", &small), Err(StorageError::NoSpace { .. })));
-    // As a process that was killed leaves it.
+    // The installations above are gone: a start finds only what a process that was killed leaves.
+    storage.drain();
     std::mem::forget(stage);
     storage.recover().expect("recovered");
     storage.drain();

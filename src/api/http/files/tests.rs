@@ -13,8 +13,8 @@ use tokio::{
 
 use super::*;
 use crate::{
-    adapters::storage::{DiskStorage, Owner},
-    domain::{clock::ManualClock, owner::ConversationKey, path::SafePath},
+    adapters::storage::DiskStorage,
+    domain::{clock::ManualClock, owner::ConversationKey, path::SafePath, users::RunnerUsers},
     services::{files::FilesOptions, links::UrlSigner},
 };
 
@@ -33,8 +33,7 @@ struct Place {
 impl Place {
     async fn new() -> Self {
         let root = tempfile::tempdir().expect("a folder");
-        let store =
-            Arc::new(DiskStorage::at(&root.path().join("root"), Owner { uid: 1000, gid: 1000 }).expect("a store"));
+        let store = Arc::new(DiskStorage::at(&root.path().join("root"), RunnerUsers::one(1000)).expect("a store"));
         let signer = Arc::new(UrlSigner::new(&[SecretString::from("secret-of-the-test")], ""));
         let clock = Arc::new(ManualClock::at(NOW));
         let files = Arc::new(Files::new(store, Arc::clone(&signer), clock.clone(), FilesOptions::default()));

@@ -15,6 +15,7 @@ use crate::{
         limits::Limits,
         shared_folder::SharedFolder,
         skills::{SkillFolders, SkillSource},
+        users::RunnerUsers,
     },
     ports::engine::{ImageId, SandboxSpec, Volume},
 };
@@ -60,9 +61,18 @@ impl Form {
 }
 
 /// The spec, and the body to send: never the received one, in which a key could occur twice.
-pub(super) fn vet(form: &Form, id: SandboxId, uid: u32, body: &[u8]) -> Result<(SandboxSpec, Vec<u8>), Denied> {
+pub(super) fn vet(
+    form: &Form,
+    id: SandboxId,
+    users: &RunnerUsers,
+    body: &[u8],
+) -> Result<(SandboxSpec, Vec<u8>), Denied> {
     let requested: Value = serde_json::from_slice(body).map_err(|_| Denied::new("the body is no JSON"))?;
-    let spec = read(form, &requested, id, uid).ok_or_else(|| Denied::new("the container is not of our form"))?;
+    let spec = read(form, &requested, id).ok_or_else(|| Denied::new("the container is not of our form"))?;
+    if !users.contains(spec.uid) {
+        let same = "SANDBOX_ENGINE__RUNNER_UID and SANDBOX_ENGINE__RUNNER_UIDS as for the server";
+        return Err(Denied::new(format!("programs run as {users}, and not as {}: set {same}", spec.uid)));
+    }
     let Volume::HostFolder(folder) = &spec.data else { return Err(Denied::new("/data is no folder of the host")) };
     let profile = form.profile(&requested["HostConfig"]["Runtime"]);
     let ours = convert::create_body(&profile, &spec, folder);
@@ -90,7 +100,7 @@ pub(super) fn vet_update(nano_cpus: Option<i64>, body: &[u8]) -> Result<Vec<u8>,
 }
 
 /// Parses the parts that may differ.
-fn read(form: &Form, requested: &Value, id: SandboxId, uid: u32) -> Option<SandboxSpec> {
+fn read(form: &Form, requested: &Value, id: SandboxId) -> Option<SandboxSpec> {
     let host = &requested["HostConfig"];
     let some = |value: &Value| value.as_u64().filter(|number| *number > 0);
     let ulimit = |name: &str| {
@@ -108,6 +118,7 @@ fn read(form: &Form, requested: &Value, id: SandboxId, uid: u32) -> Option<Sandb
     let loading_cpu_millis = host["CpuShares"].is_number().then_some(cpu_millis);
     let threads = requested["Env"].as_array()?.iter().find_map(|one| one.as_str()?.strip_prefix("OMP_NUM_THREADS="))?;
     let whole_cores = threads.parse::<u32>().ok()?.checked_mul(1000)?;
+    let uid = requested["User"].as_str()?.split_once(':')?.0.parse().ok()?;
     Some(SandboxSpec {
         id,
         instance: requested["Labels"]["sandbox.instance"].as_str()?.parse().ok()?,
@@ -184,6 +195,10 @@ mod tests {
         }
     }
 
+    fn users() -> RunnerUsers {
+        RunnerUsers::each(1000, 70_000..=70_999)
+    }
+
     fn ours(spec: &SandboxSpec) -> Value {
         serde_json::to_value(convert::create_body(&profile(), spec, Path::new(FOLDER))).expect("JSON")
     }
@@ -192,7 +207,7 @@ mod tests {
         vet(
             &Form { profile: profile(), candidate: None, folders: Vec::new(), skills: None },
             spec.id,
-            1000,
+            &users(),
             body.as_bytes(),
         )
         .map(|(_, body)| body)
@@ -204,6 +219,21 @@ mod tests {
             let spec = SandboxSpec { loading_cpu_millis, own_init, ..spec() };
             let made = vetted(&spec, &ours(&spec).to_string()).expect("ours");
             assert_eq!(serde_json::from_slice::<Value>(&made).expect("JSON"), ours(&spec));
+        }
+    }
+
+    #[test]
+    fn vet_accepts_only_users_of_programs() {
+        let passes = |uid| {
+            let spec = SandboxSpec { uid, ..spec() };
+            vetted(&spec, &ours(&spec).to_string()).is_ok()
+        };
+        assert!([1000, 70_000, 70_999].into_iter().all(passes));
+        assert!(![0, 999, 1001, 69_999, 71_000, u32::MAX].into_iter().any(passes));
+        for user in ["70000", "70000:0", "0:70000", "70000:70001", "+70000:70000", "root:root", ":", ""] {
+            let mut body = ours(&spec());
+            body["User"] = json!(user);
+            assert!(vetted(&spec(), &body.to_string()).is_err(), "{user:?}");
         }
     }
 
@@ -283,7 +313,7 @@ mod tests {
             Form { profile: profile(), candidate: None, folders: vec![allowed.clone(), other.clone()], skills: None };
         let passes = |folders: Vec<SharedFolder>| {
             let spec = SandboxSpec { folders, ..spec() };
-            vet(&form, spec.id, 1000, ours(&spec).to_string().as_bytes()).is_ok()
+            vet(&form, spec.id, &users(), ours(&spec).to_string().as_bytes()).is_ok()
         };
         assert!(passes(vec![allowed.clone(), other.clone()]) && passes(vec![other]) && passes(Vec::new()));
         let named = |name: &str| SharedFolder { name: name.to_owned(), ..allowed.clone() };
@@ -303,7 +333,7 @@ mod tests {
         let passes = |form: &Form, public: Option<&str>, user: Option<&str>| {
             let skills = SkillFolders { public: public.map(PathBuf::from), user: user.map(PathBuf::from) };
             let spec = SandboxSpec { skills, ..spec() };
-            vet(form, spec.id, 1000, ours(&spec).to_string().as_bytes()).is_ok()
+            vet(form, spec.id, &users(), ours(&spec).to_string().as_bytes()).is_ok()
         };
         let (public, ann) = (Some("/srv/skills/public"), Some("/srv/skills/ann"));
         let set = form(Some("/srv/skills"));
@@ -316,7 +346,7 @@ mod tests {
         assert!(!passes(&set, ann, None) && !passes(&form(None), public, None));
         let spec = SandboxSpec { skills: SkillFolders { public: public.map(PathBuf::from), user: None }, ..spec() };
         let writable = ours(&spec).to_string().replace(r#""ReadOnly":true,"#, "").replace(r#","ReadOnly":true"#, "");
-        assert!(vet(&set, spec.id, 1000, writable.as_bytes()).is_err());
+        assert!(vet(&set, spec.id, &users(), writable.as_bytes()).is_err());
     }
 
     #[test]
@@ -325,7 +355,7 @@ mod tests {
             let asking = Profile { runtime: runtime.map(str::to_owned), ..profile() };
             let spec = spec();
             let body = serde_json::to_value(convert::create_body(&asking, &spec, Path::new(FOLDER))).expect("JSON");
-            let (_, made) = vet(form, spec.id, 1000, body.to_string().as_bytes()).ok()?;
+            let (_, made) = vet(form, spec.id, &users(), body.to_string().as_bytes()).ok()?;
             Some(serde_json::from_slice::<Value>(&made).expect("JSON")["HostConfig"]["Runtime"].clone())
         };
         let set = |name: &str| Profile { runtime: Some(name.to_owned()), ..profile() };

@@ -66,7 +66,7 @@ fn scene(root: TempDir, inspected: Value) -> Scene {
     let options = ProxyOptions {
         engine: engine.host(),
         root: root.path().to_owned(),
-        uid: 1000,
+        users: RunnerUsers::one(1000),
         runtime: RuntimeSetting::Default,
         images: "sha256:5*".into(),
         folders: Vec::new(),
