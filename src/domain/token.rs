@@ -146,7 +146,17 @@ impl TokenRecord {
     /// Whether it stands for a client that signed in, or for a subject of another issuer. Its own text was never given
     /// to a client.
     pub fn is_connection(&self) -> bool {
-        self.prefix.starts_with(CONNECTION_MARK) || self.prefix == SUBJECT_MARK
+        self.prefix.starts_with(CONNECTION_MARK) || self.is_subject()
+    }
+
+    /// Whether it stands for a subject of another issuer.
+    pub fn is_subject(&self) -> bool {
+        self.prefix == SUBJECT_MARK
+    }
+
+    /// Whether it stands for a subject of another issuer that an operator has ended: its tokens are refused.
+    pub fn is_refused_subject(&self) -> bool {
+        self.is_subject() && self.revoked_unix_ms.is_some()
     }
 
     pub fn is_valid(&self, now_unix_ms: i64) -> bool {

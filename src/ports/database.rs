@@ -44,6 +44,9 @@ pub trait TokenStore: Send + Sync {
     /// revoked before.
     async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> Result<Vec<TokenId>, DatabaseError>;
 
+    /// Takes the end of a subject of another issuer back; `false` when there is no such subject, or it was not ended.
+    async fn restore(&self, subject: &TokenId, at_unix_ms: i64) -> Result<bool, DatabaseError>;
+
     /// Stores when tokens were last used, in unix milliseconds.
     async fn used(&self, tokens: &[(TokenId, i64)]) -> Result<(), DatabaseError>;
 

@@ -85,6 +85,8 @@ pub enum AdminAction {
     TokenCreatedElsewhere,
     TokenRevokedElsewhere,
     ConnectionEnded,
+    /// A subject of another issuer that was refused.
+    SubjectAllowed,
     RunCancelled,
     SessionEnded,
     ConversationDeleted,
@@ -109,6 +111,7 @@ impl AdminAction {
             Self::TokenCreatedElsewhere => "token_created_elsewhere",
             Self::TokenRevokedElsewhere => "token_revoked_elsewhere",
             Self::ConnectionEnded => "connection_ended",
+            Self::SubjectAllowed => "subject_allowed",
             Self::RunCancelled => "run_cancelled",
             Self::SessionEnded => "session_ended",
             Self::ConversationDeleted => "conversation_deleted",

@@ -259,6 +259,17 @@ impl Admin {
         Ok(())
     }
 
+    /// Allows a subject of another issuer that was ended.
+    ///
+    /// # Errors
+    /// Those of [`Connections::allow`]; [`Code::TokenNotFound`] where sign-in is off.
+    pub async fn allow(&self, by: &Principal, id: TokenId) -> Result<(), Failure> {
+        let none = || Failure::new(Code::TokenNotFound, "There is no such subject that is refused.");
+        self.0.parts.connections.as_ref().ok_or_else(none)?.allow(id).await?;
+        self.tell(by, AdminAction::SubjectAllowed, None, &id.to_string());
+        Ok(())
+    }
+
     /// Cancels a run of any owner.
     ///
     /// # Errors

@@ -27,31 +27,45 @@ impl Connections {
         Self { tokens, clock, observer }
     }
 
-    /// Every connection that was not ended, newest first.
+    /// Every connection that was not ended, and every subject of another issuer, newest first.
     ///
     /// # Errors
     /// [`Code::DatabaseUnavailable`].
     pub async fn list(&self) -> Result<Vec<TokenRecord>, Failure> {
         let now = self.clock.unix_ms();
         let mut all = self.tokens.list(None).await?;
-        all.retain(|token| token.is_connection() && token.is_valid(now));
+        all.retain(|token| token.is_connection() && (token.is_valid(now) || token.is_refused_subject()));
         Ok(all)
     }
 
-    /// Ends a connection: its tokens, and what they opened. A subject of another issuer is refused from then on.
+    /// Ends a connection: its tokens, and what they opened. A subject of another issuer is refused until it is allowed.
     ///
     /// # Errors
     /// Those of [`Tokens::revoke`].
     pub async fn end(&self, id: TokenId) -> Result<(), Failure> {
-        let there = self.list().await?.iter().any(|token| token.id == id);
+        let there = self.list().await?.iter().any(|token| token.id == id && !token.is_refused_subject());
         if !there {
             let why = "There is no such connection, or it was revoked before.";
             return Err(Failure::new(Code::TokenNotFound, why));
         }
         self.tokens.revoke(id).await?;
-        info!(step = "ended", connection = %id, "sign-in");
-        let at_unix_s = self.clock.unix_ms() / 1000;
-        self.observer.signed_in(&SignInFacts { at_unix_s, step: "ended", client: "", connection: Some(id) });
+        self.tell("ended", id);
         Ok(())
+    }
+
+    /// Allows a subject of another issuer that was ended.
+    ///
+    /// # Errors
+    /// Those of [`Tokens::restore`].
+    pub async fn allow(&self, id: TokenId) -> Result<(), Failure> {
+        self.tokens.restore(id).await?;
+        self.tell("allowed", id);
+        Ok(())
+    }
+
+    fn tell(&self, step: &'static str, id: TokenId) {
+        info!(step, connection = %id, "sign-in");
+        let at_unix_s = self.clock.unix_ms() / 1000;
+        self.observer.signed_in(&SignInFacts { at_unix_s, step, client: "", connection: Some(id) });
     }
 }

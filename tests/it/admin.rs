@@ -1,7 +1,7 @@
 //! What operators see and change of every owner, by `/v1/owners` and `/v1/admin`; every change is in the audit log.
 
 mod network;
-mod page;
+pub mod page;
 
 use std::{fs, path::Path};
 

@@ -52,6 +52,13 @@ impl TokenStore for Database {
         rows.iter().map(|row| parsed(row, "id")).collect()
     }
 
+    async fn restore(&self, subject: &TokenId, at_unix_ms: i64) -> Result<bool, DatabaseError> {
+        let statement = "UPDATE tokens SET revoked_ms = NULL, changed_ms = $1 \
+            WHERE id = $2 AND prefix = $3 AND revoked_ms IS NOT NULL";
+        let query = sqlx::query(statement).bind(at_unix_ms).bind(subject.to_string()).bind(SUBJECT_MARK);
+        Ok(query.execute(self.pool()?).await?.rows_affected() > 0)
+    }
+
     async fn used(&self, tokens: &[(TokenId, i64)]) -> Result<(), DatabaseError> {
         let mut transaction = self.pool()?.begin().await?;
         for (token, at) in tokens {

@@ -230,6 +230,14 @@ impl Tokens {
         for record in records {
             match known.tokens.get(&record.digest) {
                 Some(token) if token.record.revoked_unix_ms == record.revoked_unix_ms => {}
+                // It was read from the database before it was revoked here.
+                Some(_) if record.revoked_unix_ms.is_none() && !record.is_subject() => {}
+                Some(token) if record.revoked_unix_ms.is_none() => {
+                    let (digest, token) = (record.digest, token.restored(record));
+                    // Tokens that were accepted before have ended with it, and are verified again.
+                    known.access.retain(|_, access| access.connection != digest);
+                    known.add(token);
+                }
                 Some(token) => {
                     let token = token.replaced(record);
                     self.end(&token);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Access, Tokens, issue::unavailable};
 use crate::domain::{
-    error::Failure,
+    error::{Code, Failure},
     id::TokenId,
     owner::Principal,
     token::{Grant, SUBJECT_MARK, Scope, TokenDigest, TokenRecord},
@@ -21,7 +21,7 @@ impl Tokens {
     /// Records a subject that was not seen before; `false` for one that was revoked.
     ///
     /// # Errors
-    /// [`crate::domain::error::Code::DatabaseUnavailable`] for a subject that is not known.
+    /// [`Code::DatabaseUnavailable`] for a subject that is not known.
     pub async fn know_subject(
         &self,
         key: TokenDigest,
@@ -53,6 +53,20 @@ impl Tokens {
         }
         let known = self.known().tokens.get(&key).map(|token| token.record.is_valid(self.now()));
         known.ok_or_else(|| unavailable(&crate::ports::database::DatabaseError("a subject was not stored".into())))
+    }
+
+    /// Takes the end of a subject back: its tokens are accepted again.
+    ///
+    /// # Errors
+    /// [`Code::TokenNotFound`] when no such subject has ended, [`Code::DatabaseUnavailable`].
+    pub async fn restore(&self, id: TokenId) -> Result<(), Failure> {
+        let (store, now) = (self.store()?, self.now());
+        if !store.restore(&id, now).await.map_err(|error| unavailable(&error))? {
+            return Err(Failure::new(Code::TokenNotFound, "There is no such subject that is refused."));
+        }
+        let known = self.known().by_id(id).map(|token| token.record.clone());
+        self.learn(known.map(|record| TokenRecord { revoked_unix_ms: None, ..record }).into_iter().collect());
+        Ok(())
     }
 
     /// From now on accepts a token of a subject, with what it may do and whose it is.

@@ -58,9 +58,16 @@ impl Token {
         Self { record, ended: CancellationToken::new(), used, is_used: AtomicBool::new(false), spent }
     }
 
-    /// The same token with another record, such as one that is revoked. What was spent stays.
+    /// The same token with another record, such as one that is revoked. What was spent stays, and when it was used.
     pub(super) fn replaced(&self, record: TokenRecord) -> Self {
-        Self { ended: self.ended.clone(), spent: Arc::clone(&self.spent), ..Self::new(record, None) }
+        let used = self.used.load(Ordering::Relaxed);
+        let (used, is_used) = (AtomicI64::new(used), AtomicBool::new(self.is_used.load(Ordering::Relaxed)));
+        Self { ended: self.ended.clone(), spent: Arc::clone(&self.spent), used, is_used, record }
+    }
+
+    /// The same token with a record that is valid again. What it opened before has ended.
+    pub(super) fn restored(&self, record: TokenRecord) -> Self {
+        Self { ended: CancellationToken::new(), ..self.replaced(record) }
     }
 
     /// Whether it is that of the settings.

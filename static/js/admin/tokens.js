@@ -140,7 +140,8 @@ export class Connections {
         { name: "Scopes", cell: (one) => one.scopes.join(", ") },
         { name: "Since", cell: (one) => moment(one.createdAt) },
         { name: "Last used", cell: (one) => (one.lastUsedAt ? ago(one.lastUsedAt) : "never"), kind: "nowrap" },
-        { name: "End", cell: (one) => this.#end(one), kind: "act" },
+        { name: "State", cell: (one) => (one.refusedAt ? word("refused", "fail") : word("allowed", "ok")) },
+        { name: "Change", cell: (one) => (one.refusedAt ? this.#allow(one) : this.#end(one)), kind: "act" },
       ],
     });
     byId("view-connections").append(this.#table.element);
@@ -155,13 +156,27 @@ export class Connections {
     const shown = visibleName(one.name);
     const onClick = () =>
       this.#api.run(async () => {
-        const text = `${shown}\nWhat it opened ends at once. It has to sign in again.`;
+        const then = one.isSubject ? "Its tokens are refused until you allow it again." : "It has to sign in again.";
+        const text = `${shown}\nWhat it opened ends at once. ${then}`;
         if (!(await confirmAction({ title: "End this connection?", text, yes: "End it" }))) return;
         await this.#api.remove(`v1/connections/${one.id}`);
         toast(`Ended the connection of ${shown}.`);
         await this.load();
       });
     return act({ key: one.id, label: "End", of: shown, symbol: "close", onClick });
+  }
+
+  #allow(one) {
+    const shown = visibleName(one.name);
+    const onClick = () =>
+      this.#api.run(async () => {
+        await this.#api.post(`v1/connections/${one.id}/allow`);
+        toast(`Allowed ${shown}.`);
+        await this.load();
+      });
+    const button = act({ key: one.id, label: "Allow", of: shown, symbol: "ok", onClick });
+    button.classList.remove("danger");
+    return button;
   }
 }
 

@@ -27,7 +27,7 @@ const VIEWS: [&str; 8] = ["overview", "owners", "tokens", "connections", "networ
 const HOSTILE: &str = "<img src=x onerror=\"document.title='pwned'\">\u{202e}gnp.exe";
 
 /// Opens a view and waits until it is filled.
-pub(super) async fn open(sheet: &Sheet, view: &str) {
+pub async fn open(sheet: &Sheet, view: &str) {
     sheet.click(&format!("to-{view}")).await;
     until(view, async || {
         let script = format!(
@@ -40,7 +40,7 @@ pub(super) async fn open(sheet: &Sheet, view: &str) {
 }
 
 /// The page with a token.
-pub(super) async fn page(server: &FakeServer, token: &str, state: &str) -> Sheet {
+pub async fn page(server: &FakeServer, token: &str, state: &str) -> Sheet {
     let browser = Browser::open().await;
     browser.focus().await;
     browser.driver.goto(format!("http://{}/admin", server.address)).await.expect("the page");

@@ -1,15 +1,21 @@
 //! Tokens of another issuer: which are accepted, what they may do, and how a subject is refused.
 
+use std::time::Duration;
+
 use jsonwebtoken::{Algorithm, Header};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::Visitor;
-use crate::support::{
-    FakeServer,
-    issuer::{Issuer, Key},
-    server::TOKEN,
-    until::until,
+use crate::{
+    admin::page as admin,
+    page_access::findings,
+    support::{
+        FakeServer,
+        issuer::{Issuer, Key},
+        server::TOKEN,
+        until::until,
+    },
 };
 
 struct World {
@@ -275,6 +281,42 @@ async fn subject_is_refused_at_once_and_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn subject_that_was_refused_is_allowed_again() {
+    let world = World::new(&[]).await;
+    let token = world.token(&json!({}));
+    assert_eq!(world.status(&token).await, 200);
+    let seen = async || world.get("/v1/connections", TOKEN).await.1["connections"][0].clone();
+    let before = seen().await;
+    assert_eq!((&before["isSubject"], before.get("refusedAt")), (&json!(true), None), "{before}");
+    let url = format!("{}/v1/connections/{}", world.visitor.base, before["id"].as_str().expect("an id"));
+    let post = async |as_who: &str| {
+        let request = world.visitor.http.post(format!("{url}/allow")).bearer_auth(as_who.to_owned());
+        request.send().await.expect("an answer").status().as_u16()
+    };
+    assert_eq!((post(TOKEN).await, post(&token).await), (404, 403), "it is not refused, and may not allow itself");
+    for _ in 0..2 {
+        let delete = async || {
+            let ended = world.visitor.http.delete(&url).bearer_auth(TOKEN).send().await.expect("an answer");
+            ended.status().as_u16()
+        };
+        assert_eq!((delete().await, delete().await), (204, 404), "once");
+        let refused = seen().await;
+        assert!(refused["refusedAt"].is_string() && refused["lastUsedAt"].is_string(), "{refused}");
+        let later = world.token(&json!({"jti": "another"}));
+        assert_eq!((world.status(&token).await, world.status(&later).await), (401, 401));
+        assert_eq!((post(TOKEN).await, post(TOKEN).await), (204, 404));
+        assert_eq!((world.status(&token).await, world.status(&later).await), (200, 200));
+        let events = world.visitor.http.get(format!("{}/mcp/events", world.visitor.base)).bearer_auth(&token);
+        let mut events = events.send().await.expect("a stream");
+        let ends = tokio::time::timeout(Duration::from_secs(2), async {
+            while events.chunk().await.is_ok_and(|c| c.is_some()) {}
+        });
+        assert!(ends.await.is_err(), "a stream goes on as before");
+    }
+    world.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn assertion_of_cloudflare_access_counts_where_it_is_set() {
     let (key, other) = (Key::new("edge"), Key::new("other"));
     let (team, issuer) = (Issuer::start(&[&key]).await, Issuer::start(&[&other]).await);
@@ -304,4 +346,28 @@ async fn assertion_of_cloudflare_access_counts_where_it_is_set() {
         assert_eq!(both.status(), 401, "a token that is sent is the one that counts");
         server.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_the_page_an_operator_ends_a_subject_and_allows_it_again() {
+    let world = World::new(&[]).await;
+    let token = world.token(&json!({}));
+    assert_eq!(world.status(&token).await, 200);
+    let sheet = admin::page(&world.server, TOKEN, "ready").await;
+    admin::open(&sheet, "connections").await;
+    sheet.says("connections", |text| text.contains("alice") && text.contains("allowed")).await;
+    sheet.click("act-close").await;
+    sheet.says("confirm-dialog", |text| text.contains("refused until you allow it again")).await;
+    sheet.click("confirm-yes").await;
+    sheet.says("connections", |text| text.contains("refused")).await;
+    assert_eq!(world.status(&token).await, 401);
+    assert_eq!(findings(&sheet.browser, "a refused subject").await, Vec::<Value>::new());
+    let picture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots/admin-subject.png");
+    std::fs::create_dir_all(picture.parent().expect("a folder")).expect("a folder");
+    sheet.browser.screenshot(&picture).await;
+    sheet.click("act-ok").await;
+    sheet.says("connections", |text| text.contains("allowed")).await;
+    assert_eq!(world.status(&token).await, 200);
+    sheet.browser.close().await;
+    world.server.stop().await;
 }

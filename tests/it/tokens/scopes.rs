@@ -19,7 +19,7 @@ const FILES: &str = "files";
 const ADMIN: &str = "admin";
 
 /// A method, a path, and what it needs; an empty text for any token.
-const PATHS: [(&str, &str, &str); 41] = [
+const PATHS: [(&str, &str, &str); 43] = [
     ("GET", "/v1/runners", ""),
     ("GET", "/v1/conversations", ""),
     ("GET", "/v1/runs", RUN),
@@ -41,6 +41,8 @@ const PATHS: [(&str, &str, &str); 41] = [
     ("POST", "/v1/tokens", ADMIN),
     ("DELETE", "/v1/tokens/token-00000000000000000000000000000000", ADMIN),
     ("GET", "/v1/connections", ADMIN),
+    ("DELETE", "/v1/connections/token-00000000000000000000000000000000", ADMIN),
+    ("POST", "/v1/connections/token-00000000000000000000000000000000/allow", ADMIN),
     ("GET", "/v1/history", ADMIN),
     ("GET", "/v1/usage", ADMIN),
     ("GET", "/v1/owners", ADMIN),

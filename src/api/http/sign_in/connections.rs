@@ -45,6 +45,12 @@ pub struct Connection {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub last_used_at: Option<String>,
+    /// It is a person or program of another issuer and not a client that signed in here.
+    pub is_subject: bool,
+    /// Since when the tokens of this subject are refused; absent while they are accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub refused_at: Option<String>,
 }
 
 /// The clients that are signed in.
@@ -67,6 +73,8 @@ impl From<TokenRecord> for Connection {
     fn from(token: TokenRecord) -> Self {
         let time = |unix_ms: i64| rfc3339(unix_ms / 1000);
         Self {
+            is_subject: token.is_subject(),
+            refused_at: token.revoked_unix_ms.map(time),
             id: token.id.to_string(),
             name: token.name,
             owner: token.owner.name().to_owned(),
@@ -93,7 +101,8 @@ async fn list(State(connections): State<Option<Arc<Connections>>>) -> Result<Jso
 
 /// End a connection.
 ///
-/// Its tokens stop working at once, and what it opened ends.
+/// Its tokens stop working at once, and what it opened ends. The tokens of a subject of another issuer are refused
+/// until it is allowed.
 #[utoipa::path(
     delete, path = "/v1/connections/{connectionId}", tag = "connections", operation_id = "endConnection",
     params(InConnection),
@@ -110,6 +119,24 @@ async fn end(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Allow a subject of another issuer that was ended.
+///
+/// Its tokens are accepted again, those that it had before too, as far as they have not expired.
+#[utoipa::path(
+    post, path = "/v1/connections/{connectionId}/allow", tag = "connections", operation_id = "allowSubject",
+    params(InConnection),
+    responses((status = 204, description = "It is allowed.")),
+)]
+async fn allow(
+    State(admin): State<Admin>,
+    Extension(who): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let none = || Failure::new(Code::TokenNotFound, "There is no such subject that is refused.");
+    admin.allow(&who, id.parse().map_err(|_| none())?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 /// The parts of the surface.
 #[derive(Clone, FromRef)]
 pub struct ConnectionsParts {
@@ -119,7 +146,7 @@ pub struct ConnectionsParts {
 }
 
 fn described() -> OpenApiRouter<ConnectionsParts> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(end))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(end)).routes(routes!(allow))
 }
 
 /// The routes.
