@@ -115,12 +115,12 @@ fn start(order: &Order) -> Result<(Kernel, Connection, Manner), String> {
         Order::Start(name) => {
             let spec = Kernelspec::find(name)?;
             let (connection, file) = Connection::make(name, spec.transport(), &std::env::temp_dir()).map_err(failed)?;
-            let manner = Manner { interrupt_mode: spec.interrupt_mode, idle_delay: spec.idle_delay() };
+            let manner = Manner { interrupt_mode: spec.interrupt_mode, idle_delay: spec.idle_delay(), adopted: false };
             Ok((Kernel::start(&spec, &file).map_err(failed)?, connection, manner))
         }
         Order::Adopt(file, pid) => {
             let connection = Connection::read(file).map_err(failed)?;
-            Ok((Kernel::adopt(*pid).map_err(failed)?, connection, Manner::default()))
+            Ok((Kernel::adopt(*pid).map_err(failed)?, connection, Manner { adopted: true, ..Manner::default() }))
         }
         Order::Detach(_) => Err("a parent that is left has no session here".to_owned()),
     }

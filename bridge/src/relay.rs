@@ -57,6 +57,8 @@ pub struct Manner {
     pub interrupt_mode: InterruptMode,
     /// How long an idle status waits at most for output that belongs before it.
     pub idle_delay: Duration,
+    /// It is the interpreter that stood by.
+    pub adopted: bool,
 }
 
 /// One session.
@@ -298,6 +300,7 @@ impl Relay {
         if let (Some(info), true) = (info, *is_idle) {
             let mut ready: Map<String, Value> = serde_json::from_slice(info).unwrap_or_default();
             ready.insert("memoryBytes".to_owned(), json!(self.usage.memory_bytes()));
+            ready.insert("adopted".to_owned(), json!(self.manner.adopted));
             self.phase = Phase::Running;
             self.say("ready", &Value::Object(ready));
         }

@@ -204,7 +204,7 @@ impl Parts {
         );
         let retention = Retention::new(Arc::clone(&files), runs.clone(), clock, options::retention(config));
 
-        let stats = StatsSnapshot::new((&runs, &janitor, &standbys), &catalog, &packages);
+        let stats = StatsSnapshot::new((&runs, &janitor, &standbys, &sessions), &catalog, &packages);
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation)?;
         let mcp = mcp(config, (&runs, &history), &files, (&sessions, &packages, &skills, &tools));

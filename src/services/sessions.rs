@@ -11,6 +11,7 @@
 //! events and its report are those of `services::runs`, which calls [`Sessions::execute`]. Knows no surface and no
 //! kernel by name.
 
+mod ahead;
 mod cell;
 mod display;
 mod input;
@@ -28,13 +29,14 @@ use std::{sync::Arc, time::Duration};
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{info, warn};
+use tracing::info;
 
-pub(super) use self::{cell::Cell, display::Shown, view::CellEnd};
 use self::{
+    ahead::Ahead,
     kernel::Kernel,
     registry::{Registry, Session},
 };
+pub(super) use self::{cell::Cell, display::Shown, view::CellEnd};
 pub(super) use self::{
     kernel::own_message,
     link::KernelLink,
@@ -98,6 +100,7 @@ struct Inner {
     parts: SessionsParts,
     options: SessionsOptions,
     registry: Registry,
+    ahead: Ahead,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -108,6 +111,7 @@ impl Sessions {
             parts,
             options,
             registry: Registry::default(),
+            ahead: Ahead::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         }))
@@ -121,7 +125,10 @@ impl Sessions {
             loop {
                 tokio::select! {
                     () = inner.stop.cancelled() => return,
-                    _ = rounds.tick() => inner.end_unused(),
+                    _ = rounds.tick() => {
+                        inner.end_unused();
+                        inner.end_ahead();
+                    }
                 }
             }
         });
@@ -133,6 +140,7 @@ impl Sessions {
         for session in self.0.registry.all() {
             self.0.end(&session, SessionEnd::Closed);
         }
+        self.0.ahead.end_all();
         self.0.tasks.close();
         self.0.tasks.wait().await;
     }
@@ -283,6 +291,11 @@ impl Sessions {
         self.0.find(who, id)?.kernel.request("inspect_request", &content).await
     }
 
+    /// Kernels that wait for a session, in the form of [`Standbys::by_phase`].
+    pub fn waiting(&self) -> Vec<(Language, &'static str, usize)> {
+        self.0.ahead.waiting()
+    }
+
     /// Sessions that are open, and their memory limits together, in bytes.
     pub fn load(&self) -> (usize, u64) {
         let all = self.0.registry.all();
@@ -334,16 +347,8 @@ impl Inner {
         self.parts.isolation.wait().await?;
         let limits = runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
         let _reserved = self.make_room(limits.memory_bytes)?;
-        let limits = Limits { wall_ms: u64::try_from(self.options.age_max.as_millis()).unwrap_or(u64::MAX), ..limits };
-        let (started, lease) = self.sandbox(conversation, runner, &limits).await?;
-        let name = runner.kernel.as_deref().unwrap_or_default();
-        let channels = access
-            .filter(|_| runner.channels)
-            .map(|access| self.parts.network.open(access, conversation, &runner.language));
-        let kernel = Kernel::begin(started, name, &setup.env, self.options.age_max, channels, &self.tasks);
-        kernel.ready().await.inspect_err(|_| {
-            warn!(image = %runner.image.0, language = %runner.language, "the kernel of a session did not start");
-        })?;
+        let access = access.filter(|_| runner.channels);
+        let (kernel, lease) = self.kernel(conversation, runner, &limits, setup, access).await?;
         let session = Arc::new(Session::new(
             id,
             (conversation.clone(), runner.language.clone()),

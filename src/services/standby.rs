@@ -134,6 +134,11 @@ impl Drop for ForegroundGuard {
 }
 
 impl Standbys {
+    /// Whether there are any.
+    pub(super) fn is_on(&self) -> bool {
+        self.0.options.total_max > 0
+    }
+
     /// No sandbox is started before [`Self::start`].
     pub fn new(parts: StandbyParts, options: StandbyOptions) -> Self {
         Self(Arc::new(Inner {

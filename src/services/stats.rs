@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{janitor::Janitor, packages::Packages, runs::Runs, standby::Standbys};
+use super::{janitor::Janitor, packages::Packages, runs::Runs, sessions::Sessions, standby::Standbys};
 use crate::ports::{observer::Standing, runner::Catalog};
 
 #[derive(Clone)]
@@ -10,18 +10,20 @@ pub struct StatsSnapshot {
     runs: Runs,
     janitor: Janitor,
     standbys: Standbys,
+    sessions: Sessions,
     catalog: Arc<Catalog>,
     packages: Packages,
 }
 
 impl StatsSnapshot {
     pub fn new(
-        (runs, janitor, standbys): (&Runs, &Janitor, &Standbys),
+        (runs, janitor, standbys, sessions): (&Runs, &Janitor, &Standbys, &Sessions),
         catalog: &Arc<Catalog>,
         packages: &Packages,
     ) -> Self {
-        let (runs, janitor, standbys) = (runs.clone(), janitor.clone(), standbys.clone());
-        Self { runs, janitor, standbys, catalog: Arc::clone(catalog), packages: packages.clone() }
+        let (runs, janitor) = (runs.clone(), janitor.clone());
+        let (standbys, sessions) = (standbys.clone(), sessions.clone());
+        Self { runs, janitor, standbys, sessions, catalog: Arc::clone(catalog), packages: packages.clone() }
     }
 
     /// Does not wait.
@@ -34,7 +36,7 @@ impl StatsSnapshot {
             under_way: self.runs.under_way(),
             leased: self.janitor.leased(),
             unwanted: self.janitor.unwanted(),
-            standbys: self.standbys.by_phase(),
+            standbys: self.standbys.by_phase().into_iter().chain(self.sessions.waiting()).collect(),
             standbys_taken: self.standbys.taken(),
             languages: self.catalog.all().len(),
             packages: self.packages.counts(),

@@ -34,6 +34,7 @@ mod janitor;
 mod jupyter;
 mod jupyter_clients;
 mod jupyter_lab;
+mod kernels_ahead;
 mod librechat;
 mod load;
 mod mcp_answers;

@@ -93,7 +93,7 @@ const NEIGHBOURS: [(&str, &[&str]); 57] = [
     ("services::idempotency", &[]),
     ("services::conversations", &["files", "peers", "runs"]),
     ("services::containers", &["conversations", "runs", "sessions"]),
-    ("services::stats", &["janitor", "packages", "runs", "standby"]),
+    ("services::stats", &["janitor", "packages", "runs", "sessions", "standby"]),
     ("api::schema", &[]),
     ("api::mcp", &["schema"]),
 ];

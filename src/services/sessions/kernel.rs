@@ -55,7 +55,8 @@ pub(super) struct Kernel {
     outgoing: mpsc::Sender<KernelMessage>,
     followers: Arc<Followers>,
     phase: watch::Receiver<Phase>,
-    close: CancellationToken,
+    /// Ends it.
+    pub(super) close: CancellationToken,
     /// The client session in the headers of the server's own messages.
     client: String,
     /// Where its connections are told, if it has any.

@@ -1,10 +1,11 @@
-//! The sandbox of a new session, and the memory for it, for which a session that is not used may have to end.
+//! The kernel of a new session, its sandbox, and the memory for it, for which a session that is not used may have to
+//! end.
 
 use std::sync::Arc;
 
-use tracing::error;
+use tracing::{error, warn};
 
-use super::{Inner, SessionEnd, kernel, registry::Reserved};
+use super::{Inner, Kernel, SessionEnd, Setup, kernel, registry::Reserved};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -13,10 +14,43 @@ use crate::{
         text::chain,
     },
     ports::{runner::Runner, storage::StorageError},
-    services::{janitor::Lease, sandbox::Started, standby::ClaimedStandby},
+    services::{janitor::Lease, network::Access, sandbox::Started, standby::ClaimedStandby},
 };
 
 impl Inner {
+    /// A kernel for a session that is ready: one that waits, or a new one.
+    pub(super) async fn kernel(
+        self: &Arc<Self>,
+        conversation: &ConversationKey,
+        runner: &Runner,
+        limits: &Limits,
+        setup: &Setup,
+        access: Option<Access>,
+    ) -> Result<(Kernel, Arc<Lease>), Failure> {
+        if access.is_none()
+            && let Some(waiting) = self.take_ahead(conversation, runner, setup).await
+        {
+            self.opened(runner);
+            return Ok(waiting);
+        }
+        let (started, lease) = self.sandbox(conversation, runner, &self.lasting(*limits)).await?;
+        let name = runner.kernel.as_deref().unwrap_or_default();
+        let channels = access.map(|access| self.parts.network.open(access, conversation, &runner.language));
+        let kernel = Kernel::begin(started, name, &setup.env, self.options.age_max, channels, &self.tasks);
+        let info = kernel.ready().await.inspect_err(|_| {
+            warn!(image = %runner.image.0, language = %runner.language, "the kernel of a session did not start");
+        })?;
+        if info["adopted"] == false {
+            self.opened(runner);
+        }
+        Ok((kernel, lease))
+    }
+
+    /// The limits of a sandbox that lasts as long as a session.
+    pub(super) fn lasting(&self, limits: Limits) -> Limits {
+        Limits { wall_ms: u64::try_from(self.options.age_max.as_millis()).unwrap_or(u64::MAX), ..limits }
+    }
+
     /// A sandbox for a session: one that stands by, or a new one.
     pub(super) async fn sandbox(
         &self,
@@ -48,11 +82,16 @@ impl Inner {
         Ok((started, lease))
     }
 
-    /// Memory for one more session; those that were used least recently, and run no cell, make room.
+    /// Memory for one more session. Kernels that wait make room, then the sessions that were used least recently and
+    /// run no cell.
     pub(super) fn make_room(&self, bytes: u64) -> Result<Reserved<'_>, Failure> {
         loop {
-            if let Some(reserved) = self.registry.reserve(bytes, self.options.memory_bytes_max) {
+            let max = self.options.memory_bytes_max.saturating_sub(self.ahead.memory_bytes());
+            if let Some(reserved) = self.registry.reserve(bytes, max) {
                 return Ok(reserved);
+            }
+            if self.ahead.end_all() {
+                continue;
             }
             let Some(unused) = self.registry.least_recently_used() else {
                 let why = "All sessions are busy and use the memory that is set aside for sessions: try again later, \

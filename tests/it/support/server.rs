@@ -8,7 +8,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use mcp_sandbox_server::{
     app::{self, App, StartError},
     config::{self, Config, Sources, telemetry},
-    domain::id::InstanceId,
+    domain::id::{InstanceId, SandboxId},
     ports::{engine::Engine, runner::Catalog},
     services::{isolation_check::Isolation, janitor::Janitor, runs::Runs, standby::Standbys},
 };
@@ -146,8 +146,13 @@ impl Server {
 
     /// Our containers on the engine, dead or alive.
     pub async fn containers(&self) -> usize {
+        self.sandboxes().await.len()
+    }
+
+    /// Their ids.
+    pub async fn sandboxes(&self) -> Vec<SandboxId> {
         let listed = self.engine.list().await.expect("a list");
-        listed.iter().filter(|sandbox| sandbox.instance == self.instance).count()
+        listed.iter().filter(|sandbox| sandbox.instance == self.instance).map(|sandbox| sandbox.id).collect()
     }
 
     /// Waits until what is unwanted is gone, and asserts that every remaining container is a standby or belongs to

@@ -1,0 +1,185 @@
+//! Kernels that stand by. Where the interpreter that stands by for a program becomes the kernel (Python), a session
+//! begins at once; other kernels take a few hundred milliseconds to start. Of such a language one waits, in a folder
+//! that belongs to no conversation yet and becomes that of the next new one.
+//!
+//! It is only an optimisation: what does not fit it, such as variables or network, starts a kernel of its own. Its
+//! memory counts as that of a session, and it makes room for any.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::DropGuard;
+use tracing::{debug, info};
+
+use super::{Inner, Kernel, Runner, Setup};
+use crate::{
+    domain::{environment::Environment, id::Language, owner::ConversationKey},
+    ports::{engine::ImageId, storage::UnassignedFolder},
+    services::janitor::Lease,
+};
+
+/// How long after a session was opened one waits for the next.
+pub(super) const WAITS_MAX: Duration = Duration::from_mins(10);
+/// The first cell of the session that was just opened comes before the next kernel.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A kernel that is ready.
+struct Waiting {
+    kernel: Kernel,
+    lease: Arc<Lease>,
+    folder: Box<dyn UnassignedFolder>,
+    image: ImageId,
+    memory_bytes: u64,
+    /// Ends the kernel, unless it is taken.
+    end: DropGuard,
+}
+
+/// One language.
+struct Slot {
+    /// When a session of it was last opened.
+    used: Instant,
+    is_starting: bool,
+    waiting: Option<Waiting>,
+}
+
+/// The kernels that wait, by language.
+#[derive(Default)]
+pub(super) struct Ahead(Mutex<HashMap<Language, Slot>>);
+
+impl Ahead {
+    fn slots(&self) -> MutexGuard<'_, HashMap<Language, Slot>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What those that wait may use, in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.slots().values().filter_map(|slot| slot.waiting.as_ref()).map(|waiting| waiting.memory_bytes).sum()
+    }
+
+    pub(super) fn waiting(&self) -> Vec<(Language, &'static str, usize)> {
+        let slots = self.slots();
+        let waiting = slots.iter().filter(|(_, slot)| slot.waiting.is_some());
+        waiting.map(|(language, _)| (language.clone(), "kernel", 1)).collect()
+    }
+
+    fn take(&self, language: &Language) -> Option<Waiting> {
+        self.slots().get_mut(language)?.waiting.take()
+    }
+
+    /// Ends those that match; whether there was one. No kernel or lease is dropped under the lock.
+    fn end(&self, matches: impl Fn(&Slot) -> bool) -> bool {
+        let ended: Vec<_> =
+            self.slots().values_mut().filter(|slot| matches(slot)).filter_map(|slot| slot.waiting.take()).collect();
+        !ended.is_empty()
+    }
+
+    /// Ends all of them.
+    pub(super) fn end_all(&self) -> bool {
+        self.end(|_| true)
+    }
+}
+
+impl Inner {
+    /// A kernel that waits, whose folder is now that of a new conversation.
+    pub(super) async fn take_ahead(
+        &self,
+        conversation: &ConversationKey,
+        runner: &Runner,
+        setup: &Setup,
+    ) -> Option<(Kernel, Arc<Lease>)> {
+        // Its mounts show public skills only.
+        if !setup.env.is_empty() || self.parts.sandboxes.skills.has_own(&conversation.owner).await {
+            return None;
+        }
+        let mut waiting = self.ahead.take(&runner.language)?;
+        if waiting.image != runner.image || waiting.kernel.is_ended() {
+            return None;
+        }
+        let key = conversation.clone();
+        let assigned = tokio::task::spawn_blocking(move || {
+            let is_new = waiting.folder.assign(&key).is_ok_and(|folder| folder.is_some());
+            (waiting, is_new)
+        });
+        let (waiting, is_new) = assigned.await.ok()?;
+        if is_new {
+            let Waiting { kernel, lease, end, .. } = waiting;
+            end.disarm();
+            return Some((kernel, lease));
+        }
+        // The conversation exists: it waits for another, unless its folder has just become a conversation's.
+        let mut slots = self.ahead.slots();
+        if !waiting.folder.is_assigned()
+            && let Some(slot) = slots.get_mut(&runner.language).filter(|slot| slot.waiting.is_none())
+        {
+            slot.waiting = Some(waiting);
+        }
+        None
+    }
+
+    /// Notes that a session was opened whose kernel was not what had stood by.
+    pub(super) fn opened(self: &Arc<Self>, runner: &Runner) {
+        if !self.parts.standbys.is_on() {
+            return;
+        }
+        {
+            let mut slots = self.ahead.slots();
+            let fresh = || Slot { used: Instant::now(), is_starting: false, waiting: None };
+            let slot = slots.entry(runner.language.clone()).or_insert_with(fresh);
+            slot.used = Instant::now();
+            if slot.is_starting || slot.waiting.is_some() {
+                return;
+            }
+            slot.is_starting = true;
+        }
+        let (inner, runner) = (Arc::clone(self), runner.clone());
+        self.tasks.spawn(async move {
+            let waiting = inner.stop.run_until_cancelled(inner.prepare(&runner)).await.flatten();
+            let mut slots = inner.ahead.slots();
+            let Some(slot) = slots.get_mut(&runner.language) else { return };
+            slot.is_starting = false;
+            let unwanted =
+                if inner.stop.is_cancelled() { waiting } else { std::mem::replace(&mut slot.waiting, waiting) };
+            drop(slots);
+            drop(unwanted);
+        });
+    }
+
+    async fn prepare(&self, runner: &Runner) -> Option<Waiting> {
+        sleep(PAUSE).await;
+        if !self.parts.standbys.assignment_is_supported().await {
+            return None;
+        }
+        let limits = runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
+        let room = self.options.memory_bytes_max.saturating_sub(self.ahead.memory_bytes());
+        // It takes no memory that a session would have to be ended for.
+        let _reserved = self.registry.reserve(limits.memory_bytes, room)?;
+        let store = Arc::clone(&self.parts.store);
+        let folder = tokio::task::spawn_blocking(move || store.create_unassigned()).await.ok()?.ok()?;
+        let skills = self.parts.sandboxes.skills.folders(None).await;
+        let life = self.options.age_max + WAITS_MAX;
+        let (lease, spec) = self.parts.sandboxes.lease(runner, (folder.data(), skills), self.lasting(limits), life);
+        let (sandboxes, leased) = (self.parts.sandboxes.clone(), Arc::clone(&lease));
+        let starting = self.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
+        let started = starting.await.ok()?.inspect_err(|error| debug!(%error, "no kernel was started ahead")).ok()?;
+        let name = runner.kernel.as_deref().unwrap_or_default();
+        let kernel = Kernel::begin(started, name, &Environment::default(), life, None, &self.tasks);
+        let (image, end) = (runner.image.clone(), kernel.close.clone().drop_guard());
+        let waiting = Waiting { kernel, lease, folder, image, memory_bytes: limits.memory_bytes, end };
+        waiting.kernel.ready().await.ok()?;
+        info!(language = %runner.language, "a kernel waits for the next session");
+        Some(waiting)
+    }
+
+    /// Ends those that are not wanted any more.
+    pub(super) fn end_ahead(&self) {
+        let images: Vec<_> = self.parts.catalog.all().iter().map(|runner| runner.image.clone()).collect();
+        self.ahead.end(|slot| {
+            let is_old = slot.used.elapsed() > WAITS_MAX;
+            slot.waiting.as_ref().is_some_and(|one| is_old || one.kernel.is_ended() || !images.contains(&one.image))
+        });
+    }
+}
