@@ -38,7 +38,8 @@ Usage: ./test.sh [--quick] [--long] [--clients] [--deny]
             contract and the chart on it, ends it. Takes ten minutes the first time, and root on Debian 12; elsewhere
             kind
   --deny    also install cargo-deny (takes minutes) and check the crates in use: licences, sources, advisories
-Takes root or sudo where a package is missing, and for the tests that mount file systems. Keeps what it makes under target/. A step that could not try anything is
+Takes root or sudo where a package is missing, and for the tests that mount file systems. Keeps what it makes under
+target/. A step that could not try anything is
 told as skipped; with CI=true in the environment it fails.
 TEXT
 }
@@ -118,6 +119,8 @@ install_nextest() {
 }
 
 without_engine() { DOCKER_HOST=unix:///nowhere/docker.sock "$@"; }
+
+with_streamed_files() { TEST_FILES=streamed "$@"; }
 
 # $1: a profile of .config/nextest.toml, then arguments of cargo nextest run.
 run_tests() {
@@ -351,6 +354,7 @@ main() {
   need "clients" finish_clients
   step "Python client" check_client
   step "tests" run_mine "$profile"
+  step "tests with files that travel" with_streamed_files run_tests streamed --no-fail-fast
   slowest_tests
   is_root || step "tests as root" run_those_of_root "$profile"
   step "contract on Podman" by_root scripts/check-podman.sh

@@ -6,6 +6,7 @@ pub mod admin;
 pub mod admission;
 pub mod backup;
 pub mod browser;
+mod carrier;
 pub mod connections;
 pub mod containers;
 pub mod conversations;

@@ -1,18 +1,18 @@
 //! The relay between the kernel's sockets and the server's messages, from the kernel's first answer to its end. Reads
 //! the kernel whatever the server does, because a kernel drops what is not read, the status that ends a cell included.
 
+mod sending;
+
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
-use tokio::{
-    net::unix::pipe::{Receiver, Sender},
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 use zeromq::{SocketRecv, SocketSend, ZmqMessage, ZmqResult};
 
+pub use self::sending::{Server, refuse};
 use crate::{
     connection::{Sockets, random_word},
     kernel::Kernel,
@@ -36,20 +36,10 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 /// How long a kernel whose connection broke may take to be gone.
 const BROKEN_LIMIT: Duration = Duration::from_millis(500);
 
-/// How long the server may take to read what is left.
-const SEND_LIMIT: Duration = Duration::from_secs(30);
-
 /// How often it is looked whether the kernel has sent everything.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 const READ_BYTES: usize = 64 << 10;
-
-/// The pipes to process 1.
-#[derive(Debug)]
-pub struct Server {
-    pub input: Receiver,
-    pub output: Sender,
-}
 
 /// What a kernel needs to be treated in its own way.
 #[derive(Clone, Copy, Debug, Default)]
@@ -188,7 +178,7 @@ impl Relay {
         }
         self.kernel.kill();
         self.release();
-        finish(&mut self.server.output, &mut self.outbox).await;
+        sending::finish(&mut self.server.output, &mut self.outbox).await;
     }
 
     /// The next event; `None` when a dead kernel has nothing more to say.
@@ -369,15 +359,6 @@ impl Relay {
         let _ = socket.send(self.signer.sign(message)).await;
     }
 
-    /// Writes what the server takes. Whether it is gone.
-    fn write(&mut self) -> bool {
-        match self.server.output.try_write(self.outbox.front()) {
-            Ok(count) => self.outbox.wrote(count),
-            Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
-        }
-        false
-    }
-
     /// The timer of the phase. Whether the session is over.
     async fn time_is_up(&mut self) -> bool {
         match &mut self.phase {
@@ -403,27 +384,6 @@ impl Relay {
             }
         }
     }
-}
-
-/// Tells why there is no session.
-pub async fn refuse(output: &mut Sender, message: &str) {
-    let mut outbox = Outbox::default();
-    outbox.push(Channel::Bridge, &bridge_message("failed", &json!({"message": message})), Weight::Reply);
-    finish(output, &mut outbox).await;
-}
-
-async fn finish(output: &mut Sender, outbox: &mut Outbox) {
-    let write = async {
-        while !outbox.is_empty() && output.writable().await.is_ok() {
-            match output.try_write(outbox.front()) {
-                Ok(count) => outbox.wrote(count),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
-            }
-        }
-    };
-    // A reader that takes nothing is not waited for without end.
-    let _ = tokio::time::timeout(SEND_LIMIT, write).await;
 }
 
 fn is_idle(status: &Message) -> bool {

@@ -84,14 +84,15 @@ impl Outbox {
         self.bytes.extend_from_slice(payload);
     }
 
-    /// Adds what one read of `fd` takes as a frame.
-    pub fn push_read(&mut self, kind: OutputFrame, fd: impl AsFd) -> Progress {
+    /// Adds `before` and what one read of `fd` takes as a frame.
+    pub fn push_read(&mut self, kind: OutputFrame, before: &[u8], fd: impl AsFd) -> Progress {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(&frame::header(kind, 0));
+        self.bytes.extend_from_slice(before);
         let progress = read(fd, &mut self.bytes);
         match progress {
             Progress::Moved(count) => {
-                self.bytes[at..at + HEADER_BYTES].copy_from_slice(&frame::header(kind, count));
+                self.bytes[at..at + HEADER_BYTES].copy_from_slice(&frame::header(kind, before.len() + count));
             }
             Progress::Later | Progress::Closed => self.bytes.truncate(at),
         }

@@ -30,6 +30,8 @@ pub enum InputFrame {
     Channels,
     /// The server reads from here on.
     Attached,
+    /// Files for `/data`.
+    Files,
 }
 
 impl InputFrame {
@@ -43,6 +45,7 @@ impl InputFrame {
             0x06 => Self::Signal,
             0x07 => Self::Channels,
             0x08 => Self::Attached,
+            0x09 => Self::Files,
             other => return Err(FrameError::Type(other)),
         })
     }
@@ -58,12 +61,14 @@ pub enum OutputFrame {
     Stdout = 0x82,
     /// The program wrote to its standard error.
     Stderr = 0x83,
-    /// The program is gone, and all it left behind. The last frame.
+    /// The program is gone, and all it left behind. The last frame, except for those of files.
     Exit = 0x84,
     /// The request cannot be carried out. The last frame.
     Error = 0x85,
     /// Bytes of the process that has the channels; empty when it has ended.
     Channels = 0x86,
+    /// Files of `/data` that were changed.
+    Files = 0x87,
 }
 
 /// Bytes that are not a valid frame.
@@ -182,7 +187,7 @@ mod tests {
 
     #[test]
     fn decoder_refuses_an_unknown_type_at_its_first_byte() {
-        for byte in (0..=255).filter(|byte| !(1..=8).contains(byte)) {
+        for byte in (0..=255).filter(|byte| !(1..=9).contains(byte)) {
             let mut decoder = Decoder::default();
             decoder.buffer().push(byte);
             assert_eq!(decoder.next(), Err(FrameError::Type(byte)));

@@ -8,6 +8,7 @@
 mod channels;
 mod child;
 mod figures;
+mod files;
 mod flow;
 mod frame;
 #[cfg(test)]
@@ -18,14 +19,14 @@ mod signals;
 mod supervise;
 mod trust;
 
-use std::{ffi::OsString, process::ExitCode, time::Duration};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use signals::ChildEnds;
 use supervise::{Options, Sandbox, Verdict};
 
-const USAGE: &str =
-    "usage: sandbox-init --program FILE [--kernel-program FILE] [--warm [--spare]] -- COMMAND [ARGUMENT...]";
+const USAGE: &str = "usage: sandbox-init --program FILE [--data DIR] [--kernel-program FILE] [--warm [--spare]] \
+                     -- COMMAND [ARGUMENT...]";
 
 /// The exit status for a refused request and for an internal error.
 const REFUSED: u8 = 125;
@@ -57,10 +58,12 @@ fn live(options: Options) -> Result<Verdict, String> {
 
 fn options(mut words: impl Iterator<Item = OsString>) -> Option<Options> {
     let (mut program, mut kernel_program, mut warm, mut spare) = (None, None, false, false);
+    let mut data = PathBuf::from(files::ROOT);
     loop {
         let word = words.next()?;
         match word.to_str()? {
             "--program" => program = Some(words.next()?.into()),
+            "--data" => data = words.next()?.into(),
             "--kernel-program" => kernel_program = Some(words.next()?.into()),
             "--warm" => warm = true,
             "--spare" => spare = true,
@@ -70,7 +73,7 @@ fn options(mut words: impl Iterator<Item = OsString>) -> Option<Options> {
     }
     let command: Vec<_> = words.collect();
     let is_whole = !command.is_empty() && (warm || !spare && kernel_program.is_none());
-    program.filter(|_| is_whole).map(|program| Options { program, warm, spare, kernel_program, command })
+    program.filter(|_| is_whole).map(|program| Options { program, data, warm, spare, kernel_program, command })
 }
 
 #[cfg(test)]
@@ -85,8 +88,10 @@ mod tests {
     fn command_line_is_parsed_strictly() {
         let full = parse("--program /tmp/main.py --warm --spare -- python3 -P /tmp/main.py").expect("full");
         assert!(full.warm && full.spare && full.command.len() == 3 && full.program.ends_with("main.py"));
-        let kernel = parse("--program x --kernel-program /k.py --warm -- python3").expect("with a kernel");
+        assert_eq!(full.data, PathBuf::from("/data"));
+        let kernel = parse("--program x --data /d --kernel-program /k.py --warm -- python3").expect("with a kernel");
         assert_eq!((full.kernel_program, kernel.kernel_program), (None, Some("/k.py".into())));
+        assert_eq!(kernel.data, PathBuf::from("/d"));
         for wrong in [
             "",
             "--program",

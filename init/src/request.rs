@@ -62,6 +62,8 @@ pub enum Action<'a> {
     Signal(Signal),
     /// Give this to the process that has the channels.
     Channels(&'a [u8]),
+    /// Do this with the files.
+    Files(&'a [u8]),
     /// The frame needs no action.
     Nothing,
 }
@@ -132,6 +134,7 @@ impl Request {
                 _ => Err(RequestError::Payload(kind)),
             },
             InputFrame::Channels => Ok(Action::Channels(payload)),
+            InputFrame::Files => Ok(Action::Files(payload)),
             InputFrame::Attached if payload.is_empty() => Ok(Action::Nothing),
             InputFrame::Attached | InputFrame::StdinEnd => Err(RequestError::Payload(kind)),
         }
@@ -145,6 +148,7 @@ impl Request {
             InputFrame::Stdin | InputFrame::StdinEnd => self.config.is_some() && !self.input_ended,
             InputFrame::Signal => self.started,
             InputFrame::Attached => !self.started,
+            InputFrame::Files => true,
             InputFrame::Channels => self.started && self.config.as_ref().is_some_and(|config| config.channels),
         };
         if fits { Ok(()) } else { Err(RequestError::Sequence(kind)) }

@@ -17,6 +17,7 @@ use rustix::{
 use serde_json::json;
 
 mod channels;
+mod files;
 mod standby;
 mod state;
 mod wait;
@@ -28,6 +29,7 @@ use crate::{
     channels::Channels,
     child::{ATTACHED_VARIABLE, Child},
     figures::{Counters, Meter},
+    files::{Collector, Files},
     flow::{self, Inbox, Outbox, Progress},
     frame::{Decoder, OutputFrame},
     process_tree::{self, CollectedChildren, ExitStatus},
@@ -53,6 +55,10 @@ pub struct Sandbox {
     keeper: Option<Pid>,
     /// The port and the process of the channels, where the request has any.
     channels: Option<Channels>,
+    /// The files of the conversation, where the server sends them.
+    files: Option<Files>,
+    /// Changes of the files that are being sent.
+    collector: Option<Collector>,
     inbox: Inbox,
     outbox: Outbox,
     exit_status: Option<ExitStatus>,
@@ -81,6 +87,8 @@ impl Sandbox {
             frames_open: true,
             program: None,
             channels: None,
+            files: None,
+            collector: None,
             inbox: Inbox::default(),
             outbox: Outbox::new(std::env::var_os(ATTACHED_VARIABLE).is_some()),
             exit_status: None,
@@ -113,8 +121,9 @@ impl Sandbox {
     fn verdict(&self) -> Option<Verdict> {
         match self.phase {
             Phase::Standby if !self.frames_open => Some(Verdict::Done),
-            Phase::Sending { verdict, since } if self.outbox.is_empty() || since.elapsed() > SEND_LIMIT => {
-                Some(verdict)
+            Phase::Sending { verdict, since } => {
+                let is_sent = self.outbox.is_empty() && self.collector.is_none();
+                (is_sent || since.elapsed() > SEND_LIMIT).then_some(verdict)
             }
             _ => None,
         }
@@ -187,6 +196,7 @@ impl Sandbox {
                     channels.push(bytes);
                 }
             }
+            Action::Files(payload) => self.take_files(payload)?,
             Action::Nothing => {}
         }
         Ok(())
@@ -226,7 +236,7 @@ impl Sandbox {
         let Some(child) = &mut self.child else { return false };
         let pipe = if kind == OutputFrame::Stdout { &mut child.stdout } else { &mut child.stderr };
         let Some(fd) = pipe else { return false };
-        match self.outbox.push_read(kind, &*fd) {
+        match self.outbox.push_read(kind, &[], &*fd) {
             Progress::Moved(_) => true,
             Progress::Later => false,
             Progress::Closed => {
@@ -250,6 +260,7 @@ impl Sandbox {
                 if let Phase::Sending { since, .. } = &mut self.phase {
                     *since = Instant::now();
                 }
+                self.push_files();
                 self.finish();
             }
             Progress::Later => {}
@@ -257,6 +268,7 @@ impl Sandbox {
                 // The server is gone, so the outcome cannot be reported.
                 process_tree::kill_all();
                 self.outbox = Outbox::default();
+                self.collector = None;
                 self.phase = Phase::Sending { verdict: Verdict::Failed, since: Instant::now() };
             }
         }
@@ -343,6 +355,7 @@ impl Sandbox {
                 killed_by: self.killed_by_deadline.then_some("deadline"),
             };
             self.outbox.push(OutputFrame::Exit, serde_json::to_string(&exit).unwrap_or_default().as_bytes());
+            self.collect_files();
             Verdict::Done
         };
         self.phase = Phase::Sending { verdict, since: Instant::now() };

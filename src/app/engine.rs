@@ -6,7 +6,7 @@ use super::StartError;
 use crate::{
     adapters::engine::{self, ConnectError, EngineOptions},
     config::Config,
-    ports::engine::{Engine, Probe, SharedVolume},
+    ports::engine::{Engine, Probe, SharedVolume, Volumes},
 };
 
 /// Connects to the engine that the settings name.
@@ -19,16 +19,23 @@ pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartEr
     Ok((engine, probe))
 }
 
-/// The volume that sandboxes and this server share, where sandboxes are not on this host.
-pub(super) fn shared_volume(config: &Config) -> Option<SharedVolume> {
-    let claim = config.engine.claim.clone();
-    config.engine.is_kubernetes().then(|| SharedVolume { claim, mount: config.root.clone() })
+/// What sandboxes have as `/data`.
+pub(super) fn volumes(config: &Config) -> Volumes {
+    let settings = &config.engine;
+    if settings.is_streamed() {
+        return Volumes::Streamed { bytes: settings.streamed_bytes };
+    }
+    if settings.is_kubernetes() {
+        return Volumes::Shared(SharedVolume { claim: settings.claim.clone(), mount: config.root.clone() });
+    }
+    Volumes::HostFolders
 }
 
 async fn docker(config: &Config) -> Result<Arc<dyn Engine>, StartError> {
     let options = EngineOptions {
         host: config.docker_host.clone(),
         runtime: config.engine.runtime.as_str().into(),
+        streamed: config.engine.is_streamed(),
         images: config.engine.runner_images.as_str().into(),
         host_root: set(&config.engine.host_root).map(Into::into),
         skills_root: config.skills_root().ok().flatten(),

@@ -180,7 +180,8 @@ impl Parts {
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
         let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
         let peers = peers::parts(config, instance, database.as_ref());
-        let sessions = sessions(config, (&sandboxes, &catalog, &store), &standbys, &isolation, (&network, &peers));
+        let sessions =
+            sessions(config, (&sandboxes, &catalog), (&store, &files), &standbys, &isolation, (&network, &peers));
         let packages = packages::service(config, &sandboxes, &catalog, (&store, &files), &network, &isolation);
         let made = (&sandboxes, &catalog, &store, &isolation);
         let tools = tools::service(config, database.as_ref(), made, (&files, &network), &observer)?;
@@ -284,7 +285,7 @@ fn sandboxes(
         clock: Arc::new(SystemClock),
         instance,
         folders: config.shared_folders().unwrap_or_default(),
-        shared: super::engine::shared_volume(config),
+        volumes: super::engine::volumes(config),
         skills: skills.clone(),
     };
     Ok((skills, sandboxes))
@@ -321,7 +322,8 @@ fn mcp(
 
 fn sessions(
     config: &Config,
-    (sandboxes, catalog, store): (&Sandboxes, &Arc<Catalog>, &Arc<dyn Storage>),
+    (sandboxes, catalog): (&Sandboxes, &Arc<Catalog>),
+    (store, files): (&Arc<dyn Storage>, &Arc<Files>),
     standbys: &Standbys,
     isolation: &IsolationState,
     (network, peers): (&Network, &Peers),
@@ -330,6 +332,7 @@ fn sessions(
         sandboxes: sandboxes.clone(),
         catalog: Arc::clone(catalog),
         store: Arc::clone(store),
+        files: Arc::clone(files),
         standbys: standbys.clone(),
         isolation: isolation.clone(),
         variables: options::variables(config),

@@ -11,6 +11,9 @@ use crate::domain::users::UserRange;
 /// The value of `SANDBOX_ENGINE__KIND` for an engine that speaks Docker's interface.
 const DOCKER: &str = "docker";
 const KUBERNETES: &str = "kubernetes";
+/// The values of `SANDBOX_ENGINE__FILES`.
+const MOUNTED: &str = "mounted";
+const STREAMED: &str = "streamed";
 
 section! {
     /// The container engine.
@@ -41,8 +44,15 @@ section! {
         /// The namespace of sandboxes, with Kubernetes. Empty: that of KUBECONFIG, or of the pod of the server.
         namespace: String = String::new(),
         /// The ReadWriteMany claim in that namespace whose volume the server has at SANDBOX_ROOT; needed with
-        /// Kubernetes.
+        /// Kubernetes, except where files are streamed.
         claim: String = String::new(),
+        /// How programs get the files of their conversation. `mounted`: `/data` is the folder below SANDBOX_ROOT.
+        /// `streamed`: `/data` is a folder of the sandbox, and files travel to it before the program and back after it.
+        /// For an engine on another machine, and for a cluster without a ReadWriteMany volume.
+        files: String = MOUNTED.to_owned(),
+        /// What `/data` may hold where files are streamed, in bytes. With Docker this is memory within the limit of the
+        /// sandbox, with Kubernetes disk of the node.
+        streamed_bytes: u64 = 128 << 20 => 1 << 20..=1 << 40,
         /// A seccomp profile on every node, below the folder of the kubelet for profiles, with Kubernetes. Empty: the
         /// default of the runtime.
         seccomp_profile: String = String::new(),
@@ -60,6 +70,11 @@ impl Engine {
         self.kind == KUBERNETES
     }
 
+    /// Sandboxes have a `/data` of their own.
+    pub fn is_streamed(&self) -> bool {
+        self.files == STREAMED
+    }
+
     /// Whether conversations have users of their own.
     ///
     /// # Errors
@@ -71,10 +86,16 @@ impl Engine {
 
 impl Config {
     pub(super) fn check_engine(&self) -> Result<(), ConfigError> {
-        let Engine { kind, claim, .. } = &self.engine;
+        let Engine { kind, claim, files, .. } = &self.engine;
         ensure(matches!(kind.as_str(), DOCKER | KUBERNETES), || {
             "SANDBOX_ENGINE__KIND must be `docker` or `kubernetes`.".to_owned()
         })?;
+        ensure(matches!(files.as_str(), MOUNTED | STREAMED), || {
+            "SANDBOX_ENGINE__FILES must be `mounted` or `streamed`.".to_owned()
+        })?;
+        if self.engine.is_streamed() {
+            self.check_streamed()?;
+        }
         let range = self.engine.user_range()?;
         if !self.engine.is_kubernetes() {
             return Ok(());
@@ -83,9 +104,9 @@ impl Config {
             "SANDBOX_ENGINE__RUNNER_UIDS does not work with Kubernetes: all pods run as SANDBOX_ENGINE__RUNNER_UID."
                 .to_owned()
         })?;
-        ensure(!claim.is_empty(), || {
+        ensure(!claim.is_empty() || self.engine.is_streamed(), || {
             "SANDBOX_ENGINE__CLAIM must name the ReadWriteMany claim that is mounted at SANDBOX_ROOT: pods see no \
-             folders of the server."
+             folders of the server. Without such a volume set SANDBOX_ENGINE__FILES to `streamed`."
                 .to_owned()
         })?;
         ensure(!self.quota.hard, || {
@@ -96,6 +117,20 @@ impl Config {
         })?;
         ensure(self.shared_folders()?.is_empty(), || {
             "SANDBOX_MOUNTS does not work with Kubernetes: mount a volume in the pod templates.".to_owned()
+        })
+    }
+
+    /// What needs folders of the server in sandboxes.
+    fn check_streamed(&self) -> Result<(), ConfigError> {
+        ensure(self.skills_root()?.is_none(), || {
+            "SANDBOX_SKILLS_ROOT does not work with SANDBOX_ENGINE__FILES=streamed: sandboxes see no folders of the \
+             server."
+                .to_owned()
+        })?;
+        ensure(self.package_hosts()?.is_none(), || {
+            "SANDBOX_PACKAGES__PYTHON_INDEX and SANDBOX_PACKAGES__NPM_REGISTRY do not work with \
+             SANDBOX_ENGINE__FILES=streamed: what is installed would travel with each run."
+                .to_owned()
         })
     }
 }

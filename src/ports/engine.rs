@@ -5,13 +5,9 @@
 //! `tests/it/engine_contract.rs` runs one suite against every engine.
 
 mod isolation;
+mod volume;
 
-use std::{
-    net::SocketAddr,
-    path::{Component, Path, PathBuf},
-    pin::Pin,
-    time::Duration,
-};
+use std::{net::SocketAddr, pin::Pin, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -22,7 +18,10 @@ use futures_util::{
 };
 use tokio::io::AsyncWrite;
 
-pub use self::isolation::{Expectation, Fact, Severity};
+pub use self::{
+    isolation::{Expectation, Fact, Severity},
+    volume::{SharedVolume, Volume, VolumeKind, Volumes},
+};
 use super::runner::RunnerImage;
 use crate::domain::{
     error::{Code, Failure, Operation},
@@ -155,52 +154,6 @@ pub struct Probe {
     pub details: Vec<String>,
     /// What the operator should change, one sentence each.
     pub warnings: Vec<String>,
-}
-
-/// What a sandbox has as `/data`. A volume whose files travel as frames is to follow.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Volume {
-    /// A folder of this host, as this process sees it. It exists.
-    HostFolder(PathBuf),
-    /// A folder of a volume that the engine's nodes and this process share. It exists.
-    Claim {
-        claim: String,
-        /// The folder below the volume's root, without a slash before or after it.
-        sub_path: String,
-    },
-}
-
-/// A shared volume, as [`Volume::Claim`] names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SharedVolume {
-    pub claim: String,
-    /// Where this process has its root.
-    pub mount: PathBuf,
-}
-
-impl SharedVolume {
-    /// A folder of this process as a folder of the volume; one that is not below its root stays what it is, and engines
-    /// refuse it.
-    pub fn volume(&self, folder: PathBuf) -> Volume {
-        let below = folder.strip_prefix(&self.mount).ok();
-        let is_plain = |path: &&Path| path.components().all(|part| matches!(part, Component::Normal(_)));
-        match below.filter(is_plain).and_then(Path::to_str) {
-            // An empty sub-path would be the whole volume.
-            Some(sub_path) if !sub_path.is_empty() => {
-                Volume::Claim { claim: self.claim.clone(), sub_path: sub_path.to_owned() }
-            }
-            _ => Volume::HostFolder(folder),
-        }
-    }
-}
-
-/// The kinds of [`Volume`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VolumeKind {
-    /// [`Volume::HostFolder`].
-    HostFolder,
-    /// [`Volume::Claim`].
-    Claim,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! steps run on blocking threads, a bounded number at a time; the step of a caller that went away still ends.
 
 mod archive;
+mod carried;
 mod edit;
 mod listing;
 mod signed;
@@ -21,6 +22,7 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tracing::{debug, error};
 
+pub(super) use self::carried::{Carried, Returned};
 pub use self::{
     archive::{ARCHIVE_ENTRIES_MAX, Archive, Imported},
     edit::TextChange,

@@ -4,11 +4,14 @@
 //! What comes out is untrusted: a length is checked before anything is kept, JSON is read into small structs, and a
 //! frame that breaks the rules is an error after which nothing more is read.
 
+pub(crate) mod files;
+
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::files::FileMessage;
 use crate::domain::{environment::Environment, text};
 
 /// Longest payload of a frame, in bytes.
@@ -28,6 +31,8 @@ const STDERR: u8 = 0x83;
 const EXIT: u8 = 0x84;
 const ERROR: u8 = 0x85;
 const FROM_CHANNELS: u8 = 0x86;
+const FILES_IN: u8 = 0x09;
+const FILES_OUT: u8 = 0x87;
 
 /// A frame from a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +54,8 @@ pub(crate) enum RunnerMessage {
     Error(String),
     /// Bytes of the process that has the channels; none when it has ended.
     Channels(Bytes),
+    /// Files of its `/data`.
+    Files(FileMessage),
 }
 
 /// How a program exited, as process 1 of its sandbox reports it.
@@ -231,7 +238,7 @@ impl Decoder {
         let Some(head) = self.pending.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
         let [kind, length @ ..] = *head;
         let length = u32::from_be_bytes(length) as usize;
-        if !(READY..=FROM_CHANNELS).contains(&kind) {
+        if !(READY..=FILES_OUT).contains(&kind) {
             return Err(FrameError::UnknownType { kind });
         }
         if length > PAYLOAD_BYTES_MAX {
@@ -258,6 +265,7 @@ fn message(kind: u8, payload: Bytes) -> Result<RunnerMessage, FrameError> {
         STDOUT => Ok(RunnerMessage::Stdout(payload)),
         STDERR => Ok(RunnerMessage::Stderr(payload)),
         FROM_CHANNELS => Ok(RunnerMessage::Channels(payload)),
+        FILES_OUT => files::message(payload).map(RunnerMessage::Files),
         READY => {
             let ReadyText { warm, memory_bytes } = read(kind, &payload)?;
             Ok(RunnerMessage::Ready { warm, memory_bytes })

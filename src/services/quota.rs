@@ -241,6 +241,25 @@ impl Writer {
         quota.known().set(conversation, after);
         Ok(())
     }
+
+    /// Whether a file of this usage can be in the conversation at all. Reads no folder.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`].
+    pub(super) fn check(&self, file: &Usage) -> Result<(), Failure> {
+        self.quota.check_upload(file)
+    }
+
+    /// The limit that a refusal with this code means: of bytes and entries the one that is nearer.
+    pub(super) fn limit(&self, refusal: Code) -> DiskLimit {
+        let QuotaOptions { bytes_max, entries_max, free_bytes_min } = self.quota.options;
+        if refusal == Code::NoSpace {
+            return DiskLimit::Free { min: free_bytes_min };
+        }
+        let Usage { bytes, entries } = self.quota.measure(&self.conversation).unwrap_or_default();
+        let is_nearer = u128::from(entries) * u128::from(bytes_max) > u128::from(bytes) * u128::from(entries_max);
+        if is_nearer { DiskLimit::Entries { max: entries_max } } else { DiskLimit::Bytes { max: bytes_max } }
+    }
 }
 
 fn signed(bytes: u64) -> i64 {

@@ -11,6 +11,7 @@
 //! finished runs is bounded by count, bytes and age. Knows no engine by name, no protocol and no settings.
 
 mod apart;
+mod carried;
 mod cell;
 mod channels;
 mod execute;

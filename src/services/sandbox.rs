@@ -23,12 +23,12 @@ use crate::{
         text::chain,
     },
     ports::{
-        engine::{Engine, EngineError, Exit, Output, Sandbox, SandboxSpec, SharedVolume, Volume},
+        engine::{Engine, EngineError, Exit, Output, Sandbox, SandboxSpec, Volumes},
         runner::{Protocol, Runner},
         storage::DataFolder,
     },
     services::{
-        frames::{Decoder, ExitReport, RunnerMessage},
+        frames::{Decoder, ExitReport, FileMessage, RunnerMessage},
         janitor::{Janitor, Lease},
         network::Incoming,
         skills::Skills,
@@ -50,8 +50,7 @@ pub struct Sandboxes {
     pub instance: InstanceId,
     /// Folders of the engine's host that every sandbox sees.
     pub folders: Vec<SharedFolder>,
-    /// The volume that data folders are in, where sandboxes are not on this host.
-    pub shared: Option<SharedVolume>,
+    pub volumes: Volumes,
     pub skills: Skills,
 }
 
@@ -73,15 +72,11 @@ impl Sandboxes {
     ) -> (Arc<Lease>, SandboxSpec) {
         let lease = Arc::new(self.janitor.lease(SandboxId::new()));
         let life_s = i64::try_from((life + ABANDONED_AFTER).as_secs()).unwrap_or(i64::MAX / 2);
-        let volume = match &self.shared {
-            Some(shared) => shared.volume(data.path),
-            None => Volume::HostFolder(data.path),
-        };
         let spec = SandboxSpec {
             id: lease.id(),
             instance: self.instance,
             image: runner.image.clone(),
-            data: volume,
+            data: self.volumes.volume(data.path),
             folders: self.folders.clone(),
             skills,
             limits,
@@ -107,6 +102,8 @@ pub(super) enum SandboxEvent {
     Output(StreamKind, Bytes),
     /// A framed runner reports that the program has exited.
     ProgramExited(ExitReport),
+    /// Files of its `/data`.
+    Files(FileMessage),
     /// The engine lost the output: of what the program prints from here on, nothing comes.
     OutputBroke,
     /// The runner broke its contract; why.
@@ -211,6 +208,7 @@ impl Attachment {
                 Ok(Some(RunnerMessage::Stdout(bytes))) => SandboxEvent::Output(StreamKind::Stdout, bytes),
                 Ok(Some(RunnerMessage::Stderr(bytes))) => SandboxEvent::Output(StreamKind::Stderr, bytes),
                 Ok(Some(RunnerMessage::Exit(report))) => SandboxEvent::ProgramExited(report),
+                Ok(Some(RunnerMessage::Files(message))) => SandboxEvent::Files(message),
                 Ok(Some(RunnerMessage::Channels(bytes))) => match &mut self.channels {
                     Some(channels) => {
                         channels.push(&bytes);

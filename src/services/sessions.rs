@@ -14,6 +14,7 @@
 mod ahead;
 mod cell;
 mod display;
+mod files;
 mod input;
 mod kernel;
 mod link;
@@ -47,7 +48,10 @@ pub use self::{
     setup::Setup,
     view::{SessionEnd, SessionState, SessionView},
 };
-use super::{isolation_check::IsolationState, network::Network, peers::Peers, sandbox::Sandboxes, standby::Standbys};
+use super::{
+    files::Files, isolation_check::IsolationState, network::Network, peers::Peers, sandbox::Sandboxes,
+    standby::Standbys,
+};
 use crate::{
     domain::{
         environment::AllowedVariables,
@@ -84,6 +88,7 @@ pub struct SessionsParts {
     pub sandboxes: Sandboxes,
     pub catalog: Arc<Catalog>,
     pub store: Arc<dyn Storage>,
+    pub files: Arc<Files>,
     pub standbys: Standbys,
     pub isolation: IsolationState,
     /// What requests may add to the environment of a session.
@@ -289,17 +294,6 @@ impl Sessions {
     ) -> Result<Value, Failure> {
         let content = json!({"code": code, "cursor_pos": cursor, "detail_level": u8::from(detailed)});
         self.0.find(who, id)?.kernel.request("inspect_request", &content).await
-    }
-
-    /// Kernels that wait for a session, in the form of [`Standbys::by_phase`].
-    pub fn waiting(&self) -> Vec<(Language, &'static str, usize)> {
-        self.0.ahead.waiting()
-    }
-
-    /// Sessions that are open, and their memory limits together, in bytes.
-    pub fn load(&self) -> (usize, u64) {
-        let all = self.0.registry.all();
-        (all.len(), all.iter().map(|session| session.memory_bytes_max).sum())
     }
 }
 

@@ -112,21 +112,39 @@ impl Load {
         let patience = if disconnects { self.dice.below(DISCONNECT_WITHIN_MS) } else { 180_000 };
         let chosen = self.dice.below(attacks.len() as u64);
         self.running.spawn(async move {
-            let conversation = format!("soak-{}", number % CONVERSATIONS);
-            let body = if number.is_multiple_of(HOSTILE_EVERY) {
+            let is_hostile = number.is_multiple_of(HOSTILE_EVERY);
+            let conversation =
+                if is_hostile { format!("hostile-{number}") } else { format!("soak-{}", number % CONVERSATIONS) };
+            let body = if is_hostile {
                 let attack = &attacks[usize::try_from(chosen).expect("an index")];
-                // A conversation of its own for all attacks: a full disk refuses the next run there, not elsewhere.
-                json!({"conversationId": "soak-hostile", "language": attack.language, "code": attack.program})
+                json!({"conversationId": conversation, "language": attack.language, "code": attack.program})
             } else {
                 let (language, code) = PROGRAMS[number % PROGRAMS.len()];
                 json!({"conversationId": conversation, "language": language, "code": code})
             };
             let request = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(&body).send();
-            match timeout(Duration::from_millis(patience), request).await {
+            let ended = match timeout(Duration::from_millis(patience), request).await {
                 Err(_) => "disconnected".to_owned(),
                 Ok(answer) => answer.map_or_else(|_| "no answer".to_owned(), |answer| answer.status().to_string()),
+            };
+            if is_hostile {
+                // What it left would fill the disk. A conversation whose program still ends is not deleted yet.
+                let url = server.url(&format!("/v1/conversations/{conversation}"));
+                delete(&server, &url).await;
             }
+            ended
         });
+    }
+}
+
+/// Tries until there is no such conversation, for a minute.
+async fn delete(server: &Process, url: &str) {
+    for _ in 0..60 {
+        let answer = server.http.delete(url).bearer_auth(TOKEN).send().await;
+        if answer.is_ok_and(|answer| answer.status().is_success() || answer.status() == 404) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 

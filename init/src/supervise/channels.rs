@@ -19,7 +19,7 @@ impl Sandbox {
     pub(super) fn read_channels(&mut self) {
         let Some(channels) = &mut self.channels else { return };
         let Some(fd) = channels.output() else { return };
-        match self.outbox.push_read(OutputFrame::Channels, fd) {
+        match self.outbox.push_read(OutputFrame::Channels, &[], fd) {
             Progress::Moved(_) | Progress::Later => {}
             Progress::Closed => {
                 channels.ended();

@@ -27,6 +27,8 @@ pub(super) const SEND_LIMIT: Duration = Duration::from_secs(30);
 pub struct Options {
     /// The program's file.
     pub program: PathBuf,
+    /// The folder whose files come from the server and go back to it.
+    pub data: PathBuf,
     /// Whether the interpreter is started before the program is known.
     pub warm: bool,
     /// Whether one that loads nothing stands by too, until the other has loaded everything.

@@ -3,6 +3,7 @@
 
 mod client;
 mod endings;
+mod files;
 mod requests;
 mod streams;
 mod warm;

@@ -61,12 +61,15 @@ const HOST_DEFAULT: &str = "unix:///var/run/docker.sock";
 /// The engine's address and settings.
 #[derive(Debug, Clone)]
 pub struct DockerOptions {
-    /// Its address: `unix://…`, `tcp://…` or `http://…`. `None`: the platform's default socket.
+    /// Its address: `unix://…`, `tcp://…` (with TLS where `DOCKER_TLS_VERIFY` is set, by the files in
+    /// `DOCKER_CERT_PATH`), `http://…` or `ssh://…`. `None`: the platform's default socket.
     pub host: Option<String>,
     /// The OCI runtime.
     pub runtime: RuntimeSetting,
     /// The parent of all data folders, as this process sees it.
     pub root: PathBuf,
+    /// The engine's host sees none of our folders: files travel.
+    pub streamed: bool,
     /// The same folder as the engine's host sees it. `None`: the same path, or, when this process runs in a container
     /// of that engine, what that container's own mounts say.
     pub host_root: Option<PathBuf>,
@@ -90,6 +93,7 @@ impl DockerOptions {
             host: None,
             runtime: RuntimeSetting::Automatic,
             root: root.into(),
+            streamed: false,
             host_root: None,
             skills_root: None,
             skills_host_root: None,
@@ -194,6 +198,8 @@ impl DockerEngine {
     /// When nothing usable answers, or the engine's host cannot see our root.
     pub async fn connect(options: DockerOptions) -> Result<Self, ConnectError> {
         let host = options.host.clone().unwrap_or_else(|| HOST_DEFAULT.to_owned());
+        // For TLS. The first one stays.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let docker = Docker::connect_with_host(&host)
             .map_err(|source| ConnectError::Host { host: host.clone(), source: Box::new(source) })?;
         let refused = |source| ConnectError::Engine { host: host.clone(), source };
@@ -204,7 +210,8 @@ impl DockerEngine {
         let version = call::within("ping", limit, docker.version()).await.map_err(refused)?;
         let root = options.root.clone();
         let skills = options.skills_root.map(|skills| (skills, options.skills_host_root));
-        let folders = iter::once((options.root, options.host_root)).chain(skills).collect();
+        let folders = iter::once((options.root, options.host_root)).chain(skills).filter(|_| !options.streamed);
+        let folders = folders.collect();
         let mounts = mounts::HostPaths::find(&docker, folders, options.time.answer).await?;
         let profile = convert::Profile {
             runtime: None,

@@ -212,7 +212,7 @@ impl Engine for KubernetesEngine {
             platform: version.platform,
             cpus: inner.cpus,
             memory_bytes: inner.memory_bytes,
-            volumes: vec![VolumeKind::Claim],
+            volumes: vec![VolumeKind::Claim, VolumeKind::Streamed],
             details: vec![format!("namespace {}", inner.namespace)],
             warnings,
         })

@@ -30,9 +30,9 @@ fn decode_whole(mut bytes: &[u8]) -> Decoded {
     while let [kind, a, b, c, d, rest @ ..] = bytes {
         let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
         match kind {
-            0x81..=0x86 if length > 1 << 20 => return (found, Some(FrameError::TooLong { length })),
-            0x81..=0x86 if length > rest.len() => break,
-            0x81..=0x86 => {}
+            0x81..=0x87 if length > 1 << 20 => return (found, Some(FrameError::TooLong { length })),
+            0x81..=0x87 if length > rest.len() => break,
+            0x81..=0x87 => {}
             &kind => return (found, Some(FrameError::UnknownType { kind })),
         }
         let payload;
@@ -52,6 +52,12 @@ fn check_message(message: &RunnerMessage, kind: u8, payload: &[u8]) {
         RunnerMessage::Stdout(output) => assert!(kind == STDOUT && output == payload),
         RunnerMessage::Stderr(output) => assert!(kind == STDERR && output == payload),
         RunnerMessage::Channels(bytes) => assert!(kind == FROM_CHANNELS && bytes == payload),
+        RunnerMessage::Files(files) => {
+            assert_eq!(kind, FILES_OUT);
+            if let FileMessage::Entry { mode, .. } = files {
+                assert_eq!(mode & !0o777, 0);
+            }
+        }
         RunnerMessage::Ready { .. } => assert_eq!(kind, READY),
         RunnerMessage::Error(text) => assert!(kind == ERROR && text.chars().count() <= 200),
         RunnerMessage::Exit(end) => match (end.status, end.signal) {

@@ -33,7 +33,7 @@ use super::{
 use crate::{
     domain::{
         error::{Code, Failure},
-        id::Language,
+        id::{Language, SessionId},
         outcome::DiskLimit,
         owner::ConversationKey,
     },
@@ -63,6 +63,7 @@ pub(super) struct Client {
 pub(super) struct HubTask {
     runs: Runs,
     sessions: Sessions,
+    session: SessionId,
     conversation: ConversationKey,
     language: Language,
     new_clients: mpsc::UnboundedReceiver<Client>,
@@ -114,6 +115,7 @@ impl HubTask {
         Self {
             runs,
             sessions,
+            session: session.session,
             conversation: session.conversation.clone(),
             language: session.language.clone(),
             new_clients,
@@ -251,16 +253,15 @@ impl HubTask {
                 turn.report(&self.language, &cell.code, cell.begun.elapsed(), cell.is_ok.unwrap_or_default());
             }
             if self.cells.open.is_empty() && !self.shell.iter().any(|(_, order)| order.code.is_some()) {
-                self.turn = TurnState::None;
+                let held = std::mem::take(&mut self.turn);
+                self.sessions.carry_out_holding(&self.conversation.owner, self.session, held);
             }
         }
         while let Some((_, order)) = self.shell.front() {
             if order.code.is_some() && !matches!(self.turn, TurnState::Held { .. }) {
                 if matches!(self.turn, TurnState::None) {
-                    let (runs, conversation, language) =
-                        (self.runs.clone(), self.conversation.clone(), self.language.clone());
-                    let turn = async move { runs.turn(&conversation, &language).await.map(Box::new) };
-                    self.turn = TurnState::Awaited(Box::pin(turn));
+                    let place = (self.session, self.conversation.clone(), self.language.clone());
+                    self.turn = TurnState::awaited(self.runs.clone(), self.sessions.clone(), place);
                 }
                 return;
             }

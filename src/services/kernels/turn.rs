@@ -6,8 +6,16 @@ use std::{
 };
 
 use crate::{
-    domain::{error::Failure, outcome::DiskLimit},
-    services::{runs::Turn, sessions::Busy},
+    domain::{
+        error::Failure,
+        id::{Language, SessionId},
+        outcome::DiskLimit,
+        owner::ConversationKey,
+    },
+    services::{
+        runs::{Runs, Turn},
+        sessions::{Busy, Sessions},
+    },
 };
 
 #[derive(Default)]
@@ -28,6 +36,16 @@ pub(super) enum TurnChange {
 }
 
 impl TurnState {
+    /// Waits for a turn, and until the session has the files of its conversation.
+    pub(super) fn awaited(runs: Runs, sessions: Sessions, place: (SessionId, ConversationKey, Language)) -> Self {
+        let (session, conversation, language) = place;
+        Self::Awaited(Box::pin(async move {
+            let turn = runs.turn(&conversation, &language).await?;
+            sessions.carry_in(&conversation.owner, session).await?;
+            Ok(Box::new(turn))
+        }))
+    }
+
     /// Waits for what changes it.
     pub(super) async fn change(&mut self) -> TurnChange {
         match self {

@@ -55,8 +55,17 @@ pub(in crate::services) async fn execute_apart(
     let log = EventLog::new(usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX));
     let none = Environment::default();
     let env = &Network::environment(&none, channels.as_ref());
-    let program = Program { code: &code, args: &[], env, stdin: &stdin, more_stdin: None, limits: &limits, channels };
-    let Executed { outcome, is_dead } = {
+    let program = Program {
+        code: &code,
+        args: &[],
+        env,
+        stdin: &stdin,
+        more_stdin: None,
+        limits: &limits,
+        channels,
+        carrier: None,
+    };
+    let Executed { outcome, is_dead, .. } = {
         let executed = execute::execute(sandboxes.engine.as_ref(), started, program, &log, &cancel, breach);
         let mut executed = std::pin::pin!(executed);
         let (mut newest, mut next) = (log.subscribe(), 1);

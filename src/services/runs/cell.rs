@@ -56,7 +56,7 @@ impl RunTask {
         if session == CellSession::Once {
             parts.sessions.close_all(&conversation);
         }
-        let CellEnd { ended, wall, cpu, memory_peak_bytes, shown } = executed.inspect_err(|_| {
+        let CellEnd { ended, wall, cpu, memory_peak_bytes, shown, returned } = executed.inspect_err(|_| {
             // What the cell left is not listed, so it is measured before the next one.
             parts.files.quota().measured(&conversation, None);
         })?;
@@ -66,12 +66,7 @@ impl RunTask {
         let figures = Figures { wall, cpu, memory_peak_bytes, stdout_bytes, stderr_bytes, files: 0 };
         let oom_killed = ended == Ended::OutOfMemory;
         let mut outcome = Outcome { ended, oom_killed, limits: self.limits, figures };
-        let files = parts.files.changed_since(&conversation, mark).await?;
-        if outcome.ended != Ended::Cancelled
-            && let Some(limit) = parts.files.quota().exceeded(&conversation).await
-        {
-            outcome.ended = Ended::DiskLimit(limit);
-        }
+        let files = self.changed_files(mark, returned, &mut outcome).await?;
         self.stages.collect = Some(self.stage_over());
         Ok(self.report(outcome, files))
     }

@@ -4,9 +4,14 @@
 //! The program of a plain runner has ended when its sandbox has; a framed runner reports the end, and nothing waits for
 //! the rest.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
+use futures_util::stream;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep, timeout},
@@ -30,6 +35,8 @@ use crate::{
     },
     ports::engine::{Engine, EngineError, Exit, Signal},
     services::{
+        carrier::Carrier,
+        files::Returned,
         frames::{self, ExitReport, Start},
         network::{Channels, time_up},
         sandbox::{Attachment, SandboxEvent, Started, attach},
@@ -55,6 +62,8 @@ pub(super) struct Program<'a> {
     pub more_stdin: Option<StdinReceiver>,
     pub limits: &'a Limits,
     pub channels: Option<Channels>,
+    /// Takes the files back, where the sandbox has its own `/data`.
+    pub carrier: Option<Carrier>,
 }
 
 /// Why it is not known how a program ended that we did not stop.
@@ -85,6 +94,8 @@ pub(super) struct Executed {
     pub outcome: Result<Outcome, ExecuteError>,
     /// The program is known to be dead.
     pub is_dead: bool,
+    /// What came back of its files, where they travel.
+    pub files: Option<Result<Returned, Failure>>,
 }
 
 /// Executes one program to its end, or until it breaches a limit on the disk.
@@ -97,7 +108,7 @@ pub(super) async fn execute(
     breach: impl Future<Output = DiskLimit>,
 ) -> Executed {
     let begun = Instant::now();
-    let Program { code, args, env, stdin, more_stdin, limits, channels } = program;
+    let Program { code, args, env, stdin, more_stdin, limits, channels, carrier } = program;
     let (stdin_stream, mut sandbox) = attach(started);
     let framed = sandbox.is_framed();
     let request = if framed {
@@ -119,6 +130,7 @@ pub(super) async fn execute(
         output_left: limits.output_bytes_max,
         output_over: false,
         exit: None,
+        reported: false,
         stopping: false,
     };
     let told = link.as_ref().map(|link| Arc::clone(&link.told));
@@ -137,6 +149,11 @@ pub(super) async fn execute(
         execution.kill(engine).await;
     }
     let is_dead = matches!(execution.exit, Some(Ok(_)));
+    let wall = begun.elapsed();
+    let files = match carrier {
+        Some(carrier) => Some(execution.files(carrier).await),
+        None => None,
+    };
     let exit = execution.known_exit(engine, stopped, unseen).await;
     drop((execution.sandbox, writing));
     if let Some(link) = link {
@@ -150,7 +167,7 @@ pub(super) async fn execute(
         oom_killed: exit.is_some_and(|exit| exit.oom_kills > 0),
         limits: *limits,
         figures: Figures {
-            wall: begun.elapsed(),
+            wall,
             cpu: exit.and_then(|exit| exit.cpu_ms).map(Duration::from_millis),
             memory_peak_bytes: exit.and_then(|exit| exit.memory_peak_bytes),
             stdout_bytes,
@@ -158,7 +175,7 @@ pub(super) async fn execute(
             files: 0,
         },
     });
-    Executed { outcome, is_dead }
+    Executed { outcome, is_dead, files }
 }
 
 struct Execution<'a> {
@@ -168,6 +185,8 @@ struct Execution<'a> {
     output_over: bool,
     log: &'a EventLog,
     exit: Option<Result<ExitReport, ExecuteError>>,
+    /// Process 1 told the exit, so it sends the files as well.
+    reported: bool,
     /// We end the program.
     stopping: bool,
 }
@@ -181,7 +200,7 @@ impl Execution<'_> {
         cancel: &CancellationToken,
         breach: impl Future<Output = DiskLimit>,
     ) -> Option<Ended> {
-        let (mut deadline, mut breach) = (std::pin::pin!(deadline), std::pin::pin!(breach));
+        let (mut deadline, mut breach) = (pin!(deadline), pin!(breach));
         loop {
             // A program that has exited is not stopped any more, while the rest of its output is read.
             let alive = !self.sandbox.is_draining();
@@ -220,12 +239,33 @@ impl Execution<'_> {
                 self.output_over |= fits < bytes.len();
                 return self.log.output(stream, &bytes.slice(..fits));
             }
-            // The end is still awaited: it may be known.
-            SandboxEvent::OutputBroke => return,
-            SandboxEvent::ProgramExited(report) => Ok(report),
+            // The end is still awaited: it may be known. Files before it are of none.
+            SandboxEvent::OutputBroke | SandboxEvent::Files(_) => return,
+            SandboxEvent::ProgramExited(report) => {
+                self.reported = true;
+                Ok(report)
+            }
             SandboxEvent::ContractBroken(why) => Err(ExecuteError::Runner(why)),
             SandboxEvent::SandboxExited(exit) => exit.map_err(Into::into).and_then(|exit| self.trusted(exit)),
         });
+    }
+
+    /// Stores the files that follow the program's end. A sandbox that the engine killed sends none.
+    async fn files(&mut self, mut carrier: Carrier) -> Result<Returned, Failure> {
+        let sandbox = self.reported.then_some(&mut self.sandbox);
+        let messages = stream::unfold(sandbox, |sandbox| async move {
+            let sandbox = sandbox?;
+            loop {
+                match sandbox.next().await {
+                    SandboxEvent::Files(message) => return Some((message, Some(sandbox))),
+                    SandboxEvent::Output(..) | SandboxEvent::ProgramExited(_) => {}
+                    SandboxEvent::OutputBroke | SandboxEvent::ContractBroken(_) | SandboxEvent::SandboxExited(_) => {
+                        return None;
+                    }
+                }
+            }
+        });
+        carrier.receive(pin!(messages)).await
     }
 
     /// The exit of the sandbox as the program's own, where it can be.

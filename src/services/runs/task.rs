@@ -205,7 +205,7 @@ impl RunTask {
             standby = parts.standbys.take(&conversation, &self.runner, &self.limits) => standby,
         };
         self.stages.stood_by = standby.is_some();
-        let (started, lease, mark) = match standby {
+        let (mut started, lease, mark) = match standby {
             Some(ClaimedStandby { started, lease, mark }) => {
                 parts.observer.sandbox_held(self.trace, lease.id());
                 (started, lease, mark)
@@ -220,15 +220,26 @@ impl RunTask {
         for (path, bytes) in &self.request.files {
             parts.files.write(&conversation, path, bytes.clone()).await?;
         }
+        let Some(carrier) = self.carry_in(&mut started).await? else { return Ok(self.cancelled()) };
         self.run.log.add(EventKind::Started);
         let (more_stdin, channels) = (self.stdin.take(), self.channels());
-        let RunRequest { program: code, args, env, stdin, .. } = &self.request;
+        let RunRequest { program: code, args, env, stdin, throw_away, .. } = &self.request;
         let env = &Network::environment(env, channels.as_ref());
-        let program = Program { code, args, env, stdin, more_stdin, limits: &self.limits, channels };
+        let program = Program {
+            code,
+            args,
+            env,
+            stdin,
+            more_stdin,
+            limits: &self.limits,
+            channels,
+            carrier: carrier.filter(|_| !throw_away),
+        };
         let breach = Arc::clone(parts.files.quota()).breach(conversation.clone());
         let (log, cancel) = (&self.run.log, &self.run.cancel);
         let engine = parts.sandboxes.engine.as_ref();
-        let Executed { outcome, is_dead } = execute::execute(engine, started, program, log, cancel, breach).await;
+        let Executed { outcome, is_dead, files } =
+            execute::execute(engine, started, program, log, cancel, breach).await;
         self.undead = (!is_dead).then(|| lease.id());
         let mut outcome = outcome.map_err(|error| {
             // What the program left is not listed, so it is measured before the next one.
@@ -241,12 +252,7 @@ impl RunTask {
         if self.request.throw_away {
             return Ok(self.report(outcome, FileList::default()));
         }
-        let files = parts.files.changed_since(&conversation, mark).await?;
-        if outcome.ended != Ended::Cancelled
-            && let Some(limit) = parts.files.quota().exceeded(&conversation).await
-        {
-            outcome.ended = Ended::DiskLimit(limit);
-        }
+        let files = self.changed_files(mark, files, &mut outcome).await?;
         self.stages.collect = Some(self.stage_over());
         if is_dead {
             parts.standbys.used(&conversation, &self.runner.language);

@@ -5,6 +5,8 @@
 //! sandbox. A cell at a limit is interrupted, and the variables live on; a kernel that does not obey is ended with its
 //! sandbox.
 
+mod interrupt;
+
 use std::{pin::pin, sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use anstream::adapter::strip_str;
@@ -14,8 +16,9 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::interrupt::WAKE_AFTER;
 use super::{
-    CellEnd, Inner, SessionEnd, Sessions,
+    CellEnd, SessionEnd, Sessions,
     display::{Bundle, Shown},
     input::Input,
     message::{Channel, Header, KernelMessage},
@@ -37,11 +40,6 @@ use crate::{
 
 /// How long after its reply a kernel may take to say that it is idle. Output in between still counts.
 const IDLE_GRACE: Duration = Duration::from_secs(1);
-/// When an interrupt is followed by a message that wakes a kernel which awaits something, when it is repeated, and when
-/// the kernel is ended.
-pub(super) const WAKE_AFTER: Duration = Duration::from_millis(300);
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
-const KILL_AFTER: Duration = Duration::from_secs(2);
 const FIGURES_MAX: Duration = Duration::from_secs(1);
 /// Displays, errors, clears and requests for input of one cell that become events.
 const EVENTS_MAX: usize = 500;
@@ -97,6 +95,7 @@ impl Sessions {
             return Ok(CellEnd::before_it_began());
         }
         let _busy = session.begin_cell();
+        self.0.carry_in(&session).await?;
         session.kernel.told().inspect(|told| told.to(cell.network));
         // From the beginning, so that nothing of the cell is missed.
         let following = session.kernel.follow();
@@ -148,6 +147,7 @@ impl Sessions {
         let total = figures["cpuMs"].as_u64();
         let cpu = total.map(|total| total.saturating_sub(session.cpu_ms.swap(total, Ordering::Relaxed)));
         Ok(CellEnd {
+            returned: self.0.carry_out(&session).await,
             ended,
             wall: begun.elapsed(),
             cpu: cpu.map(Duration::from_millis),
@@ -341,43 +341,6 @@ impl Execution<'_> {
         let status = self.error.as_ref().filter(|(name, _)| name.is_empty()).and_then(|(_, value)| value.parse().ok());
         let code = status.filter(|code| (1..=255).contains(code)).unwrap_or(i32::from(failed));
         Ended::Exited { code }
-    }
-
-    /// Interrupts the cell; ends the session when it does not obey. Output from before still counts.
-    async fn interrupt(&mut self, inner: &Arc<Inner>) {
-        let begun = Instant::now();
-        self.session.kernel.interrupt().await;
-        let (mut is_woken, mut is_repeated) = (false, false);
-        while !(self.reply.is_some() && self.is_idle) {
-            let next = match (is_woken, is_repeated) {
-                (false, _) => WAKE_AFTER,
-                (true, false) => AGAIN_AFTER,
-                (true, true) => KILL_AFTER,
-            };
-            tokio::select! {
-                biased;
-                message = self.following.next() => match message {
-                    Some(message) => self.record(&message),
-                    None => return,
-                },
-                () = sleep_until(begun + next) => match (is_woken, is_repeated) {
-                    (false, _) => {
-                        is_woken = true;
-                        self.session.kernel.wake().await;
-                    }
-                    (true, false) => {
-                        is_repeated = true;
-                        self.session.kernel.interrupt().await;
-                    }
-                    (true, true) => {
-                        let end = SessionEnd::Killed;
-                        inner.end(self.session, end);
-                        let note = format!("[{}]\n", end.sentence());
-                        return (self.sink)(EventKind::Output(StreamKind::Stderr, note.into()));
-                    }
-                },
-            }
-        }
     }
 
     /// What the session has used so far; null when the bridge does not say.

@@ -3,6 +3,8 @@
 //! What the sandbox says is untrusted. A follower has room for a number of bytes and is waited for, so that no output
 //! of a cell is lost: each is a task of the server that always reads.
 
+mod writing;
+
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -15,7 +17,6 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::{
-    io::{AsyncWrite, AsyncWriteExt},
     sync::{mpsc, watch},
     time::timeout,
 };
@@ -25,7 +26,8 @@ use uuid::Uuid;
 
 use super::{
     SessionEnd,
-    message::{Channel, Header, KernelMessage, MessageReader, with_length},
+    files::FileLink,
+    message::{Channel, Header, KernelMessage, MessageReader},
     queue::{Following, MessageSender, queue},
 };
 use crate::{
@@ -37,7 +39,7 @@ use crate::{
     },
     services::{
         frames::{self, Start},
-        network::{Channels, Network, Told, next_of},
+        network::{Channels, Network, Told},
         sandbox::{Attachment, SandboxEvent, Started, attach},
     },
 };
@@ -61,6 +63,8 @@ pub(super) struct Kernel {
     client: String,
     /// Where its connections are told, if it has any.
     told: Option<Arc<Told>>,
+    /// The files of its sandbox, where they travel.
+    pub(super) files: FileLink,
 }
 
 #[derive(Debug, Clone)]
@@ -114,6 +118,7 @@ impl Kernel {
     ) -> Self {
         let (sender, receiver) = mpsc::channel(TO_KERNEL_MAX);
         let (phase, phase_receiver) = watch::channel(Phase::Starting);
+        let (files, file_frames) = FileLink::new();
         let followers = Arc::new(Followers { all: Mutex::new(Some(Vec::new())), newest: AtomicU64::new(0) });
         let close = CancellationToken::new();
         let env = &Network::environment(env, channels.as_ref());
@@ -130,11 +135,12 @@ impl Kernel {
             followers: Arc::clone(&followers),
             phase,
             died: None,
+            files: files.clone(),
         };
         let closed = close.clone();
         tasks.spawn(async move {
             // Apart from reading, since a kernel that does not read may still print.
-            let writing = tokio::spawn(write(stdin, request, receiver, outgoing));
+            let writing = tokio::spawn(writing::write(stdin, request, receiver, outgoing, file_frames));
             task.run(closed).await;
             writing.abort();
             if let Some(link) = link {
@@ -148,6 +154,7 @@ impl Kernel {
             close,
             client: Uuid::new_v4().simple().to_string(),
             told,
+            files,
         }
     }
 
@@ -273,6 +280,7 @@ struct KernelTask {
     phase: watch::Sender<Phase>,
     /// How the kernel ended, as the bridge says, which ends after it.
     died: Option<Ended>,
+    files: FileLink,
 }
 
 impl KernelTask {
@@ -285,6 +293,7 @@ impl KernelTask {
         self.phase.send_replace(Phase::Ended(end));
         // Those who follow see the end of their queues.
         *self.followers.all() = None;
+        self.files.end();
     }
 
     async fn follow(&mut self) -> SessionEnd {
@@ -300,6 +309,7 @@ impl KernelTask {
                     let text: String = String::from_utf8_lossy(&bytes).chars().take(400).collect();
                     debug!(sandbox = %self.sandbox.id, text = %text.escape_debug(), "a kernel wrote to its log");
                 }
+                SandboxEvent::Files(message) => self.files.tell(message).await,
                 SandboxEvent::ProgramExited(report) if report.oom_kills > 0 => {
                     return SessionEnd::Kernel(Ended::OutOfMemory);
                 }
@@ -366,33 +376,4 @@ impl KernelTask {
             _ => {}
         }
     }
-}
-
-/// Writes the request, then messages. Ends when the sandbox does not take them any more; keeps the stream open, since
-/// closing it early closes the output on some engines.
-async fn write(
-    mut stdin: std::pin::Pin<Box<dyn AsyncWrite + Send>>,
-    request: Bytes,
-    mut outgoing: mpsc::Receiver<KernelMessage>,
-    mut channels: Option<mpsc::Receiver<Bytes>>,
-) {
-    let mut written = stdin.write_all(&request).await.is_ok() && stdin.flush().await.is_ok();
-    while written {
-        let message = tokio::select! {
-            message = outgoing.recv() => message,
-            Some(piece) = next_of(&mut channels) => {
-                written &= stdin.write_all(&frames::channels(&piece)).await.is_ok() && stdin.flush().await.is_ok();
-                continue;
-            }
-        };
-        let Some(message) = message else { return };
-        let bytes = with_length(&message);
-        for piece in bytes.chunks(frames::PAYLOAD_BYTES_MAX) {
-            written &= stdin.write_all(&frames::stdin(piece)).await.is_ok();
-        }
-        written &= stdin.flush().await.is_ok();
-    }
-    outgoing.close();
-    while outgoing.recv().await.is_some() {}
-    std::future::pending::<()>().await;
 }

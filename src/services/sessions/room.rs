@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use tracing::{error, warn};
 
-use super::{Inner, Kernel, SessionEnd, Setup, kernel, registry::Reserved};
+use super::{Inner, Kernel, SessionEnd, Sessions, Setup, kernel, registry::Reserved};
 use crate::{
     domain::{
         error::{Code, Failure},
+        id::Language,
         limits::Limits,
         owner::ConversationKey,
         text::chain,
@@ -16,6 +17,19 @@ use crate::{
     ports::{runner::Runner, storage::StorageError},
     services::{janitor::Lease, network::Access, sandbox::Started, standby::ClaimedStandby},
 };
+
+impl Sessions {
+    /// Kernels that wait for a session, in the form of [`Standbys::by_phase`].
+    pub fn waiting(&self) -> Vec<(Language, &'static str, usize)> {
+        self.0.ahead.waiting()
+    }
+
+    /// Sessions that are open, and their memory limits together, in bytes.
+    pub fn load(&self) -> (usize, u64) {
+        let all = self.0.registry.all();
+        (all.len(), all.iter().map(|session| session.memory_bytes_max).sum())
+    }
+}
 
 impl Inner {
     /// A kernel for a session that is ready: one that waits, or a new one.

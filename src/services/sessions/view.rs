@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use super::display::Shown;
-use crate::domain::{
-    id::{Language, SessionId},
-    outcome::Ended,
-    owner::ConversationKey,
+use crate::{
+    domain::{
+        error::Failure,
+        id::{Language, SessionId},
+        outcome::Ended,
+        owner::ConversationKey,
+    },
+    services::files::Returned,
 };
 
 /// Why a session is no longer there.
@@ -92,6 +96,8 @@ pub(in crate::services) struct CellEnd {
     pub wall: Duration,
     pub cpu: Option<Duration>,
     pub memory_peak_bytes: Option<u64>,
+    /// What came back of its files, where they travel.
+    pub returned: Option<Result<Returned, Failure>>,
     /// What is to be stored as files.
     pub shown: Vec<Shown>,
 }
@@ -99,6 +105,7 @@ pub(in crate::services) struct CellEnd {
 impl CellEnd {
     /// It was cancelled before it was handed over.
     pub(super) fn before_it_began() -> Self {
-        Self { ended: Ended::Cancelled, wall: Duration::ZERO, cpu: None, memory_peak_bytes: None, shown: Vec::new() }
+        let (ended, wall, shown) = (Ended::Cancelled, Duration::ZERO, Vec::new());
+        Self { ended, wall, cpu: None, memory_peak_bytes: None, returned: None, shown }
     }
 }

@@ -42,6 +42,10 @@ impl AssignmentProbe {
 
     /// Probes on each call until there is a result.
     pub(super) async fn is_supported(&self, inner: &Arc<Inner>) -> bool {
+        // What a sandbox has of its own belongs to no folder.
+        if inner.parts.sandboxes.volumes.streamed_bytes().is_some() {
+            return true;
+        }
         let probed = self.0.get_or_try_init(|| async {
             let supported = timeout(WAIT_MAX, probe(inner)).await.unwrap_or(Some(false)).ok_or(())?;
             if supported {
@@ -96,7 +100,7 @@ async fn finish(started: Started, program: &str, limits: &Limits) -> bool {
     }
     loop {
         match sandbox.next().await {
-            SandboxEvent::Output(..) | SandboxEvent::OutputBroke => {}
+            SandboxEvent::Output(..) | SandboxEvent::Files(_) | SandboxEvent::OutputBroke => {}
             SandboxEvent::ProgramExited(_) | SandboxEvent::ContractBroken(_) => return true,
             SandboxEvent::SandboxExited(exit) => return !framed && exit.is_ok_and(|exit| !exit.broke_off),
         }

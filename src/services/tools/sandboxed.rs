@@ -38,6 +38,7 @@ use crate::{
         tools::{OpenStreams, Streams},
     },
     services::{
+        carrier::Carrier,
         files::Files,
         frames::{self, Start},
         isolation_check::IsolationState,
@@ -175,10 +176,13 @@ impl Opener {
         let (lease, spec) = parts.sandboxes.lease(&runner, (data, SkillFolders::default()), limits, LIFE_MAX);
         let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
         let started = tasks.spawn(async move { sandboxes.start(&spec, leased).await }).await.map_err(|_| failed())?;
-        let started = started.map_err(|error| {
+        let mut started = started.map_err(|error| {
             warn!(server = %self.server.name, error = %chain(&error), "the sandbox of a tool server was not started");
             error.failure()
         })?;
+        if let Some(room_bytes) = parts.sandboxes.volumes.streamed_bytes() {
+            Carrier::new(&parts.files, &conversation, room_bytes).write(&mut started.sandbox.stdin).await?;
+        }
 
         let channels = access.map(|access| parts.network.open(access, &conversation, &runner.language));
         let request = self.request(&runner.language, channels.as_ref());
@@ -274,6 +278,7 @@ async fn read(sandbox: &mut Attachment, mut to_client: WriteHalf<DuplexStream>, 
                 let skipped = last.len().saturating_sub(LAST_BYTES_MAX);
                 last.drain(..skipped);
             }
+            SandboxEvent::Files(_) => {}
             SandboxEvent::ProgramExited(report) => return format!("it exited: {report:?}"),
             SandboxEvent::ContractBroken(why) => return format!("its runner broke its contract: {why}"),
             SandboxEvent::OutputBroke => return "the engine lost its output".to_owned(),

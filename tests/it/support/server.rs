@@ -51,6 +51,8 @@ pub fn settings(root: &std::path::Path, more: &[(&str, &str)]) -> Config {
         ("SANDBOX_SERVER__SHUTDOWN_GRACE_MS".to_owned(), "0".to_owned()),
     ];
     environment.extend(std::env::var("DOCKER_HOST").ok().map(|host| ("DOCKER_HOST".to_owned(), host)));
+    // The tests of a step of test.sh, once more with files that travel.
+    environment.extend(std::env::var("TEST_FILES").ok().map(|files| ("SANDBOX_ENGINE__FILES".to_owned(), files)));
     environment.extend(more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
     let (files, environment): (Vec<_>, Vec<_>) = environment.into_iter().partition(|(name, _)| name == "--config");
     let mut sources = Sources::environment_only(environment);

@@ -38,7 +38,7 @@ pub(super) fn probe(
         platform: format!("{}/{}", text(&version.os), text(&version.arch)),
         cpus: info.ncpu.and_then(|n| u32::try_from(n).ok()).unwrap_or(1),
         memory_bytes: info.mem_total.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
-        volumes: vec![VolumeKind::HostFolder],
+        volumes: vec![VolumeKind::HostFolder, VolumeKind::Streamed],
         details: details(version, info),
         // Podman names its default by a path, which is not in its list of runtimes.
         warnings: warnings(

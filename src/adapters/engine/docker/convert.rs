@@ -2,7 +2,7 @@
 //!
 //! The container's profile is defined here only, and a test compares it with a literal.
 
-use std::{collections::HashMap, iter, path::Path};
+use std::{collections::HashMap, path::Path};
 
 use bollard::models::{
     ContainerCreateBody, ContainerSummary, ContainerSummaryStateEnum, ContainerUpdateBody, HealthConfig, HostConfig,
@@ -14,7 +14,7 @@ use super::podman::Podman;
 use crate::{
     domain::{id::SandboxId, limits::Limits, shared_folder::SharedFolder},
     ports::{
-        engine::{ImageId, Listed, SandboxSpec},
+        engine::{ImageId, Listed, SandboxSpec, Volume},
         runner::RunnerImage,
     },
 };
@@ -43,6 +43,8 @@ const USUAL_CPU_SHARES: i64 = 1024;
 const LOADING_CPU_SHARES: i64 = 256;
 /// Files and folders in `/tmp`.
 const TMP_INODES: u32 = 4096;
+/// The same for `/data` where it is in the sandbox's memory.
+const DATA_INODES: u32 = 20_000;
 
 /// Kernel tables, hardware and traces of other tenants. This list replaces the engine's own, so it repeats it.
 const MASKED: [&str; 15] = [
@@ -82,8 +84,8 @@ pub(super) fn seccomp() -> &'static str {
     SECCOMP.trim()
 }
 
-/// The container for a sandbox whose `/data` is `source` on the engine's host.
-pub(super) fn create_body(profile: &Profile, spec: &SandboxSpec, source: &Path) -> ContainerCreateBody {
+/// The container for a sandbox whose `/data` is `source` on the engine's host; `None` where it is the sandbox's own.
+pub(super) fn create_body(profile: &Profile, spec: &SandboxSpec, source: Option<&Path>) -> ContainerCreateBody {
     ContainerCreateBody {
         image: Some(spec.image.0.clone()),
         hostname: Some("sandbox".to_owned()),
@@ -107,13 +109,13 @@ pub(super) fn create_body(profile: &Profile, spec: &SandboxSpec, source: &Path) 
     }
 }
 
-fn host_config(profile: &Profile, spec: &SandboxSpec, source: &Path) -> HostConfig {
+fn host_config(profile: &Profile, spec: &SandboxSpec, source: Option<&Path>) -> HostConfig {
     let limits = &spec.limits;
     let memory = signed(limits.memory_bytes);
     HostConfig {
         runtime: profile.runtime.clone(),
         mounts: Some(mounts(spec, source)),
-        tmpfs: Some(HashMap::from([("/tmp".to_owned(), tmpfs(profile, limits))])),
+        tmpfs: Some(own_folders(profile, spec)),
         network_mode: Some("none".to_owned()),
         memory: Some(memory),
         memory_swap: Some(memory),
@@ -154,14 +156,15 @@ fn nano_cpus(cpu_millis: u32) -> i64 {
 }
 
 /// `/data` first, then the shared folders, then the skills.
-fn mounts(spec: &SandboxSpec, source: &Path) -> Vec<Mount> {
+fn mounts(spec: &SandboxSpec, source: Option<&Path>) -> Vec<Mount> {
     let folder = |folder: &SharedFolder| Mount {
         read_only: (!folder.writable).then_some(true),
         ..bind(&folder.source, folder.target())
     };
     let skills = spec.skills.mounts();
     let skills = skills.map(|(path, target)| Mount { read_only: Some(true), ..bind(path, target.to_owned()) });
-    iter::once(bind(source, "/data".to_owned())).chain(spec.folders.iter().map(folder)).chain(skills).collect()
+    let data = source.map(|source| bind(source, "/data".to_owned()));
+    data.into_iter().chain(spec.folders.iter().map(folder)).chain(skills).collect()
 }
 
 /// A folder without what is mounted below it. The engine refuses a source that does not exist.
@@ -179,9 +182,22 @@ fn bind(source: &Path, target: String) -> Mount {
     }
 }
 
-fn tmpfs(profile: &Profile, limits: &Limits) -> String {
-    let names = if profile.podman.is_some() { String::new() } else { format!("nr_inodes={TMP_INODES},") };
-    format!("rw,nosuid,nodev,noexec,size={},{names}mode=1777", limits.tmp_bytes)
+/// Folders of the sandbox's own, in its memory. Programs may execute what is in `/data`, as they may in a folder of the
+/// host.
+fn own_folders(profile: &Profile, spec: &SandboxSpec) -> HashMap<String, String> {
+    let options = |exec: &str, bytes: u64, inodes: u32, access: &str| {
+        let names = if profile.podman.is_some() { String::new() } else { format!("nr_inodes={inodes},") };
+        format!("rw,nosuid,nodev,{exec},size={bytes},{names}{access}")
+    };
+    let tmp = options("noexec", spec.limits.tmp_bytes, TMP_INODES, "mode=1777");
+    let mut all = HashMap::from([("/tmp".to_owned(), tmp)]);
+    if let Volume::Streamed { bytes } = spec.data {
+        // Where the image has the folder, runc gives it that one's mode, so the user has to own it.
+        let owned = format!("uid={0},gid={0},mode=755", spec.uid);
+        let access = if profile.podman.is_some() { "mode=1777".to_owned() } else { owned };
+        all.insert("/data".to_owned(), options("exec", bytes, DATA_INODES, &access));
+    }
+    all
 }
 
 /// Never `nproc`: the kernel counts it per user over all containers.

@@ -29,7 +29,7 @@ fn spec() -> SandboxSpec {
 }
 
 fn body(profile: &Profile, spec: &SandboxSpec) -> Value {
-    serde_json::to_value(create_body(profile, spec, Path::new("/host/c/files"))).expect("json")
+    serde_json::to_value(create_body(profile, spec, Some(Path::new("/host/c/files")))).expect("json")
 }
 
 #[test]
@@ -106,6 +106,19 @@ fn create_body_for_podman_differs_in_three_fields_only() {
     }
     assert_eq!(podman.as_object_mut().and_then(|body| body.remove("StopSignal")), Some(json!("SIGKILL")));
     assert_eq!(podman, docker, "nothing else differs");
+}
+
+#[test]
+fn create_body_of_a_sandbox_with_its_own_data_mounts_no_folder() {
+    let streamed = SandboxSpec { data: Volume::Streamed { bytes: 1 << 20 }, ..spec() };
+    let mut made = serde_json::to_value(create_body(&profile(), &streamed, None)).expect("json");
+    let tmpfs = made["HostConfig"]["Tmpfs"].as_object_mut().and_then(|all| all.remove("/data"));
+    let expected = "rw,nosuid,nodev,exec,size=1048576,nr_inodes=20000,uid=1000,gid=1000,mode=755";
+    assert_eq!(tmpfs, Some(json!(expected)));
+    let mut usual = body(&profile(), &spec());
+    let mounts = usual["HostConfig"]["Mounts"].as_array_mut().map(|mounts| mounts.remove(0));
+    assert_eq!(mounts.expect("mounts")["Target"], "/data");
+    assert_eq!(made, usual, "nothing else differs");
 }
 
 #[test]

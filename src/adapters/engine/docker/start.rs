@@ -63,18 +63,21 @@ async fn create(
             EngineError::Refused { act: "create", source: Box::new(why) }
         })
     };
-    let Volume::HostFolder(folder) = &spec.data else {
-        let why = io::Error::new(io::ErrorKind::InvalidInput, "the data folder is not below the root");
-        return Err(EngineError::Refused { act: "create", source: Box::new(why) });
+    let source = match &spec.data {
+        Volume::HostFolder(folder) => Some(on_host(folder)?),
+        Volume::Streamed { .. } => None,
+        Volume::Claim { .. } => {
+            let why = io::Error::new(io::ErrorKind::InvalidInput, "the data folder is not below the root");
+            return Err(EngineError::Refused { act: "create", source: Box::new(why) });
+        }
     };
-    let source = on_host(folder)?;
     let SkillFolders { public, user } = &spec.skills;
     let skills = SkillFolders {
         public: public.as_ref().map(on_host).transpose()?,
         user: user.as_ref().map(on_host).transpose()?,
     };
     let profile = convert::Profile { runtime, ..engine.profile.clone() };
-    let body = convert::create_body(&profile, &SandboxSpec { skills, ..spec.clone() }, &source);
+    let body = convert::create_body(&profile, &SandboxSpec { skills, ..spec.clone() }, source.as_deref());
     let options = CreateContainerOptionsBuilder::new().name(name).build();
     let created = engine.docker.create_container(Some(options), body);
     match call::within("create", engine.time.start, created).await {

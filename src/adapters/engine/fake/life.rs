@@ -78,7 +78,7 @@ impl Life {
         // The engine refuses any other volume before.
         let data = match &spec.data {
             Volume::HostFolder(folder) => folder.clone(),
-            Volume::Claim { .. } => PathBuf::new(),
+            Volume::Claim { .. } | Volume::Streamed { .. } => PathBuf::new(),
         };
         let framed = spec.own_init;
         let loads_for_ever = quirks.loads_for_ever;

@@ -10,7 +10,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value, json};
 
-use crate::ports::engine::{Listed, SandboxSpec};
+use crate::ports::engine::{Listed, SandboxSpec, Volume};
 
 const LABEL_MANAGED: &str = "sandbox.managed";
 const LABEL_ID: &str = "sandbox.id";
@@ -113,14 +113,9 @@ pub(super) fn check(template: &Value) -> Result<(), TemplateError> {
     Ok(())
 }
 
-/// The pod of a sandbox, whose `/data` is a sub-path of a claim, and that is needed for at most `life_s`.
-pub(super) fn body(
-    profile: &Profile,
-    template: &Value,
-    spec: &SandboxSpec,
-    (claim, sub_path): (&str, &str),
-    life_s: i64,
-) -> Value {
+/// The pod of a sandbox, which is needed for at most `life_s`. Its `/data` is a sub-path of a claim, or a folder on the
+/// disk of its node that ends with it.
+pub(super) fn body(profile: &Profile, template: &Value, spec: &SandboxSpec, life_s: i64) -> Value {
     let of_template = &template["spec"];
     let mut pod = picked(of_template, &POD_FIELDS);
     if let Some(class) = &profile.runtime_class {
@@ -128,7 +123,13 @@ pub(super) fn body(
     }
     let tmp = json!({"name": VOLUME_TMP, "emptyDir":
         {"medium": "Memory", "sizeLimit": spec.limits.tmp_bytes.to_string()}});
-    let data = json!({"name": VOLUME_DATA, "persistentVolumeClaim": {"claimName": claim}});
+    let data = match &spec.data {
+        Volume::Claim { claim, .. } => json!({"persistentVolumeClaim": {"claimName": claim}}),
+        Volume::Streamed { bytes } => json!({"emptyDir": {"sizeLimit": bytes.to_string()}}),
+        // Refused before.
+        Volume::HostFolder(_) => json!({}),
+    };
+    let data = named(VOLUME_DATA, data);
     let own = [
         ("restartPolicy", json!("Never")),
         ("automountServiceAccountToken", json!(false)),
@@ -142,7 +143,7 @@ pub(super) fn body(
         ("activeDeadlineSeconds", json!(life_s.clamp(1, i32::MAX.into()))),
         ("securityContext", pod_security(profile, spec.uid)),
         ("volumes", json!(with(&of_template["volumes"], [data, tmp]))),
-        ("containers", json!([container(&of_template["containers"][0], spec, sub_path)])),
+        ("containers", json!([container(&of_template["containers"][0], spec)])),
     ];
     pod.extend(own.map(|(name, value)| (name.to_owned(), value)));
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata(&template["metadata"], spec), "spec": pod})
@@ -158,10 +159,14 @@ fn pod_security(profile: &Profile, uid: u32) -> Value {
     json!({"runAsNonRoot": true, "runAsUser": uid, "runAsGroup": uid, "seccompProfile": seccomp})
 }
 
-fn container(of_template: &Value, spec: &SandboxSpec, sub_path: &str) -> Value {
+fn container(of_template: &Value, spec: &SandboxSpec) -> Value {
     let mut container = picked(of_template, &CONTAINER_FIELDS);
     container.entry("imagePullPolicy").or_insert_with(|| "IfNotPresent".into());
-    let data = json!({"name": VOLUME_DATA, "mountPath": "/data", "subPath": sub_path});
+    let data = match &spec.data {
+        Volume::Claim { sub_path, .. } => json!({"mountPath": "/data", "subPath": sub_path}),
+        _ => json!({"mountPath": "/data"}),
+    };
+    let data = named(VOLUME_DATA, data);
     let tmp = json!({"name": VOLUME_TMP, "mountPath": "/tmp"});
     let own = [
         ("name", json!(CONTAINER)),
@@ -197,10 +202,11 @@ fn resources(of_template: &Value, spec: &SandboxSpec) -> Value {
     let (mut limits, mut requests) = (object(&of_template["limits"]), object(&of_template["requests"]));
     let cpu_millis = spec.loading_cpu_millis.unwrap_or(spec.limits.cpu_millis);
     let memory = spec.limits.memory_bytes.to_string();
+    let data = if let Volume::Streamed { bytes } = spec.data { bytes } else { 0 };
     requests.entry("cpu").or_insert_with(|| CPU_REQUEST.into());
     for (name, limit, request) in [
         ("memory", memory.clone(), Some(memory)),
-        ("ephemeral-storage", DISK_BYTES_MAX.to_string(), Some(DISK_BYTES_MIN.to_string())),
+        ("ephemeral-storage", (DISK_BYTES_MAX + data).to_string(), Some((DISK_BYTES_MIN + data).to_string())),
         ("cpu", format!("{cpu_millis}m"), None),
     ] {
         limits.insert(name.to_owned(), limit.into());
@@ -253,6 +259,11 @@ fn metadata(of_template: &Value, spec: &SandboxSpec) -> Value {
         labels.insert(name.to_owned(), value.into());
     }
     json!({"name": spec.id.to_string(), "labels": labels, "annotations": kept(&of_template["annotations"])})
+}
+
+fn named(name: &str, mut object: Value) -> Value {
+    object["name"] = name.into();
+    object
 }
 
 fn picked(from: &Value, names: &[&str]) -> Map<String, Value> {

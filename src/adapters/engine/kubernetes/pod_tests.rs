@@ -34,7 +34,22 @@ fn plain() -> Value {
 
 fn made(template: &Value) -> Value {
     check(template).expect("a runner");
-    body(&Profile::default(), template, &spec(), ("files", "c/files"), 90)
+    body(&Profile::default(), template, &spec(), 90)
+}
+
+#[test]
+fn pod_with_its_own_data_has_a_sized_folder_of_its_node() {
+    let streamed = SandboxSpec { data: Volume::Streamed { bytes: 5 << 20 }, ..spec() };
+    let pod = body(&Profile::default(), &plain(), &streamed, 90);
+    is_restricted(&pod);
+    let volumes = pod["spec"]["volumes"].as_array().expect("volumes");
+    assert!(volumes.contains(&json!({"name": "sandbox-data", "emptyDir": {"sizeLimit": "5242880"}})), "{volumes:?}");
+    let container = &pod["spec"]["containers"][0];
+    let mounts = container["volumeMounts"].as_array().expect("mounts");
+    assert!(mounts.contains(&json!({"name": "sandbox-data", "mountPath": "/data"})), "{mounts:?}");
+    let disk =
+        |kind: &str| container["resources"][kind]["ephemeral-storage"].as_str().and_then(|text| text.parse().ok());
+    assert_eq!((disk("limits"), disk("requests")), (Some((1 << 30) + (5 << 20)), Some(21_u64 << 20)));
 }
 
 /// The rules of Pod Security's level `restricted`, as its documentation lists them.
@@ -178,7 +193,7 @@ fn what_the_operator_adds_is_kept() {
     assert_eq!(resources["limits"]["memory"], json!("268435456"));
     assert_eq!(resources["requests"]["cpu"], json!("250m"));
     let named = Profile { runtime_class: Some("closed".to_owned()), seccomp: Some("sandbox.json".to_owned()) };
-    let pod = body(&named, &template, &spec(), ("files", "c/files"), 0);
+    let pod = body(&named, &template, &spec(), 0);
     assert_eq!(pod["spec"]["runtimeClassName"], json!("closed"));
     let seccomp = json!({"type": "Localhost", "localhostProfile": "sandbox.json"});
     assert_eq!(pod["spec"]["securityContext"]["seccompProfile"], seccomp);
@@ -220,7 +235,7 @@ fn a_template_does_not_loosen_the_isolation() {
         check(template).expect("a runner");
         let spec =
             SandboxSpec { instance: "instance-00000000000000000000000000000002".parse().expect("an id"), ..spec() };
-        body(&Profile::default(), template, &spec, ("files", "c/files"), 90)
+        body(&Profile::default(), template, &spec, 90)
     };
     assert_eq!(of(&loose), of(&tight));
 }

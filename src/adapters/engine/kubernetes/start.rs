@@ -49,16 +49,16 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
 
 /// Creates the pod and returns its version.
 async fn create(engine: &Inner, spec: &SandboxSpec) -> Result<Option<String>, EngineError> {
-    let Volume::Claim { claim, sub_path } = &spec.data else {
+    if matches!(spec.data, Volume::HostFolder(_)) {
         return Err(call::refused("create", "a pod cannot see a folder of the server: set SANDBOX_ENGINE__CLAIM"));
-    };
+    }
     if !spec.folders.is_empty() {
         let why = "pods see no folders of a host: unset SANDBOX_MOUNTS, or mount a volume in the pod template";
         return Err(call::refused("create", why));
     }
     let template = engine.templates.get(&engine.client, &engine.namespace, &spec.image, engine.time.answer).await?;
     let life_s = spec.deadline_unix_s.saturating_sub(SystemClock.unix_s());
-    let body = pod::body(&engine.profile, &template, spec, (claim, sub_path), life_s);
+    let body = pod::body(&engine.profile, &template, spec, life_s);
     let created: Pod = call::within("create", engine.time.answer, engine.client.request(post(engine, &body)?)).await?;
     Ok(created.metadata.resource_version)
 }

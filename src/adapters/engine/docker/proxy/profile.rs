@@ -75,7 +75,7 @@ pub(super) fn vet(
     }
     let Volume::HostFolder(folder) = &spec.data else { return Err(Denied::new("/data is no folder of the host")) };
     let profile = form.profile(&requested["HostConfig"]["Runtime"]);
-    let ours = convert::create_body(&profile, &spec, folder);
+    let ours = convert::create_body(&profile, &spec, Some(folder));
     let ours = serde_json::to_value(ours).map_err(|_| Denied::new("the container cannot be made"))?;
     if ours != requested {
         return Err(Denied::new(format!("the container is not ours: {}", difference(&ours, &requested))));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     fn ours(spec: &SandboxSpec) -> Value {
-        serde_json::to_value(convert::create_body(&profile(), spec, Path::new(FOLDER))).expect("JSON")
+        serde_json::to_value(convert::create_body(&profile(), spec, Some(Path::new(FOLDER)))).expect("JSON")
     }
 
     fn vetted(spec: &SandboxSpec, body: &str) -> Result<Vec<u8>, Denied> {
@@ -354,7 +354,8 @@ mod tests {
         let made = |form: &Form, runtime: Option<&str>| {
             let asking = Profile { runtime: runtime.map(str::to_owned), ..profile() };
             let spec = spec();
-            let body = serde_json::to_value(convert::create_body(&asking, &spec, Path::new(FOLDER))).expect("JSON");
+            let body =
+                serde_json::to_value(convert::create_body(&asking, &spec, Some(Path::new(FOLDER)))).expect("JSON");
             let (_, made) = vet(form, spec.id, &users(), body.to_string().as_bytes()).ok()?;
             Some(serde_json::from_slice::<Value>(&made).expect("JSON")["HostConfig"]["Runtime"].clone())
         };

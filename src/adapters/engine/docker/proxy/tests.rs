@@ -98,7 +98,7 @@ impl Scene {
             deadline_unix_s: 1_800_000_000,
         };
         let profile = Profile { runtime: None, own_seccomp: true, cgroup_v1: true, podman: None };
-        let body = convert::create_body(&profile, &spec, &folder);
+        let body = convert::create_body(&profile, &spec, Some(&folder));
         let options = CreateContainerOptionsBuilder::new().name(&id.to_string()).build();
         self.client.create_container(Some(options), body).await.map(drop)
     }

@@ -1,0 +1,351 @@
+//! The files of the conversation, in a sandbox whose `/data` is its own: the server sends them before the program, and
+//! what the program changed goes back once it has ended, or between the cells of a session.
+//!
+//! A program may change anything in `/data` while this reads and writes there, as the same user. So no link is
+//! followed, nothing is opened that could wait, and what was changed is told by times that no program can set.
+
+mod walk;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs::File,
+    io::{self, Write},
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps},
+    io::Errno,
+};
+
+use self::walk::Walk;
+use crate::{
+    flow::{Outbox, Progress},
+    frame::OutputFrame,
+};
+
+/// Where programs find them.
+pub const ROOT: &str = "/data";
+
+/// The longest path.
+const PATH_BYTES_MAX: usize = 4096;
+
+const ENTRY: u8 = 1;
+const BYTES: u8 = 2;
+const GONE: u8 = 3;
+const END: u8 = 4;
+/// From the server.
+const COLLECT: u8 = 5;
+/// To the server.
+const TAKEN: u8 = 5;
+
+const S_IFMT: u32 = 0o170_000;
+const S_IFDIR: u32 = 0o040_000;
+const S_IFREG: u32 = 0o100_000;
+
+/// What a frame asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Order {
+    /// More follows.
+    Nothing,
+    /// All of them have come; so many could not be written.
+    Taken(u64),
+    /// Send what was changed.
+    Collect,
+}
+
+/// What tells one state of an entry from another: its inode, its size, and when it or its inode was changed. Of a
+/// folder the mode alone, since what is in it is told by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Stamp {
+    mode: u32,
+    inode: u64,
+    size: i64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(stat: &Stat) -> Self {
+        let mode = stat.st_mode;
+        if mode & S_IFMT == S_IFDIR {
+            return Self { mode, ..Self::default() };
+        }
+        Self {
+            mode,
+            inode: stat.st_ino,
+            size: stat.st_size,
+            modified: (stat.st_mtime, nanoseconds(stat.st_mtime_nsec)),
+            changed: (stat.st_ctime, nanoseconds(stat.st_ctime_nsec)),
+        }
+    }
+}
+
+fn nanoseconds(count: impl TryInto<i64>) -> i64 {
+    count.try_into().unwrap_or_default()
+}
+
+/// A file that is being written.
+#[derive(Debug)]
+struct Open {
+    path: Vec<u8>,
+    file: File,
+    mode: u32,
+    modified_s: i64,
+}
+
+/// The files as the server knows them.
+#[derive(Debug)]
+pub struct Files {
+    root: OwnedFd,
+    known: BTreeMap<Vec<u8>, Stamp>,
+    open: Option<Open>,
+    /// Folders get their modes last: one may be closed to writes.
+    modes: Vec<(Vec<u8>, u32)>,
+    failed: u64,
+}
+
+impl Files {
+    /// The files below a folder.
+    pub fn open(root: &Path) -> io::Result<Self> {
+        let root = rustix::fs::openat(CWD, root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { root, known: BTreeMap::new(), open: None, modes: Vec::new(), failed: 0 })
+    }
+
+    /// Takes one frame. With `strict`, the first entry that cannot be written is an error; otherwise it is counted.
+    pub fn take(&mut self, payload: &[u8], strict: bool) -> io::Result<Order> {
+        let (&kind, rest) = payload.split_first().ok_or_else(malformed)?;
+        let done = match kind {
+            ENTRY => self.entry(rest),
+            BYTES => self.bytes(rest),
+            GONE => self.gone(rest),
+            END => self.close().and_then(|()| self.set_modes()),
+            COLLECT => return Ok(Order::Collect),
+            _ => return Err(malformed()),
+        };
+        match done {
+            Err(error) if strict || error.kind() == io::ErrorKind::InvalidData => {
+                return Err(io::Error::new(error.kind(), format!("the files of the conversation: {error}")));
+            }
+            Err(_) => {
+                self.open = None;
+                self.failed += 1;
+            }
+            Ok(()) => {}
+        }
+        Ok(if kind == END { Order::Taken(std::mem::take(&mut self.failed)) } else { Order::Nothing })
+    }
+
+    fn entry(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.close()?;
+        let (mode, rest) = bytes.split_first_chunk().ok_or_else(malformed)?;
+        let (modified_s, path) = rest.split_first_chunk().ok_or_else(malformed)?;
+        let (mode, modified_s, path) = (u32::from_be_bytes(*mode), i64::from_be_bytes(*modified_s), checked(path)?);
+        let (parent, name) = self.parent(path)?;
+        match mode & S_IFMT {
+            S_IFDIR => {
+                match rustix::fs::mkdirat(&parent, name, Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+                self.modes.push((path.to_vec(), mode));
+            }
+            S_IFREG => {
+                // A new one: the old one may be open, or be a link.
+                match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let file = rustix::fs::openat(&parent, name, flags, Mode::RUSR | Mode::WUSR)?;
+                self.open = Some(Open { path: path.to_vec(), file: file.into(), mode, modified_s });
+            }
+            _ => return Err(malformed()),
+        }
+        Ok(())
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // Without an open file they are of one that could not be opened.
+        self.open.as_mut().map_or(Ok(()), |open| open.file.write_all(bytes))
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        let Some(Open { path, file, mode, modified_s }) = self.open.take() else { return Ok(()) };
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & 0o1777))?;
+        let then = Timespec { tv_sec: modified_s, tv_nsec: 0 };
+        rustix::fs::futimens(&file, &Timestamps { last_access: then, last_modification: then })?;
+        self.known.insert(path, Stamp::of(&rustix::fs::fstat(&file)?));
+        Ok(())
+    }
+
+    fn gone(&mut self, path: &[u8]) -> io::Result<()> {
+        self.close()?;
+        let path = checked(path)?;
+        self.known.remove(path);
+        let (above, name) = split(path);
+        let remove = |flags| {
+            let parent = beneath(&self.root, above, OFlags::PATH | OFlags::DIRECTORY)?;
+            rustix::fs::unlinkat(&parent, name, flags)
+        };
+        match remove(AtFlags::empty()).or_else(|errno| match errno {
+            Errno::ISDIR | Errno::PERM => remove(AtFlags::REMOVEDIR),
+            errno => Err(errno),
+        }) {
+            // A folder in which a program has put something stays.
+            Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn set_modes(&mut self) -> io::Result<()> {
+        // What is inside a folder comes before the folder.
+        for (path, mode) in std::mem::take(&mut self.modes).into_iter().rev() {
+            let folder = beneath(&self.root, &path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+            rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode & 0o1777))?;
+            self.known.insert(path, Stamp::of(&rustix::fs::fstat(&folder)?));
+        }
+        Ok(())
+    }
+
+    /// The folder of a path, made with those above it where they are missing, and the last name.
+    fn parent<'a>(&self, path: &'a [u8]) -> io::Result<(OwnedFd, &'a [u8])> {
+        let mut folder = self.root.try_clone()?;
+        let mut names = path.split(|byte| *byte == b'/').peekable();
+        while let Some(name) = names.next() {
+            if names.peek().is_none() {
+                return Ok((folder, name));
+            }
+            match rustix::fs::mkdirat(&folder, name, Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            folder = beneath(&folder, name, OFlags::PATH | OFlags::DIRECTORY)?;
+        }
+        Err(malformed())
+    }
+
+    /// Everything that was changed since the server was last told, as frames that are made one after the other. From
+    /// here on, the server is taken to know it.
+    pub fn collect(&mut self) -> io::Result<Collector> {
+        let top = beneath(&self.root, b".", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let Walk { found, left_out } = Walk::over(&top);
+        let known = std::mem::replace(&mut self.known, found);
+        // From the deepest up, so that a folder is empty when its turn comes.
+        let gone = known.keys().rev().filter(|path| !self.known.contains_key(*path)).cloned();
+        // Where one kind took the place of the other, the old one has to go first.
+        let is_other_kind = |path: &&Vec<u8>| {
+            let kind = |stamp: &Stamp| stamp.mode & S_IFMT;
+            self.known.get(*path).is_some_and(|now| known.get(*path).map(kind) != Some(kind(now)))
+        };
+        let replaced = known.keys().rev().filter(is_other_kind).cloned();
+        let mut todo: VecDeque<_> = gone.chain(replaced).map(Todo::Gone).collect();
+        let changed = self.known.iter().filter(|(path, stamp)| known.get(*path) != Some(stamp));
+        todo.extend(changed.map(|(path, stamp)| Todo::Entry(path.clone(), *stamp)));
+        Ok(Collector { root: self.root.try_clone()?, todo, open: None, left_out })
+    }
+}
+
+/// A frame that the server does not send.
+fn malformed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a frame of files cannot be read")
+}
+
+fn checked(path: &[u8]) -> io::Result<&[u8]> {
+    let is_name = |name: &[u8]| !name.is_empty() && name != b"." && name != b".." && !name.contains(&0);
+    let fits = path.len() <= PATH_BYTES_MAX && path.split(|byte| *byte == b'/').all(is_name);
+    if fits { Ok(path) } else { Err(malformed()) }
+}
+
+fn beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(folder, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+}
+
+/// The folder of a path, and its last name.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let at = path.iter().rposition(|byte| *byte == b'/');
+    at.map_or((&b"."[..], path), |at| (&path[..at], &path[at + 1..]))
+}
+
+/// Opens a file for reading, also one that a program has closed to itself.
+fn open_file(folder: &OwnedFd, name: &[u8], stat: &Stat) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    match beneath(folder, name, flags) {
+        Err(Errno::ACCESS) => {
+            let mode = Mode::from_raw_mode(stat.st_mode & 0o1777);
+            rustix::fs::chmodat(folder, name, mode | Mode::RUSR, AtFlags::empty())?;
+            let opened = beneath(folder, name, flags)?;
+            rustix::fs::fchmod(&opened, mode)?;
+            Ok(opened)
+        }
+        other => other,
+    }
+}
+
+#[derive(Debug)]
+enum Todo {
+    Gone(Vec<u8>),
+    Entry(Vec<u8>, Stamp),
+}
+
+/// What is still to be sent of the changes.
+#[derive(Debug)]
+pub struct Collector {
+    root: OwnedFd,
+    todo: VecDeque<Todo>,
+    open: Option<OwnedFd>,
+    left_out: u64,
+}
+
+impl Collector {
+    /// Adds the next frame; `false` after the last.
+    pub fn push_next(&mut self, outbox: &mut Outbox) -> bool {
+        if let Some(open) = &self.open {
+            if !matches!(outbox.push_read(OutputFrame::Files, &[BYTES], open), Progress::Moved(_)) {
+                self.open = None;
+            }
+            return true;
+        }
+        match self.todo.pop_front() {
+            Some(Todo::Gone(path)) => outbox.push(OutputFrame::Files, &[&[GONE], &path[..]].concat()),
+            Some(Todo::Entry(path, stamp)) => self.push_entry(&path, stamp, outbox),
+            None => {
+                outbox.push(OutputFrame::Files, &[&[END], &self.left_out.to_be_bytes()[..]].concat());
+                return false;
+            }
+        }
+        true
+    }
+
+    fn push_entry(&mut self, path: &[u8], stamp: Stamp, outbox: &mut Outbox) {
+        if stamp.mode & S_IFMT == S_IFREG {
+            let Some(file) = self.file(path) else {
+                self.left_out += 1;
+                return;
+            };
+            self.open = Some(file);
+        }
+        let head = [&[ENTRY], &stamp.mode.to_be_bytes()[..], &stamp.modified.0.to_be_bytes(), path];
+        outbox.push(OutputFrame::Files, &head.concat());
+    }
+
+    /// Opens a plain file, if it still is one.
+    fn file(&self, path: &[u8]) -> Option<OwnedFd> {
+        let (above, name) = split(path);
+        let parent = beneath(&self.root, above, OFlags::PATH | OFlags::DIRECTORY).ok()?;
+        let stat = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let is_plain = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        let file = is_plain(&stat).then(|| open_file(&parent, name, &stat).ok())??;
+        rustix::fs::fstat(&file).is_ok_and(|stat| is_plain(&stat)).then_some(file)
+    }
+}
+
+/// What is said to the server once all of its files have come.
+pub fn taken(failed: u64) -> Vec<u8> {
+    [&[TAKEN], &failed.to_be_bytes()[..]].concat()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,226 @@
+//! Files from one sandbox to another: what was changed, and what is in the way.
+
+use std::{
+    fs,
+    io::Read as _,
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    path::Path,
+};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::frame::HEADER_BYTES;
+
+/// Two sandboxes, of which the second gets what the first sends.
+struct Scene {
+    from: TempDir,
+    to: TempDir,
+    sender: Files,
+    receiver: Files,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (from, to) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let (sender, receiver) = (Files::open(from.path()).expect("open"), Files::open(to.path()).expect("open"));
+        Self { from, to, sender, receiver }
+    }
+
+    /// The payloads of one round.
+    fn collected(&mut self) -> Vec<Vec<u8>> {
+        let (mut collector, mut outbox) = (self.sender.collect().expect("a walk"), Outbox::default());
+        while collector.push_next(&mut outbox) {}
+        let (mut reading, writing) = io::pipe().expect("a pipe");
+        let reader = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            reading.read_to_end(&mut bytes).map(|_| bytes)
+        });
+        while outbox.can_send() {
+            outbox.send(&writing);
+        }
+        drop(writing);
+        let bytes = reader.join().expect("a thread").expect("bytes");
+        let mut payloads = Vec::new();
+        let mut rest = &bytes[..];
+        while let Some((head, after)) = rest.split_at_checked(HEADER_BYTES) {
+            assert_eq!(head[0], 0x87);
+            let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+            payloads.push(after[..length].to_vec());
+            rest = &after[length..];
+        }
+        payloads
+    }
+
+    /// Sends one round; what was left out, and what could not be written.
+    fn round(&mut self) -> (u64, u64) {
+        let payloads = self.collected();
+        let last = payloads.last().expect("the end").clone();
+        let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("eight bytes"));
+        for payload in &payloads[..payloads.len() - 1] {
+            assert_eq!(self.receiver.take(payload, false).expect("a frame"), Order::Nothing);
+        }
+        assert_eq!(last[0], END);
+        let Order::Taken(failed) = self.receiver.take(&[END], false).expect("the end") else { panic!("no end") };
+        (number(&last[1..]), failed)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.from.path().join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("folders");
+        fs::write(path, text).expect("a file");
+    }
+
+    /// Every path with its mode and text.
+    fn tree(root: &Path) -> Vec<(String, u32, Option<Vec<u8>>)> {
+        let mut all = Vec::new();
+        let mut folders = vec![root.to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                let about = path.symlink_metadata().expect("metadata");
+                let text = about.is_file().then(|| fs::read(&path).expect("a file"));
+                if about.is_dir() {
+                    folders.push(path.clone());
+                }
+                let name = path.strip_prefix(root).expect("below").to_string_lossy().into_owned();
+                all.push((name, about.mode() & 0o7777, text));
+            }
+        }
+        all.sort();
+        all
+    }
+
+    fn assert_same(&self) {
+        assert_eq!(Self::tree(self.from.path()), Self::tree(self.to.path()));
+    }
+}
+
+#[test]
+fn what_was_changed_travels_and_nothing_else() {
+    let mut scene = Scene::new();
+    scene.write("a.txt", "one");
+    scene.write("deep/er/b.bin", &"x".repeat(200_000));
+    scene.write("empty", "");
+    fs::create_dir(scene.from.path().join("bare")).expect("a folder");
+    fs::set_permissions(scene.from.path().join("a.txt"), fs::Permissions::from_mode(0o755)).expect("a mode");
+    assert_eq!(scene.round(), (0, 0));
+    scene.assert_same();
+    assert_eq!(scene.collected(), [[&[END], &[0; 8][..]].concat()], "nothing was changed");
+
+    scene.write("a.txt", "two");
+    fs::remove_file(scene.from.path().join("deep/er/b.bin")).expect("removed");
+    fs::remove_dir(scene.from.path().join("bare")).expect("removed");
+    fs::rename(scene.from.path().join("empty"), scene.from.path().join("deep/renamed")).expect("renamed");
+    assert_eq!(scene.round(), (0, 0));
+    scene.assert_same();
+    let sent = scene.to.path().join("a.txt").metadata().expect("metadata").mtime();
+    assert_eq!(sent, scene.from.path().join("a.txt").metadata().expect("metadata").mtime());
+}
+
+#[test]
+fn file_that_became_a_folder_travels_and_back() {
+    let mut scene = Scene::new();
+    scene.write("x", "a file");
+    scene.write("y/inside", "a folder");
+    scene.round();
+    fs::remove_file(scene.from.path().join("x")).expect("removed");
+    fs::remove_dir_all(scene.from.path().join("y")).expect("removed");
+    scene.write("x/inside", "a folder");
+    scene.write("y", "a file");
+    assert_eq!(scene.round(), (0, 0));
+    scene.assert_same();
+}
+
+#[test]
+fn change_with_its_old_length_and_time_is_seen() {
+    let mut scene = Scene::new();
+    scene.write("a", "one");
+    scene.round();
+    let path = scene.from.path().join("a");
+    let before = path.metadata().expect("metadata").modified().expect("a time");
+    fs::write(&path, "two").expect("a file");
+    fs::File::options().write(true).open(&path).expect("open").set_modified(before).expect("a time");
+    scene.round();
+    scene.assert_same();
+}
+
+#[test]
+fn links_and_pipes_are_left_out_and_counted() {
+    let mut scene = Scene::new();
+    scene.write("a", "one");
+    symlink("/etc/passwd", scene.from.path().join("link")).expect("a link");
+    rustix::fs::mknodat(CWD, scene.from.path().join("pipe"), FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
+    assert_eq!(scene.round(), (2, 0));
+    assert_eq!(Scene::tree(scene.to.path()).len(), 1);
+}
+
+#[test]
+fn nothing_is_written_through_a_link() {
+    let mut scene = Scene::new();
+    let outside = tempfile::tempdir().expect("a folder");
+    fs::write(outside.path().join("kept"), "kept").expect("a file");
+    scene.write("way/in", "new");
+    scene.write("kept", "new");
+    symlink(outside.path(), scene.to.path().join("way")).expect("a link");
+    symlink(outside.path().join("kept"), scene.to.path().join("kept")).expect("a link");
+    let (_, failed) = scene.round();
+    assert!(failed > 0, "a folder that is a link");
+    assert_eq!(Scene::tree(outside.path()), [("kept".to_owned(), 0o644, Some(b"kept".to_vec()))]);
+    assert_eq!(fs::read(scene.to.path().join("kept")).expect("a file"), b"new", "the link is replaced");
+    let gone = [&[GONE], &b"way/kept"[..]].concat();
+    scene.receiver.take(&gone, false).expect("a frame");
+    assert!(outside.path().join("kept").exists());
+}
+
+#[test]
+fn frames_that_the_server_does_not_send_are_errors() {
+    let mut scene = Scene::new();
+    let entry = |mode: u32, path: &[u8]| [&[ENTRY], &mode.to_be_bytes()[..], &[0; 8], path].concat();
+    for bad in [
+        vec![],
+        vec![0],
+        vec![9],
+        vec![ENTRY, 1, 2],
+        entry(S_IFREG, b""),
+        entry(S_IFREG, b"/etc/x"),
+        entry(S_IFREG, b"../x"),
+        entry(S_IFREG, b"a//b"),
+        entry(S_IFREG, b"a/."),
+        entry(S_IFREG, b"a\0b"),
+        entry(S_IFREG, &[b'x'; PATH_BYTES_MAX + 1]),
+        entry(0o120_000, b"a"),
+        vec![GONE],
+    ] {
+        assert!(scene.receiver.take(&bad, false).is_err(), "{bad:?}");
+    }
+    assert!(Scene::tree(scene.to.path()).is_empty());
+}
+
+#[test]
+fn first_failure_is_an_error_before_the_start_alone() {
+    let mut scene = Scene::new();
+    let file = [&[ENTRY], &S_IFREG.to_be_bytes()[..], &[0; 8], b"a"].concat();
+    fs::create_dir(scene.to.path().join("a")).expect("a folder");
+    assert!(scene.receiver.take(&file, true).is_err());
+    assert_eq!(scene.receiver.take(&file, false).expect("counted"), Order::Nothing);
+    assert_eq!(scene.receiver.take(&[BYTES, 1], false).expect("of no file"), Order::Nothing);
+    assert_eq!(scene.receiver.take(&[END], false).expect("the end"), Order::Taken(1));
+    assert_eq!(scene.receiver.take(&[COLLECT], false).expect("a request"), Order::Collect);
+}
+
+#[test]
+fn what_a_program_closed_to_itself_travels() {
+    let mut scene = Scene::new();
+    scene.write("d/e/a", "one");
+    let close = |path: &str, mode| {
+        fs::set_permissions(scene.from.path().join(path), fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    for (path, mode) in [("d/e/a", 0), ("d/e", 0o400), ("d", 0)] {
+        close(path, mode);
+    }
+    assert_eq!(scene.round(), (0, 0));
+    let tree = Scene::tree(scene.to.path());
+    let modes: Vec<_> = tree.iter().map(|(name, mode, _)| (name.as_str(), *mode)).collect();
+    assert_eq!(modes, [("d", 0), ("d/e", 0o400), ("d/e/a", 0)]);
+}

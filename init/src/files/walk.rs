@@ -1,0 +1,77 @@
+//! What a folder holds, and in which state. Follows no link and reads no file.
+
+use std::{collections::BTreeMap, os::fd::OwnedFd};
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat},
+    io::Errno,
+};
+
+use super::{PATH_BYTES_MAX, Stamp, beneath};
+
+/// Names of one path; what is deeper is not sent.
+const NAMES_MAX: usize = 64;
+
+/// Everything below one folder.
+#[derive(Default)]
+pub(super) struct Walk {
+    pub(super) found: BTreeMap<Vec<u8>, Stamp>,
+    /// Links, pipes, sockets, and what is too deep or cannot be read.
+    pub(super) left_out: u64,
+}
+
+impl Walk {
+    pub(super) fn over(folder: &OwnedFd) -> Self {
+        let mut walk = Self::default();
+        walk.folder(folder, &mut Vec::new(), 1);
+        walk
+    }
+
+    fn folder(&mut self, folder: &OwnedFd, path: &mut Vec<u8>, depth: usize) {
+        let Ok(mut names) = Dir::read_from(folder) else { return self.leave_out() };
+        let length = path.len();
+        while let Some(Ok(entry)) = names.next() {
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+            self.entry(folder, name, path, depth);
+            path.truncate(length);
+        }
+    }
+
+    fn entry(&mut self, folder: &OwnedFd, name: &[u8], path: &mut Vec<u8>, depth: usize) {
+        // What is not there any more was removed meanwhile.
+        let Ok(stat) = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) else { return };
+        if depth > NAMES_MAX || path.len() > PATH_BYTES_MAX {
+            return self.leave_out();
+        }
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                let Ok(inner) = open_folder(folder, name, &stat) else { return self.leave_out() };
+                self.found.insert(path.clone(), Stamp::of(&stat));
+                self.folder(&inner, path, depth + 1);
+            }
+            FileType::RegularFile => drop(self.found.insert(path.clone(), Stamp::of(&stat))),
+            _ => self.leave_out(),
+        }
+    }
+
+    fn leave_out(&mut self) {
+        self.left_out += 1;
+    }
+}
+
+/// Opens a folder for reading. One that a program has closed to itself is open from then on, since what is in it is
+/// looked up again when it is sent; the server is told its own mode.
+fn open_folder(folder: &OwnedFd, name: &[u8], stat: &Stat) -> Result<OwnedFd, Errno> {
+    let mode = Mode::from_raw_mode(stat.st_mode & 0o1777);
+    if !mode.contains(Mode::RWXU) {
+        rustix::fs::chmodat(folder, name, mode | Mode::RWXU, AtFlags::empty())?;
+    }
+    beneath(folder, name, OFlags::RDONLY | OFlags::DIRECTORY)
+}

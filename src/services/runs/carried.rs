@@ -1,0 +1,71 @@
+//! The files of one run: where they travel, to its sandbox before the program and back after it; and which of them it
+//! changed.
+
+use super::task::RunTask;
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        event::StreamKind,
+        outcome::{Ended, Outcome},
+    },
+    ports::storage::Mark,
+    services::{
+        carrier::{Carrier, left_out_note},
+        files::{FileList, Returned},
+        sandbox::Started,
+    },
+};
+
+impl RunTask {
+    /// Gives the sandbox its files where they travel, and tells what takes them back. The outer nothing stands for a
+    /// run that was cancelled meanwhile.
+    pub(super) async fn carry_in(&self, started: &mut Started) -> Result<Option<Option<Carrier>>, Failure> {
+        let parts = &self.service.parts;
+        let Some(room_bytes) = parts.sandboxes.volumes.streamed_bytes() else { return Ok(Some(None)) };
+        if started.decoder.is_none() {
+            let why =
+                "The runner image takes no files: it needs protocol 1 or 2 where SANDBOX_ENGINE__FILES is streamed.";
+            return Err(Failure::new(Code::RunnerFailed, why));
+        }
+        let mut carrier = Carrier::new(&parts.files, &self.run.conversation, room_bytes);
+        tokio::select! {
+            biased;
+            () = self.run.cancel.cancelled() => Ok(None),
+            written = carrier.write(&mut started.sandbox.stdin) => written.map(|()| Some(Some(carrier))),
+        }
+    }
+
+    /// Lists the files that the program changed, and judges what they take.
+    pub(super) async fn changed_files(
+        &self,
+        mark: Mark,
+        returned: Option<Result<Returned, Failure>>,
+        outcome: &mut Outcome,
+    ) -> Result<FileList, Failure> {
+        let (files, conversation) = (&self.service.parts.files, &self.run.conversation);
+        let mut list = files.changed_since(conversation, mark).await?;
+        let mut limit = None;
+        let note = match returned {
+            Some(Ok(returned)) => {
+                returned.correct(&mut list);
+                limit = returned.limit;
+                left_out_note(&returned)
+            }
+            Some(Err(failure)) => Some(format!("[{}]\n", failure.message)),
+            None => None,
+        };
+        if let Some(note) = note {
+            self.run.log.output(StreamKind::Stderr, &note.into());
+        }
+        let limit = match limit {
+            None => files.quota().exceeded(conversation).await,
+            limit => limit,
+        };
+        if outcome.ended != Ended::Cancelled
+            && let Some(limit) = limit
+        {
+            outcome.ended = Ended::DiskLimit(limit);
+        }
+        Ok(list)
+    }
+}

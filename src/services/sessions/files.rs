@@ -1,0 +1,124 @@
+//! The files of a session whose sandbox has its own `/data`: they travel to it before each cell, and back after it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tracing::warn;
+
+use super::{Inner, Sessions, registry::Session};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::SessionId,
+        owner::Principal,
+    },
+    services::{
+        carrier::Carrier,
+        files::Returned,
+        frames::{self, FileMessage},
+    },
+};
+
+/// Messages of a sandbox that wait to be stored.
+const MESSAGES_MAX: usize = 16;
+/// Frames for a sandbox that wait to be written.
+const FRAMES_MAX: usize = 4;
+
+/// Between the task that reads and writes a kernel's sandbox and those who carry its files.
+#[derive(Clone)]
+pub(super) struct FileLink {
+    frames: mpsc::Sender<Bytes>,
+    /// Who takes what the sandbox says of its files; `None` while no caller asked.
+    taker: Arc<Mutex<Option<mpsc::Sender<FileMessage>>>>,
+    /// What the sandbox has, once it was sent anything.
+    carrier: Arc<AsyncMutex<Option<Carrier>>>,
+}
+
+impl FileLink {
+    /// The link, and the frames to write.
+    pub(super) fn new() -> (Self, mpsc::Receiver<Bytes>) {
+        let (frames, receiver) = mpsc::channel(FRAMES_MAX);
+        (Self { frames, taker: Arc::default(), carrier: Arc::default() }, receiver)
+    }
+
+    /// Passes on what the sandbox says. It waits, as the files do.
+    pub(super) async fn tell(&self, message: FileMessage) {
+        let taker = self.taker.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(taker) = taker {
+            // One that has gone away takes nothing more.
+            let _ = taker.send(message).await;
+        }
+    }
+
+    /// The sandbox has ended.
+    pub(super) fn end(&self) {
+        drop(self.taker.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    fn take(&self) -> ReceiverStream<FileMessage> {
+        let (sender, receiver) = mpsc::channel(MESSAGES_MAX);
+        *self.taker.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        ReceiverStream::new(receiver)
+    }
+}
+
+impl Sessions {
+    /// Before code of a client is passed on to a session's kernel.
+    ///
+    /// # Errors
+    /// Those of [`Sessions::get`] and of a cell.
+    pub(in crate::services) async fn carry_in(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
+        self.0.carry_in(&*self.0.find(who, id)?).await
+    }
+
+    /// After such code; `held` is dropped when the files are stored.
+    pub(in crate::services) fn carry_out_holding(&self, who: &Principal, id: SessionId, held: impl Send + 'static) {
+        if self.0.parts.sandboxes.volumes.streamed_bytes().is_none() {
+            return;
+        }
+        let Ok(session) = self.0.find(who, id) else { return };
+        let inner = Arc::clone(&self.0);
+        self.0.tasks.spawn(async move {
+            if let Some(Err(failure)) = inner.carry_out(&session).await {
+                warn!(conversation = %session.conversation, %failure, "the files of a session were not stored");
+            }
+            drop(held);
+        });
+    }
+}
+
+impl Inner {
+    /// Sends a session what it does not have of its conversation's files, where they travel.
+    ///
+    /// # Errors
+    /// Those of [`Carrier::send`]; [`Code::EngineLost`] when the sandbox does not take them.
+    pub(super) async fn carry_in(&self, session: &Session) -> Result<(), Failure> {
+        let Some(room_bytes) = self.parts.sandboxes.volumes.streamed_bytes() else { return Ok(()) };
+        let link = &session.kernel.files;
+        let mut held = link.carrier.lock().await;
+        let carrier = held.get_or_insert_with(|| Carrier::new(&self.parts.files, &session.conversation, room_bytes));
+        let taken = carrier.send(link.frames.clone(), Carrier::taken(link.take())).await;
+        link.end();
+        taken?.map(drop)
+    }
+
+    /// Stores what a session changed, where its files travel.
+    ///
+    /// # Errors
+    /// Those of [`Carrier::receive`].
+    pub(super) async fn carry_out(&self, session: &Session) -> Option<Result<Returned, Failure>> {
+        let link = &session.kernel.files;
+        let mut held = link.carrier.lock().await;
+        let carrier = held.as_mut()?;
+        let messages = link.take();
+        if link.frames.send(frames::files::collect()).await.is_err() {
+            let why = "The session ended before its files were stored: what the cell changed in /data is lost.";
+            return Some(Err(Failure::new(Code::EngineLost, why)));
+        }
+        let returned = carrier.receive(messages).await;
+        link.end();
+        Some(returned)
+    }
+}

@@ -1,0 +1,98 @@
+//! An engine of another machine: by TLS with certificates on both sides, and without folders of this one.
+
+use std::{fs, path::Path, sync::Arc};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, UnixStream},
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        RootCertStore, ServerConfig,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+        server::WebPkiClientVerifier,
+    },
+};
+
+use crate::support::{engines::docker_host, process::Process, server::TOKEN};
+
+/// Writes what a client of the engine needs to a folder; the other side's settings.
+fn certificates(folder: &Path) -> ServerConfig {
+    let key = KeyPair::generate().expect("a key");
+    let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let root = authority.self_signed(&key).expect("a certificate");
+    let issuer = Issuer::new(authority, key);
+    let signed = |names: &[&str]| {
+        let key = KeyPair::generate().expect("a key");
+        let names = names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let certificate = CertificateParams::new(names).expect("parameters").signed_by(&key, &issuer);
+        (certificate.expect("a certificate"), key)
+    };
+    let (client, client_key) = signed(&[]);
+    for (name, pem) in [("ca", root.pem()), ("cert", client.pem()), ("key", client_key.serialize_pem())] {
+        fs::write(folder.join(name).with_extension("pem"), pem).expect("a file");
+    }
+    let (server, server_key) = signed(&["127.0.0.1"]);
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from(root)).expect("an authority");
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+    let key = PrivateKeyDer::from_pem_slice(server_key.serialize_pem().as_bytes()).expect("a key");
+    ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_client_cert_verifier(clients.build().expect("a verifier"))
+        .with_single_cert(vec![CertificateDer::from(server)], key)
+        .expect("settings")
+}
+
+/// The engine behind TLS; its address.
+async fn listen(settings: ServerConfig) -> String {
+    let acceptor = TlsAcceptor::from(Arc::new(settings));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let socket = docker_host().strip_prefix("unix://").expect("a socket").to_owned();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, socket) = (acceptor.clone(), socket.clone());
+            tokio::spawn(async move {
+                let mut outer = acceptor.accept(stream).await?;
+                let mut inner = UnixStream::connect(socket).await?;
+                copy_bidirectional(&mut outer, &mut inner).await
+            });
+        }
+    });
+    format!("tcp://{address}")
+}
+
+async fn ask(server: &Process, method: Method, path: &str, body: Option<Value>) -> reqwest::Response {
+    let request = server.http.request(method, server.url(path)).bearer_auth(TOKEN);
+    let request = if let Some(body) = body { request.json(&body) } else { request };
+    request.send().await.expect("an answer")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engine_behind_tls_runs_programs_with_files_of_this_machine() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let host = listen(certificates(folder.path())).await;
+    let server = Process::start(&[
+        ("DOCKER_HOST", &host),
+        ("DOCKER_TLS_VERIFY", "1"),
+        ("DOCKER_CERT_PATH", folder.path().to_str().expect("text")),
+        ("SANDBOX_ENGINE__FILES", "streamed"),
+    ])
+    .await;
+    let body = json!({"conversationId": "c", "language": "bash", "code": "echo far > a; head -c 5M /dev/zero > b"});
+    let run: Value = ask(&server, Method::POST, "/v1/runs", Some(body)).await.json().await.expect("JSON");
+    assert_eq!(run["outcome"]["ended"], "exited", "{run}");
+    assert_eq!(fs::read_to_string(server.root().join("c/files/a")).expect("a file"), "far\n");
+    let body = json!({"conversationId": "c", "language": "bash", "code": "cat a; stat -c %s b"});
+    let run: Value = ask(&server, Method::POST, "/v1/runs", Some(body)).await.json().await.expect("JSON");
+    assert_eq!(run["result"]["stdout"], "far\n5242880\n", "{run}");
+    server.stop().await;
+}
