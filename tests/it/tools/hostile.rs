@@ -96,10 +96,12 @@ except KeyboardInterrupt: print("interrupted", mcptools.call("up", "echo", {"tex
         await call('up', 'echo', {text: 'x'.repeat(2 << 20)}).catch((error) => console.log(error.code));\n\
         const told = [];\n\
         const { text } = await call('up', 'wait', {seconds: 0.2}, {onProgress: (one) => told.push(one)});\n\
-        console.log(text, told.length);\n\
+        console.log(text, told.length > 0 && told.length <= 10);\n\
         await import('mcptools/up/none').catch((error) => console.log(error.code));";
     let text = printed(&server, TOKEN, "javascript", javascript).await;
-    assert_eq!(text, "invalid_arguments\nwaited 10\nERR_MODULE_NOT_FOUND\n");
+    // rmcp handles each notification in a task of its own: one that is overtaken by a later one, or by the answer, is
+    // not reported.
+    assert_eq!(text, "invalid_arguments\nwaited true\nERR_MODULE_NOT_FOUND\n");
     server.stop().await;
 }
 
