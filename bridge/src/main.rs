@@ -3,8 +3,8 @@
 //! to a client.
 //! `runners/README.md` describes its messages.
 //!
-//! The kernel is any program, and so is what sends the messages that come from it: everything is bounded. `ZeroMQ` is
-//! spoken only here, because a length that a kernel claims can end the process that reads it.
+//! Any program can be the kernel or send messages in its place, so everything is bounded. `ZeroMQ` is spoken only here,
+//! because a length that a kernel claims can end the process that reads it.
 
 mod connection;
 mod kernel;

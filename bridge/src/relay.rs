@@ -36,7 +36,7 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 /// How long a kernel whose connection broke may take to be gone.
 const BROKEN_LIMIT: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether the kernel has sent everything.
+/// How often the relay checks whether the kernel has sent everything.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 const READ_BYTES: usize = 64 << 10;
@@ -220,7 +220,7 @@ impl Relay {
         }
     }
 
-    /// Looks whether the idle status may be passed on.
+    /// Checks whether the idle status may be passed on.
     fn look(&mut self) {
         let is_asleep = self.kernel.is_asleep();
         let Some(held) = &mut self.held else { return };

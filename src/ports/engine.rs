@@ -87,8 +87,7 @@ pub trait Engine: Send + Sync + 'static {
     fn can_limit_cpu(&self) -> bool;
 
     /// Lowers the CPU that a running sandbox may use, in thousandths of a core, without touching its other limits, and
-    /// ends its coming after others.
-    /// Once this has returned, the limit holds for every process inside.
+    /// gives it the usual weight for the processors. Once this has returned, the limit holds for every process inside.
     ///
     /// # Errors
     /// [`EngineError::Lost`] when there is no such sandbox; others when the engine does not answer or refuses. The
@@ -171,7 +170,7 @@ pub struct SandboxSpec {
     pub skills: SkillFolders,
     pub limits: Limits,
     /// The CPU that it may use until [`Engine::limit_cpu`], in thousandths of a core, where that is more than the
-    /// limit: its runner loads what it loads before a program comes. Sandboxes that have their limit come first.
+    /// limit: meanwhile its runner loads libraries. Sandboxes that have their limit have a higher weight.
     pub loading_cpu_millis: Option<u32>,
     /// The user and group id of the program.
     pub uid: u32,

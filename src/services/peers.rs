@@ -1,13 +1,13 @@
 //! Several servers behind one address: which of them has a conversation. A conversation's programs, sessions, lock and
-//! standbys are at one server; the others send on what is for it. Which one it is, is in the database that they share.
+//! standbys are at one server; the others send it the requests for them. The shared database stores which one it is.
 //!
 //! A conversation is taken when something is about to begin in it, and given back when nothing has been in it for
 //! [`IDLE_MAX`]. While it is held, nothing waits for the database. One whose id this server has just made is held at
 //! once and stored in the background, since no other can know it before the answer has named it. While the database is
-//! away, servers go on with what they are asked: two may then have one conversation, whose programs share its files.
+//! away, each server answers for every conversation: two may then have the same one, whose programs share its files.
 //!
-//! A server shows that it lives by a beat that changes; one whose beat has been the same for [`DEAD_AFTER`] has nothing
-//! any more, so the servers' clocks do not matter. Knows no HTTP: who sends what on is in `api/http/peers`.
+//! A server changes its heartbeat while it lives; one whose heartbeat has been the same for [`DEAD_AFTER`] loses its
+//! conversations, so the servers' clocks do not matter. Knows no HTTP: who sends what on is in `api/http/peers`.
 //!
 //! ```text
 //! follow ── one task: beats, reads the others, stores what was made here, gives back what is idle
@@ -67,7 +67,7 @@ struct Inner {
     ready: watch::Sender<bool>,
     /// Whether something is held that may not be stored.
     has_unstored: AtomicBool,
-    /// Whether it was told that the database is away.
+    /// Whether the log says that the database is away.
     is_told: AtomicBool,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! The usage of a conversation is cached: from the listing after each run, plus later writes. So a run does not wait
 //! for a measurement, and a refusal always follows a measurement. `watch` measures while a program runs. When it has
-//! ended, its usage is judged once more, since a program can name large files as its last act.
+//! ended, its usage is checked once more, since a program can name large files as its last act.
 
 mod watch;
 

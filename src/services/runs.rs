@@ -7,7 +7,7 @@
 //!
 //! The caller may go away: the task goes on and cleans up. What that means for the program is decided by
 //! [`RunRequest::detach`]. A program is handed to one sandbox, once; nothing here runs it a second time. Who may see a
-//! run is decided in [`Runs::get`]; a run of another owner and one that never was are the same error. What is kept of
+//! run is decided in [`Runs::get`]; a run of another owner and an unknown run give the same error. What is kept of
 //! finished runs is bounded by count, bytes and age. Knows no engine by name, no protocol and no settings.
 
 mod apart;

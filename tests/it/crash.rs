@@ -32,7 +32,7 @@ const ORPHANS_MAX: Duration = Duration::from_secs(35);
 /// A link and what is behind it.
 type Named = (String, String);
 
-/// Runs programs until all have been tried once; who is refused or cut off is not tried again.
+/// Runs programs until all have been tried once; one that is refused or cut off is not tried again.
 struct Load<'a> {
     http: &'a reqwest::Client,
     url: String,

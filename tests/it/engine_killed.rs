@@ -35,7 +35,7 @@ const BEYOND_MAX: Duration = Duration::from_secs(35);
 const RECOVERY_MAX: Duration = Duration::from_secs(15);
 const LINES: usize = 20;
 
-/// How it dies, and whether its next life takes the containers over that go on.
+/// How it dies, and whether its next start takes over the containers that still run.
 const DEATHS: [(Death, bool); 8] = [
     (Death::Daemon, true),
     (Death::WithShims, false),
@@ -47,7 +47,7 @@ const DEATHS: [(Death, bool); 8] = [
     (Death::WithContainerd, false),
 ];
 
-/// The engine is all that hurts these programs, so any other word would be a lie about the program.
+/// Only the engine fails in this test, so any other code would be a wrong report about the program.
 const ENGINE_FAILED: [&str; 3] = ["engine_unavailable", "engine_lost", "engine_failed"];
 
 struct Load<'a> {

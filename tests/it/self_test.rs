@@ -50,7 +50,7 @@ impl Testing {
         Self::with(engine, "0").await
     }
 
-    /// A server that was at work with Bash before, so that standbys are wanted from the first moment.
+    /// A server on whose root Bash was in use before, so that standbys are wanted from the first moment.
     async fn with_standbys(engine: FakeEngine) -> Self {
         Self::with(engine, "2").await
     }

@@ -1,5 +1,5 @@
 //! Tools of MCP servers, called by programs in real sandboxes: servers of the official SDK in both generations, and one
-//! that does what strangers do.
+//! that is hostile.
 
 mod approvals;
 mod hostile;

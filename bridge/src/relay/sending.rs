@@ -22,7 +22,7 @@ pub struct Server {
 }
 
 impl Relay {
-    /// Writes what the server takes. Whether it is gone.
+    /// Writes as much as the server takes; returns whether the server is gone.
     pub(super) fn write(&mut self) -> bool {
         match self.server.output.try_write(self.outbox.front()) {
             Ok(count) => self.outbox.wrote(count),
@@ -32,7 +32,7 @@ impl Relay {
     }
 }
 
-/// Tells why there is no session.
+/// Reports why there is no session.
 pub async fn refuse(output: &mut Sender, message: &str) {
     let mut outbox = Outbox::default();
     outbox.push(Channel::Bridge, &bridge_message("failed", &json!({"message": message})), Weight::Reply);

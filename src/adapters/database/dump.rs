@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::{Database, MIGRATIONS};
 use crate::ports::database::{DatabaseError, DumpState, DumpStore, DumpedRow, Loading};
 
-/// What lives there now is not what a backup says.
+/// Tables about the servers that run now, which a backup leaves out.
 const LIVE_TABLES: [&str; 3] = ["servers", "peers", "conversation_places"];
 const TABLES: [&str; 11] = [
     "tokens",

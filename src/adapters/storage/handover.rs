@@ -1,4 +1,5 @@
-//! Who owns what programs reach: how what the server makes becomes theirs, and which user a conversation's folder has.
+//! The owners of files that programs reach: how files of the server become theirs, and which user owns a conversation's
+//! folder.
 //!
 //! The owner of `files` is the user that programs of the conversation run as. So it lasts as long as the folder, moves
 //! with it, and is known to every server on the root.

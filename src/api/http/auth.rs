@@ -43,7 +43,7 @@ const CONNECTING: HeaderName = HeaderName::from_static("cf-connecting-ip");
 #[derive(Debug, Clone, Copy)]
 pub struct NoTurn;
 
-/// Who sends a request, as far as room is concerned.
+/// The class of a request's sender, which decides about room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// A health probe.

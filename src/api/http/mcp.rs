@@ -88,7 +88,7 @@ struct Mount {
     stream: Service,
     plain: Service,
     open: Sessions,
-    /// What clients see that choose nothing.
+    /// What clients see if they choose nothing.
     view: View,
     runs: Runs,
     bodies: Bodies,

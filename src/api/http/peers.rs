@@ -1,5 +1,5 @@
-//! Several servers behind one address: a request for what is at another server is sent there, and its answer comes back
-//! as it is. The other server asks for the token again, so nothing is trusted that comes this way.
+//! Several servers behind one address: a request for a conversation, run or session of another server is sent there,
+//! and its answer comes back unchanged. The other server checks the token again, so servers need not trust each other.
 //!
 //! ```text
 //! request ─ answered here ─┬─ begins something in a conversation that is not held ─ take it ─┬─ here: answered again
@@ -43,7 +43,8 @@ use crate::{
     services::peers::{Peer, Peers},
 };
 
-/// How often a request was sent on. A client that says so itself gets fewer answers and nothing else.
+/// How often a request was sent on. A client that sends this header itself gains nothing: its request is only refused
+/// earlier.
 const SENT_ON: HeaderName = HeaderName::from_static("sandbox-sent-on");
 /// Of a connection, and not of a request (RFC 9110, 7.6.1).
 const OF_CONNECTION: [&str; 8] = [
@@ -61,8 +62,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// When to try again while a server does not answer, in seconds.
 const RETRY_AFTER_S: u64 = 5;
 
-/// Among a request's extensions: what is not in this server's memory may be in another's, so a handler says that it is
-/// not there and does not look into the history.
+/// An extension of a request: what is not in this server's memory may be in another's, so a handler answers that it is
+/// unknown and does not look into the history.
 #[derive(Debug, Clone, Copy)]
 pub struct OthersMayKnow;
 
@@ -173,7 +174,7 @@ impl std::fmt::Debug for Relay {
     }
 }
 
-/// Answers here, or where what a request is about is.
+/// Answers a request here, or sends it to the server that has its conversation, run or session.
 pub async fn send_on(State(relay): State<Relay>, request: Request, next: Next) -> Response {
     if relay.is_alone() || !can_be_repeated(&request, relay.bodies.bytes_max()) {
         return next.run(request).await;

@@ -52,7 +52,7 @@ pub struct McpOptions {
     pub wait_default: Duration,
     /// Folders that programs see beside /data, for the descriptions.
     pub folders: Vec<SharedFolder>,
-    /// What clients see that choose nothing.
+    /// What clients see if they choose nothing.
     pub view: View,
 }
 

@@ -78,7 +78,7 @@ fn disk(root: &Path, findings: &mut Findings) {
     }
 }
 
-/// Judges how `SANDBOX_ROOT` is mounted. Programs inherit the options as those of `/data`.
+/// Checks how `SANDBOX_ROOT` is mounted. Programs inherit the options as those of `/data`.
 pub(super) fn mount(flags: StatVfsMountFlags, findings: &mut Findings) {
     if flags.contains(StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV) {
         return findings.ok("mount", "SANDBOX_ROOT is mounted with nosuid and nodev");
@@ -91,7 +91,7 @@ pub(super) fn mount(flags: StatVfsMountFlags, findings: &mut Findings) {
     );
 }
 
-/// Judges the free space, in bytes.
+/// Checks the free space, in bytes.
 pub(super) fn free(bytes: u64, findings: &mut Findings) {
     let fix = "free space at SANDBOX_ROOT: delete old conversations, or move it to a larger disk";
     let text = format!("{} MiB are free at SANDBOX_ROOT", bytes >> 20);

@@ -14,6 +14,9 @@ const COLLECT: u8 = 5;
 /// From a sandbox.
 const TAKEN: u8 = 5;
 
+/// The longest path in a message of a sandbox.
+const PATH_BYTES_MAX: usize = 4096;
+
 /// The bits of a mode that say what an entry is.
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
@@ -78,6 +81,7 @@ pub(super) fn message(mut payload: Bytes) -> Result<FileMessage, FrameError> {
         8 => Ok(bytes.get_u64()),
         _ => Err(unreadable),
     };
+    let path = |bytes: Bytes| if bytes.len() <= PATH_BYTES_MAX { Ok(bytes) } else { Err(unreadable) };
     Ok(match kind {
         ENTRY => {
             let mode = payload.try_get_u32().map_err(|_| unreadable)?;
@@ -87,10 +91,10 @@ pub(super) fn message(mut payload: Bytes) -> Result<FileMessage, FrameError> {
                 S_IFREG => false,
                 _ => return Err(unreadable),
             };
-            FileMessage::Entry { is_folder, mode: mode & 0o777, modified_unix_s, path: payload }
+            FileMessage::Entry { is_folder, mode: mode & 0o777, modified_unix_s, path: path(payload)? }
         }
         BYTES => FileMessage::Bytes(payload),
-        GONE => FileMessage::Gone(payload),
+        GONE => FileMessage::Gone(path(payload)?),
         END => FileMessage::End { left_out: number(payload)? },
         TAKEN => FileMessage::Taken { failed: number(payload)? },
         _ => return Err(unreadable),
@@ -119,6 +123,10 @@ mod tests {
         for bad in [&b""[..], b"\0", b"\x06", b"\x01\0\0\x81", b"\x01\0\0\xa1\xff\0\0\0\0\0\0\0\0l", b"\x04", b"\x05\0"]
         {
             assert!(message(Bytes::copy_from_slice(bad)).is_err(), "{bad:?}");
+        }
+        for head in [&b"\x01\0\0\x81\xa4\0\0\0\0\0\0\0\0"[..], b"\x03"] {
+            let named = |bytes| message([head, &vec![b'n'; bytes][..]].concat().into());
+            assert!(named(PATH_BYTES_MAX).is_ok() && named(PATH_BYTES_MAX + 1).is_err(), "{head:?}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Kernels that stand by. Where the interpreter that stands by for a program becomes the kernel (Python), a session
-//! begins at once; other kernels take a few hundred milliseconds to start. Of such a language one waits, in a folder
-//! that belongs to no conversation yet and becomes that of the next new one.
+//! begins at once; other kernels take a few hundred milliseconds to start. Of such a language one kernel waits, in a
+//! folder that belongs to no conversation yet and becomes that of the next new one.
 //!
 //! It is only an optimisation: what does not fit it, such as variables or network, starts a kernel of its own. Its
-//! memory counts as that of a session, and it makes room for any.
+//! memory counts as that of a session, and it is ended when any session needs that memory.
 
 use std::{
     collections::HashMap,
@@ -120,7 +120,7 @@ impl Inner {
         None
     }
 
-    /// Notes that a session was opened whose kernel was not what had stood by.
+    /// Notes that a session was opened whose kernel did not stand by.
     pub(super) fn opened(self: &Arc<Self>, runner: &Runner) {
         if !self.parts.standbys.is_on() {
             return;

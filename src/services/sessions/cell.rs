@@ -61,7 +61,7 @@ pub(in crate::services) struct Cell<'a> {
     /// Its standard input, a line for each request; `None` when it takes none.
     pub input: Option<BoxStream<'a, Bytes>>,
     pub limits: &'a Limits,
-    /// Where its connections are told.
+    /// Where its connections are reported.
     pub network: Sink,
 }
 

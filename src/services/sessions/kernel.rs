@@ -229,7 +229,7 @@ impl Kernel {
         self.send(Channel::Bridge, "interrupt", None, &json!({})).await;
     }
 
-    /// Sends what makes an interpreter look up that awaits something.
+    /// Sends a message that wakes an interpreter which awaits something.
     pub(super) async fn wake(&self) {
         self.send(Channel::Shell, "kernel_info_request", None, &json!({})).await;
     }

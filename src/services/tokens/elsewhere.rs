@@ -12,7 +12,7 @@ use crate::{
     ports::observer::{AdminAction, AdminFacts, Observer},
 };
 
-/// What this process did itself, and whom the rest is told.
+/// The changes of this process, and the observer of all others.
 #[derive(Default)]
 pub(super) struct Elsewhere {
     observer: OnceLock<Arc<dyn Observer>>,
@@ -25,7 +25,7 @@ impl Elsewhere {
         self.own.lock().unwrap_or_else(PoisonError::into_inner).insert((id, is_revoked));
     }
 
-    /// The changes that the database has, this process has not made, and did not know.
+    /// The changes in the database that this process has neither made nor known.
     fn found<'a>(
         &self,
         known: &Known,
@@ -48,12 +48,12 @@ impl Elsewhere {
 }
 
 impl Tokens {
-    /// From now on changes by other processes are told. Once.
+    /// Reports changes by other processes from now on. To be called once.
     pub fn tell(&self, observer: &Arc<dyn Observer>) {
         drop(self.elsewhere.observer.set(Arc::clone(observer)));
     }
 
-    /// Before [`Self::learn`] of what the database says has changed.
+    /// Reports changes that other processes made. To be called before [`Self::learn`].
     pub(super) fn tell_elsewhere(&self, records: &[TokenRecord]) {
         let Some(observer) = self.elsewhere.observer.get() else { return };
         let known = self.known();

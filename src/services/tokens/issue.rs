@@ -23,7 +23,7 @@ use crate::{
     ports::database::{DatabaseError, TokenStore, no_database},
 };
 
-/// How often changes of other processes are read; so long a token that another process revokes goes on.
+/// How often changes of other processes are read, and so how long a token that another process revoked stays valid.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 /// How far the clocks of servers that share a database may be apart.
 const CLOCKS_APART_MS: i64 = 10_000;

@@ -1,8 +1,8 @@
 //! What programs import to call tools: a module for each tool, made from its schema by a program of ours.
 //!
-//! Schemas are a stranger's, and what makes code of them was not made for such. So it works in a sandbox of its own,
-//! without a network and with nothing of a user in it. What it made is kept for as long as the definitions are the
-//! same, and comes into sandboxes over their channels when a program imports it.
+//! Schemas are untrusted, and the code generators were not written for hostile ones. So they run in a sandbox of their
+//! own, without a network and with nothing of a user in it. The modules are kept for as long as the definitions are the
+//! same, and come into sandboxes over their channels when a program imports them.
 
 use std::{
     collections::HashMap,

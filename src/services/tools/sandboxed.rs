@@ -106,7 +106,7 @@ impl SandboxedServers {
         Self(Arc::new(Inner { parts, room, stop: CancellationToken::new(), tasks: TaskTracker::new() }))
     }
 
-    /// What starts one, each time that it is connected to. Nothing for a server that is no such.
+    /// Starts the sandbox of a server each time that it is connected to; `None` for a server without one.
     pub(super) fn opener(&self, server: &Arc<ToolServer>, secret: &SecretString) -> Option<Arc<dyn OpenStreams>> {
         let Way::Sandbox(language) = &server.way else { return None };
         let (inner, server, language) = (Arc::clone(&self.0), Arc::clone(server), language.clone());

@@ -1,5 +1,5 @@
 //! Engines to test on: a world is one engine with a runner image, an instance of its own and folders for data. Whatever
-//! a test leaves behind is found by the instance's label when the world is closed, removed, and told as a failure.
+//! a test leaves behind is found by the instance's label when the world is closed, removed, and reported as a failure.
 
 use std::{
     collections::HashMap,

@@ -26,7 +26,7 @@ use crate::{
     services::peers::Peer,
 };
 
-/// What tells where a message is for. Anything else is left to those who answer it.
+/// The parts of a message that decide which server it is for. The handlers check everything else.
 #[derive(Deserialize)]
 struct Message {
     method: String,
