@@ -17,11 +17,14 @@ in_image() {
   find / -xdev -path '*.dist-info/METADATA' | while read -r file; do
     tr -d '\r' < "$file" | awk -F ': ' '/^Name: / { name = $2 } /^Version: / { print "pypi\t" name "\t" $2; exit }'
   done
-  find / -xdev -path '*/node_modules/*/package.json' | grep -E '/node_modules/(@[^/]+/)?[^/]+/package.json$' |
-    while read -r file; do
-      node -p "const { name, version } = require('$file'); ['npm', name, version].join('\t')"
-    done
-  ! command -v node >/dev/null || node -p '["generic", "node", process.versions.node].join("\t")'
+  if command -v node >/dev/null; then
+    find / -xdev -path '*/node_modules/*/package.json' | grep -E '/node_modules/(@[^/]+/)?[^/]+/package.json$' |
+      node -e 'for (const file of require("fs").readFileSync(0, "utf8").split("\n").filter(Boolean)) {
+        const { name, version } = require(file);
+        console.log(["npm", name, version].join("\t"));
+      }'
+    node -p '["generic", "node", process.versions.node].join("\t")'
+  fi
   ! command -v deno >/dev/null || deno --version | sed -n 's/^deno \([0-9.]*\).*/generic\tdeno\t\1/p'
   ! command -v biome >/dev/null || biome --version | sed "s/.* /generic\tbiome\t/"
 TEXT
