@@ -2,7 +2,7 @@
 //! what the program changed goes back once it has ended, or between the cells of a session.
 //!
 //! A program may change anything in `/data` while this reads and writes there, as the same user. So no link is
-//! followed, nothing is opened that could wait, and what was changed is told by times that no program can set.
+//! followed, nothing is opened that could wait, and changes are detected by times that no program can set.
 
 mod walk;
 
@@ -55,8 +55,8 @@ pub enum Order {
     Collect,
 }
 
-/// What tells one state of an entry from another: its inode, its size, and when it or its inode was changed. Of a
-/// folder the mode alone, since what is in it is told by itself.
+/// Distinguishes two states of an entry: its inode, its size, and when it or its inode was changed. For a folder it has
+/// the mode alone, since the entries of the folder have stamps of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Stamp {
     mode: u32,
@@ -100,6 +100,8 @@ struct Open {
 pub struct Files {
     root: OwnedFd,
     known: BTreeMap<Vec<u8>, Stamp>,
+    /// What the server was told last, each with the kind that it has then; 0 where that was another one before.
+    told: BTreeMap<Vec<u8>, u32>,
     open: Option<Open>,
     /// Folders get their modes last: one may be closed to writes.
     modes: Vec<(Vec<u8>, u32)>,
@@ -110,7 +112,8 @@ impl Files {
     /// The files below a folder.
     pub fn open(root: &Path) -> io::Result<Self> {
         let root = rustix::fs::openat(CWD, root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { root, known: BTreeMap::new(), open: None, modes: Vec::new(), failed: 0 })
+        let (known, told) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { root, known, told, open: None, modes: Vec::new(), failed: 0 })
     }
 
     /// Takes one frame. With `strict`, the first entry that cannot be written is an error; otherwise it is counted.
@@ -121,7 +124,12 @@ impl Files {
             BYTES => self.bytes(rest),
             GONE => self.gone(rest),
             END => self.close().and_then(|()| self.set_modes()),
-            COLLECT => return Ok(Order::Collect),
+            COLLECT => {
+                if rest == [1] {
+                    self.doubt_told();
+                }
+                return Ok(Order::Collect);
+            }
             _ => return Err(malformed()),
         };
         match done {
@@ -129,7 +137,11 @@ impl Files {
                 return Err(io::Error::new(error.kind(), format!("the files of the conversation: {error}")));
             }
             Err(_) => {
-                self.open = None;
+                // A part of a file is not left there, or it would go back as a change. What cannot be removed was not
+                // written either.
+                if let Some(open) = self.open.take() {
+                    let _ = self.gone(&open.path);
+                }
                 self.failed += 1;
             }
             Ok(()) => {}
@@ -157,6 +169,8 @@ impl Files {
                     Ok(()) | Err(Errno::NOENT) => {}
                     Err(errno) => return Err(errno.into()),
                 }
+                // Where there will be no new one, nothing goes back as removed.
+                self.forget(path);
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = rustix::fs::openat(&parent, name, flags, Mode::RUSR | Mode::WUSR)?;
                 self.open = Some(Open { path: path.to_vec(), file: file.into(), mode, modified_s });
@@ -176,14 +190,25 @@ impl Files {
         rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & 0o1777))?;
         let then = Timespec { tv_sec: modified_s, tv_nsec: 0 };
         rustix::fs::futimens(&file, &Timestamps { last_access: then, last_modification: then })?;
-        self.known.insert(path, Stamp::of(&rustix::fs::fstat(&file)?));
+        self.know(path, &rustix::fs::fstat(&file)?);
         Ok(())
+    }
+
+    /// The server sent this.
+    fn know(&mut self, path: Vec<u8>, stat: &Stat) {
+        self.told.remove(&path);
+        self.known.insert(path, Stamp::of(stat));
+    }
+
+    fn forget(&mut self, path: &[u8]) {
+        self.told.remove(path);
+        self.known.remove(path);
     }
 
     fn gone(&mut self, path: &[u8]) -> io::Result<()> {
         self.close()?;
         let path = checked(path)?;
-        self.known.remove(path);
+        self.forget(path);
         let (above, name) = split(path);
         let remove = |flags| {
             let parent = beneath(&self.root, above, OFlags::PATH | OFlags::DIRECTORY)?;
@@ -204,7 +229,7 @@ impl Files {
         for (path, mode) in std::mem::take(&mut self.modes).into_iter().rev() {
             let folder = beneath(&self.root, &path, OFlags::RDONLY | OFlags::DIRECTORY)?;
             rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode & 0o1777))?;
-            self.known.insert(path, Stamp::of(&rustix::fs::fstat(&folder)?));
+            self.know(path, &rustix::fs::fstat(&folder)?);
         }
         Ok(())
     }
@@ -226,23 +251,36 @@ impl Files {
         Err(malformed())
     }
 
-    /// Everything that was changed since the server was last told, as frames that are made one after the other. From
-    /// here on, the server is taken to know it.
+    /// Not all that the server was told last is stored there: it is told again, also what is gone since.
+    fn doubt_told(&mut self) {
+        let in_doubt = |mode| Stamp { mode, inode: u64::MAX, ..Stamp::default() };
+        self.known.extend(std::mem::take(&mut self.told).into_iter().map(|(path, kind)| (path, in_doubt(kind))));
+    }
+
+    /// Everything that was changed since the last round, as frames that are made one after the other. From here on, it
+    /// counts as known to the server.
     pub fn collect(&mut self) -> io::Result<Collector> {
         let top = beneath(&self.root, b".", OFlags::RDONLY | OFlags::DIRECTORY)?;
         let Walk { found, left_out } = Walk::over(&top);
         let known = std::mem::replace(&mut self.known, found);
+        let kind = |stamp: &Stamp| stamp.mode & S_IFMT;
         // From the deepest up, so that a folder is empty when its turn comes.
-        let gone = known.keys().rev().filter(|path| !self.known.contains_key(*path)).cloned();
+        let gone = known.iter().rev().filter(|(path, _)| !self.known.contains_key(*path));
         // Where one kind took the place of the other, the old one has to go first.
-        let is_other_kind = |path: &&Vec<u8>| {
-            let kind = |stamp: &Stamp| stamp.mode & S_IFMT;
-            self.known.get(*path).is_some_and(|now| known.get(*path).map(kind) != Some(kind(now)))
-        };
-        let replaced = known.keys().rev().filter(is_other_kind).cloned();
-        let mut todo: VecDeque<_> = gone.chain(replaced).map(Todo::Gone).collect();
-        let changed = self.known.iter().filter(|(path, stamp)| known.get(*path) != Some(stamp));
-        todo.extend(changed.map(|(path, stamp)| Todo::Entry(path.clone(), *stamp)));
+        let is_other_kind =
+            |(path, old): &(&Vec<u8>, &Stamp)| self.known.get(*path).is_some_and(|now| kind(old) != kind(now));
+        let replaced = known.iter().rev().filter(is_other_kind);
+        let gone = gone.map(|(path, old)| (path, kind(old))).chain(replaced.map(|(path, _)| (path, 0)));
+        let (mut todo, mut told) = (VecDeque::new(), BTreeMap::new());
+        for (path, kind) in gone {
+            told.insert(path.clone(), kind);
+            todo.push_back(Todo::Gone(path.clone()));
+        }
+        for (path, stamp) in self.known.iter().filter(|(path, stamp)| known.get(*path) != Some(stamp)) {
+            told.entry(path.clone()).or_insert(kind(stamp));
+            todo.push_back(Todo::Entry(path.clone(), *stamp));
+        }
+        self.told = told;
         Ok(Collector { root: self.root.try_clone()?, todo, open: None, left_out })
     }
 }

@@ -355,11 +355,11 @@ impl Sandbox {
                 killed_by: self.killed_by_deadline.then_some("deadline"),
             };
             self.outbox.push(OutputFrame::Exit, serde_json::to_string(&exit).unwrap_or_default().as_bytes());
-            self.collect_files();
             Verdict::Done
         };
         self.phase = Phase::Sending { verdict, since: Instant::now() };
         self.send();
+        self.send_last_files();
     }
 
     /// Ends the program because the request is invalid; then sends the reason.

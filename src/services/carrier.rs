@@ -1,5 +1,5 @@
 //! Carries the files of one conversation between the server and one sandbox whose `/data` is its own. Knows how long
-//! each side may take; what travels is decided by [`Files`], and who reads the sandbox is the caller's.
+//! each side may take; [`Files`] decides what travels, and the caller reads the sandbox.
 
 use std::{io, pin::Pin, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     files::{Carried, Files, Returned},
-    frames::FileMessage,
+    frames::{self, FileMessage},
 };
 use crate::domain::{
     error::{Code, Failure},
@@ -31,15 +31,25 @@ pub(super) struct Carrier {
     files: Arc<Files>,
     conversation: ConversationKey,
     room_bytes: u64,
+    file_bytes_max: u64,
     /// What the sandbox has.
     carried: Carried,
+    /// Not all that the sandbox told last was stored, so it has to be told again.
+    again: bool,
 }
 
 impl Carrier {
     /// For a sandbox that has nothing yet.
     pub(super) fn new(files: &Arc<Files>, conversation: &ConversationKey, room_bytes: u64) -> Self {
         let (files, conversation) = (Arc::clone(files), conversation.clone());
-        Self { files, conversation, room_bytes, carried: Carried::default() }
+        let carried = Carried::default();
+        Self { files, conversation, room_bytes, file_bytes_max: u64::MAX, carried, again: false }
+    }
+
+    /// Sends no file that is longer than the sandbox lets one be.
+    pub(super) fn with_file_bytes_max(mut self, bytes: u64) -> Self {
+        self.file_bytes_max = bytes;
+        self
     }
 
     /// Sends what the sandbox does not have to its standard input.
@@ -48,31 +58,67 @@ impl Carrier {
     /// Those of [`Files::carry_in`]; [`Code::EngineLost`] when the sandbox does not take it.
     pub(super) async fn write(&mut self, stdin: &mut Pin<Box<dyn AsyncWrite + Send>>) -> Result<(), Failure> {
         let (sender, mut frames) = mpsc::channel::<Bytes>(FRAMES_MAX);
-        let writing = async {
+        let writing = async move {
             while let Some(frame) = frames.recv().await {
                 timeout(FRAME_MAX, stdin.write_all(&frame)).await.map_err(io::Error::from)??;
             }
             timeout(FRAME_MAX, stdin.flush()).await.map_err(io::Error::from)?
         };
-        let written = self.send(sender, writing).await?;
+        let written: io::Result<()> = self.carry(sender, writing).await?;
         written.map_err(|_| lost("did not take the conversation's files, so nothing was run"))
     }
 
-    /// Sends what the sandbox does not have as frames, while `also` is done.
+    /// Sends what a session's sandbox does not have as frames, and waits until it has written them.
     ///
     /// # Errors
-    /// Those of [`Files::carry_in`].
-    pub(super) async fn send<T>(
+    /// Those of [`Files::carry_in`]; [`Code::EngineLost`] when the sandbox does not take them;
+    /// [`Code::QuotaExceeded`] when it could not write all of them. All of them are sent again then.
+    pub(super) async fn send(
         &mut self,
-        frames: mpsc::Sender<Bytes>,
-        also: impl Future<Output = T>,
-    ) -> Result<T, Failure> {
-        let carried = std::mem::take(&mut self.carried);
-        let sending = self.files.carry_in(&self.conversation, carried, self.room_bytes, frames);
-        // A sandbox that takes nothing ends `also`, whose receiver ends the sending.
-        let (sent, done) = tokio::join!(sending, also);
-        self.carried = sent?;
-        Ok(done)
+        sandbox: &mpsc::Sender<Bytes>,
+        messages: impl Stream<Item = FileMessage> + Unpin,
+    ) -> Result<(), Failure> {
+        let (sender, mut frames) = mpsc::channel::<Bytes>(FRAMES_MAX);
+        let passing = async move {
+            while let Some(frame) = frames.recv().await {
+                if !pass(sandbox, frame).await {
+                    return false;
+                }
+            }
+            true
+        };
+        let is_passed = self.carry(sender, passing).await?;
+        let failed = if is_passed { taken(messages).await } else { None };
+        if failed == Some(0) {
+            return Ok(());
+        }
+        self.carried.doubt();
+        Err(failed.map_or_else(|| lost("did not take the conversation's files, so nothing was executed"), not_written))
+    }
+
+    /// Sends what the sandbox does not have as frames, while `taking` receives them. It owns their receiver: where it
+    /// ends early, the sending does.
+    async fn carry<T>(&mut self, frames: mpsc::Sender<Bytes>, taking: impl Future<Output = T>) -> Result<T, Failure> {
+        let Self { files, conversation, room_bytes, file_bytes_max, carried, .. } = self;
+        let sending = files.carry_in(conversation, carried, *room_bytes, *file_bytes_max, frames);
+        let (sent, taken) = tokio::join!(sending, taking);
+        sent?;
+        Ok(taken)
+    }
+
+    /// Asks a session's sandbox for what was changed, and stores it.
+    ///
+    /// # Errors
+    /// Those of [`Carrier::receive`]; [`Code::EngineLost`] when the sandbox cannot be asked.
+    pub(super) async fn collect(
+        &mut self,
+        sandbox: &mpsc::Sender<Bytes>,
+        messages: impl Stream<Item = FileMessage> + Unpin + Send,
+    ) -> Result<Returned, Failure> {
+        if !pass(sandbox, frames::files::collect(self.again)).await {
+            return Err(lost("takes nothing more, so what the cell changed in /data is not stored"));
+        }
+        self.receive(messages).await
     }
 
     /// Stores what the sandbox sends back. Its messages end when there will be no more.
@@ -84,35 +130,44 @@ impl Carrier {
         mut messages: impl Stream<Item = FileMessage> + Unpin + Send,
     ) -> Result<Returned, Failure> {
         let carried = std::mem::take(&mut self.carried);
+        self.again = true;
         let mut returning = self.files.carry_out(&self.conversation, carried).await;
         let until = Instant::now() + ALL_MAX;
         let mut is_whole = false;
-        while let Ok(Ok(Some(message))) = timeout_at(until, timeout(FRAME_MAX, messages.next())).await {
+        // `timeout_at` alone ends no messages that never have to be waited for. After a limit the rest is read as well,
+        // or the next round of a session would begin with it.
+        while !is_whole
+            && Instant::now() < until
+            && let Ok(Ok(Some(message))) = timeout_at(until, timeout(FRAME_MAX, messages.next())).await
+        {
             is_whole = matches!(message, FileMessage::End { .. });
-            if !returning.take(message).await? || is_whole {
-                break;
-            }
+            returning.take(message).await?;
         }
         let mut returned = returning.finish().await?;
         self.carried = std::mem::take(&mut returned.carried);
+        self.again = !is_whole || returned.limit.is_some();
         if is_whole || returned.limit.is_some() {
             return Ok(returned);
         }
         Err(lost("ended before it had sent back all files of /data, so some changes are lost"))
     }
+}
 
-    /// Waits until the sandbox has written what was sent.
-    ///
-    /// # Errors
-    /// [`Code::EngineLost`].
-    pub(super) async fn taken(mut messages: impl Stream<Item = FileMessage> + Unpin) -> Result<u64, Failure> {
-        while let Ok(Some(message)) = timeout(FRAME_MAX, messages.next()).await {
-            if let FileMessage::Taken { failed } = message {
-                return Ok(failed);
+/// Passes one frame on, unless the sandbox takes nothing for too long.
+async fn pass(sandbox: &mpsc::Sender<Bytes>, frame: Bytes) -> bool {
+    matches!(timeout(FRAME_MAX, sandbox.send(frame)).await, Ok(Ok(())))
+}
+
+/// Waits until the sandbox has written what was sent; how many entries it could not write.
+async fn taken(mut messages: impl Stream<Item = FileMessage> + Unpin) -> Option<u64> {
+    let told = async {
+        loop {
+            if let FileMessage::Taken { failed } = messages.next().await? {
+                return Some(failed);
             }
         }
-        Err(lost("did not take the conversation's files, so nothing was executed"))
-    }
+    };
+    timeout(FRAME_MAX, told).await.ok().flatten()
 }
 
 /// What a person is told of entries that did not come back; nothing where all did.
@@ -126,3 +181,15 @@ pub(super) fn left_out_note(returned: &Returned) -> Option<String> {
 fn lost(what: &str) -> Failure {
     Failure::new(Code::EngineLost, format!("The sandbox {what}."))
 }
+
+fn not_written(count: u64) -> Failure {
+    let why = format!(
+        "The session could not write {count} of the conversation's files and folders, so nothing was executed: its \
+         /data is full, or something that it made is in their way. Delete what was added to the conversation, or close \
+         the session and open a new one."
+    );
+    Failure::new(Code::QuotaExceeded, why)
+}
+
+#[cfg(test)]
+mod tests;

@@ -90,6 +90,12 @@ async fn files_are_kept_however_the_program_ends() {
         .await;
         assert_eq!(kept, "kept\n", "{name}: {result}");
     }
+    // Process 1 reads no signal while the program does not read its input.
+    let body = json!({"conversationId": "unread", "language": "bash", "code": "echo kept > unread; sleep 100",
+        "stdin": "x".repeat(1_000_000), "limits": {"wallMs": 1500}});
+    let run = ask(&server, Method::POST, "/v1/runs", &body).await;
+    assert_eq!(run["result"]["outcome"]["ended"], "timed_out", "{run}");
+    assert_eq!(output(&server, "unread", "cat unread").await, "kept\n");
     server.stop().await;
 }
 
@@ -162,6 +168,19 @@ async fn room_and_quota_hold() {
     let body = json!({"conversationId": "c", "language": "bash", "code": "echo never"});
     let refused = ask(&server, Method::POST, "/v1/runs", &body).await;
     assert!(refused.to_string().contains("SANDBOX_ENGINE__STREAMED_BYTES"), "{refused}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_session_could_not_store_comes_once_there_is_room() {
+    let server = Server::with(&[STREAMED, ("SANDBOX_QUOTA__BYTES_MAX", "12000000")]).await;
+    let session = ask(&server, Method::POST, "/v1/sessions", &json!({"conversationId": "c", "language": "bash"})).await;
+    let cells = format!("/v1/sessions/{}/cells", session["sessionId"].as_str().unwrap_or_else(|| panic!("{session}")));
+    for (code, ended) in [("head -c 13M /dev/zero > big; echo kept > z", "disk_limit"), ("rm big", "exited")] {
+        let cell = ask(&server, Method::POST, &cells, &json!({"code": code})).await;
+        assert_eq!(cell["result"]["outcome"]["ended"], ended, "{cell}");
+    }
+    assert_eq!(output(&server, "c", "ls; cat z").await, "z\nkept\n");
     server.stop().await;
 }
 

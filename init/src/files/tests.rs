@@ -210,6 +210,58 @@ fn first_failure_is_an_error_before_the_start_alone() {
 }
 
 #[test]
+fn what_was_not_written_whole_does_not_go_back() {
+    let mut scene = Scene::new();
+    let entry = |path: &[u8]| [&[ENTRY], &S_IFREG.to_be_bytes()[..], &[0; 8], path].concat();
+    let mut take = |payload: &[u8]| scene.receiver.take(payload, false).expect("a frame");
+    for payload in [&entry(b"half"), &[&[BYTES], &b"old"[..]].concat(), &entry(b"never"), &vec![END]] {
+        take(payload);
+    }
+    take(&entry(b"half"));
+    take(&[&[BYTES], &b"a part"[..]].concat());
+    // From here on there is no room.
+    let full = fs::File::options().write(true).open("/dev/full").expect("a device");
+    scene.receiver.open.as_mut().expect("a file").file = full;
+    let mut take = |payload: &[u8]| scene.receiver.take(payload, false).expect("a frame");
+    take(&[&[BYTES], &b"the rest"[..]].concat());
+    take(&[&[BYTES], &b"of no file"[..]].concat());
+    assert_eq!(take(&[END]), Order::Taken(1));
+    assert_eq!(Scene::tree(scene.to.path()).len(), 1, "no part of it");
+    // Neither as changed nor as removed.
+    scene.sender = scene.receiver;
+    scene.receiver = Files::open(scene.from.path()).expect("open");
+    assert_eq!(scene.collected(), [[&[END], &[0; 8][..]].concat()]);
+}
+
+#[test]
+fn round_that_was_not_stored_is_told_again() {
+    let mut scene = Scene::new();
+    scene.write("kept", "old");
+    scene.write("way", "a file");
+    assert_eq!(scene.round(), (0, 0));
+    scene.write("new", "new");
+    scene.write("big", "big");
+    scene.write("kept", "changed");
+    fs::remove_file(scene.from.path().join("way")).expect("removed");
+    scene.write("way/in", "a folder");
+    // The server stores a part.
+    for payload in scene.collected().iter().filter(|payload| payload.ends_with(b"big")) {
+        scene.receiver.take(payload, false).expect("a frame");
+    }
+    fs::remove_file(scene.from.path().join("big")).expect("removed");
+    assert_eq!(scene.sender.take(&[COLLECT, 1], false).expect("a request"), Order::Collect);
+    assert_eq!(scene.round(), (0, 0));
+    scene.assert_same();
+    // What the server has sent since is as it says.
+    scene.write("new", "newer");
+    scene.collected();
+    for payload in [&[&[ENTRY], &S_IFREG.to_be_bytes()[..], &[0; 8], b"new"].concat()[..], &[END], &[COLLECT, 1]] {
+        scene.sender.take(payload, false).expect("a frame");
+    }
+    assert_eq!(scene.collected().len(), 1, "the end");
+}
+
+#[test]
 fn what_a_program_closed_to_itself_travels() {
     let mut scene = Scene::new();
     scene.write("d/e/a", "one");

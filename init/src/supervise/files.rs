@@ -2,14 +2,14 @@
 
 use std::io;
 
-use super::{Phase, Sandbox};
+use super::{Phase, Sandbox, Verdict};
 use crate::{
     files::{Files, Order, taken},
     frame::OutputFrame,
 };
 
 impl Sandbox {
-    /// Before the program has started nothing may be missing; later it may be in the way itself.
+    /// Before the program has started, a failed write is an error; later the program itself may prevent a write.
     pub(super) fn take_files(&mut self, payload: &[u8]) -> io::Result<()> {
         let files = match &mut self.files {
             Some(files) => files,
@@ -30,6 +30,15 @@ impl Sandbox {
             // A folder that cannot be read has no changes that could be sent.
             self.collector = self.files.as_mut().and_then(|files| files.collect().ok());
             self.push_files();
+        }
+    }
+
+    /// Begins to send what the program changed, after EXIT was sent: to look for it may take longer than the server
+    /// waits for EXIT.
+    pub(super) fn send_last_files(&mut self) {
+        if let Phase::Sending { verdict: Verdict::Done, .. } = self.phase {
+            self.collect_files();
+            self.send();
         }
     }
 

@@ -5,10 +5,11 @@
 //! What comes back is untrusted. It is written as clients' files are: below the conversation's folder, through no link,
 //! within the quota.
 
+mod sending;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{File, Metadata},
-    io::{self, Read as _},
+    fs::Metadata,
     mem,
     os::unix::fs::MetadataExt as _,
     sync::Arc,
@@ -18,35 +19,33 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
+use self::sending::{SendError, found, send};
 use super::{Files, write::space};
 use crate::{
     domain::{
         error::{Code, Failure},
         file::Change,
-        outcome::{DiskLimit, mib},
+        outcome::DiskLimit,
         owner::ConversationKey,
         path::SafePath,
         text::chain,
     },
-    ports::storage::{ConversationFolder, IncomingFile, ListBounds, Storage, StorageError, Usage, Visited},
-    services::{
-        files::FileList,
-        frames::{self, FileMessage},
-        quota::Writer,
-    },
+    ports::storage::{ConversationFolder, IncomingFile, ListBounds, Storage, StorageError},
+    services::{files::FileList, frames::FileMessage, quota::Writer},
 };
 
-/// A piece of a file in one frame.
-const PIECE_BYTES: usize = 256 << 10;
 /// What of the returned files is held in memory before it is written to the disk.
 const HELD_BYTES: usize = 1 << 20;
 const HELD_MESSAGES: usize = 512;
+/// The mode of a stamp that equals no other.
+const UNKNOWN_MODE: u32 = u32::MAX;
 
 /// What a sandbox has: the state of the server's own copy of each entry when both were the same.
 #[derive(Debug, Default)]
 pub(in crate::services) struct Carried(BTreeMap<SafePath, Stamp>);
 
-/// Tells one state of a file from another: its inode, its length, when it was changed, its mode. Of a folder the mode.
+/// Distinguishes two states of a file: its inode, its length, when it was changed, its mode. For a folder it has the
+/// mode alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     mode: u32,
@@ -65,29 +64,50 @@ impl Stamp {
     }
 }
 
+impl Carried {
+    /// Has every entry sent again: in which state the sandbox has it is not known any more.
+    pub(in crate::services) fn doubt(&mut self) {
+        self.0.values_mut().for_each(|stamp| stamp.mode = UNKNOWN_MODE);
+    }
+}
+
 impl Files {
     /// Sends what a sandbox does not have yet as frames, the last of which says so. Ends early when they are not
-    /// received any more.
+    /// received any more; what the sandbox has is then in doubt.
     ///
     /// # Errors
-    /// [`Code::QuotaExceeded`] when the files do not fit into `room_bytes`; when the disk fails.
+    /// [`Code::QuotaExceeded`] when the files do not fit into `room_bytes`, are too many, or one is longer than
+    /// `file_bytes_max`; when the disk fails.
     pub(in crate::services) async fn carry_in(
         &self,
         conversation: &ConversationKey,
-        carried: Carried,
+        carried: &mut Carried,
         room_bytes: u64,
+        file_bytes_max: u64,
         frames: mpsc::Sender<Bytes>,
-    ) -> Result<Carried, Failure> {
+    ) -> Result<(), Failure> {
         let id = conversation.clone();
         let step = move |store: &dyn Storage| {
             let there = store.open(&id)?;
-            let found = there.as_deref().map(|there| found(there, room_bytes)).transpose()?.unwrap_or_default();
-            if send(there.as_deref(), &carried.0, &found, &frames).is_err() {
-                debug!(conversation = %id, "a sandbox did not take the files");
-            }
-            Ok(Carried(found))
+            let found = there.as_deref().map(|there| found(there, room_bytes, file_bytes_max)).transpose()?;
+            Ok((there, found.unwrap_or_default()))
         };
-        self.step(conversation, step).await
+        let (there, found) = self.step(conversation, step).await?;
+        let before = mem::take(&mut carried.0);
+        carried.0 = found.iter().chain(&before).map(|(path, stamp)| (path.clone(), *stamp)).collect();
+        carried.doubt();
+        // No step: it takes as long as the sandbox takes.
+        let sending = tokio::task::spawn_blocking(move || {
+            let sent = send(there.as_deref(), &before, &found, &frames);
+            (found, sent)
+        });
+        match sending.await {
+            Ok((found, Ok(()))) => carried.0 = found,
+            Ok((_, Err(SendError::NotTaken))) => debug!(%conversation, "a sandbox did not take the files"),
+            Ok((_, Err(SendError::Storage(error)))) => return Err(error.into()),
+            Err(_) => return Err(Failure::new(Code::Internal, "The server failed while it sent the files.")),
+        }
+        Ok(())
     }
 
     /// Takes what a sandbox sends back.
@@ -102,75 +122,9 @@ impl Files {
             conversation: conversation.clone(),
             returned: Returned { carried, limit: None, left_out: 0, replaced: BTreeSet::new() },
             open: None,
-            modes: Vec::new(),
+            modes: BTreeMap::new(),
         };
         Returning { files: Arc::clone(self), placing: Some(placing), held: Vec::new(), held_bytes: 0 }
-    }
-}
-
-/// Every folder and plain file, if they fit.
-fn found(there: &dyn ConversationFolder, room_bytes: u64) -> Result<BTreeMap<SafePath, Stamp>, Failure> {
-    let (mut found, mut usage) = (BTreeMap::new(), Usage::default());
-    let mut visit = |visited: Visited| {
-        let Visited { path, mode, file, .. } = visited;
-        let stamp = match file {
-            Some((file, bytes)) => {
-                usage = usage.plus(&Usage::of_file(bytes));
-                Stamp::of_file(&file.metadata()?)
-            }
-            None => Stamp::of_folder(mode),
-        };
-        found.insert(path, stamp);
-        Ok(())
-    };
-    there.walk(&mut visit).map_err(|source| StorageError::Io { act: "read", source })?;
-    if usage.bytes > room_bytes {
-        let why = format!(
-            "The conversation's files have {} MiB and a sandbox has room for {} MiB of them, so nothing was run: \
-             delete files that are no longer needed, or the operator must raise SANDBOX_ENGINE__STREAMED_BYTES.",
-            mib(usage.bytes),
-            mib(room_bytes)
-        );
-        return Err(Failure::new(Code::QuotaExceeded, why));
-    }
-    Ok(found)
-}
-
-/// Sends the difference. A client may change files meanwhile: one that is gone is left out.
-fn send(
-    there: Option<&dyn ConversationFolder>,
-    before: &BTreeMap<SafePath, Stamp>,
-    now: &BTreeMap<SafePath, Stamp>,
-    frames: &mpsc::Sender<Bytes>,
-) -> io::Result<()> {
-    let send = |frame| frames.blocking_send(frame).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe));
-    let is_kept =
-        |(path, old): (&SafePath, &Stamp)| now.get(path).is_some_and(|new| new.file.is_some() == old.file.is_some());
-    // From the deepest up, so that a folder is empty when its turn comes.
-    for (path, _) in before.iter().rev().filter(|entry| !is_kept(*entry)) {
-        send(frames::files::gone(path.as_bytes()))?;
-    }
-    for (path, stamp) in now.iter().filter(|(path, stamp)| before.get(path) != Some(stamp)) {
-        let is_folder = stamp.file.is_none();
-        let head = frames::files::entry(is_folder, stamp.mode, stamp.modified_unix_s, path.as_bytes());
-        if is_folder {
-            send(head)?;
-            continue;
-        }
-        let Some(Ok(open)) = there.map(|there| there.read(path)) else { continue };
-        send(head)?;
-        send_bytes(open.file, &send)?;
-    }
-    send(frames::files::end())
-}
-
-fn send_bytes(mut file: File, send: &impl Fn(Bytes) -> io::Result<()>) -> io::Result<()> {
-    let mut piece = vec![0; PIECE_BYTES];
-    loop {
-        match file.read(&mut piece)? {
-            0 => return Ok(()),
-            count => send(frames::files::bytes(&piece[..count]))?,
-        }
     }
 }
 
@@ -197,17 +151,20 @@ pub(in crate::services) struct Returned {
 }
 
 impl Returning {
-    /// Takes the next message; whether more is wanted.
+    /// Takes the next message. After a limit it stores nothing more.
     ///
     /// # Errors
     /// When the disk fails. Nothing more is taken.
-    pub(in crate::services) async fn take(&mut self, message: FileMessage) -> Result<bool, Failure> {
-        self.held_bytes += if let FileMessage::Bytes(bytes) = &message { bytes.len() } else { 0 };
+    pub(in crate::services) async fn take(&mut self, message: FileMessage) -> Result<(), Failure> {
+        self.held_bytes += match &message {
+            FileMessage::Bytes(held) | FileMessage::Gone(held) | FileMessage::Entry { path: held, .. } => held.len(),
+            FileMessage::End { .. } | FileMessage::Taken { .. } => 0,
+        };
         self.held.push(message);
         if self.held_bytes >= HELD_BYTES || self.held.len() >= HELD_MESSAGES {
             self.place(false).await?;
         }
-        Ok(self.placing.as_ref().is_some_and(|placing| placing.returned.limit.is_none()))
+        Ok(())
     }
 
     /// Writes the rest.
@@ -272,7 +229,7 @@ struct Placing {
     returned: Returned,
     open: Option<Open>,
     /// Folders get their modes last: one may be closed to writes.
-    modes: Vec<(SafePath, u32)>,
+    modes: BTreeMap<SafePath, u32>,
 }
 
 impl Placing {
@@ -298,11 +255,11 @@ impl Placing {
         match message {
             FileMessage::Entry { is_folder: true, mode, path, .. } => {
                 let path = safe(&path)?;
-                if !self.returned.carried.0.contains_key(&path) {
+                if !self.returned.carried.0.contains_key(&path) && !self.modes.contains_key(&path) {
                     self.writer.reserve(&space(&path, None))?;
                 }
                 store.create(&self.conversation)?.make_folders(&path)?;
-                self.modes.push((path, mode));
+                self.modes.insert(path, mode);
             }
             FileMessage::Entry { is_folder: false, mode, modified_unix_s, path } => {
                 let (path, file) = (safe(&path)?, store.create(&self.conversation)?.incoming()?);
@@ -341,11 +298,18 @@ impl Placing {
     }
 
     fn gone(&mut self, store: &dyn Storage, path: &SafePath) -> Result<(), Failure> {
-        let was_folder = self.returned.carried.0.remove(path).is_some_and(|stamp| stamp.file.is_none());
+        let was = self.returned.carried.0.remove(path);
+        let was_folder = was.is_some_and(|stamp| stamp.file.is_none());
         let Some(there) = store.open(&self.conversation)? else { return Ok(()) };
         let bounds = ListBounds { entries_max: 1, bytes_max: 1, depth_max: 64 };
         if was_folder && !there.page(bounds, Some(path), None)?.entries.is_empty() {
             // A client has put something there meanwhile.
+            return Ok(());
+        }
+        if let Some(was) = was.filter(|_| !was_folder)
+            && is_other(&*there, path, was)
+        {
+            // A client has replaced it meanwhile: then it is sent again.
             return Ok(());
         }
         match there.delete(path) {
@@ -363,6 +327,14 @@ impl Placing {
             self.returned.carried.0.insert(path, Stamp::of_folder(mode));
         }
         Ok(())
+    }
+}
+
+/// Whether what is there now is not the file that the sandbox had.
+fn is_other(there: &dyn ConversationFolder, path: &SafePath, was: Stamp) -> bool {
+    match there.read(path) {
+        Ok(open) => open.file.metadata().is_ok_and(|about| Stamp::of_file(&about) != was),
+        Err(error) => matches!(error, StorageError::NotAFile),
     }
 }
 

@@ -64,9 +64,9 @@ pub(crate) fn end() -> Bytes {
     files(END, &[])
 }
 
-/// Asks for what was changed.
-pub(crate) fn collect() -> Bytes {
-    files(COLLECT, &[])
+/// Asks for what was changed; with `again` also for what was told last, of which not all was stored.
+pub(crate) fn collect(again: bool) -> Bytes {
+    files(COLLECT, if again { &[1] } else { &[] })
 }
 
 fn files(kind: u8, rest: &[u8]) -> Bytes {
@@ -110,7 +110,8 @@ mod tests {
         assert_eq!(entry(true, 0o40_755, 1, b"a")[..], *b"\x09\0\0\0\x0e\x01\0\0\x41\xed\0\0\0\0\0\0\0\x01a");
         assert_eq!(entry(false, 0o6_644, 0, b"a")[6..10], [0, 0, 0x81, 0xa4], "no set-user-id");
         assert_eq!((&bytes(b"x")[5..], &gone(b"y")[5..]), (&b"\x02x"[..], &b"\x03y"[..]));
-        assert_eq!((&end()[5..], &collect()[5..]), (&b"\x04"[..], &b"\x05"[..]));
+        assert_eq!((&end()[5..], &collect(false)[5..]), (&b"\x04"[..], &b"\x05"[..]));
+        assert_eq!(collect(true)[5..], *b"\x05\x01");
     }
 
     #[test]

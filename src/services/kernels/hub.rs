@@ -49,6 +49,8 @@ use crate::{
 /// What waits for the kernel or a turn, in bytes and messages. Beyond that nothing more is taken from clients.
 const WAITING_BYTES_MAX: usize = 8 << 20;
 const WAITING_MAX: usize = 1024;
+/// The header of a cell that has ended, and a line beside its output.
+type Note = (Bytes, String);
 
 /// A connected client.
 pub(super) struct Client {
@@ -78,6 +80,7 @@ pub(super) struct HubTask {
     /// On the shell channel, not passed on yet, with the client that sent it.
     shell: VecDeque<(String, Order)>,
     outbox: VecDeque<KernelMessage>,
+    notes: (mpsc::UnboundedSender<Note>, mpsc::UnboundedReceiver<Note>),
 }
 
 impl Client {
@@ -128,6 +131,7 @@ impl HubTask {
             turn: TurnState::None,
             shell: VecDeque::new(),
             outbox: VecDeque::new(),
+            notes: mpsc::unbounded_channel(),
         }
     }
 
@@ -234,6 +238,7 @@ impl HubTask {
                     TurnChange::Came(Err(failure)) => self.refuse_waiting(&failure),
                     TurnChange::Breached(limit) => self.breached(limit),
                 },
+                Some((parent, note)) = self.notes.1.recv() => self.deliver(None, &self.voice.note(parent, &note)),
                 () = sleep_until(over.unwrap_or_else(Instant::now)), if over.is_some() => {}
             }
         }
@@ -248,13 +253,14 @@ impl HubTask {
     /// Ends cells that are over, and passes on what may be passed on.
     fn advance(&mut self) {
         let over = self.cells.take_over();
+        let last = over.last().map_or(Bytes::from_static(b"{}"), |cell| cell.header.clone());
         if let TurnState::Held { turn, .. } = &self.turn {
             for cell in over {
                 turn.report(&self.language, &cell.code, cell.begun.elapsed(), cell.is_ok.unwrap_or_default());
             }
             if self.cells.open.is_empty() && !self.shell.iter().any(|(_, order)| order.code.is_some()) {
-                let held = std::mem::take(&mut self.turn);
-                self.sessions.carry_out_holding(&self.conversation.owner, self.session, held);
+                let (held, tell) = (std::mem::take(&mut self.turn), (last, self.notes.0.clone()));
+                self.sessions.carry_out_holding(&self.conversation.owner, self.session, held, tell);
             }
         }
         while let Some((_, order)) = self.shell.front() {
@@ -315,8 +321,7 @@ impl HubTask {
         }
     }
 
-    /// Passes a message of the kernel on.
-    /// Relays one message; before the end of a cell what its connections were refused.
+    /// Relays one message of the kernel; before the end of a cell also the refusals of its connections.
     fn relay(&mut self, message: &KernelMessage, refusals: impl FnOnce() -> Vec<String>) {
         let (header, parent) = (message.read_header(), message.read_parent());
         if message.channel == Channel::Bridge {

@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl RunTask {
-    /// Gives the sandbox its files where they travel, and tells what takes them back. The outer nothing stands for a
+    /// Sends the sandbox its files where they travel, and returns what takes them back. The outer `None` stands for a
     /// run that was cancelled meanwhile.
     pub(super) async fn carry_in(&self, started: &mut Started) -> Result<Option<Option<Carrier>>, Failure> {
         let parts = &self.service.parts;
@@ -27,7 +27,8 @@ impl RunTask {
                 "The runner image takes no files: it needs protocol 1 or 2 where SANDBOX_ENGINE__FILES is streamed.";
             return Err(Failure::new(Code::RunnerFailed, why));
         }
-        let mut carrier = Carrier::new(&parts.files, &self.run.conversation, room_bytes);
+        let carrier = Carrier::new(&parts.files, &self.run.conversation, room_bytes);
+        let mut carrier = carrier.with_file_bytes_max(self.limits.file_bytes_max);
         tokio::select! {
             biased;
             () = self.run.cancel.cancelled() => Ok(None),
@@ -35,7 +36,7 @@ impl RunTask {
         }
     }
 
-    /// Lists the files that the program changed, and judges what they take.
+    /// Lists the files that the program changed, and checks the space that they take.
     pub(super) async fn changed_files(
         &self,
         mark: Mark,

@@ -45,6 +45,11 @@ use crate::{
 
 /// How long process 1 may take to end a program on request, before the engine kills the sandbox.
 const POLITE_MAX: Duration = Duration::from_millis(300);
+/// The same for a program whose files come back. They are lost when the engine kills the sandbox, and a network may be
+/// slow.
+const POLITE_FILES_MAX: Duration = Duration::from_secs(1);
+/// How long after process 1's own deadline a program whose files come back may take to end.
+const LATE_MAX: Duration = Duration::from_secs(3);
 /// How long a killed sandbox may take to be gone before its end counts as unknown. Its run is answered then; its
 /// conversation waits until it is destroyed.
 const DEATH_MAX: Duration = Duration::from_secs(5);
@@ -66,7 +71,7 @@ pub(super) struct Program<'a> {
     pub carrier: Option<Carrier>,
 }
 
-/// Why it is not known how a program ended that we did not stop.
+/// Why it is unknown how a program ended that the server did not stop.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExecuteError {
     #[error("the engine does not report how the sandbox ended")]
@@ -111,9 +116,9 @@ pub(super) async fn execute(
     let Program { code, args, env, stdin, more_stdin, limits, channels, carrier } = program;
     let (stdin_stream, mut sandbox) = attach(started);
     let framed = sandbox.is_framed();
+    let grace = GRACE + channels.as_ref().map_or(Duration::ZERO, Channels::waits_max);
     let request = if framed {
         let authority = channels.as_ref().and_then(Channels::authority_pem);
-        let grace = GRACE + channels.as_ref().map_or(Duration::ZERO, Channels::waits_max);
         let start = Start { args, env, wall: limits.wall(), grace, channels: channels.is_some(), authority };
         frames::request(code, &start, stdin, more_stdin.is_some())
     } else {
@@ -139,11 +144,17 @@ pub(super) async fn execute(
     let unseen = execution.sandbox.output_ended();
     if stopped.is_some() && execution.exit.is_none() {
         execution.stopping = true;
+        let polite = match (&carrier, stopped) {
+            (None, _) => POLITE_MAX,
+            // Process 1 does not read the signal while the program does not read its input, but has a deadline itself.
+            (Some(_), Some(Ended::TimedOut)) => grace + LATE_MAX,
+            (Some(_), _) => POLITE_FILES_MAX,
+        };
         if framed && control.try_send(frames::signal(SIGKILL)).is_ok() {
             tokio::select! {
                 () = execution.until_exit() => {}
                 () = writing.as_mut() => {}
-                () = sleep(POLITE_MAX) => {}
+                () = sleep(polite) => {}
             }
         }
         execution.kill(engine).await;
@@ -185,7 +196,7 @@ struct Execution<'a> {
     output_over: bool,
     log: &'a EventLog,
     exit: Option<Result<ExitReport, ExecuteError>>,
-    /// Process 1 told the exit, so it sends the files as well.
+    /// Process 1 reported the exit, so it sends the files as well.
     reported: bool,
     /// We end the program.
     stopping: bool,

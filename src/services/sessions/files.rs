@@ -9,15 +9,11 @@ use tracing::warn;
 
 use super::{Inner, Sessions, registry::Session};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::SessionId,
-        owner::Principal,
-    },
+    domain::{error::Failure, id::SessionId, owner::Principal},
     services::{
-        carrier::Carrier,
+        carrier::{Carrier, left_out_note},
         files::Returned,
-        frames::{self, FileMessage},
+        frames::FileMessage,
     },
 };
 
@@ -30,7 +26,7 @@ const FRAMES_MAX: usize = 4;
 #[derive(Clone)]
 pub(super) struct FileLink {
     frames: mpsc::Sender<Bytes>,
-    /// Who takes what the sandbox says of its files; `None` while no caller asked.
+    /// Receives the sandbox's messages about its files; `None` while no caller asked for them.
     taker: Arc<Mutex<Option<mpsc::Sender<FileMessage>>>>,
     /// What the sandbox has, once it was sent anything.
     carrier: Arc<AsyncMutex<Option<Carrier>>>,
@@ -43,7 +39,7 @@ impl FileLink {
         (Self { frames, taker: Arc::default(), carrier: Arc::default() }, receiver)
     }
 
-    /// Passes on what the sandbox says. It waits, as the files do.
+    /// Passes on a message of the sandbox; waits while the receiver is full.
     pub(super) async fn tell(&self, message: FileMessage) {
         let taker = self.taker.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(taker) = taker {
@@ -73,19 +69,42 @@ impl Sessions {
         self.0.carry_in(&*self.0.find(who, id)?).await
     }
 
-    /// After such code; `held` is dropped when the files are stored.
-    pub(in crate::services) fn carry_out_holding(&self, who: &Principal, id: SessionId, held: impl Send + 'static) {
+    /// After such code; `held` is dropped when the files are stored. Where not all of them were, `tell` gets a
+    /// note of it, with what is beside its sender.
+    pub(in crate::services) fn carry_out_holding(
+        &self,
+        who: &Principal,
+        id: SessionId,
+        held: impl Send + 'static,
+        tell: (Bytes, mpsc::UnboundedSender<(Bytes, String)>),
+    ) {
         if self.0.parts.sandboxes.volumes.streamed_bytes().is_none() {
             return;
         }
         let Ok(session) = self.0.find(who, id) else { return };
         let inner = Arc::clone(&self.0);
         self.0.tasks.spawn(async move {
-            if let Some(Err(failure)) = inner.carry_out(&session).await {
+            let returned = inner.carry_out(&session).await;
+            if let Some(Err(failure)) = &returned {
                 warn!(conversation = %session.conversation, %failure, "the files of a session were not stored");
+            }
+            if let Some(note) = returned.as_ref().and_then(note) {
+                // Who has gone away is told nothing.
+                drop(tell.1.send((tell.0, note)));
             }
             drop(held);
         });
+    }
+}
+
+/// Why not all files were stored; nothing where all were.
+fn note(returned: &Result<Returned, Failure>) -> Option<String> {
+    match returned {
+        Ok(returned) => match returned.limit {
+            Some(limit) => Some(format!("[{}]\n", limit.sentence())),
+            None => left_out_note(returned),
+        },
+        Err(failure) => Some(format!("[{}]\n", failure.message)),
     }
 }
 
@@ -93,31 +112,29 @@ impl Inner {
     /// Sends a session what it does not have of its conversation's files, where they travel.
     ///
     /// # Errors
-    /// Those of [`Carrier::send`]; [`Code::EngineLost`] when the sandbox does not take them.
+    /// Those of [`Carrier::send`].
     pub(super) async fn carry_in(&self, session: &Session) -> Result<(), Failure> {
         let Some(room_bytes) = self.parts.sandboxes.volumes.streamed_bytes() else { return Ok(()) };
         let link = &session.kernel.files;
         let mut held = link.carrier.lock().await;
-        let carrier = held.get_or_insert_with(|| Carrier::new(&self.parts.files, &session.conversation, room_bytes));
-        let taken = carrier.send(link.frames.clone(), Carrier::taken(link.take())).await;
+        let carrier = held.get_or_insert_with(|| {
+            let carrier = Carrier::new(&self.parts.files, &session.conversation, room_bytes);
+            carrier.with_file_bytes_max(self.options.limits.file_bytes_max)
+        });
+        let sent = carrier.send(&link.frames, link.take()).await;
         link.end();
-        taken?.map(drop)
+        sent
     }
 
     /// Stores what a session changed, where its files travel.
     ///
     /// # Errors
-    /// Those of [`Carrier::receive`].
+    /// Those of [`Carrier::collect`].
     pub(super) async fn carry_out(&self, session: &Session) -> Option<Result<Returned, Failure>> {
         let link = &session.kernel.files;
         let mut held = link.carrier.lock().await;
         let carrier = held.as_mut()?;
-        let messages = link.take();
-        if link.frames.send(frames::files::collect()).await.is_err() {
-            let why = "The session ended before its files were stored: what the cell changed in /data is lost.";
-            return Some(Err(Failure::new(Code::EngineLost, why)));
-        }
-        let returned = carrier.receive(messages).await;
+        let returned = carrier.collect(&link.frames, link.take()).await;
         link.end();
         Some(returned)
     }

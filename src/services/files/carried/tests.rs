@@ -1,6 +1,8 @@
 //! The difference that is sent, what is stored of what comes back, and what is refused.
 
-use super::*;
+use std::fs::File;
+
+use super::{sending::send_bytes, *};
 use crate::{
     adapters::storage::DiskStorage,
     domain::{clock::ManualClock, users::RunnerUsers},
@@ -8,12 +10,13 @@ use crate::{
 };
 
 const ROOM: u64 = 64 << 20;
+const FILE_BYTES_MAX: u64 = 16 << 20;
 
 struct Scene {
-    _root: tempfile::TempDir,
+    root: tempfile::TempDir,
     files: Arc<Files>,
     id: ConversationKey,
-    carried: Option<Carried>,
+    carried: Carried,
     /// What the sandbox has: a folder is `None`.
     sandbox: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
 }
@@ -45,7 +48,7 @@ impl Scene {
         let (signer, clock) = (Arc::new(UrlSigner::new(&[], "http://x")), Arc::new(ManualClock::at(1_800_000_000)));
         let files = Files::new(store, signer, clock, FilesOptions { quota, ..FilesOptions::default() });
         let id = "c".parse().expect("an id");
-        Self { _root: root, files: Arc::new(files), id, carried: Some(Carried::default()), sandbox: BTreeMap::new() }
+        Self { root, files: Arc::new(files), id, carried: Carried::default(), sandbox: BTreeMap::new() }
     }
 
     fn usual() -> Self {
@@ -54,6 +57,14 @@ impl Scene {
 
     async fn write(&self, name: &str, bytes: &[u8]) {
         self.files.write(&self.id, &path(name), Bytes::copy_from_slice(bytes)).await.expect("written");
+    }
+
+    fn disk_path(&self, name: &str) -> std::path::PathBuf {
+        self.root.path().join("root/c/files").join(name)
+    }
+
+    fn disk_file(&self, name: &str) -> File {
+        File::options().write(true).open(self.disk_path(name)).expect("a file")
     }
 
     async fn read(&self, name: &str) -> Result<Vec<u8>, Code> {
@@ -69,7 +80,7 @@ impl Scene {
     /// Sends what the sandbox does not have; the number of frames.
     async fn carry_in(&mut self) -> Result<usize, Failure> {
         let (sender, mut frames) = mpsc::channel(1);
-        let sending = self.files.carry_in(&self.id, self.carried.take().unwrap_or_default(), ROOM, sender);
+        let sending = self.files.carry_in(&self.id, &mut self.carried, ROOM, FILE_BYTES_MAX, sender);
         let sandbox = &mut self.sandbox;
         let receiving = async {
             let (mut count, mut open) = (0, Vec::new());
@@ -91,20 +102,18 @@ impl Scene {
             count
         };
         let (sent, count) = tokio::join!(sending, receiving);
-        self.carried = Some(sent?);
+        sent?;
         Ok(count)
     }
 
     async fn carry_out(&mut self, messages: impl IntoIterator<Item = FileMessage>) -> Returned {
-        let carried = self.carried.take().unwrap_or_default();
+        let carried = mem::take(&mut self.carried);
         let mut returning = self.files.carry_out(&self.id, carried).await;
         for message in messages {
-            if !returning.take(message).await.expect("taken") {
-                break;
-            }
+            returning.take(message).await.expect("taken");
         }
         let mut returned = returning.finish().await.expect("stored");
-        self.carried = Some(mem::take(&mut returned.carried));
+        self.carried = mem::take(&mut returned.carried);
         returned
     }
 }
@@ -173,6 +182,48 @@ async fn upload_of_a_client_meanwhile_is_kept_and_sent() {
 }
 
 #[tokio::test]
+async fn upload_in_place_of_a_removed_file_is_kept_and_sent() {
+    let mut scene = Scene::usual();
+    for name in ["same", "replaced", "folder"] {
+        scene.write(name, b"old").await;
+    }
+    scene.carry_in().await.expect("sent");
+    scene.write("replaced", b"theirs").await;
+    scene.files.delete(&scene.id, &path("folder"), None).await.expect("deleted");
+    scene.write("folder/upload", b"theirs").await;
+    scene.carry_out([gone("same"), gone("replaced"), gone("folder")]).await;
+    assert_eq!(scene.listed().await, ["folder/upload", "replaced"]);
+    for name in ["same", "replaced", "folder"] {
+        scene.sandbox.remove(name.as_bytes());
+    }
+    scene.carry_in().await.expect("sent");
+    assert_eq!(scene.sandbox[&b"replaced"[..]], Some(b"theirs".to_vec()));
+    assert_eq!(scene.sandbox[&b"folder/upload"[..]], Some(b"theirs".to_vec()));
+}
+
+#[tokio::test]
+async fn folder_that_comes_again_and_again_is_held_once() {
+    let scene = Scene::usual();
+    let mut returning = scene.files.carry_out(&scene.id, Carried::default()).await;
+    for _ in 0..100_000 {
+        returning.take(folder("d")).await.expect("taken");
+    }
+    let modes = returning.placing.as_ref().map(|placing| placing.modes.len());
+    assert_eq!((modes, returning.finish().await.expect("stored").limit), (Some(1), None));
+}
+
+#[tokio::test]
+async fn paths_that_wait_are_counted() {
+    let scene = Scene::usual();
+    let mut returning = scene.files.carry_out(&scene.id, Carried::default()).await;
+    let name = vec!["d".repeat(200); 20].join("/");
+    for message in [gone(&name), folder(&name), gone(&name)] {
+        returning.take(message).await.expect("taken");
+    }
+    assert_eq!(returning.held_bytes, 3 * name.len());
+}
+
+#[tokio::test]
 async fn paths_that_leave_the_folder_are_left_out() {
     let mut scene = Scene::usual();
     let (deep, long) = (vec!["d"; 200].join("/"), "n".repeat(300));
@@ -227,10 +278,70 @@ async fn conversation_that_does_not_fit_is_not_sent() {
 }
 
 #[tokio::test]
+async fn file_longer_than_the_limit_of_one_is_not_sent() {
+    let mut scene = Scene::usual();
+    scene.write("fits", b"short").await;
+    scene.write("long", b"").await;
+    scene.disk_file("long").set_len(FILE_BYTES_MAX + 1).expect("a length");
+    let failure = scene.carry_in().await.expect_err("too long");
+    assert_eq!(failure.code, Code::QuotaExceeded);
+    assert!(failure.message.contains("file long has") && failure.message.contains("FILE_BYTES_MAX"), "{failure}");
+    scene.disk_file("long").set_len(FILE_BYTES_MAX).expect("a length");
+    scene.carry_in().await.expect("sent");
+}
+
+#[tokio::test]
+async fn more_entries_than_a_sandbox_holds_are_not_sent() {
+    let mut scene = Scene::usual();
+    scene.write("d/a", b"").await;
+    for n in 0..19_998 {
+        std::fs::create_dir(scene.disk_path(&format!("d/{n}"))).expect("a folder");
+    }
+    let failure = scene.carry_in().await.expect_err("20 000");
+    assert_eq!(failure.code, Code::QuotaExceeded);
+    assert!(failure.message.contains("20000 files and folders"), "{failure}");
+    scene.files.delete(&scene.id, &path("d/a"), None).await.expect("deleted");
+    scene.carry_in().await.expect("sent");
+}
+
+#[tokio::test]
 async fn sandbox_that_takes_nothing_ends_the_sending() {
-    let scene = Scene::usual();
+    let mut scene = Scene::usual();
     scene.write("a", &vec![b'x'; 4 << 20]).await;
     let (sender, frames) = mpsc::channel(1);
     drop(frames);
-    scene.files.carry_in(&scene.id, Carried::default(), ROOM, sender).await.expect("ended");
+    scene.files.carry_in(&scene.id, &mut scene.carried, ROOM, FILE_BYTES_MAX, sender).await.expect("ended");
+    assert_eq!(scene.carry_in().await.expect("sent"), 18, "all of it");
+}
+
+#[tokio::test]
+async fn sending_leaves_the_steps_to_others() {
+    let scene = Scene::usual();
+    scene.write("a", &vec![b'x'; 4 << 20]).await;
+    let sending = (0..32).map(|_| async {
+        let (sender, mut frames) = mpsc::channel(1);
+        let mut carried = Carried::default();
+        let sent = scene.files.carry_in(&scene.id, &mut carried, ROOM, FILE_BYTES_MAX, sender);
+        let first = async {
+            frames.recv().await.expect("a frame");
+            frames
+        };
+        // It is not received further.
+        tokio::join!(first, sent).1
+    });
+    let others = async {
+        tokio::task::yield_now().await;
+        scene.read("a").await.map(|bytes| bytes.len())
+    };
+    tokio::select! {
+        read = tokio::time::timeout(std::time::Duration::from_secs(20), others) => assert_eq!(read, Ok(Ok(4 << 20))),
+        _ = futures_util::future::join_all(sending) => panic!("sent"),
+    }
+}
+
+#[test]
+fn file_that_cannot_be_read_is_no_sandbox_that_takes_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let sent = send_bytes(File::open(folder.path()).expect("open"), &|_| Ok(()));
+    assert!(matches!(sent, Err(SendError::Storage(StorageError::Io { .. }))), "{sent:?}");
 }
