@@ -215,6 +215,10 @@ async fn mcp_tools_of_coderunner_and_ipybox_keep_variables() {
     assert!(text(&server.call("get_kernel_status", json!({})).await).contains("2 cells"));
     let late = server.call("execute_ipython_cell", json!({"code": "hang", "timeout": 1})).await;
     assert!(text(&late).contains("time limit of 1 s") && late["isError"] == true, "{late}");
+    let late = server.call("execute_ipython_cell", json!({"code": "hang", "timeout": 0.5})).await;
+    assert!(text(&late).contains("time limit of 0.5 s") && late["isError"] == true, "{late}");
+    let never = server.call("execute_ipython_cell", json!({"code": "get x", "timeout": 0})).await;
+    assert!(text(&never).contains("timeout") && never["isError"] == true, "{never}");
     let many = format!("print {}", "y".repeat(5000));
     let cut = server.call("execute_ipython_cell", json!({"code": many, "max_output_chars": 100})).await;
     assert!(text(&cut).len() < 200 && text(&cut).contains("left out"), "{cut}");

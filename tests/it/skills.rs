@@ -140,6 +140,14 @@ async fn tools_answer_in_the_texts_of_coderunner() {
     let list = "Available Skills:\n\nPublic Skills (1):\n  - report: Makes reports.\n\nUser Skills (0):\n  (none)\n\n\
                 Use get_skill_info(skill_name) to read documentation for a specific skill.";
     assert_eq!(scene.tool("list_skills", json!({})).await, list);
+    for (groups, is_listed) in [("coderunner", true), ("skills", true), ("ipybox", false)] {
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}).to_string();
+        let listed = scene.server.post_to(&format!("?tools={groups}"), call).send().await.expect("an answer");
+        let listed = listed.text().await.expect("text");
+        for tool in ["list_skills", "get_skill_info", "get_skill_file"] {
+            assert_eq!(listed.contains(&format!("\"{tool}\"")), is_listed, "{tool} in {groups}: {listed}");
+        }
+    }
     let rule = "=".repeat(80);
     let info = scene.tool("get_skill_info", json!({"skill_name": "report"})).await;
     let text = skill_md("report", "Makes reports.");

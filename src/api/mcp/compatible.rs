@@ -5,16 +5,11 @@
 
 use rmcp::model::{CallToolResult, JsonObject};
 
-use super::{
-    Caller, McpParts,
-    cancellation::Call,
-    content,
-    waiting::{ToolContext, limited_to},
-};
+use super::{Caller, McpParts, cancellation::Call, content, waiting::ToolContext};
 use crate::{
     api::schema::{
         arguments::{ExecuteCommand, ExecuteIpythonCell, Nothing, Program},
-        parse::{Source, parse},
+        parse::{Source, parse, time_limit},
         session::SessionList,
     },
     domain::{error::Failure, id::ConversationId},
@@ -52,7 +47,7 @@ impl McpParts {
         context: ToolContext<'_>,
     ) -> Result<CallToolResult, Failure> {
         let ExecuteIpythonCell { code, timeout, max_output_chars } = parse(arguments, Source::Json)?;
-        let limits = timeout.map(|seconds| limited_to("timeout", seconds)).transpose()?;
+        let limits = timeout.map(|seconds| time_limit("timeout", seconds)).transpose()?;
         let request = RunRequest { limits, ..cell(caller, code, None)? };
         let shown = max_output_chars.map_or(usize::MAX, |chars| usize::try_from(chars).unwrap_or(usize::MAX));
         Ok(content::plain_run(&*self.whole(caller, request, call, context).await?, shown))

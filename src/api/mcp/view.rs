@@ -95,8 +95,10 @@ impl View {
         Ok(self)
     }
 
+    /// CodeRunner's tools include those of skills.
     pub(super) fn lists(self, group: Group) -> bool {
-        self.groups[group as usize]
+        let with_coderunner = group == Group::Skills && self.groups[Group::CodeRunner as usize];
+        self.groups[group as usize] || with_coderunner
     }
 
     /// A tool's name as this client's list has it.

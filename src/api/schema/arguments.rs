@@ -88,8 +88,7 @@ pub struct ExecuteIpythonCell {
     /// The cell.
     pub code: Program,
     /// A time limit in seconds, below the server's.
-    #[schemars(range(min = 1))]
-    pub timeout: Option<u64>,
+    pub timeout: Option<f64>,
     /// Characters of output that are shown.
     pub max_output_chars: Option<u64>,
 }

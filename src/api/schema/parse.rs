@@ -4,7 +4,7 @@
 //! since `serde_json`'s own holds a text only. An unknown name is reported before a missing one: it is usually its
 //! misspelling.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{
@@ -18,7 +18,10 @@ use serde::{
 use serde_json::{Map, Value};
 
 use super::json_schema;
-use crate::domain::error::{Failure, Operation};
+use crate::domain::{
+    error::{Failure, Operation},
+    limits::Limits,
+};
 
 /// How much of an unknown name is repeated in an answer, in characters.
 const NAME_CHARS_MAX: usize = 40;
@@ -137,6 +140,21 @@ fn whole(value: &Value) -> Option<u64> {
     format!("{number:.0}").parse().ok()
 }
 
+/// Seconds, with a fraction, as a time limit and nothing else.
+///
+/// # Errors
+/// [`crate::domain::error::Code::InvalidArgument`] unless it is more than 0.
+pub fn time_limit(argument: &str, seconds: f64) -> Result<Limits, Failure> {
+    let wall = Duration::try_from_secs_f64(seconds).map_or(None, |wall| Some(wall.as_millis()).filter(|ms| *ms > 0));
+    let wall_ms = match wall {
+        Some(wall_ms) => u64::try_from(wall_ms).unwrap_or(u64::MAX),
+        // More seconds than a duration can hold.
+        None if seconds > 1.0 => u64::MAX,
+        None => return Err(Failure::argument(argument, "it must be more than 0 seconds")),
+    };
+    Ok(Limits { wall_ms, ..Limits::UNBOUNDED })
+}
+
 /// A value with typed errors. Null counts as absent.
 struct Json {
     value: Value,
@@ -209,6 +227,11 @@ impl<'de> Deserializer<'de> for Json {
         visitor.visit_u64(number.ok_or_else(|| self.wrong("a whole number from 0 up"))?)
     }
 
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        let number = self.value.as_f64().or_else(|| self.parsed()).filter(|number| number.is_finite());
+        visitor.visit_f64(number.ok_or_else(|| self.wrong("a number"))?)
+    }
+
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.value {
             Value::String(text) => visitor.visit_string(text),
@@ -248,7 +271,7 @@ impl<'de> Deserializer<'de> for Json {
     }
 
     forward_to_deserialize_any! {
-        i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 f64 char str bytes byte_buf unit unit_struct newtype_struct tuple
+        i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 char str bytes byte_buf unit unit_struct newtype_struct tuple
         tuple_struct map identifier ignored_any
     }
 }
@@ -279,6 +302,17 @@ impl Error for Wrong {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_limits_have_fractions_and_are_more_than_nothing() {
+        let wall_ms = |seconds| time_limit("timeout", seconds).map(|limits| limits.wall_ms);
+        for (seconds, want) in [(2.5, 2500), (1.0, 1000), (0.001, 1), (1e300, u64::MAX), (1e17, u64::MAX)] {
+            assert_eq!(wall_ms(seconds).ok(), Some(want), "{seconds}");
+        }
+        for wrong in [0.0, -1.0, 0.000_1, f64::NAN, f64::NEG_INFINITY] {
+            assert!(wall_ms(wrong).expect_err("refused").message.contains("timeout"), "{wrong}");
+        }
+    }
 
     #[tokio::test]
     async fn large_work_leaves_the_async_thread() {

@@ -23,7 +23,6 @@ use crate::{
     domain::{
         error::{Code, Failure},
         id::{ConversationId, Language, RunId},
-        limits::Limits,
         owner::{ConversationKey, Principal},
         trace::TraceContext,
     },
@@ -39,7 +38,7 @@ struct Execute {
     #[schemars(skip)]
     language: Option<Language>,
     /// Seconds.
-    timeout: Option<u64>,
+    timeout: Option<f64>,
 }
 
 /// Runs a program and waits for its end. One that fails is a result.
@@ -92,8 +91,7 @@ async fn start(
     let Execute { code, command, session_id, language, timeout } = parse::parse(members, Source::Lenient)?;
     let program = code.or(command).filter(|program| !program.is_empty());
     let program = program.ok_or_else(|| Failure::argument("code", "it is missing: give the program's text"))?;
-    let wall_ms = timeout.map(|seconds| seconds.max(1).saturating_mul(1000));
-    let limits = wall_ms.map(|wall_ms| Limits { wall_ms, ..Limits::UNBOUNDED });
+    let limits = timeout.map(|seconds| parse::time_limit("timeout", seconds)).transpose()?;
     let (conversation, session, language) = if let Some(id) = session_id {
         let session = parts.sessions.get(&who, named(&id)?)?;
         match language.filter(|language| *language != session.language) {
