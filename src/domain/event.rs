@@ -88,10 +88,13 @@ pub enum EventKind {
     },
     /// A cell shows something, or its last expression has a value: more forms of what its output holds as text.
     Display(Box<Display>),
-    /// A cell ended with an exception; its traceback is in the standard error.
+    /// A cell ended with an exception; its traceback is in the standard error without its colours.
     Error {
         name: String,
         value: String,
+        /// As the kernel sends it, with escape sequences for colours. Empty where the kernel sends none, and where the
+        /// cell has shown too much.
+        traceback: String,
     },
     /// What the cell has shown so far is out of date. With `wait`, once something new is shown.
     Clear {

@@ -25,6 +25,8 @@ export class Output {
   #files = [];
   /** The exception that a cell ended with, as a sentence. */
   #error = "";
+  /** Lines of standard error that were already shown with their colours. */
+  #shownLines = 0;
   /** Whether the next output replaces what a cell has shown. */
   #clearsNext = false;
   #empty = byId("output-empty");
@@ -53,6 +55,7 @@ export class Output {
     this.#questions.clear();
     this.#files = [];
     this.#error = "";
+    this.#shownLines = 0;
     this.#clearsNext = false;
     showImages([]);
     this.#clock.settle();
@@ -82,8 +85,8 @@ export class Output {
     else if (DISPLAYS.has(kind)) this.#displayed(event);
     else if (kind === "clear") this.#clear(event);
     else if (kind === "input_request") this.#printed("stdout", { text: event.prompt ?? "" });
-    else if (kind === "error") this.#error = visibleName([event.name, event.value].filter(Boolean).join(": "));
-    else if (kind === "cut") this.#terminal.cut();
+    else if (kind === "error") this.#failed(event);
+    else if (kind === "cut") this.#cut();
     else if (kind === "file") this.#files.push(event.file);
     else if (kind === "network") this.#connections.add(event.network);
     else if (kind === "approval") this.#questions.add(event.approval);
@@ -146,9 +149,33 @@ export class Output {
   }
 
   #printed(kind, event) {
+    const shown = kind === "stderr" && event.text !== undefined ? { text: this.#unshown(event.text) } : event;
     this.#begins();
     this.#empty.hidden = true;
-    this.#terminal.print(kind, event);
+    if (shown.text !== "") this.#terminal.print(kind, shown);
+  }
+
+  /** An exception: its traceback has colours here, and follows without them as standard error. */
+  #failed({ name, value, traceback }) {
+    this.#error = visibleName([name, value].filter(Boolean).join(": "));
+    if (!traceback) return;
+    const text = traceback.endsWith("\n") ? traceback : `${traceback}\n`;
+    this.#printed("stderr", { text: `${text}\x1b[0m` });
+    this.#shownLines = text.split("\n").length - 1;
+  }
+
+  /** What is left of a piece of standard error without the lines that were already shown. */
+  #unshown(text) {
+    let at = 0;
+    for (; this.#shownLines > 0 && at < text.length; at = text.indexOf("\n", at) + 1 || text.length) {
+      if (text.includes("\n", at)) this.#shownLines -= 1;
+    }
+    return text.slice(at);
+  }
+
+  #cut() {
+    this.#shownLines = 0;
+    this.#terminal.cut();
   }
 
   #displayed(event) {

@@ -99,7 +99,9 @@ async fn cells_keep_variables_and_the_switch_is_remembered() {
     assert_eq!(sheet.browser.script(chips).await, json!(["Python cell", "Python cell", "Bash"]));
     assert_eq!(sheet.run("python", "raise ValueError bad").await, "exited");
     assert_eq!(sheet.text("sentence").await, "ValueError: bad");
-    assert!(sheet.text("terminal").await.contains("Traceback: ValueError: bad"));
+    assert_eq!(sheet.text("terminal").await, "Traceback: ValueError: bad\n", "once, and with its colours");
+    let red = "return document.querySelector('#terminal .fg1')?.textContent";
+    assert_eq!(sheet.browser.script(red).await, json!("Traceback"));
 
     // Another language and another conversation have their own choice; a reload keeps both.
     assert_eq!(sheet.run("bash", "print plain").await, "exited");

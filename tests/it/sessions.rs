@@ -181,11 +181,16 @@ async fn rich_output_is_text_events_and_files() {
     let report = run.finished().await.expect("a report");
     assert_eq!(report.stdout.text, "<object>\n1\n".replacen("<object>\n", "", 1));
     assert_eq!(report.stderr.text, "Traceback: ValueError: no\n");
+    let traceback = events.iter().find_map(|event| match &event.kind {
+        EventKind::Error { traceback, .. } => Some(traceback.as_str()),
+        _ => None,
+    });
+    assert_eq!(traceback, Some("\u{1b}[31mTraceback\u{1b}[0m: ValueError: no"), "as the kernel sends it");
     let forms: Vec<_> = events
         .iter()
         .filter_map(|event| match &event.kind {
             EventKind::Display(display) => Some(display.data[0].0.clone()),
-            EventKind::Error { name, value } => Some(format!("{name} {value}")),
+            EventKind::Error { name, value, .. } => Some(format!("{name} {value}")),
             _ => None,
         })
         .collect();

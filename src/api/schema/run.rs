@@ -166,7 +166,7 @@ pub struct RunEvent {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub display_id: Option<String>,
-    /// `error`: the exception's name. Its traceback is in `stderr`.
+    /// `error`: the exception's name. Its traceback is in `stderr` without colours.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub name: Option<String>,
@@ -174,6 +174,10 @@ pub struct RunEvent {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub value: Option<String>,
+    /// `error`: the traceback as the kernel sends it, with a terminal's escape sequences for colours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub traceback: Option<String>,
     /// `clear`: what was shown goes only once something new is shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -349,9 +353,12 @@ impl From<&Event> for RunEvent {
                     DisplayKind::Update => "update",
                 })
             },
-            EventKind::Error { name, value } => {
-                Self { name: Some(name.clone()), value: Some(value.clone()), ..of("error") }
-            }
+            EventKind::Error { name, value, traceback } => Self {
+                name: Some(name.clone()),
+                value: Some(value.clone()),
+                traceback: Some(traceback.clone()).filter(|traceback| !traceback.is_empty()),
+                ..of("error")
+            },
             EventKind::Clear { wait } => Self { wait: Some(*wait), ..of("clear") },
             EventKind::InputRequest { prompt, password } => {
                 Self { prompt: Some(prompt.clone()), password: Some(*password), ..of("input_request") }

@@ -216,7 +216,7 @@ impl EventLog {
             EventKind::File(file) => file.wire_bytes(),
             EventKind::Failed(failure) => failure.message.len(),
             EventKind::Display(display) => display.bytes(),
-            EventKind::Error { name, value } => name.len() + value.len(),
+            EventKind::Error { name, value, traceback } => name.len() + value.len() + traceback.len(),
             EventKind::InputRequest { prompt, .. } => prompt.len(),
             _ => 0,
         };

@@ -323,14 +323,20 @@ impl Execution<'_> {
         let (name, value): (String, String) = (short("ename"), short("evalue"));
         let lines = content["traceback"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let mut traceback = lines.collect::<Vec<_>>().join("\n");
-        if traceback.is_empty() && !name.is_empty() {
-            traceback = format!("{name}: {value}");
+        // Models and logs read it; colours are for people.
+        let plain = match strip_str(&traceback).to_string() {
+            plain if plain.is_empty() && !name.is_empty() => format!("{name}: {value}"),
+            plain => plain,
+        };
+        match self.displays_left.checked_sub(traceback.len()) {
+            Some(left) => self.displays_left = left,
+            None => traceback.clear(),
         }
-        if !traceback.is_empty() {
-            // Models and logs read it; colours are for terminals.
-            self.line(StreamKind::Stderr, strip_str(&traceback).to_string());
+        // First, so that a reader who shows it with its colours knows that its lines follow as output.
+        self.event(EventKind::Error { name: name.clone(), value: value.clone(), traceback });
+        if !plain.is_empty() {
+            self.line(StreamKind::Stderr, plain);
         }
-        self.event(EventKind::Error { name: name.clone(), value: value.clone() });
         self.error = Some((name, value));
     }
 

@@ -207,7 +207,7 @@ impl Kernel<'_> {
             CellEnd::Ok => json!({"status": "ok", "execution_count": self.cells, "payload": []}),
             CellEnd::Dead => return true,
             CellEnd::Error(name, value) => {
-                let traceback = [format!("Traceback: {name}: {value}")];
+                let traceback = [format!("\u{1b}[31mTraceback\u{1b}[0m: {name}: {value}")];
                 let error = json!({"ename": name, "evalue": value, "traceback": traceback});
                 self.send("iopub", "error", parent, &error).await;
                 json!({"status": "error", "ename": name, "evalue": value, "traceback": traceback})

@@ -133,7 +133,7 @@ impl Lines {
                 vec![json!({"type": "stderr", "text": text, "timestamp": at})]
             }
             EventKind::Display(display) => vec![result(display)],
-            EventKind::Error { name, value } => {
+            EventKind::Error { name, value, .. } => {
                 self.failed = Some((name.clone(), value.clone()));
                 Vec::new()
             }
