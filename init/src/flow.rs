@@ -11,7 +11,8 @@ use rustix::{
 
 use crate::frame::{self, HEADER_BYTES, OutputFrame};
 
-/// How much one read takes, and so the longest frame of output.
+/// How much one read takes, and so the longest frame of output. With 256 KiB a download through the channels took a
+/// sixth more processor time: the bytes leave the cache before they are written on.
 pub const READ_BYTES: usize = 64 << 10;
 
 /// High-water mark of the output to the server. Above it the program's pipes are not read, so the program blocks.
