@@ -9,7 +9,7 @@ mod edit;
 mod listing;
 mod signed;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod write;
 
 use std::{

@@ -100,9 +100,7 @@ async fn cells_keep_variables_and_the_switch_is_remembered() {
     assert_eq!(sheet.run("python", "raise ValueError bad").await, "exited");
     assert_eq!(sheet.text("sentence").await, "ValueError: bad");
     assert_eq!(sheet.text("terminal").await, "Traceback: ValueError: bad\n", "once, and with its colours");
-    let red = "return document.querySelector('#terminal .fg1')?.textContent";
-    assert_eq!(sheet.browser.script(red).await, json!("Traceback"));
-
+    assert_eq!(sheet.browser.script("return document.querySelector('#terminal .fg1')?.textContent").await, "Traceback");
     // Another language and another conversation have their own choice; a reload keeps both.
     assert_eq!(sheet.run("bash", "print plain").await, "exited");
     assert!(is_hidden(&sheet, "session-bar").await);

@@ -216,7 +216,7 @@ async fn mcp_tools_of_coderunner_and_ipybox_keep_variables() {
     let late = server.call("execute_ipython_cell", json!({"code": "hang", "timeout": 1})).await;
     assert!(text(&late).contains("time limit of 1 s") && late["isError"] == true, "{late}");
     let late = server.call("execute_ipython_cell", json!({"code": "hang", "timeout": 0.5})).await;
-    assert!(text(&late).contains("time limit of 0.5 s") && late["isError"] == true, "{late}");
+    assert!(text(&late).contains("time limit of 0.500 s") && late["isError"] == true, "{late}");
     let never = server.call("execute_ipython_cell", json!({"code": "get x", "timeout": 0})).await;
     assert!(text(&never).contains("timeout") && never["isError"] == true, "{never}");
     let many = format!("print {}", "y".repeat(5000));

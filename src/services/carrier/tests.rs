@@ -7,11 +7,7 @@ use tokio::{io::duplex, time::advance};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::*;
-use crate::{
-    adapters::storage::DiskStorage,
-    domain::{clock::ManualClock, path::SafePath, users::RunnerUsers},
-    services::{files::FilesOptions, links::UrlSigner, quota::QuotaOptions},
-};
+use crate::{domain::path::SafePath, services::files::tests::fixture};
 
 struct Scene {
     _root: tempfile::TempDir,
@@ -23,10 +19,7 @@ impl Scene {
     /// A conversation with one file, and a sandbox that has nothing.
     async fn new(file_bytes: usize) -> Self {
         let root = tempfile::tempdir().expect("a folder");
-        let store = Arc::new(DiskStorage::at(&root.path().join("root"), RunnerUsers::one(1000)).expect("a store"));
-        let (signer, clock) = (Arc::new(UrlSigner::new(&[], "http://x")), Arc::new(ManualClock::at(1_800_000_000)));
-        let quota = QuotaOptions { bytes_max: 8 << 20, free_bytes_min: 0, ..QuotaOptions::default() };
-        let files = Arc::new(Files::new(store, signer, clock, FilesOptions { quota, ..FilesOptions::default() }));
+        let files = fixture::with_bytes_max(&root.path().join("root"), 8 << 20);
         let (id, path) = ("c".parse().expect("an id"), SafePath::from_text("a").expect("a path"));
         files.write(&id, &path, vec![b'x'; file_bytes].into()).await.expect("written");
         let carrier = Carrier::new(&files, &id, 64 << 20);

@@ -1,5 +1,7 @@
 //! Limits and refusals. Names, links and downloads are tested in `api::http::files`.
 
+pub(in crate::services) mod fixture;
+
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,

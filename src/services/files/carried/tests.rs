@@ -3,11 +3,7 @@
 use std::fs::File;
 
 use super::{sending::send_bytes, *};
-use crate::{
-    adapters::storage::DiskStorage,
-    domain::{clock::ManualClock, users::RunnerUsers},
-    services::{files::FilesOptions, links::UrlSigner, quota::QuotaOptions},
-};
+use crate::services::{files::tests::fixture, quota::QuotaOptions};
 
 const ROOM: u64 = 64 << 20;
 const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -44,11 +40,9 @@ fn gone(path: &str) -> FileMessage {
 impl Scene {
     fn new(quota: QuotaOptions) -> Self {
         let root = tempfile::tempdir().expect("a folder");
-        let store = Arc::new(DiskStorage::at(&root.path().join("root"), RunnerUsers::one(1000)).expect("a store"));
-        let (signer, clock) = (Arc::new(UrlSigner::new(&[], "http://x")), Arc::new(ManualClock::at(1_800_000_000)));
-        let files = Files::new(store, signer, clock, FilesOptions { quota, ..FilesOptions::default() });
+        let files = fixture::with_quota(&root.path().join("root"), quota);
         let id = "c".parse().expect("an id");
-        Self { root, files: Arc::new(files), id, carried: Carried::default(), sandbox: BTreeMap::new() }
+        Self { root, files, id, carried: Carried::default(), sandbox: BTreeMap::new() }
     }
 
     fn usual() -> Self {

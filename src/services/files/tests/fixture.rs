@@ -1,0 +1,22 @@
+//! Files on disk, for the tests of what uses them.
+
+use std::{path::Path, sync::Arc};
+
+use super::super::{Files, FilesOptions};
+use crate::{
+    adapters::storage::DiskStorage,
+    domain::{clock::ManualClock, users::RunnerUsers},
+    services::{links::UrlSigner, quota::QuotaOptions},
+};
+
+/// In a folder of the test's own, which need not exist.
+pub(in crate::services) fn with_quota(root: &Path, quota: QuotaOptions) -> Arc<Files> {
+    let store = Arc::new(DiskStorage::at(root, RunnerUsers::one(1000)).expect("a store"));
+    let (signer, clock) = (Arc::new(UrlSigner::new(&[], "http://x")), Arc::new(ManualClock::at(1_800_000_000)));
+    Arc::new(Files::new(store, signer, clock, FilesOptions { quota, ..FilesOptions::default() }))
+}
+
+/// As [`with_quota`], on a disk that is never too full.
+pub(in crate::services) fn with_bytes_max(root: &Path, bytes_max: u64) -> Arc<Files> {
+    with_quota(root, QuotaOptions { bytes_max, free_bytes_min: 0, ..QuotaOptions::default() })
+}
