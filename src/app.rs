@@ -7,6 +7,7 @@
 //! ```
 
 mod background;
+mod check;
 pub(crate) mod descriptors;
 pub mod doctor;
 mod engine;

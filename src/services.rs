@@ -7,6 +7,7 @@ pub mod admission;
 pub mod backup;
 pub mod browser;
 mod carrier;
+pub mod check;
 pub mod connections;
 pub mod containers;
 pub mod conversations;

@@ -6,6 +6,7 @@ import { byId } from "./js/dom.js";
 import { Editor } from "./js/editor.js";
 import { Elsewhere } from "./js/elsewhere.js";
 import { Files } from "./js/files.js";
+import { Format } from "./js/format.js";
 import { History } from "./js/history.js";
 import { InputLine } from "./js/input-line.js";
 import { Output } from "./js/output.js";
@@ -38,6 +39,7 @@ const conversation = new Conversation({
 const editor = new Editor({
   text: draft?.text ?? "",
   onRun: () => run.start(),
+  onFormat: () => format.start(),
   onStop: () => page.state === "running" && Boolean(run.stop()),
   given: () => program.given,
 });
@@ -47,7 +49,11 @@ const session = new Session({
   onSwitch: (on) => (program.runsCells = on),
   onFailure,
 });
-const program = new Program(editor, draft, (runner) => session.offer(runner));
+const format = new Format({ client, editor, onFailure });
+const program = new Program(editor, draft, (runner) => {
+  session.offer(runner);
+  format.offer(runner);
+});
 const questions = new Questions({
   answer: (id, answer) => client.post(`v1/approvals/${id}`, { answer }),
   onFailure,

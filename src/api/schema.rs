@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod arguments;
 pub mod browse;
+pub mod check;
 pub mod create_run;
 mod file;
 pub mod history;

@@ -96,6 +96,7 @@ impl Background {
         parts.runs.stop(grace).await;
         parts.kernels.stop().await;
         parts.packages.stop().await;
+        parts.checker.stop().await;
         parts.tools.directory().stop().await;
         parts.stop.cancel();
         parts.sessions.stop().await;

@@ -32,6 +32,7 @@ use crate::{
     services::{
         admin::{Admin, AdminParts, Checks, Refusals},
         admission::{self, AdmissionOptions},
+        check::Checker,
         connections::Connections,
         containers::Containers,
         conversations::Conversations,
@@ -216,7 +217,11 @@ pub(super) fn v1(
     runs: &Runs,
     files: &Arc<Files>,
     sessions: &Sessions,
-    (tokens, network, (packages, skills, tools)): (&Arc<Tokens>, &Network, (&Packages, &Skills, &Tools)),
+    (tokens, network, (packages, skills, tools, checker)): (
+        &Arc<Tokens>,
+        &Network,
+        (&Packages, &Skills, &Tools, &Checker),
+    ),
     (history, keys, admin): (&Arc<History>, &Arc<Idempotency>, &Admin),
 ) -> V1Parts {
     V1Parts {
@@ -233,6 +238,7 @@ pub(super) fn v1(
         packages: packages.clone(),
         skills: skills.clone(),
         tools: tools.clone(),
+        checker: checker.clone(),
         bodies,
     }
 }

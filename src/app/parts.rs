@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{
-    StartError, doctor, listen::Surface, network, observability::Observability, options, packages, peers, sign_in,
-    skills, tools, users,
+    StartError, check, doctor, listen::Surface, network, observability::Observability, options, packages, peers,
+    sign_in, skills, tools, users,
 };
 use crate::{
     adapters::database::Database,
@@ -33,6 +33,7 @@ use crate::{
     services::{
         admin::Refusals,
         admission::Admission,
+        check::Checker,
         discovery::Discovery,
         files::Files,
         history::{self, History},
@@ -70,6 +71,7 @@ pub struct Parts {
     pub kernels: Kernels,
     pub packages: Packages,
     pub tools: Tools,
+    pub checker: Checker,
     pub catalog: Arc<Catalog>,
     pub discovery: Arc<Discovery>,
     /// The label of this server's sandboxes.
@@ -161,13 +163,12 @@ impl Parts {
         observability: &Observability,
         database: Option<Database>,
     ) -> Result<Self, StartError> {
-        let (instance, clock) = (store.instance(), Arc::new(SystemClock));
+        let (instance, clock, catalog) = (store.instance(), Arc::new(SystemClock), Arc::new(Catalog::default()));
         let (history, keys) = recorders(config, instance, database.as_ref());
         let refusals = Arc::new(Refusals::new(clock.clone()));
         let observer = observers(observability, &history, &refusals);
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
         let (stop, isolation, bodies) = (CancellationToken::new(), IsolationState::default(), options::bodies(config));
-        let catalog = Arc::new(Catalog::default());
         let discovery = discover(&engine, &catalog, &observer).await?;
         let tokens = Arc::new(tokens(config, database.as_ref()));
         tokens.tell(&observer);
@@ -185,6 +186,7 @@ impl Parts {
         let packages = packages::service(config, &sandboxes, &catalog, (&store, &files), &network, &isolation);
         let made = (&sandboxes, &catalog, &store, &isolation);
         let tools = tools::service(config, database.as_ref(), made, (&files, &network), &observer)?;
+        let checker = check::service(config, made, &tokens);
         let runs = Runs::new(
             RunsParts {
                 sandboxes,
@@ -213,7 +215,7 @@ impl Parts {
         let known = (&tokens, &policies, sign_in.as_ref().map(|parts| &parts.connections));
         let (kernels, checks) = (Kernels::new(runs.clone(), sessions.clone()), doctor::checks_of(config, &engine));
         let admin = options::admin((&runs, &sessions, &files), told, known, &tools, stats.clone(), checks);
-        let (known, kept) = ((&tokens, &network, (&packages, &skills, &tools)), (&history, &keys, &admin));
+        let (known, kept) = ((&tokens, &network, (&packages, &skills, &tools, &checker)), (&history, &keys, &admin));
         let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, known, kept);
         let relay = Relay::new(peers.clone(), bodies.clone());
         let router = http::router(HttpParts {
@@ -244,6 +246,7 @@ impl Parts {
             kernels,
             packages,
             tools,
+            checker,
             catalog,
             discovery,
             instance,

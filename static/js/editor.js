@@ -18,22 +18,27 @@ export class Editor {
   #saveTimer = 0;
 
   /**
-   * `onRun` is called for Ctrl/Cmd+Enter; `onStop` for Escape, and returns whether there was something to stop.
+   * `onRun` is called for Ctrl/Cmd+Enter, `onFormat` for Shift+Alt+F; `onStop` for Escape, and returns whether there
+   * was something to stop.
    * `given()` returns what the draft has beside the text.
    */
-  constructor({ text, onRun, onStop, given }) {
+  constructor({ text, onRun, onFormat, onStop, given }) {
     this.#given = given;
-    const run = () => {
-      onRun();
+    const handle = (action) => () => {
+      action();
       return true;
     };
+    const keys = [
+      { key: "Mod-Enter", run: handle(onRun), preventDefault: true },
+      { key: "Shift-Alt-f", run: handle(onFormat), preventDefault: true },
+    ];
     const host = byId("editor");
     this.#code = new CodeView({
       parent: host,
       text,
       onEscape: onStop,
       extensions: [
-        Prec.highest(keymap.of([{ key: "Mod-Enter", run, preventDefault: true }])),
+        Prec.highest(keymap.of(keys)),
         this.#label.of(labelled("")),
         EditorView.contentAttributes.of({ "aria-describedby": "tab-hint" }),
         EditorView.updateListener.of((update) => {
@@ -75,6 +80,28 @@ export class Editor {
     });
   }
 
+  /**
+   * Puts the formatted text in place of the whole, in one step that can be undone, and marks problems in it; resolves
+   * to whether it is another text. The cursor stays in its line.
+   */
+  async format(text, problems) {
+    const { markProblems } = await import("./parts/editor-help.js");
+    const { view } = this.#code;
+    const before = view.state.doc;
+    const after = view.state.toText(text);
+    const changed = !after.eq(before);
+    if (changed) {
+      view.dispatch({
+        changes: difference(before.toString(), after.toString()),
+        selection: { anchor: placeAfter(before, after, view.state.selection.main.head) },
+        scrollIntoView: true,
+        annotations: isolateHistory.of("full"),
+      });
+    }
+    markProblems(view, problems);
+    return changed;
+  }
+
   setLanguage(language) {
     this.#code.setLanguage(language);
     this.#code.view.dispatch({ effects: this.#label.reconfigure(labelled(language)) });
@@ -112,4 +139,33 @@ export class Editor {
 function labelled(language) {
   const label = language ? `Program in ${displayName(language)}` : "Program";
   return EditorView.contentAttributes.of({ "aria-label": label });
+}
+
+// The one change between two texts.
+function difference(before, after) {
+  const most = Math.min(before.length, after.length);
+  let start = 0;
+  while (start < most && before[start] === after[start]) start += 1;
+  let end = 0;
+  while (end < most - start && before.at(-1 - end) === after.at(-1 - end)) end += 1;
+  return { from: start, to: before.length - end, insert: after.slice(start, after.length - end) };
+}
+
+// Where a place is in a formatted text: in the nearest line with the same characters, as far behind its indentation.
+function placeAfter(before, after, at) {
+  const line = before.lineAt(at);
+  const bare = (text) => text.replace(/\s+/g, "");
+  const indent = (text) => text.length - text.trimStart().length;
+  const wanted = bare(line.text);
+  const isWanted = (number) => number >= 1 && number <= after.lines && bare(after.line(number).text) === wanted;
+  let found = Math.min(line.number, after.lines);
+  for (let away = 0; away < Math.max(before.lines, after.lines); away += 1) {
+    const near = [line.number - away, line.number + away].find(isWanted);
+    if (near === undefined) continue;
+    found = near;
+    break;
+  }
+  const { from, text } = after.line(found);
+  const column = at - line.from - indent(line.text) + indent(text);
+  return from + Math.min(Math.max(column, 0), text.length);
 }

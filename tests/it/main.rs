@@ -10,6 +10,7 @@ mod bundle;
 mod canary;
 mod catalog;
 mod chart;
+mod check;
 mod cluster_scale;
 mod compose;
 mod conformance;

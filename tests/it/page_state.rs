@@ -1,6 +1,7 @@
 //! What the page knows about conversations, runs elsewhere, links to programs and what it remembers.
 
 use serde_json::{Value, json};
+use thirtyfour::{By, Key};
 
 use crate::support::{FakeServer, server::TOKEN, sheet::Sheet, until};
 
@@ -93,8 +94,8 @@ async fn a_run_elsewhere_keeps_its_stop_button() {
     sheet.browser.state("running").await;
     assert_eq!(sheet.attribute("elsewhere", "hidden").await, "");
     sheet.says("terminal", |text| text == "again\n").await;
-    let editor = sheet.browser.driver.find(thirtyfour::By::Css(".cm-content")).await.expect("the editor");
-    editor.send_keys(thirtyfour::Key::Escape + "").await.expect("typed");
+    let editor = sheet.browser.driver.find(By::Css(".cm-content")).await.expect("the editor");
+    editor.send_keys(Key::Escape + "").await.expect("typed");
     assert_eq!(sheet.ended().await, "cancelled");
     sheet.browser.close().await;
     server.stop().await;
@@ -138,7 +139,7 @@ async fn token_and_looks_are_remembered_by_choice_and_links_hold_programs() {
     sheet.click("token-save").await;
     until("it is kept", async || sheet.browser.script(&kept).await == true).await;
     let edge = sheet.browser.element("split-columns").await;
-    edge.send_keys(thirtyfour::Key::Right + thirtyfour::Key::Right).await.expect("typed");
+    edge.send_keys(Key::Right + Key::Right).await.expect("typed");
     assert_eq!(sheet.attribute("split-columns", "aria-valuenow").await, "60");
     let width = "return Math.round(100 * document.getElementById('program-card').offsetWidth / \
                  document.getElementById('main').offsetWidth)";
@@ -153,6 +154,49 @@ async fn token_and_looks_are_remembered_by_choice_and_links_hold_programs() {
     sheet.click("token").await;
     sheet.click("token-forget").await;
     assert_eq!(sheet.browser.script(&kept).await, false);
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn format_changes_the_program_and_marks_its_problems() {
+    let server = FakeServer::start().await;
+    let problem = json!({"line": 2, "column": 5, "endLine": 2, "endColumn": 6, "rule": "F841",
+        "message": "<b>unused</b>\u{202e}", "severity": "warning"});
+    let answer = json!({"code": "def f():\n    x = 1\n", "problems": [problem]});
+    server.engine.answer("by ruff", &answer.to_string());
+    let sheet = open(&server).await;
+    sheet.write("python", "def f( ):\n  x=1").await;
+    let set = "document.querySelector('[data-testid=editor]').cmView.dispatch({selection: {anchor: 14}})";
+    sheet.browser.script(set).await;
+    sheet.click("format").await;
+    sheet.says("live", |text| text.starts_with("Formatted. 1 problem, in line 2: <b>unused</b>\u{27e8}U+202E")).await;
+    let text = "return document.querySelector('[data-testid=editor]').cmView.state.doc.toString()";
+    assert_eq!(sheet.browser.script(text).await, "def f():\n    x = 1\n");
+    let cursor = "const {state} = document.querySelector('[data-testid=editor]').cmView; \
+                  return state.doc.lineAt(state.selection.main.head).number";
+    assert_eq!(sheet.browser.script(cursor).await, 2, "the cursor stays in its line");
+    let marks = "return [...document.querySelectorAll('.cm-lintRange-warning')].map(mark => mark.textContent)";
+    until("a mark", async || sheet.browser.script(marks).await == json!(["x"])).await;
+
+    // By keyboard the second time; one step back is the text as it was.
+    let editor = sheet.browser.driver.find(By::Css(".cm-content")).await.expect("the editor");
+    editor.send_keys(Key::Shift + Key::Alt + "f").await.expect("typed");
+    sheet.says("live", |text| text.starts_with("Already formatted. 1 problem")).await;
+    editor.send_keys(Key::Control + "z").await.expect("typed");
+    assert_eq!(sheet.browser.script(text).await, "def f( ):\n  x=1");
+
+    // Other languages have no tools.
+    server.engine.add_runner("ruby");
+    until("it is offered", async || {
+        sheet.reload("ready").await;
+        sheet.browser.script("return Boolean(document.querySelector('option[value=ruby]'))").await == true
+    })
+    .await;
+    let disabled = "return document.querySelector('[data-testid=format]').disabled";
+    assert_eq!(sheet.browser.script(disabled).await, false);
+    sheet.write("ruby", "puts 1").await;
+    assert_eq!(sheet.browser.script(disabled).await, true);
     sheet.browser.close().await;
     server.stop().await;
 }

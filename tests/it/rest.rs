@@ -321,9 +321,9 @@ async fn examples_run(server: &FakeServer, browser: &Browser) {
     header.set_size(0);
     header.set_mode(0o644);
     archive.append_data(&mut header, "x", &b""[..]).expect("an entry");
-    // The fake engine's programs read no input, and have no modules, packages, skills or browser; no client has signed
-    // in, no tool server is there and nothing was asked.
-    let is_elsewhere = ["/stdin", "/modules/", "/connections/", "/v1/browse", "/packages", "/v1/skills"];
+    // The fake engine's programs read no input, and have no modules, packages, skills, browser or formatter; no client
+    // has signed in, no tool server is there and nothing was asked.
+    let is_elsewhere = ["/stdin", "/modules/", "/connections/", "/v1/browse", "/packages", "/v1/skills", "/v1/check"];
     let is_elsewhere = [&is_elsewhere[..], &["/v1/tools/", "/v1/approvals/", "/v1/tool-servers/"]].concat();
     let runs_here = |example: &String| !is_elsewhere.iter().any(|part| example.contains(part));
     for example in printed.into_iter().filter(runs_here) {

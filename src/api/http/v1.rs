@@ -7,6 +7,7 @@ mod admin;
 mod archive;
 mod browse;
 mod call;
+mod check;
 mod conversations;
 mod events;
 mod files;
@@ -31,9 +32,9 @@ use super::body::Bodies;
 use crate::{
     domain::limits::Limits,
     services::{
-        admin::Admin, conversations::Conversations, files::Files, history::History, idempotency::Idempotency,
-        network::Network, packages::Packages, runs::Runs, sessions::Sessions, skills::Skills, tokens::Tokens,
-        tools::Tools,
+        admin::Admin, check::Checker, conversations::Conversations, files::Files, history::History,
+        idempotency::Idempotency, network::Network, packages::Packages, runs::Runs, sessions::Sessions, skills::Skills,
+        tokens::Tokens, tools::Tools,
     },
 };
 
@@ -65,6 +66,8 @@ pub struct V1Parts {
     pub packages: Packages,
     pub skills: Skills,
     pub tools: Tools,
+    /// Formats programs.
+    pub checker: Checker,
 }
 
 fn described() -> OpenApiRouter<V1Parts> {
@@ -82,6 +85,7 @@ fn described() -> OpenApiRouter<V1Parts> {
         .routes(routes!(sessions::complete))
         .routes(routes!(sessions::inspect))
         .routes(routes!(browse::browse))
+        .routes(routes!(check::check))
         .routes(routes!(runners::list))
         .routes(routes!(runners::module))
         .routes(routes!(conversations::list))

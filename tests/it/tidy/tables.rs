@@ -13,7 +13,7 @@ pub const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-pub const NEIGHBOURS: [(&str, &[&str]); 58] = [
+pub const NEIGHBOURS: [(&str, &[&str]); 59] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -43,6 +43,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 58] = [
     ("services::admission", &[]),
     ("services::backup", &[]),
     ("services::browser", &["runs", "sessions"]),
+    ("services::check", &["admission", "isolation_check", "runs", "sandbox", "tokens"]),
     ("services::janitor", &[]),
     ("services::discovery", &["janitor"]),
     ("services::carrier", &["files", "frames"]),

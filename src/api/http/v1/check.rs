@@ -1,0 +1,38 @@
+//! Programs, formatted and checked.
+
+use axum::{Json, body::Body, extract::State};
+
+use super::{
+    V1Parts,
+    call::{Call, Query},
+};
+use crate::api::{
+    http::error::ApiError,
+    schema::{
+        arguments::Nothing,
+        check::{CheckProgram, CheckedProgram},
+        parse::{Source, parse},
+    },
+};
+
+/// Format and check a program.
+///
+/// By the tools in the image of its language, in a sandbox of its own; nothing of the program is executed. There are
+/// tools for Python (ruff), JavaScript and TypeScript (biome), and Bash (shfmt). A program that cannot be parsed is an
+/// answer too: its `code` is `null`, and problems with the rule `syntax` say where.
+#[utoipa::path(
+    post, path = "/v1/check", tag = "runs", operation_id = "checkProgram",
+    request_body(content = CheckProgram),
+    responses((status = 200, description = "It is checked.", body = CheckedProgram)),
+)]
+pub(super) async fn check(
+    State(V1Parts { checker, bodies, .. }): State<V1Parts>,
+    _: Query<Nothing>,
+    call: Call,
+    body: Body,
+) -> Result<Json<CheckedProgram>, ApiError> {
+    // Without capacity the body is not read.
+    checker.check_capacity(&call.who)?;
+    let CheckProgram { language, code } = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    Ok(Json(checker.check(&call.who, &language, &code.0).await?.into()))
+}

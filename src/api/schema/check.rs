@@ -1,0 +1,66 @@
+//! Programs that are formatted and checked, as clients send and see them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{arguments::Program, parse};
+use crate::{domain::id::Language, services::check};
+
+/// What to format and check.
+#[derive(Debug, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CheckProgram {
+    /// A language or an alias of one: `python`, `javascript`, `typescript` or `bash`; there are tools for no others.
+    #[serde(deserialize_with = "parse::text")]
+    #[schemars(with = "String")]
+    #[schema(value_type = String, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1, max_length = 32,
+        example = "python")]
+    pub language: Language,
+    /// The whole program.
+    #[schema(value_type = String, min_length = 1, example = "x = 1;y = 2")]
+    pub code: Program,
+}
+
+/// A program that was formatted and checked.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckedProgram {
+    /// The formatted program; `null` where it cannot be parsed.
+    pub code: Option<String>,
+    /// The first hundred, with their places in the formatted program, or in the one that was sent where that is `null`.
+    pub problems: Vec<ProgramProblem>,
+}
+
+/// What is wrong at one place of a program.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProgramProblem {
+    /// Counted from 1.
+    pub line: u32,
+    /// In characters, counted from 1.
+    pub column: u32,
+    pub end_line: u32,
+    /// The first column that does not belong to it.
+    pub end_column: u32,
+    /// The tool's name for it, or `syntax`.
+    #[schema(example = "F401")]
+    pub rule: String,
+    pub message: String,
+    /// `error`, `warning` or `info`.
+    #[schema(pattern = "^(error|warning|info)$")]
+    pub severity: &'static str,
+}
+
+impl From<check::Checked> for CheckedProgram {
+    fn from(check::Checked { code, problems }: check::Checked) -> Self {
+        Self { code, problems: problems.into_iter().map(Into::into).collect() }
+    }
+}
+
+impl From<check::Problem> for ProgramProblem {
+    fn from(problem: check::Problem) -> Self {
+        let check::Problem { line, column, end_line, end_column, rule, message, severity } = problem;
+        Self { line, column, end_line, end_column, rule, message, severity: severity.word() }
+    }
+}

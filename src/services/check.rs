@@ -1,0 +1,216 @@
+//! Programs, formatted and checked by the tools of their language's image: ruff, biome, shfmt.
+//!
+//! A program of ours calls the tools in a sandbox of its own, which has no network and no conversation and is destroyed
+//! then. A program that is checked is read there and never executed. The tools were not written for hostile programs, so
+//! what the sandbox prints is untrusted, as a program's output is: [`answer`] takes what is within its bounds only.
+//!
+//! ```text
+//! Checker::check ── one tracked task a check; goes on when its caller goes away; ended by `stop`
+//! ```
+//!
+//! Knows neither runs nor their history: a check is none of them.
+
+mod answer;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::time::sleep;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::warn;
+
+use self::answer::Bounds;
+pub use self::answer::{Checked, Problem, Severity};
+use super::{
+    admission::{Admission, Permit},
+    isolation_check::IsolationState,
+    runs::{Apart, execute_apart},
+    sandbox::Sandboxes,
+    tokens::Tokens,
+};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::{ConversationId, Language},
+        limits::Limits,
+        outcome::{DiskLimit, Ended},
+        owner::{ConversationKey, Principal},
+    },
+    ports::{
+        packages::{PackageStore, Staging},
+        runner::{Catalog, Runner},
+        storage::Usage,
+    },
+};
+
+/// What the sandbox may write to its folder, where the tools write nothing.
+const FOLDER_MAX: Usage = Usage { bytes: 16 << 20, entries: 1000 };
+const MEASURE_EVERY: Duration = Duration::from_millis(250);
+
+/// The languages that have tools: the file that a program is, and the program of ours that calls the tools.
+const TOOLS: [(&str, &str, &str); 4] = [
+    ("python", "main.py", include_str!("check/check.py")),
+    ("javascript", "main.js", include_str!("check/check.js")),
+    ("typescript", "main.ts", include_str!("check/check.js")),
+    ("bash", "main.sh", include_str!("check/check.sh")),
+];
+
+pub struct CheckParts {
+    pub sandboxes: Sandboxes,
+    pub catalog: Arc<Catalog>,
+    /// For a folder that is no conversation's.
+    pub store: Arc<dyn PackageStore>,
+    pub isolation: IsolationState,
+    pub tokens: Arc<Tokens>,
+    /// Of checks alone: they take no places of runs.
+    pub admission: Admission,
+    pub limits: Limits,
+    pub program_bytes_max: usize,
+}
+
+/// The service. A clone is the same.
+#[derive(Clone)]
+pub struct Checker(Arc<Inner>);
+
+struct Inner {
+    parts: CheckParts,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// One check that may begin.
+struct Job {
+    runner: Runner,
+    /// The program of ours, and what it reads.
+    tool: &'static str,
+    input: Bytes,
+    bounds: Bounds,
+}
+
+impl Checker {
+    pub fn new(parts: CheckParts) -> Self {
+        Self(Arc::new(Inner { parts, stop: CancellationToken::new(), tasks: TaskTracker::new() }))
+    }
+
+    /// Whether any check would be refused now, for callers that ask before they read a request.
+    ///
+    /// # Errors
+    /// [`Code::QueueFull`], [`Code::RateLimited`], [`Code::ShuttingDown`].
+    pub fn check_capacity(&self, who: &Principal) -> Result<(), Failure> {
+        self.0.check_running()?;
+        self.0.parts.admission.check_capacity(who)
+    }
+
+    /// Formats a program and says what is wrong with it. Nothing of it is executed, and nothing is kept.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] where the language has no tools, the program is too long, or the tools do not get
+    /// through it; [`Code::RunnerFailed`] where the image has no tools; those of admission, tokens and the engine.
+    pub async fn check(&self, who: &Principal, language: &Language, code: &Bytes) -> Result<Checked, Failure> {
+        let inner = Arc::clone(&self.0);
+        inner.check_running()?;
+        let job = inner.job(language, code)?;
+        let counted = inner.parts.tokens.begin(who, &job.runner.language)?;
+        // Checker have no order among each other, so each is a conversation of its own.
+        let ticket = inner.parts.admission.enter(&ConversationKey::new(who.clone(), ConversationId::fresh()))?;
+        let task = self.0.tasks.spawn(async move {
+            let _counted = counted;
+            let permit = ticket.turn().await?;
+            inner.execute(job, permit).await
+        });
+        task.await.unwrap_or_else(|_| Err(failed()))
+    }
+
+    /// Ends the checks under way.
+    pub async fn stop(&self) {
+        self.0.stop.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+}
+
+impl Inner {
+    fn check_running(&self) -> Result<(), Failure> {
+        if self.stop.is_cancelled() { Err(stopping()) } else { Ok(()) }
+    }
+
+    /// Checker what needs neither disk nor engine.
+    fn job(&self, language: &Language, code: &Bytes) -> Result<Job, Failure> {
+        let runner = self.parts.catalog.get(language)?;
+        let found = TOOLS.iter().find(|(name, ..)| *name == runner.language.as_str());
+        let &(_, file, tool) = found.ok_or_else(|| {
+            let known: Vec<_> = TOOLS.iter().map(|(name, ..)| *name).collect();
+            let why = format!("there is nothing that checks {}; there is for {}", runner.language, known.join(", "));
+            Failure::argument("language", why)
+        })?;
+        let bytes_max = self.parts.program_bytes_max;
+        if code.len() > bytes_max {
+            return Err(Failure::argument("code", format!("it is longer than {bytes_max} bytes")));
+        }
+        let input = [file.as_bytes(), b"\n", code].concat().into();
+        Ok(Job { runner, tool, input, bounds: Bounds::of(code) })
+    }
+
+    async fn execute(&self, job: Job, _permit: Permit) -> Result<Checked, Failure> {
+        let Job { runner, tool, input, bounds } = job;
+        let CheckParts { sandboxes, store, isolation, limits, .. } = &self.parts;
+        isolation.wait().await?;
+        let store = Arc::clone(store);
+        let staged = tokio::task::spawn_blocking(move || store.stage(&Principal::self_test()));
+        let staging: Arc<dyn Staging> = staged.await.map_err(|_| failed())??.into();
+        let apart = Apart {
+            runner: &runner,
+            data: staging.data(),
+            limits: *limits,
+            code: Bytes::from_static(tool.as_bytes()),
+            stdin: input,
+            channels: None,
+            cancel: self.stop.child_token(),
+        };
+        let breach = outgrown(Arc::clone(&staging));
+        let (outcome, [stdout, stderr]) = execute_apart(sandboxes, apart, breach, &|_| {}).await?;
+        let why: String = stderr.chars().take(2000).collect();
+        let told = |what: &str| warn!(language = %runner.language, why = %why.escape_debug(), "{what}");
+        match outcome.ended {
+            Ended::Exited { code: 0 } => {}
+            Ended::Cancelled => return Err(stopping()),
+            // Where a tool was killed for its memory, it is the program that was too much.
+            Ended::Exited { .. } | Ended::Signaled { .. } if !outcome.oom_killed => {
+                told("the tools of an image did not check a program");
+                return Err(failed());
+            }
+            _ => {
+                let why = format!("the tools did not get through it: {}", outcome.sentence());
+                return Err(Failure::argument("code", why));
+            }
+        }
+        bounds.read(&stdout).ok_or_else(|| {
+            told("what checked a program printed something else than its answer");
+            failed()
+        })
+    }
+}
+
+/// Returns when the sandbox has written too much.
+async fn outgrown(staging: Arc<dyn Staging>) -> DiskLimit {
+    loop {
+        sleep(MEASURE_EVERY).await;
+        let staging = Arc::clone(&staging);
+        // A folder that disappears while it is counted is counted the next time.
+        let measure = move || staging.usage(&FOLDER_MAX).is_ok_and(|usage| usage.fits(&FOLDER_MAX));
+        let measured = tokio::task::spawn_blocking(measure);
+        if !measured.await.unwrap_or(false) {
+            return DiskLimit::Bytes { max: FOLDER_MAX.bytes };
+        }
+    }
+}
+
+fn stopping() -> Failure {
+    Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment.")
+}
+
+fn failed() -> Failure {
+    let why = "The tools of this language's image did not check the program; the server's log says why. The operator \
+               should rebuild the image.";
+    Failure::new(Code::RunnerFailed, why)
+}
