@@ -21,13 +21,14 @@ pub trait PeerStore: Send + Sync {
     /// All servers, and their beats.
     async fn peers(&self) -> Result<Vec<(Peer, i64)>, DatabaseError>;
 
-    /// Gives a conversation to a server, unless one of `others` has it. Which server has it then.
+    /// Gives a conversation to a server, unless another has it that is in the table of servers and is not one of `dead`
+    /// with the same beat. Which server has it then.
     async fn take(
         &self,
         conversation: &ConversationKey,
         by: InstanceId,
         stamp: i64,
-        others: &[InstanceId],
+        dead: &[(InstanceId, i64)],
     ) -> Result<InstanceId, DatabaseError>;
 
     /// Takes back a conversation that a server was given with this stamp.

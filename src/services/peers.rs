@@ -7,11 +7,15 @@
 //! away, each server answers for every conversation: two may then have the same one, whose programs share its files.
 //!
 //! A server changes its heartbeat while it lives; one whose heartbeat has been the same for [`DEAD_AFTER`] loses its
-//! conversations, so the servers' clocks do not matter. Knows no HTTP: who sends what on is in `api/http/peers`.
+//! conversations, so the servers' clocks do not matter. The statement that takes a conversation compares the heartbeat
+//! again, so one that has just come, or come back, keeps what it has. Knows no HTTP: who sends what on is in
+//! `api/http/peers`.
 //!
 //! ```text
 //! follow ── one task: beats, reads the others, stores what was made here, gives back what is idle
 //! ```
+
+mod beats;
 
 use std::{
     collections::HashMap,
@@ -29,6 +33,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::beats::Beats;
 pub use crate::ports::peers::Peer;
 use crate::{
     domain::{
@@ -58,6 +63,8 @@ struct Inner {
     me: Peer,
     store: Arc<dyn PeerStore>,
     others: RwLock<Vec<Peer>>,
+    /// With the beat that did not change.
+    dead: RwLock<Vec<(InstanceId, i64)>>,
     held: Mutex<HashMap<ConversationKey, Held>>,
     /// The last stamp that was given.
     stamp: AtomicI64,
@@ -94,6 +101,7 @@ impl Peers {
             me,
             store,
             others: RwLock::default(),
+            dead: RwLock::default(),
             held: Mutex::default(),
             // Above those of an earlier process, so a late step of that one takes nothing back.
             stamp: AtomicI64::new(clock.unix_ms()),
@@ -227,16 +235,17 @@ impl Inner {
     async fn take(&self, conversation: &ConversationKey, stamp: i64) -> Result<InstanceId, DatabaseError> {
         // The sender lives as long as this.
         let _ = self.ready.subscribe().wait_for(|is_ready| *is_ready).await;
-        let others: Vec<_> = self.others().iter().map(|peer| peer.instance).collect();
-        self.store.take(conversation, self.me.instance, stamp, &others).await
+        let dead = self.dead.read().unwrap_or_else(PoisonError::into_inner).clone();
+        self.store.take(conversation, self.me.instance, stamp, &dead).await
     }
 
     async fn round(&self, beats: &mut Beats, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
         let late = beats.own.is_some_and(|last| last.elapsed() > DEAD_AFTER);
         self.store.announce(&self.me, self.stamp.fetch_add(1, Ordering::Relaxed)).await?;
         beats.own = Some(Instant::now());
-        let alive = beats.alive(self.store.peers().await?, self.me.instance);
+        let (alive, dead) = beats.alive(self.store.peers().await?, self.me.instance);
         *self.others.write().unwrap_or_else(PoisonError::into_inner) = alive;
+        *self.dead.write().unwrap_or_else(PoisonError::into_inner) = dead;
         self.ready.send_replace(true);
         if late {
             // The others may have thought that this one is dead.
@@ -310,31 +319,6 @@ fn elsewhere(conversation: &ConversationKey) -> Failure {
     Failure::new(Code::HeldElsewhere, why).retry_after(RETRY_AFTER_S).without(conversation)
 }
 
-/// The last beat of each other server, and since when it is the same.
-#[derive(Default)]
-struct Beats {
-    own: Option<Instant>,
-    seen: HashMap<InstanceId, (i64, Instant)>,
-}
-
-impl Beats {
-    fn alive(&mut self, all: Vec<(Peer, i64)>, me: InstanceId) -> Vec<Peer> {
-        let now = Instant::now();
-        let mut seen = HashMap::new();
-        let mut alive = Vec::new();
-        for (peer, beat) in all.into_iter().filter(|(peer, _)| peer.instance != me) {
-            let last = self.seen.get(&peer.instance).filter(|(last, _)| *last == beat);
-            let since = last.map_or(now, |(_, since)| *since);
-            seen.insert(peer.instance, (beat, since));
-            if since.elapsed() < DEAD_AFTER {
-                alive.push(peer);
-            }
-        }
-        self.seen = seen;
-        alive
-    }
-}
-
 impl std::fmt::Debug for Peers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let me = self.0.as_ref().map(|inner| &inner.me);
@@ -342,5 +326,7 @@ impl std::fmt::Debug for Peers {
     }
 }
 
+#[cfg(test)]
+pub mod memory;
 #[cfg(test)]
 mod tests;

@@ -38,21 +38,22 @@ impl PeerStore for Database {
         conversation: &ConversationKey,
         by: InstanceId,
         stamp: i64,
-        others: &[InstanceId],
+        dead: &[(InstanceId, i64)],
     ) -> Result<InstanceId, DatabaseError> {
-        // An id of no server makes the list of none valid SQL.
-        let mut alive = "''".to_owned();
-        for place in 5..5 + others.len() {
-            let _ = write!(alive, ", ${place}");
+        // A server that has changed its beat since it was read is not dead, whatever this one thinks.
+        let mut is_dead = String::new();
+        for place in (5..).step_by(2).take(dead.len()) {
+            let _ = write!(is_dead, " AND NOT (peers.instance = ${place} AND peers.beat = ${})", place + 1);
         }
         let statement = format!(
             "INSERT INTO conversation_places (owner, conversation, instance, stamp) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (owner, conversation) DO UPDATE SET instance = excluded.instance, stamp = excluded.stamp \
-             WHERE conversation_places.instance NOT IN ({alive})"
+             WHERE conversation_places.instance = excluded.instance OR NOT EXISTS \
+             (SELECT 1 FROM peers WHERE peers.instance = conversation_places.instance{is_dead})"
         );
         let (owner, id) = (conversation.owner.name(), conversation.id.as_str());
         let query = sqlx::query(AssertSqlSafe(statement)).bind(owner).bind(id).bind(by.to_string()).bind(stamp);
-        let query = others.iter().fold(query, |query, other| query.bind(other.to_string()));
+        let query = dead.iter().fold(query, |query, (instance, beat)| query.bind(instance.to_string()).bind(*beat));
         if query.execute(self.pool()?).await?.rows_affected() > 0 {
             return Ok(by);
         }
@@ -75,5 +76,36 @@ impl PeerStore for Database {
             sqlx::query(statement).bind(instance.to_string()).execute(self.pool()?).await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::owner::Principal;
+
+    #[tokio::test]
+    async fn a_conversation_is_taken_only_from_servers_that_are_gone_or_dead() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Database::connect(&format!("sqlite://{}/a.db", folder.path().display())).expect("an address");
+        database.prepare().await.expect("tables");
+        let [a, b, other] = std::array::from_fn(|_| InstanceId::new());
+        for instance in [a, b, other] {
+            let peer = Peer { instance, url: "http://127.0.0.1:1".to_owned() };
+            database.announce(&peer, 7).await.expect("announced");
+        }
+        let key = ConversationKey::new(Principal::default(), "c".parse().expect("an id"));
+        let take =
+            async |by, stamp, dead: &[(InstanceId, i64)]| database.take(&key, by, stamp, dead).await.expect("a place");
+        assert_eq!((take(a, 1, &[]).await, take(a, 2, &[]).await), (a, a));
+        for dead in [&[][..], &[(other, 7)], &[(a, 6), (other, 7)], &[(other, 7), (a, 8), (b, 7)]] {
+            assert_eq!(take(b, 3, dead).await, a, "{dead:?}");
+        }
+        assert_eq!(take(b, 4, &[(other, 7), (a, 7)]).await, b);
+        database.leave(b).await.expect("left");
+        assert_eq!(take(a, 5, &[]).await, a);
+        let statement = "DELETE FROM peers WHERE instance = $1";
+        sqlx::query(statement).bind(a.to_string()).execute(&database.pool).await.expect("removed");
+        assert_eq!(take(b, 6, &[(other, 7)]).await, b, "of no server");
     }
 }

@@ -1,74 +1,9 @@
 //! Several servers on one database in memory, on a paused clock.
 
-use std::{collections::BTreeMap, sync::atomic::AtomicUsize};
-
-use async_trait::async_trait;
 use tokio::time::{advance, sleep};
 
-use super::*;
+use super::{memory::Memory, *};
 use crate::domain::{clock::SystemClock, id::ConversationId, owner::Principal};
-
-/// A database in memory that can be away.
-#[derive(Default)]
-struct Memory {
-    peers: Mutex<BTreeMap<String, (Peer, i64)>>,
-    places: Mutex<HashMap<ConversationKey, (InstanceId, i64)>>,
-    asked: AtomicUsize,
-    is_away: AtomicBool,
-}
-
-impl Memory {
-    fn answers(&self) -> Result<(), DatabaseError> {
-        if self.is_away.load(Ordering::Relaxed) { Err(DatabaseError("away".to_owned())) } else { Ok(()) }
-    }
-}
-
-#[async_trait]
-impl PeerStore for Memory {
-    async fn announce(&self, me: &Peer, beat: i64) -> Result<(), DatabaseError> {
-        self.answers()?;
-        self.peers.lock().expect("peers").insert(me.instance.to_string(), (me.clone(), beat));
-        Ok(())
-    }
-
-    async fn peers(&self) -> Result<Vec<(Peer, i64)>, DatabaseError> {
-        self.answers()?;
-        Ok(self.peers.lock().expect("peers").values().cloned().collect())
-    }
-
-    async fn take(
-        &self,
-        conversation: &ConversationKey,
-        by: InstanceId,
-        stamp: i64,
-        others: &[InstanceId],
-    ) -> Result<InstanceId, DatabaseError> {
-        self.answers()?;
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        let mut places = self.places.lock().expect("places");
-        let place = places.entry(conversation.clone()).or_insert((by, stamp));
-        if !others.contains(&place.0) {
-            *place = (by, stamp);
-        }
-        Ok(place.0)
-    }
-
-    async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> Result<(), DatabaseError> {
-        self.answers()?;
-        let mut places = self.places.lock().expect("places");
-        if places.get(conversation) == Some(&(by, stamp)) {
-            places.remove(conversation);
-        }
-        Ok(())
-    }
-
-    async fn leave(&self, instance: InstanceId) -> Result<(), DatabaseError> {
-        self.answers()?;
-        self.peers.lock().expect("peers").remove(&instance.to_string());
-        self.places.lock().expect("places").retain(|_, (by, _)| *by != instance);
-        Ok(())
-    }
-}
 
 /// What a server has is in use as long as it says so.
 #[derive(Default, Clone)]
@@ -96,6 +31,12 @@ struct Server {
 
 impl Server {
     async fn start(store: &Arc<Memory>) -> Self {
+        let server = Self::begin(store);
+        sleep(ROUND * 2).await;
+        server
+    }
+
+    fn begin(store: &Arc<Memory>) -> Self {
         let me = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:1".to_owned() };
         let peers = Peers::new(me, Arc::clone(store) as _, &SystemClock);
         let (busy, stop) = (Busy::default(), CancellationToken::new());
@@ -103,7 +44,6 @@ impl Server {
             let (peers, busy, stop) = (peers.clone(), busy.clone(), stop.clone());
             async move { peers.follow(busy, stop).await }
         });
-        sleep(ROUND * 2).await;
         Self { peers, busy, task, stop }
     }
 
@@ -216,4 +156,30 @@ async fn before_the_others_are_known_nothing_is_taken_from_them() {
     // Its first round has not been: it goes on by itself, and does not write that it has the conversation.
     assert_eq!(early.take(&key("c")).await.expect("a place"), None);
     assert_eq!(store.places.lock().expect("places")[&key("c")].0, a.instance());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_taken_from_a_server_that_has_just_come() {
+    let store: Arc<Memory> = Arc::default();
+    let (_a, b) = (Server::start(&store).await, Server::start(&store).await);
+    sleep(ROUND * 2 + ROUND / 2).await;
+    let c = Server::begin(&store);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(c.take(&key("x")).await, None);
+    assert_eq!(b.peers.others().len(), 1, "it does not know the server yet");
+    let taken = b.peers.take(&key("x")).await;
+    assert_eq!(taken.map_err(|failure| failure.code), Err(Code::HeldElsewhere));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_taken_from_a_server_that_has_come_back() {
+    let store: Arc<Memory> = Arc::default();
+    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
+    assert_eq!(a.take(&key("x")).await, None);
+    a.task.abort();
+    sleep(DEAD_AFTER + ROUND * 2).await;
+    assert_eq!(b.peers.others(), []);
+    store.announce(&a.peers.0.as_ref().expect("not alone").me, i64::MAX).await.expect("announced");
+    let taken = b.peers.take(&key("x")).await;
+    assert_eq!(taken.map_err(|failure| failure.code), Err(Code::HeldElsewhere));
 }

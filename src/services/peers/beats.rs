@@ -1,0 +1,36 @@
+//! The heartbeats of the other servers: which of them live, by this server's clock alone.
+
+use std::collections::HashMap;
+
+use tokio::time::Instant;
+
+use super::{DEAD_AFTER, Peer};
+use crate::domain::id::InstanceId;
+
+/// The last beat of each other server, and since when it is the same.
+#[derive(Default)]
+pub(super) struct Beats {
+    pub own: Option<Instant>,
+    seen: HashMap<InstanceId, (i64, Instant)>,
+}
+
+impl Beats {
+    /// The others that live, and those that are dead with the beat that did not change.
+    pub fn alive(&mut self, all: Vec<(Peer, i64)>, me: InstanceId) -> (Vec<Peer>, Vec<(InstanceId, i64)>) {
+        let now = Instant::now();
+        let mut seen = HashMap::new();
+        let (mut alive, mut dead) = (Vec::new(), Vec::new());
+        for (peer, beat) in all.into_iter().filter(|(peer, _)| peer.instance != me) {
+            let last = self.seen.get(&peer.instance).filter(|(last, _)| *last == beat);
+            let since = last.map_or(now, |(_, since)| *since);
+            seen.insert(peer.instance, (beat, since));
+            if since.elapsed() < DEAD_AFTER {
+                alive.push(peer);
+            } else {
+                dead.push((peer.instance, beat));
+            }
+        }
+        self.seen = seen;
+        (alive, dead)
+    }
+}

@@ -1,0 +1,81 @@
+//! A database in memory for tests, which can be away.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+
+use crate::{
+    domain::{id::InstanceId, owner::ConversationKey},
+    ports::{
+        database::DatabaseError,
+        peers::{Peer, PeerStore},
+    },
+};
+
+#[derive(Default)]
+pub struct Memory {
+    pub peers: Mutex<BTreeMap<String, (Peer, i64)>>,
+    pub places: Mutex<HashMap<ConversationKey, (InstanceId, i64)>>,
+    pub asked: AtomicUsize,
+    pub is_away: AtomicBool,
+}
+
+impl Memory {
+    fn answers(&self) -> Result<(), DatabaseError> {
+        if self.is_away.load(Ordering::Relaxed) { Err(DatabaseError("away".to_owned())) } else { Ok(()) }
+    }
+}
+
+#[async_trait]
+impl PeerStore for Memory {
+    async fn announce(&self, me: &Peer, beat: i64) -> Result<(), DatabaseError> {
+        self.answers()?;
+        self.peers.lock().expect("peers").insert(me.instance.to_string(), (me.clone(), beat));
+        Ok(())
+    }
+
+    async fn peers(&self) -> Result<Vec<(Peer, i64)>, DatabaseError> {
+        self.answers()?;
+        Ok(self.peers.lock().expect("peers").values().cloned().collect())
+    }
+
+    async fn take(
+        &self,
+        conversation: &ConversationKey,
+        by: InstanceId,
+        stamp: i64,
+        dead: &[(InstanceId, i64)],
+    ) -> Result<InstanceId, DatabaseError> {
+        self.answers()?;
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let mut places = self.places.lock().expect("places");
+        let place = places.entry(conversation.clone()).or_insert((by, stamp));
+        let beat = self.peers.lock().expect("peers").get(&place.0.to_string()).map(|(_, beat)| *beat);
+        if place.0 == by || beat.is_none_or(|beat| dead.contains(&(place.0, beat))) {
+            *place = (by, stamp);
+        }
+        Ok(place.0)
+    }
+
+    async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> Result<(), DatabaseError> {
+        self.answers()?;
+        let mut places = self.places.lock().expect("places");
+        if places.get(conversation) == Some(&(by, stamp)) {
+            places.remove(conversation);
+        }
+        Ok(())
+    }
+
+    async fn leave(&self, instance: InstanceId) -> Result<(), DatabaseError> {
+        self.answers()?;
+        self.peers.lock().expect("peers").remove(&instance.to_string());
+        self.places.lock().expect("places").retain(|_, (by, _)| *by != instance);
+        Ok(())
+    }
+}
