@@ -192,12 +192,12 @@ impl Peers {
                 if is_new {
                     // What an earlier process had has ended with it.
                     inner.store.leave(inner.me.instance).await?;
+                    is_new = false;
                 }
                 inner.round(&mut beats, &occupancy).await
             };
             match round.await {
                 Ok(()) => {
-                    is_new = false;
                     if inner.is_told.swap(false, Ordering::Relaxed) {
                         info!("the database answers again: conversations are at one server each");
                     }
@@ -240,18 +240,18 @@ impl Inner {
     }
 
     async fn round(&self, beats: &mut Beats, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
-        let late = beats.own.is_some_and(|last| last.elapsed() > DEAD_AFTER);
-        self.store.announce(&self.me, self.stamp.fetch_add(1, Ordering::Relaxed)).await?;
-        beats.own = Some(Instant::now());
-        let (alive, dead) = beats.alive(self.store.peers().await?, self.me.instance);
-        *self.others.write().unwrap_or_else(PoisonError::into_inner) = alive;
-        *self.dead.write().unwrap_or_else(PoisonError::into_inner) = dead;
-        self.ready.send_replace(true);
-        if late {
+        let begun = Instant::now();
+        bounded(self.store.announce(&self.me, self.stamp.fetch_add(1, Ordering::Relaxed))).await?;
+        // From before the last beat until after this one, so no other server has counted longer.
+        if beats.own.replace(begun).is_some_and(|last| last.elapsed() > DEAD_AFTER / 2) {
             // The others may have thought that this one is dead.
             self.held().values_mut().for_each(|held| held.stamp = None);
             self.has_unstored.store(true, Ordering::Release);
         }
+        let (alive, dead) = beats.alive(bounded(self.store.peers()).await?, self.me.instance);
+        *self.others.write().unwrap_or_else(PoisonError::into_inner) = alive;
+        *self.dead.write().unwrap_or_else(PoisonError::into_inner) = dead;
+        self.ready.send_replace(true);
         self.store_made(occupancy).await?;
         self.ready.send_replace(true);
         self.give_back(occupancy).await
@@ -312,6 +312,11 @@ impl Inner {
             warn!(%error, "the database does not tell which server has a conversation: this one goes on alone");
         }
     }
+}
+
+/// A statement of a round, which must not keep a server from its next beat.
+async fn bounded<T>(statement: impl Future<Output = Result<T, DatabaseError>>) -> Result<T, DatabaseError> {
+    timeout(DEAD_AFTER / 2, statement).await.unwrap_or_else(|_| Err(DatabaseError("it takes too long".to_owned())))
 }
 
 fn elsewhere(conversation: &ConversationKey) -> Failure {

@@ -4,11 +4,13 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use async_trait::async_trait;
+use tokio::time::sleep;
 
 use crate::{
     domain::{id::InstanceId, owner::ConversationKey},
@@ -24,6 +26,8 @@ pub struct Memory {
     pub places: Mutex<HashMap<ConversationKey, (InstanceId, i64)>>,
     pub asked: AtomicUsize,
     pub is_away: AtomicBool,
+    /// How long it takes to announce a server.
+    pub announce_ms: AtomicU64,
 }
 
 impl Memory {
@@ -36,6 +40,7 @@ impl Memory {
 impl PeerStore for Memory {
     async fn announce(&self, me: &Peer, beat: i64) -> Result<(), DatabaseError> {
         self.answers()?;
+        sleep(Duration::from_millis(self.announce_ms.load(Ordering::Relaxed))).await;
         self.peers.lock().expect("peers").insert(me.instance.to_string(), (me.clone(), beat));
         Ok(())
     }

@@ -183,3 +183,62 @@ async fn nothing_is_taken_from_a_server_that_has_come_back() {
     let taken = b.peers.take(&key("x")).await;
     assert_eq!(taken.map_err(|failure| failure.code), Err(Code::HeldElsewhere));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_beat_takes_long_looks_whether_it_was_taken_for_dead() {
+    let store: Arc<Memory> = Arc::default();
+    let a = Server::start(&store).await;
+    assert_eq!(a.take(&key("x")).await, None);
+    store.is_away.store(true, Ordering::Relaxed);
+    sleep(ROUND * 3 + ROUND / 2).await;
+    store.is_away.store(false, Ordering::Relaxed);
+    store.announce_ms.store(4000, Ordering::Relaxed);
+    sleep(ROUND).await;
+    // Meanwhile another server has come and taken it.
+    let b = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:2".to_owned() };
+    store.places.lock().expect("places").insert(key("x"), (b.instance, i64::MAX));
+    store.peers.lock().expect("peers").insert(b.instance.to_string(), (b, 1));
+    sleep(ROUND * 2).await;
+    assert_eq!(*a.busy.lost.lock().expect("a list"), [key("x")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_beat_that_cannot_be_stored_does_not_hold_up_the_next() {
+    let store: Arc<Memory> = Arc::default();
+    let a = Server::start(&store).await;
+    store.announce_ms.store(3_600_000, Ordering::Relaxed);
+    sleep(ROUND).await;
+    store.announce_ms.store(0, Ordering::Relaxed);
+    let beat = || store.peers.lock().expect("peers")[&a.instance().to_string()].1;
+    let before = beat();
+    sleep(DEAD_AFTER).await;
+    assert_ne!(beat(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_the_others_live_until_they_are_seen_not_to() {
+    let store: Arc<Memory> = Arc::default();
+    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
+    sleep(ROUND).await;
+    store.is_away.store(true, Ordering::Relaxed);
+    sleep(DEAD_AFTER * 2).await;
+    a.task.abort();
+    store.is_away.store(false, Ordering::Relaxed);
+    sleep(ROUND + ROUND / 2).await;
+    assert_eq!(b.peers.others().len(), 1, "it may not have had its turn yet");
+    sleep(DEAD_AFTER + ROUND).await;
+    assert_eq!(b.peers.others(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_leaves_what_an_earlier_process_had_once() {
+    let store: Arc<Memory> = Arc::default();
+    store.announce_ms.store(3_600_000, Ordering::Relaxed);
+    let a = Server::begin(&store);
+    sleep(ROUND).await;
+    // The first round has left and waits for its beat.
+    store.places.lock().expect("places").insert(key("x"), (a.instance(), 1));
+    store.announce_ms.store(0, Ordering::Relaxed);
+    sleep(DEAD_AFTER).await;
+    assert!(store.places.lock().expect("places").contains_key(&key("x")));
+}
