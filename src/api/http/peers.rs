@@ -131,7 +131,7 @@ impl Relay {
     /// Sends a request to a server, and its answer back.
     ///
     /// # Errors
-    /// [`Code::HeldElsewhere`] when it does not answer.
+    /// [`Code::HeldElsewhere`] when it does not answer and has begun nothing, [`Code::ServerLost`] when it may have.
     pub async fn send(&self, peer: &Peer, head: &Parts, body: Bytes) -> Result<Response, Failure> {
         let upgrade = head.headers.get(header::UPGRADE).cloned();
         let mut request = Request::new(Body::from(body));
@@ -148,7 +148,7 @@ impl Relay {
         debug!(peer = %peer.instance, path = head.uri.path(), "a request is sent on");
         let mut answer = self.client.request(request).await.map_err(|error| {
             warn!(peer = %peer.instance, %error, "another server does not answer");
-            silent(peer)
+            if error.is_connect() || head.method.is_safe() { silent(peer) } else { lost(peer) }
         })?;
         let kept = of_message(answer.headers());
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS
@@ -199,12 +199,18 @@ pub async fn send_on(State(relay): State<Relay>, request: Request, next: Next) -
             Err(failure) => refused(failure),
         },
         Some(Wanted::Unknown) if !sent_on && !others.is_empty() => {
+            let mut unanswered = None;
             for peer in others {
                 match relay.send(&peer, &head, body.clone()).await {
                     Ok(answer) if answer.status() != StatusCode::NOT_FOUND => return answer,
+                    // It may have done what was asked, unless one of the rest knows what the request is about.
+                    Err(failure) if failure.code == Code::ServerLost => unanswered = Some(failure),
                     // What a dead server had is told by the history.
                     _ => {}
                 }
+            }
+            if let Some(failure) = unanswered {
+                return refused(failure);
             }
             head.extensions.remove::<OthersMayKnow>();
             next.run(again(&head)).await
@@ -249,6 +255,14 @@ fn silent(peer: &Peer) -> Failure {
     Failure::new(Code::HeldElsewhere, why).retry_after(RETRY_AFTER_S)
 }
 
+/// A request that a server may have begun, and did not answer.
+fn lost(peer: &Peer) -> Failure {
+    debug!(peer = %peer.instance, "it is unknown what became of a request that was sent on");
+    let why = "The server that has this conversation ended before it answered, so it is unknown what became of the \
+        request. Look at the files before you send it again.";
+    Failure::new(Code::ServerLost, why)
+}
+
 /// The address of a request at another server.
 fn at(peer: &Peer, uri: &Uri) -> Option<Uri> {
     let base: Uri = peer.url.parse().ok()?;
@@ -274,28 +288,4 @@ async fn carry(client: OnUpgrade, server: OnUpgrade) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_are_not_kept() {
-        let request = |method: Method, kind: &'static str, bytes: usize| {
-            let request = http::Request::builder().method(method).header("content-type", kind);
-            can_be_repeated(&request.body(Body::from(vec![0; bytes])).expect("a request"), 1000)
-        };
-        assert!(request(Method::GET, "", 0) && request(Method::DELETE, "", 0));
-        assert!(request(Method::POST, "application/json; charset=utf-8", 1001), "its reader says that it is too long");
-        assert!(request(Method::POST, "multipart/form-data; boundary=a", 1000));
-        assert!(!request(Method::POST, "multipart/form-data; boundary=a", 1001));
-        assert!(!request(Method::PUT, "application/octet-stream", 1), "the content of a file");
-        let stream = Body::from_stream(futures_util::stream::empty::<Result<Bytes, std::io::Error>>());
-        assert!(!can_be_repeated(&http::Request::post("/").body(stream).expect("a request"), 1000), "of any length");
-    }
-
-    #[test]
-    fn hops_are_counted_and_what_is_no_number_is_too_many() {
-        let said = |text: &'static str| hops(&HeaderMap::from_iter([(SENT_ON, HeaderValue::from_static(text))]));
-        assert_eq!((hops(&HeaderMap::new()), said("0"), said("1"), said("2")), (0, 0, 1, 2));
-        assert!([said(""), said("x"), said("-1"), said("256")].iter().all(|hops| *hops >= HOPS_MAX));
-    }
-}
+mod tests;

@@ -18,6 +18,7 @@ use crate::{
         database::DatabaseError,
         peers::{Peer, PeerStore},
     },
+    services::peers::Occupancy,
 };
 
 #[derive(Default)]
@@ -83,4 +84,13 @@ impl PeerStore for Memory {
         self.places.lock().expect("places").retain(|_, (by, _)| *by != instance);
         Ok(())
     }
+}
+
+/// Nothing is ever there.
+impl Occupancy for () {
+    fn is_idle(&self, _: &ConversationKey) -> bool {
+        true
+    }
+
+    fn lost(&self, _: &ConversationKey) {}
 }

@@ -1,0 +1,116 @@
+//! What is kept to be sent on, and what a request gets whose server does not answer.
+
+use std::sync::Arc;
+
+use axum::{Router, middleware, routing::any};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{TcpListener, TcpStream},
+};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::*;
+use crate::{
+    domain::{clock::SystemClock, id::InstanceId},
+    ports::peers::PeerStore as _,
+    services::peers::memory::Memory,
+};
+
+/// A server beside others that are in the store, which are known when this returns.
+async fn beside(others: &[&Peer]) -> (Relay, CancellationToken) {
+    let store = Arc::new(Memory::default());
+    for other in others {
+        store.announce(other, 1).await.expect("announced");
+    }
+    let me = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:1".to_owned() };
+    let (peers, stop) = (Peers::new(me, store, &SystemClock), CancellationToken::new());
+    tokio::spawn({
+        let (peers, stop) = (peers.clone(), stop.clone());
+        async move { peers.follow((), stop).await }
+    });
+    while peers.others().len() < others.len() {
+        tokio::task::yield_now().await;
+    }
+    (Relay::new(peers, Bodies::new(1000, Duration::from_secs(1), 1000)), stop)
+}
+
+async fn listen() -> (TcpListener, Peer) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    (listener, Peer { instance: InstanceId::new(), url })
+}
+
+/// A server that dies when it has read a request.
+async fn dying() -> Peer {
+    let (listener, peer) = listen().await;
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            read_head(&mut socket).await;
+        }
+    });
+    peer
+}
+
+async fn read_head(socket: &mut TcpStream) {
+    let mut read = Vec::new();
+    let is_read = |read: &[u8]| read.windows(4).any(|bytes| bytes == b"\r\n\r\n");
+    while !is_read(&read) && socket.read_buf(&mut read).await.is_ok_and(|bytes| bytes > 0) {}
+}
+
+async fn sent(relay: &Relay, peer: &Peer, method: Method) -> Result<StatusCode, Code> {
+    let request = http::Request::builder().method(method).uri("/v1/runs").body(()).expect("a request");
+    let answer = relay.send(peer, &request.into_parts().0, Bytes::new()).await;
+    answer.map(|answer| answer.status()).map_err(|failure| failure.code)
+}
+
+#[tokio::test]
+async fn what_became_of_a_request_is_unknown_when_its_server_ended_before_it_answered() {
+    let dying = dying().await;
+    let (listener, closed) = listen().await;
+    drop(listener);
+    let (relay, stop) = beside(&[&dying, &closed]).await;
+    assert_eq!(sent(&relay, &dying, Method::POST).await, Err(Code::ServerLost));
+    assert_eq!(sent(&relay, &dying, Method::DELETE).await, Err(Code::ServerLost));
+    assert_eq!(sent(&relay, &dying, Method::GET).await, Err(Code::HeldElsewhere), "reading again does no harm");
+    assert_eq!(sent(&relay, &closed, Method::POST).await, Err(Code::HeldElsewhere), "it has begun nothing");
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn an_unknown_session_may_be_at_the_server_that_did_not_answer() {
+    let unknown = any(async || ApiError::new(Code::SessionNotFound, "There is no such session."));
+    let post = || http::Request::post("/v1/sessions/s/cells").body(Body::from("{}")).expect("a request");
+    let (dying, (listener, other)) = (dying().await, listen().await);
+    let answers = Router::new().fallback(async || "known");
+    tokio::spawn(async move { axum::serve(listener, answers).await });
+    for (others, expected) in [(vec![&dying], StatusCode::BAD_GATEWAY), (vec![&dying, &other], StatusCode::OK)] {
+        let (relay, stop) = beside(&others).await;
+        let here = Router::new().fallback_service(unknown.clone());
+        let here = here.layer(middleware::from_fn_with_state(relay, send_on));
+        assert_eq!(here.oneshot(post()).await.expect("an answer").status(), expected);
+        stop.cancel();
+    }
+}
+
+#[test]
+fn files_are_not_kept() {
+    let request = |method: Method, kind: &'static str, bytes: usize| {
+        let request = http::Request::builder().method(method).header("content-type", kind);
+        can_be_repeated(&request.body(Body::from(vec![0; bytes])).expect("a request"), 1000)
+    };
+    assert!(request(Method::GET, "", 0) && request(Method::DELETE, "", 0));
+    assert!(request(Method::POST, "application/json; charset=utf-8", 1001), "its reader says that it is too long");
+    assert!(request(Method::POST, "multipart/form-data; boundary=a", 1000));
+    assert!(!request(Method::POST, "multipart/form-data; boundary=a", 1001));
+    assert!(!request(Method::PUT, "application/octet-stream", 1), "the content of a file");
+    let stream = Body::from_stream(futures_util::stream::empty::<Result<Bytes, std::io::Error>>());
+    assert!(!can_be_repeated(&http::Request::post("/").body(stream).expect("a request"), 1000), "of any length");
+}
+
+#[test]
+fn hops_are_counted_and_what_is_no_number_is_too_many() {
+    let said = |text: &'static str| hops(&HeaderMap::from_iter([(SENT_ON, HeaderValue::from_static(text))]));
+    assert_eq!((hops(&HeaderMap::new()), said("0"), said("1"), said("2")), (0, 0, 1, 2));
+    assert!([said(""), said("x"), said("-1"), said("256")].iter().all(|hops| *hops >= HOPS_MAX));
+}
