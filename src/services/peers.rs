@@ -45,9 +45,10 @@ use crate::{
     ports::{database::DatabaseError, peers::PeerStore},
 };
 
-const ROUND: Duration = Duration::from_secs(2);
+/// How often a server beats and reads the others.
+pub const ROUND: Duration = Duration::from_secs(2);
 /// A server whose beat is the same for so long is dead.
-const DEAD_AFTER: Duration = Duration::from_secs(10);
+pub const DEAD_AFTER: Duration = Duration::from_secs(10);
 /// A conversation in which nothing has been for so long is given back.
 const IDLE_MAX: Duration = Duration::from_mins(1);
 /// How long a request waits for the database.
@@ -120,6 +121,14 @@ impl Peers {
     /// The other servers that live.
     pub fn others(&self) -> Vec<Peer> {
         self.0.as_ref().map(|inner| inner.others()).unwrap_or_default()
+    }
+
+    /// Waits until a server counts no longer as alive.
+    pub async fn gone(&self, instance: InstanceId) {
+        let Some(inner) = &self.0 else { return std::future::pending().await };
+        let mut rounds = inner.ready.subscribe();
+        let lives = || inner.others().iter().any(|peer| peer.instance == instance);
+        while lives() && rounds.changed().await.is_ok() {}
     }
 
     /// Whether something may begin in a conversation here and now.

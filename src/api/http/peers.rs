@@ -30,7 +30,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioIo},
 };
-use tokio::io::copy_bidirectional;
+use tokio::{io::copy_bidirectional, time::timeout};
 use tracing::{debug, warn};
 
 use super::{body::Bodies, error::ApiError};
@@ -40,7 +40,7 @@ use crate::{
         id::RunId,
         owner::ConversationKey,
     },
-    services::peers::{Peer, Peers},
+    services::peers::{DEAD_AFTER, Peer, Peers},
 };
 
 /// How often a request was sent on. A client that sends this header itself gains nothing: its request is only refused
@@ -59,6 +59,10 @@ const OF_CONNECTION: [&str; 8] = [
 ];
 const HOPS_MAX: u8 = 2;
 const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// The silence of a connection after which its other end is asked for a sign of life.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// How long each server may take to tell whether it knows a run.
+const FIND_MAX: Duration = Duration::from_secs(3);
 /// When to try again while a server does not answer, in seconds.
 const RETRY_AFTER_S: u64 = 5;
 
@@ -93,6 +97,12 @@ impl Relay {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT_MAX));
         connector.set_nodelay(true);
+        // A machine that is gone without a word is found by its silence. An answer may be late for as long as a run.
+        connector.set_keepalive(Some(KEEPALIVE));
+        connector.set_keepalive_interval(Some(CONNECT_MAX));
+        connector.set_keepalive_retries(Some(3));
+        #[cfg(target_os = "linux")]
+        connector.set_tcp_user_timeout(Some(DEAD_AFTER));
         Self { peers, bodies, client: Client::builder(TokioExecutor::new()).build(connector) }
     }
 
@@ -121,7 +131,8 @@ impl Relay {
             let mut head = request.into_parts().0;
             head.headers = headers.clone();
             head.headers.remove(header::CONTENT_TYPE);
-            if self.send(&peer, &head, Bytes::new()).await.is_ok_and(|answer| answer.status() == StatusCode::OK) {
+            let answer = timeout(FIND_MAX, self.send(&peer, &head, Bytes::new())).await;
+            if answer.is_ok_and(|answer| answer.is_ok_and(|answer| answer.status() == StatusCode::OK)) {
                 return Some(peer);
             }
         }
@@ -146,10 +157,19 @@ impl Relay {
             request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         }
         debug!(peer = %peer.instance, path = head.uri.path(), "a request is sent on");
-        let mut answer = self.client.request(request).await.map_err(|error| {
-            warn!(peer = %peer.instance, %error, "another server does not answer");
-            if error.is_connect() || head.method.is_safe() { silent(peer) } else { lost(peer) }
-        })?;
+        let unanswered = || if head.method.is_safe() { silent(peer) } else { lost(peer) };
+        let answer = tokio::select! {
+            answer = self.client.request(request) => answer.map_err(|error| {
+                warn!(peer = %peer.instance, %error, "another server does not answer");
+                if error.is_connect() { silent(peer) } else { unanswered() }
+            }),
+            // A server that froze keeps its connections.
+            () = self.peers.gone(peer.instance) => {
+                warn!(peer = %peer.instance, "another server died before it answered");
+                Err(unanswered())
+            }
+        };
+        let mut answer = answer?;
         let kept = of_message(answer.headers());
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS
             && let Some((client, protocol)) = head.extensions.get::<OnUpgrade>().cloned().zip(upgrade)

@@ -14,7 +14,7 @@ use super::*;
 use crate::{
     domain::{clock::SystemClock, id::InstanceId},
     ports::peers::PeerStore as _,
-    services::peers::memory::Memory,
+    services::peers::{ROUND, memory::Memory},
 };
 
 /// A server beside others that are in the store, which are known when this returns.
@@ -74,6 +74,25 @@ async fn what_became_of_a_request_is_unknown_when_its_server_ended_before_it_ans
     assert_eq!(sent(&relay, &dying, Method::DELETE).await, Err(Code::ServerLost));
     assert_eq!(sent(&relay, &dying, Method::GET).await, Err(Code::HeldElsewhere), "reading again does no harm");
     assert_eq!(sent(&relay, &closed, Method::POST).await, Err(Code::HeldElsewhere), "it has begun nothing");
+    stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_to_a_server_that_froze_ends_when_it_counts_as_dead() {
+    let (_listener, frozen) = listen().await;
+    let (relay, stop) = beside(&[&frozen]).await;
+    let both = async { tokio::join!(sent(&relay, &frozen, Method::POST), sent(&relay, &frozen, Method::GET)) };
+    let ended = timeout(DEAD_AFTER + 2 * ROUND, both).await.expect("an end");
+    assert_eq!(ended, (Err(Code::ServerLost), Err(Code::HeldElsewhere)));
+    stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_is_not_looked_for_at_a_server_that_froze_for_long() {
+    let (_listener, frozen) = listen().await;
+    let (relay, stop) = beside(&[&frozen]).await;
+    let found = timeout(FIND_MAX + ROUND, relay.finds(&HeaderMap::new(), RunId::new())).await;
+    assert!(found.expect("an end").is_none());
     stop.cancel();
 }
 
