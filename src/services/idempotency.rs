@@ -49,6 +49,8 @@ const CONVERSATION_KEYS_MAX: usize = 2048;
 const AGE_MAX: Duration = Duration::from_hours(24);
 /// How long a run waits for its key to be stored.
 const KEEP_MAX: Duration = Duration::from_millis(250);
+/// How long a request that another server has to answer waits for its key to be removed.
+const RELEASE_MAX: Duration = Duration::from_secs(1);
 /// Keys that are read at the start: the newest.
 const LOADED_MAX: usize = 100_000;
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -105,7 +107,8 @@ impl Idempotency {
     ///
     /// # Errors
     /// [`Code::IdempotencyKeyReused`] when the key was used with another request, [`Code::RateLimited`] when the
-    /// principal or the conversation has too many keys; otherwise those of `begin`, and then the key is not kept.
+    /// principal or the conversation has too many keys; otherwise those of `begin`, and then the key is not kept. One
+    /// that names a conversation is returned when the key is removed, and names none when that takes too long.
     pub async fn once<T>(
         &self,
         who: &Principal,
@@ -113,8 +116,8 @@ impl Idempotency {
         (key, digest): (String, Digest),
         begin: impl FnOnce(RunId) -> Result<T, Failure>,
     ) -> Result<Once<T>, Failure> {
-        let turn = usize::try_from(self.hasher.hash_one((who, &key)) % TURNS as u64).unwrap_or_default();
-        let turn = Arc::clone(&self.turns[turn]).lock_owned().await;
+        let place = usize::try_from(self.hasher.hash_one((who, &key)) % TURNS as u64).unwrap_or_default();
+        let turn = Arc::clone(&self.turns[place]).lock_owned().await;
         if let Some(known) = self.known(who, conversation, &key)? {
             return again(known, digest);
         }
@@ -127,10 +130,21 @@ impl Idempotency {
             storing.is_begun = true;
             return again(known, digest);
         }
-        let new = begin(run)?;
-        storing.is_begun = true;
-        self.add(record, Instant::now());
-        Ok(Once::New(new))
+        match begin(run) {
+            Ok(new) => {
+                storing.is_begun = true;
+                self.add(record, Instant::now());
+                Ok(Once::New(new))
+            }
+            Err(failure) if failure.conversation.is_none() => Err(failure),
+            Err(failure) => {
+                // The server that has the conversation is asked next, and must not find the key of this one.
+                drop(storing);
+                let is_removed = timeout(RELEASE_MAX, self.turns[place].lock()).await.is_ok();
+                let conversation = failure.conversation.clone().filter(|_| is_removed);
+                Err(Failure { conversation, ..failure })
+            }
+        }
     }
 
     /// Reads the keys of the last day; tries again until it could, or until `stop`.
@@ -316,41 +330,4 @@ impl Keys {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::time::advance;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn keys_of_others_never_drop_a_key_before_a_day() {
-        let (keys, who) = (Idempotency::default(), Principal::default());
-        let once = async |who: &Principal, conversation: &str, key: String| {
-            let conversation: ConversationId = conversation.parse().expect("an id");
-            let begun = keys.once(who, Some(&conversation), (key, [0; 32]), |_| Ok(())).await;
-            begun.map(|once| matches!(once, Once::New(()))).map_err(|failure| (failure.code, failure.retry_after_s))
-        };
-        assert_eq!(once(&who, "first", "mine".to_owned()).await, Ok(true));
-        advance(Duration::from_hours(1)).await;
-        for n in 0..CONVERSATION_KEYS_MAX {
-            assert_eq!(once(&who, "greedy", format!("greedy-{n}")).await, Ok(true));
-        }
-        let refused = Err((Code::RateLimited, Some(24 * 3600 + 1)));
-        assert_eq!(once(&who, "greedy", "one more".to_owned()).await, refused);
-        assert_eq!(once(&who, "greedy", "greedy-0".to_owned()).await, Ok(false), "a known key is still answered");
-        assert_eq!(once(&who, "other", "another".to_owned()).await, Ok(true));
-        for n in 0.. {
-            if once(&who, &format!("c{}", n / 1000), format!("many-{n}")).await.is_err() {
-                break;
-            }
-            assert!(n < KEYS_MAX, "a principal has a share");
-        }
-        assert_eq!(once(&who, "first", "mine".to_owned()).await, Ok(false), "the first key is kept");
-        assert_eq!(once(&"second".parse().expect("a name"), "first", "mine".to_owned()).await, Ok(true));
-        advance(AGE_MAX.saturating_sub(Duration::from_secs(3599))).await;
-        assert!(!keys.knows(&who, "mine") && keys.knows(&who, "greedy-0"));
-        advance(Duration::from_hours(1)).await;
-        assert!(!keys.knows(&who, "greedy-0"));
-        let left = &keys.keys()[&who];
-        assert!(left.of_conversation.is_empty() && left.known.is_empty() && left.order.is_empty());
-    }
-}
+mod tests;

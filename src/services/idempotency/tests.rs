@@ -1,0 +1,87 @@
+//! How long keys are kept, and what is left of those of refused runs; on a paused clock.
+
+use std::sync::atomic::AtomicUsize;
+
+use async_trait::async_trait;
+use tokio::time::advance;
+
+use super::*;
+use crate::domain::owner::ConversationKey;
+
+/// A database that removes a key slowly.
+struct Slow {
+    takes: Duration,
+    released: AtomicUsize,
+}
+
+#[async_trait]
+impl KeyStore for Slow {
+    async fn keys(&self, _: i64, _: usize) -> Result<Vec<KeyRecord>, DatabaseError> {
+        Ok(Vec::new())
+    }
+
+    async fn keep(&self, _: &KeyRecord, _: i64) -> Result<Option<KeyRecord>, DatabaseError> {
+        Ok(None)
+    }
+
+    async fn release(&self, _: &KeyRecord) -> Result<(), DatabaseError> {
+        sleep(self.takes).await;
+        self.released.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn forget(&self, _: i64, _: u64) -> Result<u64, DatabaseError> {
+        Ok(0)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_goes_to_another_server_after_its_key_was_removed() {
+    for (takes_ms, removed) in [(200, true), (60_000, false)] {
+        let store = Arc::new(Slow { takes: Duration::from_millis(takes_ms), released: AtomicUsize::new(0) });
+        let (keys, who) =
+            (Idempotency::new(Some(Arc::clone(&store) as _), Arc::new(SystemClock)), Principal::default());
+        let id: ConversationId = "c".parse().expect("an id");
+        let elsewhere = Failure::new(Code::HeldElsewhere, "elsewhere");
+        let there = elsewhere.clone().without(&ConversationKey::new(who.clone(), id.clone()));
+        let asked = Instant::now();
+        let once = keys.once::<()>(&who, Some(&id), ("k".to_owned(), [0; 32]), |_| Err(there.clone()));
+        let failure = once.await.err().expect("a failure");
+        assert_eq!(failure, if removed { there } else { elsewhere }, "it is not sent on while the key is there");
+        assert_eq!(store.released.load(Ordering::Relaxed), usize::from(removed));
+        assert!(asked.elapsed() <= RELEASE_MAX + Duration::from_millis(1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_of_others_never_drop_a_key_before_a_day() {
+    let (keys, who) = (Idempotency::default(), Principal::default());
+    let once = async |who: &Principal, conversation: &str, key: String| {
+        let conversation: ConversationId = conversation.parse().expect("an id");
+        let begun = keys.once(who, Some(&conversation), (key, [0; 32]), |_| Ok(())).await;
+        begun.map(|once| matches!(once, Once::New(()))).map_err(|failure| (failure.code, failure.retry_after_s))
+    };
+    assert_eq!(once(&who, "first", "mine".to_owned()).await, Ok(true));
+    advance(Duration::from_hours(1)).await;
+    for n in 0..CONVERSATION_KEYS_MAX {
+        assert_eq!(once(&who, "greedy", format!("greedy-{n}")).await, Ok(true));
+    }
+    let refused = Err((Code::RateLimited, Some(24 * 3600 + 1)));
+    assert_eq!(once(&who, "greedy", "one more".to_owned()).await, refused);
+    assert_eq!(once(&who, "greedy", "greedy-0".to_owned()).await, Ok(false), "a known key is still answered");
+    assert_eq!(once(&who, "other", "another".to_owned()).await, Ok(true));
+    for n in 0.. {
+        if once(&who, &format!("c{}", n / 1000), format!("many-{n}")).await.is_err() {
+            break;
+        }
+        assert!(n < KEYS_MAX, "a principal has a share");
+    }
+    assert_eq!(once(&who, "first", "mine".to_owned()).await, Ok(false), "the first key is kept");
+    assert_eq!(once(&"second".parse().expect("a name"), "first", "mine".to_owned()).await, Ok(true));
+    advance(AGE_MAX.saturating_sub(Duration::from_secs(3599))).await;
+    assert!(!keys.knows(&who, "mine") && keys.knows(&who, "greedy-0"));
+    advance(Duration::from_hours(1)).await;
+    assert!(!keys.knows(&who, "greedy-0"));
+    let left = &keys.keys()[&who];
+    assert!(left.of_conversation.is_empty() && left.known.is_empty() && left.order.is_empty());
+}
