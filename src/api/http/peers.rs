@@ -122,6 +122,21 @@ impl Relay {
         }
     }
 
+    /// Makes sure that the conversation of an MCP session of this server is here: it may have been given back while
+    /// nothing was in it, and then another server may have it.
+    ///
+    /// # Errors
+    /// [`Code::HeldElsewhere`] when another server has it.
+    pub async fn keeps(&self, headers: &HeaderMap, conversation: &ConversationKey) -> Result<(), Failure> {
+        match self.place(headers, conversation).await? {
+            Place::Here => Ok(()),
+            Place::At(_) => {
+                let why = "The conversation of this session is in use at another server: try again in a moment.";
+                Err(Failure::new(Code::HeldElsewhere, why).retry_after(RETRY_AFTER_S))
+            }
+        }
+    }
+
     /// Which of the others knows a run of the caller that sent these headers.
     pub async fn finds(&self, headers: &HeaderMap, run: RunId) -> Option<Peer> {
         let others = if hops(headers) > 0 { Vec::new() } else { self.peers.others() };

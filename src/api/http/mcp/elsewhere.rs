@@ -45,7 +45,7 @@ struct Params {
 #[derive(Debug, PartialEq)]
 enum About {
     Conversation(String),
-    /// The conversation of clients without a session, for tools that name none.
+    /// The conversation of a session or, without one, that of all such clients, for tools that name none.
     Shared,
     Run(RunId),
 }
@@ -55,12 +55,16 @@ impl Mount {
     pub(super) async fn elsewhere(&self, head: &Parts, session: Option<&Session>, body: &Bytes) -> Option<Response> {
         let who = head.extensions.get::<Principal>().filter(|_| !self.relay.is_alone())?;
         let message = body.clone();
-        let about = by_size(body.len(), move || about(&message)).await;
-        // That of a session is of this server.
-        let about = about.filter(|about| session.is_none() || *about != About::Shared)?;
-        let answered = match self.other(head, who, about).await {
-            Ok(peer) => self.relay.send(&peer?, &without_session(head), body.clone()).await,
-            Err(failure) => Err(failure),
+        let about = by_size(body.len(), move || about(&message)).await?;
+        let answered = match (about, session) {
+            (About::Shared, Some(session)) => {
+                let conversation = ConversationKey::new(who.clone(), session.conversation.clone());
+                Err(self.relay.keeps(&head.headers, &conversation).await.err()?)
+            }
+            (about, _) => match self.other(head, who, about).await {
+                Ok(peer) => self.relay.send(&peer?, &without_session(head), body.clone()).await,
+                Err(failure) => Err(failure),
+            },
         };
         Some(answered.unwrap_or_else(|failure| failed(failure).into_response()))
     }

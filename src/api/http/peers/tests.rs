@@ -12,19 +12,27 @@ use tower::ServiceExt as _;
 
 use super::*;
 use crate::{
-    domain::{clock::SystemClock, id::InstanceId},
+    domain::{
+        clock::SystemClock,
+        id::{ConversationId, InstanceId},
+        owner::Principal,
+    },
     ports::peers::PeerStore as _,
     services::peers::{ROUND, memory::Memory},
 };
 
 /// A server beside others that are in the store, which are known when this returns.
 async fn beside(others: &[&Peer]) -> (Relay, CancellationToken) {
-    let store = Arc::new(Memory::default());
+    let (relay, stop, _) = beside_in(Arc::default(), others).await;
+    (relay, stop)
+}
+
+async fn beside_in(store: Arc<Memory>, others: &[&Peer]) -> (Relay, CancellationToken, Arc<Memory>) {
     for other in others {
         store.announce(other, 1).await.expect("announced");
     }
     let me = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:1".to_owned() };
-    let (peers, stop) = (Peers::new(me, store, &SystemClock), CancellationToken::new());
+    let (peers, stop) = (Peers::new(me, Arc::clone(&store) as _, &SystemClock), CancellationToken::new());
     tokio::spawn({
         let (peers, stop) = (peers.clone(), stop.clone());
         async move { peers.follow((), stop).await }
@@ -32,7 +40,25 @@ async fn beside(others: &[&Peer]) -> (Relay, CancellationToken) {
     while peers.others().len() < others.len() {
         tokio::task::yield_now().await;
     }
-    (Relay::new(peers, Bodies::new(1000, Duration::from_secs(1), 1000)), stop)
+    (Relay::new(peers, Bodies::new(1000, Duration::from_secs(1), 1000)), stop, store)
+}
+
+/// The conversation of a session keeps its mark that it was made here.
+#[tokio::test(start_paused = true)]
+async fn the_conversation_of_a_session_is_not_used_beside_another_server() {
+    let (_listener, other) = listen().await;
+    let (relay, stop, store) = beside_in(Arc::default(), &[&other]).await;
+    let made = ConversationKey::new(Principal::default(), ConversationId::fresh());
+    assert_eq!(relay.keeps(&HeaderMap::new(), &made).await, Ok(()));
+    assert_eq!(relay.peers.check(&made), Ok(()));
+    // Given back, then taken by the other.
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    store.announce(&other, 2).await.expect("announced");
+    store.take(&made, other.instance, 1, &[]).await.expect("a place");
+    tokio::time::sleep(ROUND).await;
+    let refused = relay.keeps(&HeaderMap::new(), &made).await.expect_err("it is elsewhere");
+    assert_eq!((refused.code, refused.retry_after_s), (Code::HeldElsewhere, Some(RETRY_AFTER_S)));
+    stop.cancel();
 }
 
 async fn listen() -> (TcpListener, Peer) {
