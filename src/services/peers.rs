@@ -261,19 +261,25 @@ impl Inner {
         *self.others.write().unwrap_or_else(PoisonError::into_inner) = alive;
         *self.dead.write().unwrap_or_else(PoisonError::into_inner) = dead;
         self.ready.send_replace(true);
-        self.store_made(occupancy).await?;
+        // A beat that took long leaves the rest its time.
+        let until = Instant::now() + ROUND;
+        self.store_made(until, occupancy).await?;
         self.ready.send_replace(true);
-        self.give_back(occupancy).await
+        self.give_back(until, occupancy).await
     }
 
-    /// Stores what is held and not stored. What another server has taken meanwhile is lost.
-    async fn store_made(&self, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
+    /// Stores what is held and not stored. What another server has taken meanwhile is lost. Ends with the time of the
+    /// round, so that the next beat is not late; the next round goes on.
+    async fn store_made(&self, until: Instant, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
         if !self.has_unstored.load(Ordering::Acquire) {
             return Ok(());
         }
         let made: Vec<_> =
             self.held().iter().filter(|(_, held)| held.stamp.is_none()).map(|(key, _)| key.clone()).collect();
         for conversation in made {
+            if Instant::now() > until {
+                break;
+            }
             let stamp = self.stamp.fetch_add(1, Ordering::Relaxed);
             if self.take(&conversation, stamp).await? == self.me.instance {
                 if let Some(held) = self.held().get_mut(&conversation) {
@@ -290,7 +296,7 @@ impl Inner {
         Ok(())
     }
 
-    async fn give_back(&self, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
+    async fn give_back(&self, until: Instant, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
         let unused: Vec<_> = {
             let held = self.held();
             held.iter()
@@ -299,6 +305,9 @@ impl Inner {
                 .collect()
         };
         for (conversation, held) in unused.into_iter().filter(|(key, _)| occupancy.is_idle(key)) {
+            if Instant::now() > until {
+                break;
+            }
             // A request that comes from here on takes it again, with another stamp.
             if self.drop_unused(&conversation, held.used)
                 && let Some(stamp) = held.stamp

@@ -29,6 +29,8 @@ pub struct Memory {
     pub is_away: AtomicBool,
     /// How long it takes to announce a server.
     pub announce_ms: AtomicU64,
+    /// How long it takes to give or to take back a conversation.
+    pub place_ms: AtomicU64,
 }
 
 impl Memory {
@@ -59,6 +61,7 @@ impl PeerStore for Memory {
         dead: &[(InstanceId, i64)],
     ) -> Result<InstanceId, DatabaseError> {
         self.answers()?;
+        sleep(Duration::from_millis(self.place_ms.load(Ordering::Relaxed))).await;
         self.asked.fetch_add(1, Ordering::Relaxed);
         let mut places = self.places.lock().expect("places");
         let place = places.entry(conversation.clone()).or_insert((by, stamp));
@@ -71,6 +74,7 @@ impl PeerStore for Memory {
 
     async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> Result<(), DatabaseError> {
         self.answers()?;
+        sleep(Duration::from_millis(self.place_ms.load(Ordering::Relaxed))).await;
         let mut places = self.places.lock().expect("places");
         if places.get(conversation) == Some(&(by, stamp)) {
             places.remove(conversation);

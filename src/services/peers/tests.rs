@@ -242,3 +242,22 @@ async fn a_server_leaves_what_an_earlier_process_had_once() {
     sleep(DEAD_AFTER).await;
     assert!(store.places.lock().expect("places").contains_key(&key("x")));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_with_many_conversations_beats_in_time() {
+    let store: Arc<Memory> = Arc::default();
+    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
+    sleep(ROUND).await;
+    store.place_ms.store(10, Ordering::Relaxed);
+    let stored = || store.places.lock().expect("places").len();
+    for _ in 0..3000 {
+        let made = ConversationKey::new(Principal::default(), ConversationId::fresh());
+        assert_eq!(a.peers.check(&made), Ok(()));
+    }
+    for second in 0..120 {
+        assert_eq!(b.peers.others().len(), 1, "after {second} s");
+        sleep(Duration::from_secs(1)).await;
+        assert!(second != 50 || stored() == 3000, "{}", stored());
+    }
+    assert_eq!(stored(), 0, "all are given back");
+}
