@@ -1,8 +1,8 @@
 //! Programs, formatted and checked by the tools of their language's image: ruff, biome, shfmt.
 //!
 //! A program of ours calls the tools in a sandbox of its own, which has no network and no conversation and is destroyed
-//! then. A program that is checked is read there and never executed. The tools were not written for hostile programs, so
-//! what the sandbox prints is untrusted, as a program's output is: [`answer`] takes what is within its bounds only.
+//! then. A program that is checked is read there and never executed. The tools were not written for hostile programs,
+//! so what the sandbox prints is untrusted, as a program's output is: [`answer`] takes what is within its bounds only.
 //!
 //! ```text
 //! Checker::check ── one tracked task a check; goes on when its caller goes away; ended by `stop`

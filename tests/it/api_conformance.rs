@@ -17,8 +17,8 @@ async fn api_conforms_to_its_openapi_document() {
     let server = FakeServer::start().await;
     // The program that reads a module's source.
     server.engine.answer("find_spec", "x = 1");
-    // The one that formats.
-    server.engine.answer("by ruff", r#"{"code":"x = 1\n","problems":[]}"#);
+    // Those that format.
+    server.engine.answer("Formats and checks a", r#"{"code":"x = 1\n","problems":[]}"#);
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(tool);
     command
