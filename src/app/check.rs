@@ -15,9 +15,9 @@ use crate::{
     },
 };
 
-/// Checker at once: they are outside of the queue of runs.
+/// Checks at once: they are outside of the queue of runs.
 const AT_ONCE_MAX: usize = 2;
-/// Checker that wait, and how long.
+/// Checks that wait, and how long.
 const WAITING_MAX: usize = 32;
 const WAIT_MAX: Duration = Duration::from_secs(15);
 /// What one check may take.

@@ -111,7 +111,7 @@ impl Checker {
         inner.check_running()?;
         let job = inner.job(language, code)?;
         let counted = inner.parts.tokens.begin(who, &job.runner.language)?;
-        // Checker have no order among each other, so each is a conversation of its own.
+        // Checks have no order among each other, so each is a conversation of its own.
         let ticket = inner.parts.admission.enter(&ConversationKey::new(who.clone(), ConversationId::fresh()))?;
         let task = self.0.tasks.spawn(async move {
             let _counted = counted;
@@ -134,7 +134,7 @@ impl Inner {
         if self.stop.is_cancelled() { Err(stopping()) } else { Ok(()) }
     }
 
-    /// Checker what needs neither disk nor engine.
+    /// Decides what needs neither disk nor engine.
     fn job(&self, language: &Language, code: &Bytes) -> Result<Job, Failure> {
         let runner = self.parts.catalog.get(language)?;
         let found = TOOLS.iter().find(|(name, ..)| *name == runner.language.as_str());
