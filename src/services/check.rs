@@ -12,10 +12,9 @@
 
 mod answer;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
@@ -24,7 +23,7 @@ pub use self::answer::{Checked, Problem, Severity};
 use super::{
     admission::{Admission, Permit},
     isolation_check::IsolationState,
-    runs::{Apart, execute_apart},
+    runs::{Apart, execute_apart, outgrown},
     sandbox::Sandboxes,
     tokens::Tokens,
 };
@@ -45,7 +44,6 @@ use crate::{
 
 /// What the sandbox may write to its folder, where the tools write nothing.
 const FOLDER_MAX: Usage = Usage { bytes: 16 << 20, entries: 1000 };
-const MEASURE_EVERY: Duration = Duration::from_millis(250);
 
 /// The languages that have tools: the file that a program is, and the program of ours that calls the tools.
 const TOOLS: [(&str, &str, &str); 4] = [
@@ -167,7 +165,10 @@ impl Inner {
             channels: None,
             cancel: self.stop.child_token(),
         };
-        let breach = outgrown(Arc::clone(&staging));
+        let breach = async {
+            outgrown(staging, FOLDER_MAX, || true).await;
+            DiskLimit::Bytes { max: FOLDER_MAX.bytes }
+        };
         let (outcome, [stdout, stderr]) = execute_apart(sandboxes, apart, breach, &|_| {}).await?;
         let why: String = stderr.chars().take(2000).collect();
         let told = |what: &str| warn!(language = %runner.language, why = %why.escape_debug(), "{what}");
@@ -188,20 +189,6 @@ impl Inner {
             told("what checked a program printed something else than its answer");
             failed()
         })
-    }
-}
-
-/// Returns when the sandbox has written too much.
-async fn outgrown(staging: Arc<dyn Staging>) -> DiskLimit {
-    loop {
-        sleep(MEASURE_EVERY).await;
-        let staging = Arc::clone(&staging);
-        // A folder that disappears while it is counted is counted the next time.
-        let measure = move || staging.usage(&FOLDER_MAX).is_ok_and(|usage| usage.fits(&FOLDER_MAX));
-        let measured = tokio::task::spawn_blocking(measure);
-        if !measured.await.unwrap_or(false) {
-            return DiskLimit::Bytes { max: FOLDER_MAX.bytes };
-        }
     }
 }
 

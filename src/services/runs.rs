@@ -35,7 +35,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, info_span, warn};
 
 pub(super) use self::{
-    apart::{Apart, execute_apart},
+    apart::{Apart, execute_apart, outgrown},
     turn::Turn,
 };
 use self::{feed::Feed, registry::Registry, task::RunTask};

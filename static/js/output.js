@@ -166,11 +166,11 @@ export class Output {
 
   /** What is left of a piece of standard error without the lines that were already shown. */
   #unshown(text) {
-    let at = 0;
-    for (; this.#shownLines > 0 && at < text.length; at = text.indexOf("\n", at) + 1 || text.length) {
-      if (text.includes("\n", at)) this.#shownLines -= 1;
-    }
-    return text.slice(at);
+    if (this.#shownLines === 0) return text;
+    const lines = text.split(/(?<=\n)/);
+    const shown = lines.splice(0, this.#shownLines);
+    this.#shownLines -= shown.filter((line) => line.endsWith("\n")).length;
+    return lines.join("");
   }
 
   #cut() {

@@ -1,11 +1,10 @@
 //! The sandbox that installs: a program of ours that calls the tool, with channels to the index alone and a folder that
 //! is no conversation's.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
-use tokio::time::sleep;
 
 use super::{Inner, Job};
 use crate::{
@@ -21,12 +20,10 @@ use crate::{
     },
     services::{
         network::Access,
-        runs::{Apart, execute_apart},
+        runs::{Apart, execute_apart, outgrown},
     },
 };
 
-/// How often the space is measured that an installation takes.
-const MEASURE_EVERY: Duration = Duration::from_millis(250);
 /// An installation has the packages as archives, in its cache, and in the tree.
 const COPIES: u64 = 3;
 /// How much of the tool's words a refusal repeats, in characters.
@@ -82,7 +79,13 @@ impl Inner {
             channels: Some(self.parts.network.open(access, conversation, &runner.language)),
             cancel: self.stop.child_token(),
         };
-        let breach = self.outgrown(Arc::clone(&staging), ceiling);
+        let Usage { bytes, entries } = ceiling;
+        let most = Usage { bytes: bytes.saturating_mul(COPIES), entries: entries.saturating_mul(COPIES) };
+        let (written, disk) = (Arc::clone(&staging), Arc::clone(quota));
+        let breach = async {
+            outgrown(written, most, move || disk.check_upload(&Usage::default()).is_ok()).await;
+            DiskLimit::Bytes { max: bytes }
+        };
         let executed = execute_apart(&self.parts.sandboxes, apart, breach, tell).await;
         let (outcome, [stdout, stderr]) = executed?;
         let refused = |why: String| Failure::new(Code::PackagesRefused, why);
@@ -107,24 +110,6 @@ impl Inner {
         let is_large =
             |failure: &Failure| failure.code == Code::NoSpace && quota.check_upload(&Usage::default()).is_ok();
         kept.map_err(|failure| if is_large(&failure) { too_large(ceiling) } else { failure })
-    }
-
-    /// Returns when an installation takes too much space, or the disk is nearly full.
-    async fn outgrown(&self, staging: Arc<dyn Staging>, ceiling: Usage) -> DiskLimit {
-        let Usage { bytes, entries } = ceiling;
-        let most = Usage { bytes: bytes.saturating_mul(COPIES), entries: entries.saturating_mul(COPIES) };
-        loop {
-            sleep(MEASURE_EVERY).await;
-            let (staging, quota) = (Arc::clone(&staging), Arc::clone(self.parts.files.quota()));
-            let measured = tokio::task::spawn_blocking(move || {
-                let has_room = quota.check_upload(&Usage::default()).is_ok();
-                // A folder that disappears while it is counted is counted the next time.
-                has_room && staging.usage(&most).is_ok_and(|usage| usage.fits(&most))
-            });
-            if !measured.await.unwrap_or(false) {
-                return DiskLimit::Bytes { max: bytes };
-            }
-        }
     }
 }
 

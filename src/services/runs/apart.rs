@@ -1,8 +1,9 @@
 //! A program of the server's own, executed in a sandbox that belongs to no run.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -20,12 +21,19 @@ use crate::{
         outcome::{DiskLimit, Outcome},
         skills::SkillFolders,
     },
-    ports::{runner::Runner, storage::DataFolder},
+    ports::{
+        packages::Staging,
+        runner::Runner,
+        storage::{DataFolder, Usage},
+    },
     services::{
         network::{Channels, Network},
         sandbox::Sandboxes,
     },
 };
+
+/// How often the space is measured that such a program takes.
+const MEASURE_EVERY: Duration = Duration::from_millis(250);
 
 /// A program, and where it is executed.
 pub(in crate::services) struct Apart<'a> {
@@ -36,6 +44,24 @@ pub(in crate::services) struct Apart<'a> {
     pub stdin: Bytes,
     pub channels: Option<Channels>,
     pub cancel: CancellationToken,
+}
+
+/// Returns when such a program has written more than `most` to its folder, or the disk has no room for it.
+pub(in crate::services) async fn outgrown(
+    folder: Arc<dyn Staging>,
+    most: Usage,
+    has_room: impl Fn() -> bool + Send + Sync + 'static,
+) {
+    let has_room = Arc::new(has_room);
+    loop {
+        sleep(MEASURE_EVERY).await;
+        let (folder, has_room) = (Arc::clone(&folder), Arc::clone(&has_room));
+        // A folder that disappears while it is counted is counted the next time.
+        let measure = move || has_room() && folder.usage(&most).is_ok_and(|usage| usage.fits(&most));
+        if !tokio::task::spawn_blocking(measure).await.unwrap_or(false) {
+            return;
+        }
+    }
 }
 
 /// Executes it to its end; how it ended, and what it wrote to both streams. To be called in a task that is never
