@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Formats and checks a Bash program by shfmt and bash -n, and prints one JSON object. Standard input has the name of the
 # program's file, a line feed, and the program, which is read and never executed.
 set -euo pipefail
