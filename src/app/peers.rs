@@ -30,7 +30,11 @@ pub(super) struct Occupied {
 
 impl Occupancy for Occupied {
     fn is_idle(&self, conversation: &ConversationKey) -> bool {
-        self.runs.is_idle(conversation) && self.sessions.list(&conversation.owner, Some(&conversation.id)).is_empty()
+        !self.has_run(conversation) && self.sessions.list(&conversation.owner, Some(&conversation.id)).is_empty()
+    }
+
+    fn has_run(&self, conversation: &ConversationKey) -> bool {
+        !self.runs.is_idle(conversation)
     }
 
     fn lost(&self, conversation: &ConversationKey) {

@@ -2,7 +2,7 @@
 //! standbys are at one server; the others send it the requests for them. The shared database stores which one it is.
 //!
 //! A conversation is taken when something is about to begin in it, and given back when nothing has been in it for
-//! [`IDLE_MAX`]. While it is held, nothing waits for the database. One whose id this server has just made is held at
+//! [`IDLE_MAX`], or the server stops. While it is held, nothing waits for the database. One whose id this server has just made is held at
 //! once and stored in the background, since no other can know it before the answer has named it. While the database is
 //! away, each server answers for every conversation: two may then have the same one, whose programs share its files.
 //!
@@ -51,6 +51,8 @@ pub const ROUND: Duration = Duration::from_secs(2);
 pub const DEAD_AFTER: Duration = Duration::from_secs(10);
 /// A conversation in which nothing has been for so long is given back.
 const IDLE_MAX: Duration = Duration::from_mins(1);
+/// The same while the server stops: longer than a request takes from its check to its place in the queue.
+const LEAVING_IDLE: Duration = Duration::from_millis(500);
 /// How long a request waits for the database.
 const TAKE_MAX: Duration = Duration::from_millis(500);
 /// When a client should try again whose conversation is at a server that does not answer, in seconds.
@@ -77,6 +79,7 @@ struct Inner {
     has_unstored: AtomicBool,
     /// Whether the log says that the database is away.
     is_told: AtomicBool,
+    is_leaving: AtomicBool,
 }
 
 #[derive(Clone, Copy)]
@@ -91,7 +94,10 @@ pub trait Occupancy: Send + Sync {
     /// Whether no run and no session is in the conversation.
     fn is_idle(&self, conversation: &ConversationKey) -> bool;
 
-    /// Ends the sessions of a conversation that another server has taken meanwhile.
+    /// Whether a run is under way or waits in the conversation.
+    fn has_run(&self, conversation: &ConversationKey) -> bool;
+
+    /// Ends the sessions of a conversation that another server has taken meanwhile, or may take now.
     fn lost(&self, conversation: &ConversationKey);
 }
 
@@ -110,6 +116,7 @@ impl Peers {
             ready: watch::Sender::new(false),
             has_unstored: AtomicBool::new(false),
             is_told: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
         })))
     }
 
@@ -151,9 +158,12 @@ impl Peers {
     /// Takes a conversation, unless another server has it: which one.
     ///
     /// # Errors
-    /// [`Code::HeldElsewhere`] when a server has it that this one does not know yet.
+    /// [`Code::HeldElsewhere`] when a server has it that this one does not know yet, or this server stops.
     pub async fn take(&self, conversation: &ConversationKey) -> Result<Option<Peer>, Failure> {
         let Some(inner) = self.0.as_ref().filter(|inner| !inner.holds(conversation)) else { return Ok(None) };
+        if inner.is_leaving() {
+            return Err(elsewhere(conversation));
+        }
         let stamp = inner.stamp.fetch_add(1, Ordering::Relaxed);
         let taken = match timeout(TAKE_MAX, inner.take(conversation, stamp)).await {
             Ok(taken) => taken,
@@ -182,6 +192,14 @@ impl Peers {
         let stored = async { while waits() && rounds.changed().await.is_ok() {} };
         // Late is no reason to hold back an answer.
         let _ = timeout(TAKE_MAX, stored).await;
+    }
+
+    /// The server stops: from now on it takes no conversation, and gives each back in which no run is under way.
+    pub fn leave(&self) {
+        if let Some(inner) = &self.0 {
+            inner.is_leaving.store(true, Ordering::Release);
+            inner.made.notify_one();
+        }
     }
 
     /// Beats until `stop`, then leaves everything to the others.
@@ -231,6 +249,10 @@ impl Inner {
     /// Whether a conversation is held; counts as a use.
     fn holds(&self, conversation: &ConversationKey) -> bool {
         self.held().get_mut(conversation).map(|held| held.used = Instant::now()).is_some()
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Acquire)
     }
 
     fn hold(&self, conversation: &ConversationKey, stamp: Option<i64>) {
@@ -297,16 +319,22 @@ impl Inner {
     }
 
     async fn give_back(&self, until: Instant, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
+        let is_leaving = self.is_leaving();
+        let idle_max = if is_leaving { LEAVING_IDLE } else { IDLE_MAX };
         let unused: Vec<_> = {
             let held = self.held();
             held.iter()
-                .filter(|(_, held)| held.used.elapsed() > IDLE_MAX)
+                .filter(|(_, held)| held.used.elapsed() >= idle_max)
                 .map(|(key, held)| (key.clone(), *held))
                 .collect()
         };
-        for (conversation, held) in unused.into_iter().filter(|(key, _)| occupancy.is_idle(key)) {
+        let is_unused = |key: &_| if is_leaving { !occupancy.has_run(key) } else { occupancy.is_idle(key) };
+        for (conversation, held) in unused.into_iter().filter(|(key, _)| is_unused(key)) {
             if Instant::now() > until {
                 break;
+            }
+            if is_leaving {
+                occupancy.lost(&conversation);
             }
             // A request that comes from here on takes it again, with another stamp.
             if self.drop_unused(&conversation, held.used)

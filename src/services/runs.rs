@@ -341,10 +341,11 @@ impl Runs {
         self.0.registry.under_way()
     }
 
-    /// Admits nothing more, lets runs end within `grace`, then cancels them, detached ones too, and waits until each
-    /// has cleaned up; then ends every feed.
+    /// Admits nothing more, leaves conversations without runs to the other servers, lets runs end within `grace`, then
+    /// cancels them, detached ones too, and waits until each has cleaned up; then ends every feed.
     pub async fn stop(&self, grace: Duration) {
         self.0.stopping.cancel();
+        self.0.parts.peers.leave();
         self.0.tasks.close();
         if timeout(grace, self.0.tasks.wait()).await.is_err() {
             warn!(runs = self.under_way(), "the server stops: running programs are cancelled");

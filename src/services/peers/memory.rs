@@ -96,5 +96,9 @@ impl Occupancy for () {
         true
     }
 
+    fn has_run(&self, _: &ConversationKey) -> bool {
+        false
+    }
+
     fn lost(&self, _: &ConversationKey) {}
 }

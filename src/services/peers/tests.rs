@@ -9,12 +9,18 @@ use crate::domain::{clock::SystemClock, id::ConversationId, owner::Principal};
 #[derive(Default, Clone)]
 struct Busy {
     conversations: Arc<Mutex<Vec<ConversationKey>>>,
+    /// Those of them that have a session and no run.
+    sessions: Arc<Mutex<Vec<ConversationKey>>>,
     lost: Arc<Mutex<Vec<ConversationKey>>>,
 }
 
 impl Occupancy for Busy {
     fn is_idle(&self, conversation: &ConversationKey) -> bool {
         !self.conversations.lock().expect("a list").contains(conversation)
+    }
+
+    fn has_run(&self, conversation: &ConversationKey) -> bool {
+        !self.is_idle(conversation) && !self.sessions.lock().expect("a list").contains(conversation)
     }
 
     fn lost(&self, conversation: &ConversationKey) {
@@ -260,4 +266,27 @@ async fn a_server_with_many_conversations_beats_in_time() {
         assert!(second != 50 || stored() == 3000, "{}", stored());
     }
     assert_eq!(stored(), 0, "all are given back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_stops_gives_back_each_conversation_when_its_last_run_has_ended() {
+    let store: Arc<Memory> = Arc::default();
+    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
+    sleep(ROUND * 2).await;
+    let [idle, session, running] = ["idle", "session", "running"].map(key);
+    for conversation in [&idle, &session, &running] {
+        assert_eq!(a.take(conversation).await, None);
+    }
+    a.busy.conversations.lock().expect("a list").extend([session.clone(), running.clone()]);
+    a.busy.sessions.lock().expect("a list").push(session.clone());
+    sleep(LEAVING_IDLE).await;
+    a.peers.leave();
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!((b.take(&idle).await, b.take(&session).await), (None, None), "at once, without waiting for a round");
+    assert!(a.busy.lost.lock().expect("a list").contains(&session), "its session ends first");
+    assert_eq!(b.take(&running).await, Some(a.instance()));
+    assert_eq!(a.peers.take(&key("new")).await.map_err(|failure| failure.code), Err(Code::HeldElsewhere));
+    a.busy.conversations.lock().expect("a list").clear();
+    sleep(ROUND).await;
+    assert_eq!(b.take(&running).await, None);
 }
