@@ -24,6 +24,7 @@ fn memory() -> u64 {
 /// Only where each test has a process of its own does the memory say something about one test.
 fn assert_grew_at_most(mib: u64, before: u64) {
     let grew = memory().saturating_sub(before) >> 20;
+    println!("the server grew by {grew} MiB");
     assert!(std::env::var_os("NEXTEST").is_none() || grew <= mib, "the server grew by {grew} MiB");
 }
 
