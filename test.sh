@@ -272,11 +272,21 @@ finish_images() {
     SERVER_BINARY=target/server ./build.sh server
 }
 
-# The server is compiled once in a clean room, static as it is released, for its image and the tests. Nothing is
-# compiled there a second time after a change, which is what incremental compilation is for.
+# The server is compiled once in a clean room, static as it is released, for its image and the tests. Clippy is the
+# compiler, so that the lints need no pass of their own over every crate. Nothing is compiled there a second time after
+# a change, which is what incremental compilation is for.
 compile_once() {
   CARGO_BUILD_TARGET=$(rustc -vV | sed -n 's/^host: //p')
-  export CARGO_BUILD_TARGET RUSTFLAGS='-C target-feature=+crt-static' CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=false
+  export CARGO_BUILD_TARGET RUSTFLAGS='-C target-feature=+crt-static -D warnings' RUSTC_WORKSPACE_WRAPPER=clippy-driver
+  export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=false
+}
+
+check_lints() {
+  if [ -n "${RUSTC_WORKSPACE_WRAPPER:-}" ]; then
+    cargo test --locked --workspace --all-targets --no-run
+  else
+    cargo clippy --locked --workspace --all-targets -- -D warnings
+  fi
 }
 
 # The clients that people use and the examples, with a stand-in for the models. Each of the two takes at most eight
@@ -325,7 +335,7 @@ main() {
   if [ $quick = yes ]; then
     step "format" cargo fmt --all --check
     step "scripts" check_scripts
-    step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
+    step "lints" check_lints
     need "test runner" install_nextest
     # A test that needs an engine fails here: no engine answers at this address.
     step "tests without an engine" without_engine run_tests quick
@@ -347,7 +357,7 @@ main() {
   begin_images
   step "format" cargo fmt --all --check
   step "scripts" check_scripts
-  step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
+  step "lints" check_lints
   need "test runner" install_nextest
   step "compilation of the tests" run_tests "$profile" --no-run
   need "runner images and server" finish_images
