@@ -35,7 +35,7 @@ pub const ARCHIVE_ENTRIES_MAX: usize = 10_000;
 /// The maximum depth of folders in one archive.
 const ARCHIVE_DEPTH_MAX: usize = 32;
 /// Names that an export holds at a time, in bytes. The folder is listed again for the next ones.
-const NAMES_BYTES_MAX: usize = 1 << 20;
+const NAMES_BYTES_MAX: usize = 512 << 10;
 /// The block size of tar.
 const BLOCK_BYTES: u64 = 512;
 
