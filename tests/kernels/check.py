@@ -1,9 +1,11 @@
 """What the kernels of the runner images must do, through the bridge, in a sandbox. scripts/check-kernels.sh runs it."""
 
 import argparse
+import concurrent.futures
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import traceback
 
@@ -242,6 +244,7 @@ def ten_thousand_cells(session, _):
 
 
 FULL = False
+ONE_SUITE = threading.Lock()
 
 
 def suite(language):
@@ -275,6 +278,33 @@ def measure(language, count):
           f"{median(standby):.0f} MiB, ready {median(sessions):.0f} MiB")  # fmt: skip
 
 
+def check(language, part):
+    """Runs the cases of a language, one after the other; returns how many failed."""
+    failed = 0
+    for one in CASES[language]:
+        if part not in one.__name__:
+            continue
+        session = None
+        try:
+            with Session(language) as session:
+                one(session, language)
+            print(f"ok {language}/{one.__name__}", flush=True)
+        except Exception:
+            failed += 1
+            print(f"FAILED {language}/{one.__name__}", flush=True)
+            traceback.print_exc()
+            print(session.stderr.decode(errors="replace")[-2000:] if session else "", file=sys.stderr)
+    if part in "jupyter_kernel_test":
+        try:
+            with ONE_SUITE:
+                suite(language)
+            print(f"ok {language}/jupyter_kernel_test", flush=True)
+        except (AssertionError, subprocess.SubprocessError) as error:
+            failed += 1
+            print(f"FAILED {language}/jupyter_kernel_test\n{error}", getattr(error, "stderr", ""), flush=True)
+    return failed
+
+
 def main():
     global FULL
     parser = argparse.ArgumentParser(prog="scripts/check-kernels.sh", description="Checks the kernels of the runners.")
@@ -284,31 +314,14 @@ def main():
     parser.add_argument("--measure", type=int, metavar="SESSIONS", help="measure start, cell and memory instead")
     given = parser.parse_args()
     FULL = given.full
-    failed = 0
-    for language in [given.language] if given.language else CASES:
-        if given.measure:
+    languages = [given.language] if given.language else [*CASES]
+    if given.measure:
+        for language in languages:
             measure(language, given.measure)
-            continue
-        for check in CASES[language]:
-            if given.part not in check.__name__:
-                continue
-            session = None
-            try:
-                with Session(language) as session:
-                    check(session, language)
-                print(f"ok {language}/{check.__name__}", flush=True)
-            except Exception:
-                failed += 1
-                print(f"FAILED {language}/{check.__name__}", flush=True)
-                traceback.print_exc()
-                print(session.stderr.decode(errors="replace")[-2000:] if session else "", file=sys.stderr)
-        if given.part in "jupyter_kernel_test":
-            try:
-                suite(language)
-                print(f"ok {language}/jupyter_kernel_test", flush=True)
-            except (AssertionError, subprocess.SubprocessError) as error:
-                failed += 1
-                print(f"FAILED {language}/jupyter_kernel_test\n{error}", getattr(error, "stderr", ""), flush=True)
+        return
+    # A session has half a processor and waits most of the time.
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        failed = sum(pool.map(lambda language: check(language, given.part), languages))
     sys.exit(failed > 0)
 
 
