@@ -161,7 +161,8 @@ impl ServerHandler for McpServer {
         let browses = browser::check(runs, &caller.principal).is_ok();
         let may = |tool: ToolName| may(tool) && (installs || tool != ToolName::InstallPackages);
         let tools = self.parts.tools.is_offered(&caller.principal);
-        let offered = describe::Offered { hosts: &hosts, secrets: &secrets, installs, browses, skills, tools };
+        let owner = &caller.principal;
+        let offered = describe::Offered { owner, hosts: &hosts, secrets: &secrets, installs, browses, skills, tools };
         let tools = describe::tools(&self.parts.options, &runs.runners(), &offered, caller.view, may);
         Ok(ListToolsResult::with_all_items(tools))
     }

@@ -22,7 +22,8 @@ pub(super) const MOUNTS: Setting = Setting {
     key: ANY_KEY,
     default: "",
     doc: "A folder of the engine's host that programs see at /mnt/<name>, such as `/srv/docs`; with `:rw` after it \
-          they may change it, as the user of SANDBOX_ENGINE__RUNNER_UID. Every program of every token sees it.",
+          they may change it, as the user of SANDBOX_ENGINE__RUNNER_UID. Programs of every owner see it, or of those \
+          named after the mode: `/srv/docs:ro@ann,bob`.",
 };
 
 section! {

@@ -5,6 +5,8 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use super::owner::Principal;
+
 /// The longest name, in characters.
 const NAME_CHARS_MAX: usize = 32;
 
@@ -17,6 +19,8 @@ pub struct SharedFolder {
     pub source: PathBuf,
     /// Whether programs can change it.
     pub writable: bool,
+    /// Whose programs see it; everyone's, where none is named.
+    pub owners: Vec<Principal>,
 }
 
 /// What is wrong with a shared folder; a clause about the text.
@@ -29,6 +33,8 @@ pub enum SharedFolderError {
     )]
     Path,
     /// `/mnt/data` is `/data` in our images: the mount would hide the conversation's files.
+    #[error("after `@` must be owners, such as /srv/docs:ro@ann,bob")]
+    Owners,
     #[error("the name `data` is used for programs that look for their files in /mnt/data; take another one")]
     Reserved,
     #[error("it must be neither /, nor SANDBOX_ROOT, nor a folder above or below that: programs would see all files")]
@@ -36,7 +42,8 @@ pub enum SharedFolderError {
 }
 
 impl SharedFolder {
-    /// Parses `/host/folder`, `/host/folder:ro` or `/host/folder:rw`. Letters of the name become lower case.
+    /// Parses `/host/folder`, `/host/folder:ro` or `/host/folder:rw`, and owners after the mode, as in
+    /// `/host/folder:ro@ann,bob`. Letters of the name become lower case.
     ///
     /// # Errors
     /// What to correct.
@@ -49,17 +56,25 @@ impl SharedFolder {
         if name == "data" {
             return Err(SharedFolderError::Reserved);
         }
-        let (path, writable) = match text.rsplit_once(':') {
-            Some((path, "rw")) => (path, true),
-            Some((path, "ro")) => (path, false),
-            _ => (text, false),
+        let (path, mode) = text.rsplit_once(':').unwrap_or((text, "ro"));
+        let (mode, owners) = mode.split_once('@').map_or((mode, None), |(mode, owners)| (mode, Some(owners)));
+        let (path, writable, owners) = match mode {
+            "rw" | "ro" => (path, mode == "rw", owners),
+            _ => (text, false, None),
         };
+        let owners = owners.iter().flat_map(|owners| owners.split(',')).map(|owner| owner.trim().parse());
+        let owners = owners.collect::<Result<Vec<Principal>, _>>().map_err(|_| SharedFolderError::Owners)?;
         let source: PathBuf = Path::new(path).components().collect();
         let plain = source.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
         if !source.is_absolute() || !plain || path.contains(['\0', '\n']) {
             return Err(SharedFolderError::Path);
         }
-        Ok(Self { name, source, writable })
+        Ok(Self { name, source, writable, owners })
+    }
+
+    /// Whether sandboxes of an owner see it, or those that have no owner yet.
+    pub fn is_seen_by(&self, owner: Option<&Principal>) -> bool {
+        self.owners.is_empty() || owner.is_some_and(|owner| self.owners.contains(owner))
     }
 
     /// Refuses a folder that would show the files of all conversations.
@@ -97,6 +112,11 @@ mod tests {
         assert_eq!(folder("work-1", "/srv/a:b:rw"), Ok("/mnt/work-1".to_owned()));
         assert_eq!(folder("Data", "/srv/a"), Err(SharedFolderError::Reserved));
         assert_eq!(folder("a", "/srv/a:ro"), Ok("/mnt/a (read-only)".to_owned()));
+        assert_eq!(folder("a", "/srv/a:rw@ann"), Ok("/mnt/a".to_owned()));
+        assert_eq!(SharedFolder::parse("a", "/srv/a@ann").map(|folder| folder.source), Ok("/srv/a@ann".into()));
+        for owners in ["", "ann,", "a b", "ann:bob"] {
+            assert!(SharedFolder::parse("a", &format!("/srv/a:ro@{owners}")).is_err(), "{owners}");
+        }
         assert_eq!(SharedFolder::parse("a", "/srv//a/./b/").map(|folder| folder.source), Ok("/srv/a/b".into()));
         for name in ["", "-a", "_a", "a.b", "a/b", "é", &"a".repeat(33)] {
             assert_eq!(folder(name, "/srv"), Err(SharedFolderError::Name), "{name}");
@@ -115,5 +135,14 @@ mod tests {
         }
         let folder = SharedFolder::parse("a", "/var/sandboxes-of-others").expect("a folder");
         assert_eq!(folder.apart_from(root), Ok(()));
+    }
+
+    #[test]
+    fn folder_of_owners_is_seen_by_them_alone() {
+        let [ann, bob] = ["ann", "bob"].map(|name| name.parse::<Principal>().expect("a name"));
+        let theirs = SharedFolder::parse("a", "/srv/a:ro@ann,carl").expect("a folder");
+        assert!(theirs.is_seen_by(Some(&ann)) && !theirs.is_seen_by(Some(&bob)) && !theirs.is_seen_by(None));
+        let all = SharedFolder::parse("a", "/srv/a").expect("a folder");
+        assert!(all.is_seen_by(Some(&bob)) && all.is_seen_by(None));
     }
 }

@@ -18,6 +18,7 @@ use crate::{
         event::StreamKind,
         id::{InstanceId, SandboxId},
         limits::Limits,
+        owner::Principal,
         shared_folder::SharedFolder,
         skills::SkillFolders,
         text::chain,
@@ -48,10 +49,17 @@ pub struct Sandboxes {
     pub clock: Arc<dyn Clock>,
     /// The instance on the labels of sandboxes.
     pub instance: InstanceId,
-    /// Folders of the engine's host that every sandbox sees.
+    /// Folders of the engine's host that sandboxes see, each those of its owners.
     pub folders: Vec<SharedFolder>,
     pub volumes: Volumes,
     pub skills: Skills,
+}
+
+/// What a sandbox sees beside `/data`.
+#[derive(Default)]
+pub(super) struct Shown {
+    folders: Vec<SharedFolder>,
+    skills: SkillFolders,
 }
 
 /// A running sandbox without a program and, for a framed runner, the decoder of its frames, which may hold a part of
@@ -66,7 +74,7 @@ impl Sandboxes {
     pub(super) fn lease(
         &self,
         runner: &Runner,
-        (data, skills): (DataFolder, SkillFolders),
+        (data, shown): (DataFolder, Shown),
         limits: Limits,
         life: Duration,
     ) -> (Arc<Lease>, SandboxSpec) {
@@ -77,8 +85,8 @@ impl Sandboxes {
             instance: self.instance,
             image: runner.image.clone(),
             data: self.volumes.volume(data.path),
-            folders: self.folders.clone(),
-            skills,
+            folders: shown.folders,
+            skills: shown.skills,
             limits,
             loading_cpu_millis: None,
             uid: data.uid,
@@ -86,6 +94,26 @@ impl Sandboxes {
             deadline_unix_s: self.clock.unix_s() + life_s,
         };
         (lease, spec)
+    }
+
+    /// What a sandbox of an owner sees, or of no owner yet.
+    pub(super) async fn shown(&self, owner: Option<&Principal>) -> Shown {
+        Shown { folders: self.seen_by(owner), skills: self.skills.folders(owner).await }
+    }
+
+    /// The same without skills, for a sandbox that runs no program of an owner.
+    pub(super) fn shown_to_all(&self) -> Shown {
+        Shown { folders: self.seen_by(None), ..Shown::default() }
+    }
+
+    fn seen_by(&self, owner: Option<&Principal>) -> Vec<SharedFolder> {
+        self.folders.iter().filter(|folder| folder.is_seen_by(owner)).cloned().collect()
+    }
+
+    /// Whether an owner sees something that a sandbox that was started for no owner cannot show.
+    pub(super) async fn has_own(&self, owner: &Principal) -> bool {
+        self.folders.iter().any(|folder| !folder.is_seen_by(None) && folder.is_seen_by(Some(owner)))
+            || self.skills.has_own(owner).await
     }
 
     /// Starts a sandbox that was leased. The lease is held until the engine has answered. A start is never cancelled:

@@ -44,14 +44,13 @@ use self::{
 use super::{
     isolation_check::IsolationState,
     janitor::Lease,
-    sandbox::{Sandboxes, Started},
+    sandbox::{Sandboxes, Shown, Started},
 };
 use crate::{
     domain::{
         id::{Language, SandboxId},
         limits::Limits,
         owner::ConversationKey,
-        skills::SkillFolders,
     },
     ports::{
         engine::{ImageId, SandboxSpec},
@@ -296,9 +295,9 @@ impl Inner {
     }
 
     /// An unassigned one, if the conversation is new. Its mounts were made when it had no owner, so it shows public
-    /// skills only: an owner with skills of its own gets a sandbox that was started for it.
+    /// skills and folders only: an owner with others gets a sandbox that was started for it.
     async fn assign(&self, id: &ConversationKey, image: &ImageId) -> Option<(Standby, Mark)> {
-        if self.parts.sandboxes.skills.has_own(&id.owner).await {
+        if self.parts.sandboxes.has_own(&id.owner).await {
             return None;
         }
         let mut standby = self
@@ -332,10 +331,10 @@ impl Inner {
         });
     }
 
-    fn lease(&self, runner: &Runner, data: DataFolder, skills: SkillFolders) -> (Arc<Lease>, SandboxSpec) {
+    fn lease(&self, runner: &Runner, data: DataFolder, shown: Shown) -> (Arc<Lease>, SandboxSpec) {
         let limits = self.limits(runner);
         let session = if runner.kernel.is_some() { self.parts.session_age_max } else { Duration::ZERO };
-        self.parts.sandboxes.lease(runner, (data, skills), limits, self.options.age_max + limits.wall().max(session))
+        self.parts.sandboxes.lease(runner, (data, shown), limits, self.options.age_max + limits.wall().max(session))
     }
 
     fn limits(&self, runner: &Runner) -> Limits {

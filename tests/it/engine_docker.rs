@@ -71,7 +71,7 @@ async fn shared_folders_are_readable_and_changed_only_where_that_is_allowed() {
             std::fs::create_dir(&source).expect("a folder");
             std::fs::write(source.join("file"), name).expect("a file");
             std::fs::set_permissions(&source, Permissions::from_mode(0o777)).expect("open to all");
-            SharedFolder { name: name.to_owned(), source, writable }
+            SharedFolder { name: name.to_owned(), source, writable, owners: Vec::new() }
         };
         let folders = vec![folder("docs", false), folder("work", true)];
         let spec = SandboxSpec { folders, ..world.spec() };
@@ -80,8 +80,12 @@ async fn shared_folders_are_readable_and_changed_only_where_that_is_allowed() {
         let seen = world.run_in(&spec, program).await;
         assert!(seen.stdout.starts_with("docswork/mnt/docs:\nfile\n\n/mnt/work:\nfile\nnew\n"), "{seen:?}");
         assert!(!seen.stdout.contains("changed") && seen.stderr.contains("Read-only file system"), "{seen:?}");
-        let folders =
-            vec![SharedFolder { name: "gone".to_owned(), source: world.root.path().join("gone"), writable: false }];
+        let folders = vec![SharedFolder {
+            name: "gone".to_owned(),
+            source: world.root.path().join("gone"),
+            writable: false,
+            owners: Vec::new(),
+        }];
         let spec = SandboxSpec { folders, ..world.spec() };
         let error = world.engine.start(&spec).await.expect_err("there is no such folder");
         assert!(matches!(error, EngineError::Refused { .. }), "{error:?}");

@@ -1,5 +1,5 @@
 //! Skills in real sandboxes: our own do what they promise with the packages of the Python image, and each program sees
-//! the public ones and its owner's, read-only, whether its sandbox stood by or not.
+//! the public ones and its owner's, read-only, whether its sandbox stood by or not; so it sees the operator's folders.
 
 use std::{
     fs,
@@ -169,5 +169,43 @@ async fn standbys_show_the_skills_of_whoever_takes_them() {
     let ann = token_of(&server, "ann").await;
     assert_eq!(printed(&server, &ann, "first", "bash", look).await, "4\n");
     assert_eq!(server.standbys.taken(), taken + 1);
+    server.stop().await;
+}
+
+/// Folders of the operator, of which some are an owner's: without a standby, by one of the conversation and by one of
+/// none, and in what models are told.
+#[tokio::test(flavor = "multi_thread")]
+async fn shared_folders_of_owners_are_seen_by_them_alone() {
+    let folders = tempfile::tempdir().expect("a folder");
+    let [all, hers] = ["all", "hers"].map(|name| {
+        let path = folders.path().join(name);
+        fs::create_dir_all(path.join(name)).expect("a folder");
+        path.display().to_string()
+    });
+    let hers = format!("{hers}:ro@ann,carl");
+    let more = [("SANDBOX_MOUNTS__ALL", all.as_str()), ("SANDBOX_MOUNTS__HERS", &hers)];
+    let standbys = [("SANDBOX_STANDBY__TOTAL_MAX", "4"), ("SANDBOX_STANDBY__NAMELESS_MAX", "1")];
+    let server = Server::with(&[more, standbys].concat()).await;
+    let ann = token_of(&server, "ann").await;
+    let look = "ls /mnt/all /mnt/hers 2>/dev/null | xargs\n";
+    let bash = server.catalog.get(&"bash".parse().expect("a language")).expect("bash").image;
+    let stands = async || server.standbys.standing_by(&bash) >= 2;
+    for (conversation, name) in [("first", "alone"), ("first", "by the conversation's"), ("second", "by none's")] {
+        let seen = (
+            printed(&server, TOKEN, conversation, "bash", look).await,
+            printed(&server, &ann, conversation, "bash", look).await,
+        );
+        assert_eq!(seen, ("all\n".to_owned(), "/mnt/all: all /mnt/hers: hers\n".to_owned()), "{name}");
+        until("two stand by", stands).await;
+    }
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).to_string();
+    for (token, is_told) in [(TOKEN, false), (ann.as_str(), true)] {
+        let request = server.http.post(server.url("/mcp")).bearer_auth(token).body(list.clone());
+        let request = request.header("content-type", "application/json");
+        let answer = request.header("accept", "application/json, text/event-stream").send().await.expect("an answer");
+        let told = answer.text().await.expect("text");
+        assert!(told.contains("/mnt/all (read-only)"), "{told}");
+        assert_eq!(told.contains("/mnt/hers"), is_told, "{told}");
+    }
     server.stop().await;
 }

@@ -31,7 +31,7 @@ use crate::{
         skills::{GetSkillFile, GetSkillInfo},
         tools::{GetToolSource, RegisterMcpServer, SearchTools},
     },
-    domain::{error::Operation, limits::Limits, token::Scope},
+    domain::{error::Operation, limits::Limits, owner::Principal, token::Scope},
     ports::runner::Runner,
     services::browser,
 };
@@ -250,6 +250,8 @@ fn append(property: &mut Value, sentence: &str) {
 /// What there is beside programs and files.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact by itself")]
 pub struct Offered<'a> {
+    /// The caller, who may see folders of the operator that others do not.
+    pub owner: &'a Principal,
     /// The hosts that the caller's programs may reach.
     pub hosts: &'a [String],
     /// Variables in which programs find what stands for a secret, and the hosts that take it.
@@ -279,7 +281,7 @@ pub fn tools(
             about += &calls(offered.tools, view);
             about += &secrets(offered.secrets);
             about += &limits(options);
-            about += &folders(options);
+            about += &folders(options, offered.owner);
             about += &languages(runners);
         }
         let described = Tool::new(view.name(*tool), about, tool.input(options, view))
@@ -357,8 +359,9 @@ fn secrets(secrets: &[(String, Vec<String>)]) -> String {
 }
 
 /// Where the operator's folders are.
-fn folders(options: &McpOptions) -> String {
-    let folders: Vec<_> = options.folders.iter().map(ToString::to_string).collect();
+fn folders(options: &McpOptions, owner: &Principal) -> String {
+    let seen = options.folders.iter().filter(|folder| folder.is_seen_by(Some(owner)));
+    let folders: Vec<_> = seen.map(ToString::to_string).collect();
     if folders.is_empty() {
         return String::new();
     }

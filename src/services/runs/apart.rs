@@ -19,7 +19,6 @@ use crate::{
         event::{EventKind, StreamKind},
         limits::Limits,
         outcome::{DiskLimit, Outcome},
-        skills::SkillFolders,
     },
     ports::{
         packages::Staging,
@@ -76,7 +75,7 @@ pub(in crate::services) async fn execute_apart(
     tell: &(dyn Fn(&str) + Send + Sync),
 ) -> Result<(Outcome, [String; 2]), Failure> {
     let Apart { runner, data, limits, code, stdin, channels, cancel } = apart;
-    let (lease, spec) = sandboxes.lease(runner, (data, SkillFolders::default()), limits, limits.wall());
+    let (lease, spec) = sandboxes.lease(runner, (data, sandboxes.shown_to_all()), limits, limits.wall());
     let started = sandboxes.start(&spec, Arc::clone(&lease)).await.map_err(|error| error.failure())?;
     let log = EventLog::new(usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX));
     let none = Environment::default();

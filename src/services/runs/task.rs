@@ -283,8 +283,8 @@ impl RunTask {
     async fn start(&self) -> Result<Option<(Started, Arc<Lease>, Mark)>, Failure> {
         let (data, mark) = self.prepare().await?;
         let parts = &self.service.parts;
-        let skills = parts.sandboxes.skills.folders(Some(&self.request.conversation.owner)).await;
-        let (lease, spec) = parts.sandboxes.lease(&self.runner, (data, skills), self.limits, self.limits.wall());
+        let shown = parts.sandboxes.shown(Some(&self.request.conversation.owner)).await;
+        let (lease, spec) = parts.sandboxes.lease(&self.runner, (data, shown), self.limits, self.limits.wall());
         parts.observer.sandbox_held(self.trace, lease.id());
         let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
         let mut starting = self.service.tasks.spawn(async move { sandboxes.start(&spec, leased).await });

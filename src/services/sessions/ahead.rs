@@ -91,8 +91,8 @@ impl Inner {
         runner: &Runner,
         setup: &Setup,
     ) -> Option<(Kernel, Arc<Lease>)> {
-        // Its mounts show public skills only.
-        if !setup.env.is_empty() || self.parts.sandboxes.skills.has_own(&conversation.owner).await {
+        // Its mounts show public skills and folders only.
+        if !setup.env.is_empty() || self.parts.sandboxes.has_own(&conversation.owner).await {
             return None;
         }
         let mut waiting = self.ahead.take(&runner.language)?;
@@ -159,9 +159,9 @@ impl Inner {
         let _reserved = self.registry.reserve(limits.memory_bytes, room)?;
         let store = Arc::clone(&self.parts.store);
         let folder = tokio::task::spawn_blocking(move || store.create_unassigned()).await.ok()?.ok()?;
-        let skills = self.parts.sandboxes.skills.folders(None).await;
+        let shown = self.parts.sandboxes.shown(None).await;
         let life = self.options.age_max + WAITS_MAX;
-        let (lease, spec) = self.parts.sandboxes.lease(runner, (folder.data(), skills), self.lasting(limits), life);
+        let (lease, spec) = self.parts.sandboxes.lease(runner, (folder.data(), shown), self.lasting(limits), life);
         let (sandboxes, leased) = (self.parts.sandboxes.clone(), Arc::clone(&lease));
         let starting = self.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
         let started = starting.await.ok()?.inspect_err(|error| debug!(%error, "no kernel was started ahead")).ok()?;

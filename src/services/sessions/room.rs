@@ -83,8 +83,8 @@ impl Inner {
             error!(error = %chain(&error), "the conversation's folder was not prepared");
             error.failure()
         })?;
-        let skills = parts.sandboxes.skills.folders(Some(&conversation.owner)).await;
-        let (lease, spec) = parts.sandboxes.lease(runner, (data, skills), *limits, self.options.age_max);
+        let shown = parts.sandboxes.shown(Some(&conversation.owner)).await;
+        let (lease, spec) = parts.sandboxes.lease(runner, (data, shown), *limits, self.options.age_max);
         let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
         // A start is never aborted: the engine could finish it after the janitor looked for the sandbox.
         let starting = self.tasks.spawn(async move { sandboxes.start(&spec, leased).await });

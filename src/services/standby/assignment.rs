@@ -12,7 +12,6 @@ use crate::{
         environment::Environment,
         limits::Limits,
         owner::{ConversationKey, Principal},
-        skills::SkillFolders,
     },
     services::{
         frames,
@@ -68,7 +67,7 @@ async fn probe(inner: &Arc<Inner>) -> Option<bool> {
     let Some((runner, program)) = found else { return Some(false) };
     let store = Arc::clone(&inner.parts.store);
     let mut folder = tokio::task::spawn_blocking(move || store.create_unassigned()).await.ok()?.ok()?;
-    let (lease, spec) = inner.lease(&runner, folder.data(), SkillFolders::default());
+    let (lease, spec) = inner.lease(&runner, folder.data(), inner.parts.sandboxes.shown_to_all());
     let started = inner.parts.sandboxes.start(&spec, Arc::clone(&lease)).await.ok()?;
     let id = format!("assignment-{}", lease.id()).parse().ok()?;
     let id = ConversationKey::new(Principal::self_test(), id);

@@ -197,8 +197,8 @@ impl Inner {
             self.pool().recent.retain(|recent| Some(&recent.key) != conversation.as_ref());
             return false;
         };
-        let skills = self.parts.sandboxes.skills.folders(conversation.as_ref().map(|key| &key.owner)).await;
-        let (lease, mut spec) = self.lease(&runner, data, skills);
+        let shown = self.parts.sandboxes.shown(conversation.as_ref().map(|key| &key.owner)).await;
+        let (lease, mut spec) = self.lease(&runner, data, shown);
         let loads_fast = self.load_fast(&mut spec);
         let (handover, requested) = oneshot::channel();
         let standby = Standby {

@@ -306,7 +306,12 @@ mod tests {
 
     #[test]
     fn vet_accepts_only_folders_that_the_operator_shares() {
-        let folder = |path: &str, writable| SharedFolder { name: "a".to_owned(), source: path.into(), writable };
+        let folder = |path: &str, writable| SharedFolder {
+            name: "a".to_owned(),
+            source: path.into(),
+            writable,
+            owners: Vec::new(),
+        };
         let (allowed, other) =
             (folder("/srv/a", false), SharedFolder { name: "b".to_owned(), ..folder("/srv/b", true) });
         let form =
