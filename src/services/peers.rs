@@ -2,9 +2,10 @@
 //! standbys are at one server; the others send it the requests for them. The shared database stores which one it is.
 //!
 //! A conversation is taken when something is about to begin in it, and given back when nothing has been in it for
-//! [`IDLE_MAX`], or the server stops. While it is held, nothing waits for the database. One whose id this server has just made is held at
-//! once and stored in the background, since no other can know it before the answer has named it. While the database is
-//! away, each server answers for every conversation: two may then have the same one, whose programs share its files.
+//! [`IDLE_MAX`], or the server stops. While it is held, nothing waits for the database. One whose id this server has
+//! just made is held at once and stored in the background, since no other can know it before the answer has named it.
+//! While the database is away, each server answers for every conversation: two may then have the same one, whose
+//! programs share its files.
 //!
 //! A server changes its heartbeat while it lives; one whose heartbeat has been the same for [`DEAD_AFTER`] loses its
 //! conversations, so the servers' clocks do not matter. The statement that takes a conversation compares the heartbeat

@@ -108,9 +108,10 @@ async fn process_1_survives_every_signal_from_inside() {
     server.stop().await;
 }
 
-/// Finds the keeper of a warm interpreter (`runners/README.md`), which shares the program's memory, rewrites the code in
-/// which it waits so that it computes without end, and exits with a status of its own. An x86-64 program: where `pause`
-/// waits, as a thread of its own shows, it puts a jump to code that repeats itself for this call and makes every other.
+/// Finds the keeper of a warm interpreter (`runners/README.md`), which shares the program's memory, rewrites the code
+/// in which it waits so that it computes without end, and exits with a status of its own. An x86-64 program: where
+/// `pause` waits, as a thread of its own shows, it puts a jump to code that repeats itself for this call and makes
+/// every other.
 const PATCHES_ITS_KEEPER: &str = r#"
 import ctypes, os, sys, threading, time
 def stat(pid):

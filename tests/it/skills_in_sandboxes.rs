@@ -195,7 +195,7 @@ async fn shared_folders_of_owners_are_seen_by_them_alone() {
             printed(&server, TOKEN, conversation, "bash", look).await,
             printed(&server, &ann, conversation, "bash", look).await,
         );
-        assert_eq!(seen, ("all\n".to_owned(), "/mnt/all: all /mnt/hers: hers\n".to_owned()), "{name}");
+        assert_eq!(seen, ("/mnt/all: all\n".to_owned(), "/mnt/all: all /mnt/hers: hers\n".to_owned()), "{name}");
         until("two stand by", stands).await;
     }
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).to_string();
