@@ -56,11 +56,12 @@ impl SharedFolder {
         if name == "data" {
             return Err(SharedFolderError::Reserved);
         }
-        let (path, mode) = text.rsplit_once(':').unwrap_or((text, "ro"));
-        let (mode, owners) = mode.split_once('@').map_or((mode, None), |(mode, owners)| (mode, Some(owners)));
-        let (path, writable, owners) = match mode {
-            "rw" | "ro" => (path, mode == "rw", owners),
-            _ => (text, false, None),
+        let owned = text.rsplit_once('@').filter(|(before, _)| before.ends_with(":ro") || before.ends_with(":rw"));
+        let (text, owners) = owned.map_or((text, None), |(before, owners)| (before, Some(owners)));
+        let (path, writable) = match text.rsplit_once(':') {
+            Some((path, "rw")) => (path, true),
+            Some((path, "ro")) => (path, false),
+            _ => (text, false),
         };
         let owners = owners.iter().flat_map(|owners| owners.split(',')).map(|owner| owner.trim().parse());
         let owners = owners.collect::<Result<Vec<Principal>, _>>().map_err(|_| SharedFolderError::Owners)?;
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(folder("a", "/srv/a:rw@ann"), Ok("/mnt/a".to_owned()));
         assert_eq!(SharedFolder::parse("a", "/srv/a@ann").map(|folder| folder.source), Ok("/srv/a@ann".into()));
         for owners in ["", "ann,", "a b", "ann:bob"] {
-            assert!(SharedFolder::parse("a", &format!("/srv/a:ro@{owners}")).is_err(), "{owners}");
+            assert_eq!(folder("a", &format!("/srv/a:ro@{owners}")), Err(SharedFolderError::Owners), "{owners}");
         }
         assert_eq!(SharedFolder::parse("a", "/srv//a/./b/").map(|folder| folder.source), Ok("/srv/a/b".into()));
         for name in ["", "-a", "_a", "a.b", "a/b", "é", &"a".repeat(33)] {
