@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bollard::query_parameters::ListContainersOptionsBuilder;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::{
@@ -18,7 +17,7 @@ use tokio::{
 };
 
 use crate::support::{
-    engines::docker,
+    engines::{containers, docker},
     process::Process,
     scale::{how_many, long},
     server::TOKEN,
@@ -36,12 +35,6 @@ fn processes(name: &str) -> usize {
         line.split(|byte| *byte == 0).next().is_some_and(|first| first == name.as_bytes())
     };
     fs::read_dir("/proc").expect("processes").flatten().filter(named).count()
-}
-
-async fn containers(instance: &str) -> usize {
-    let filters = [("label", vec![format!("sandbox.instance={instance}")])].into();
-    let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-    docker().await.list_containers(Some(options)).await.expect("a list").len()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,8 +74,8 @@ async fn many_clients_get_answers_or_refusals_within_the_slots() {
     assert!((1..=SLOTS).contains(&most), "{most} programs at once");
     assert!(statuses.keys().eq([&200, &429]), "some are served, the others refused: {statuses:?}");
 
-    let instance = server.instance();
-    until("it is idle", async || containers(&instance).await == 0).await;
+    let (engine, instance) = (docker().await, server.instance());
+    until("it is idle", async || containers(&engine, &instance).await == 0).await;
     let idle = answered.elapsed();
     println!("{clients} clients: {statuses:?}, at most {most} programs at once, idle after {idle:?}");
     assert!(idle < Duration::from_secs(if long() { 5 } else { 20 }), "idle only after {idle:?}");

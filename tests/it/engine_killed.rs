@@ -12,13 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bollard::query_parameters::ListContainersOptionsBuilder;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::sleep};
 
 use crate::support::{
     dice::Dice,
+    engines::containers,
     private_engine::{Death, PrivateEngine},
     process::Process,
     scale::how_many,
@@ -217,7 +217,7 @@ async fn every_run_is_answered_truthfully_without_leaks() {
     everything_is_back(&server, &engine).await;
     let instance = server.instance();
     server.stop().await;
-    assert_eq!(containers(&engine, &instance).await, 0, "seed {seed}: a container is left");
+    assert_eq!(containers(&engine.docker(), &instance).await, 0, "seed {seed}: a container is left");
 }
 
 fn report(load: &Load<'_>, recovery: Duration) {
@@ -249,7 +249,7 @@ async fn everything_is_back(server: &Process, engine: &PrivateEngine) {
             held += value(server, series).await;
         }
         let stand_by = value(server, "sandboxes_held").await;
-        held == 0 && stand_by <= 2 && containers(engine, &instance).await == stand_by
+        held == 0 && stand_by <= 2 && containers(&engine.docker(), &instance).await == stand_by
     })
     .await;
 }
@@ -259,13 +259,6 @@ async fn value(server: &Process, series: &str) -> usize {
     let text = answer.text().await.expect("text");
     let line = text.lines().find_map(|line| line.strip_prefix("sandbox_")?.strip_prefix(series)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().expect("a number")
-}
-
-/// The server's containers, dead or alive.
-async fn containers(engine: &PrivateEngine, instance: &str) -> usize {
-    let filters = [("label", vec![format!("sandbox.instance={instance}")])].into();
-    let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-    engine.docker().list_containers(Some(options)).await.expect("a list").len()
 }
 
 /// Sessions are programs too: a cell that runs is answered, its session ends, and the next one begins with nothing.

@@ -108,68 +108,6 @@ async fn process_1_survives_every_signal_from_inside() {
     server.stop().await;
 }
 
-/// Finds the keeper of a warm interpreter (`runners/README.md`), which shares the program's memory, rewrites the code
-/// in which it waits so that it computes without end, and exits with a status of its own. An x86-64 program: where
-/// `pause` waits, as a thread of its own shows, it puts a jump to code that repeats itself for this call and makes
-/// every other.
-const PATCHES_ITS_KEEPER: &str = r#"
-import ctypes, os, sys, threading, time
-def stat(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()
-others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
-# Of the same size: the interpreter that loads nothing, which may be on its way out, is smaller.
-keepers = [pid for pid in others if stat(pid)[1] == "1" and stat(pid)[20] == stat("self")[20]]
-if os.uname().machine != "x86_64" or not keepers:
-    sys.exit("no keeper")
-[keeper] = keepers
-libc = ctypes.CDLL(None)
-thread = threading.Thread(target=libc.pause, daemon=True)
-thread.start()
-time.sleep(0.01)
-at = int(open(f"/proc/self/task/{thread.native_id}/syscall").read().split()[-1], 16) - 2
-assert ctypes.string_at(at, 3) == b"\x0f\x05\xc3", ctypes.string_at(at, 8)
-spare = ctypes.cast(libc.pause, ctypes.c_void_p).value
-for place in (at, spare):
-    assert libc.mprotect(ctypes.c_void_p(place & ~4095), ctypes.c_size_t(8192), 7) == 0
-ctypes.memmove(spare, b"\x83\xf8\x22\x74\xfe\x0f\x05\xc3", 8)
-ctypes.memmove(at, b"\xe9" + (spare - at - 5).to_bytes(4, "little", signed=True), 5)
-os.kill(keeper, 19)
-os.kill(keeper, 18)
-while stat(keeper)[0] != "R":
-    time.sleep(0.001)
-print("patched", flush=True)
-os._exit(7)
-"#;
-const PATCHED_RUNS: usize = 10;
-const PATCHED_TRIES: usize = 100;
-
-#[cfg(target_arch = "x86_64")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_patched_keeper_changes_no_verdict_and_holds_nothing_up() {
-    let (server, before) = (Server::with(&[("SANDBOX_LIMITS__CPU_MILLIS", "1000")]).await, host::settings());
-    let body = json!({"conversationId": "c", "language": "python", "code": PATCHES_ITS_KEEPER,
-        "limits": {"wallMs": 10_000}});
-    let mut patched = 0;
-    for _ in 0..PATCHED_TRIES {
-        let request = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(&body);
-        let answer: Value = request.send().await.expect("an answer").json().await.expect("JSON");
-        if answer["result"]["stdout"] == "patched\n" {
-            assert_eq!(corpus::ending(&answer), "exited:7", "{answer}");
-            patched += 1;
-        } else {
-            // It came before its standby was warm.
-            assert_eq!(answer["result"]["stderr"], "no keeper\n", "{answer}");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-        if patched == PATCHED_RUNS {
-            break;
-        }
-    }
-    assert_eq!(patched, PATCHED_RUNS, "of {PATCHED_TRIES} programs");
-    leaves_nothing(server, before).await;
-}
-
 /// Load on the machine can delay a program or keep it from completing its attack in time. So a starved program is run
 /// again alone, up to three times and with more time, and that result counts.
 async fn alone(server: &Server, starved: &mut Went) {

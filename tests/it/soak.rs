@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use bollard::query_parameters::ListContainersOptionsBuilder;
 use serde_json::json;
 use tokio::{
     task::JoinSet,
@@ -20,7 +19,14 @@ use tokio::{
 
 use crate::{
     hostile::corpus::{self, Attack},
-    support::{dice::Dice, engines::docker, process::Process, scale::long, server::TOKEN, until::within},
+    support::{
+        dice::Dice,
+        engines::{containers, docker},
+        process::Process,
+        scale::long,
+        server::TOKEN,
+        until::within,
+    },
 };
 
 const RUN_EVERY: Duration = Duration::from_millis(250);
@@ -166,9 +172,7 @@ async fn quiet(server: &Process) -> BTreeMap<&'static str, u64> {
 }
 
 async fn figures(server: &Process) -> BTreeMap<&'static str, u64> {
-    let filters = [("label", vec![format!("sandbox.instance={}", server.instance())])].into();
-    let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-    let sandboxes = docker().await.list_containers(Some(options)).await.expect("a list").len();
+    let sandboxes = containers(&docker().await, &server.instance()).await;
     let status = server.proc_status();
     [
         ("memory KiB", status("VmRSS")),

@@ -12,7 +12,10 @@ use std::{
 };
 
 use super::cluster::{ByLines, Cluster};
-use bollard::{Docker, body_full, query_parameters::BuildImageOptionsBuilder};
+use bollard::{
+    Docker, body_full,
+    query_parameters::{BuildImageOptionsBuilder, ListContainersOptionsBuilder},
+};
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
 use mcp_sandbox_server::{
     adapters::engine::{
@@ -47,6 +50,15 @@ pub fn docker_host() -> String {
 pub async fn docker() -> Docker {
     let docker = Docker::connect_with_host(&docker_host()).expect("a Docker engine is needed for this test");
     docker.negotiate_version().await.expect("a Docker engine is needed for this test")
+}
+
+/// How many containers of a server an engine has, dead or alive. Docker 20.10 can go on listing one that it has
+/// removed, without its name: for `docker rm` there is none.
+pub async fn containers(engine: &Docker, instance: &str) -> usize {
+    let filters = [("label", vec![format!("sandbox.instance={instance}")])].into();
+    let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+    let listed = engine.list_containers(Some(options)).await.expect("a list");
+    listed.iter().filter(|one| one.names.iter().flatten().next().is_some()).count()
 }
 
 /// How one says things to the runner of a world.
