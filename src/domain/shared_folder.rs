@@ -32,9 +32,9 @@ pub enum SharedFolderError {
         "it must be an absolute path without `..`, such as /srv/docs, with `:rw` after it if programs may change it"
     )]
     Path,
-    /// `/mnt/data` is `/data` in our images: the mount would hide the conversation's files.
     #[error("after `@` must be owners, such as /srv/docs:ro@ann,bob")]
     Owners,
+    /// `/mnt/data` is `/data` in our images: the mount would hide the conversation's files.
     #[error("the name `data` is used for programs that look for their files in /mnt/data; take another one")]
     Reserved,
     #[error("it must be neither /, nor SANDBOX_ROOT, nor a folder above or below that: programs would see all files")]

@@ -2,8 +2,8 @@
 //! is in every conversation of a client, so it is short: [`LANGUAGES_BYTES_MAX`] bounds what the runners' labels add,
 //! [`FOLDERS_BYTES_MAX`] what the operator's folders add.
 //!
-//! The list is in a fixed order and depends on the settings, the runners and the client's view. In texts `@` stands for
-//! what the names of tools begin with.
+//! The list is in a fixed order and depends on the settings, the runners, the caller and its view. In texts `@` stands
+//! for what the names of tools begin with.
 
 use std::sync::{Arc, LazyLock};
 
