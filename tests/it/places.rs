@@ -13,7 +13,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::support::{FakeServer, fake_server::BOTH, server::TOKEN};
+use crate::support::{FakeServer, fake_server::BOTH, server::TOKEN, until::PATIENCE};
 
 const PLACES: (&str, &str) = ("SANDBOX_SERVER__CONNECTIONS_MAX", "20");
 /// The longest that a client with a token and a health probe may wait.
@@ -221,32 +221,36 @@ async fn slow_readers_give_way_to_clients_that_wait() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_are_kept_longer_than_a_head_may_take() {
-    let settings = [("SANDBOX_SERVER__HEADER_READ_MS", "300"), ("SANDBOX_SERVER__IDLE_MS", "2000")];
-    let server = FakeServer::with(&settings).await;
-    let closed_after = async |mut stream: TcpStream| {
-        let from = Instant::now();
+    const HEAD: (&str, &str) = ("SANDBOX_SERVER__HEADER_READ_MS", "300");
+    // An idle connection of this server is kept for two minutes.
+    let server = FakeServer::with(&[HEAD]).await;
+    let closed = async |mut stream: TcpStream| {
         let mut rest = [0; 4096];
-        while timeout(Duration::from_secs(10), stream.read(&mut rest)).await.expect("it closes").is_ok_and(|n| n > 0) {}
-        from.elapsed()
+        while timeout(PATIENCE, stream.read(&mut rest)).await.expect("it closes").is_ok_and(|n| n > 0) {}
     };
-    let connect = async || TcpStream::connect(server.address).await.expect("connected");
+    let connect = async |server: &FakeServer| TcpStream::connect(server.address).await.expect("connected");
     let answered = async |stream: &mut TcpStream| {
         stream.write_all(get("/healthz", "").as_bytes()).await.expect("sent");
         let mut answer = vec![0; 4096];
         let length = stream.read(&mut answer).await.expect("an answer");
         assert!(answer[..length].starts_with(b"HTTP/1.1 200"));
     };
-    assert!(closed_after(connect().await).await < Duration::from_millis(1500), "nothing was sent");
-    let mut begun = connect().await;
+    // Nothing is sent.
+    closed(connect(&server).await).await;
+    let mut begun = connect(&server).await;
     answered(&mut begun).await;
     sleep(Duration::from_millis(900)).await;
     answered(&mut begun).await;
     begun.write_all(b"GET /hea").await.expect("sent");
-    assert!(closed_after(begun).await < Duration::from_millis(1500), "a head that is not finished");
-    let mut idle = connect().await;
+    // A head that is not finished.
+    closed(begun).await;
+    server.stop().await;
+    let server = FakeServer::with(&[HEAD, ("SANDBOX_SERVER__IDLE_MS", "2000")]).await;
+    let mut idle = connect(&server).await;
     answered(&mut idle).await;
-    let kept = closed_after(idle).await;
-    assert!((Duration::from_millis(1900)..Duration::from_secs(4)).contains(&kept), "{kept:?}");
+    let from = Instant::now();
+    closed(idle).await;
+    assert!(from.elapsed() >= Duration::from_millis(1900), "{:?}", from.elapsed());
     server.stop().await;
 }
 
@@ -317,7 +321,7 @@ async fn wrong_tokens_are_answered_late_and_valid_ones_at_once() {
         from.elapsed()
     });
     let slow = one.max(other);
-    assert!(valid < slow.min(Duration::from_secs(1)), "{valid:?}, {slow:?}");
+    assert!(valid < slow, "{valid:?}, {slow:?}");
     server.stop().await;
 }
 
