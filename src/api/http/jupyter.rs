@@ -49,10 +49,14 @@ pub fn router(parts: JupyterParts) -> Router {
         .route("/api/kernels/{id}/channels", get(channels::connect))
         .route("/api/sessions", get(sessions::list).post(sessions::create))
         .route("/api/sessions/{id}", get(sessions::get).patch(sessions::change).delete(sessions::remove))
-        .route("/api/contents", get(contents::read))
+        .route("/api/contents", get(contents::read).post(contents::create))
         .route(
             "/api/contents/{*path}",
-            get(contents::read).put(contents::write).patch(contents::rename).delete(contents::remove),
+            get(contents::read)
+                .post(contents::create)
+                .put(contents::write)
+                .patch(contents::rename)
+                .delete(contents::remove),
         )
         .with_state(parts);
     Router::new().nest(ROOT, api.clone()).nest("/jupyter/c/{conversation}", api)

@@ -69,11 +69,48 @@ async fn files_are_saved_listed_renamed_and_deleted() {
         (Method::PUT, "z", Some(json!({"type": "file", "format": "base64", "content": "?"})), 400),
         (Method::PUT, "z", Some(json!({"type": "file", "format": "text", "content": 1})), 400),
         (Method::PUT, "z", None, 400),
-        (Method::POST, "z", None, 405),
+        (Method::POST, "z", Some(json!({"type": "directory"})), 400),
+        (Method::POST, "z", Some(json!({"ext": "/../../z"})), 400),
+        (Method::POST, "z", Some(json!({"copy_from": "../z"})), 400),
+        (Method::POST, "z", Some(json!({"copy_from": "missing"})), 404),
+        (Method::POST, "n.ipynb/checkpoints", None, 400),
     ] {
         let (status, _, why) = call(&server, method.clone(), &format!("{ROOT}/{path}"), body).await;
         assert_eq!((status, why["message"].is_string()), (expected, true), "{method} {path}: {why}");
     }
     assert_eq!(get(&server, "/api/contents").await["content"], json!([]), "another conversation");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_files_and_copies_get_names_that_are_free() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let original = json!({"type": "file", "format": "text", "content": "a,b\n"});
+    assert_eq!(put(&server, "d/data.tar.csv", original).await.0, 201);
+    for (folder, body, name) in [
+        ("", None, "untitled"),
+        ("", Some(json!({})), "untitled1"),
+        ("/", Some(json!({"type": "file", "ext": ".py"})), "untitled.py"),
+        ("/", Some(json!({"type": "notebook"})), "Untitled.ipynb"),
+        ("/d", Some(json!({"ext": ".ipynb"})), "d/Untitled.ipynb"),
+        ("/d", Some(json!({"type": "notebook"})), "d/Untitled1.ipynb"),
+        ("/d", Some(json!({"copy_from": "d/data.tar.csv"})), "d/data.tar-Copy1.csv"),
+        ("/d", Some(json!({"copy_from": "/d/data.tar-Copy1.csv"})), "d/data.tar-Copy2.csv"),
+        ("", Some(json!({"copy_from": "d/data.tar-Copy1.csv"})), "data.tar.csv"),
+        ("/d/new", Some(json!({"copy_from": "d/Untitled.ipynb"})), "d/new/Untitled.ipynb"),
+    ] {
+        let (status, location, model) = call(&server, Method::POST, &format!("{ROOT}{folder}"), body.clone()).await;
+        assert_eq!((status, &model["path"]), (201, &json!(name)), "{folder} {body:?}: {model}");
+        assert_eq!(location, format!("/jupyter{ROOT}/{name}"));
+        let kind = if name.ends_with("ipynb") { "notebook" } else { "file" };
+        let read = get(&server, &format!("{ROOT}/{name}")).await;
+        assert_eq!((&model["type"], &read["type"]), (&json!(kind), &json!(kind)), "{read}");
+        let content = match (kind, name.contains("data")) {
+            ("notebook", _) => json!({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}),
+            (_, true) => json!("a,b\n"),
+            _ => json!(""),
+        };
+        assert_eq!(read["content"], content, "{name}");
+    }
     server.stop().await;
 }

@@ -32,6 +32,10 @@ const CONTENT_BYTES_MAX: u64 = 8 << 20;
 /// Pages of a listing that one answer is made from.
 const PAGES_MAX: usize = 50;
 const NOTEBOOK: &str = "ipynb";
+/// Numbers that are tried for the name of a new file.
+const NAMES_TRIED: u32 = 1000;
+const NO_FOLDERS: &str = "A folder comes into being with its first file: save a file in it.";
+const EMPTY_NOTEBOOK: &str = r#"{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}"#;
 
 /// What is saved.
 #[derive(Deserialize)]
@@ -164,7 +168,7 @@ pub(super) async fn write(
     let wrong = |why: &str| Failure::new(Code::InvalidRequest, why);
     let saved: Saved = serde_json::from_slice(&bytes).map_err(|_| wrong("The body is not a contents model."))?;
     if saved.kind.as_deref() == Some("directory") {
-        return Err(wrong("A folder comes into being with its first file: save a file in it.").into());
+        return Err(wrong(NO_FOLDERS).into());
     }
     let content = saved.content.ok_or_else(|| wrong("The content is missing."))?;
     let text = || serde_json::from_str::<String>(content.get()).map_err(|_| wrong("The content is not a text."));
@@ -178,9 +182,68 @@ pub(super) async fn write(
     let key = call.contents()?;
     let is_new = files.open(&key, &path).await.is_err();
     let entry = files.write(&key, &path, bytes.into()).await?;
-    let location = format!("{}/api/contents/{}", call.base(), path.to_encoded());
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, [(header::LOCATION, location)], Json(of_file(&entry))).into_response())
+    Ok((status, [location(&call, &path)], Json(of_file(&entry))).into_response())
+}
+
+/// Creates a file under a name that is free: a new one, an empty notebook, or a copy.
+pub(super) async fn create(
+    State(JupyterParts { files, bodies, .. }): State<JupyterParts>,
+    call: Call,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let members = call.members(&bodies, body).await?;
+    let member = |name: &str| members.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (key, folder) = (call.contents()?, call.path()?);
+    if let Some(file) = folder.as_ref().and_then(parent_of_checkpoints)
+        && files.open(&key, &file).await.is_ok()
+    {
+        return Err(Failure::new(Code::InvalidRequest, "There are no checkpoints: make a copy of the file.").into());
+    }
+    let copied = match member("copy_from").trim_start_matches('/') {
+        "" => None,
+        from => Some(SafePath::from_text(from).map_err(|why| Failure::argument("copy_from", why))?),
+    };
+    let (first, insert) = match &copied {
+        Some(from) => (without_copy_number(&String::from_utf8_lossy(from.name())), "-Copy"),
+        None if member("type") == "directory" => return Err(Failure::new(Code::InvalidRequest, NO_FOLDERS).into()),
+        None if member("type") == "notebook" || member("ext") == ".ipynb" => ("Untitled.ipynb".to_owned(), ""),
+        None => (format!("untitled{}", member("ext")), ""),
+    };
+    let (stem, extension) = first.split_at(first.rfind('.').filter(|at| *at > 0).unwrap_or(first.len()));
+    for n in 0..NAMES_TRIED {
+        let number = if n == 0 { String::new() } else { format!("{insert}{n}") };
+        let name = format!("{stem}{number}{extension}");
+        let names = folder.iter().flat_map(SafePath::components).chain([name.as_bytes()]);
+        let path = SafePath::from_components(names).map_err(|why| Failure::argument("ext", why))?;
+        let created = match &copied {
+            Some(from) => copy(&files, &key, from, &path).await.map(|(entry, _)| entry),
+            None => {
+                let content = if is_notebook(&path) { EMPTY_NOTEBOOK } else { "" };
+                let bytes = stream::iter([Ok(content.into())]);
+                files.upload(&key, &path, Some(Box::new(|other| other.is_none())), None, bytes).await
+            }
+        };
+        match created {
+            Err(taken) if taken.code == Code::PreconditionFailed => {}
+            created => {
+                return Ok((StatusCode::CREATED, [location(&call, &path)], Json(of_file(&created?))).into_response());
+            }
+        }
+    }
+    let why = format!("There are {NAMES_TRIED} files of that name: save the file under another name.");
+    Err(ApiError { status: Some(StatusCode::CONFLICT), ..Failure::new(Code::PreconditionFailed, why).into() })
+}
+
+fn location(call: &Call, path: &SafePath) -> (header::HeaderName, String) {
+    (header::LOCATION, format!("{}/api/contents/{}", call.base(), path.to_encoded()))
+}
+
+/// The name that a copy, or a copy of a copy, was made from.
+fn without_copy_number(name: &str) -> String {
+    let (stem, extension) = name.split_at(name.rfind('.').unwrap_or(name.len()));
+    let original = stem.trim_end_matches(|one: char| one.is_ascii_digit()).strip_suffix("-Copy");
+    format!("{}{extension}", original.unwrap_or(stem))
 }
 
 /// Gives a file another name, under which there must be none.
@@ -194,7 +257,23 @@ pub(super) async fn rename(
     let from = from.ok_or_else(|| Failure::argument("path", "it is missing"))?;
     let to = members.get("path").and_then(Value::as_str).unwrap_or_default();
     let to = SafePath::from_text(to.trim_start_matches('/')).map_err(|why| Failure::argument("path", why))?;
-    let file = files.open(&key, &from).await?;
+    let taken = copy(&files, &key, &from, &to).await;
+    let (entry, etag) = taken.map_err(|failure| {
+        let status = (failure.code == Code::PreconditionFailed).then_some(StatusCode::CONFLICT);
+        ApiError { status, ..failure.into() }
+    })?;
+    files.delete(&key, &from, Some(Box::new(move |now| now == Some(etag.as_str())))).await?;
+    Ok(Json(of_file(&entry)))
+}
+
+/// Copies a file to a path at which there is none; also the validator of what was copied.
+async fn copy(
+    files: &Files,
+    key: &ConversationKey,
+    from: &SafePath,
+    to: &SafePath,
+) -> Result<(FileEntry, String), Failure> {
+    let file = files.open(key, from).await?;
     let (content, size, etag) = (file.content, file.size, file.etag);
     let pieces = stream::try_unfold(0, |at| {
         let content = content.clone();
@@ -203,18 +282,13 @@ pub(super) async fn rename(
                 return Ok(None);
             }
             let piece = content.chunk(at, size - at).await;
-            let piece = piece.map_err(|_| Failure::new(Code::FileBusy, "The file changed while it was renamed."))?;
+            let piece = piece.map_err(|_| Failure::new(Code::FileBusy, "The file changed while it was copied."))?;
             let next = at + piece.len() as u64;
             Ok(Some((piece, next)))
         }
     });
-    let taken = files.upload(&key, &to, Some(Box::new(|other| other.is_none())), Some(size), pieces).await;
-    let entry = taken.map_err(|failure| {
-        let status = (failure.code == Code::PreconditionFailed).then_some(StatusCode::CONFLICT);
-        ApiError { status, ..failure.into() }
-    })?;
-    files.delete(&key, &from, Some(Box::new(move |now| now == Some(etag.as_str())))).await?;
-    Ok(Json(of_file(&entry)))
+    let entry = files.upload(key, to, Some(Box::new(|other| other.is_none())), Some(size), pieces).await?;
+    Ok((entry, etag))
 }
 
 pub(super) async fn remove(
