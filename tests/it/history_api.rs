@@ -56,6 +56,29 @@ async fn history(server: &FakeServer, query: &str, count: usize) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_over_tls_a_certificate_that_is_not_trusted_is_refused() {
+    let cluster = Postgres::over_tls().await;
+    let trusted = format!("sslmode=verify-full&sslrootcert={}", cluster.certificate().display());
+    let server = FakeServer::with(&[("DATABASE_URL", &cluster.tls_url(&trusted))]).await;
+    run(&server, "c", "print x").await;
+    history(&server, "", 1).await;
+    server.stop().await;
+    // The cluster takes no connection in the clear.
+    for (parameters, is_taken) in [
+        ("sslmode=require", true),
+        ("", true),
+        ("sslmode=verify-full", false),
+        ("sslmode=verify-ca", false),
+        ("sslmode=disable", false),
+    ] {
+        let database = Database::connect(&cluster.tls_url(parameters)).expect("an address");
+        let prepared = database.prepare().await;
+        assert_eq!(prepared.is_ok(), is_taken, "{parameters}: {prepared:?}");
+        database.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn on_sqlite_runs_are_known_after_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().join("root");
