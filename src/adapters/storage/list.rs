@@ -1,14 +1,17 @@
 //! Listing: one pass over the tree, level by level, with bounded work, memory and descriptors (two at a time).
 
-use std::{collections::BTreeMap, ffi::CStr, os::fd::BorrowedFd};
+use std::collections::BTreeMap;
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags},
+    fs::{AtFlags, Dir, FileType, OFlags, Statx, StatxFlags},
     io::Errno,
 };
-use tracing::debug;
 
-use super::{Folder, delete::set_mode, mark, next_entry, open_beneath, packages::is_of_packages, usage::Tally};
+use super::{
+    Folder, mark, next_entry, open_beneath,
+    packages::is_of_packages,
+    usage::{Tally, clear_set_id},
+};
 use crate::{
     domain::path::{PATH_BYTES_MAX, SafePath, show},
     ports::storage::{Change, Entry, ListBounds, Listing, Mark, SkipKind, Skipped},
@@ -42,18 +45,6 @@ impl Folder {
         }
         walk.run(self)?;
         Ok(walk.listing())
-    }
-}
-
-/// Takes set-user-id and set-group-id from a plain file that a program made: outside of a sandbox they would act.
-fn clear_set_id(folder: BorrowedFd<'_>, name: &CStr) {
-    let cleared = open_beneath(folder, name.to_bytes(), OFlags::PATH).and_then(|handle| {
-        let mode = rustix::fs::fstat(&handle)?.st_mode;
-        let is_file = FileType::from_raw_mode(mode) == FileType::RegularFile;
-        if is_file { set_mode(&handle, Mode::from_raw_mode(mode & 0o1777)) } else { Ok(()) }
-    });
-    if let Err(errno) = cleared {
-        debug!(%errno, "set-user-id was not cleared");
     }
 }
 
@@ -154,8 +145,8 @@ impl Walk {
                 Ok(stat) => {
                     self.tally.add(&stat);
                     self.entry(index, &path, name.to_bytes(), &stat);
-                    if self.since.is_some() && stat.stx_mode & 0o6000 != 0 {
-                        clear_set_id(names.fd()?, name);
+                    if self.since.is_some() {
+                        clear_set_id(names.fd()?, name, &stat);
                     }
                 }
                 // A folder that may be read and not searched.

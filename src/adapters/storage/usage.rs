@@ -4,16 +4,21 @@
 //! allowed size. It reaches any depth with a bounded number of descriptors. It counts blocks, not lengths: a sparse
 //! file is small, and space reserved beyond a file's end counts.
 
-use std::{collections::HashSet, os::fd::OwnedFd};
+use std::{
+    collections::HashSet,
+    ffi::CStr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, OFlags, Statx, StatxFlags},
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags},
     io::Errno,
 };
+use tracing::debug;
 
 use super::{
     Folder,
-    delete::{open_unlocked, unlock},
+    delete::{open_unlocked, set_mode, unlock},
     next_entry, open_beneath,
 };
 use crate::ports::storage::Usage;
@@ -49,16 +54,31 @@ impl Tally {
 impl Folder {
     /// A concurrent change may be counted or not. Unlinked open files are not counted. A folder that the program closed
     /// is opened again; where this process may not do that, the usage is unknown. A disk of its own counts everything;
-    /// there a file with several names is one entry.
+    /// there a file with several names is one entry. The walk takes set-user-id from files that a listing did not reach.
     pub(super) fn try_usage(&self, ceiling: &Usage) -> Result<Usage, Errno> {
-        let walk = Walk { top: &self.files, tally: Tally::default(), levels: Vec::new() };
+        let walk = Walk { top: &self.files, tally: Tally::default(), levels: Vec::new(), clears: true };
         self.disk_usage()?.map_or_else(|| walk.run(ceiling), Ok)
     }
 }
 
 /// As [`Folder::try_usage`], of any folder.
 pub(super) fn usage_below(top: &OwnedFd, ceiling: &Usage) -> Result<Usage, Errno> {
-    Walk { top, tally: Tally::default(), levels: Vec::new() }.run(ceiling)
+    Walk { top, tally: Tally::default(), levels: Vec::new(), clears: false }.run(ceiling)
+}
+
+/// Takes set-user-id and set-group-id from a plain file that a program made: outside of a sandbox they would act.
+pub(super) fn clear_set_id(folder: BorrowedFd<'_>, name: &CStr, stat: &Statx) {
+    if stat.stx_mode & 0o6000 == 0 || FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
+        return;
+    }
+    let cleared = open_beneath(folder, name.to_bytes(), OFlags::PATH).and_then(|handle| {
+        let mode = rustix::fs::fstat(&handle)?.st_mode;
+        let is_file = FileType::from_raw_mode(mode) == FileType::RegularFile;
+        if is_file { set_mode(&handle, Mode::from_raw_mode(mode & 0o1777)) } else { Ok(()) }
+    });
+    if let Err(errno) = cleared {
+        debug!(%errno, "set-user-id was not cleared");
+    }
 }
 
 /// A folder on the way down.
@@ -74,6 +94,8 @@ struct Walk<'a> {
     top: &'a OwnedFd,
     tally: Tally,
     levels: Vec<Level>,
+    /// Takes set-user-id from the files on its way.
+    clears: bool,
 }
 
 impl Walk<'_> {
@@ -111,6 +133,9 @@ impl Walk<'_> {
             // An entry that is not there was removed.
             let Some(stat) = gone(stat)? else { continue };
             self.tally.add(&stat);
+            if self.clears {
+                clear_set_id(folder.as_fd(), name, &stat);
+            }
             if !self.tally.usage().fits(ceiling) {
                 break;
             }

@@ -184,5 +184,19 @@ fn set_user_id_is_taken_from_files_of_a_run() {
     place.conversation.list(ALL, Some(mark)).expect("a listing");
     assert_eq!(["in", "plain", "u", "in/g", "both"].map(mode), [0o2755, 0o755, 0o755, 0o751, 0o1000]);
     assert_eq!(fs::metadata("/bin/sh").expect("a shell").mode(), outside);
+    // What that listing does not reach, the measurement that follows an incomplete one does.
+    let deep = "d/".repeat(40);
+    let files = [format!("{deep}f"), "closed/f".to_owned()];
+    for file in &files {
+        fs::create_dir_all(place.data().join(file).parent().expect("a folder")).expect("folders");
+        fs::write(place.data().join(file), "").expect("a file");
+        fs::set_permissions(place.data().join(file), fs::Permissions::from_mode(0o6755)).expect("rights");
+    }
+    fs::set_permissions(place.data().join("closed"), fs::Permissions::from_mode(0o000)).expect("rights");
+    let listing = place.conversation.list(ALL, Some(mark)).expect("a listing");
+    assert_eq!((listing.usage, mode(&files[0])), (None, 0o6755));
+    place.conversation.usage(&EVERYTHING).expect("measured");
+    fs::set_permissions(place.data().join("closed"), fs::Permissions::from_mode(0o755)).expect("rights");
+    assert_eq!(files.map(|file| mode(&file)), [0o755; 2]);
     rerun_unprivileged("hold::set_user_id_is_taken_from_files_of_a_run");
 }
