@@ -36,7 +36,9 @@ check "${PREFIX}bash" pkg:deb/debian/bash@5.2 pkg:deb/debian/jq@ "$node" "${pyth
 check "${PREFIX}javascript" pkg:deb/debian/libc6@ "$node"
 check "${PREFIX}typescript" pkg:deb/debian/libc6@ "$node" "$swc"
 check "${PREFIX}browser" pkg:deb/debian/chromium-headless-shell@ pkg:pypi/playwright@1 "$node"
-check mcp-sandbox-server pkg:cargo/tokio@ pkg:cargo/rustix@
+mapfile -t page < <(jq -r '.dependencies | to_entries[] | "pkg:npm/\(.key | sub("^@"; "%40"))@\(.value)"' \
+  static/package.json)
+check mcp-sandbox-server pkg:cargo/tokio@ pkg:cargo/rustix@ "${page[@]}"
 
 described=$(docker image inspect --format '{{index .Config.Labels "sandbox.description"}}' "${PREFIX}python")
 while read -r name; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the software bill of an image: CycloneDX JSON, made from the package databases in the image. The server's image
-# has none; its bill lists the crates of Cargo.lock.
+# has none; its bill lists the crates of Cargo.lock and the packages that the page is bundled from.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -34,9 +34,13 @@ crates() {
   awk -F '"' '/^name = / { name = $2 } /^version = / && name { print "cargo\t" name "\t" $2; name = "" }' Cargo.lock
 }
 
+# The bundle's list of licences names each package and its version in a line.
+page() { sed -n -E 's|^(@?[a-z][a-z0-9/.-]*) ([0-9]+\.[0-9.]+)$|npm\t\1\t\2|p' static/dist/LICENSES.txt; }
+
 list() {
   if [ "$TITLE" = mcp-sandbox-server ]; then
     crates
+    page
   else
     in_image | docker run -i --rm --network none --user 0 --entrypoint sh "$IMAGE"
   fi
