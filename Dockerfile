@@ -13,7 +13,7 @@ RUN set -eu; \
       cp dist/mcp-sandbox-server /out/; \
     else \
       target=$(rustc -vV | sed -n 's/^host: //p'); \
-      RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --features kubernetes \
+      RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked \
         --bin mcp-sandbox-server --target "$target"; \
       cp "target/$target/release/mcp-sandbox-server" /out/; \
     fi; \

@@ -219,7 +219,7 @@ build_binary() {
   target=$(rustc -vV | sed -n 's/^host: //p')
   say "building the server's binary"
   RUSTFLAGS='-C target-feature=+crt-static' \
-    cargo build --release --locked --features kubernetes --bin mcp-sandbox-server --target "$target" ||
+    cargo build --release --locked --bin mcp-sandbox-server --target "$target" ||
     die "cargo could not build the server; its messages are above."
   place_binary "${CARGO_TARGET_DIR:-target}/$target/release/mcp-sandbox-server"
 }

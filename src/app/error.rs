@@ -33,8 +33,8 @@ pub enum StartError {
     Cluster(#[from] crate::adapters::engine::ClusterError),
     #[cfg(not(feature = "kubernetes"))]
     #[error(
-        "SANDBOX_ENGINE__KIND is `kubernetes`, which this build does not have: use the released image, or build with \
-         `cargo build --features kubernetes`"
+        "SANDBOX_ENGINE__KIND is `kubernetes`, which this build does not have: use the released image, or build \
+         without `--no-default-features`"
     )]
     NoCluster,
     /// The engine does not have the runtime of the settings.
