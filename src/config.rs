@@ -219,8 +219,8 @@ section! {
 section! {
     /// Sessions: sandboxes that keep an interpreter between calls.
     pub struct Sessions("sessions") {
-        /// The memory limits of all open sessions together, in bytes. The one that was used least recently ends for
-        /// another. 0: no sessions.
+        /// The memory limits of all open sessions together, in bytes. When it is short, a session ends of the owner who
+        /// holds the most. Of several owners, one holds at most three quarters. 0: no sessions.
         memory_bytes_max: u64 = 4 << 30 => 0..=1 << 50,
         /// How long a session stays after its last use, in seconds.
         idle_s: u64 = 15 * 60 => 1..=7 * 24 * 3600,

@@ -64,7 +64,7 @@ codes! {
     SessionEnded = "session_ended", "Open a new session and set its variables again; the files are still there.";
     /// A session's kernel did not answer in time, because a cell runs.
     SessionBusy = "session_busy", "Wait for the cell to end, or interrupt it.";
-    /// All sessions together use the memory that is set aside for them, and none of them is idle.
+    /// The memory for sessions is in use, and no session may end for another; or the caller holds its share of it.
     SessionsFull = "sessions_full", "Close a session that is no longer needed, or try again later.";
     /// No such file in the conversation.
     FileNotFound = "file_not_found", "List the files to see what is there.";

@@ -23,6 +23,7 @@ mod queue;
 mod registry;
 mod room;
 mod setup;
+mod share;
 mod view;
 
 use std::{sync::Arc, time::Duration};
@@ -340,7 +341,7 @@ impl Inner {
         let access = self.parts.network.access(&conversation.owner, &runner.language, setup.network.as_deref())?;
         self.parts.isolation.wait().await?;
         let limits = runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
-        let _reserved = self.make_room(limits.memory_bytes)?;
+        let _reserved = self.make_room(&conversation.owner, limits.memory_bytes)?;
         let access = access.filter(|_| runner.channels);
         let (kernel, lease) = self.kernel(conversation, runner, &limits, setup, access).await?;
         let session = Arc::new(Session::new(

@@ -52,6 +52,7 @@ mod operations;
 mod own_disk;
 mod owners;
 mod owners_apart;
+mod owners_share;
 mod packages;
 mod page;
 mod page_access;

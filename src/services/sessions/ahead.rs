@@ -156,7 +156,7 @@ impl Inner {
         let limits = runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
         let room = self.options.memory_bytes_max.saturating_sub(self.ahead.memory_bytes());
         // It takes no memory that a session would have to be ended for.
-        let _reserved = self.registry.reserve(limits.memory_bytes, room)?;
+        let _reserved = self.registry.reserve_ahead(limits.memory_bytes, room)?;
         let store = Arc::clone(&self.parts.store);
         let folder = tokio::task::spawn_blocking(move || store.create_unassigned()).await.ok()?.ok()?;
         let shown = self.parts.sandboxes.shown(None).await;

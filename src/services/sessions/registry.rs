@@ -14,7 +14,11 @@ use tokio::{
     time::Instant,
 };
 
-use super::{SessionEnd, SessionState, SessionView, Setup, kernel::Kernel};
+use super::{
+    SessionEnd, SessionState, SessionView, Setup,
+    kernel::Kernel,
+    share::{self, Full, Holding, Limits},
+};
 use crate::{
     domain::{
         id::{Language, SessionId},
@@ -138,8 +142,10 @@ struct State {
     open: HashMap<SessionId, Arc<Session>>,
     /// Oldest first.
     ended: VecDeque<Ended>,
-    /// Memory for sessions that are being opened, in bytes.
-    reserved: u64,
+    /// Memory for sessions that are being opened, in bytes; of no owner for a kernel that is started ahead.
+    reserved: HashMap<Option<Principal>, u64>,
+    /// The owners that asked for sessions since the start, which are bounded by the number of tokens.
+    owners: HashSet<Principal>,
     /// Those that are being opened again.
     restarting: HashSet<SessionId>,
 }
@@ -154,12 +160,28 @@ struct Ended {
 }
 
 /// Memory for a session that is being opened.
-pub(super) struct Reserved<'a>(&'a Registry, u64);
+pub(super) struct Reserved<'a> {
+    registry: &'a Registry,
+    owner: Option<Principal>,
+    bytes: u64,
+}
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        locked(&self.0.state).reserved -= self.1;
+        let mut state = locked(&self.registry.state);
+        if let Some(reserved) = state.reserved.get_mut(&self.owner) {
+            *reserved -= self.bytes;
+        }
+        state.reserved.retain(|_, bytes| *bytes > 0);
     }
+}
+
+/// Whether there is room for a session.
+pub(super) enum Room<'a> {
+    Reserved(Reserved<'a>),
+    /// These have to end first.
+    Ends(Vec<Arc<Session>>),
+    Full(Full),
 }
 
 /// While it lives, the session is being restarted.
@@ -222,21 +244,32 @@ impl Registry {
         locked(&self.state).open.values().cloned().collect()
     }
 
-    /// Memory for one more session, where the limits of all together stay within `max`.
-    pub(super) fn reserve(&self, bytes: u64, max: u64) -> Option<Reserved<'_>> {
+    /// Memory for a kernel of no owner, where the limits of all together stay within `max`.
+    pub(super) fn reserve_ahead(&self, bytes: u64, max: u64) -> Option<Reserved<'_>> {
         let mut state = locked(&self.state);
-        let used = state.open.values().map(|session| session.memory_bytes_max).sum::<u64>() + state.reserved;
-        if used.saturating_add(bytes) > max {
-            return None;
-        }
-        state.reserved += bytes;
-        Some(Reserved(self, bytes))
+        let used: u64 = state.held().iter().map(|holding| holding.bytes).sum();
+        (used.saturating_add(bytes) <= max).then(|| self.reserve(&mut state, None, bytes))
     }
 
-    pub(super) fn least_recently_used(&self) -> Option<Arc<Session>> {
-        let state = locked(&self.state);
-        let idle = state.open.values().filter(|session| !session.is_busy());
-        idle.min_by_key(|session| session.used()).cloned()
+    /// Memory for one more session of an owner. `max` is what all together may use; where several owners have asked for
+    /// sessions, one holds at most three quarters of `whole`, and at least one session.
+    pub(super) fn room(&self, who: &Principal, bytes: u64, max: u64, whole: u64) -> Room<'_> {
+        let mut state = locked(&self.state);
+        if !who.is_self_test() && !state.owners.contains(who) {
+            state.owners.insert(who.clone());
+        }
+        let has_others = state.owners.iter().any(|other| other != who);
+        let limits = Limits { all: max, owner: if has_others { whole * 3 / 4 } else { whole } };
+        match share::ends(state.held(), who, bytes, limits) {
+            Ok(ends) if ends.is_empty() => Room::Reserved(self.reserve(&mut state, Some(who.clone()), bytes)),
+            Ok(ends) => Room::Ends(ends.iter().filter_map(|id| state.open.get(id).cloned()).collect()),
+            Err(full) => Room::Full(full),
+        }
+    }
+
+    fn reserve(&self, state: &mut State, owner: Option<Principal>, bytes: u64) -> Reserved<'_> {
+        *state.reserved.entry(owner.clone()).or_default() += bytes;
+        Reserved { registry: self, owner, bytes }
     }
 
     /// Removes this very session; false when it is not there any more.
@@ -277,6 +310,19 @@ impl Registry {
         let there = |ended: &&mut Ended| ended.place.0 == *conversation && ended.place.1 == *language;
         let last = state.ended.iter_mut().rev().find(there)?;
         std::mem::take(&mut last.is_news).then_some(last.end)
+    }
+}
+
+impl State {
+    /// What the sessions that are open, or being opened, may use.
+    fn held(&self) -> Vec<Holding> {
+        let open = self.open.values().map(|session| Holding {
+            owner: Some(session.conversation.owner.clone()),
+            bytes: session.memory_bytes_max,
+            idle: (!session.is_busy()).then(|| (session.id, session.used())),
+        });
+        let reserved = self.reserved.iter();
+        open.chain(reserved.map(|(owner, bytes)| Holding { owner: owner.clone(), bytes: *bytes, idle: None })).collect()
     }
 }
 

@@ -1,17 +1,20 @@
-//! The kernel of a new session, its sandbox, and the memory for it, for which a session that is not used may have to
+//! The kernel of a new session, its sandbox, and the memory for it, for which sessions that are not used may have to
 //! end.
 
 use std::sync::Arc;
 
 use tracing::{error, warn};
 
-use super::{Inner, Kernel, SessionEnd, Sessions, Setup, kernel, registry::Reserved};
+use super::{
+    Inner, Kernel, SessionEnd, Sessions, Setup, kernel,
+    registry::{Reserved, Room},
+};
 use crate::{
     domain::{
         error::{Code, Failure},
         id::Language,
         limits::Limits,
-        owner::ConversationKey,
+        owner::{ConversationKey, Principal},
         text::chain,
     },
     ports::{runner::Runner, storage::StorageError},
@@ -96,23 +99,18 @@ impl Inner {
         Ok((started, lease))
     }
 
-    /// Memory for one more session. Kernels that wait make room, then the sessions that were used least recently and
-    /// run no cell.
-    pub(super) fn make_room(&self, bytes: u64) -> Result<Reserved<'_>, Failure> {
+    /// Memory for one more session of an owner. Kernels that wait make room, then sessions that run no cell: see
+    /// [`share`](super::share).
+    pub(super) fn make_room(&self, who: &Principal, bytes: u64) -> Result<Reserved<'_>, Failure> {
+        let whole = self.options.memory_bytes_max;
         loop {
-            let max = self.options.memory_bytes_max.saturating_sub(self.ahead.memory_bytes());
-            if let Some(reserved) = self.registry.reserve(bytes, max) {
-                return Ok(reserved);
+            let max = whole.saturating_sub(self.ahead.memory_bytes());
+            match self.registry.room(who, bytes, max, whole) {
+                Room::Reserved(reserved) => return Ok(reserved),
+                _ if self.ahead.end_all() => {}
+                Room::Ends(ends) => ends.iter().for_each(|session| self.end(session, SessionEnd::Memory)),
+                Room::Full(full) => return Err(Failure::new(Code::SessionsFull, full.sentence())),
             }
-            if self.ahead.end_all() {
-                continue;
-            }
-            let Some(unused) = self.registry.least_recently_used() else {
-                let why = "All sessions are busy and use the memory that is set aside for sessions: try again later, \
-                           or close one.";
-                return Err(Failure::new(Code::SessionsFull, why));
-            };
-            self.end(&unused, SessionEnd::Memory);
         }
     }
 }

@@ -1,0 +1,111 @@
+//! Owners share the memory of sessions fairly: none ends what another one holds as its part.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{FakeServer, server::TOKEN, until};
+
+/// Memory for four sessions.
+const FOUR: (&str, &str) = ("SANDBOX_SESSIONS__MEMORY_BYTES_MAX", "1073741824");
+
+/// An owner with a token.
+struct Owner<'a> {
+    server: &'a FakeServer,
+    token: String,
+}
+
+impl<'a> Owner<'a> {
+    async fn new(server: &'a FakeServer, name: &str) -> Self {
+        let admin = Self { server, token: TOKEN.to_owned() };
+        let (status, made) = admin.call(Method::POST, "/v1/tokens", Some(json!({"name": name, "owner": name}))).await;
+        assert_eq!(status, 201, "{made}");
+        Self { server, token: made["token"].as_str().expect("a token").to_owned() }
+    }
+
+    async fn call(&self, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
+        let request = self.server.http.request(method, format!("http://{}{path}", self.server.address));
+        let request = request.bearer_auth(&self.token);
+        let request = if let Some(body) = body { request.json(&body) } else { request };
+        let answer = request.send().await.expect("an answer");
+        (answer.status().as_u16(), answer.json().await.unwrap_or_default())
+    }
+
+    /// Asks for a session in a conversation of its own.
+    async fn ask(&self) -> (u16, Value) {
+        self.call(Method::POST, "/v1/sessions", Some(json!({}))).await
+    }
+
+    /// Opens a session; its path.
+    async fn open(&self) -> String {
+        let (status, session) = self.ask().await;
+        assert_eq!(status, 201, "{session}");
+        format!("/v1/sessions/{}", session["sessionId"].as_str().expect("an id"))
+    }
+
+    /// Has a session run a cell until it is cancelled; the path of the run.
+    async fn keep_busy(&self, session: &str) -> String {
+        let body = json!({"code": "hang", "wait": 0});
+        let (status, run) = self.call(Method::POST, &format!("{session}/cells"), Some(body)).await;
+        assert_eq!(status, 202, "{run}");
+        until("it runs", async || self.call(Method::GET, session, None).await.1["state"] == "busy").await;
+        format!("/v1/runs/{}", run["runId"].as_str().expect("an id"))
+    }
+
+    /// The status of each session.
+    async fn states(&self, sessions: &[&str]) -> Vec<u16> {
+        let mut states = Vec::new();
+        for session in sessions {
+            states.push(self.call(Method::GET, session, None).await.0);
+        }
+        states
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn session_of_another_owner_ends_only_where_that_owner_holds_more() {
+    let server = FakeServer::with_kernel(&[FOUR]).await;
+    let (ann, bob) = (Owner::new(&server, "ann").await, Owner::new(&server, "bob").await);
+    // Alone she may hold all of it.
+    let of_ann = [ann.open().await, ann.open().await, ann.open().await, ann.open().await];
+    let of_ann = of_ann.each_ref().map(String::as_str);
+    let first = bob.open().await;
+    assert_eq!(ann.states(&of_ann).await, [410, 200, 200, 200], "the least recently used one");
+    let (_, why) = ann.call(Method::GET, of_ann[0], None).await;
+    assert!(why["detail"].as_str().expect("a sentence").contains("needed for another session"), "{why}");
+
+    // From now on three quarters, so she ends her own.
+    let fifth = ann.open().await;
+    assert_eq!(ann.states(&of_ann).await, [410, 410, 200, 200]);
+    assert_eq!(bob.states(&[&first]).await, [200]);
+    let second = bob.open().await;
+    assert_eq!(ann.states(&of_ann).await, [410, 410, 410, 200], "she held three, and he two with the new one");
+    let third = bob.open().await;
+    assert_eq!(bob.states(&[&first, &second, &third]).await, [410, 200, 200], "each holds two");
+    assert_eq!(ann.states(&[of_ann[3], &fifth]).await, [200, 200]);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn owner_whose_sessions_are_all_busy_leaves_memory_to_others() {
+    let server = FakeServer::with_kernel(&[FOUR, ("SANDBOX_ADMISSION__SLOTS", "8")]).await;
+    let (ann, bob) = (Owner::new(&server, "ann").await, Owner::new(&server, "bob").await);
+    let known = bob.open().await;
+    assert_eq!(bob.call(Method::DELETE, &known, None).await.0, 200);
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        runs.push(ann.keep_busy(&ann.open().await).await);
+    }
+    let (status, why) = ann.ask().await;
+    assert_eq!((status, &why["code"]), (503, &json!("sessions_full")), "{why}");
+    assert!(why["detail"].as_str().expect("a sentence").contains("your share"), "{why}");
+    let session = bob.open().await;
+    let run = bob.keep_busy(&session).await;
+    let (status, why) = bob.ask().await;
+    assert_eq!((status, &why["code"]), (503, &json!("sessions_full")), "{why}");
+    assert!(why["detail"].as_str().expect("a sentence").contains("close a session of your own"), "{why}");
+    assert_eq!(bob.call(Method::POST, &format!("{run}/cancel"), None).await.0, 200);
+    for run in runs {
+        assert_eq!(ann.call(Method::POST, &format!("{run}/cancel"), None).await.0, 200);
+    }
+    server.stop().await;
+}
