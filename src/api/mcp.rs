@@ -55,7 +55,7 @@ use tracing::info;
 use self::{
     caller::Caller,
     repeating::Returned,
-    resources::{FOLLOWED_MAX, Followed, Sink},
+    resources::{FOLLOWED_MAX, FileChanges, Followed, Sink},
 };
 pub use self::{
     compatible::SHARED_CONVERSATION,
@@ -314,12 +314,10 @@ impl ServerHandler for McpServer {
         };
         match self.followed.add(key, request.uri) {
             Some(true) => {
-                let (runs, followed, sink) =
-                    (self.parts.runs.clone(), self.followed.clone(), Sink::Session(context.peer));
-                tokio::spawn(async move {
-                    let follow = resources::follow_files(&runs, &caller.principal, &followed, &sink);
-                    ended.run_until_cancelled(follow).await
-                });
+                // Before the answer: what changes after it is announced.
+                let changes = FileChanges::new(&self.parts, &caller.principal);
+                let (followed, sink) = (self.followed.clone(), Sink::Session(context.peer));
+                tokio::spawn(async move { ended.run_until_cancelled(changes.follow(&followed, &sink)).await });
             }
             Some(false) => {}
             None => {
@@ -347,6 +345,7 @@ impl ServerHandler for McpServer {
 
     async fn listen(&self, subscription: SubscriptionContext) -> Result<(), ErrorData> {
         let caller = self.caller(&subscription.request_context().extensions)?;
+        let changes = FileChanges::new(&self.parts, &caller.principal);
         let (accepted, followed) = (subscription.accepted().clone(), Followed::default());
         for uri in accepted.resource_subscriptions.into_iter().flatten() {
             if let Ok(key) = self.parts.file_of(&caller, &uri) {
@@ -357,7 +356,7 @@ impl ServerHandler for McpServer {
         tokio::select! {
             () = subscription.cancelled() => {}
             () = resources::follow_languages(runs, &sink), if accepted.tools_list_changed == Some(true) => {}
-            () = resources::follow_files(runs, &caller.principal, &followed, &sink) => {}
+            () = changes.follow(&followed, &sink) => {}
         }
         Ok(())
     }

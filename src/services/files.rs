@@ -5,6 +5,7 @@
 
 mod archive;
 mod carried;
+mod changes;
 mod edit;
 mod listing;
 mod signed;
@@ -25,6 +26,7 @@ use tracing::{debug, error};
 pub(super) use self::carried::{Carried, Returned};
 pub use self::{
     archive::{ARCHIVE_ENTRIES_MAX, Archive, Imported},
+    changes::Changed,
     edit::TextChange,
     listing::{FileList, FileQuery, LISTING_BYTES_MAX},
     signed::{Content, Download},
@@ -102,6 +104,7 @@ pub struct Files {
     /// Of conversations with steps in progress.
     shares: Mutex<HashMap<ConversationKey, Weak<Semaphore>>>,
     quota: Arc<Quota>,
+    changes: changes::Changes,
 }
 
 impl std::fmt::Debug for Files {
@@ -121,6 +124,7 @@ impl Files {
             steps: Arc::new(Semaphore::new(STEPS_MAX)),
             shares: Mutex::default(),
             quota,
+            changes: changes::Changes::default(),
         }
     }
 
@@ -165,8 +169,15 @@ impl Files {
 
     /// Deletes a conversation with all its files. `false` when there was none. The caller holds its lock.
     pub(super) async fn remove(&self, conversation: &ConversationKey) -> Result<bool, Failure> {
-        let id = conversation.clone();
-        let removed = self.step(conversation, move |store| Ok(store.remove(&id)?)).await?;
+        let (id, announcer) = (conversation.clone(), self.announcer(conversation));
+        let step = move |store: &dyn Storage| {
+            let removed = store.remove(&id)?;
+            if removed {
+                announcer.changed(None);
+            }
+            Ok(removed)
+        };
+        let removed = self.step(conversation, step).await?;
         self.quota.measured(conversation, None);
         Ok(removed)
     }

@@ -293,7 +293,9 @@ async fn edit_file_replaces_an_exact_text_and_loses_no_change() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upload_link_takes_one_file_by_put_and_gives_none() {
-    let server = FakeServer::with(&[("SANDBOX_QUOTA__BYTES_MAX", "1048576")]).await;
+    // A link takes more than other bodies have.
+    let limits = [("SANDBOX_QUOTA__BYTES_MAX", "1048576"), ("SANDBOX_SERVER__BODY_BYTES_MAX", "100000")];
+    let server = FakeServer::with(&limits).await;
     let result = call(&server, "sandbox_upload_url", &json!({"conversationId": "c", "path": "in/a b.bin"})).await;
     let shown = text(&result);
     let url = shown.rsplit_once(' ').expect("a link at the end").1;
@@ -305,8 +307,8 @@ async fn upload_link_takes_one_file_by_put_and_gives_none() {
         assert!(matches!(put(&forged, 10).await, 403 | 405), "{forged}");
     }
     assert_eq!((put(url, (1 << 20) + 1).await, server.root.join("c").exists()), (413, false));
-    assert_eq!(put(url, 1000).await, 204);
-    assert_eq!(std::fs::read(server.root.join("c/files/in/a b.bin")).expect("the file"), vec![0xff; 1000]);
+    assert_eq!(put(url, 500_000).await, 204);
+    assert_eq!(std::fs::read(server.root.join("c/files/in/a b.bin")).expect("the file"), vec![0xff; 500_000]);
     let listed = call(&server, "sandbox_list_files", &json!({"conversationId": "c"})).await;
     let listed = text(&listed);
     let read = listed.rsplit_once(' ').expect("a link").1;
@@ -348,17 +350,19 @@ async fn stateless_client_can_listen_for_changes() {
     let request = request.header("mcp-protocol-version", "2026-07-28").header("mcp-method", "subscriptions/listen");
     let mut stream = request.send().await.expect("a stream");
     let mut seen = String::new();
-    let mut wait = async |part: &str| {
-        while !seen.contains(part) {
+    let mut wait = async |part: &str, times: usize| {
+        while seen.matches(part).count() < times {
             let chunk = tokio::time::timeout(std::time::Duration::from_secs(30), stream.chunk()).await;
             let chunk = chunk.unwrap_or_else(|_| panic!("{part} in {seen}")).expect("a chunk").expect("more");
             seen += &String::from_utf8_lossy(&chunk);
         }
     };
-    wait("acknowledged").await;
+    wait("acknowledged", 1).await;
     call(&server, "sandbox_run_code", &program("write a x")).await;
-    wait("notifications/resources/updated").await;
+    wait("notifications/resources/updated", 1).await;
+    call(&server, "sandbox_delete_file", &json!({"conversationId": "c", "path": "a"})).await;
+    wait("notifications/resources/updated", 2).await;
     server.engine.add_runner("ruby");
-    wait("notifications/tools/list_changed").await;
+    wait("notifications/tools/list_changed", 1).await;
     server.stop().await;
 }

@@ -13,6 +13,8 @@ use crate::support::{
     until,
 };
 
+mod followed;
+
 const LONG: Duration = Duration::from_secs(30);
 
 /// A client with a session.

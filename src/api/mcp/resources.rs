@@ -1,37 +1,41 @@
-//! Files as resources: what a link in an answer names can be read, and followed while programs change it. And the list
-//! of tools, which changes with the languages.
+//! Files as resources: what a link in an answer names can be read, and followed while programs and clients change it.
+//! And the list of tools, which changes with the languages.
 //!
 //! ```text
 //! a session: one task for the languages, one for its files from its first subscription on; both end with the session
 //! subscriptions/listen: both in the request's own task
 //! ```
 //!
-//! Files that are written by a tool or over HTTP are not announced: only runs have events.
+//! Not announced is a file that a program deletes: no event says so.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, stream::BoxStream};
 use rmcp::{
     ErrorData, Peer, RoleServer,
     model::{ReadResourceResult, ResourceContents, ResourceTemplate, ResourceUpdatedNotificationParam},
     service::SubscriptionSink,
 };
+use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 use super::{Caller, McpParts, shown::ANSWER_BYTES_MAX};
 use crate::{
     api::schema::{FileResult, json_len},
     domain::{
         error::Failure,
-        event::EventKind,
+        event::{Event, EventKind},
         owner::{ConversationKey, Principal},
         path::SafePath,
         token::Scope,
     },
     ports::runner::Runner,
-    services::runs::{FeedItem, Runs},
+    services::{
+        files::Changed,
+        runs::{FeedItem, Runs},
+    },
 };
 
 /// The files that one client follows at most.
@@ -60,8 +64,15 @@ impl Followed {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
-    fn uri(&self, key: &FileKey) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    /// The URIs of those that have changed.
+    fn among(&self, changed: &Changed) -> Vec<String> {
+        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let covered = files.iter().filter(|((conversation, path), _)| changed.covers(conversation, path));
+        covered.map(|(_, uri)| uri.clone()).collect()
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 }
 
@@ -108,16 +119,41 @@ pub(super) async fn follow_languages(runs: &Runs, sink: &Sink) {
     }
 }
 
-/// Tells the client when a run has changed a file that it follows, until it is gone.
-pub(super) async fn follow_files(runs: &Runs, who: &Principal, followed: &Followed, sink: &Sink) {
-    let mut feed = runs.feed(who);
-    while let Some(item) = feed.next().await {
-        let FeedItem::Event { conversation, event, .. } = item else { continue };
-        let EventKind::File(file) = event.kind else { continue };
-        if let Some(uri) = followed.uri(&(conversation, file.path.clone()))
-            && !sink.updated(uri).await
-        {
-            return;
+/// What changes files of an owner, from when this is made on.
+pub(super) struct FileChanges {
+    runs: BoxStream<'static, FeedItem>,
+    clients: Receiver<Changed>,
+}
+
+impl FileChanges {
+    pub(super) fn new(parts: &McpParts, who: &Principal) -> Self {
+        Self { runs: parts.runs.feed(who), clients: parts.files.changes() }
+    }
+
+    /// Tells the client when a file that it follows has changed, until it is gone. Where changes were missed, each of
+    /// them may have.
+    pub(super) async fn follow(mut self, followed: &Followed, sink: &Sink) {
+        loop {
+            let updated = tokio::select! {
+                item = self.runs.next() => match item {
+                    Some(FeedItem::Event { conversation, event: Event { kind: EventKind::File(file), .. }, .. }) => {
+                        followed.among(&Changed { conversation, path: Some(file.path) })
+                    }
+                    Some(FeedItem::Event { .. }) => continue,
+                    Some(FeedItem::Missed { .. }) => followed.all(),
+                    None => return,
+                },
+                changed = self.clients.recv() => match changed {
+                    Ok(changed) => followed.among(&changed),
+                    Err(RecvError::Lagged(_)) => followed.all(),
+                    Err(RecvError::Closed) => return,
+                },
+            };
+            for uri in updated {
+                if !sink.updated(uri).await {
+                    return;
+                }
+            }
         }
     }
 }
@@ -163,4 +199,31 @@ impl McpParts {
 
 fn not_found(message: String) -> ErrorData {
     ErrorData::resource_not_found(message, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_cover_followed_files_of_their_conversation_alone() {
+        let key = |text: &str| text.parse::<ConversationKey>().expect("a key");
+        let path = |text: &str| SafePath::from_text(text).expect("a path");
+        let followed = Followed::default();
+        for (conversation, file) in [("c", "d/a"), ("c", "d"), ("c", "da"), ("other", "d/a"), ("@ann/c", "d/a")] {
+            let uri = format!("{conversation} {file}");
+            assert!(followed.add((key(conversation), path(file)), uri).is_some());
+        }
+        let among = |conversation: &str, file: Option<&str>| {
+            let mut uris = followed.among(&Changed { conversation: key(conversation), path: file.map(path) });
+            uris.sort();
+            uris
+        };
+        assert_eq!(among("c", Some("d/a")), ["c d/a"]);
+        assert_eq!(among("c", Some("d")), ["c d", "c d/a"]);
+        assert_eq!(among("c", None), ["c d", "c d/a", "c da"]);
+        assert_eq!(among("@ann/c", Some("d")), ["@ann/c d/a"]);
+        assert_eq!(among("none", None), [""; 0]);
+        assert_eq!(followed.all().len(), 5);
+    }
 }

@@ -20,7 +20,7 @@ use futures_util::{
 use tar::EntryType;
 use tracing::debug;
 
-use super::{Download, Files, write::space};
+use super::{Download, Files, changes::Announcer, write::space};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -100,11 +100,16 @@ impl Files {
         let checked = tokio::task::spawn_blocking(move || check(&archive, file_bytes_max));
         let items = checked.await.map_err(|_| bad("The archive cannot be read: send a plain tar."))??;
         let more = items.iter().map(Item::space).fold(Usage::default(), |all, one| all.plus(&one));
-        self.writing(conversation, more, move |there| write(there, &items)).await
+        let announcer = self.announcer(conversation);
+        self.writing(conversation, more, move |there| write(there, &items, &announcer)).await
     }
 }
 
-fn write(conversation: &dyn ConversationFolder, items: &[Item]) -> Result<Imported, StorageError> {
+fn write(
+    conversation: &dyn ConversationFolder,
+    items: &[Item],
+    announcer: &Announcer,
+) -> Result<Imported, StorageError> {
     let mut imported = Imported { files: 0, bytes: 0 };
     for item in items {
         match item {
@@ -112,6 +117,7 @@ fn write(conversation: &dyn ConversationFolder, items: &[Item]) -> Result<Import
             Item::File(path, bytes) => {
                 imported.bytes += conversation.write(path, bytes)?.size;
                 imported.files += 1;
+                announcer.changed(Some(path));
             }
         }
     }

@@ -79,9 +79,12 @@ impl Files {
         let text = String::from_utf8(fits(bytes)?)
             .map_err(|_| Failure::argument("path", "the file is not text in UTF-8: change it with a program"))?;
         let bytes = Bytes::from(fits(change.apply(text)?.into_bytes())?);
-        let (more, wanted) = (space(path, Some(bytes.len() as u64)), path.clone());
+        let more = space(path, Some(bytes.len() as u64));
+        let (wanted, announcer) = (path.clone(), self.announcer(conversation));
         let entry = self.writing(conversation, more, move |there| match there.read(&wanted) {
-            Ok(now) if now.etag == etag => there.write(&wanted, &bytes).map(Some),
+            Ok(now) if now.etag == etag => {
+                there.write(&wanted, &bytes).inspect(|_| announcer.changed(Some(&wanted))).map(Some)
+            }
             Ok(_) | Err(StorageError::NotFound) => Ok(None),
             Err(error) => Err(error),
         });

@@ -46,8 +46,11 @@ impl Files {
             return Err(Failure::new(Code::TooLarge, sentence));
         }
         let more = space(path, Some(bytes.len() as u64));
-        let path = path.clone();
-        let entry = self.writing(conversation, more, move |there| there.write(&path, &bytes)).await?;
+        let (path, announcer) = (path.clone(), self.announcer(conversation));
+        let entry = self.writing(conversation, more, move |there| {
+            there.write(&path, &bytes).inspect(|_| announcer.changed(Some(&path)))
+        });
+        let entry = entry.await?;
         Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
     }
 
@@ -97,7 +100,11 @@ impl Files {
         let id = conversation.clone();
         let (checked, deleted) = (path.clone(), path.clone());
         self.step(conversation, move |store| check(store, &id, &checked, condition.as_ref())).await?;
-        self.existing(conversation, move |there| there.delete(&deleted)).await
+        let announcer = self.announcer(conversation);
+        let delete = move |there: &dyn ConversationFolder| {
+            there.delete(&deleted).inspect(|()| announcer.changed(Some(&deleted)))
+        };
+        self.existing(conversation, delete).await
     }
 
     /// Writes a whole file of any length from a stream, if the condition holds. The file is completed beside the
@@ -146,12 +153,12 @@ impl Files {
             file = self.step(conversation, step).await?;
         }
         let writer = self.quota.writer(conversation).await;
-        let (id, path) = (conversation.clone(), path.clone());
+        let (id, path, announcer) = (conversation.clone(), path.clone(), self.announcer(conversation));
         let place = move |store: &dyn Storage| {
             check(store, &id, &path, condition.as_ref())?;
             let bytes = if file.is_counted() { 0 } else { received };
             writer.reserve(&space(&path, Some(bytes)))?;
-            Ok(file.place(&path)?)
+            Ok(file.place(&path).inspect(|_| announcer.changed(Some(&path)))?)
         };
         let entry = self.step(conversation, place).await?;
         Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
