@@ -215,38 +215,61 @@ async fn run_that_is_stopped_in_a_download_ends_at_once() {
 async fn memory_stays_small_while_every_channel_is_full() {
     let origin = Origin::start().await;
     let hosts = [origin.http, origin.silent, origin.endless].map(|host| host.to_string()).join(",");
-    let server = Process::start(&[("SANDBOX_NETWORK__LOCAL", &hosts), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
-    let run = async |body: &Value| -> Value {
-        let request = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(body);
+    let (wall, none) = (("SANDBOX_LIMITS__WALL_MS", "120000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0"));
+    let server = Process::start(&[("SANDBOX_NETWORK__LOCAL", &hosts), none, wall]).await;
+    let post = async |path: &str, token: &str, body: &Value| -> Value {
+        let request = server.http.post(server.url(path)).bearer_auth(token).json(body);
         request.send().await.expect("an answer").json().await.expect("JSON")
     };
+    // One owner has at most half of the channels.
+    let other = post("/v1/tokens", TOKEN, &json!({"name": "n", "owner": "ann", "network": ["local"]})).await;
+    let other = other["token"].as_str().expect("a token");
     // What is allocated once is there.
     let first = format!("import requests\nrequests.get('http://{}/hello')", origin.http);
-    run(&json!({"language": "python", "code": first})).await;
+    for token in [TOKEN, other] {
+        post("/v1/runs", token, &json!({"language": "python", "code": first})).await;
+    }
     let before = server.memory_peak_bytes();
+    // Requests and tunnels, to a host that reads nothing and to one that sends without end. What the program sends is
+    // more than all sockets on its side hold, so the windows of its channels are full.
     let code = format!(
         r#"
-import socket, time, threading, select
-post = b"POST http://{silent}/ HTTP/1.1\r\nHost: {silent}\r\nContent-Length: 1000000000\r\n\r\n"
-get = b"GET http://{endless}/ HTTP/1.1\r\nHost: {endless}\r\n\r\n"
-all = {{}}
-for n in range(60):
-    s = socket.create_connection(("127.0.0.1", 3128)); s.setblocking(False)
-    s.send(post if n % 2 else get); all[s] = n % 2
-sent, until = 0, time.monotonic() + 12
-while time.monotonic() < until:
-    for s in select.select([], [s for s in all if all[s]], [], 0.5)[1]:
-        try: sent += s.send(b"x" * 65536)
+import socket, time, select
+silent, endless = "{silent}", "{endless}"
+def connected(to):
+    s = socket.create_connection(("127.0.0.1", 3128)); s.settimeout(20)
+    s.sendall(f"CONNECT {{to}} HTTP/1.1\r\nHost: {{to}}\r\n\r\n".encode())
+    assert b" 200 " in s.recv(4096)
+    return s
+def plain(to, method, header):
+    s = socket.create_connection(("127.0.0.1", 3128))
+    s.sendall(f"{{method}} http://{{to}}/ HTTP/1.1\r\nHost: {{to}}\r\n{{header}}\r\n\r\n".encode())
+    return s
+full, unread = [], []
+for n in range(12):
+    full += [connected(silent), plain(silent, "POST", "Content-Length: 1000000000")]
+    unread += [connected(endless), plain(endless, "GET", "Accept: */*")]
+    unread[-2].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+for s in full: s.setblocking(False)
+until, stuck = time.monotonic() + 60, 0
+while time.monotonic() < until and stuck < 20:
+    ready = select.select([], full, [], 0.5)[1]
+    stuck = 0 if ready else stuck + 1
+    for s in ready:
+        try: s.send(b"x" * 65536)
         except OSError: pass
-print(sent > 30 * 262144)
+print("stuck", stuck)
 "#,
         silent = origin.silent,
         endless = origin.endless
     );
-    let others = ["a", "b", "c"].map(|name| json!({"conversationId": name, "language": "python", "code": code}));
-    for status in futures_util::future::join_all(others.iter().map(&run)).await {
+    let runs = [(TOKEN, "a"), (TOKEN, "b"), (other, "c"), (other, "d")].map(|(token, name)| {
+        let body = json!({"conversationId": name, "language": "python", "code": code, "wait": 120});
+        async move { post("/v1/runs", token, &body).await }
+    });
+    for status in futures_util::future::join_all(runs).await {
         let ended = (&status["result"]["stdout"], &status["outcome"]["exitCode"]);
-        assert_eq!(ended, (&json!("True\n"), &json!(0)), "{status}");
+        assert_eq!(ended, (&json!("stuck 20\n"), &json!(0)), "{status}");
     }
     let grown = server.memory_peak_bytes().saturating_sub(before) >> 20;
     println!("the server grew by {grown} MiB");
