@@ -216,13 +216,12 @@ pub(super) async fn create(
         let name = format!("{stem}{number}{extension}");
         let names = folder.iter().flat_map(SafePath::components).chain([name.as_bytes()]);
         let path = SafePath::from_components(names).map_err(|why| Failure::argument("ext", why))?;
-        let created = match &copied {
-            Some(from) => copy(&files, &key, from, &path).await.map(|(entry, _)| entry),
-            None => {
-                let content = if is_notebook(&path) { EMPTY_NOTEBOOK } else { "" };
-                let bytes = stream::iter([Ok(content.into())]);
-                files.upload(&key, &path, Some(Box::new(|other| other.is_none())), None, bytes).await
-            }
+        let created = if let Some(from) = &copied {
+            copy(&files, &key, from, &path).await.map(|(entry, _)| entry)
+        } else {
+            let content = if is_notebook(&path) { EMPTY_NOTEBOOK } else { "" };
+            let bytes = stream::iter([Ok(content.into())]);
+            files.upload(&key, &path, Some(Box::new(|other| other.is_none())), None, bytes).await
         };
         match created {
             Err(taken) if taken.code == Code::PreconditionFailed => {}
