@@ -159,7 +159,13 @@ impl ServerHandler for McpServer {
         let installs = self.parts.packages.is_offered(&caller.principal);
         let skills = self.parts.skills.is_on();
         let browses = browser::check(runs, &caller.principal).is_ok();
-        let may = |tool: ToolName| may(tool) && (installs || tool != ToolName::InstallPackages);
+        // Over standard streams no server takes an upload.
+        let uploads = self.transport == Transport::Http;
+        let may = |tool: ToolName| match tool {
+            ToolName::InstallPackages => installs && may(tool),
+            ToolName::UploadUrl => uploads && may(tool),
+            _ => may(tool),
+        };
         let tools = self.parts.tools.is_offered(&caller.principal);
         let owner = &caller.principal;
         let offered = describe::Offered { owner, hosts: &hosts, secrets: &secrets, installs, browses, skills, tools };

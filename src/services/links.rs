@@ -96,18 +96,16 @@ impl UrlSigner {
         self.signed(conversation, path, expires_unix_s, None)
     }
 
-    /// A link that takes a file of at most so many bytes.
+    /// A link that takes a file of at most so many bytes; `None` where links are paths, which no server takes it at.
     pub fn mint_upload(
         &self,
         conversation: &ConversationKey,
         path: &SafePath,
         expires_unix_s: i64,
         bytes_max: u64,
-    ) -> String {
-        match self.folder {
-            Some(_) => self.mint(conversation, path, expires_unix_s),
-            None => self.signed(conversation, path, expires_unix_s, Some(bytes_max)),
-        }
+    ) -> Option<String> {
+        let signed = || self.signed(conversation, path, expires_unix_s, Some(bytes_max));
+        self.folder.is_none().then(signed)
     }
 
     fn signed(

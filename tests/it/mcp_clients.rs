@@ -141,6 +141,14 @@ async fn stdio_transport_serves_a_client() {
     assert_eq!(std::fs::read_to_string(link.replace("%20", " ")).expect("the file"), "Hello!\n");
     let tools = ask(json!({"jsonrpc": "2.0", "id": 3, "method": "tools/list"})).await;
     assert!(tools.to_string().contains(&format!("/mnt/{shared_name} (read-only)")), "{tools}");
+    let listed: Vec<_> = tools["result"]["tools"].as_array().expect("tools").iter().map(|tool| &tool["name"]).collect();
+    assert!(!listed.contains(&&json!("sandbox_upload_url")) && listed.contains(&&json!("sandbox_write_file")));
+    let upload =
+        ask(json!({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "sandbox_upload_url",
+        "arguments": {"conversationId": "stdio", "path": "big"}}}));
+    let upload = upload.await["result"].to_string();
+    assert!(upload.contains("no server takes an upload") && upload.contains("--mount"), "{upload}");
+    assert!(!upload.contains("PUT") && !upload.contains("file://"), "{upload}");
     let code = format!("cat /mnt/{shared_name}/note.txt; touch /mnt/{shared_name}/new");
     let run = ask(json!({"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": {"name": "sandbox_run_code",
         "arguments": {"conversationId": "stdio", "language": "bash", "code": code}}}));

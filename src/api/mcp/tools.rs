@@ -18,7 +18,10 @@ use crate::{
         file_query,
         parse::{Source, by_size, parse},
     },
-    domain::{error::Failure, text::rfc3339},
+    domain::{
+        error::{Code, Failure, Operation},
+        text::rfc3339,
+    },
     services::files::{TextChange, media_type},
 };
 
@@ -135,7 +138,8 @@ impl McpParts {
 
     fn upload_url(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         let UploadUrl { conversation_id: Conversation(conversation), path } = parse(arguments, Source::Json)?;
-        let (url, expires_unix_s, bytes_max) = self.files.upload_url(&caller.key(conversation), &path);
+        let (url, expires_unix_s, bytes_max) =
+            self.files.upload_url(&caller.key(conversation), &path).ok_or_else(no_uploads)?;
         Ok(content::upload(caller, &Upload { url, url_expires_at: rfc3339(expires_unix_s), bytes_max }))
     }
 
@@ -145,4 +149,10 @@ impl McpParts {
         self.files.delete(&caller.key(request.conversation_id.0), &path, None).await?;
         Ok(content::deleted(caller, &path.display()))
     }
+}
+
+fn no_uploads() -> Failure {
+    let why = "Over standard input and output no server takes an upload: write the file in parts by the tool, or share a \
+               folder with programs (the option --mount) and copy the file in a program.";
+    Failure::new(Code::Forbidden, why).see(Operation::WriteFile)
 }

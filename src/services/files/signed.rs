@@ -54,11 +54,12 @@ impl Files {
         self.signer.named_by(url)
     }
 
-    /// A link that takes a file by PUT, until when it does, and how many bytes.
-    pub fn upload_url(&self, conversation: &ConversationKey, path: &SafePath) -> (String, i64, u64) {
+    /// A link that takes a file by PUT, until when it does, and how many bytes; `None` where links are paths.
+    pub fn upload_url(&self, conversation: &ConversationKey, path: &SafePath) -> Option<(String, i64, u64)> {
         let expires_unix_s = self.url_expires_unix_s().min(self.clock.unix_s().saturating_add(UPLOAD_TTL_S_MAX));
         let bytes_max = self.quota.ceiling().bytes;
-        (self.signer.mint_upload(conversation, path, expires_unix_s, bytes_max), expires_unix_s, bytes_max)
+        let url = self.signer.mint_upload(conversation, path, expires_unix_s, bytes_max)?;
+        Some((url, expires_unix_s, bytes_max))
     }
 
     /// Opens a whole file, however long it is.

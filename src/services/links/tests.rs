@@ -292,7 +292,7 @@ fn taken_apart(url: &str) -> SignedLink {
 fn link_for_an_upload_is_bound_to_its_length_and_reads_nothing() {
     let signer = signer(&["one"]);
     let (key, path) = ("c".parse().expect("an id"), SafePath::from_text("a/b").expect("a path"));
-    let upload = taken_apart(&signer.mint_upload(&key, &path, EXPIRES, 1000));
+    let upload = taken_apart(&signer.mint_upload(&key, &path, EXPIRES, 1000).expect("a link"));
     assert_eq!(signer.verify_upload(&upload, NOW), Ok((key.clone(), path.clone(), 1000)));
     assert_eq!(signer.verify_upload(&upload, EXPIRES), Err(Rejected::Expired));
     assert_eq!(signer.verify(&upload, NOW), Err(Rejected::Malformed));
@@ -318,6 +318,7 @@ fn named_by_reads_what_mint_wrote() {
         }
     }
     let key = "c".parse().expect("a key");
+    assert_eq!(there.mint_upload(&key, &path, EXPIRES, 1000), None, "there is no server that takes it");
     assert_eq!(there.mint(&key, &path, EXPIRES), "file:///var/sand%20boxes/c/files/d/a%20b%25%FF%3F.txt");
     for other in ["", "http://evil.test/files/c/a", "file:///etc/passwd", "file:///var/sand%20boxes/c/files/../x"] {
         assert_eq!((here.named_by(other), there.named_by(other)), (None, None), "{other}");
