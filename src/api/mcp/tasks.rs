@@ -92,6 +92,10 @@ impl McpParts {
         let task = Task::new(id, TaskStatus::Working, rfc3339(begun / 1000), rfc3339(updated / 1000));
         let payload = match self.recorded(caller, run).await {
             _ if line.end.is_none() => TaskPayload::Working,
+            // As it was while the run was in memory: a status that is final does not change.
+            _ if line.end.as_ref().is_some_and(|end| end.word.as_str() == Ended::Cancelled.word()) => {
+                TaskPayload::Cancelled
+            }
             Ok(result) => completed(&result),
             Err(failure) => failed(caller, &failure),
         };

@@ -1,5 +1,6 @@
 //! Runs as tasks: for clients that declare the extension, and for no others.
 
+use mcp_sandbox_server::domain::{id::RunId, owner::Principal};
 use serde_json::{Value, json};
 
 use crate::support::{FakeServer, server::TOKEN, until};
@@ -64,6 +65,28 @@ async fn a_run_that_goes_on_is_a_task() {
     assert!(task(&server, "tasks/cancel", &left["taskId"]).await["error"].is_null());
     let status = async || task(&server, "tasks/get", &left["taskId"]).await["result"]["status"].clone();
     until("it is cancelled", async || status().await == "cancelled").await;
+    server.stop().await;
+}
+
+/// Also when the run is in the history only.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_task_stays_cancelled() {
+    let server = FakeServer::with(&[("SANDBOX_RUNS__KEPT_MAX", "1")]).await;
+    let left = run(&server, knows(), "hang", 0).await;
+    let id = &left["taskId"];
+    assert!(task(&server, "tasks/cancel", id).await["error"].is_null());
+    let status = async || task(&server, "tasks/get", id).await["result"]["status"].clone();
+    until("it is cancelled", async || status().await == "cancelled").await;
+    // The next run takes its place in memory.
+    run(&server, knows(), "print x", 45).await;
+    let known: RunId = id.as_str().expect("an id").parse().expect("an id");
+    until("it is not kept", async || server.mcp.runs.get(&Principal::default(), known).is_err()).await;
+    until("the history has it as cancelled", async || {
+        let now = status().await;
+        assert_ne!(now, "completed");
+        now == "cancelled"
+    })
+    .await;
     server.stop().await;
 }
 
