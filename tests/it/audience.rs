@@ -205,6 +205,7 @@ async fn disconnected_clients_leave_no_run_and_no_sandbox() {
     let seed = RandomState::new().build_hasher().finish();
     println!("seed {seed}, {clients} clients");
     let server = FakeServer::with(&[
+        NO_HURRY,
         ("SANDBOX_ADMISSION__SLOTS", &SLOTS.to_string()),
         ("SANDBOX_ADMISSION__QUEUE_MAX", &QUEUE.to_string()),
     ])
