@@ -277,9 +277,10 @@ section! {
 section! {
     /// Runs that can be watched, left and fetched later.
     pub struct Runs("runs") {
-        /// Finished runs that are kept; the oldest are removed first.
+        /// Finished runs that are kept; above it the oldest of the owner who has the most is removed.
         kept_max: u32 = 256 => 1..=100_000,
-        /// Memory of the finished runs that are kept, in bytes. The newest is kept whatever its size.
+        /// Memory of the finished runs that are kept, in bytes; above it the oldest of the owner who has the most bytes
+        /// is removed. The newest is kept whatever its size.
         kept_bytes: u64 = 64 << 20 => 1..=1 << 40,
         /// How long a finished run is kept, in seconds.
         kept_age_s: u64 = 3_600 => 1..=30 * 86_400,
@@ -356,8 +357,8 @@ section! {
         hard: bool = false,
         /// Free space on the disk of SANDBOX_ROOT below which nothing is run or written, in bytes.
         free_bytes_min: u64 = 512 << 20 => 0..=1 << 50,
-        /// Disk space of all conversations together, in bytes; above it the least recently used are deleted. 0: no
-        /// limit.
+        /// Disk space of all conversations together, in bytes; above it the least recently used of the owner who has
+        /// the most are deleted. 0: no limit.
         total_bytes_max: u64 = 0 => 0..=1 << 60,
         /// How long an unused conversation is kept, in seconds; then it is deleted. 0: for ever.
         kept_unused_s: u64 = 2_592_000 => 0..=100 * 365 * 86_400,

@@ -1,5 +1,5 @@
-//! Deletes conversations: unused ones by age, and the least recently used ones while all together exceed the limit. A
-//! conversation in use is never deleted.
+//! Deletes conversations: unused ones by age, and the least recently used ones of the owner who has the most bytes
+//! while all together exceed the limit. A conversation in use is never deleted.
 //!
 //! ```text
 //! Retention::start ── one task: a round at once, then one a minute; ended by `stop`
@@ -14,7 +14,12 @@
 //! runs of another process on the same root are known only by their start. A standby does not use its conversation: a
 //! run takes it only when the folder is still the same.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     task::JoinHandle,
@@ -28,7 +33,7 @@ use crate::{
     domain::{
         clock::{Clock, StepWatch},
         error::{Code, Failure},
-        owner::ConversationKey,
+        owner::{ConversationKey, Principal},
     },
     ports::storage::LastUse,
 };
@@ -47,6 +52,14 @@ pub struct RetentionOptions {
     pub in_use: Duration,
     /// Conversations have disks of their own, which are unmounted while unused.
     pub own_disks: bool,
+}
+
+/// What an owner has.
+#[derive(Default)]
+struct Owned<'a> {
+    bytes: u64,
+    /// Those that are not in use, with their bytes; the least recently used first.
+    unused: VecDeque<(&'a LastUse, u64)>,
 }
 
 pub struct Retention {
@@ -119,21 +132,31 @@ impl Retention {
         Ok(())
     }
 
-    /// Deletes the least recently used ones until the rest is within the limit.
+    /// Deletes the least recently used one of the owner who has the most bytes until the rest is within the limit. Where
+    /// all of that owner are in use, one of the owner who has the next most.
     async fn shrink(&self, uses: &[LastUse], bytes_max: u64, deleted_max: usize) -> Result<usize, Failure> {
-        let mut sizes = Vec::with_capacity(uses.len());
-        for last in uses {
-            sizes.push(self.bytes(&last.key).await?);
-        }
-        let mut total = sizes.iter().fold(0_u64, |total, size| total.saturating_add(*size));
         let before = self.ago(self.options.in_use);
-        let mut deleted = 0;
-        for (last, size) in uses.iter().zip(sizes) {
-            if total <= bytes_max || last.unix_s >= before || deleted == deleted_max {
-                break;
+        let mut owners: HashMap<&Principal, Owned> = HashMap::new();
+        for last in uses {
+            let size = self.bytes(&last.key).await?;
+            let owned = owners.entry(&last.key.owner).or_default();
+            owned.bytes = owned.bytes.saturating_add(size);
+            if last.unix_s < before {
+                owned.unused.push_back((last, size));
             }
+        }
+        let mut total = owners.values().fold(0_u64, |total, owned| total.saturating_add(owned.bytes));
+        let mut deleted = 0;
+        while total > bytes_max && deleted < deleted_max {
+            let most = owners.values_mut().filter(|owned| !owned.unused.is_empty());
+            let most = most.max_by_key(|owned| (owned.bytes, owned.unused.front().map(|(last, _)| Reverse(*last))));
+            let Some((owned, (last, size))) = most.and_then(|owned| owned.unused.pop_front().map(|one| (owned, one)))
+            else {
+                break;
+            };
             if self.expire(&last.key, before, "all conversations together exceed the limit").await? {
-                total -= size;
+                owned.bytes = owned.bytes.saturating_sub(size);
+                total = total.saturating_sub(size);
                 deleted += 1;
             }
         }

@@ -16,6 +16,7 @@ mod cell;
 mod channels;
 mod execute;
 mod feed;
+mod finished;
 mod isolation_program;
 mod log;
 mod output;

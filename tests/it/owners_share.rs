@@ -1,4 +1,6 @@
-//! Owners share the memory of sessions fairly: none ends what another one holds as its part.
+//! Owners share one server fairly: its memory for sessions, the finished runs that it keeps, its disk.
+
+use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -107,5 +109,47 @@ async fn owner_whose_sessions_are_all_busy_leaves_memory_to_others() {
     for run in runs {
         assert_eq!(ann.call(Method::POST, &format!("{run}/cancel"), None).await.0, 200);
     }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn finished_runs_of_one_owner_drop_none_of_another() {
+    let server = FakeServer::with(&[("SANDBOX_RUNS__KEPT_MAX", "3")]).await;
+    let (ann, bob) = (Owner::new(&server, "ann").await, Owner::new(&server, "bob").await);
+    let run = async |owner: &Owner<'_>, code: &str| {
+        let body = json!({"conversationId": "c", "language": "python", "code": code, "wait": 60});
+        let (status, run) = owner.call(Method::POST, "/v1/runs", Some(body)).await;
+        assert_eq!((status, &run["state"]), (200, &json!("finished")), "{run}");
+        format!("/v1/runs/{}", run["runId"].as_str().expect("an id"))
+    };
+    let kept = run(&bob, "print kept").await;
+    let mut of_ann = Vec::new();
+    for _ in 0..6 {
+        of_ann.push(run(&ann, "print x").await);
+    }
+    for dropped in &of_ann[..4] {
+        let is_dropped = async || ann.call(Method::GET, dropped, None).await.1["fromHistory"] == true;
+        until("it is in the history only", is_dropped).await;
+    }
+    let (_, found) = bob.call(Method::GET, &kept, None).await;
+    assert_eq!((&found["result"]["stdout"], &found["fromHistory"]), (&json!("kept\n"), &Value::Null), "{found}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn full_disk_costs_the_owner_who_has_the_most() {
+    const DAY: Duration = Duration::from_hours(24);
+    let server = FakeServer::with(&[("SANDBOX_QUOTA__TOTAL_BYTES_MAX", "716800")]).await;
+    let (ann, bob) = (Owner::new(&server, "ann").await, Owner::new(&server, "bob").await);
+    // Three quarters of a megabyte, which do not fit. Bob's was used before those of Ann.
+    for (owner, name, conversation, days) in [(&bob, "bob", "a", 9), (&ann, "ann", "b", 3), (&ann, "ann", "c", 2)] {
+        let url = format!("http://{}/v1/conversations/{conversation}/files/f", server.address);
+        let put = server.http.put(url).bearer_auth(&owner.token).body(vec![b'x'; 256 << 10]);
+        assert_eq!(put.send().await.expect("an answer").status(), 201);
+        server.used_ago(&format!("@{name}/{conversation}"), DAY * days);
+    }
+    assert_eq!(server.retention.round().await, Ok(1));
+    let left = ["@bob/a", "@ann/b", "@ann/c"].map(|folder| server.root.join(folder).exists());
+    assert_eq!(left, [true, false, true], "the least recently used one of hers");
     server.stop().await;
 }

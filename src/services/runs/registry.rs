@@ -1,14 +1,12 @@
-//! All runs that are under way, and a bounded number of finished ones; those that finished first are dropped first.
+//! All runs that are under way, and a bounded number of finished ones.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     ops::Bound,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::time::Instant;
-
-use super::{Run, RunsOptions};
+use super::{Run, RunsOptions, finished::Finished};
 use crate::domain::id::RunId;
 
 pub(super) struct Registry {
@@ -20,15 +18,7 @@ pub(super) struct Registry {
 struct Known {
     /// Ids sort by the time they were made.
     all: BTreeMap<RunId, Arc<Run>>,
-    /// Oldest first.
-    finished: VecDeque<Finished>,
-    finished_bytes: usize,
-}
-
-struct Finished {
-    run: RunId,
-    at: Instant,
-    bytes: usize,
+    finished: Finished,
 }
 
 impl Registry {
@@ -44,8 +34,7 @@ impl Registry {
     pub(super) fn finished(&self, run: &Run) {
         let bytes = run.kept_bytes();
         let mut known = self.known();
-        known.finished_bytes += bytes;
-        known.finished.push_back(Finished { run: run.id, at: Instant::now(), bytes });
+        known.finished.push(run.id, &run.conversation.owner, bytes);
         known.prune(&self.options);
     }
 
@@ -81,15 +70,8 @@ impl Registry {
 
 impl Known {
     fn prune(&mut self, options: &RunsOptions) {
-        while let Some(oldest) = self.finished.front() {
-            let too_many = self.finished.len() > options.kept_runs_max
-                || (self.finished_bytes > options.kept_bytes_max && self.finished.len() > 1);
-            if !too_many && oldest.at.elapsed() <= options.kept_age {
-                return;
-            }
-            self.finished_bytes -= oldest.bytes;
-            self.all.remove(&oldest.run);
-            self.finished.pop_front();
+        while let Some(run) = self.finished.drop_next(options) {
+            self.all.remove(&run);
         }
     }
 }
