@@ -19,6 +19,7 @@ mod options;
 mod packages;
 mod parts;
 mod peers;
+mod sessions;
 mod sign_in;
 mod skills;
 mod tools;

@@ -11,6 +11,7 @@ pub mod observer;
 pub mod packages;
 pub mod peers;
 pub mod runner;
+pub mod sessions;
 pub mod sign_in;
 pub mod skills;
 pub mod storage;

@@ -14,6 +14,7 @@ mod history;
 mod keys;
 mod peers;
 mod policies;
+mod sessions;
 mod sign_in;
 mod tokens;
 mod tools;

@@ -3,8 +3,8 @@
 //! ```text
 //! Background::start ── janitor (sweep, rounds) · standbys (refill) · sessions (rounds) · discovery (follow)
 //!                   ├─ retention (rounds) · packages (rounds)
-//!                   ├─ database (migrations), then tokens, policies, peers and history (follow) · sign-in (keep) ·
-//!                   │  what ends with a token
+//!                   ├─ database (migrations), then tokens, policies, peers, sessions and history (follow) · sign-in
+//!                   │  (keep) · what ends with a token
 //!                   └─ metrics: an accept loop, where they have an address of their own
 //! Background::test_isolation ── one task, until the isolation is settled
 //! ```
@@ -60,6 +60,7 @@ impl Background {
                     parts.tokens.load().await;
                     drop(parts.policies.load().await);
                     drop(parts.tools.directory().load().await);
+                    parts.sessions.recover().await;
                 }
             };
             let _ = timeout(DATABASE_MAX, first).await;
@@ -128,8 +129,10 @@ async fn keep(
     database.prepare_at_last(stop.clone()).await;
     let followed = (tokens.follow(stop.clone()), history.follow(stop.clone()), policies.follow(stop.clone()));
     let beside = runs.peers().clone();
+    let recorded = sessions.clone();
+    let recorded = recorded.follow(stop.clone());
     let beside = beside.follow(peers::Occupied { runs, sessions }, stop.clone());
-    tokio::join!(followed.0, followed.1, followed.2, beside, keys.load(stop));
+    tokio::join!(followed.0, followed.1, followed.2, beside, recorded, keys.load(stop));
     database.close().await;
 }
 

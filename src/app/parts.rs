@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::{
     StartError, check, doctor, listen::Surface, network, observability::Observability, options, packages, peers,
-    sign_in, skills, tools, users,
+    sessions, sign_in, skills, tools, users,
 };
 use crate::{
     adapters::database::Database,
@@ -49,7 +49,7 @@ use crate::{
         retention::Retention,
         runs::{Runs, RunsParts},
         sandbox::Sandboxes,
-        sessions::{Sessions, SessionsParts},
+        sessions::Sessions,
         sign_in::SignIn,
         skills::Skills,
         standby::{StandbyParts, Standbys},
@@ -181,10 +181,9 @@ impl Parts {
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
         let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
         let peers = peers::parts(config, instance, database.as_ref());
-        let sessions =
-            sessions(config, (&sandboxes, &catalog), (&store, &files), &standbys, &isolation, (&network, &peers));
-        let packages = packages::service(config, &sandboxes, &catalog, (&store, &files), &network, &isolation);
         let made = (&sandboxes, &catalog, &store, &isolation);
+        let sessions = sessions::service(config, database.as_ref(), made, (&files, &standbys), (&network, &peers));
+        let packages = packages::service(config, &sandboxes, &catalog, (&store, &files), &network, &isolation);
         let tools = tools::service(config, database.as_ref(), made, (&files, &network), &observer)?;
         let checker = check::service(config, made, &tokens);
         let runs = Runs::new(
@@ -321,28 +320,6 @@ fn mcp(
         pictures: Smaller::default(),
         options: options::mcp(config),
     }
-}
-
-fn sessions(
-    config: &Config,
-    (sandboxes, catalog): (&Sandboxes, &Arc<Catalog>),
-    (store, files): (&Arc<dyn Storage>, &Arc<Files>),
-    standbys: &Standbys,
-    isolation: &IsolationState,
-    (network, peers): (&Network, &Peers),
-) -> Sessions {
-    let parts = SessionsParts {
-        sandboxes: sandboxes.clone(),
-        catalog: Arc::clone(catalog),
-        store: Arc::clone(store),
-        files: Arc::clone(files),
-        standbys: standbys.clone(),
-        isolation: isolation.clone(),
-        variables: options::variables(config),
-        network: network.clone(),
-        peers: peers.clone(),
-    };
-    Sessions::new(parts, options::sessions(config))
 }
 
 /// Reads the runners.

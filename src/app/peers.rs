@@ -38,6 +38,6 @@ impl Occupancy for Occupied {
     }
 
     fn lost(&self, conversation: &ConversationKey) {
-        self.sessions.close_all(conversation);
+        self.sessions.leave(conversation);
     }
 }

@@ -76,6 +76,9 @@ impl Conversations {
             return Err(Failure::new(Code::ConversationBusy, why));
         };
         let removed = self.files.remove(conversation).await;
+        if removed.is_ok() {
+            self.runs.forget_sessions(conversation);
+        }
         drop(lock);
         if removed? {
             info!(%conversation, "a conversation was deleted");

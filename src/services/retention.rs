@@ -184,6 +184,9 @@ impl Retention {
             return Ok(false);
         }
         let removed = self.files.remove(id).await;
+        if removed.is_ok() {
+            self.runs.forget_sessions(id);
+        }
         drop(lock);
         match removed {
             Ok(removed) => {

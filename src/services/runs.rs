@@ -322,6 +322,11 @@ impl Runs {
         Some(lock)
     }
 
+    /// A conversation was deleted, so nothing is told any more of its sessions.
+    pub fn forget_sessions(&self, conversation: &ConversationKey) {
+        self.0.parts.sessions.forget(conversation);
+    }
+
     /// Whether no run is under way or waits in a conversation.
     pub fn is_idle(&self, conversation: &ConversationKey) -> bool {
         self.0.parts.admission.lock_if_idle(conversation).is_some()
@@ -346,6 +351,7 @@ impl Runs {
     /// cancels them, detached ones too, and waits until each has cleaned up; then ends every feed.
     pub async fn stop(&self, grace: Duration) {
         self.0.stopping.cancel();
+        self.0.parts.sessions.expect_stop();
         self.0.parts.peers.leave();
         self.0.tasks.close();
         if timeout(grace, self.0.tasks.wait()).await.is_err() {

@@ -3,6 +3,7 @@
 //! ```text
 //! Sessions::open ── one task a session (`kernel`): owns its lease and streams; ends with the kernel or by `close`
 //! Sessions::start ── one task that ends idle and old sessions
+//! Sessions::follow ── one task that records which are open (`records`)
 //! ```
 //!
 //! A session belongs to one conversation of one owner and is in one sandbox with the isolation of a run. It ends by
@@ -14,28 +15,34 @@
 mod ahead;
 mod cell;
 mod display;
+mod ending;
 mod files;
 mod input;
 mod kernel;
 mod link;
 pub mod message;
 mod queue;
+mod records;
 mod registry;
 mod room;
 mod setup;
 mod share;
 mod view;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, interval, sleep};
+use tokio::time::{interval, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::info;
 
 use self::{
     ahead::Ahead,
     kernel::Kernel,
+    records::Records,
     registry::{Registry, Session},
 };
 pub(super) use self::{cell::Cell, display::Shown, view::CellEnd};
@@ -57,12 +64,13 @@ use crate::{
     domain::{
         environment::AllowedVariables,
         error::{Code, Failure},
-        id::{ConversationId, Language, SessionId, TokenId},
+        id::{ConversationId, Language, SessionId},
         limits::Limits,
         owner::{ConversationKey, Principal},
     },
     ports::{
         runner::{Catalog, Runner},
+        sessions::SessionStore,
         storage::Storage,
     },
 };
@@ -96,6 +104,8 @@ pub struct SessionsParts {
     pub variables: AllowedVariables,
     pub network: Network,
     pub peers: Peers,
+    /// Where it is recorded which sessions are open; without it, callers are not told after a restart.
+    pub records: Option<Arc<dyn SessionStore>>,
 }
 
 /// The service. A clone is the same.
@@ -106,7 +116,10 @@ struct Inner {
     parts: SessionsParts,
     options: SessionsOptions,
     registry: Registry,
+    records: Records,
     ahead: Ahead,
+    /// The server is about to stop.
+    stopping: AtomicBool,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -114,10 +127,12 @@ struct Inner {
 impl Sessions {
     pub fn new(parts: SessionsParts, options: SessionsOptions) -> Self {
         Self(Arc::new(Inner {
+            records: Records::new(&parts),
             parts,
             options,
             registry: Registry::default(),
             ahead: Ahead::default(),
+            stopping: AtomicBool::new(false),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         }))
@@ -138,17 +153,6 @@ impl Sessions {
                 }
             }
         });
-    }
-
-    /// Ends every session, and waits for their tasks.
-    pub async fn stop(&self) {
-        self.0.stop.cancel();
-        for session in self.0.registry.all() {
-            self.0.end(&session, SessionEnd::Closed);
-        }
-        self.0.ahead.end_all();
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
     }
 
     /// The session of a conversation and a language: the open one, or a new one.
@@ -193,46 +197,11 @@ impl Sessions {
         all.iter().map(|session| session.view()).collect()
     }
 
-    /// Ends a session.
-    ///
-    /// # Errors
-    /// [`Code::SessionNotFound`], [`Code::SessionEnded`].
-    pub fn close(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
-        let session = self.0.find(who, id)?;
-        self.0.end(&session, SessionEnd::Closed);
-        Ok(())
-    }
-
     /// The open sessions of all owners, newest first.
     pub fn all(&self) -> Vec<SessionView> {
         let mut all = self.0.registry.all();
         all.sort_by_key(|session| std::cmp::Reverse(session.id));
         all.iter().map(|session| session.view()).collect()
-    }
-
-    /// Ends a session of any owner, for an operator; whose it was.
-    ///
-    /// # Errors
-    /// [`Code::SessionNotFound`].
-    pub fn close_any(&self, id: SessionId) -> Result<ConversationKey, Failure> {
-        let none = || Failure::new(Code::SessionNotFound, format!("sessionId: no session `{id}` is open."));
-        let session = self.0.registry.get(id).ok_or_else(none)?;
-        self.0.end(&session, SessionEnd::Closed);
-        Ok(session.conversation.clone())
-    }
-
-    /// Ends the sessions of a conversation, for one that is to be deleted.
-    pub fn close_all(&self, conversation: &ConversationKey) {
-        for session in self.0.registry.all().iter().filter(|session| session.conversation == *conversation) {
-            self.0.end(session, SessionEnd::Closed);
-        }
-    }
-
-    /// Ends the sessions that were opened by a token.
-    pub fn close_all_of(&self, token: TokenId) {
-        for session in self.0.registry.all().iter().filter(|one| one.conversation.owner.token() == Some(token)) {
-            self.0.end(session, SessionEnd::Closed);
-        }
     }
 
     /// Interrupts the cell that runs, in the way that the kernel understands; the variables stay. Nothing happens when
@@ -343,7 +312,9 @@ impl Inner {
         let limits = runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
         let _reserved = self.make_room(&conversation.owner, limits.memory_bytes)?;
         let access = access.filter(|_| runner.channels);
-        let (kernel, lease) = self.kernel(conversation, runner, &limits, setup, access).await?;
+        let kernel = self.kernel(conversation, runner, &limits, setup, access);
+        let (made, ()) = tokio::join!(kernel, self.learn(conversation, &runner.language));
+        let (kernel, lease) = made?;
         let session = Arc::new(Session::new(
             id,
             (conversation.clone(), runner.language.clone()),
@@ -354,42 +325,10 @@ impl Inner {
             limits.memory_bytes,
         ));
         self.registry.add(&session);
+        self.records.opened(&session, self.parts.sandboxes.clock.unix_ms());
         self.follow(&session);
         self.parts.standbys.used_by_session(&runner.language);
         info!(session = %id, %conversation, language = %runner.language, "a session was opened");
         Ok(session)
-    }
-
-    /// Forgets the session when its kernel ends.
-    fn follow(self: &Arc<Self>, session: &Arc<Session>) {
-        let (inner, session) = (Arc::clone(self), Arc::clone(session));
-        self.tasks.spawn(async move {
-            let end = session.kernel.ended().await;
-            inner.end(&session, end);
-        });
-    }
-
-    fn end_unused(&self) {
-        let now = Instant::now();
-        for session in self.registry.all() {
-            if session.is_busy() {
-                continue;
-            }
-            if session.created + self.options.age_max <= now {
-                self.end(&session, SessionEnd::Age);
-            } else if session.used() + self.options.idle_max <= now {
-                self.end(&session, SessionEnd::Idle);
-            }
-        }
-    }
-
-    /// Forgets a session and ends its kernel; what it ended by is kept for the next caller. Not a second time.
-    fn end(&self, session: &Arc<Session>, end: SessionEnd) {
-        if self.registry.remove(session, end) {
-            let (id, conversation, language) = (session.id, &session.conversation, &session.language);
-            info!(session = %id, %conversation, %language, ?end, "a session ended");
-            session.kernel.close();
-            session.release();
-        }
     }
 }

@@ -80,6 +80,7 @@ mod self_test;
 mod session_api;
 mod session_kernels;
 mod sessions;
+mod sessions_lost;
 mod sign_in;
 mod skills;
 mod skills_in_sandboxes;

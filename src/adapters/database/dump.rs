@@ -11,7 +11,7 @@ use super::{Database, MIGRATIONS};
 use crate::ports::database::{DatabaseError, DumpState, DumpStore, DumpedRow, Loading};
 
 /// Tables about the servers that run now, which a backup leaves out.
-const LIVE_TABLES: [&str; 3] = ["servers", "peers", "conversation_places"];
+const LIVE_TABLES: [&str; 4] = ["servers", "peers", "conversation_places", "open_sessions"];
 const TABLES: [&str; 11] = [
     "tokens",
     "history",

@@ -86,7 +86,7 @@ impl Sessions {
                 () = cancel.cancelled() => return Ok(CellEnd::before_it_began()),
                 session = self.0.open(cell.conversation, cell.runner) => session?,
             };
-            if let Some(end) = self.0.registry.take_news(cell.conversation, &cell.runner.language) {
+            if let Some(end) = self.0.take_news(cell.conversation, &cell.runner.language) {
                 sink(EventKind::Output(StreamKind::Stderr, format!("[{}]\n", end.sentence()).into()));
             }
             session

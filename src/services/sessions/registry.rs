@@ -24,11 +24,12 @@ use crate::{
         id::{Language, SessionId},
         owner::{ConversationKey, Principal},
     },
+    ports::sessions::SessionRecord,
     services::janitor::Lease,
 };
 
 /// Ended sessions that are remembered, so that their callers are told what happened.
-const ENDED_MAX: usize = 1000;
+pub(super) const ENDED_MAX: usize = 1000;
 
 type Place = (ConversationKey, Language);
 
@@ -153,10 +154,13 @@ struct State {
 struct Ended {
     id: SessionId,
     place: Place,
-    setup: Setup,
+    /// `None` where it is not known: an earlier process opened it.
+    setup: Option<Setup>,
     end: SessionEnd,
     /// The next cell of the conversation still has to be told.
     is_news: bool,
+    /// It is recorded as open until a caller is told.
+    is_recorded: bool,
 }
 
 /// Memory for a session that is being opened.
@@ -279,15 +283,18 @@ impl Registry {
             return false;
         }
         let removed = state.open.remove(&session.id);
-        if state.ended.len() >= ENDED_MAX {
-            state.ended.pop_front();
-        }
-        let is_news = !matches!(end, SessionEnd::Closed | SessionEnd::Restarted);
         let place = (session.conversation.clone(), session.language.clone());
-        state.ended.push_back(Ended { id: session.id, place, setup: session.setup.clone(), end, is_news });
+        let setup = Some(session.setup.clone());
+        state.add_ended(Ended { id: session.id, place, setup, end, is_news: end.is_news(), is_recorded: false });
         drop(state);
         drop(removed);
         true
+    }
+
+    /// Adds a session that a server left. `is_recorded`: until its next caller was told, it stays recorded.
+    pub(super) fn add_left(&self, left: SessionRecord, is_news: bool, is_recorded: bool) {
+        let (id, place, end) = (left.session, (left.conversation, left.language), SessionEnd::Server);
+        locked(&self.state).add_ended(Ended { id, place, setup: None, end, is_news, is_recorded });
     }
 
     /// How a session of this owner ended.
@@ -301,19 +308,47 @@ impl Registry {
     pub(super) fn ended(&self, who: &Principal, id: SessionId) -> Option<(Place, Setup)> {
         let state = locked(&self.state);
         let last = state.ended.iter().rev().find(|ended| ended.id == id && ended.place.0.owner == *who)?;
-        (last.end != SessionEnd::Closed).then(|| (last.place.clone(), last.setup.clone()))
+        let setup = last.setup.clone().filter(|_| last.end != SessionEnd::Closed)?;
+        Some((last.place.clone(), setup))
     }
 
-    /// How the last session there ended, if its next caller has not been told.
-    pub(super) fn take_news(&self, conversation: &ConversationKey, language: &Language) -> Option<SessionEnd> {
+    /// How the last session there ended, if its next caller has not been told; and those that need not be recorded any
+    /// more.
+    pub(super) fn take_news(
+        &self,
+        conversation: &ConversationKey,
+        language: &Language,
+    ) -> (Option<SessionEnd>, Vec<SessionId>) {
+        let (mut news, mut told) = (None, Vec::new());
+        for ended in &mut locked(&self.state).ended {
+            if ended.place.0 == *conversation && ended.place.1 == *language {
+                news = std::mem::take(&mut ended.is_news).then_some(ended.end);
+                told.extend(std::mem::take(&mut ended.is_recorded).then_some(ended.id));
+            }
+        }
+        (news, told)
+    }
+
+    /// No caller of a conversation is told of what ended there before; those that need not be recorded any more.
+    pub(super) fn forget(&self, conversation: &ConversationKey) -> Vec<SessionId> {
         let mut state = locked(&self.state);
-        let there = |ended: &&mut Ended| ended.place.0 == *conversation && ended.place.1 == *language;
-        let last = state.ended.iter_mut().rev().find(there)?;
-        std::mem::take(&mut last.is_news).then_some(last.end)
+        let there = state.ended.iter_mut().filter(|ended| ended.place.0 == *conversation);
+        let forgotten = there.filter_map(|ended| {
+            ended.is_news = false;
+            std::mem::take(&mut ended.is_recorded).then_some(ended.id)
+        });
+        forgotten.collect()
     }
 }
 
 impl State {
+    fn add_ended(&mut self, ended: Ended) {
+        if self.ended.len() >= ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(ended);
+    }
+
     /// What the sessions that are open, or being opened, may use.
     fn held(&self) -> Vec<Holding> {
         let open = self.open.values().map(|session| Holding {

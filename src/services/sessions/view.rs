@@ -17,6 +17,8 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionEnd {
     Closed,
+    /// An operator ended it.
+    Operator,
     Restarted,
     Idle,
     Age,
@@ -28,6 +30,8 @@ pub enum SessionEnd {
     Lost,
     /// A cell did not obey its interrupt.
     Killed,
+    /// The server that had it stopped or died.
+    Server,
 }
 
 impl SessionEnd {
@@ -37,10 +41,17 @@ impl SessionEnd {
         format!("The session ended because {why}: its variables are gone, the files in /data are still there.")
     }
 
+    /// Whether this server tells the next caller: its callers did not end it. What a server left is told by what is
+    /// recorded.
+    pub(super) fn is_news(self) -> bool {
+        !matches!(self, Self::Closed | Self::Restarted | Self::Server)
+    }
+
     /// Why, in some words.
     pub fn reason(self) -> String {
         match self {
             Self::Closed => "it was closed".to_owned(),
+            Self::Operator => "an operator ended it".to_owned(),
             Self::Restarted => "it was restarted".to_owned(),
             Self::Idle => "it was not used for too long".to_owned(),
             Self::Age => "it reached its greatest age".to_owned(),
@@ -51,6 +62,7 @@ impl SessionEnd {
             Self::Kernel(_) => "its interpreter ended".to_owned(),
             Self::Lost => "its sandbox was lost".to_owned(),
             Self::Killed => "a cell did not react to its interrupt".to_owned(),
+            Self::Server => "its server stopped".to_owned(),
         }
     }
 }

@@ -13,7 +13,7 @@ pub const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-pub const NEIGHBOURS: [(&str, &[&str]); 59] = [
+pub const NEIGHBOURS: [(&str, &[&str]); 60] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -31,6 +31,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 59] = [
     ("ports::peers", &["database"]),
     ("ports::runner", &["engine"]),
     ("ports::observer", &[]),
+    ("ports::sessions", &["database"]),
     ("ports::skills", &["storage"]),
     ("ports::storage", &["packages"]),
     ("ports::sign_in", &["database"]),

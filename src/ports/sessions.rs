@@ -1,0 +1,50 @@
+//! The sessions port: which sessions are open, so that those that a server left are told to their next callers.
+
+use async_trait::async_trait;
+
+use super::database::DatabaseError;
+use crate::domain::{
+    id::{InstanceId, Language, SessionId},
+    owner::ConversationKey,
+};
+
+/// A process of a server, which keeps its id when it is started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerProcess {
+    pub instance: InstanceId,
+    /// When it started, which tells it from earlier processes of the server.
+    pub started_ms: i64,
+}
+
+/// A session that is open, or was when its server ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionRecord {
+    pub session: SessionId,
+    pub conversation: ConversationKey,
+    pub language: Language,
+    pub opened_ms: i64,
+}
+
+#[async_trait]
+pub trait SessionStore: Send + Sync {
+    /// Records that a session is open in a process, in place of what is recorded under its id.
+    async fn record(&self, session: &SessionRecord, by: ServerProcess) -> Result<(), DatabaseError>;
+
+    /// Removes a session.
+    async fn forget(&self, session: SessionId) -> Result<(), DatabaseError>;
+
+    /// Sessions that earlier processes of this server left: the newest, oldest first.
+    async fn left(&self, by: ServerProcess, limit: usize) -> Result<Vec<SessionRecord>, DatabaseError>;
+
+    /// Removes the sessions of a conversation and a language that are of any other process: those that this call has
+    /// removed.
+    async fn take(
+        &self,
+        conversation: &ConversationKey,
+        language: &Language,
+        by: ServerProcess,
+    ) -> Result<Vec<SessionRecord>, DatabaseError>;
+
+    /// Removes sessions that were opened before this moment.
+    async fn forget_before(&self, unix_ms: i64) -> Result<(), DatabaseError>;
+}

@@ -1,0 +1,117 @@
+//! How sessions end: closed by their owner or an operator, unused, with their kernel, or with the server.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use tokio::time::Instant;
+use tracing::info;
+
+use super::{Inner, SessionEnd, Sessions, registry::Session};
+use crate::domain::{
+    error::{Code, Failure},
+    id::{SessionId, TokenId},
+    owner::{ConversationKey, Principal},
+};
+
+impl Sessions {
+    /// Ends every session, and waits for their tasks.
+    pub async fn stop(&self) {
+        self.0.stop.cancel();
+        self.end_all(SessionEnd::Server, |_| true);
+        self.0.ahead.end_all();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    /// Ends a session.
+    ///
+    /// # Errors
+    /// [`Code::SessionNotFound`], [`Code::SessionEnded`].
+    pub fn close(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
+        let session = self.0.find(who, id)?;
+        self.0.end(&session, SessionEnd::Closed);
+        Ok(())
+    }
+
+    /// Ends a session of any owner, for an operator; whose it was.
+    ///
+    /// # Errors
+    /// [`Code::SessionNotFound`].
+    pub fn close_any(&self, id: SessionId) -> Result<ConversationKey, Failure> {
+        let none = || Failure::new(Code::SessionNotFound, format!("sessionId: no session `{id}` is open."));
+        let session = self.0.registry.get(id).ok_or_else(none)?;
+        self.0.end(&session, SessionEnd::Operator);
+        Ok(session.conversation.clone())
+    }
+
+    /// Ends the sessions of a conversation, for one that is to be deleted.
+    pub fn close_all(&self, conversation: &ConversationKey) {
+        self.end_all(SessionEnd::Closed, |session| session.conversation == *conversation);
+    }
+
+    /// Ends the sessions that were opened by a token.
+    pub fn close_all_of(&self, token: TokenId) {
+        self.end_all(SessionEnd::Closed, |session| session.conversation.owner.token() == Some(token));
+    }
+
+    /// Ends the sessions of a conversation that another server has taken, or may take.
+    pub fn leave(&self, conversation: &ConversationKey) {
+        self.end_all(SessionEnd::Server, |session| session.conversation == *conversation);
+    }
+
+    /// Nothing is told any more of the sessions of a conversation, which was deleted.
+    pub fn forget(&self, conversation: &ConversationKey) {
+        for session in self.0.registry.forget(conversation) {
+            self.0.records.closed(session);
+        }
+    }
+
+    /// The server is about to stop: sessions that end by themselves from now on are told after its next start.
+    pub fn expect_stop(&self) {
+        self.0.stopping.store(true, Ordering::Relaxed);
+    }
+
+    fn end_all(&self, end: SessionEnd, matches: impl Fn(&Session) -> bool) {
+        for session in self.0.registry.all().iter().filter(|session| matches(session)) {
+            self.0.end(session, end);
+        }
+    }
+}
+
+impl Inner {
+    /// Forgets the session when its kernel ends.
+    pub(super) fn follow(self: &Arc<Self>, session: &Arc<Session>) {
+        let (inner, session) = (Arc::clone(self), Arc::clone(session));
+        self.tasks.spawn(async move {
+            let end = session.kernel.ended().await;
+            inner.end(&session, end);
+        });
+    }
+
+    pub(super) fn end_unused(&self) {
+        let now = Instant::now();
+        for session in self.registry.all() {
+            if session.is_busy() {
+                continue;
+            }
+            if session.created + self.options.age_max <= now {
+                self.end(&session, SessionEnd::Age);
+            } else if session.used() + self.options.idle_max <= now {
+                self.end(&session, SessionEnd::Idle);
+            }
+        }
+    }
+
+    /// Forgets a session and ends its kernel; what it ended by is kept for the next caller. Not a second time.
+    pub(super) fn end(&self, session: &Arc<Session>, end: SessionEnd) {
+        if self.registry.remove(session, end) {
+            let (id, conversation, language) = (session.id, &session.conversation, &session.language);
+            info!(session = %id, %conversation, %language, ?end, "a session ended");
+            // What is open when the server ends stays recorded, and is told by the next.
+            if end != SessionEnd::Server && !(end.is_news() && self.stopping.load(Ordering::Relaxed)) {
+                self.records.closed(session.id);
+            }
+            session.kernel.close();
+            session.release();
+        }
+    }
+}

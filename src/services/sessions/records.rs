@@ -1,0 +1,208 @@
+//! Which sessions are open, in the database, so that the callers of those that a server left are told: it was stopped,
+//! or died. Nothing waits for the database: a change is noted, and one task stores it.
+//!
+//! ```text
+//! follow ── one task: reads what earlier processes of this server left, then stores what changes; at `stop` it stores
+//!           the rest within a bounded time
+//! ```
+//!
+//! A server alone knows from its start what it left. Of several servers, any may be the next to open a session in a
+//! conversation, so it asks the database then, while the kernel starts: of two servers one gets the answer.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{MissedTickBehavior, interval, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{
+    Inner, SessionEnd, Sessions, SessionsParts,
+    registry::{ENDED_MAX, Session},
+};
+use crate::{
+    domain::{
+        id::{Language, SessionId},
+        owner::ConversationKey,
+    },
+    ports::{
+        database::DatabaseError,
+        sessions::{ServerProcess, SessionRecord, SessionStore},
+    },
+};
+
+/// How long a change waits for others, so that a session that is opened for one cell is not stored.
+const LINGER: Duration = Duration::from_millis(50);
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// How long one call of the database may take.
+const CALL_MAX: Duration = Duration::from_secs(10);
+/// How long the opening of a session waits for it.
+const TAKE_MAX: Duration = Duration::from_secs(1);
+/// How long the rest may take when the server stops.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
+/// Changes that wait to be stored; more are not.
+const CHANGES_MAX: usize = 10_000;
+/// How long a session is kept whose caller does not come, in milliseconds. No session is open for so long.
+const KEPT_MS: i64 = 30 * 24 * 3600 * 1000;
+const ROUND: Duration = Duration::from_hours(1);
+
+pub(super) struct Records {
+    store: Option<Arc<dyn SessionStore>>,
+    process: ServerProcess,
+    /// `None` for a session that is not open any more.
+    changes: Mutex<HashMap<SessionId, Option<SessionRecord>>>,
+    changed: Notify,
+    /// What earlier processes left was read.
+    is_recovered: AtomicBool,
+    /// It was logged that the database fails.
+    is_failing: AtomicBool,
+}
+
+impl Records {
+    pub(super) fn new(parts: &SessionsParts) -> Self {
+        let process = ServerProcess { instance: parts.sandboxes.instance, started_ms: parts.sandboxes.clock.unix_ms() };
+        Self {
+            store: parts.records.clone(),
+            process,
+            changes: Mutex::default(),
+            changed: Notify::new(),
+            is_recovered: AtomicBool::new(false),
+            is_failing: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes that a session is open.
+    pub(super) fn opened(&self, session: &Session, opened_ms: i64) {
+        let (conversation, language) = (session.conversation.clone(), session.language.clone());
+        if !conversation.owner.is_self_test() {
+            self.note(session.id, Some(SessionRecord { session: session.id, conversation, language, opened_ms }));
+        }
+    }
+
+    /// Notes that a session is closed, or its caller was told.
+    pub(super) fn closed(&self, session: SessionId) {
+        self.note(session, None);
+    }
+
+    fn note(&self, session: SessionId, record: Option<SessionRecord>) {
+        let mut changes = self.changes();
+        if self.store.is_some() && (changes.len() < CHANGES_MAX || changes.contains_key(&session)) {
+            changes.insert(session, record);
+            self.changed.notify_one();
+        }
+    }
+
+    fn changes(&self) -> MutexGuard<'_, HashMap<SessionId, Option<SessionRecord>>> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stores what has changed; whether that worked.
+    async fn store_changes(&self, store: &dyn SessionStore) -> bool {
+        let mut changes = std::mem::take(&mut *self.changes()).into_iter();
+        while let Some((session, record)) = changes.next() {
+            let stored = async {
+                match &record {
+                    Some(record) => store.record(record, self.process).await,
+                    None => store.forget(session).await,
+                }
+            };
+            if self.call(stored).await.is_none() {
+                // What has changed since is newer.
+                let mut newer = self.changes();
+                for (session, record) in changes.chain([(session, record)]) {
+                    newer.entry(session).or_insert(record);
+                }
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Calls the database, for a bounded time.
+    async fn call<T>(&self, call: impl Future<Output = Result<T, DatabaseError>>) -> Option<T> {
+        match timeout(CALL_MAX, call).await.unwrap_or_else(|_| Err(DatabaseError("it took too long".to_owned()))) {
+            Ok(answer) => {
+                self.is_failing.store(false, Ordering::Relaxed);
+                Some(answer)
+            }
+            Err(error) => {
+                if !self.is_failing.swap(true, Ordering::Relaxed) {
+                    warn!(%error, "it cannot be stored for now which sessions are open");
+                }
+                None
+            }
+        }
+    }
+}
+
+impl Sessions {
+    /// Reads what earlier processes of this server left, once; whether that was done.
+    pub async fn recover(&self) -> bool {
+        let (records, registry) = (&self.0.records, &self.0.registry);
+        if let Some(store) = records.store.as_ref().filter(|_| !records.is_recovered.load(Ordering::Acquire)) {
+            let Some(left) = records.call(store.left(records.process, ENDED_MAX)).await else { return false };
+            let is_alone = self.0.parts.peers.is_alone();
+            for session in left {
+                // Variables that a new session has by now are not gone.
+                let is_news = is_alone && registry.of(&session.conversation, &session.language).is_none();
+                registry.add_left(session, is_news, is_alone);
+            }
+            records.is_recovered.store(true, Ordering::Release);
+        }
+        true
+    }
+
+    /// Stores which sessions are open until `stop`, then the rest.
+    pub async fn follow(&self, stop: CancellationToken) {
+        let (records, clock) = (&self.0.records, &self.0.parts.sandboxes.clock);
+        let Some(store) = records.store.as_deref() else { return };
+        while !self.recover().await && stop.run_until_cancelled(sleep(TRY_AGAIN)).await.is_some() {}
+        let mut rounds = interval(ROUND);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                _ = rounds.tick() => {
+                    records.call(store.forget_before(clock.unix_ms().saturating_sub(KEPT_MS))).await;
+                }
+                () = records.changed.notified() => {
+                    stop.run_until_cancelled(sleep(LINGER)).await;
+                    if !records.store_changes(store).await {
+                        stop.run_until_cancelled(sleep(TRY_AGAIN)).await;
+                        records.changed.notify_one();
+                    }
+                }
+            }
+        }
+        // What cannot be stored is not told.
+        drop(timeout(FLUSH_MAX, records.store_changes(store)).await);
+    }
+}
+
+impl Inner {
+    /// Learns which sessions other servers left in the place of a new one. No longer than a kernel takes to start.
+    pub(super) async fn learn(&self, conversation: &ConversationKey, language: &Language) {
+        let Some(store) = self.records.store.as_ref().filter(|_| !self.parts.peers.is_alone()) else { return };
+        let taken = timeout(TAKE_MAX, store.take(conversation, language, self.records.process)).await;
+        for left in taken.ok().and_then(Result::ok).unwrap_or_default() {
+            self.registry.add_left(left, true, false);
+        }
+    }
+
+    /// How the last session there ended, if its next caller has not been told.
+    pub(super) fn take_news(&self, conversation: &ConversationKey, language: &Language) -> Option<SessionEnd> {
+        let (news, told) = self.registry.take_news(conversation, language);
+        told.into_iter().for_each(|session| self.records.closed(session));
+        news
+    }
+}
