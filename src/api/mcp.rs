@@ -12,6 +12,7 @@ mod asking;
 mod browsing;
 mod caller;
 mod cancellation;
+mod checking;
 mod compatible;
 mod content;
 mod describe;

@@ -209,7 +209,7 @@ impl Parts {
         let stats = StatsSnapshot::new((&runs, &janitor, &standbys, &sessions), &catalog, &packages);
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation)?;
-        let mcp = mcp(config, (&runs, &history), &files, (&sessions, &packages, &skills, &tools));
+        let mcp = mcp(config, (&runs, &history), &files, (&sessions, &packages, &skills, &tools), &checker);
         let told = (Arc::clone(&history), refusals, Arc::clone(&observer));
         let known = (&tokens, &policies, sign_in.as_ref().map(|parts| &parts.connections));
         let (kernels, checks) = (Kernels::new(runs.clone(), sessions.clone()), doctor::checks_of(config, &engine));
@@ -308,6 +308,7 @@ fn mcp(
     (runs, history): (&Runs, &Arc<History>),
     files: &Arc<Files>,
     (sessions, packages, skills, tools): (&Sessions, &Packages, &Skills, &Tools),
+    checker: &Checker,
 ) -> McpParts {
     McpParts {
         runs: runs.clone(),
@@ -317,6 +318,7 @@ fn mcp(
         packages: packages.clone(),
         skills: skills.clone(),
         tools: tools.clone(),
+        checker: checker.clone(),
         pictures: Smaller::default(),
         options: options::mcp(config),
     }

@@ -63,10 +63,11 @@ impl Config {
             "SANDBOX_RUNS__ON_DISCONNECT must be `cancel` or `detach`.".to_owned()
         })?;
         let is_group = |group: &str| {
-            matches!(group.trim(), "run" | "files" | "session" | "coderunner" | "ipybox" | "web" | "skills" | "tools")
+            let known = ["run", "files", "session", "coderunner", "ipybox", "web", "skills", "tools", "check"];
+            known.contains(&group.trim())
         };
         ensure(self.mcp.tools.split(',').all(is_group), || {
-            "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox, web, skills, tools."
+            "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox, web, skills, tools, check."
                 .to_owned()
         })?;
         ensure(matches!(self.mcp.names.as_str(), "underscore" | "dotted"), || {

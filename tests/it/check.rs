@@ -113,3 +113,39 @@ async fn checks_of_other_languages_and_answers_of_hostile_tools_are_refused() {
         server.stop().await;
     }
 }
+
+/// Its group is listed when a client chooses it; the tool can be called in any case.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_of_mcp_checks_programs_too() {
+    let server = FakeServer::start().await;
+    let listed = async |query: &str| {
+        let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+        let answer = server.post_to(query, list.to_string()).send().await.expect("an answer");
+        answer.text().await.expect("text").contains("sandbox_check_code")
+    };
+    assert_eq!((listed("").await, listed("?tools=check").await), (false, true));
+
+    let problem = json!({"line": 1, "column": 8, "endLine": 1, "endColumn": 10, "rule": "F401",
+        "message": "os is not used", "severity": "warning"});
+    let answer = json!({"code": "import os\n", "problems": [problem]});
+    server.engine.answer("by ruff", &answer.to_string());
+    let check = async |query: &str, code: &str| -> Value {
+        let params = json!({"name": "sandbox_check_code", "arguments": {"language": "python", "code": code}});
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        let answer = server.post_to(query, call.to_string()).send().await.expect("an answer");
+        answer.json::<Value>().await.expect("JSON")["result"].clone()
+    };
+    let (place, program) = ("- 1:8 F401 (warning): os is not used", "[The formatted program:]\nimport os\n");
+    let result = check("", "import  os").await;
+    assert_eq!(result["content"], json!([{"type": "text", "text": format!("{place}\n{program}")}]), "{result}");
+    assert_eq!((&result["isError"], result.get("structuredContent")), (&json!(false), None), "{result}");
+    let result = check("", "import os\n").await;
+    let text = format!("{place}\n[The program is formatted already.]");
+    assert_eq!(result["content"][0]["text"], text, "{result}");
+    let result = check("?structured=on", "import  os").await;
+    assert_eq!(result["structuredContent"], answer, "{result}");
+    let result = check("", "").await;
+    assert_eq!(result["isError"], true, "{result}");
+    assert!(result["content"][0]["text"].as_str().is_some_and(|text| text.starts_with("code: ")), "{result}");
+    server.stop().await;
+}

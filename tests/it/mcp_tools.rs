@@ -45,7 +45,7 @@ fn names(list: &Value) -> Vec<String> {
 async fn descriptions_are_plain_text() {
     let server = FakeServer::with_kernel(&[]).await;
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}});
-    let groups = "?tools=run,files,session,coderunner,ipybox,web,skills,tools";
+    let groups = "?tools=run,files,session,coderunner,ipybox,web,skills,tools,check";
     let all: Value =
         server.post_to(groups, call.to_string()).send().await.expect("an answer").json().await.expect("JSON");
     let text = all.to_string();

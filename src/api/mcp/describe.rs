@@ -1,19 +1,21 @@
 //! How the server describes itself and its tools. Written for models: what a tool is for, needs and returns. The list
-//! is in every conversation of a client, so it is short: [`LANGUAGES_BYTES_MAX`] bounds what the runners' labels add,
-//! [`FOLDERS_BYTES_MAX`] what the operator's folders add.
+//! is in every conversation of a client, so it is short, and what settings and labels add to it is bounded
+//! ([`sentences`]).
 //!
 //! The list is in a fixed order and depends on the settings, the runners, the caller and its view. In texts `@` stands
 //! for what the names of tools begin with.
+
+mod sentences;
 
 use std::sync::{Arc, LazyLock};
 
 use rmcp::model::{Implementation, JsonObject, ServerCapabilities, ServerConfig, Tool, ToolAnnotations};
 use serde_json::Value;
 
+use self::sentences::{calls, folders, languages, limits, network, secrets};
 use super::{
     McpOptions,
-    figures::{seconds, size, thousandths},
-    shown::shorten,
+    figures::size,
     view::{Group, View},
 };
 use crate::{
@@ -24,6 +26,7 @@ use crate::{
             Nothing, OfSessions, ReadFile, RunCell, RunCode, UploadUrl, WriteFile,
         },
         browse::{Browse, NavigateText, PageResult},
+        check::{CheckProgram, CheckReport},
         json_schema::{Schema, input, output},
         packages::{InstallPackages, InstalledPackages},
         report::RunReport,
@@ -31,17 +34,9 @@ use crate::{
         skills::{GetSkillFile, GetSkillInfo},
         tools::{GetToolSource, RegisterMcpServer, SearchTools},
     },
-    domain::{error::Operation, limits::Limits, owner::Principal, token::Scope},
+    domain::{error::Operation, owner::Principal, token::Scope},
     ports::runner::Runner,
-    services::browser,
 };
-
-/// How much of the runners' labels the description of `run_code` holds, in bytes.
-const LANGUAGES_BYTES_MAX: usize = 2500;
-/// The same for the names of the operator's folders.
-const FOLDERS_BYTES_MAX: usize = 500;
-/// The same for the hosts that programs may reach.
-const HOSTS_BYTES_MAX: usize = 500;
 
 macro_rules! tools {
     ($($name:ident $dotted:literal $underscored:literal $group:ident $title:literal [$read_only:literal
@@ -186,6 +181,9 @@ tools! {
         GetToolSource: "Shows the module that a program imports for a tool: the types of its parameters and result.";
     RegisterMcpServer "register_mcp_server" "register_mcp_server" Ipybox "Register a server" [false false true]
         RegisterMcpServer: "Connects an MCP server, whose tools programs then import from mcptools.<server>.<tool>.";
+    CheckCode "sandbox.check_code" "sandbox_check_code" Check "Check code" [true false true]
+        CheckProgram => CheckReport:
+        "Formats a program and names its problems, by ruff, biome or shfmt; nothing of it is executed.";
     Reset "reset" "reset" Ipybox "Reset the kernel" [false true true]
         Nothing: "Forgets all variables. Files stay.";
 }
@@ -320,66 +318,6 @@ pub fn server(skills: bool) -> ServerConfig {
          later calls with the same conversationId, and each new or changed file comes back as a link that a person can \
          open.",
     )
-}
-
-fn limits(options: &McpOptions) -> String {
-    let Limits { wall_ms, memory_bytes, cpu_millis, .. } = options.limits;
-    format!("\n- Limits: {}, {}, {} CPU.", seconds(wall_ms), size(memory_bytes), thousandths(cpu_millis))
-}
-
-/// Which hosts can be reached.
-fn network(hosts: &[String], installs: bool, view: View) -> String {
-    let how = view.names_in("\n- Packages: @install_packages, or pip install and npm install in programs.");
-    let how = if installs { how } else { String::new() };
-    match (hosts.is_empty(), installs) {
-        (true, true) => return format!("{how}\n- No network."),
-        (true, false) => return "\n- No network: nothing can be installed or downloaded.".to_owned(),
-        _ => {}
-    }
-    let hosts = shorten(&hosts.join(", "), HOSTS_BYTES_MAX, |_, _| "…".to_owned());
-    format!("{how}\n- Network: over HTTP and HTTPS programs reach {hosts}, and nothing else.")
-}
-
-/// How programs call tools of MCP servers.
-fn calls(offered: bool, view: View) -> String {
-    let how = "\n- Programs call tools of MCP servers: find them by @search_tools; in Python `from \
-               mcptools.<server>.<tool> import run`.";
-    if offered { view.names_in(how) } else { String::new() }
-}
-
-/// Where programs find the credentials of those hosts.
-fn secrets(secrets: &[(String, Vec<String>)]) -> String {
-    if secrets.is_empty() {
-        return String::new();
-    }
-    let one = |(variable, hosts): &(String, Vec<String>)| format!("{variable} for {}", hosts.join(", "));
-    let all = secrets.iter().map(one).collect::<Vec<_>>().join("; ");
-    let all = shorten(&all, HOSTS_BYTES_MAX, |_, _| "…".to_owned());
-    format!("\n- Credentials, as variables of the environment: {all}. Elsewhere they are worthless.")
-}
-
-/// Where the operator's folders are.
-fn folders(options: &McpOptions, owner: &Principal) -> String {
-    let seen = options.folders.iter().filter(|folder| folder.is_seen_by(Some(owner)));
-    let folders: Vec<_> = seen.map(ToString::to_string).collect();
-    if folders.is_empty() {
-        return String::new();
-    }
-    let text = format!("\n- Folders of this machine: {}. Copy to /data what is to get a link.", folders.join(", "));
-    shorten(&text, FOLDERS_BYTES_MAX, |_, _| "…".to_owned())
-}
-
-/// What can be run now, by the labels of the images.
-fn languages(runners: &[Runner]) -> String {
-    let one = |runner: &Runner| {
-        let version = runner.version.iter().map(|version| format!(" {version}"));
-        let about = runner.description.iter().map(|about| format!(": {about}"));
-        format!("\n- {}{}", runner.language, version.chain(about).collect::<String>())
-    };
-    // The browser has a tool of its own.
-    let runners = runners.iter().filter(|runner| !browser::is_browser(&runner.language));
-    let text = runners.map(one).collect::<Vec<_>>().concat();
-    shorten(&text, LANGUAGES_BYTES_MAX, |_, _| "…".to_owned())
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use super::{Smaller, View, shown};
 use crate::{
     domain::{limits::Limits, shared_folder::SharedFolder},
     services::{
-        files::Files, history::History, packages::Packages, runs::Runs, sessions::Sessions, skills::Skills,
-        tools::Tools,
+        check::Checker, files::Files, history::History, packages::Packages, runs::Runs, sessions::Sessions,
+        skills::Skills, tools::Tools,
     },
 };
 
@@ -27,6 +27,8 @@ pub struct McpParts {
     pub skills: Skills,
     /// Tools of MCP servers, which programs may call.
     pub tools: Tools,
+    /// Formats programs.
+    pub checker: Checker,
     /// Makes pictures smaller that are too large for an answer.
     pub pictures: Smaller,
     /// What is shown.

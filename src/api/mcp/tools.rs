@@ -67,6 +67,7 @@ impl McpParts {
             ToolName::SearchTools => self.search_tools(caller, arguments).await,
             ToolName::GetToolSource => self.tool_source(caller, arguments).await,
             ToolName::RegisterMcpServer => self.register_mcp_server(caller, arguments).await,
+            ToolName::CheckCode => self.check_code(caller, arguments).await,
             ToolName::Reset => self.reset(caller, arguments),
         };
         result.map(Into::into)

@@ -7,7 +7,7 @@ use super::describe::ToolName;
 use crate::domain::id::ConversationId;
 
 /// The groups of tools that exist.
-const GROUPS: [(&str, Group); 8] = [
+const GROUPS: [(&str, Group); 9] = [
     ("run", Group::Run),
     ("files", Group::Files),
     ("session", Group::Session),
@@ -16,6 +16,7 @@ const GROUPS: [(&str, Group); 8] = [
     ("web", Group::Web),
     ("skills", Group::Skills),
     ("tools", Group::Tools),
+    ("check", Group::Check),
 ];
 
 /// A group of tools, which is listed or not as a whole. Every tool can be called, listed or not.
@@ -35,6 +36,8 @@ pub enum Group {
     Skills,
     /// Listed only where the caller's programs may call tools of MCP servers.
     Tools,
+    /// Not listed by default: it is of use to few conversations.
+    Check,
 }
 
 /// What a client sees of the tools.
@@ -50,7 +53,7 @@ pub struct View {
 
 impl Default for View {
     fn default() -> Self {
-        Self { dotted: false, structured: false, groups: [true, true, true, false, false, true, true, true] }
+        Self { dotted: false, structured: false, groups: [true, true, true, false, false, true, true, true, false] }
     }
 }
 
@@ -133,7 +136,11 @@ mod tests {
         let seen = View::default().with_query("names=dotted&structured=on&tools=files&more=1").expect("a view");
         assert_eq!(
             seen,
-            View { dotted: true, structured: true, groups: [false, true, false, false, false, false, false, false] }
+            View {
+                dotted: true,
+                structured: true,
+                groups: [false, true, false, false, false, false, false, false, false]
+            }
         );
         assert_eq!(
             seen.with_query("names=underscore&structured=off&tools=run%2Cfiles,session,web,skills,tools"),

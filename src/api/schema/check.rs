@@ -32,8 +32,18 @@ pub struct CheckedProgram {
     pub problems: Vec<ProgramProblem>,
 }
 
+/// The same for the tool: results of tools have no `null`.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct CheckReport {
+    /// What is wrong, at its places in the formatted program, or in the one that was sent where that is absent.
+    pub problems: Vec<ProgramProblem>,
+    /// The formatted program; absent where it cannot be parsed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+}
+
 /// What is wrong at one place of a program.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramProblem {
     /// Counted from 1.
@@ -55,6 +65,12 @@ pub struct ProgramProblem {
 impl From<check::Checked> for CheckedProgram {
     fn from(check::Checked { code, problems }: check::Checked) -> Self {
         Self { code, problems: problems.into_iter().map(Into::into).collect() }
+    }
+}
+
+impl From<check::Checked> for CheckReport {
+    fn from(check::Checked { code, problems }: check::Checked) -> Self {
+        Self { problems: problems.into_iter().map(Into::into).collect(), code }
     }
 }
 

@@ -1,0 +1,58 @@
+//! The tool that formats a program and names its problems.
+
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
+
+use super::{
+    Caller, McpParts,
+    content::{answer, section},
+    shown::{OUTPUT_BYTES_MAX, fitting, shorten},
+};
+use crate::{
+    api::schema::{
+        check::{CheckProgram, CheckReport, ProgramProblem},
+        parse::{Source, parse},
+    },
+    domain::error::Failure,
+};
+
+/// Room for the lines about problems, in bytes.
+const PROBLEMS_BYTES_MAX: usize = 16 << 10;
+
+impl McpParts {
+    pub(super) async fn check_code(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
+        let CheckProgram { language, code } = parse(arguments, Source::Json)?;
+        let report = CheckReport::from(self.checker.check(&caller.principal, &language, &code.0).await?);
+        // A part of a program is of no use.
+        if report.code.as_ref().is_some_and(|formatted| fitting(formatted, OUTPUT_BYTES_MAX) < formatted.len()) {
+            return Err(Failure::argument(
+                "code",
+                "it is too long for one answer when it is formatted: send a part of it",
+            ));
+        }
+        let text = text(caller, &report, &code.0);
+        Ok(answer(caller, vec![ContentBlock::text(text)], &report, false))
+    }
+}
+
+/// The problems, then the program; for a client with `structuredContent` the program is only there.
+fn text(caller: &Caller, report: &CheckReport, sent: &[u8]) -> String {
+    let mut lines = String::new();
+    for ProgramProblem { line, column, rule, message, severity, .. } in &report.problems {
+        section(&mut lines, &format!("- {line}:{column} {rule} ({severity}): {message}"));
+    }
+    if lines.is_empty() {
+        lines.push_str("No problems were found.");
+    }
+    let mark = |_: usize, left: usize| format!("\n[… {left} bytes are left out here …]\n");
+    let mut text = shorten(&lines, PROBLEMS_BYTES_MAX, mark);
+    match &report.code {
+        None => section(&mut text, "[The program cannot be parsed, so it is not formatted.]"),
+        Some(formatted) if formatted.as_bytes() == sent => section(&mut text, "[The program is formatted already.]"),
+        Some(_) if caller.view.structured => section(&mut text, "[The formatted program: see code.]"),
+        Some(formatted) => {
+            section(&mut text, "[The formatted program:]");
+            section(&mut text, formatted);
+        }
+    }
+    text
+}
