@@ -54,7 +54,8 @@ impl Tally {
 impl Folder {
     /// A concurrent change may be counted or not. Unlinked open files are not counted. A folder that the program closed
     /// is opened again; where this process may not do that, the usage is unknown. A disk of its own counts everything;
-    /// there a file with several names is one entry. The walk takes set-user-id from files that a listing did not reach.
+    /// there a file with several names is one entry. The walk takes set-user-id from files that a listing did not
+    /// reach.
     pub(super) fn try_usage(&self, ceiling: &Usage) -> Result<Usage, Errno> {
         let walk = Walk { top: &self.files, tally: Tally::default(), levels: Vec::new(), clears: true };
         self.disk_usage()?.map_or_else(|| walk.run(ceiling), Ok)

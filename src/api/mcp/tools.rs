@@ -153,7 +153,7 @@ impl McpParts {
 }
 
 fn no_uploads() -> Failure {
-    let why = "Over standard input and output no server takes an upload: write the file in parts by the tool, or share a \
-               folder with programs (the option --mount) and copy the file in a program.";
+    let why = "Over standard input and output no server takes an upload: write the file in parts by the tool, or share \
+               a folder with programs (the option --mount) and copy the file in a program.";
     Failure::new(Code::Forbidden, why).see(Operation::WriteFile)
 }

@@ -45,9 +45,9 @@ impl Finished {
         let number = self.next;
         self.next += 1;
         self.bytes += bytes;
-        let owned = self.owners.entry(owner.clone()).or_default();
-        owned.numbers.push_back(number);
-        owned.bytes += bytes;
+        let theirs = self.owners.entry(owner.clone()).or_default();
+        theirs.numbers.push_back(number);
+        theirs.bytes += bytes;
         self.kept.insert(number, Kept { run, owner: owner.clone(), at: Instant::now(), bytes });
     }
 

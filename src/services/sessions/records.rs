@@ -202,7 +202,9 @@ impl Inner {
     /// How the last session there ended, if its next caller has not been told.
     pub(super) fn take_news(&self, conversation: &ConversationKey, language: &Language) -> Option<SessionEnd> {
         let (news, told) = self.registry.take_news(conversation, language);
-        told.into_iter().for_each(|session| self.records.closed(session));
+        for session in told {
+            self.records.closed(session);
+        }
         news
     }
 }
