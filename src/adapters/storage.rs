@@ -29,6 +29,7 @@ mod list;
 mod own_disk;
 mod packages;
 mod read;
+mod rename;
 mod root;
 mod skills;
 mod unassigned;
@@ -204,6 +205,14 @@ impl ConversationFolder for Folder {
 
     fn incoming(self: Box<Self>) -> Result<Box<dyn IncomingFile>, StorageError> {
         Ok(Box::new(Incoming::file(*self).map_err(not_written)?))
+    }
+
+    fn rename(&self, from: &SafePath, to: &SafePath, replace: bool) -> Result<Option<Entry>, StorageError> {
+        self.try_rename(from, to, replace)
+    }
+
+    fn has_parent_of(&self, path: &SafePath) -> bool {
+        open_beneath(&self.files, path.split_last().0, OFlags::PATH | OFlags::DIRECTORY).is_ok()
     }
 
     fn make_folders(&self, path: &SafePath) -> Result<(), StorageError> {

@@ -122,6 +122,14 @@ pub trait ConversationFolder: fmt::Debug + Send + Sync {
     /// Begins a file that is written piece by piece.
     fn incoming(self: Box<Self>) -> Result<Box<dyn IncomingFile>, StorageError>;
 
+    /// Gives a file, a link (not its target) or a folder with its contents another path, in one step, and creates
+    /// missing folders. What has that path stays, and the move fails, unless it is no folder and is to be replaced.
+    /// Returns a plain file's entry.
+    fn rename(&self, from: &SafePath, to: &SafePath, replace: bool) -> Result<Option<Entry>, StorageError>;
+
+    /// Whether the folder exists that would hold this path.
+    fn has_parent_of(&self, path: &SafePath) -> bool;
+
     /// Creates a folder and its missing parents.
     fn make_folders(&self, path: &SafePath) -> Result<(), StorageError>;
 
@@ -316,6 +324,8 @@ pub enum StorageError {
     NotAFile,
     #[error("a folder already has that path")]
     FolderInTheWay,
+    #[error("a file already has that path")]
+    FileInTheWay,
     #[error("a file or link is where a folder should be")]
     FolderBlocked,
     #[error("a name in the path is too long for the disk")]
@@ -351,6 +361,10 @@ impl StorageError {
             Self::FolderInTheWay => {
                 (Code::NotAFile, "A folder already has that path: choose another path or delete the folder first.")
             }
+            Self::FileInTheWay => (
+                Code::PreconditionFailed,
+                "A file already has that path: choose another path, or have a file replace it.",
+            ),
             Self::FolderBlocked => (
                 Code::NotAFile,
                 "A part of the path that should be a folder is a file or a link: choose another path or delete it \

@@ -5,6 +5,7 @@ mod hold;
 mod list;
 mod packages;
 mod race;
+mod rename;
 mod users;
 
 use std::{

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Attempts while a program keeps removing the folders on the way.
-const TRIES: usize = 16;
+pub(super) const TRIES: usize = 16;
 
 impl Folder {
     pub(super) fn try_write(&self, path: &SafePath, bytes: &[u8]) -> Result<Entry, Errno> {

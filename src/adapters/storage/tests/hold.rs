@@ -101,6 +101,17 @@ fn a_leased_file_is_busy_until_its_holder_ends() {
     assert!(began.elapsed() < Duration::from_secs(40), "the kernel itself ends a lease after 45 s");
 }
 
+#[test]
+fn a_leased_file_is_moved_without_being_opened() {
+    let place = place();
+    place.conversation.write(&path("held"), b"x").expect("written");
+    let holder = Holder::of(&place.data().join("held"));
+    place.conversation.rename(&path("held"), &path("d/held"), false).expect("moved");
+    assert!(matches!(place.conversation.read(&path("d/held")), Err(StorageError::Busy { .. })));
+    drop(holder);
+    assert_eq!(bytes(place.conversation.read(&path("d/held"))), b"x");
+}
+
 /// A squatter keeps filling a folder that was deleted: its trash entry is never empty.
 #[test]
 fn a_deleted_folder_that_is_filled_again_delays_no_other_deletion() {

@@ -116,6 +116,26 @@ fn swapped_links_never_lead_writes_or_deletes_outside() {
 }
 
 #[test]
+fn swapped_links_never_lead_moves_outside() {
+    let (place, outside) = trap();
+    let (moved, refused) = (Cell::new(0_u32), Cell::new(0_u32));
+    let step = || {
+        // The file comes back with the next round when its folder is a link.
+        for (from, to) in [("dir/f", "taken"), ("taken", "dir/f"), ("dir/f", "dir/new/f"), ("dir/new/f", "dir/f")] {
+            let count = if place.conversation.rename(&path(from), &path(to), true).is_ok() { &moved } else { &refused };
+            count.set(count.get() + 1);
+        }
+    };
+    let enough = |rounds| rounds >= 300 && moved.get() > 50 && refused.get() > 50;
+    while_swapping(&place.data(), &[("dir", "dirlink")], || repeat(step, enough));
+    let left: Vec<_> = fs::read_dir(&outside).expect("a folder").map(|e| e.expect("an entry").file_name()).collect();
+    assert_eq!(left, ["f"]);
+    assert_eq!(fs::read(outside.join("f")).expect("the secret"), SECRET);
+    let listing = place.conversation.list(ALL, None).expect("a listing");
+    assert!(listing.entries.iter().all(|entry| entry.size == 4), "{listing:?}");
+}
+
+#[test]
 fn delete_ends_when_a_program_stops_adding_files() {
     let place = place();
     let data = place.data();
