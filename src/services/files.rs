@@ -1,4 +1,4 @@
-//! What clients do with a conversation's files: list, read, write, delete, and download by link.
+//! What clients do with a conversation's files: list, read, write, move, delete, and download by link.
 //!
 //! Owns the limits of one answer and the lifetime of a link. Knows no HTTP and no settings. Storage blocks, so its
 //! steps run on blocking threads, a bounded number at a time; the step of a caller that went away still ends.
@@ -8,6 +8,7 @@ mod carried;
 mod changes;
 mod edit;
 mod listing;
+mod rename;
 mod signed;
 #[cfg(test)]
 pub(super) mod tests;
@@ -191,10 +192,7 @@ impl Files {
         let id = conversation.clone();
         let step = move |store: &dyn Storage| Ok(store.open(&id)?.map(|there| step(there.as_ref())).transpose()?);
         let done = self.step(conversation, step);
-        done.await?.ok_or_else(|| {
-            let sentence = "This conversation has no files yet: run a program or write a file in it first.";
-            Failure::new(Code::ConversationNotFound, sentence)
-        })
+        done.await?.ok_or_else(no_files)
     }
 
     /// A step on the storage for a conversation, which counts against [`CONVERSATION_STEPS_MAX`] too: one with slow
@@ -246,6 +244,11 @@ impl Files {
         let url = self.signer.mint(conversation, &path, url_expires_unix_s);
         FileEntry { path, size, change, modified_unix_s, url, url_expires_unix_s }
     }
+}
+
+fn no_files() -> Failure {
+    let sentence = "This conversation has no files yet: run a program or write a file in it first.";
+    Failure::new(Code::ConversationNotFound, sentence)
 }
 
 /// Logs the cause, which clients must not see.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::support::{FakeServer, browser::Browser, server::TOKEN, until};
 
 mod archive;
+mod moves;
 mod real;
 mod uploads;
 

@@ -143,6 +143,13 @@ pub fn condition(headers: &HeaderMap) -> Option<Precondition> {
     Some(Box::new(move |etag| range::holds(&headers, etag)))
 }
 
+/// The condition on the file that a request moves: `If-Match` alone.
+pub fn condition_on_source(headers: &HeaderMap) -> Option<Precondition> {
+    let mut headers = headers.clone();
+    headers.remove(header::IF_NONE_MATCH);
+    condition(&headers)
+}
+
 /// A file for an authorized client, with the headers that keep browsers from running it.
 pub fn present_to(method: &Method, headers: &HeaderMap, download: Download) -> Response {
     let mut response = answer(method, headers, download);

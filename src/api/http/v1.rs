@@ -91,6 +91,7 @@ fn described() -> OpenApiRouter<V1Parts> {
         .routes(routes!(conversations::list))
         .routes(routes!(conversations::remove))
         .routes(routes!(files::list))
+        .routes(routes!(files::rename))
         .routes(routes!(tokens::create, tokens::list))
         .routes(routes!(tokens::revoke))
         .routes(routes!(history::list))

@@ -2,7 +2,7 @@
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{ChangeWord, rfc3339};
@@ -105,6 +105,40 @@ pub struct FileResult {
     pub media_type: String,
 }
 
+/// Which file or folder gets which path.
+#[derive(Debug, Deserialize, JsonSchema, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveFile {
+    /// The file or folder, relative to /data.
+    #[schema(min_length = 1)]
+    pub from: String,
+    /// Its new path, relative to /data.
+    #[schema(min_length = 1)]
+    pub to: String,
+    /// Both paths are percent-encoded, as the `pathEncoded` of a listed file is.
+    #[schema(nullable = false)]
+    pub encoded: Option<bool>,
+    /// A file that has the new path already is replaced; a folder never is.
+    #[schema(nullable = false)]
+    pub replace: Option<bool>,
+}
+
+/// What was moved.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Moved {
+    /// The new path, as in a listing.
+    pub path: String,
+    /// The exact path, percent-encoded, when `path` had to escape something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub path_encoded: Option<String>,
+    /// The file; absent when it is a folder, a link, or what else is no plain file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub file: Option<File>,
+}
+
 /// What was written from an archive.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct ImportResult {
@@ -126,6 +160,25 @@ impl From<&FileEntry> for File {
             url: entry.url.clone(),
             url_expires_at: rfc3339(entry.url_expires_unix_s),
         }
+    }
+}
+
+impl MoveFile {
+    /// The path and the new path.
+    ///
+    /// # Errors
+    /// [`crate::domain::error::Code::InvalidArgument`], naming the argument.
+    pub fn paths(&self) -> Result<(SafePath, SafePath), Failure> {
+        let parse = if self.encoded == Some(true) { SafePath::from_encoded } else { SafePath::from_text };
+        let path = |name: &str, text: &str| parse(text).map_err(|why| Failure::argument(name, why));
+        Ok((path("from", &self.from)?, path("to", &self.to)?))
+    }
+}
+
+impl Moved {
+    pub fn new(to: &SafePath, entry: Option<&FileEntry>) -> Self {
+        let path_encoded = to.needs_encoding().then(|| to.to_encoded());
+        Self { path: to.display(), path_encoded, file: entry.map(File::from) }
     }
 }
 

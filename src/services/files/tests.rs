@@ -62,6 +62,32 @@ async fn files_refuse_missing_files_and_exceeded_limits() {
 }
 
 #[tokio::test]
+async fn a_move_needs_room_for_new_folders_only() {
+    let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 3, free_bytes_min: 0 };
+    let (_root, _, files) = files(FilesOptions { quota, ..FilesOptions::default() });
+    let id = "c".parse::<ConversationKey>().expect("an id");
+    let rename = async |from: &str, to: &str, replace: bool, condition: Option<Precondition>| {
+        let moved = files.rename(&id, &path(from), &path(to), replace, condition).await;
+        moved.map(|entry| entry.map(|entry| entry.path.display())).map_err(|failure| failure.code)
+    };
+    assert_eq!(rename("d/a", "a", false, None).await, Err(Code::ConversationNotFound));
+    for name in ["d/a", "b"] {
+        files.write(&id, &path(name), Bytes::from_static(b"x")).await.expect("written");
+    }
+    assert_eq!(rename("b", "d/b", false, None).await, Ok(Some("d/b".to_owned())), "the folder is there");
+    assert_eq!(rename("d/b", "e/b", false, None).await, Err(Code::QuotaExceeded));
+    assert_eq!(rename("d", "e", false, None).await, Ok(None));
+    assert_eq!(rename("e", "e/in", false, None).await, Err(Code::InvalidArgument));
+    assert_eq!(rename("e/a", "e/a", false, None).await, Ok(Some("e/a".to_owned())));
+    assert_eq!(rename("e/a", "e/b", false, None).await, Err(Code::PreconditionFailed));
+    let other: Precondition = Box::new(|etag| etag == Some("another"));
+    assert_eq!(rename("e/a", "a", false, Some(other)).await, Err(Code::PreconditionFailed));
+    assert_eq!(rename("e/a", "e/b", true, None).await, Ok(Some("e/b".to_owned())));
+    let list = files.list(&id).await.expect("a list");
+    assert_eq!(list.files.iter().map(|file| file.path.display()).collect::<Vec<_>>(), ["e/b"]);
+}
+
+#[tokio::test]
 async fn links_expire_as_stated_and_within_a_week() {
     for (url_ttl_s, lives_s) in [(60, 60), (u64::MAX, URL_TTL_S_MAX)] {
         let (_root, clock, files) = files(FilesOptions { url_ttl_s, ..FilesOptions::default() });

@@ -166,7 +166,7 @@ impl Files {
 }
 
 /// Whether a condition holds for the file that is there now.
-fn check(
+pub(super) fn check(
     store: &dyn Storage,
     id: &ConversationKey,
     path: &SafePath,

@@ -57,6 +57,11 @@ async fn files_are_saved_listed_renamed_and_deleted() {
     let (status, _, renamed) = rename("bytes", "/x/y").await;
     assert_eq!((status, &renamed["path"]), (200, &json!("x/y")));
     assert_eq!(get(&server, &format!("{ROOT}/x/y")).await["content"], "AP8=");
+    let (status, _, renamed) = rename("x", "moved/x").await;
+    assert_eq!((status, &renamed["path"], &renamed["type"]), (200, &json!("moved/x"), &json!("directory")));
+    assert_eq!(rename("moved/x", "d").await.0, 409, "there is a folder");
+    assert_eq!(get(&server, &format!("{ROOT}/moved/x/y")).await["content"], "AP8=");
+    assert_eq!(rename("moved/x", "x").await.0, 200);
     assert_eq!(call(&server, Method::DELETE, &format!("{ROOT}/x"), None).await.0, 204);
     for (method, path, body, expected) in [
         (Method::GET, "bytes", None, 404),

@@ -19,7 +19,7 @@ const FILES: &str = "files";
 const ADMIN: &str = "admin";
 
 /// A method, a path, and what it needs; an empty text for any token.
-const PATHS: [(&str, &str, &str); 43] = [
+const PATHS: [(&str, &str, &str); 44] = [
     ("GET", "/v1/runners", ""),
     ("GET", "/v1/conversations", ""),
     ("GET", "/v1/runs", RUN),
@@ -35,6 +35,7 @@ const PATHS: [(&str, &str, &str); 43] = [
     ("GET", "/v1/conversations/c/files/f", FILES),
     ("PUT", "/v1/conversations/c/files/f", FILES),
     ("DELETE", "/v1/conversations/c/files/f", FILES),
+    ("POST", "/v1/conversations/c/move", FILES),
     ("GET", "/v1/conversations/c/archive", FILES),
     ("PUT", "/v1/conversations/c/archive", FILES),
     ("GET", "/v1/tokens", ADMIN),

@@ -10,7 +10,6 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
@@ -217,7 +216,7 @@ pub(super) async fn create(
         let names = folder.iter().flat_map(SafePath::components).chain([name.as_bytes()]);
         let path = SafePath::from_components(names).map_err(|why| Failure::argument("ext", why))?;
         let created = if let Some(from) = &copied {
-            copy(&files, &key, from, &path).await.map(|(entry, _)| entry)
+            copy(&files, &key, from, &path).await
         } else {
             let content = if is_notebook(&path) { EMPTY_NOTEBOOK } else { "" };
             let bytes = stream::iter([Ok(content.into())]);
@@ -245,7 +244,7 @@ fn without_copy_number(name: &str) -> String {
     format!("{}{extension}", original.unwrap_or(stem))
 }
 
-/// Gives a file another name, under which there must be none.
+/// Gives a file or a folder another path, under which there must be nothing.
 pub(super) async fn rename(
     State(JupyterParts { files, bodies, .. }): State<JupyterParts>,
     call: Call,
@@ -256,24 +255,17 @@ pub(super) async fn rename(
     let from = from.ok_or_else(|| Failure::argument("path", "it is missing"))?;
     let to = members.get("path").and_then(Value::as_str).unwrap_or_default();
     let to = SafePath::from_text(to.trim_start_matches('/')).map_err(|why| Failure::argument("path", why))?;
-    let taken = copy(&files, &key, &from, &to).await;
-    let (entry, etag) = taken.map_err(|failure| {
+    let entry = files.rename(&key, &from, &to, false, None).await.map_err(|failure| {
         let status = (failure.code == Code::PreconditionFailed).then_some(StatusCode::CONFLICT);
         ApiError { status, ..failure.into() }
     })?;
-    files.delete(&key, &from, Some(Box::new(move |now| now == Some(etag.as_str())))).await?;
-    Ok(Json(of_file(&entry)))
+    Ok(Json(entry.as_ref().map_or_else(|| model(&to, "directory", None, None), of_file)))
 }
 
-/// Copies a file to a path at which there is none; also the validator of what was copied.
-async fn copy(
-    files: &Files,
-    key: &ConversationKey,
-    from: &SafePath,
-    to: &SafePath,
-) -> Result<(FileEntry, String), Failure> {
+/// Copies a file to a path at which there is none.
+async fn copy(files: &Files, key: &ConversationKey, from: &SafePath, to: &SafePath) -> Result<FileEntry, Failure> {
     let file = files.open(key, from).await?;
-    let (content, size, etag) = (file.content, file.size, file.etag);
+    let (content, size) = (file.content, file.size);
     let pieces = stream::try_unfold(0, |at| {
         let content = content.clone();
         async move {
@@ -286,8 +278,7 @@ async fn copy(
             Ok(Some((piece, next)))
         }
     });
-    let entry = files.upload(key, to, Some(Box::new(|other| other.is_none())), Some(size), pieces).await?;
-    Ok((entry, etag))
+    files.upload(key, to, Some(Box::new(|other| other.is_none())), Some(size), pieces).await
 }
 
 pub(super) async fn remove(

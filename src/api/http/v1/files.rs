@@ -1,4 +1,4 @@
-//! A conversation's files: list, read, write, delete. Bytes are not changed.
+//! A conversation's files: list, read, write, move, delete. Bytes are not changed.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::call::{AtPath, Call, Conditions, InConversation, Query};
+use super::call::{AtPath, Call, Conditions, IfMatch, InConversation, Query};
 use crate::{
     api::{
         http::{
@@ -22,9 +22,14 @@ use crate::{
             error::{ApiError, Problem},
             files as downloads,
         },
-        schema::{Binary, File, FileListing, arguments::Nothing, file_query},
+        schema::{
+            Binary, File, FileListing, MoveFile, Moved,
+            arguments::Nothing,
+            file_query,
+            parse::{Source, parse},
+        },
     },
-    domain::error::Failure,
+    domain::{error::Failure, owner::ConversationKey, path::SafePath},
     services::files::{Change, FileQuery, Files},
 };
 
@@ -122,12 +127,53 @@ pub(super) async fn write(
     let entry = files.upload(&conversation, &path, condition, announced, pieces).await?;
     let status = if entry.change == Change::Created { StatusCode::CREATED } else { StatusCode::OK };
     let mut response = (status, Json(File::from(&entry))).into_response();
-    // A program may have removed or replaced it already; then there is no validator to send.
-    if let Ok(download) = files.open(&conversation, &path).await
-        && download.size == entry.size
+    validate(&mut response, &files, &conversation, &path, entry.size).await;
+    Ok(response)
+}
+
+/// Adds the validator of a file that is in place. A program may have removed or replaced it already; then there is none
+/// to send.
+async fn validate(response: &mut Response, files: &Files, conversation: &ConversationKey, path: &SafePath, size: u64) {
+    if let Ok(download) = files.open(conversation, path).await
+        && download.size == size
         && let Ok(etag) = HeaderValue::from_str(&download.etag)
     {
         response.headers_mut().insert(header::ETAG, etag);
+    }
+}
+
+/// Move a file or a folder.
+///
+/// In one step: programs and other clients find it under the old path or the new one, with the same bytes, time and
+/// permissions. Folders on the way are made. A link is moved, not what it points to.
+#[utoipa::path(
+    post, path = "/v1/conversations/{conversationId}/move", tag = "files", operation_id = "moveFile",
+    params(InConversation, IfMatch),
+    request_body(content = MoveFile),
+    responses(
+        (status = 200, description = "It was moved.", body = Moved,
+            headers(("etag" = String, description = "Identifies the file's content."))),
+        (status = 409, description = "A folder has the new path, or a file is where a folder should be.",
+            body = Problem, content_type = "application/problem+json"),
+        (status = 412, description = "A file has the new path, or the condition does not hold.", body = Problem,
+            content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn rename(
+    State(files): State<Arc<Files>>,
+    State(bodies): State<Bodies>,
+    _: Query<Nothing>,
+    call: Call,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let conversation = call.conversation()?;
+    let wanted: MoveFile = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    let (from, to) = wanted.paths()?;
+    let condition = downloads::condition_on_source(&call.headers);
+    let entry = files.rename(&conversation, &from, &to, wanted.replace == Some(true), condition).await?;
+    let mut response = Json(Moved::new(&to, entry.as_ref())).into_response();
+    if let Some(entry) = entry {
+        validate(&mut response, &files, &conversation, &to, entry.size).await;
     }
     Ok(response)
 }
