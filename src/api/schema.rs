@@ -36,7 +36,7 @@ use utoipa::{
     },
 };
 
-pub use file::{File, FileListing, FileResult, ImportResult, MoveFile, Moved, SkippedResult, file_query};
+pub use file::{ArchiveLink, File, FileListing, FileResult, ImportResult, MoveFile, Moved, SkippedResult, file_query};
 pub use result::{FiguresResult, OutcomeResult, RunResult};
 
 use crate::{

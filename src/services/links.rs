@@ -1,4 +1,5 @@
-//! Signed links: the holder of a link may read its one file until it expires, without a token.
+//! Signed links: the holder of a link may read its one file until it expires, without a token; or all files of a
+//! conversation as an archive, where the link names none: `/files/{id}`.
 //!
 //! Owns the form of a link and the signed text. Knows nothing of disks or HTTP. A link names a path, not a version of
 //! the file. Its path is `/files/{id}/{path}`, or `/files/@{owner}/{id}/{path}` for an owner other than `default`.
@@ -93,7 +94,7 @@ impl UrlSigner {
         if let Some(folder) = &self.folder {
             return format!("{folder}/{conversation}/files/{}", path.to_encoded());
         }
-        self.signed(conversation, path, expires_unix_s, None)
+        self.signed(conversation, Some(path), expires_unix_s, None)
     }
 
     /// A link that takes a file of at most so many bytes; `None` where links are paths, which no server takes it at.
@@ -104,24 +105,31 @@ impl UrlSigner {
         expires_unix_s: i64,
         bytes_max: u64,
     ) -> Option<String> {
-        let signed = || self.signed(conversation, path, expires_unix_s, Some(bytes_max));
+        let signed = || self.signed(conversation, Some(path), expires_unix_s, Some(bytes_max));
         self.folder.is_none().then(signed)
     }
 
+    /// A link to all files of a conversation as an archive.
+    pub fn mint_archive(&self, conversation: &ConversationKey, expires_unix_s: i64) -> String {
+        self.signed(conversation, None, expires_unix_s, None)
+    }
+
+    /// Without a path, all files.
     fn signed(
         &self,
         conversation: &ConversationKey,
-        path: &SafePath,
+        path: Option<&SafePath>,
         expires_unix_s: i64,
         bytes_max: Option<u64>,
     ) -> String {
         let expires = u64::try_from(expires_unix_s).unwrap_or(0);
-        let signature = sign(&self.keys[0], conversation.to_string().as_bytes(), path.as_bytes(), expires, bytes_max);
+        let bytes = path.map(SafePath::as_bytes).unwrap_or_default();
+        let signature = sign(&self.keys[0], conversation.to_string().as_bytes(), bytes, expires, bytes_max);
+        let path = path.map(|path| format!("/{}", path.to_encoded())).unwrap_or_default();
         let bytes_max = bytes_max.map(|bytes_max| format!("&max={bytes_max}")).unwrap_or_default();
         format!(
-            "{}/files/{conversation}/{}?expires={expires}{bytes_max}&sig={}",
+            "{}/files/{conversation}{path}?expires={expires}{bytes_max}&sig={}",
             self.base_url,
-            path.to_encoded(),
             URL_SAFE_NO_PAD.encode(signature),
         )
     }
@@ -148,7 +156,20 @@ impl UrlSigner {
         if link.bytes_max.is_some() {
             return Err(Rejected::Malformed);
         }
-        self.check(link, None, now_unix_s)
+        let path = path_in(link)?;
+        Ok((self.check(link, path.as_bytes(), None, now_unix_s)?, path))
+    }
+
+    /// The conversation of a valid link to an archive.
+    ///
+    /// # Errors
+    /// As [`Self::verify`].
+    pub fn verify_archive(&self, link: &SignedLink, now_unix_s: i64) -> Result<ConversationKey, Rejected> {
+        if link.bytes_max.is_some() || !link.components.is_empty() {
+            return Err(Rejected::Malformed);
+        }
+        // No path is empty, so no other link has this text.
+        self.check(link, b"", None, now_unix_s)
     }
 
     /// The place of a valid link for an upload, and how many bytes it takes.
@@ -161,22 +182,22 @@ impl UrlSigner {
         now_unix_s: i64,
     ) -> Result<(ConversationKey, SafePath, u64), Rejected> {
         let bytes_max = link.bytes_max.as_deref().and_then(parse_number).ok_or(Rejected::Malformed)?.unsigned_abs();
-        let (key, path) = self.check(link, Some(bytes_max), now_unix_s)?;
-        Ok((key, path, bytes_max))
+        let path = path_in(link)?;
+        Ok((self.check(link, path.as_bytes(), Some(bytes_max), now_unix_s)?, path, bytes_max))
     }
 
     fn check(
         &self,
         link: &SignedLink,
+        path: &[u8],
         bytes_max: Option<u64>,
         now_unix_s: i64,
-    ) -> Result<(ConversationKey, SafePath), Rejected> {
-        let SignedLink { conversation, components, expires, signature, .. } = link;
+    ) -> Result<ConversationKey, Rejected> {
+        let SignedLink { conversation, expires, signature, .. } = link;
         let expires = parse_number(expires).ok_or(Rejected::Malformed)?;
         let signature = parse_signature(signature).ok_or(Rejected::Malformed)?;
-        let path = SafePath::from_components(components).map_err(|_| Rejected::Malformed)?;
         let good = self.keys.iter().fold(Choice::from(0), |good, key| {
-            good | sign(key, conversation, path.as_bytes(), expires.unsigned_abs(), bytes_max).ct_eq(&signature)
+            good | sign(key, conversation, path, expires.unsigned_abs(), bytes_max).ct_eq(&signature)
         });
         if !bool::from(good) {
             return Err(Rejected::Signature);
@@ -188,8 +209,12 @@ impl UrlSigner {
         }
         // A signed text was well formed, so this does not fail.
         let conversation = std::str::from_utf8(conversation).ok().and_then(|key| key.parse().ok());
-        conversation.map(|key| (key, path)).ok_or(Rejected::Malformed)
+        conversation.ok_or(Rejected::Malformed)
     }
+}
+
+fn path_in(link: &SignedLink) -> Result<SafePath, Rejected> {
+    SafePath::from_components(&link.components).map_err(|_| Rejected::Malformed)
 }
 
 /// The signature over fields that carry their lengths, so that no two different links have the same text. A link for an

@@ -221,12 +221,13 @@ async fn ids_of_another_owner_are_answered_as_ids_that_never_were() {
     let none = ["none".to_owned(), format!("run-{never}"), format!("session-{never}"), uuid::Uuid::nil().to_string()];
     let theirs = ["secret".to_owned(), run, session, kernel];
     let cell = || Some(json!({"code": "print x"}));
-    let rows: [(Method, usize, &str, Option<Value>); 25] = [
+    let rows: [(Method, usize, &str, Option<Value>); 26] = [
         (Method::GET, 0, "/v1/conversations/ID/files", None),
         (Method::GET, 0, "/v1/conversations/ID/files/f", None),
         (Method::DELETE, 0, "/v1/conversations/ID/files/f", None),
         (Method::POST, 0, "/v1/conversations/ID/move", Some(json!({"from": "f", "to": "g"}))),
         (Method::GET, 0, "/v1/conversations/ID/archive", None),
+        (Method::POST, 0, "/v1/conversations/ID/archive/link", None),
         (Method::DELETE, 0, "/v1/conversations/ID", None),
         (Method::GET, 0, "/v1/runs?conversationId=ID", None),
         (Method::GET, 0, "/v1/sessions?conversationId=ID", None),

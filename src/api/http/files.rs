@@ -1,6 +1,6 @@
 //! `GET|HEAD /files/{conversationId}/{path}?expires=…&sig=…`, or `/files/@{owner}/{conversationId}/{path}?…` for an
 //! owner other than `default`: a file by its signed link, without a token. A link with `max=…` takes an upload by `PUT`
-//! of at most so many bytes, and nothing else.
+//! of at most so many bytes, and nothing else. Without a path it is to all files as an archive.
 //!
 //! Owns the form of the request and of the answer. Whether a link is good and what it opens is the service's to say.
 //! The path is taken raw from the request, split at slashes and each name decoded exactly once: what a router decodes
@@ -30,10 +30,11 @@ use super::{body::Bodies, error::ApiError};
 use crate::{
     domain::{
         error::{Code, Failure},
+        owner::ConversationKey,
         path::decode_component,
     },
     services::{
-        files::{Content, Download, Files, Precondition},
+        files::{Archive, Content, Download, Files, Precondition},
         links::SignedLink,
     },
 };
@@ -69,9 +70,12 @@ async fn serve(
     let link = link(&uri);
     let takes_upload = link.as_ref().is_some_and(|link| link.bytes_max.is_some());
     let answered = match *request.method() {
-        Method::GET | Method::HEAD => {
-            files.open_signed(link).await.map(|file| answer(request.method(), request.headers(), file))
-        }
+        Method::GET | Method::HEAD => match link {
+            Some(link) if link.components.is_empty() => {
+                files.open_archive(&link).await.map(|(conversation, pieces)| archive(&conversation, pieces))
+            }
+            link => files.open_signed(link).await.map(|file| answer(request.method(), request.headers(), file)),
+        },
         Method::PUT if takes_upload => upload(&files, &bodies, link, request).await,
         _ => Ok(not_allowed()),
     };
@@ -148,6 +152,15 @@ pub fn condition_on_source(headers: &HeaderMap) -> Option<Precondition> {
     let mut headers = headers.clone();
     headers.remove(header::IF_NONE_MATCH);
     condition(&headers)
+}
+
+/// A conversation's archive, as a file to save.
+pub fn archive(conversation: &ConversationKey, pieces: Archive) -> Response {
+    let mut response = Response::new(Body::from_stream(pieces));
+    set(&mut response, header::CONTENT_TYPE, "application/x-tar");
+    set(&mut response, header::CONTENT_DISPOSITION, &format!("attachment; filename=\"{}.tar\"", conversation.id));
+    set(&mut response, header::CACHE_CONTROL, "private, no-store");
+    response
 }
 
 /// A file for an authorized client, with the headers that keep browsers from running it.

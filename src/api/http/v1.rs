@@ -120,6 +120,7 @@ fn described() -> OpenApiRouter<V1Parts> {
         .routes(routes!(tools::list))
         .routes(routes!(tools::put, tools::remove))
         .routes(routes!(archive::read, archive::write))
+        .routes(routes!(archive::link))
 }
 
 /// The routes.

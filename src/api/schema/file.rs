@@ -139,6 +139,16 @@ pub struct Moved {
     pub file: Option<File>,
 }
 
+/// A link to an archive.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ArchiveLink {
+    /// A signed link that downloads it without a token.
+    pub url: String,
+    /// When a download no longer begins (RFC 3339).
+    pub url_expires_at: String,
+}
+
 /// What was written from an archive.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct ImportResult {

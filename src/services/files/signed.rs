@@ -5,7 +5,7 @@ use std::{io, os::unix::fs::FileExt as _, sync::Arc};
 use bytes::Bytes;
 use tracing::{debug, info};
 
-use super::{Files, media_type};
+use super::{Archive, Files, media_type};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -38,6 +38,26 @@ impl Files {
             })?)
         });
         Ok(Download::new(name, opened.await?))
+    }
+
+    /// A link to the conversation's archive, and until when it works.
+    ///
+    /// # Errors
+    /// As [`Files::archive`]: what cannot be packed is refused here, where the client reads why.
+    pub async fn archive_url(self: &Arc<Self>, conversation: &ConversationKey) -> Result<(String, i64), Failure> {
+        drop(self.archive(conversation).await?);
+        let expires_unix_s = self.url_expires_unix_s().min(self.clock.unix_s().saturating_add(ARCHIVE_TTL_S_MAX));
+        Ok((self.signer.mint_archive(conversation, expires_unix_s), expires_unix_s))
+    }
+
+    /// The archive that a link leads to, and whose it is.
+    ///
+    /// # Errors
+    /// [`Code::Forbidden`], as for [`Self::open_signed`], and those of [`Files::archive`].
+    pub async fn open_archive(self: &Arc<Self>, link: &SignedLink) -> Result<(ConversationKey, Archive), Failure> {
+        let conversation = self.signer.verify_archive(link, self.clock.unix_s()).map_err(refused)?;
+        let archive = self.archive(&conversation).await?;
+        Ok((conversation, archive))
     }
 
     /// Where a link for an upload leads to, and how many bytes it takes.
@@ -81,6 +101,8 @@ fn refused(rejected: Rejected) -> Failure {
 
 /// How long a link takes an upload at most, in seconds.
 const UPLOAD_TTL_S_MAX: i64 = 60 * 60;
+/// How long one begins the download of an archive. It ends when it ends.
+const ARCHIVE_TTL_S_MAX: i64 = 5 * 60;
 
 /// A file to send.
 #[derive(Debug)]

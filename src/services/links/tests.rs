@@ -191,6 +191,31 @@ fn verify_refuses_altered_links() {
 }
 
 #[test]
+fn an_archive_link_is_no_link_to_a_file() {
+    let signer = signer(&["one"]);
+    let key: ConversationKey = "@other/c".parse().expect("an id");
+    let url = signer.mint_archive(&key, EXPIRES);
+    assert_eq!(url, format!("https://x.example/files/@other/c?expires={EXPIRES}&sig={}", signature(&url)));
+    let link = |conversation: &str, components: &[&str], url: &str| SignedLink {
+        conversation: conversation.as_bytes().to_vec(),
+        components: components.iter().map(|name| name.as_bytes().to_vec()).collect(),
+        expires: EXPIRES.to_string(),
+        signature: signature(url),
+        bytes_max: None,
+    };
+    assert_eq!(signer.verify_archive(&link("@other/c", &[], &url), NOW), Ok(key));
+    assert_eq!(signer.verify_archive(&link("@other/c", &[], &url), EXPIRES), Err(Expired));
+    for other in ["c", "@other/d"] {
+        assert_eq!(signer.verify_archive(&link(other, &[], &url), NOW), Err(Signature), "{other}");
+    }
+    assert_eq!(signer.verify_archive(&link("@other/c", &["f"], &url), NOW), Err(Malformed));
+    assert_eq!(signer.verify(&link("@other/c", &[], &url), NOW), Err(Malformed));
+    assert_eq!(signer.verify(&link("@other/c", &["f"], &url), NOW), Err(Signature));
+    let file = mint(&signer, "@other/c", "f", EXPIRES);
+    assert_eq!(signer.verify_archive(&link("@other/c", &[], &file), NOW), Err(Signature));
+}
+
+#[test]
 fn signed_fields_are_delimited() {
     let signer = signer(&["one"]);
     let one = signature(&mint(&signer, "a", "bc", EXPIRES));

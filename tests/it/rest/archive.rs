@@ -42,6 +42,44 @@ async fn folder_is_exported_and_imported_as_a_tar() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_downloads_the_archive_without_a_token() {
+    let server = FakeServer::start().await;
+    let link = async |conversation: &str| {
+        let path = format!("/v1/conversations/{conversation}/archive/link");
+        call(&server, Method::POST, &path).send().await.expect("an answer")
+    };
+    assert_eq!(refused(link("f").await).await, (404, "conversation_not_found".to_owned()));
+    let put = call(&server, Method::PUT, "/v1/conversations/f/files/a").body("one").send().await.expect("an answer");
+    let file: Value = put.json().await.expect("JSON");
+    let made: Value = link("f").await.json().await.expect("JSON");
+    assert!(made["urlExpiresAt"].is_string(), "{made}");
+    let url = made["url"].as_str().expect("a link");
+    let read = server.http.get(url).send().await.expect("an answer");
+    assert_eq!(read.status(), 200);
+    assert_eq!(read.headers()["content-type"], "application/x-tar");
+    assert_eq!(read.headers()["content-disposition"], "attachment; filename=\"f.tar\"");
+    let bytes = read.bytes().await.expect("bytes");
+    let mut archive = tar::Archive::new(&bytes[..]);
+    let names =
+        archive.entries().expect("entries").map(|entry| entry.expect("an entry").path().expect("a path").into());
+    assert_eq!(names.collect::<Vec<std::path::PathBuf>>(), [std::path::PathBuf::from("a")]);
+
+    let to_file = file["url"].as_str().expect("a link");
+    for forged in [
+        url.replace("/files/f?", "/files/g?"),
+        url.replace("/files/f?", "/files/@ann/f?"),
+        url.replace("/files/f?", "/files/f/?"),
+        url.replace("/files/f?", "/files/f/a?"),
+        url.replace("&sig=", "&max=9&sig="),
+        to_file.replace("/files/f/a?", "/files/f?"),
+    ] {
+        assert_eq!(server.http.get(&forged).send().await.expect("an answer").status(), 403, "{forged}");
+    }
+    assert_eq!(server.http.put(url).body("x").send().await.expect("an answer").status(), 405);
+    server.stop().await;
+}
+
 /// One entry, written by hand: the builder refuses to make what an attacker sends.
 fn entry(kind: tar::EntryType, name: &[u8], link: &[u8], size: u64, content: &[u8]) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();

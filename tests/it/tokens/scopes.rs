@@ -19,7 +19,7 @@ const FILES: &str = "files";
 const ADMIN: &str = "admin";
 
 /// A method, a path, and what it needs; an empty text for any token.
-const PATHS: [(&str, &str, &str); 44] = [
+const PATHS: [(&str, &str, &str); 45] = [
     ("GET", "/v1/runners", ""),
     ("GET", "/v1/conversations", ""),
     ("GET", "/v1/runs", RUN),
@@ -38,6 +38,7 @@ const PATHS: [(&str, &str, &str); 44] = [
     ("POST", "/v1/conversations/c/move", FILES),
     ("GET", "/v1/conversations/c/archive", FILES),
     ("PUT", "/v1/conversations/c/archive", FILES),
+    ("POST", "/v1/conversations/c/archive/link", FILES),
     ("GET", "/v1/tokens", ADMIN),
     ("POST", "/v1/tokens", ADMIN),
     ("DELETE", "/v1/tokens/token-00000000000000000000000000000000", ADMIN),

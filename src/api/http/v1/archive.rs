@@ -2,13 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Json,
-    body::Body,
-    extract::State,
-    http::header,
-    response::{IntoResponse, Response},
-};
+use axum::{Json, body::Body, extract::State, response::Response};
 
 use super::call::{Call, InConversation, Query};
 use crate::{
@@ -16,10 +10,11 @@ use crate::{
         http::{
             body::{Bodies, media_type},
             error::ApiError,
+            files as downloads,
         },
-        schema::{Binary, ImportResult, arguments::Nothing},
+        schema::{ArchiveLink, Binary, ImportResult, arguments::Nothing},
     },
-    domain::error::Code,
+    domain::{error::Code, text::rfc3339},
     services::files::Files,
 };
 
@@ -34,12 +29,24 @@ use crate::{
 pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, call: Call) -> Result<Response, ApiError> {
     let conversation = call.conversation()?;
     let archive = files.archive(&conversation).await?;
-    let headers = [
-        (header::CONTENT_TYPE, "application/x-tar".to_owned()),
-        (header::CONTENT_DISPOSITION, format!("attachment; filename=\"{conversation}.tar\"")),
-        (header::CACHE_CONTROL, "private, no-store".to_owned()),
-    ];
-    Ok((headers, Body::from_stream(archive)).into_response())
+    Ok(downloads::archive(&conversation, archive))
+}
+
+/// Make a link to all files of a conversation as a tar archive.
+///
+/// Who has the link may download the archive without a token for five minutes.
+#[utoipa::path(
+    post, path = "/v1/conversations/{conversationId}/archive/link", tag = "files", operation_id = "linkArchive",
+    params(InConversation),
+    responses((status = 200, description = "The link.", body = ArchiveLink)),
+)]
+pub(super) async fn link(
+    State(files): State<Arc<Files>>,
+    _: Query<Nothing>,
+    call: Call,
+) -> Result<Json<ArchiveLink>, ApiError> {
+    let (url, expires_unix_s) = files.archive_url(&call.conversation()?).await?;
+    Ok(Json(ArchiveLink { url, url_expires_at: rfc3339(expires_unix_s) }))
 }
 
 /// Write the files of a tar archive into a conversation.
