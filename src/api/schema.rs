@@ -47,6 +47,7 @@ use crate::{
     ports::{history::EndWord, runner::Runner},
     services::{
         admin::Span,
+        check::has_tools,
         conversations::{ConversationPage, LastUse},
         runs::Runs,
     },
@@ -153,6 +154,8 @@ pub struct RunnerResult {
     pub takes_input: bool,
     /// Whether it offers sessions, which keep variables between cells.
     pub sessions: bool,
+    /// Whether its programs are formatted and checked by `checkProgram`.
+    pub checks: bool,
     /// How many sandboxes stand by for it, started and loaded.
     pub standing_by: usize,
     pub limits: LimitsResult,
@@ -196,6 +199,10 @@ pub struct ConversationResult {
     pub conversation_id: String,
     /// When a run last began in it, or something came or went at the top of its folder (RFC 3339).
     pub used_at: String,
+    /// The space that its files take, in bytes, where the server knows it without looking.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub bytes: Option<u64>,
 }
 
 /// An error of ours; a program that fails is a result.
@@ -231,6 +238,7 @@ impl RunnerResult {
             image: runner.reference.clone().unwrap_or_else(|| runner.image.0.clone()),
             takes_input: runner.takes_input(),
             sessions: runner.kernel.is_some(),
+            checks: has_tools(&runner.language),
             standing_by,
         }
     }
@@ -245,9 +253,10 @@ impl From<&Runs> for RunnerList {
 
 impl From<&ConversationPage> for ConversationList {
     fn from(page: &ConversationPage) -> Self {
-        let one = |known: &LastUse| ConversationResult {
+        let one = |(known, bytes): &(LastUse, Option<u64>)| ConversationResult {
             conversation_id: known.key.id.to_string(),
             used_at: rfc3339(known.unix_s),
+            bytes: *bytes,
         };
         Self {
             conversations: page.conversations.iter().map(one).collect(),

@@ -53,6 +53,11 @@ const TOOLS: [(&str, &str, &str); 4] = [
     ("bash", "main.sh", include_str!("check/check.sh")),
 ];
 
+/// Whether there are tools for a language.
+pub fn has_tools(language: &Language) -> bool {
+    TOOLS.iter().any(|(name, ..)| *name == language.as_str())
+}
+
 pub struct CheckParts {
     pub sandboxes: Sandboxes,
     pub catalog: Arc<Catalog>,

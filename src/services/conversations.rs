@@ -23,8 +23,8 @@ pub struct Conversations {
 /// A page of conversations.
 #[derive(Debug, Clone)]
 pub struct ConversationPage {
-    /// Ordered by id.
-    pub conversations: Vec<LastUse>,
+    /// Ordered by id, each with the bytes that it takes where they are cached.
+    pub conversations: Vec<(LastUse, Option<u64>)>,
     /// Where the next page begins, when there is more.
     pub after: Option<ConversationId>,
 }
@@ -53,6 +53,12 @@ impl Conversations {
         let more = conversations.len() > limit;
         conversations.truncate(limit);
         let after = conversations.last().filter(|_| more).map(|last| last.key.id.clone());
+        let quota = self.files.quota();
+        let sized = |last: LastUse| {
+            let bytes = quota.cached(&last.key).map(|usage| usage.bytes);
+            (last, bytes)
+        };
+        let conversations = conversations.into_iter().map(sized).collect();
         Ok(ConversationPage { conversations, after })
     }
 

@@ -175,10 +175,15 @@ impl Quota {
         self.known().usages.retain(|id, _| still.contains(id));
     }
 
+    /// The usage of a conversation as far as it is known without a measurement.
+    pub(super) fn cached(&self, id: &ConversationKey) -> Option<Usage> {
+        self.known().usages.get(id).copied()
+    }
+
     /// The usage of a conversation, measured if it is not cached. Blocks.
     pub(super) fn usage(&self, id: &ConversationKey) -> Result<Usage, StorageError> {
-        if let Some(usage) = self.known().usages.get(id) {
-            return Ok(*usage);
+        if let Some(usage) = self.cached(id) {
+            return Ok(usage);
         }
         // A disk is not mounted only to measure it.
         if let Some(bytes) = self.store.resting_bytes(id) {
@@ -192,8 +197,7 @@ impl Quota {
     /// The limit that a conversation's files exceed now that its program has ended. Measures unless the usage is
     /// cached, as it is after a complete listing.
     pub(super) async fn exceeded(self: &Arc<Self>, id: &ConversationKey) -> Option<DiskLimit> {
-        let cached = self.known().usages.get(id).copied();
-        if let Some(usage) = cached {
+        if let Some(usage) = self.cached(id) {
             return self.limit(&usage);
         }
         let (quota, key) = (Arc::clone(self), id.clone());

@@ -200,6 +200,7 @@ async fn conversations_are_paged_and_deleted_only_when_idle() {
         all.iter().map(|one| one["conversationId"].as_str().expect("an id").to_owned()).collect::<Vec<_>>()
     };
     assert_eq!((names(&page), page["after"].as_str()), (vec!["a".to_owned(), "b".to_owned()], Some("b")));
+    assert!(page["conversations"][0]["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{page}");
     let rest = get(&server, "/v1/conversations?limit=2&after=b").await;
     assert_eq!((names(&rest), &rest["after"]), (vec!["c".to_owned()], &Value::Null));
 
