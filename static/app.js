@@ -67,12 +67,13 @@ new Uploads({
   onDone: () => files.refresh(),
   onFailure,
 });
+const elsewhere = new Elsewhere({ client, onOpen: (id) => conversation.open(id), onFailure });
 const run = new Run({
   client,
   output,
   history: new History((chosen) => run.choose(chosen)),
   input: new InputLine({ client, onTyped: (runId, text) => run.typed(runId, text), onFailure }),
-  elsewhere: new Elsewhere({ client, onOpen: (id) => conversation.open(id), onFailure }),
+  elsewhere,
   conversation: () => conversation.id,
   request: () => {
     const checked = program.checked();
@@ -121,6 +122,7 @@ async function connect(candidate) {
     showBanner("The server has no runner. Build the images under runners/, then try again.", "Try again", open);
   }
   files.refresh();
+  elsewhere.restore();
   run.open(conversation.id);
   byId("skills").hidden = !answer.skills;
   const shared = await programInAddress();

@@ -141,15 +141,23 @@ export class Client {
     });
   }
 
+  /**
+   * Gives a file or a folder, named as in a listing, another path; status 412 means that a file has it, which only
+   * `replace` replaces.
+   */
+  moveFile(conversationId, file, path, replace) {
+    const body = { from: encodedPath(file), to: encodedPath({ path }), encoded: true, replace };
+    return this.#post(`v1/conversations/${encodeURIComponent(conversationId)}/move`, body);
+  }
+
   /** Deletes a file, named as in a listing. */
   async deleteFile(conversationId, file) {
     await this.#fetch(fileAt(conversationId, file), { method: "DELETE" });
   }
 
-  /** All files as a tar. */
-  async readArchive(conversationId) {
-    const response = await this.#fetch(`v1/conversations/${encodeURIComponent(conversationId)}/archive`, {});
-    return this.#body(response, "blob");
+  /** `{url}`: a signed link to all files as a tar, for a short time. */
+  linkArchive(conversationId) {
+    return this.#json(`v1/conversations/${encodeURIComponent(conversationId)}/archive/link`, { method: "POST" });
   }
 
   /** Starts a detached run, so that it continues when the page is closed. */
@@ -256,9 +264,12 @@ export class Client {
 }
 
 // `pathEncoded` is the exact name where `path` had to escape something.
-function fileAt(conversationId, { path, pathEncoded }) {
-  const encoded = pathEncoded ?? path.split("/").map(encodeURIComponent).join("/");
-  return `v1/conversations/${encodeURIComponent(conversationId)}/files/${encoded}`;
+function encodedPath({ path, pathEncoded }) {
+  return pathEncoded ?? path.split("/").map(encodeURIComponent).join("/");
+}
+
+function fileAt(conversationId, file) {
+  return `v1/conversations/${encodeURIComponent(conversationId)}/files/${encodedPath(file)}`;
 }
 
 function parsed(text) {

@@ -153,11 +153,10 @@ export class Conversation {
   }
 }
 
-function row({ conversationId, usedAt, bytes: size, files }, current) {
+function row({ conversationId, usedAt, bytes: size }, current) {
   const name = visibleName(conversationId);
   const facts = [
     Number.isFinite(size) && bytes(size),
-    Number.isFinite(files) && `${files} ${files === 1 ? "file" : "files"}`,
     usedAt ? ago(usedAt) : "nothing on the server yet",
   ];
   const open = el(

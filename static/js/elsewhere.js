@@ -1,7 +1,9 @@
-// Owns the runs that go on in other conversations of this tab: what they are, and a button that stops each.
+// Owns the runs that go on in other conversations of this tab: what they are, and a button that stops each. They are
+// kept over a reload.
 import { byId, el, icon } from "./dom.js";
 import { displayName } from "./languages.js";
 import { announce, toast } from "./page.js";
+import { store } from "./store.js";
 import { visibleName } from "./text.js";
 import { describe, standing } from "./verdict.js";
 
@@ -33,8 +35,15 @@ export class Elsewhere {
   add(run) {
     if (this.#runs.has(run.runId)) return;
     this.#runs.set(run.runId, run);
+    const kept = store.elsewhere.filter(({ runId }) => runId !== run.runId);
+    store.elsewhere = [...kept, { runId: run.runId, conversationId: run.conversationId, language: run.language }];
     this.#show();
     this.#wait(run);
+  }
+
+  /** Watches those again that were watched before the page was loaded; to be called when the server takes the token. */
+  restore() {
+    for (const run of store.elsewhere) this.add(run);
   }
 
   /** Another conversation is open: its runs are not elsewhere. */
@@ -44,6 +53,7 @@ export class Elsewhere {
   }
 
   async #wait({ runId, conversationId }) {
+    let refused = false;
     for (let over = false; !over;) {
       try {
         const run = await this.#client.getRun(runId, { waitS: WAIT_S });
@@ -55,10 +65,13 @@ export class Elsewhere {
         }
       } catch (error) {
         over = !error.mayPass;
+        refused = error.needsToken;
         if (!over) await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
       }
     }
     this.#runs.delete(runId);
+    // Another token may be good again.
+    if (!refused) store.elsewhere = store.elsewhere.filter((run) => run.runId !== runId);
     this.#show();
   }
 

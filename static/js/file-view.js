@@ -24,9 +24,12 @@ export function fileTree(files, closed) {
   const root = { folders: new Map(), files: [] };
   for (const file of files) {
     const parts = file.path.split("/");
+    const exact = file.pathEncoded?.split("/") ?? parts.map(encodeURIComponent);
     let at = root;
-    for (const name of parts.slice(0, -1)) {
-      if (!at.folders.has(name)) at.folders.set(name, { folders: new Map(), files: [] });
+    for (const [depth, name] of parts.slice(0, -1).entries()) {
+      // The middle of a long path is left out, and then its folders are not known.
+      const key = exact.length === parts.length ? exact.slice(0, depth + 1).join("/") : null;
+      if (!at.folders.has(name)) at.folders.set(name, { key, folders: new Map(), files: [] });
       at = at.folders.get(name);
     }
     at.files.push(file);
@@ -58,7 +61,13 @@ function folderRow(name, inner, path, closed) {
     el("bdi", { class: "file-name" }, shown),
     el("span", { class: "file-size" }, plural(count(inner), "file")),
   );
-  return el("li", { "data-testid": "folder-row" }, head, list);
+  const rename = inner.key ? rowButton("rename", `Rename ${visibleName(path)}`, "Rename", "rename-folder") : "";
+  return el(
+    "li",
+    { "data-testid": "folder-row", "data-of": inner.key ?? "" },
+    el("div", { class: "folder-head" }, head, rename),
+    list,
+  );
 }
 
 function count({ folders, files }) {
@@ -67,7 +76,7 @@ function count({ folders, files }) {
 
 function fileRow(file) {
   const name = visibleName(file.path);
-  const href = fileHref(file);
+  const href = localHref(file.url);
   const own = name.slice(name.lastIndexOf("/") + 1);
   return el(
     "li",
@@ -98,7 +107,7 @@ function rowButton(symbol, label, title, act = symbol) {
 
 /** Shows the pictures among a run's files; returns how many there are. */
 export function showImages(files) {
-  const made = files.filter((file) => isPicture(file) && fileHref(file));
+  const made = files.filter((file) => isPicture(file) && localHref(file.url));
   const box = byId("images");
   box.replaceChildren(...made.slice(0, IMAGES_MAX).map(figureOf));
   if (made.length > IMAGES_MAX)
@@ -107,11 +116,13 @@ export function showImages(files) {
   return made.length;
 }
 
-// The signed URL names the server under its public address, and the page may be open under another one: only path and
-// query are used, below the page's own address. Null when there is no such link.
-function fileHref(file) {
-  if (typeof file.url !== "string" || !URL.canParse(file.url, document.baseURI)) return null;
-  const url = new URL(file.url, document.baseURI);
+/**
+ * A signed link below the page's own address: it names the server under its public one, and the page may be open under
+ * another. Null when there is no such link.
+ */
+export function localHref(link) {
+  if (typeof link !== "string" || !URL.canParse(link, document.baseURI)) return null;
+  const url = new URL(link, document.baseURI);
   const start = url.pathname.indexOf("/files/");
   return start < 0 ? null : new URL(`.${url.pathname.slice(start)}${url.search}`, document.baseURI).href;
 }
@@ -148,7 +159,7 @@ function download(file, name, href) {
 
 function figureOf(file) {
   const name = visibleName(file.path);
-  const href = fileHref(file);
+  const href = localHref(file.url);
   const image = el("img", { src: href, alt: `${name}, an image made by this run`, loading: "lazy", decoding: "async" });
   const caption = el("figcaption", {}, el("bdi", {}, name), ` · ${bytes(file.size)}`);
   image.addEventListener("error", () =>

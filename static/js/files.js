@@ -1,7 +1,7 @@
 // Owns the files panel: which files the conversation has, as a tree, what the last run did to them, and what can be
 // done with them: open, rename, delete, download all.
 import { byId, showText } from "./dom.js";
-import { fileTree, isExpired, keyOf } from "./file-view.js";
+import { fileTree, isExpired, keyOf, localHref } from "./file-view.js";
 import { announce, ask, confirmAction, page, toast } from "./page.js";
 import { visibleName } from "./text.js";
 
@@ -103,6 +103,7 @@ export class Files {
     const button = event.target.closest("button[data-act]");
     if (!button) return;
     if (button.dataset.act === "fold") return this.#fold(button);
+    if (button.dataset.act === "rename-folder") return this.#rename(folderOf(button.closest("[data-of]")));
     const file = this.#files.find((one) => keyOf(one) === button.closest("[data-key]")?.dataset.key);
     if (!file) return;
     if (button.dataset.act === "open") this.#onOpen(file);
@@ -130,28 +131,32 @@ export class Files {
     this.#onOpen(existing ?? { path });
   }
 
-  // The server has no request for this: the content is written under the new name first.
-  async #rename(file) {
-    const name = visibleName(file.path);
-    const path = await ask({ title: `Rename ${name}`, label: "New name", yes: "Rename", value: file.path });
-    if (!path || path === file.path) return;
-    const conversation = this.#conversation();
+  // `item` is a file, or a folder `{path, pathEncoded, isFolder}`.
+  async #rename(item) {
+    const name = visibleName(item.path);
+    const path = await ask({ title: `Rename ${name}`, label: "New name", yes: "Rename", value: item.path });
+    if (!path || path === item.path) return;
     try {
-      if (this.has(path) && !(await mayReplace(path))) return;
-      const { blob } = await this.#client.readFile(conversation, file);
-      try {
-        await this.#client.writeFile(conversation, { path }, blob, { ifNew: !this.has(path) });
-      } catch (error) {
-        if (error.status !== 412 || !(await mayReplace(path))) throw error;
-        await this.#client.writeFile(conversation, { path }, blob);
-      }
-      await this.#client.deleteFile(conversation, file);
-      announce(`Renamed to ${visibleName(path)}.`);
+      if (await this.#move(item, path)) announce(`Renamed to ${visibleName(path)}.`);
     } catch (error) {
-      if (error.status !== 412) this.#failed(`${name} could not be renamed`, error);
+      this.#failed(`${name} could not be renamed`, error);
     }
     await this.refresh();
-    findFocus({ key: path, act: "rename" })?.focus();
+    findFocus(item.isFolder ? { folder: `${path}/` } : { key: path, act: "rename" })?.focus();
+  }
+
+  // Resolves to whether it was moved: not if the user keeps the file that has the name.
+  async #move(item, path) {
+    const conversation = this.#conversation();
+    const move = (replace) => this.#client.moveFile(conversation, item, path, replace);
+    try {
+      await move(false);
+    } catch (error) {
+      if (error.status !== 412 || item.isFolder) throw error;
+      if (!(await mayReplace(path))) return false;
+      await move(true);
+    }
+    return true;
   }
 
   async #delete(file) {
@@ -175,10 +180,11 @@ export class Files {
     const button = byId("files-download");
     if (button.getAttribute("aria-busy") === "true") return;
     button.setAttribute("aria-busy", "true");
-    announce("Packing the files.");
     try {
       const conversation = this.#conversation();
-      save(await this.#client.readArchive(conversation), `${conversation}.tar`);
+      const { url } = await this.#client.linkArchive(conversation);
+      follow(localHref(url), `${conversation}.tar`);
+      announce("The archive is downloaded.");
     } catch (error) {
       this.#failed("The files could not be downloaded", error);
     }
@@ -208,11 +214,22 @@ export function mayReplace(path) {
 
 /** Lets the browser save a Blob under a name. */
 export function save(blob, name) {
+  const url = URL.createObjectURL(blob);
+  follow(url, name);
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+}
+
+// The browser saves what is there while it arrives.
+function follow(href, name) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(blob);
+  link.href = href;
   link.download = name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+function folderOf(row) {
+  const path = row.querySelector("[data-folder]").dataset.folder.replace(/\/$/, "");
+  return { path, pathEncoded: row.dataset.of, isFolder: true };
 }
 
 function focusKey(element) {

@@ -4,9 +4,6 @@ import { byId } from "./dom.js";
 import { announce, page, toast } from "./page.js";
 import { plural, visibleName } from "./text.js";
 
-// The runners whose images have tools; the server refuses others.
-const LANGUAGES = new Set(["python", "javascript", "typescript", "bash"]);
-
 export class Format {
   #client;
   #editor;
@@ -23,8 +20,8 @@ export class Format {
   }
 
   /** To be called with the runner when a language is chosen. */
-  offer({ language }) {
-    this.#hasTools = LANGUAGES.has(language);
+  offer({ checks }) {
+    this.#hasTools = checks === true;
     this.#show();
   }
 

@@ -1,6 +1,6 @@
-// Owns what this browser remembers. Token, conversations, draft and programs are in sessionStorage, so that closing the
-// tab deletes them; the token also beyond that when the user asked for it. Choices about the look are in localStorage.
-// Where storage is disabled, memory replaces it.
+// Owns what this browser remembers. Token, conversations, runs elsewhere, draft and programs are in sessionStorage, so
+// that closing the tab deletes them; the token also beyond that when the user asked for it. Choices about the look are
+// in localStorage. Where storage is disabled, memory replaces it.
 
 const PREFIX = "sandbox.";
 // Together below the usual limit of a page: five million characters.
@@ -86,6 +86,14 @@ export const store = {
     const kept = tab.readJson("sessions");
     const others = Array.isArray(kept) ? kept.filter((id) => id !== conversationId) : [];
     tab.writeJson("sessions", (uses ? [conversationId, ...others] : others).slice(0, SESSIONS_MAX));
+  },
+  /** The runs `{runId, conversationId, language}` that go on in other conversations. */
+  get elsewhere() {
+    const runs = tab.readJson("elsewhere");
+    return Array.isArray(runs) ? runs.filter((run) => typeof run?.runId === "string") : [];
+  },
+  set elsewhere(runs) {
+    tab.writeJson("elsewhere", runs);
   },
   /** `{language, text, args, stdin}` or null. */
   get draft() {

@@ -5,9 +5,6 @@ import { mayReplace } from "./files.js";
 import { announce, page } from "./page.js";
 import { bytes, plural, visibleName } from "./text.js";
 
-// Above this a connection that breaks during the upload most likely means "too large".
-const LARGE_BYTES = 512 * 1024;
-
 export class Uploads {
   #client;
   #conversation;
@@ -104,9 +101,6 @@ export class Uploads {
         if (!(await mayReplace(file.name))) return false;
         await write({});
         return true;
-      }
-      if (error.code === "unreachable" && file.size > LARGE_BYTES) {
-        throw new Error(`The connection was cut. With ${bytes(file.size)} it may be larger than the server accepts.`);
       }
       if (error.status === 413) error.message = `It has ${bytes(file.size)}. ${error.message}`;
       throw error;

@@ -56,6 +56,7 @@ mod owners_share;
 mod packages;
 mod page;
 mod page_access;
+mod page_editor;
 mod page_files;
 mod page_input;
 mod page_runs;

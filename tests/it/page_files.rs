@@ -195,11 +195,14 @@ async fn files_are_edited_renamed_and_replaced_only_after_a_question() {
     scene.close_viewer().await;
 
     // Renamed, with a question where another file would be lost.
-    let rename = async |to: &str| {
-        scene.press("other.txt", "rename").await;
+    let name = async |to: &str| {
         let field = scene.sheet.browser.element("ask-input").await;
         field.clear().await.expect("cleared");
         field.send_keys(to.to_owned() + Key::Enter).await.expect("typed");
+    };
+    let rename = async |to: &str| {
+        scene.press("other.txt", "rename").await;
+        name(to).await;
     };
     rename("notes.txt").await;
     scene.asked(true).await;
@@ -209,6 +212,12 @@ async fn files_are_edited_renamed_and_replaced_only_after_a_question() {
     rename("sub/50% #.txt").await;
     until("the list", async || scene.listed().await.iter().any(|name| name == "sub/50% #.txt")).await;
     assert_eq!((scene.read("sub/50% #.txt").as_str(), scene.folder.join("other.txt").exists()), ("other", false));
+
+    // A folder, with what is in it.
+    scene.script("document.querySelector('li[data-of=sub] [data-act=rename-folder]').click()").await;
+    name("moved/sub").await;
+    until("the list", async || scene.listed().await.iter().any(|name| name == "moved/sub/50% #.txt")).await;
+    assert_eq!((scene.read("moved/sub/50% #.txt").as_str(), scene.folder.join("sub").exists()), ("other", false));
 
     uploads_ask_before_they_replace(&scene).await;
     everything_is_downloaded(&scene).await;
@@ -272,5 +281,31 @@ async fn everything_is_downloaded(scene: &Scene) {
         .filter(|name| !name.ends_with('/'))
         .collect();
     names.sort();
-    assert_eq!(names, ["made/by hand.txt", "notes.txt", "sub/50% #.txt"]);
+    assert_eq!(names, ["made/by hand.txt", "moved/sub/50% #.txt", "notes.txt"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_upload_shows_how_far_it_is() {
+    const BYTES: u64 = 64 << 20;
+    let scene = Scene::open().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("large.bin");
+    std::fs::File::create(&path).and_then(|file| file.set_len(BYTES)).expect("a large file");
+    let watch = "window.told = new Set(); const look = () => { \
+                 const line = document.querySelector('[data-testid=upload-line][data-upload=sending]'); \
+                 const bar = line?.querySelector('progress'); \
+                 if (bar) window.told.add(`${line.querySelector('.upload-state').textContent} ${bar.max}`); }; \
+                 new MutationObserver(look).observe(document.getElementById('uploads'), \
+                 {childList: true, subtree: true, characterData: true, attributes: true});";
+    scene.script(watch).await;
+    let input = scene.sheet.browser.driver.find(By::Css("[data-testid=upload-input]")).await.expect("the input");
+    input.send_keys(path.display().to_string()).await.expect("chosen");
+    until("the file is listed", async || scene.listed().await == ["large.bin"]).await;
+    scene.sheet.says("live", |text| text.contains("Uploaded 1 file.")).await;
+    assert_eq!(std::fs::metadata(scene.folder.join("large.bin")).map(|about| about.len()).ok(), Some(BYTES));
+    let told: Vec<String> = serde_json::from_value(scene.script("return [...window.told]").await).expect("a list");
+    assert!(told.len() >= 2, "it was shown once only: {told:?}");
+    assert!(told.iter().all(|text| text.ends_with(&format!(" of 64.0 MiB {BYTES}"))), "{told:?}");
+    assert_eq!(scene.script("return document.getElementById('uploads').hidden").await, true);
+    scene.close().await;
 }

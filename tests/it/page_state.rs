@@ -53,6 +53,10 @@ async fn conversations_are_in_the_address_and_listed_and_deleted() {
         listed.len() == 3 && listed.iter().all(|(_, facts)| facts.contains("just now"))
     })
     .await;
+    // The size stands before the time.
+    let listed = conversations(&sheet).await;
+    let (_, facts) = listed.iter().find(|(id, _)| id == "of-an-assistant").expect("it is listed");
+    assert!(facts.ends_with("B · just now") && facts.starts_with(|c: char| c.is_ascii_digit()), "{facts}");
     let row = |id: &str, act: &str| format!("document.querySelector('li[data-conversation=\"{id}\"] {act}').click()");
     sheet.browser.script(&row(&first, "[data-act=delete]")).await;
     sheet.click("confirm-yes").await;
@@ -61,6 +65,26 @@ async fn conversations_are_in_the_address_and_listed_and_deleted() {
     sheet.browser.script(&row(&second, ".conversation-open")).await;
     sheet.says("terminal", |text| text == "in the second\n").await;
     assert!(address(&sheet).await.ends_with(&format!("?c={second}")));
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_of_an_assistant_is_opened() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let conversation = sheet.conversation().await;
+    sheet.write("bash", "print mine").await;
+    let result = server.run(&conversation, "print of an assistant").await;
+    assert_eq!(result["isError"], false);
+    until("the run is listed", async || sheet.history().await == ["exited"]).await;
+    sheet.choose(0).await;
+    sheet.says("terminal", |text| text == "of an assistant\n").await;
+    until("its program is offered", async || sheet.attribute("reuse", "hidden").await == Value::Null).await;
+    sheet.click("reuse").await;
+    let text = "return document.querySelector('[data-testid=editor]').cmView.state.doc.toString()";
+    until("its program", async || sheet.browser.script(text).await == "print of an assistant").await;
+    assert_eq!(sheet.browser.script("return document.querySelector('[data-testid=language]').value").await, "python");
     sheet.browser.close().await;
     server.stop().await;
 }
@@ -75,6 +99,8 @@ async fn a_run_elsewhere_keeps_its_stop_button() {
     sheet.says("terminal", |text| text == "up\n").await;
     sheet.click("new-conversation").await;
     sheet.browser.state("ready").await;
+    sheet.says("elsewhere", |text| text.contains(&first)).await;
+    sheet.reload("ready").await;
     sheet.says("elsewhere", |text| text.contains(&first)).await;
     // Another program runs here meanwhile.
     assert_eq!(sheet.run("python", "print here").await, "exited");

@@ -1,0 +1,100 @@
+//! The editor of the page: words that it offers, Vim's keys, its search.
+
+use serde_json::{Value, json};
+use thirtyfour::prelude::*;
+
+use crate::support::{FakeServer, sheet::Sheet, until};
+
+const TEXT: &str = "return document.querySelector('[data-testid=editor]').cmView.state.doc.toString()";
+const VIM_IS_ON: &str = "return document.querySelector('[data-testid=editor] .cm-vim-panel') !== null";
+
+async fn open(server: &FakeServer) -> Sheet {
+    let sheet = Sheet::open(&format!("http://{}/", server.address)).await;
+    sheet.browser.focus().await;
+    sheet
+}
+
+/// Types into the editor, which has the focus then.
+async fn type_keys(sheet: &Sheet, keys: impl Into<TypingData>) {
+    sheet.browser.script("document.querySelector('[data-testid=editor]').cmView.focus()").await;
+    let editor = sheet.browser.driver.find(By::Css("[data-testid=editor] .cm-content")).await.expect("the editor");
+    editor.send_keys(keys).await.expect("typed");
+}
+
+async fn has_text(sheet: &Sheet, wanted: &str) {
+    until(wanted, async || sheet.browser.script(TEXT).await == wanted).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn words_are_offered_while_one_types() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    // The part that offers words marks errors too, so this shows that it is loaded.
+    sheet.write("python", "x = (\n").await;
+    let marked = "return document.querySelector('.cm-lintRange-error') !== null";
+    until("an error is marked", async || sheet.browser.script(marked).await == true).await;
+    sheet.write("python", "").await;
+    type_keys(&sheet, "prin").await;
+    let offered = "return [...document.querySelectorAll('.cm-tooltip-autocomplete li')].map(li => li.textContent)";
+    until("words are offered", async || {
+        let words: Vec<String> = serde_json::from_value(sheet.browser.script(offered).await).expect("a list");
+        words.iter().any(|word| word == "print")
+    })
+    .await;
+    let radius = "return getComputedStyle(document.querySelector('.cm-tooltip-autocomplete')).borderRadius";
+    assert_eq!(sheet.browser.script(radius).await, "8px", "it has the page's look");
+    let choose = "[...document.querySelectorAll('.cm-tooltip-autocomplete li')] \
+                  .find(li => li.textContent === 'print') \
+                  .dispatchEvent(new MouseEvent('mousedown', {bubbles: true, cancelable: true}))";
+    sheet.browser.script(choose).await;
+    has_text(&sheet, "print").await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vim_keys_are_a_choice_that_stays() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    sheet.write("bash", "one\ntwo").await;
+    assert_eq!(sheet.browser.script(VIM_IS_ON).await, false);
+    sheet.click("vim").await;
+    until("Vim's keys", async || sheet.browser.script(VIM_IS_ON).await == true).await;
+    assert_eq!(sheet.attribute("vim", "aria-pressed").await, "true");
+    type_keys(&sheet, "ggdd").await;
+    has_text(&sheet, "two").await;
+    type_keys(&sheet, "ix".to_owned() + Key::Escape).await;
+    has_text(&sheet, "xtwo").await;
+
+    sheet.reload("ready").await;
+    until("Vim's keys again", async || sheet.browser.script(VIM_IS_ON).await == true).await;
+    assert_eq!(sheet.attribute("vim", "aria-pressed").await, "true");
+    sheet.click("vim").await;
+    until("ordinary keys", async || sheet.browser.script(VIM_IS_ON).await == false).await;
+    sheet.write("bash", "").await;
+    type_keys(&sheet, "dd").await;
+    has_text(&sheet, "dd").await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn search_opens_with_the_look_of_the_page() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    sheet.write("bash", "echo one\necho two").await;
+    type_keys(&sheet, Key::Control + "f").await;
+    let panel = "const panel = document.querySelector('[data-testid=editor] .cm-search'); \
+                 return panel && [getComputedStyle(panel).display, \
+                 getComputedStyle(panel.querySelector('.cm-textfield')).borderRadius]";
+    until("the search", async || sheet.browser.script(panel).await != Value::Null).await;
+    assert_eq!(sheet.browser.script(panel).await, json!(["flex", "6px"]));
+    let field = sheet.browser.driver.find(By::Css(".cm-search [name=search]")).await.expect("the field");
+    field.send_keys("echo").await.expect("typed");
+    let found = "return document.querySelectorAll('[data-testid=editor] .cm-searchMatch').length";
+    until("both are marked", async || sheet.browser.script(found).await == 2).await;
+    field.send_keys(Key::Escape + "").await.expect("typed");
+    until("it is closed", async || sheet.browser.script(panel).await == Value::Null).await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
