@@ -37,6 +37,7 @@ impl Files {
         // A path that stays as it is replaces only itself.
         let replace = replace || from == to;
         let (id, from, to) = (conversation.clone(), from.clone(), to.clone());
+        let announcer = self.announcer(conversation);
         let step = move |store: &dyn Storage| {
             check(store, &id, &from, condition.as_ref())?;
             let there = store.open(&id)?.ok_or_else(no_files)?;
@@ -44,12 +45,15 @@ impl Files {
                 writer.reserve(&space(&to, None))?;
             }
             there.mark()?;
-            there.rename(&from, &to, replace).map_err(|error| match error {
+            let moved = there.rename(&from, &to, replace).map_err(|error| match error {
                 StorageError::NameTooLong => {
                     Failure::argument("to", "a name in it is longer than the disk allows: use a shorter one")
                 }
                 other => other.into(),
-            })
+            })?;
+            announcer.changed(Some(&from));
+            announcer.changed(Some(&to));
+            Ok(moved)
         };
         let moved = self.step(conversation, step).await?;
         Ok(moved.map(|entry| self.entry(conversation, entry, self.url_expires_unix_s())))
