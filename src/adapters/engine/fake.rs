@@ -112,6 +112,7 @@ struct Faults {
     streams_to_break: u32,
     exits_to_lose: u32,
     destroys_to_fail: u32,
+    kernels_to_mute: u32,
     load_for_ever: bool,
     refuse_limits: bool,
     /// Sandboxes that can be neither killed nor destroyed.
@@ -208,6 +209,7 @@ impl FakeEngine {
             lost: take_one(&mut faults.exits_to_lose),
             silent: false,
             loads_for_ever: faults.load_for_ever,
+            is_mute: take_one(&mut faults.kernels_to_mute),
         };
         if let Some(storm) = &mut faults.storm {
             quirks = Quirks { breaks: storm.one_in(8), lost: storm.one_in(10), silent: storm.one_in(25), ..quirks };

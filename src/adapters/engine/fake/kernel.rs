@@ -9,7 +9,10 @@
 //! | `ask some prompt` | waits for a line of input, and prints it |
 //! | `show text/html some text` | a display with that form and `text/plain` |
 //! | `figure` | a display with a small picture |
+//! | `display id some text`, `update id some text` | a display with that id, and its next state |
+//! | `burn 2s` | so much processor time is used, in no time |
 //! | `comm some text` | a message of a widget with two buffers, the text and an empty one |
+//! | `noidle` | no idle status follows the reply of this cell |
 //! | `stubborn` | interrupts are ignored from here on |
 //! | `forge` | output, a reply and an idle status for a request that is not this one |
 //! | `garbage` | bytes that are no message |
@@ -39,6 +42,9 @@ const READY: u8 = 0x81;
 const EXIT: u8 = 0x84;
 /// Bytes of a frame's or a message's text that are sent at once.
 const PIECE_BYTES: usize = 32 << 10;
+/// Processor time of loading the interpreter, and of a cell, in milliseconds.
+const LOADING_MS: u64 = 900;
+const CELL_MS: u64 = 10;
 /// A picture of one pixel.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
@@ -52,7 +58,7 @@ struct Message {
 /// Reads what the server sends: a program that is then played, or the name of a kernel.
 pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut Exit) {
     actor.emit_frame(READY, br#"{"protocol":2}"#).await;
-    if !actor.loads_for_ever {
+    if !actor.quirks.loads_for_ever {
         actor.emit_frame(READY, br#"{"protocol":2,"warm":true,"memoryBytes":1000000}"#).await;
     }
     let (mut config, mut program) = (Value::Null, Vec::new());
@@ -68,7 +74,8 @@ pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut
     if config["kernel"].is_string() {
         let (messages, received) = mpsc::channel(64);
         let reading = tokio::spawn(read(input, messages));
-        Kernel { actor, received, variables: HashMap::new(), cells: 0, stubborn: false }.run(exit).await;
+        let (variables, cpu_ms) = (HashMap::new(), LOADING_MS);
+        Kernel { actor, received, variables, cells: 0, cpu_ms, idles: true, stubborn: false }.run(exit).await;
         reading.abort();
     } else {
         actor.perform(&String::from_utf8_lossy(&program), exit).await;
@@ -134,6 +141,10 @@ struct Kernel<'a> {
     received: mpsc::Receiver<Message>,
     variables: HashMap<String, String>,
     cells: u64,
+    /// Since the sandbox was started.
+    cpu_ms: u64,
+    /// Whether the cell that runs ends with an idle status.
+    idles: bool,
     stubborn: bool,
 }
 
@@ -147,8 +158,13 @@ enum CellEnd {
 
 impl Kernel<'_> {
     async fn run(&mut self, exit: &mut Exit) {
+        if self.actor.quirks.is_mute {
+            return std::future::pending().await;
+        }
         let info = json!({"status": "ok", "implementation": "fake", "language_info": {"name": "script"}});
-        self.send("bridge", "ready", &json!({}), &info).await;
+        let mut ready = info.clone();
+        ready["cpuMs"] = self.cpu_ms.into();
+        self.send("bridge", "ready", &json!({}), &ready).await;
         while let Some(Message { channel, header, content }) = self.received.recv().await {
             let reply =
                 |status: Value| (header["msg_type"].as_str().unwrap_or_default().replace("request", "reply"), status);
@@ -168,12 +184,10 @@ impl Kernel<'_> {
                     "metadata": {}}))
                 }
                 "kernel_info_request" => reply(info.clone()),
-                "figures" => {
-                    let used =
-                        json!({"cpuMs": self.cells * 10, "memoryBytes": 2_000_000, "memoryPeakBytes": 3_000_000});
-                    ("figures".to_owned(), used)
+                _ => {
+                    self.tell(&header).await;
+                    continue;
                 }
-                _ => continue,
             };
             self.send(&channel, &kind, &header, &answer).await;
         }
@@ -183,6 +197,14 @@ impl Kernel<'_> {
         let header = json!({"msg_id": format!("fake-{kind}"), "msg_type": kind, "session": "fake"});
         let message = layout(channel, &header, parent, content, &[]);
         self.actor.emit(StreamKind::Stdout, message).await;
+    }
+
+    /// Tells what was used, also while a cell runs, if it is asked for that.
+    async fn tell(&mut self, asked: &Value) {
+        if asked["msg_type"] == "figures" {
+            let used = json!({"cpuMs": self.cpu_ms, "memoryBytes": 2_000_000, "memoryPeakBytes": 3_000_000});
+            self.send("bridge", "figures", asked, &used).await;
+        }
     }
 
     async fn print(&mut self, parent: &Value, name: &str, text: &[u8]) {
@@ -195,6 +217,8 @@ impl Kernel<'_> {
     /// Plays a cell; whether the kernel ended in it.
     async fn cell(&mut self, parent: &Value, request: &Value, exit: &mut Exit) -> bool {
         self.cells += 1;
+        self.cpu_ms += CELL_MS;
+        self.idles = true;
         self.send("iopub", "status", parent, &json!({"execution_state": "busy"})).await;
         let mut end = CellEnd::Ok;
         for line in request["code"].as_str().unwrap_or_default().lines() {
@@ -214,7 +238,9 @@ impl Kernel<'_> {
             }
         };
         self.send("shell", "execute_reply", parent, &reply).await;
-        self.send("iopub", "status", parent, &json!({"execution_state": "idle"})).await;
+        if self.idles {
+            self.send("iopub", "status", parent, &json!({"execution_state": "idle"})).await;
+        }
         false
     }
 
@@ -240,6 +266,17 @@ impl Kernel<'_> {
                 let data = json!({"image/png": PNG, "text/plain": "<Figure>"});
                 self.send("iopub", "display_data", parent, &json!({"data": data, "metadata": {}})).await;
             }
+            "display" | "update" => {
+                let kind = if word == "display" { "display_data" } else { "update_display_data" };
+                let transient = json!({"display_id": name});
+                let content = json!({"data": {"text/plain": value}, "metadata": {}, "transient": transient});
+                self.send("iopub", kind, parent, &content).await;
+            }
+            "burn" => {
+                let burnt = script::duration(rest).unwrap_or_default();
+                self.cpu_ms += u64::try_from(burnt.as_millis()).unwrap_or_default();
+            }
+            "noidle" => self.idles = false,
             "comm" => {
                 let header = json!({"msg_id": "fake-comm", "msg_type": "comm_msg", "session": "fake"});
                 let message = layout("iopub", &header, parent, &json!({"comm_id": "c", "data": {}}), &[rest, ""]);
@@ -263,7 +300,7 @@ impl Kernel<'_> {
                             break;
                         }
                         Some(message) if message.header["msg_type"] == "interrupt" => return interrupted(),
-                        Some(_) => {}
+                        Some(message) => self.tell(&message.header).await,
                         None => return CellEnd::Dead,
                     }
                 }
@@ -315,7 +352,7 @@ impl Kernel<'_> {
                     Some(message) if message.header["msg_type"] == "interrupt" && !self.stubborn => {
                         return interrupted();
                     }
-                    Some(_) => {}
+                    Some(message) => self.tell(&message.header).await,
                     None => return CellEnd::Dead,
                 },
             }

@@ -55,6 +55,8 @@ pub(super) struct Quirks {
     pub silent: bool,
     /// It never reports that it has loaded everything.
     pub loads_for_ever: bool,
+    /// Its kernel never answers.
+    pub is_mute: bool,
 }
 
 /// What others can see and do.
@@ -81,9 +83,7 @@ impl Life {
             Volume::Claim { .. } | Volume::Streamed { .. } => PathBuf::new(),
         };
         let framed = spec.own_init;
-        let loads_for_ever = quirks.loads_for_ever;
-        let actor =
-            Actor { data, output: Some(output), breaks: quirks.breaks, framed, loads_for_ever, cpu_millis, answers };
+        let actor = Actor { data, output: Some(output), quirks, framed, cpu_millis, answers };
         tokio::spawn(play(input, actor, kill, ended));
         let sandbox = Sandbox {
             id: spec.id,
@@ -139,10 +139,9 @@ fn exit_of(
 pub(super) struct Actor {
     data: PathBuf,
     output: Option<mpsc::Sender<Piece>>,
-    breaks: bool,
+    pub(super) quirks: Quirks,
     /// Its image speaks frames.
     framed: bool,
-    pub(super) loads_for_ever: bool,
     cpu_millis: Arc<AtomicU32>,
     answers: Vec<(String, String)>,
 }
@@ -243,7 +242,7 @@ impl Actor {
     async fn send(&mut self, stream: StreamKind, bytes: Vec<u8>) {
         let Some(output) = self.output.as_ref().filter(|_| !bytes.is_empty()) else { return };
         let _ = output.send(Ok(Output { stream, bytes: Bytes::from(bytes) })).await;
-        if self.breaks {
+        if self.quirks.breaks {
             let _ = output.send(Err(unavailable("read"))).await;
             self.output = None;
         }

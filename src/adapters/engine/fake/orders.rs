@@ -94,6 +94,11 @@ impl FakeEngine {
         self.state().faults.load_for_ever = on;
     }
 
+    /// The kernel of the next sandbox that is started never answers.
+    pub fn mute_next_kernel(&self) {
+        self.state().faults.kernels_to_mute += 1;
+    }
+
     /// From now on no sandbox's CPU can be limited, or it can be again.
     pub fn refuse_limits(&self, on: bool) {
         self.state().faults.refuse_limits = on;

@@ -84,7 +84,7 @@ fn parse(word: &str, rest: &str) -> Option<Step> {
     })
 }
 
-fn duration(text: &str) -> Option<Duration> {
+pub(super) fn duration(text: &str) -> Option<Duration> {
     if let Some(ms) = text.strip_suffix("ms") {
         return ms.parse().ok().map(Duration::from_millis);
     }
