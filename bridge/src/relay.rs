@@ -289,7 +289,10 @@ impl Relay {
         }
         if let (Some(info), true) = (info, *is_idle) {
             let mut ready: Map<String, Value> = serde_json::from_slice(info).unwrap_or_default();
-            ready.insert("memoryBytes".to_owned(), json!(self.usage.memory_bytes()));
+            let used = self.usage.read();
+            for name in ["cpuMs", "memoryBytes"] {
+                ready.insert(name.to_owned(), used[name].clone());
+            }
             ready.insert("adopted".to_owned(), json!(self.manner.adopted));
             self.phase = Phase::Running;
             self.say("ready", &Value::Object(ready));

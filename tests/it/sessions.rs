@@ -1,5 +1,7 @@
 //! Sessions on the fake engine: variables, ends, limits, two callers, and many that must not meet.
 
+mod cells;
+
 use std::time::Duration;
 
 use bytes::Bytes;

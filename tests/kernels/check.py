@@ -43,6 +43,7 @@ def died(session):
 @case("python", "bash", "javascript", "typescript")
 def variables_live(session, language):
     equal(session.first["header"]["msg_type"], "ready")
+    assert 0 < session.first["content"]["cpuMs"] <= session.figures()["cpuMs"], session.first["content"]
     session.run(SETS_X[language])
     show = "echo $((x + 1))" if language == "bash" else "x + 1"
     cell = session.run(show)

@@ -7,7 +7,7 @@
 
 mod interrupt;
 
-use std::{pin::pin, sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use anstream::adapter::strip_str;
 use bytes::Bytes;
@@ -31,7 +31,7 @@ use crate::{
         event::{DisplayKind, EventKind, StreamKind},
         id::SessionId,
         limits::Limits,
-        outcome::{DiskLimit, Ended},
+        outcome::{DiskLimit, Ended, Figures},
         owner::ConversationKey,
     },
     ports::runner::Runner,
@@ -139,19 +139,17 @@ impl Sessions {
                 _ => Ended::Cancelled,
             },
         };
-        let figures = execution.figures().await;
+        let Figures { cpu, memory_peak_bytes, .. } = session.figures(&execution.figures().await);
         for sentence in session.kernel.told().map(Told::end).unwrap_or_default() {
             (execution.sink)(EventKind::Output(StreamKind::Stderr, sentence.into()));
         }
         let shown = std::mem::take(&mut execution.shown);
-        let total = figures["cpuMs"].as_u64();
-        let cpu = total.map(|total| total.saturating_sub(session.cpu_ms.swap(total, Ordering::Relaxed)));
         Ok(CellEnd {
             returned: self.0.carry_out(&session).await,
             ended,
             wall: begun.elapsed(),
-            cpu: cpu.map(Duration::from_millis),
-            memory_peak_bytes: figures["memoryPeakBytes"].as_u64(),
+            cpu,
+            memory_peak_bytes,
             shown,
         })
     }
@@ -351,6 +349,8 @@ impl Execution<'_> {
 
     /// What the session has used so far; null when the bridge does not say.
     async fn figures(&mut self) -> Value {
+        // One that came late for an earlier cell does not count.
+        self.figures = None;
         self.session.kernel.send(Channel::Bridge, "figures", None, &json!({})).await;
         let answer = async {
             while self.figures.is_none()

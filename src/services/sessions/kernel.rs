@@ -176,6 +176,12 @@ impl Kernel {
         Err(Failure::new(Code::RunnerFailed, why))
     }
 
+    /// What its sandbox had used when it was ready, in milliseconds of processor time; 0 where the bridge does not say.
+    pub(super) fn cpu_at_ready_ms(&self) -> u64 {
+        let Phase::Ready(info) = &*self.phase.borrow() else { return 0 };
+        info["cpuMs"].as_u64().unwrap_or_default()
+    }
+
     /// Waits for the end of the kernel.
     pub(super) async fn ended(&self) -> SessionEnd {
         let mut phase = self.phase.clone();

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
 use tokio::{
     sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch},
     time::Instant,
@@ -22,6 +23,7 @@ use super::{
 use crate::{
     domain::{
         id::{Language, SessionId},
+        outcome::Figures,
         owner::{ConversationKey, Principal},
     },
     ports::sessions::SessionRecord,
@@ -42,8 +44,8 @@ pub(super) struct Session {
     pub kernel: Kernel,
     pub created: Instant,
     pub memory_bytes_max: u64,
-    /// CPU time of all cells so far, in milliseconds.
-    pub cpu_ms: AtomicU64,
+    /// CPU time of the sandbox that is told already, in milliseconds.
+    cpu_ms: AtomicU64,
     created_unix_s: i64,
     lease: Mutex<Option<Arc<Lease>>>,
     used: Mutex<Instant>,
@@ -65,6 +67,8 @@ impl Session {
         memory_bytes_max: u64,
     ) -> Self {
         let now = Instant::now();
+        // Loading the interpreter is no cell's use.
+        let cpu_ms = AtomicU64::new(kernel.cpu_at_ready_ms());
         Self {
             id,
             conversation,
@@ -73,7 +77,7 @@ impl Session {
             kernel,
             created: now,
             memory_bytes_max,
-            cpu_ms: AtomicU64::new(0),
+            cpu_ms,
             created_unix_s,
             lease: Mutex::new(Some(lease)),
             used: Mutex::new(now),
@@ -114,6 +118,14 @@ impl Session {
         self.cells.fetch_add(1, Ordering::Relaxed);
         self.touch();
         Busy(Arc::clone(self))
+    }
+
+    /// What a cell used, by what the bridge says at its end.
+    pub(super) fn figures(&self, said: &Value) -> Figures {
+        let total = said["cpuMs"].as_u64();
+        let cpu_ms = total.map(|total| total.saturating_sub(self.cpu_ms.swap(total, Ordering::Relaxed)));
+        let memory_peak_bytes = said["memoryPeakBytes"].as_u64();
+        Figures { cpu: cpu_ms.map(Duration::from_millis), memory_peak_bytes, ..Figures::default() }
     }
 
     /// Leaves the sandbox to the janitor.
