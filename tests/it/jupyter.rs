@@ -2,6 +2,7 @@
 
 mod connections;
 mod contents;
+mod figures;
 
 use std::{
     io::Write,

@@ -5,6 +5,8 @@
 //! conversation, which is held until nothing that was sent is under way; what a client sends after it on the same
 //! channel waits behind it.
 
+mod reports;
+
 use std::{
     collections::VecDeque,
     future::pending,
@@ -81,6 +83,8 @@ pub(super) struct HubTask {
     shell: VecDeque<(String, Order)>,
     outbox: VecDeque<KernelMessage>,
     notes: (mpsc::UnboundedSender<Note>, mpsc::UnboundedReceiver<Note>),
+    /// The header of the cell that was reported last.
+    reported: Bytes,
 }
 
 impl Client {
@@ -132,6 +136,7 @@ impl HubTask {
             shell: VecDeque::new(),
             outbox: VecDeque::new(),
             notes: mpsc::unbounded_channel(),
+            reported: Bytes::from_static(b"{}"),
         }
     }
 
@@ -159,22 +164,9 @@ impl HubTask {
         }
     }
 
-    /// Takes the code that the kernel will not answer any more, with its clients. What was meant for this kernel is not
-    /// executed by the next one.
-    fn take_lost(&mut self) -> Vec<(String, Bytes)> {
-        if let (TurnState::Held { turn, .. }, Some(cell)) = (&self.turn, self.cells.open.first()) {
-            turn.report(&self.language, &cell.code, cell.begun.elapsed(), false);
-        }
-        self.turn = TurnState::None;
-        self.outbox.clear();
-        let sent = std::mem::take(&mut self.cells).open.into_iter().filter(|cell| cell.is_ok.is_none());
-        let waiting = self.shell.drain(..).filter(|(_, order)| order.code.is_some());
-        let waiting = waiting.map(|(client, order)| (client, order.message.header));
-        sent.map(|cell| (cell.client, cell.header)).chain(waiting).collect()
-    }
-
     /// Accepts those who are still waiting, and tells all why it is over.
     fn end(&mut self, end: &ConnectionEnd) {
+        self.report_unmeasured();
         self.new_clients.close();
         self.accept();
         self.clients.drain(..).for_each(|client| client.leave(end.clone()));
@@ -217,7 +209,7 @@ impl HubTask {
             let (takes, over) = (self.takes(), self.cells.next_over());
             tokio::select! {
                 message = link.next() => match message {
-                    Some(message) => self.relay(&message, || link.take_refusals()),
+                    Some(message) => self.relay(&message, link),
                     None => return,
                 },
                 Some(client) = self.new_clients.recv() => self.connect(client),
@@ -252,19 +244,18 @@ impl HubTask {
 
     /// Ends cells that are over, and passes on what may be passed on.
     fn advance(&mut self) {
-        let over = self.cells.take_over();
-        let last = over.last().map_or(Bytes::from_static(b"{}"), |cell| cell.header.clone());
-        if let TurnState::Held { turn, .. } = &self.turn {
-            for cell in over {
-                turn.report(&self.language, &cell.code, cell.begun.elapsed(), cell.is_ok.unwrap_or_default());
-            }
-            if self.cells.open.is_empty() && !self.shell.iter().any(|(_, order)| order.code.is_some()) {
-                let (held, tell) = (std::mem::take(&mut self.turn), (last, self.notes.0.clone()));
-                self.sessions.carry_out_holding(&self.conversation.owner, self.session, held, tell);
-            }
+        self.end_cells();
+        let is_done = self.cells.open.is_empty() && self.cells.unmeasured.is_empty();
+        let waits = self.shell.iter().any(|(_, order)| order.code.is_some());
+        if is_done && (self.cells.has_begun || !waits) && matches!(self.turn, TurnState::Held { .. }) {
+            self.cells.has_begun = false;
+            let (held, tell) = (std::mem::take(&mut self.turn), (self.reported.clone(), self.notes.0.clone()));
+            self.sessions.carry_out_holding(&self.conversation.owner, self.session, held, tell);
         }
         while let Some((_, order)) = self.shell.front() {
-            if order.code.is_some() && !matches!(self.turn, TurnState::Held { .. }) {
+            // What comes while the last cell is measured waits for a turn of its own.
+            let is_taken = self.cells.has_begun && self.cells.open.is_empty();
+            if order.code.is_some() && (is_taken || !matches!(self.turn, TurnState::Held { .. })) {
                 if matches!(self.turn, TurnState::None) {
                     let place = (self.session, self.conversation.clone(), self.language.clone());
                     self.turn = TurnState::awaited(self.runs.clone(), self.sessions.clone(), place);
@@ -322,19 +313,24 @@ impl HubTask {
     }
 
     /// Relays one message of the kernel; before the end of a cell also the refusals of its connections.
-    fn relay(&mut self, message: &KernelMessage, refusals: impl FnOnce() -> Vec<String>) {
+    fn relay(&mut self, message: &KernelMessage, link: &KernelLink) {
         let (header, parent) = (message.read_header(), message.read_parent());
         if message.channel == Channel::Bridge {
-            if header.msg_type == "dropped" {
-                self.note("[Some output was lost: it came too fast.]\n");
+            match header.msg_type.as_str() {
+                "dropped" => self.note("[Some output was lost: it came too fast.]\n"),
+                "figures" => self.measured(link, &message.read_content()),
+                _ => {}
             }
             return;
         }
         self.voice.hear(&header);
         if message.channel == Channel::Iopub {
+            if header.msg_type == "stream" {
+                self.cells.printed(&parent.msg_id, || message.read_content());
+            }
             if header.msg_type == "status" && message.read_content()["execution_state"] == "idle" {
                 let cell = self.cells.idle(&parent.msg_id);
-                for sentence in cell.is_some().then(refusals).into_iter().flatten() {
+                for sentence in cell.is_some().then(|| link.take_refusals()).into_iter().flatten() {
                     self.deliver(None, &self.voice.note(cell.clone().unwrap_or_default(), &sentence));
                 }
             }

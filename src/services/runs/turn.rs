@@ -2,7 +2,7 @@
 //!
 //! It has a run's admission, place in the queue and slot, its conversation's disk limit, and its line in the audit log.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tracing::{error, info};
 
@@ -28,7 +28,7 @@ pub(in crate::services) struct Turn {
     service: Arc<Inner>,
     conversation: ConversationKey,
     _permit: Permit,
-    _by: Option<Started>,
+    by: Option<Started>,
 }
 
 impl Runs {
@@ -57,7 +57,7 @@ impl Runs {
             error!(error = %text::chain(&error), "the conversation's folder was not prepared");
             error.failure()
         })?;
-        Ok(Turn { service: Arc::clone(&service), conversation: conversation.clone(), _permit: permit, _by: by })
+        Ok(Turn { service: Arc::clone(&service), conversation: conversation.clone(), _permit: permit, by })
     }
 }
 
@@ -67,13 +67,17 @@ impl Turn {
         Arc::clone(self.service.parts.files.quota()).breach(self.conversation.clone())
     }
 
-    /// Reports a cell to the observers. Its status is what the kernel says; its figures are not known.
-    pub(in crate::services) fn report(&self, language: &Language, code: &str, took: Duration, is_ok: bool) {
+    /// Reports a cell to the observers, and counts what it used for the token that it came by. Its status is what the
+    /// kernel says.
+    pub(in crate::services) fn report(&self, language: &Language, code: &str, figures: Figures, is_ok: bool) {
+        if let Some(by) = &self.by {
+            by.spend(figures.cpu.unwrap_or_default(), figures.stdout_bytes + figures.stderr_bytes);
+        }
+        let took = figures.wall;
         let parts = &self.service.parts;
         let Some(runner) = parts.catalog.find(language) else { return };
         let (limits, run) = (&self.service.options.limits, RunId::new());
         let ended = Ended::Exited { code: i32::from(!is_ok) };
-        let figures = Figures { wall: took, ..Figures::default() };
         let outcome = Outcome { ended, oom_killed: false, limits: *limits, figures };
         let ended_unix_s = parts.sandboxes.clock.unix_s();
         let conversation = &self.conversation;

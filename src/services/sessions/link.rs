@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{
@@ -16,6 +16,7 @@ use crate::{
     domain::{
         error::Failure,
         id::{Language, SessionId},
+        outcome::Figures,
         owner::{ConversationKey, Principal},
     },
     services::network::Told,
@@ -46,6 +47,16 @@ impl KernelLink {
     /// Has the bridge interrupt what runs.
     pub(in crate::services) fn interrupt() -> KernelMessage {
         own_message("", Channel::Bridge, "interrupt", &json!({})).1
+    }
+
+    /// Has the bridge say what was used.
+    pub(in crate::services) fn ask_figures() -> KernelMessage {
+        own_message("", Channel::Bridge, "figures", &json!({})).1
+    }
+
+    /// What a cell used, by what the bridge says.
+    pub(in crate::services) fn figures(&self, said: &Value) -> Figures {
+        self.session.figures(said)
     }
 
     pub(in crate::services) fn view(&self) -> SessionView {

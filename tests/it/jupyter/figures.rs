@@ -1,0 +1,52 @@
+//! What a notebook's cells use.
+
+use serde_json::{Value, json};
+
+use super::{FakeServer, Socket, TOKEN};
+
+/// A call of a token; what it answers.
+async fn post(server: &FakeServer, token: &str, path: &str, body: Value) -> Value {
+    let request = server.http.post(format!("http://{}{path}", server.address)).bearer_auth(token).json(&body);
+    request.send().await.expect("an answer").json().await.expect("JSON")
+}
+
+/// A new token with these limits, a kernel that it has started, and a client of that.
+async fn notebook(server: &FakeServer, limits: Value) -> (String, String, Socket) {
+    let made = post(server, TOKEN, "/v1/tokens", json!({"name": "n", "owner": "ann", "limits": limits})).await;
+    let token = made["token"].as_str().expect("a token").to_owned();
+    let kernel = post(server, &token, "/jupyter/api/kernels", json!({"name": "fake"})).await;
+    let id = kernel["id"].as_str().expect("an id").to_owned();
+    let path = format!("/jupyter/t/{token}/api/kernels/{id}/channels");
+    let client = Socket::connect(server.address, &path, &[]).await.expect("a connection");
+    (token, id, client)
+}
+
+/// Why a notebook's next cell is not executed.
+async fn refusal(client: &mut Socket) -> String {
+    let refused = client.execute("print no").await;
+    let answers = client.answers(&refused).await;
+    let error = answers.iter().find(|message| message["msg_type"] == "error").expect("an error");
+    assert_eq!(error["content"]["ename"], "rate_limited");
+    error["content"]["evalue"].to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_notebooks_cell_used_is_its_own_and_counts_for_its_token() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (token, id, mut client) = notebook(&server, json!({"cpuSecondsPerDay": 5})).await;
+    // Two at once, in one turn of the conversation.
+    client.execute("print first").await;
+    client.run("burn 4s").await;
+    let cells = format!("/v1/sessions/session-{}/cells", id.replace('-', ""));
+    let cell = post(&server, &token, &cells, json!({"code": "print rest"})).await;
+    assert_eq!(cell["result"]["figures"]["cpuMs"], 10, "neither loading nor the notebook: {cell}");
+    client.run("burn 1s").await;
+    let why = refusal(&mut client).await;
+    assert!(why.contains("5 s of processor time a day"), "{why}");
+
+    let (_, _, mut client) = notebook(&server, json!({"outputBytesPerDay": 10})).await;
+    assert_eq!(client.run("print 12345\nstderr 789").await, "12345\n789\n");
+    let why = refusal(&mut client).await;
+    assert!(why.contains("10 bytes of output a day"), "{why}");
+    server.stop().await;
+}
