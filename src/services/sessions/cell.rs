@@ -5,9 +5,10 @@
 //! sandbox. A cell at a limit is interrupted, and the variables live on; a kernel that does not obey is ended with its
 //! sandbox.
 
+mod events;
 mod interrupt;
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{future::ready, pin::pin, sync::Arc, time::Duration};
 
 use anstream::adapter::strip_str;
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use self::events::Events;
 pub(super) use self::interrupt::WAKE_AFTER;
 use super::{
     CellEnd, SessionEnd, Sessions,
@@ -41,10 +43,6 @@ use crate::{
 /// How long after its reply a kernel may take to say that it is idle. Output in between still counts.
 const IDLE_GRACE: Duration = Duration::from_secs(1);
 const FIGURES_MAX: Duration = Duration::from_secs(1);
-/// Displays, errors, clears and requests for input of one cell that become events.
-const EVENTS_MAX: usize = 500;
-/// What the displays of one cell that become events may hold, in bytes.
-const DISPLAYS_BYTES_MAX: usize = 1 << 20;
 /// Files that one cell shows, and their bytes together.
 const SHOWN_MAX: usize = 20;
 const SHOWN_BYTES_MAX: usize = 16 << 20;
@@ -114,8 +112,7 @@ impl Sessions {
             error: None,
             output_left: cell.limits.output_bytes_max,
             output_over: false,
-            events_left: EVENTS_MAX,
-            displays_left: DISPLAYS_BYTES_MAX,
+            events: Events::default(),
             shown: Vec::new(),
             figures: None,
             asked: None,
@@ -140,6 +137,7 @@ impl Sessions {
             },
         };
         let Figures { cpu, memory_peak_bytes, .. } = session.figures(&execution.figures().await);
+        std::mem::take(&mut execution.events).end().for_each(&mut *execution.sink);
         for sentence in session.kernel.told().map(Told::end).unwrap_or_default() {
             (execution.sink)(EventKind::Output(StreamKind::Stderr, sentence.into()));
         }
@@ -173,8 +171,7 @@ struct Execution<'a> {
     error: Option<(String, String)>,
     output_left: u64,
     output_over: bool,
-    events_left: usize,
-    displays_left: usize,
+    events: Events,
     shown: Vec<Shown>,
     figures: Option<Value>,
     /// The header of the kernel's request for input that is not answered.
@@ -213,6 +210,7 @@ impl Execution<'_> {
                 () = &mut grace, if replied => return End::Itself,
                 limit = &mut breach => return End::Stopped(Ended::DiskLimit(limit)),
                 line = self.input.line(), if self.asked.is_some() => self.answer(line).await,
+                () = ready(()), if self.events.has_request() => self.wait_for_line(),
             }
         }
     }
@@ -220,8 +218,17 @@ impl Execution<'_> {
     /// Answers the kernel's request for input; at the end of the input by the character that stands for it.
     async fn answer(&mut self, line: Option<String>) {
         let parent = self.asked.take();
+        self.events.answered();
         let content = json!({"value": line.as_deref().unwrap_or("\u{4}")});
         self.session.kernel.send(Channel::Stdin, "input_reply", parent, &content).await;
+    }
+
+    /// No line is at hand for the kernel's request.
+    fn wait_for_line(&mut self) {
+        match self.events.take_request() {
+            Some(event) => (self.sink)(event),
+            None => self.input = Input::new(None),
+        }
     }
 
     fn record(&mut self, message: &KernelMessage) {
@@ -249,12 +256,14 @@ impl Execution<'_> {
             (Channel::Iopub, "update_display_data") => self.display(DisplayKind::Update, &content),
             (Channel::Iopub, "error") => self.error(&content),
             (Channel::Iopub, "clear_output") => {
-                self.event(EventKind::Clear { wait: content["wait"].as_bool().unwrap_or_default() });
+                let event = self.events.clear(content["wait"].as_bool().unwrap_or_default());
+                self.tell(event);
             }
             (Channel::Iopub, "status") => self.is_idle |= content["execution_state"] == "idle",
             (Channel::Stdin, "input_request") => {
                 let prompt = content["prompt"].as_str().unwrap_or_default().chars().take(PROMPT_CHARS_MAX).collect();
-                self.event(EventKind::InputRequest { prompt, password: content["password"] == true });
+                let event = self.events.request(prompt, content["password"] == true);
+                self.tell(event);
                 self.asked = Some(message.header.clone());
             }
             (Channel::Shell, "execute_reply") => {
@@ -272,11 +281,8 @@ impl Execution<'_> {
         }
     }
 
-    fn event(&mut self, event: EventKind) {
-        if let Some(left) = self.events_left.checked_sub(1) {
-            self.events_left = left;
-            (self.sink)(event);
-        }
+    fn tell(&mut self, event: Option<EventKind>) {
+        event.into_iter().for_each(&mut *self.sink);
     }
 
     fn text(&mut self, stream: StreamKind, text: &str) {
@@ -309,11 +315,8 @@ impl Execution<'_> {
                 }
             }
         }
-        let display = bundle.display(kind, content);
-        if let Some(left) = self.displays_left.checked_sub(display.bytes()) {
-            self.displays_left = left;
-            self.event(EventKind::Display(Box::new(display)));
-        }
+        let event = self.events.display(bundle.display(kind, content));
+        self.tell(event);
     }
 
     fn error(&mut self, content: &Value) {
@@ -326,12 +329,12 @@ impl Execution<'_> {
             plain if plain.is_empty() && !name.is_empty() => format!("{name}: {value}"),
             plain => plain,
         };
-        match self.displays_left.checked_sub(traceback.len()) {
-            Some(left) => self.displays_left = left,
-            None => traceback.clear(),
+        if !self.events.takes(traceback.len()) {
+            traceback.clear();
         }
         // First, so that a reader who shows it with its colours knows that its lines follow as output.
-        self.event(EventKind::Error { name: name.clone(), value: value.clone(), traceback });
+        let event = self.events.error(EventKind::Error { name: name.clone(), value: value.clone(), traceback });
+        self.tell(event);
         if !plain.is_empty() {
             self.line(StreamKind::Stderr, plain);
         }

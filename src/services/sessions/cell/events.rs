@@ -1,0 +1,220 @@
+//! Which displays, errors and requests for input of one cell become events at once, and what of the others is kept for
+//! its end: what a reader cannot do without. The rest is counted, and told in a line.
+
+use crate::domain::event::{Display, DisplayKind, EventKind, StreamKind};
+
+/// Displays and clears that become events at once, and as many requests for input.
+const EVENTS_MAX: usize = 500;
+/// What these displays, tracebacks and the prompts of later requests may hold together, in bytes.
+const EVENTS_BYTES_MAX: usize = 1 << 20;
+/// Later displays whose last state is kept, and what they may hold together, in bytes.
+const KEPT_MAX: usize = 100;
+const KEPT_BYTES_MAX: usize = 1 << 20;
+/// Errors that become events at once. Of later ones the last is kept.
+const ERRORS_MAX: usize = 100;
+/// Later requests for input that become events, since they wait. One more is the end of the input.
+const WAITING_MAX: usize = 10_000;
+
+#[derive(Default)]
+pub(super) struct Events {
+    shown: usize,
+    bytes: usize,
+    errors: usize,
+    asked: usize,
+    /// The last state of each later display; of those without an id the last one.
+    kept: Vec<Display>,
+    error: Option<EventKind>,
+    /// The prompt of a later request for input, and whether what is typed is secret.
+    request: Option<(String, bool)>,
+    waited: usize,
+    left_out: u64,
+}
+
+impl Events {
+    /// Takes so many bytes, if there is room for them.
+    pub(super) fn takes(&mut self, bytes: usize) -> bool {
+        let fits = self.bytes + bytes <= EVENTS_BYTES_MAX;
+        self.bytes += if fits { bytes } else { 0 };
+        fits
+    }
+
+    pub(super) fn display(&mut self, display: Display) -> Option<EventKind> {
+        let is_kept = display.display_id.is_some() && self.position(&display).is_some();
+        if !is_kept && self.shown < EVENTS_MAX && self.takes(display.bytes()) {
+            self.shown += 1;
+            return Some(EventKind::Display(Box::new(display)));
+        }
+        self.keep(display);
+        None
+    }
+
+    fn position(&self, display: &Display) -> Option<usize> {
+        self.kept.iter().position(|kept| kept.display_id == display.display_id)
+    }
+
+    fn keep(&mut self, mut display: Display) {
+        let earlier = self.position(&display);
+        let freed = earlier.map_or(0, |at| self.kept[at].bytes());
+        let bytes = self.kept.iter().map(Display::bytes).sum::<usize>() - freed + display.bytes();
+        if bytes > KEPT_BYTES_MAX || earlier.is_none() && self.kept.len() >= KEPT_MAX {
+            self.left_out += 1;
+            return;
+        }
+        if let Some(earlier) = earlier.map(|at| self.kept.remove(at)) {
+            // Its readers have not seen what it updates.
+            display.kind = if display.kind == DisplayKind::Update { earlier.kind } else { display.kind };
+            self.left_out += u64::from(display.display_id.is_none());
+        }
+        self.kept.push(display);
+    }
+
+    pub(super) fn clear(&mut self, wait: bool) -> Option<EventKind> {
+        if !wait {
+            self.kept.clear();
+        }
+        let is_told = self.shown < EVENTS_MAX;
+        self.shown += usize::from(is_told);
+        self.left_out += u64::from(!is_told);
+        is_told.then_some(EventKind::Clear { wait })
+    }
+
+    pub(super) fn error(&mut self, error: EventKind) -> Option<EventKind> {
+        self.errors += 1;
+        if self.errors <= ERRORS_MAX {
+            return Some(error);
+        }
+        self.left_out += u64::from(self.error.replace(error).is_some());
+        None
+    }
+
+    /// A later request is told once it waits, so that a long input costs no events.
+    pub(super) fn request(&mut self, prompt: String, password: bool) -> Option<EventKind> {
+        self.asked += 1;
+        if self.asked <= EVENTS_MAX {
+            return Some(EventKind::InputRequest { prompt, password });
+        }
+        self.request = Some((prompt, password));
+        None
+    }
+
+    /// The request was answered.
+    pub(super) fn answered(&mut self) {
+        self.request = None;
+    }
+
+    /// Whether a request is to be told if it waits.
+    pub(super) fn has_request(&self) -> bool {
+        self.request.is_some()
+    }
+
+    /// The request that waits; nothing when there were too many.
+    pub(super) fn take_request(&mut self) -> Option<EventKind> {
+        let (mut prompt, password) = self.request.take().filter(|_| self.waited < WAITING_MAX)?;
+        self.waited += 1;
+        if !self.takes(prompt.len()) {
+            prompt.clear();
+        }
+        Some(EventKind::InputRequest { prompt, password })
+    }
+
+    /// What becomes events when the cell has ended.
+    pub(super) fn end(self) -> impl Iterator<Item = EventKind> {
+        let note = (self.left_out > 0).then(|| {
+            let note = format!(
+                "\n[Displays left out: {}. A cell passes on {EVENTS_MAX}, at most 1 MiB of them, and of the others the \
+                 last state.]\n",
+                self.left_out
+            );
+            EventKind::Output(StreamKind::Stderr, note.into())
+        });
+        let kept = self.kept.into_iter().map(|display| EventKind::Display(Box::new(display)));
+        kept.chain(self.error).chain(note)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn display(kind: DisplayKind, id: Option<usize>, form: String) -> Display {
+        let display_id = id.map(|id| id.to_string());
+        Display { kind, data: vec![("text/plain".to_owned(), form)], display_id }
+    }
+
+    fn full() -> Events {
+        let mut events = Events::default();
+        for n in 0..EVENTS_MAX {
+            assert!(events.display(display(DisplayKind::Display, None, n.to_string())).is_some());
+        }
+        events
+    }
+
+    /// What is passed on at the end: displays as their kinds and forms, and the note.
+    fn ended(events: Events) -> (Vec<(DisplayKind, String)>, Option<String>) {
+        let (mut displays, mut note) = (Vec::new(), None);
+        for event in events.end() {
+            match event {
+                EventKind::Display(display) => displays.push((display.kind, display.data[0].1.clone())),
+                EventKind::Output(StreamKind::Stderr, text) => {
+                    note = Some(String::from_utf8_lossy(&text).into_owned());
+                }
+                _ => {}
+            }
+        }
+        (displays, note)
+    }
+
+    #[test]
+    fn the_last_state_of_each_display_is_kept_and_what_is_left_out_is_counted() {
+        let (show, update, result) = (DisplayKind::Display, DisplayKind::Update, DisplayKind::Result);
+        let mut events = full();
+        for n in 0..1000 {
+            assert!(events.display(display(update, Some(1), n.to_string())).is_none());
+        }
+        assert!(events.display(display(show, Some(2), "new".to_owned())).is_none());
+        assert!(events.display(display(update, Some(2), "newer".to_owned())).is_none());
+        let expected = |last: &[(DisplayKind, &str)]| -> Vec<_> {
+            last.iter().map(|(kind, form)| (*kind, (*form).to_owned())).collect()
+        };
+        let (displays, note) = ended(events);
+        assert_eq!((displays, note), (expected(&[(update, "999"), (show, "newer")]), None), "nothing is missing");
+
+        let mut events = full();
+        for n in 0..3 {
+            events.display(display(show, None, n.to_string()));
+        }
+        assert!(events.clear(true).is_none());
+        events.display(display(result, None, "value".to_owned()));
+        let (displays, note) = ended(events);
+        assert_eq!(displays, expected(&[(result, "value")]));
+        assert!(note.is_some_and(|note| note.contains("left out: 4.")), "three displays and a clear");
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut events = full();
+        for id in 0..1000 {
+            events.display(display(DisplayKind::Update, Some(id), "x".repeat(100_000)));
+            events.display(display(DisplayKind::Update, Some(id), "x".repeat(20_000)));
+        }
+        let bytes: usize = events.kept.iter().map(Display::bytes).sum();
+        assert!(events.kept.len() <= KEPT_MAX && bytes <= KEPT_BYTES_MAX, "{bytes}");
+        assert!(events.left_out > 900);
+
+        let error = |n: usize| EventKind::Error { name: n.to_string(), value: String::new(), traceback: String::new() };
+        let told = (0..1000).filter(|n| events.error(error(*n)).is_some()).count();
+        let last =
+            events.end().find_map(|event| if let EventKind::Error { name, .. } = event { Some(name) } else { None });
+        assert_eq!((told, last.as_deref()), (ERRORS_MAX, Some("999")));
+
+        let mut events = full();
+        let told = (0..=EVENTS_MAX).filter(|_| events.request("x".repeat(4096), false).is_some()).count();
+        assert!(told == EVENTS_MAX && events.has_request());
+        let mut waited = 0;
+        while events.take_request().is_some() {
+            waited += 1;
+            events.request("x".repeat(4096), false);
+        }
+        assert!(waited == WAITING_MAX && events.bytes <= EVENTS_BYTES_MAX, "{waited}");
+    }
+}
