@@ -1,5 +1,6 @@
 //! How a message that is too long for the server is made shorter: a stream's text is cut, with a mark; other content
-//! loses its largest members, then its buffers. Content is looked at no deeper than needed, because a program wrote it.
+//! loses its largest members, then its buffers, of which there may also be too many. Content is looked at no deeper than
+//! needed, because a program wrote it.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::message::{Channel, MESSAGE_MAX_BYTES, Message};
+use crate::message::{BUFFERS_MAX, Channel, MESSAGE_MAX_BYTES, Message};
 
 /// The longest text of one `stream` message, as it stands in JSON.
 pub const STREAM_MAX_BYTES: usize = 1 << 20;
@@ -39,6 +40,9 @@ pub fn fit(message: &mut Message, channel: Channel, kind: &str) -> Removed {
         cut_stream(message);
     }
     let before = message.bytes(channel);
+    if message.buffers.len() > BUFFERS_MAX {
+        message.buffers.clear();
+    }
     if message.bytes(channel) > MESSAGE_MAX_BYTES {
         shed(message, channel);
     }
@@ -197,6 +201,18 @@ mod tests {
         let mut message = Message::new("{}", "{}");
         message.metadata = vec![b' '; 5 << 20].into();
         assert!(!fit(&mut message, Channel::Shell, "execute_reply").is_whole);
+    }
+
+    #[test]
+    fn message_with_too_many_buffers_loses_them_and_can_be_read() {
+        for (count, left) in [(BUFFERS_MAX, BUFFERS_MAX), (BUFFERS_MAX + 1, 0), (100_000, 0)] {
+            let mut message = Message::new("{}", "{\"a\":1}");
+            message.buffers = vec![Bytes::new(); count];
+            let removed = fit(&mut message, Channel::Iopub, "comm_msg");
+            assert_eq!((removed.is_whole, removed.bytes > 0), (false, left == 0), "{count}");
+            let read = Message::decode(&message.encode(Channel::Iopub).slice(4..)).expect("a message");
+            assert_eq!((read.1.content.as_ref(), read.1.buffers.len()), (b"{\"a\":1}".as_slice(), left));
+        }
     }
 
     #[test]

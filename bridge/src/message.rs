@@ -12,8 +12,11 @@ use zeromq::ZmqMessage;
 /// The longest message, either way, in the encoding of version 1.
 pub const MESSAGE_MAX_BYTES: usize = 4 << 20;
 
-/// The most parts of a message that the server sends.
-const PARTS_MAX: usize = 1024;
+/// The most offsets that a message may have, either way, and so the most buffers.
+const OFFSETS_MAX: usize = 1024;
+/// Of the channel, the four parts in JSON, and the end.
+const OFFSETS_BESIDE: usize = 6;
+pub const BUFFERS_MAX: usize = OFFSETS_MAX - OFFSETS_BESIDE;
 
 /// Before it a message has identities of the sender's choice, after it the signature.
 const DELIMITER: &[u8] = b"<IDS|MSG>";
@@ -97,7 +100,7 @@ impl Message {
 
     /// The length of the encoding of version 1, channel included.
     pub fn bytes(&self, channel: Channel) -> usize {
-        let offsets = 1 + (6 + self.buffers.len());
+        let offsets = 1 + (OFFSETS_BESIDE + self.buffers.len());
         8 * offsets + channel.name().len() + self.parts().map(Bytes::len).sum::<usize>()
     }
 
@@ -106,7 +109,7 @@ impl Message {
         let length = self.bytes(channel);
         let mut out = Vec::with_capacity(4 + length);
         out.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
-        let count = 6 + self.buffers.len();
+        let count = OFFSETS_BESIDE + self.buffers.len();
         out.extend_from_slice(&(count as u64).to_le_bytes());
         let mut at = 8 * (1 + count);
         out.extend_from_slice(&(at as u64).to_le_bytes());
@@ -126,7 +129,8 @@ impl Message {
             let eight = bytes.get(8 * at..8 * at + 8)?.try_into().ok()?;
             usize::try_from(u64::from_le_bytes(eight)).ok()
         };
-        let count = number(0).filter(|count| (6..=PARTS_MAX).contains(count)).ok_or(MessageError::Offsets)?;
+        let count =
+            number(0).filter(|count| (OFFSETS_BESIDE..=OFFSETS_MAX).contains(count)).ok_or(MessageError::Offsets)?;
         let offsets: Option<Vec<_>> = (1..=count).map(number).collect();
         let offsets = offsets.ok_or(MessageError::Offsets)?;
         let is_whole = offsets[0] == 8 * (1 + count) && offsets[count - 1] == bytes.len() && offsets.is_sorted();
