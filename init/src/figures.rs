@@ -15,7 +15,7 @@ const COUNTER_BYTES_MAX: usize = 1024;
 pub struct Counters {
     /// Processor time, all processes together.
     pub cpu_micros: Option<u64>,
-    /// The most memory that was in use at once.
+    /// The most memory that was in use at once since the group was made; only root in it could begin anew.
     pub memory_peak_bytes: Option<u64>,
     oom_kills: Option<u64>,
     forks_refused: Option<u64>,
@@ -170,5 +170,12 @@ mod tests {
         let after = Counters { cpu_micros: Some(3_500), oom_kills: Some(2), ..Counters::default() };
         let json = serde_json::to_string(&after.since(&before)).expect("plain data");
         assert_eq!(json, r#"{"cpuMs":3,"oomKills":1}"#);
+    }
+
+    #[test]
+    fn memory_peak_is_that_of_the_container_since_it_started() {
+        let [before, after] = [90, 120].map(|peak| Counters { memory_peak_bytes: Some(peak), ..Counters::default() });
+        assert_eq!(after.since(&before).memory_peak_bytes, Some(120));
+        assert_eq!(before.since(&before).memory_peak_bytes, Some(90), "of what was loaded before the program");
     }
 }

@@ -123,7 +123,8 @@ pub struct Figures {
     pub wall: Duration,
     /// CPU time; `None` when the runner does not report it.
     pub cpu: Option<Duration>,
-    /// `None` when the runner does not report it.
+    /// The most that the sandbox has used since it started, earlier cells included; `None` when the runner does not
+    /// report it.
     pub memory_peak_bytes: Option<u64>,
     /// Printed bytes, kept or not.
     pub stdout_bytes: u64,

@@ -164,6 +164,17 @@ async fn a_warm_python_becomes_a_session() {
     server.stop().await;
 }
 
+/// The engine's kernel counts it for the container, and begins anew for root alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_memory_of_a_cell_is_the_most_since_its_sandbox_started() {
+    let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let large = cell(&server, "python", "len(b'x' * (100 << 20))").await;
+    let small = cell(&server, "python", "1").await;
+    let [large, small] = [large, small].map(|report| report.outcome.figures.memory_peak_bytes.expect("it is known"));
+    assert!(large > 100 << 20 && small >= large, "{large} {small}");
+    server.stop().await;
+}
+
 /// With the labels of the real images, which are in the description of `run_code`.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_list_of_tools_with_sessions_is_at_most_10_kb() {

@@ -78,7 +78,8 @@ pub struct FiguresResult {
     #[schemars(with = "u64")]
     #[schema(nullable = false)]
     pub cpu_ms: Option<u64>,
-    /// Highest memory use in bytes, where it is known.
+    /// The most memory that its sandbox has used since it started, in bytes, where it is known: with what the
+    /// interpreter has loaded and, in a session, with earlier cells.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64")]
     #[schema(nullable = false)]

@@ -46,7 +46,7 @@ struct Stage {
     cpu_time: Option<u64>,
     /// Wall clock in milliseconds.
     wall_time: u64,
-    /// Highest memory use in bytes, where it is known.
+    /// The most memory that its sandbox has used, in bytes, where it is known.
     memory: Option<u64>,
 }
 
