@@ -112,6 +112,25 @@ async fn first_event_without_data_is_sent_from_2025_11_25_on_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn sessions_of_one_token_share_no_variables() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let execute = async |session: &Session<'_>, id: u64, code: &str| {
+        let params = json!({"name": "execute_python_code", "arguments": {"command": code}});
+        let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+        session.send(&call).await.text().await.expect("a stream that ends")
+    };
+    let one = Session::open(&server, "2025-06-18", "").await;
+    let two = Session::open(&server, "2025-06-18", "").await;
+    execute(&one, 1, "set x 41").await;
+    let others = execute(&two, 1, "get x").await;
+    assert!(others.contains("name 'x' is not defined"), "{others}");
+    let own = execute(&one, 2, "get x").await;
+    assert!(own.contains("41\\n"), "{own}");
+    assert_eq!((one.end().await, two.end().await), (StatusCode::OK, StatusCode::OK));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn answer_that_came_while_the_client_was_away_is_delivered_when_it_returns() {
     let server = FakeServer::start().await;
     for version in ["2025-06-18", "2025-11-25"] {

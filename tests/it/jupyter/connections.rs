@@ -283,6 +283,18 @@ async fn notebooks_and_runs_of_a_conversation_take_turns() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cell_without_an_idle_status_gives_its_turn_back() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let id = start(&server, "").await;
+    let mut client = socket(&server, &id, "").await;
+    client.execute("noidle\nprint on").await;
+    client.until(is("execute_reply")).await;
+    assert_eq!(rest_cell(&server, &id, "print rest", 30).await["result"]["stdout"], "rest\n");
+    assert_eq!(client.run("print again").await, "again\n");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_connection_is_not_idle_and_ends_with_the_server() {
     let more = [("SANDBOX_SERVER__IDLE_MS", "300"), ("SANDBOX_SERVER__HEADER_READ_MS", "300")];
     let server = FakeServer::with_kernel(&more).await;

@@ -1,15 +1,18 @@
-//! One cell: what it used, and which of its events are passed on.
+//! One cell: what it used, which of its events are passed on, and its end on a kernel that says too little.
 
 use std::{future::ready, pin::pin, time::Duration};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use mcp_sandbox_server::{
-    domain::event::{DisplayKind, EventKind},
+    domain::{
+        error::Code,
+        event::{DisplayKind, EventKind},
+    },
     services::runs::RunRequest,
 };
 
-use super::{FakeServer, OK, Report, begin, cell, events, open, owner, request, shown};
+use super::{FakeServer, OK, Report, begin, cell, conversation, events, open, owner, python, request, shown, until};
 
 /// Of a cell of the fake kernel that does nothing.
 const LEAST: Option<Duration> = Some(Duration::from_millis(10));
@@ -85,5 +88,45 @@ async fn a_late_request_for_input_is_told_when_it_waits() {
     run.send_input(Bytes::from_static(b"last\n"), true).await.expect("taken");
     let report = run.finished().await.expect("a report");
     assert!(report.stdout.text.ends_with("line\nlast\n"), "{}", report.stdout.text.len());
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cell_whose_kernel_says_nothing_after_its_reply_has_ended() {
+    let server = FakeServer::with_kernel(&[]).await;
+    assert_eq!(shown(&cell(&server, "a", "noidle\nset x 41\nprint end").await), ("end\n", "", OK));
+    assert_eq!(shown(&cell(&server, "a", "get x").await), ("41\n", "", OK));
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cell_takes_a_slot_and_an_idle_session_takes_none() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_ADMISSION__SLOTS", "1")]).await;
+    open(&server, "a").await;
+    open(&server, "b").await;
+    let program = || RunRequest { session: None, ..request("c", "print run") };
+    let run = begin(&server, program()).finished().await.expect("a report");
+    assert_eq!(run.stdout.text, "run\n", "both sessions are idle");
+    let running = begin(&server, request("a", "hang"));
+    until("it runs", async || running.view().state.word() == "running").await;
+    let waiting = begin(&server, program());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(waiting.view().state.word(), "queued");
+    running.cancel();
+    assert_eq!(waiting.finished().await.expect("a report").stdout.text, "run\n");
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kernel_that_never_answers_is_said_to_have_failed_and_ends() {
+    let server = FakeServer::with_kernel(&[]).await;
+    server.engine.mute_next_kernel();
+    let failed = server.sessions.open(&conversation("a"), &python()).await.expect_err("it never answers");
+    assert_eq!(failed.code, Code::RunnerFailed);
+    assert!(failed.message.contains("did not start: try again"), "{failed}");
+    assert!(server.sessions.list(&owner(), None).is_empty());
+    assert_eq!(shown(&cell(&server, "a", "print again").await), ("again\n", "", OK));
+    server.janitor.idle().await;
+    assert_eq!(server.engine.live().len(), 1, "the sandbox of the first is gone");
     server.stop().await;
 }
