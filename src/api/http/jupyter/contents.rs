@@ -10,6 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
