@@ -51,8 +51,8 @@ impl Folder {
     }
 }
 
-/// Renames unless something has the new name. File systems on a network, such as NFS, have no such call: there a program
-/// can still place something between the two steps; clients cannot, because they take turns.
+/// Renames unless something has the new name. File systems on a network, such as NFS, have no such call: there a
+/// program can still place something between the two steps; clients cannot, because they take turns.
 fn rename_to_free(source: &OwnedFd, old: &[u8], target: &OwnedFd, new: &[u8]) -> Result<(), Errno> {
     match rustix::fs::renameat_with(source, old, target, new, RenameFlags::NOREPLACE) {
         Err(Errno::INVAL) => match rustix::fs::statat(target, new, AtFlags::SYMLINK_NOFOLLOW) {
