@@ -116,11 +116,11 @@ pub struct MoveFile {
     #[schema(min_length = 1)]
     pub to: String,
     /// Both paths are percent-encoded, as the `pathEncoded` of a listed file is.
-    #[schema(nullable = false)]
-    pub encoded: Option<bool>,
+    #[serde(default)]
+    pub encoded: bool,
     /// A file that has the new path already is replaced; a folder never is.
-    #[schema(nullable = false)]
-    pub replace: Option<bool>,
+    #[serde(default)]
+    pub replace: bool,
 }
 
 /// What was moved.
@@ -179,7 +179,7 @@ impl MoveFile {
     /// # Errors
     /// [`crate::domain::error::Code::InvalidArgument`], naming the argument.
     pub fn paths(&self) -> Result<(SafePath, SafePath), Failure> {
-        let parse = if self.encoded == Some(true) { SafePath::from_encoded } else { SafePath::from_text };
+        let parse = if self.encoded { SafePath::from_encoded } else { SafePath::from_text };
         let path = |name: &str, text: &str| parse(text).map_err(|why| Failure::argument(name, why));
         Ok((path("from", &self.from)?, path("to", &self.to)?))
     }

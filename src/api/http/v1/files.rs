@@ -170,7 +170,7 @@ pub(super) async fn rename(
     let wanted: MoveFile = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
     let (from, to) = wanted.paths()?;
     let condition = downloads::condition_on_source(&call.headers);
-    let entry = files.rename(&conversation, &from, &to, wanted.replace == Some(true), condition).await?;
+    let entry = files.rename(&conversation, &from, &to, wanted.replace, condition).await?;
     let mut response = Json(Moved::new(&to, entry.as_ref())).into_response();
     if let Some(entry) = entry {
         validate(&mut response, &files, &conversation, &to, entry.size).await;
