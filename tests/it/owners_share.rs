@@ -143,9 +143,9 @@ async fn full_disk_costs_the_owner_who_has_the_most() {
     let (ann, bob) = (Owner::new(&server, "ann").await, Owner::new(&server, "bob").await);
     // Three quarters of a megabyte, which do not fit. Bob's was used before those of Ann.
     for (owner, name, conversation, days) in [(&bob, "bob", "a", 9), (&ann, "ann", "b", 3), (&ann, "ann", "c", 2)] {
-        let url = format!("http://{}/v1/conversations/{conversation}/files/f", server.address);
-        let put = server.http.put(url).bearer_auth(&owner.token).body(vec![b'x'; 256 << 10]);
-        assert_eq!(put.send().await.expect("an answer").status(), 201);
+        let file = json!({"type": "file", "format": "text", "content": "x".repeat(256 << 10)});
+        let path = format!("/jupyter/c/{conversation}/api/contents/f");
+        assert_eq!(owner.call(Method::PUT, &path, Some(file)).await.0, 201);
         server.used_ago(&format!("@{name}/{conversation}"), DAY * days);
     }
     assert_eq!(server.retention.round().await, Ok(1));
