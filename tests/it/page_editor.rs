@@ -1,4 +1,4 @@
-//! The editor of the page: words that it offers, Vim's keys, its search.
+//! The editor of the page: Vim's keys, its search.
 
 use serde_json::{Value, json};
 use thirtyfour::prelude::*;
@@ -23,33 +23,6 @@ async fn type_keys(sheet: &Sheet, keys: impl Into<TypingData>) {
 
 async fn has_text(sheet: &Sheet, wanted: &str) {
     until(wanted, async || sheet.browser.script(TEXT).await == wanted).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn words_are_offered_while_one_types() {
-    let server = FakeServer::start().await;
-    let sheet = open(&server).await;
-    // The part that offers words marks errors too, so this shows that it is loaded.
-    sheet.write("python", "x = (\n").await;
-    let marked = "return document.querySelector('.cm-lintRange-error') !== null";
-    until("an error is marked", async || sheet.browser.script(marked).await == true).await;
-    sheet.write("python", "").await;
-    type_keys(&sheet, "prin").await;
-    let offered = "return [...document.querySelectorAll('.cm-tooltip-autocomplete li')].map(li => li.textContent)";
-    until("words are offered", async || {
-        let words: Vec<String> = serde_json::from_value(sheet.browser.script(offered).await).expect("a list");
-        words.iter().any(|word| word == "print")
-    })
-    .await;
-    let radius = "return getComputedStyle(document.querySelector('.cm-tooltip-autocomplete')).borderRadius";
-    assert_eq!(sheet.browser.script(radius).await, "8px", "it has the page's look");
-    let choose = "[...document.querySelectorAll('.cm-tooltip-autocomplete li')] \
-                  .find(li => li.textContent === 'print') \
-                  .dispatchEvent(new MouseEvent('mousedown', {bubbles: true, cancelable: true}))";
-    sheet.browser.script(choose).await;
-    has_text(&sheet, "print").await;
-    sheet.browser.close().await;
-    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
