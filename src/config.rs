@@ -295,8 +295,8 @@ section! {
     /// What MCP clients see that choose nothing in the query of /mcp.
     pub struct Mcp("mcp") {
         /// Groups of tools that are listed, comma separated: run, files, session (where a language has a kernel),
-        /// coderunner, ipybox, web (where there is a browser), skills and tools (where there are some), and check. A client
-        /// chooses with `/mcp?tools=run`.
+        /// coderunner, ipybox, web (where there is a browser), skills and tools (where there are some), and check. A
+        /// client chooses with `/mcp?tools=run`.
         tools: String = "run,files,session,web,skills,tools".to_owned(),
         /// Names of tools: underscore, as sandbox_run_code, because many model APIs refuse a dot; or dotted. A client
         /// chooses with `/mcp?names=dotted`. Both are always accepted.

@@ -1,6 +1,6 @@
 //! How a message that is too long for the server is made shorter: a stream's text is cut, with a mark; other content
-//! loses its largest members, then its buffers, of which there may also be too many. Content is looked at no deeper than
-//! needed, because a program wrote it.
+//! loses its largest members, then its buffers, of which there may also be too many. Content is looked at no deeper
+//! than needed, because a program wrote it.
 
 use std::collections::BTreeMap;
 

@@ -67,7 +67,8 @@ impl Config {
             known.contains(&group.trim())
         };
         ensure(self.mcp.tools.split(',').all(is_group), || {
-            "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox, web, skills, tools, check."
+            "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox, web, skills, tools, \
+             check."
                 .to_owned()
         })?;
         ensure(matches!(self.mcp.names.as_str(), "underscore" | "dotted"), || {

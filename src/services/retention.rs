@@ -132,8 +132,8 @@ impl Retention {
         Ok(())
     }
 
-    /// Deletes the least recently used one of the owner who has the most bytes until the rest is within the limit. Where
-    /// all of that owner are in use, one of the owner who has the next most.
+    /// Deletes the least recently used one of the owner who has the most bytes until the rest is within the limit.
+    /// Where all of that owner are in use, one of the owner who has the next most.
     async fn shrink(&self, uses: &[LastUse], bytes_max: u64, deleted_max: usize) -> Result<usize, Failure> {
         let before = self.ago(self.options.in_use);
         let mut owners: HashMap<&Principal, Owned> = HashMap::new();

@@ -110,10 +110,10 @@ pub struct FileResult {
 #[serde(deny_unknown_fields)]
 pub struct MoveFile {
     /// The file or folder, relative to /data.
-    #[schema(min_length = 1)]
+    #[schema(min_length = 1, example = "hello.txt")]
     pub from: String,
     /// Its new path, relative to /data.
-    #[schema(min_length = 1)]
+    #[schema(min_length = 1, example = "greetings/hello.txt")]
     pub to: String,
     /// Both paths are percent-encoded, as the `pathEncoded` of a listed file is.
     #[serde(default)]

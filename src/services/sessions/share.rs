@@ -53,7 +53,8 @@ impl Full {
 /// none ends.
 ///
 /// One that ends is the least recently used of the owner who holds the most, among those who hold more than this owner
-/// would hold then; where there is none, the least recently used one of this owner.
+/// would hold then, or as much where this owner has none; where there is none, the least recently used one of this
+/// owner.
 pub(super) fn ends(
     mut held: Vec<Holding>,
     who: &Principal,
@@ -80,7 +81,9 @@ pub(super) fn ends(
             if owner == who {
                 return Some(0);
             }
-            sums.get(owner).copied().filter(|sum| !is_over_share && *sum > then)
+            // One who has no session gets one, as long as any is idle.
+            let is_enough = |sum: &u64| *sum > then || (own == 0 && *sum == then);
+            sums.get(owner).copied().filter(|sum| !is_over_share && is_enough(sum))
         };
         let next = held
             .iter()
@@ -126,7 +129,7 @@ mod tests {
         fn ends(&self, who: &str, bytes: u64, limits: Limits) -> Result<Vec<u64>, Full> {
             let ended = ends(self.held.clone(), &who.parse().expect("an owner"), bytes, limits)?;
             let idle = || self.held.iter().filter_map(|holding| holding.idle);
-            let used = |id| idle().find(|(session, _)| *session == id).map(|(_, used)| used - self.begun);
+            let used = |id: SessionId| idle().find(|(session, _)| *session == id).map(|(_, used)| used - self.begun);
             Ok(ended.into_iter().filter_map(used).map(|used| used.as_secs()).collect())
         }
     }
@@ -147,7 +150,8 @@ mod tests {
         assert_eq!(model.ends("ann", 1, FOUR), Ok(vec![1]), "one's own");
         assert_eq!(model.ends("bob", 1, FOUR), Ok(vec![3]), "one's own");
         assert_eq!(model.ends("eve", 1, FOUR), Ok(vec![1]));
-        assert_eq!(model.ends("eve", 2, FOUR), Err(Full::Memory), "two would be as many as each has");
+        assert_eq!(model.ends("eve", 2, FOUR), Ok(vec![1, 3]), "as many as each has, since she has none");
+        assert_eq!(model.ends("eve", 3, FOUR), Err(Full::Memory), "more than any has");
         let busy = Model::of(&[("ann", 2, None), ("bob", 2, Some(1))]);
         assert_eq!(busy.ends("ann", 1, Limits { all: 4, owner: 4 }), Err(Full::Memory));
     }
