@@ -80,6 +80,12 @@ impl SafePath {
         Self::from_components(names)
     }
 
+    /// Whether it is this file or folder, or is below it.
+    pub fn is_within(&self, other: &Self) -> bool {
+        let rest = self.as_bytes().strip_prefix(other.as_bytes());
+        rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+    }
+
     /// Builds a path from its names.
     ///
     /// # Errors

@@ -22,11 +22,7 @@ pub struct Changed {
 impl Changed {
     /// Whether this file is among what has changed.
     pub fn covers(&self, conversation: &ConversationKey, file: &SafePath) -> bool {
-        let below = |path: &SafePath| {
-            let rest = file.as_bytes().strip_prefix(path.as_bytes());
-            rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
-        };
-        *conversation == self.conversation && self.path.as_ref().is_none_or(below)
+        *conversation == self.conversation && self.path.as_ref().is_none_or(|path| file.is_within(path))
     }
 }
 

@@ -29,7 +29,7 @@ impl Files {
         condition: Option<Precondition>,
     ) -> Result<Option<FileEntry>, Failure> {
         debug!(%conversation, replace, "move a file");
-        if to.as_bytes().strip_prefix(from.as_bytes()).is_some_and(|rest| rest.starts_with(b"/")) {
+        if to != from && to.is_within(from) {
             return Err(Failure::argument("to", "it is inside what is moved: give a path outside it"));
         }
         // Between the condition and the move, no client writes.
