@@ -36,9 +36,7 @@ impl SessionStore for Database {
     }
 
     async fn forget(&self, session: SessionId) -> Result<(), DatabaseError> {
-        let query = sqlx::query("DELETE FROM open_sessions WHERE id = $1").bind(session.to_string());
-        query.execute(self.pool()?).await?;
-        Ok(())
+        self.remove_session(session).await.map(drop)
     }
 
     async fn left(&self, by: ServerProcess, limit: usize) -> Result<Vec<SessionRecord>, DatabaseError> {
@@ -63,8 +61,7 @@ impl SessionStore for Database {
         let mut taken = Vec::new();
         for row in query.fetch_all(self.pool()?).await? {
             let found = read(&row)?;
-            let query = sqlx::query("DELETE FROM open_sessions WHERE id = $1").bind(found.session.to_string());
-            if query.execute(self.pool()?).await?.rows_affected() > 0 {
+            if self.remove_session(found.session).await? {
                 taken.push(found);
             }
         }
@@ -75,6 +72,14 @@ impl SessionStore for Database {
         let query = sqlx::query("DELETE FROM open_sessions WHERE opened_ms < $1").bind(unix_ms);
         query.execute(self.pool()?).await?;
         Ok(())
+    }
+}
+
+impl Database {
+    /// Whether the session was there.
+    async fn remove_session(&self, session: SessionId) -> Result<bool, DatabaseError> {
+        let query = sqlx::query("DELETE FROM open_sessions WHERE id = $1").bind(session.to_string());
+        Ok(query.execute(self.pool()?).await?.rows_affected() > 0)
     }
 }
 

@@ -231,7 +231,13 @@ pub(super) async fn create(
         }
     }
     let why = format!("There are {NAMES_TRIED} files of that name: save the file under another name.");
-    Err(ApiError { status: Some(StatusCode::CONFLICT), ..Failure::new(Code::PreconditionFailed, why).into() })
+    Err(in_the_way(Failure::new(Code::PreconditionFailed, why)))
+}
+
+/// As Jupyter says that a path is taken.
+fn in_the_way(failure: Failure) -> ApiError {
+    let status = (failure.code == Code::PreconditionFailed).then_some(StatusCode::CONFLICT);
+    ApiError { status, ..failure.into() }
 }
 
 fn location(call: &Call, path: &SafePath) -> (header::HeaderName, String) {
@@ -256,10 +262,7 @@ pub(super) async fn rename(
     let from = from.ok_or_else(|| Failure::argument("path", "it is missing"))?;
     let to = members.get("path").and_then(Value::as_str).unwrap_or_default();
     let to = SafePath::from_text(to.trim_start_matches('/')).map_err(|why| Failure::argument("path", why))?;
-    let entry = files.rename(&key, &from, &to, false, None).await.map_err(|failure| {
-        let status = (failure.code == Code::PreconditionFailed).then_some(StatusCode::CONFLICT);
-        ApiError { status, ..failure.into() }
-    })?;
+    let entry = files.rename(&key, &from, &to, false, None).await.map_err(in_the_way)?;
     Ok(Json(entry.as_ref().map_or_else(|| model(&to, "directory", None, None), of_file)))
 }
 
