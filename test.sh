@@ -127,12 +127,9 @@ run_tests() {
   PATH=$PATH:$TOOLS/cargo/bin cargo nextest run --locked --workspace --profile "$@"
 }
 
-# $1: a profile. Those of root only where this is root. One more at a time than there are cores, since most of the long
-# ones wait: for a container, a clock, a browser.
+# $1: a profile. Those of root only where this is root.
 run_mine() {
-  local more=(--no-fail-fast --test-threads $(($(nproc) + 1)))
-  is_root || more+=(-E "not ($OF_ROOT)")
-  run_tests "$1" "${more[@]}"
+  if is_root; then run_tests "$1" --no-fail-fast; else run_tests "$1" --no-fail-fast -E "not ($OF_ROOT)"; fi
 }
 
 # $1: a profile
