@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const PREPARE: &str =
     "this test needs an engine, Docker Compose and what build.sh makes: run ./test.sh, which has them";
-const FILES: [&str; 11] = [
+const FILES: [&str; 12] = [
     "quickstart.sh",
     "build.sh",
     "scripts",
@@ -24,6 +24,7 @@ const FILES: [&str; 11] = [
     "docker-compose.yml",
     ".env.example",
     "dist",
+    "static",
     "Cargo.toml",
     "Cargo.lock",
 ];
