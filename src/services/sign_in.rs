@@ -80,6 +80,8 @@ pub enum Refusal {
     WrongToken,
     #[error("the sign-in at the provider did not succeed, or it vouches for a person who may not use this server")]
     NotAllowed,
+    #[error("the provider of the sign-in does not say who you are: the operator finds in the log what is missing")]
+    Unidentified,
     #[error("the provider of the sign-in does not answer: try again in a moment")]
     ProviderAway,
     #[error("too many requests: try again in a minute")]
@@ -101,7 +103,7 @@ impl Refusal {
             Self::UnsupportedGrantType => "unsupported_grant_type",
             Self::InvalidRedirectUri => "invalid_redirect_uri",
             Self::InvalidClientMetadata(_) => "invalid_client_metadata",
-            Self::AccessDenied | Self::WrongToken | Self::NotAllowed => "access_denied",
+            Self::AccessDenied | Self::WrongToken | Self::NotAllowed | Self::Unidentified => "access_denied",
             Self::TooMany | Self::Unavailable | Self::ProviderAway => "temporarily_unavailable",
         }
     }

@@ -1,5 +1,6 @@
-// An OpenID Connect provider without a password: every sign-in is that of the account in use. Argument: the redirect
-// address of its client. Prints its address; POST /account/NAME changes the account, DELETE /account makes it refuse.
+// An OpenID Connect provider without a password: every sign-in is that of the account in use. Arguments: the redirect
+// address of its client, and "token" or "user-info", where it gives the claims of scopes. Prints its address;
+// POST /account/NAME changes the account, DELETE /account makes it refuse.
 
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
@@ -16,7 +17,7 @@ let account = "alice";
 const provider = new Provider(issuer, {
   clients: [{ client_id: "sandbox", client_secret: "a-secret-of-the-client", redirect_uris: [process.argv[2]] }],
   claims: { openid: ["sub"], email: ["email", "email_verified"] },
-  conformIdTokenClaims: false,
+  conformIdTokenClaims: process.argv[3] !== "token",
   cookies: { keys: ["a-key-of-the-test"] },
   features: { devInteractions: { enabled: false } },
   findAccount: (_, id) => ({

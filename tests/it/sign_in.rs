@@ -9,6 +9,7 @@ mod openid;
 mod page;
 mod rules;
 mod shared;
+mod user_info;
 
 use std::collections::HashMap;
 

@@ -7,11 +7,16 @@ use std::{net::IpAddr, pin::Pin, sync::Arc};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use openidconnect::{
-    AuthorizationCode, ClientId, ClientSecret, CsrfToken, HttpRequest, HttpResponse, IssuerUrl, Nonce,
-    PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, Scope as Wanted, TokenResponse as _,
-    core::{CoreAuthenticationFlow, CoreClient, CoreProviderMetadata},
+    AdditionalClaims, AuthorizationCode, ClientId, ClientSecret, CsrfToken, HttpRequest, HttpResponse, IssuerUrl,
+    Nonce, OAuth2TokenResponse as _, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, Scope as Wanted,
+    TokenResponse as _, UserInfoClaims, UserInfoError,
+    core::{
+        CoreAuthenticationFlow, CoreClient, CoreGenderClaim, CoreJsonWebKey, CoreJweContentEncryptionAlgorithm,
+        CoreProviderMetadata,
+    },
 };
 use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::Sha256;
 use tracing::{info, warn};
@@ -41,6 +46,13 @@ pub(super) struct OpenId {
 }
 
 type Answer = Pin<Box<dyn Future<Output = Result<HttpResponse, WebError>> + Send>>;
+type UserInfoRequest<'a> = openidconnect::UserInfoRequest<'a, CoreJweContentEncryptionAlgorithm, CoreJsonWebKey>;
+
+/// Claims that the standard does not name.
+#[derive(Debug, Serialize, Deserialize)]
+struct OtherClaims(Map<String, Value>);
+
+impl AdditionalClaims for OtherClaims {}
 
 /// A person whom the provider vouches for.
 #[derive(Debug)]
@@ -70,8 +82,34 @@ impl OpenId {
         }
     }
 
+    /// Whether a claim is missing that decides. Providers may give claims at the endpoint `UserInfo` only (OpenID
+    /// Connect Core, 5.4).
+    fn lacks(&self, claims: &Map<String, Value>) -> bool {
+        let asks_for_email = self.options.allowed.iter().any(|entry| entry.contains('@'));
+        let has_email = claims.contains_key("email") && claims.contains_key("email_verified");
+        text(claims, &self.options.owner_claim).is_none() || (asks_for_email && !has_email && !self.is_allowed(claims))
+    }
+
+    /// The claims that `UserInfo` answers, whose subject has to be that of the request.
+    async fn user_info(&self, request: UserInfoRequest<'_>) -> Result<Map<String, Value>, Refusal> {
+        let http = self.http();
+        let answer: Result<UserInfoClaims<OtherClaims, CoreGenderClaim>, _> = request.request_async(&http).await;
+        let claims = answer.map_err(|error| {
+            warn!(error = crate::domain::text::chain(&error), "sign-in: the provider's UserInfo cannot be used");
+            match error {
+                UserInfoError::Request(_) => Refusal::ProviderAway,
+                UserInfoError::Response(status, ..) if status.is_server_error() => Refusal::ProviderAway,
+                _ => Refusal::Unidentified,
+            }
+        })?;
+        match serde_json::to_value(&claims) {
+            Ok(Value::Object(claims)) => Ok(claims),
+            _ => Err(Refusal::Unidentified),
+        }
+    }
+
     fn is_allowed(&self, claims: &Map<String, Value>) -> bool {
-        let text = |name: &str| claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let text = |name: &str| text(claims, name);
         // One that the person only claims to have would open the server to anyone.
         let email = text("email").filter(|_| claims.get("email_verified") == Some(&Value::Bool(true)));
         let domain = email.and_then(|email| email.rsplit_once('@')).map(|(_, domain)| domain);
@@ -112,7 +150,7 @@ impl SignIn {
     /// Whom a code of the provider stands for. `issuer` is what its answer says of itself, against mix-ups (RFC 9207).
     ///
     /// # Errors
-    /// [`Refusal::ProviderAway`], [`Refusal::NotAllowed`].
+    /// [`Refusal::ProviderAway`], [`Refusal::NotAllowed`], [`Refusal::Unidentified`].
     pub async fn from_provider(
         &self,
         code: &str,
@@ -137,17 +175,28 @@ impl SignIn {
         })?;
         let token = answer.id_token().ok_or(Refusal::NotAllowed)?;
         let nonce = Nonce::new(self.derived("nonce", state, browser));
-        token.claims(&client.id_token_verifier(), &nonce).map_err(|error| {
+        let keys = client.id_token_verifier();
+        let vouched = token.claims(&keys, &nonce).map_err(|error| {
             warn!(%error, "sign-in: the provider's token is not valid");
             Refusal::NotAllowed
         })?;
-        let claims = payload(&token.to_string()).ok_or(Refusal::NotAllowed)?;
-        let named = claims.get(&openid.options.owner_claim).and_then(Value::as_str).filter(|text| !text.is_empty());
-        let Some(named) = named.filter(|_| openid.is_allowed(&claims)) else {
-            let (subject, has_owner) = (claims.get("sub"), named.is_some());
-            info!(?subject, has_owner, "sign-in: the provider's person may not use this server");
-            return Err(Refusal::NotAllowed);
+        let mut claims = payload(&token.to_string()).ok_or(Refusal::NotAllowed)?;
+        if openid.lacks(&claims) {
+            // Without the endpoint what the token says is all there is.
+            if let Ok(request) = client.user_info(answer.access_token().clone(), Some(vouched.subject().clone())) {
+                add(&mut claims, openid.user_info(request).await?);
+            }
+        }
+        let (subject, claim) = (claims.get("sub"), &openid.options.owner_claim);
+        let Some(named) = text(&claims, claim) else {
+            warn!(?subject, claim, "sign-in: neither the provider's token nor its UserInfo names the owner");
+            return Err(Refusal::Unidentified);
         };
+        if !openid.is_allowed(&claims) {
+            let (has_email, email_verified) = (claims.contains_key("email"), claims.get("email_verified"));
+            info!(?subject, has_email, ?email_verified, "sign-in: the provider's person may not use this server");
+            return Err(Refusal::NotAllowed);
+        }
         Ok(Person { owner: Principal::of_claim(&openid.options.issuer, named) })
     }
 
@@ -170,6 +219,24 @@ impl SignIn {
         let mut mac = Hmac::<Sha256>::new_from_slice(self.key()).expect("a key of any length");
         mac.update(format!("openid\0{what}\0{browser}\0{state}").as_bytes());
         BASE64_URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes())
+    }
+}
+
+fn text<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty())
+}
+
+/// Adds what `UserInfo` says to the claims of a token, which count more. An address and whether it is verified come
+/// from one of the two.
+fn add(claims: &mut Map<String, Value>, mut more: Map<String, Value>) {
+    const ADDRESS: [&str; 2] = ["email", "email_verified"];
+    let is_whole = ADDRESS.iter().all(|name| claims.contains_key(*name));
+    let unused = if is_whole || !more.contains_key("email") { &mut more } else { &mut *claims };
+    for name in ADDRESS {
+        unused.remove(name);
+    }
+    for (name, value) in more {
+        claims.entry(name).or_insert(value);
     }
 }
 

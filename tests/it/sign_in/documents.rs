@@ -34,7 +34,7 @@ impl Pages {
         self.answer(address, 200, &body.to_string(), "");
     }
 
-    fn answer(&self, address: &str, status: u16, body: &str, cache: &'static str) {
+    pub fn answer(&self, address: &str, status: u16, body: &str, cache: &'static str) {
         let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
         at.insert(address.to_owned(), (status, body.to_owned(), cache));
     }

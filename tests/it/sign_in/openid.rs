@@ -26,13 +26,20 @@ struct World {
     _output: Lines<BufReader<ChildStdout>>,
 }
 
+/// Where the provider gives the claims of scopes.
+const CLAIMS_IN: [&str; 2] = ["token", "user-info"];
+
 impl World {
     async fn new(allowed: &str, more: &[(&str, &str)]) -> Self {
+        Self::with("user-info", allowed, more).await
+    }
+
+    async fn with(claims_in: &str, allowed: &str, more: &[(&str, &str)]) -> Self {
         // The provider has to know the address of the server, and the server that of the provider.
         let base = "https://sandbox.test";
         let mut provider = Command::new(tool("npm/node_modules/.bin/node"))
             .args([&*format!("{}/tests/clients/openid_provider.mjs", env!("CARGO_MANIFEST_DIR"))])
-            .arg(format!("{base}/authorize/callback"))
+            .args([&*format!("{base}/authorize/callback"), claims_in])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .kill_on_drop(true)
@@ -145,8 +152,14 @@ async fn person_signs_in_at_the_provider() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_people_who_are_allowed_sign_in() {
-    let world =
-        World::new("bob@example.org,@example.com,subject-7", &[("SANDBOX_SIGN_IN__OWNER_CLAIM", "email")]).await;
+    for claims_in in CLAIMS_IN {
+        only_people_who_are_allowed_sign_in_by(claims_in).await;
+    }
+}
+
+async fn only_people_who_are_allowed_sign_in_by(claims_in: &str) {
+    let claim = [("SANDBOX_SIGN_IN__OWNER_CLAIM", "email")];
+    let world = World::with(claims_in, "bob@example.org,@example.com,subject-7", &claim).await;
     for (account, may) in [("alice", false), ("bob", true), ("subject-7", true), ("default", false)] {
         world.account(account).await;
         let (client, page) = world.page().await;
@@ -167,7 +180,13 @@ async fn only_people_who_are_allowed_sign_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn address_counts_when_the_provider_has_verified_it() {
-    let world = World::new("@example.org", &[]).await;
+    for claims_in in CLAIMS_IN {
+        address_counts_by(claims_in).await;
+    }
+}
+
+async fn address_counts_by(claims_in: &str) {
+    let world = World::with(claims_in, "@example.org", &[]).await;
     for (account, status) in [("unverified-1", 403), ("alice", 303)] {
         world.account(account).await;
         let (_, page) = world.page().await;

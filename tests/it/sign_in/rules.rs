@@ -47,7 +47,7 @@ const NOW_S: i64 = 1_800_000_000;
 
 /// What the audit log is told.
 #[derive(Default)]
-struct Steps(Mutex<Vec<&'static str>>);
+pub(super) struct Steps(Mutex<Vec<&'static str>>);
 
 impl Observer for Steps {
     fn signed_in(&self, step: &SignInFacts<'_>) {

@@ -34,11 +34,20 @@ pub struct Key {
 impl Key {
     /// A new ES256 key.
     pub fn new(kid: &str) -> Self {
-        let script = "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 | \
-            openssl pkcs8 -topk8 -nocrypt -outform DER";
-        let made = std::process::Command::new("sh").args(["-c", script]).output().expect("openssl");
-        assert!(made.status.success(), "openssl makes keys");
-        Self { kid: kid.to_owned(), algorithm: Algorithm::ES256, secret: EncodingKey::from_ec_der(&made.stdout) }
+        let der = made(
+            "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 | \
+             openssl pkcs8 -topk8 -nocrypt -outform DER",
+        );
+        Self { kid: kid.to_owned(), algorithm: Algorithm::ES256, secret: EncodingKey::from_ec_der(&der) }
+    }
+
+    /// A new RSA key for an algorithm, such as the RS256 of most issuers.
+    pub fn rsa(kid: &str, algorithm: Algorithm) -> Self {
+        let der = made(
+            "openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048 | \
+             openssl rsa -traditional -outform DER",
+        );
+        Self { kid: kid.to_owned(), algorithm, secret: EncodingKey::from_rsa_der(&der) }
     }
 
     pub fn public(&self) -> Value {
@@ -56,6 +65,13 @@ impl Key {
     pub fn sign_with(&self, header: &Header, claims: &Value) -> String {
         encode(header, claims, &self.secret).expect("a token")
     }
+}
+
+/// What a command of openssl prints.
+fn made(script: &str) -> Vec<u8> {
+    let made = std::process::Command::new("sh").args(["-c", script]).output().expect("openssl");
+    assert!(made.status.success() && !made.stdout.is_empty(), "openssl makes keys");
+    made.stdout
 }
 
 impl Issuer {

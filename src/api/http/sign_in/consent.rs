@@ -80,7 +80,7 @@ pub(super) fn page(
 pub(super) fn error(refusal: Refusal) -> Response {
     let status = match refusal {
         Refusal::Unavailable | Refusal::ProviderAway => StatusCode::SERVICE_UNAVAILABLE,
-        Refusal::NotAllowed => StatusCode::FORBIDDEN,
+        Refusal::NotAllowed | Refusal::Unidentified => StatusCode::FORBIDDEN,
         Refusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::BAD_REQUEST,
     };
