@@ -8,6 +8,7 @@ mod issuer;
 mod openid;
 mod page;
 mod rules;
+mod scopes;
 mod shared;
 mod user_info;
 

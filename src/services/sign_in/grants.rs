@@ -26,7 +26,8 @@ const CODE: Duration = Duration::from_mins(1);
 const GRACE: Duration = Duration::from_mins(1);
 const CODE_MARK: &str = "mcpk_";
 const REFRESH_MARK: &str = "mcpr_";
-/// What a client may ask for. `admin` is not among it: it would let the client make tokens.
+/// What a client gets as far as its person may, whatever it asked for: some clients ask for one scope, and cannot ask
+/// for more later without losing it. `admin` would let a client make tokens, `approve` answer what people are asked.
 const OFFERED: [Scope; 2] = [Scope::Run, Scope::Files];
 
 /// A request for authorization, as it was sent.
@@ -35,7 +36,6 @@ pub struct Request {
     pub response_type: String,
     pub challenge: String,
     pub challenge_method: String,
-    pub scope: String,
     pub resources: Vec<String>,
 }
 
@@ -96,9 +96,7 @@ impl SignIn {
             return Err(Refusal::InvalidRequest("a code_challenge with the method S256 is required"));
         }
         self.check_resources(&request.resources)?;
-        let wanted: Vec<_> = offered(&request.scope).collect();
-        let scopes = if wanted.is_empty() { OFFERED.into() } else { wanted };
-        Ok(Consent { client, redirect, challenge: request.challenge.clone(), scopes })
+        Ok(Consent { client, redirect, challenge: request.challenge.clone(), scopes: OFFERED.into() })
     }
 
     /// Makes a connection for a person who enters a token, and the code that leads to it.
@@ -245,10 +243,6 @@ impl SignIn {
         };
         if resources.iter().all(is_ours) { Ok(()) } else { Err(Refusal::InvalidTarget) }
     }
-}
-
-fn offered(scope: &str) -> impl Iterator<Item = Scope> {
-    OFFERED.into_iter().filter(move |offered| scope.split_ascii_whitespace().any(|word| word == offered.as_str()))
 }
 
 fn millis(duration: Duration) -> i64 {

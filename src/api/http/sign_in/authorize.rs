@@ -90,7 +90,6 @@ pub(super) async fn read(sign_in: &SignIn, query: &str, from: IpAddr) -> Result<
         response_type: form.text("response_type"),
         challenge: form.text("code_challenge"),
         challenge_method: form.text("code_challenge_method"),
-        scope: form.text("scope"),
         resources: form.all("resource"),
     };
     let consent = if form.repeats(&ONCE) {

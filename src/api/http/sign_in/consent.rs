@@ -58,7 +58,7 @@ pub(super) fn page(
         "<h1>Connect “{name}”?</h1>\
          <p>{name} asks to use this sandbox server for you. That is the name it gives itself; the answer goes to \
          {target}.{published} Go on only if you have just begun this there.</p>\
-         <p>It will be able to:</p><ul>{scopes}</ul>{problem}{provider}{form}\
+         <p>It will be able to do this, as far as you may:</p><ul>{scopes}</ul>{problem}{provider}{form}\
          <label for=\"token\">{label}</label>\
          <input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\" spellcheck=\"false\" \
          autofocus data-testid=\"token\"{described}>\
