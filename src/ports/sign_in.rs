@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::database::DatabaseError;
 use crate::domain::{
     id::TokenId,
-    token::{AccessRecord, Grant, TokenDigest},
+    token::{AccessRecord, Grant, TokenDigest, TokenRecord},
 };
 
 /// A client that registered itself.
@@ -71,7 +71,8 @@ pub trait SignInStore: Send + Sync {
 
     async fn client(&self, id: &str) -> Result<Option<RegisteredClient>, DatabaseError>;
 
-    async fn insert_code(&self, code: &Code) -> Result<(), DatabaseError>;
+    /// Stores a connection and the code that leads to it, both or neither.
+    async fn connect(&self, connection: &TokenRecord, code: &Code) -> Result<(), DatabaseError>;
 
     /// Redeems a code once, by one conditional update, and stores the pair.
     async fn redeem(&self, what: &Redemption, pair: &Pair, now: i64) -> Result<Exchange, DatabaseError>;

@@ -2,6 +2,7 @@
 //! rules of time and of requests at once are in [`rules`], clients that other people wrote in [`clients`].
 
 mod attacks;
+mod away;
 mod clients;
 mod documents;
 mod issuer;
@@ -35,8 +36,8 @@ on_each_database! {
 }
 
 pub const ON: (&str, &str) = ("SANDBOX_SIGN_IN__MODE", "embedded");
-const VERIFIER: &str = "a-verifier-of-43-characters-or-more-0123456789";
-const REDIRECT: &str = "https://claude.ai/api/mcp/auth_callback";
+pub const VERIFIER: &str = "a-verifier-of-43-characters-or-more-0123456789";
+pub const REDIRECT: &str = "https://claude.ai/api/mcp/auth_callback";
 
 /// A client of the protocol, with a browser that keeps no cookie by itself.
 pub struct Visitor {

@@ -6,13 +6,13 @@ use sqlx::{Any, Row, Transaction, any::AnyRow};
 
 use super::{
     Database,
-    tokens::{digest, parsed},
+    tokens::{digest, insert, parsed},
 };
 use crate::{
     domain::{
         id::TokenId,
         text::hex,
-        token::{AccessRecord, CONNECTION_MARK, Grant, TokenDigest},
+        token::{AccessRecord, CONNECTION_MARK, Grant, TokenDigest, TokenRecord},
     },
     ports::{
         database::DatabaseError,
@@ -56,19 +56,21 @@ impl SignInStore for Database {
         query.fetch_optional(self.pool()?).await?.as_ref().map(client).transpose()
     }
 
-    async fn insert_code(&self, code: &Code) -> Result<(), DatabaseError> {
-        let insert = "INSERT INTO sign_in_codes (digest, connection, client, redirect, challenge, expires_ms) \
+    async fn connect(&self, connection: &TokenRecord, code: &Code) -> Result<(), DatabaseError> {
+        let mut transaction = self.pool()?.begin().await?;
+        insert(&mut transaction, connection).await?;
+        let statement = "INSERT INTO sign_in_codes (digest, connection, client, redirect, challenge, expires_ms) \
             VALUES ($1, $2, $3, $4, $5, $6)";
-        sqlx::query(insert)
+        sqlx::query(statement)
             .bind(hex(&code.digest))
             .bind(code.connection.to_string())
             .bind(&code.client)
             .bind(&code.redirect)
             .bind(&code.challenge)
             .bind(code.expires_unix_ms)
-            .execute(self.pool()?)
+            .execute(&mut *transaction)
             .await?;
-        Ok(())
+        Ok(transaction.commit().await?)
     }
 
     async fn redeem(&self, what: &Redemption, pair: &Pair, now: i64) -> Result<Exchange, DatabaseError> {

@@ -105,7 +105,7 @@ impl TokenStore for Database {
     }
 }
 
-async fn insert(connection: &mut AnyConnection, token: &TokenRecord) -> Result<(), DatabaseError> {
+pub(super) async fn insert(connection: &mut AnyConnection, token: &TokenRecord) -> Result<(), DatabaseError> {
     let may = serde_json::to_string(&token.grant)?;
     let statement = "INSERT INTO tokens \
         (id, owner, name, prefix, digest, may, parent, created_ms, changed_ms, expires_ms, used_ms, revoked_ms) \

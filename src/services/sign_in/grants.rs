@@ -131,7 +131,7 @@ impl SignIn {
         let host = redirect_host(&consent.redirect).unwrap_or_else(|| "this computer".to_owned());
         let name: String = format!("{} ({host})", consent.client.name).chars().take(NAME_CHARS_MAX).collect();
         let new = NewToken { owner, name, grant, expires_unix_ms, parent };
-        let connection = self.tokens.create_connection(new).await.map_err(|error| {
+        let connection = self.tokens.new_connection(new).map_err(|error| {
             warn!(%error, "sign-in: no connection could be made");
             Refusal::Unavailable
         })?;
@@ -144,8 +144,9 @@ impl SignIn {
             challenge: consent.challenge.clone(),
             expires_unix_ms: self.now() + millis(CODE),
         };
-        self.store.insert_code(&stored).await?;
-        self.tell("allowed", &stored.client, Some(connection.id));
+        self.store.connect(&connection, &stored).await?;
+        self.tokens.learn(vec![connection]);
+        self.tell("allowed", &stored.client, Some(stored.connection));
         Ok(code)
     }
 

@@ -48,16 +48,20 @@ impl Tokens {
     /// # Errors
     /// A name or an expiry that cannot be; [`Code::DatabaseUnavailable`].
     pub async fn create(&self, new: NewToken) -> Result<(TokenRecord, SecretString), Failure> {
-        self.make(new, TOKEN_MARK).await
+        let store = self.store()?;
+        let (record, secret) = self.draft(new, TOKEN_MARK)?;
+        store.insert(&record).await.map_err(|error| unavailable(&error))?;
+        self.learn(vec![record.clone()]);
+        Ok((record, secret))
     }
 
-    /// Makes the token of a client that signs in. Its text is dropped: the client gets access tokens, see
-    /// [`Self::accept`], and what it opened with one goes on with the next.
+    /// The token of a client that signs in, which the caller stores and hands to [`Self::learn`]. Its text is dropped:
+    /// the client gets access tokens, see [`Self::accept`], and what it opened with one goes on with the next.
     ///
     /// # Errors
-    /// As [`Self::create`].
-    pub async fn create_connection(&self, new: NewToken) -> Result<TokenRecord, Failure> {
-        self.make(new, CONNECTION_MARK).await.map(|(record, _)| record)
+    /// A name or an expiry that cannot be.
+    pub fn new_connection(&self, new: NewToken) -> Result<TokenRecord, Failure> {
+        self.draft(new, CONNECTION_MARK).map(|(record, _)| record)
     }
 
     /// From now on accepts an access token, which the caller has stored.
@@ -66,8 +70,8 @@ impl Tokens {
         self.known_mut().access.insert(digest, Access { connection, expires_unix_ms, acts_as: None });
     }
 
-    async fn make(&self, new: NewToken, mark: &str) -> Result<(TokenRecord, SecretString), Failure> {
-        let (store, now) = (self.store()?, self.now());
+    fn draft(&self, new: NewToken, mark: &str) -> Result<(TokenRecord, SecretString), Failure> {
+        let now = self.now();
         if new.name.is_empty() || new.name.chars().count() > NAME_CHARS_MAX || new.name.contains(char::is_control) {
             let why = format!("it must have 1 to {NAME_CHARS_MAX} characters, and no control characters");
             return Err(Failure::argument("name", why));
@@ -93,8 +97,6 @@ impl Tokens {
             revoked_unix_ms: None,
         };
         self.elsewhere.own(record.id, false);
-        store.insert(&record).await.map_err(|error| unavailable(&error))?;
-        self.learn(vec![record.clone()]);
         Ok((record, secret))
     }
 
@@ -223,7 +225,7 @@ impl Tokens {
     }
 
     /// Takes what the database says about tokens.
-    pub(super) fn learn(&self, mut records: Vec<TokenRecord>) {
+    pub fn learn(&self, mut records: Vec<TokenRecord>) {
         let mut known = self.known_mut();
         // A parent comes before those that share what it may spend.
         records.sort_by_key(|record| record.parent.is_some());

@@ -39,6 +39,7 @@ on_each_database! {
     of_fifty_redemptions_on_two_servers_one_succeeds
     connection_ends_with_the_token_it_came_from_and_may_do_no_more
     without_the_database_nothing_is_issued_and_known_tokens_go_on
+    consent_whose_code_is_not_stored_leaves_no_connection
     what_has_expired_is_removed
 }
 
@@ -255,6 +256,29 @@ async fn without_the_database_nothing_is_issued_and_known_tokens_go_on(kind: Kin
     let registration = Registration { redirects: vec![REDIRECT.to_owned()], ..Registration::default() };
     assert_eq!(world.sign_in.register(registration, HERE).await.map(drop), Err(Refusal::Unavailable));
     assert!(world.is_accepted(&granted));
+}
+
+async fn consent_whose_code_is_not_stored_leaves_no_connection(kind: Kind) {
+    use mcp_sandbox_server::ports::sign_in::{Code, SignInStore};
+    let world = World::new(kind).await;
+    let connection = |name: &str| {
+        let (owner, grant) = ("other".parse().expect("an owner"), Grant::default());
+        let new = NewToken { owner, name: name.into(), grant, expires_unix_ms: None, parent: None };
+        world.tokens.new_connection(new).expect("a connection")
+    };
+    let code = |connection| Code {
+        digest: [7; 32],
+        connection,
+        client: world.client.clone(),
+        redirect: REDIRECT.into(),
+        challenge: challenge(VERIFIER),
+        expires_unix_ms: world.sign_in.now() + 60_000,
+    };
+    let (first, second) = (connection("first"), connection("second"));
+    SignInStore::connect(&world.database, &first, &code(first.id)).await.expect("stored");
+    SignInStore::connect(&world.database, &second, &code(second.id)).await.expect_err("the code is there already");
+    let stored = world.database.changed(0).await.expect("the database");
+    assert_eq!(stored, [first]);
 }
 
 async fn what_has_expired_is_removed(kind: Kind) {
