@@ -63,7 +63,7 @@ impl App {
     /// # Errors
     /// When the root folder or the engine cannot be used.
     pub async fn build(config: &Config) -> Result<Self, StartError> {
-        Self::start(config, signer(config)).await
+        Self::start(config, signer(config), true).await
     }
 
     /// As [`Self::build`], for a client on this machine: links to files are paths, which no server has to answer.
@@ -73,10 +73,11 @@ impl App {
     pub async fn build_for_stdio(config: &Config) -> Result<Self, StartError> {
         let host_root = &config.engine.host_root;
         let root = if host_root.is_empty() { &config.root } else { Path::new(host_root) };
-        Self::start(config, signer(config).in_folder(root)).await
+        // Its secrets may be its own, made at its start: connections of a server go on.
+        Self::start(config, signer(config).in_folder(root), false).await
     }
 
-    async fn start(config: &Config, signer: UrlSigner) -> Result<Self, StartError> {
+    async fn start(config: &Config, signer: UrlSigner, binds: bool) -> Result<Self, StartError> {
         let store = parts::store(config)?;
         let (engine, probe) = engine(config).await?;
         if let Some(warning) = descriptors::shortage(descriptors::raise(), config, options::slots(config, &probe)) {
@@ -85,7 +86,7 @@ impl App {
         for name in config.weak_secrets() {
             warn!("{name} is probably not random: make another with `openssl rand -hex 32`");
         }
-        let mut app = Self::with(config, signer, store, engine, probe).await?;
+        let mut app = Self::with(config, signer, store, engine, probe, binds).await?;
         app.test_isolation();
         Ok(app)
     }
@@ -100,15 +101,17 @@ impl App {
         engine: Arc<dyn Engine>,
         probe: Probe,
     ) -> Result<Self, StartError> {
-        Self::with(config, signer(config), store, engine, probe).await
+        Self::with(config, signer(config), store, engine, probe, true).await
     }
 
+    /// With `binds`, connections that were made with another `MCP_API_TOKEN` end.
     async fn with(
         config: &Config,
         signer: UrlSigner,
         store: Arc<dyn Storage>,
         engine: Arc<dyn Engine>,
         probe: Probe,
+        binds: bool,
     ) -> Result<Self, StartError> {
         info!(engine = %probe.engine, api = %probe.api_version, runtime = %probe.runtime, "the engine answers");
         for warning in &probe.warnings {
@@ -117,6 +120,9 @@ impl App {
         let observability = Observability::start(config, store.instance())?;
         let database = Some(parts::database(config)?);
         let parts = Parts::build(config, signer, store, engine, &probe, &observability, database).await?;
+        if binds {
+            parts.tokens.bind(config.api_token.expose(), config.file_secrets());
+        }
         let background = Background::start(config, &parts).await?;
         let shutdown_grace = Duration::from_millis(config.server.shutdown_grace_ms);
         Ok(Self { parts, background, observability, shutdown_grace, listen: options::listen(config) })

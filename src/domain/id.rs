@@ -226,6 +226,13 @@ uuid_id!(
     RequestId,
     "req-"
 );
+impl TokenId {
+    /// The id that stands for a digest (RFC 9562, version 8).
+    pub fn of_digest(digest: [u8; 16]) -> Self {
+        Self(uuid::Builder::from_custom_bytes(digest).into_uuid())
+    }
+}
+
 uuid_id!(
     /// One token. It names the token and is not secret.
     TokenId,

@@ -44,6 +44,16 @@ pub trait TokenStore: Send + Sync {
     /// revoked before.
     async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> Result<Vec<TokenId>, DatabaseError>;
 
+    /// Ends the connections whose parent is neither a token nor the id that stands for the configured one, and answers
+    /// them. Before that, those of the ids that stood for it `before` become those of `configured`, and those of its
+    /// owner that have no parent, which earlier versions made.
+    async fn bind_connections(
+        &self,
+        configured: &TokenId,
+        before: &[TokenId],
+        at_unix_ms: i64,
+    ) -> Result<Vec<TokenId>, DatabaseError>;
+
     /// Takes the end of a subject of another issuer back; `false` when there is no such subject, or it was not ended.
     async fn restore(&self, subject: &TokenId, at_unix_ms: i64) -> Result<bool, DatabaseError>;
 

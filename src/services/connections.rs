@@ -35,6 +35,11 @@ impl Connections {
         let now = self.clock.unix_ms();
         let mut all = self.tokens.list(None).await?;
         all.retain(|token| token.is_connection() && (token.is_valid(now) || token.is_refused_subject()));
+        let configured = self.tokens.configured_id();
+        for token in &mut all {
+            // No token of the list has this id.
+            token.parent = token.parent.filter(|parent| Some(*parent) != configured);
+        }
         Ok(all)
     }
 

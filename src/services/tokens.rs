@@ -6,6 +6,7 @@
 //! follow ── one task: changes of other processes, last uses, tokens that ended long ago
 //! ```
 
+mod configured;
 mod elsewhere;
 mod issue;
 mod spent;
@@ -16,7 +17,7 @@ use std::{
     collections::HashMap,
     net::IpAddr,
     num::NonZeroU32,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::Duration,
 };
 
@@ -75,6 +76,7 @@ pub struct Tokens {
     wrong: DefaultDirectRateLimiter,
     wrong_of: DefaultKeyedRateLimiter<Option<IpAddr>>,
     elsewhere: elsewhere::Elsewhere,
+    configured: OnceLock<configured::Ids>,
     own: spent::Own,
     catches_up: DefaultDirectRateLimiter,
     /// When this process began, in unix milliseconds.
@@ -146,6 +148,7 @@ impl Tokens {
             wrong: RateLimiter::direct(quota(WRONG_OF_ALL)),
             wrong_of: RateLimiter::keyed(quota(WRONG_OF_ADDRESS)),
             elsewhere: elsewhere::Elsewhere::default(),
+            configured: OnceLock::new(),
             own: spent::Own::default(),
             catches_up: RateLimiter::direct(Quota::per_second(CATCHES_UP)),
             began,

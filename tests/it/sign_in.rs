@@ -8,6 +8,7 @@ mod documents;
 mod issuer;
 mod openid;
 mod page;
+mod rotation;
 mod rules;
 mod scopes;
 mod shared;

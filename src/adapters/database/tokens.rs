@@ -12,8 +12,9 @@ use super::Database;
 use crate::{
     domain::{
         id::{InstanceId, TokenId},
+        owner::Principal,
         text::{hex, unhex},
-        token::{AccessRecord, SUBJECT_MARK, TokenDigest, TokenRecord},
+        token::{AccessRecord, CONNECTION_MARK, SUBJECT_MARK, TokenDigest, TokenRecord},
     },
     ports::database::{DatabaseError, TokenStore},
 };
@@ -57,6 +58,41 @@ impl TokenStore for Database {
             WHERE id = $2 AND prefix = $3 AND revoked_ms IS NOT NULL";
         let query = sqlx::query(statement).bind(at_unix_ms).bind(subject.to_string()).bind(SUBJECT_MARK);
         Ok(query.execute(self.pool()?).await?.rows_affected() > 0)
+    }
+
+    async fn bind_connections(
+        &self,
+        configured: &TokenId,
+        before: &[TokenId],
+        at_unix_ms: i64,
+    ) -> Result<Vec<TokenId>, DatabaseError> {
+        let (id, owner) = (configured.to_string(), Principal::default());
+        let mark = format!("{}%", CONNECTION_MARK.trim_end_matches('_'));
+        let orphan = "parent <> $1 AND NOT EXISTS (SELECT 1 FROM tokens AS parents WHERE parents.id = tokens.parent)";
+        // Nothing is written where nothing has changed: the database may take nothing.
+        let any = format!(
+            "SELECT id FROM tokens WHERE ({orphan} OR parent IS NULL AND owner = $2) AND prefix LIKE $3 \
+             AND revoked_ms IS NULL LIMIT 1"
+        );
+        let any = sqlx::query(AssertSqlSafe(any)).bind(&id).bind(owner.name()).bind(&mark);
+        if any.fetch_optional(self.pool()?).await?.is_none() {
+            return Ok(Vec::new());
+        }
+        let mut transaction = self.pool()?.begin().await?;
+        let adopt = "UPDATE tokens SET parent = $1 WHERE parent IS NULL AND owner = $2 AND prefix LIKE $3";
+        sqlx::query(adopt).bind(&id).bind(owner.name()).bind(&mark).execute(&mut *transaction).await?;
+        for before in before {
+            let statement = "UPDATE tokens SET parent = $1 WHERE parent = $2";
+            sqlx::query(statement).bind(&id).bind(before.to_string()).execute(&mut *transaction).await?;
+        }
+        let end = format!(
+            "UPDATE tokens SET revoked_ms = $2, changed_ms = $2 WHERE {orphan} AND prefix LIKE $3 \
+             AND revoked_ms IS NULL RETURNING id"
+        );
+        let end = sqlx::query(AssertSqlSafe(end)).bind(&id).bind(at_unix_ms).bind(&mark);
+        let rows = end.fetch_all(&mut *transaction).await?;
+        transaction.commit().await?;
+        rows.iter().map(|row| parsed(row, "id")).collect()
     }
 
     async fn used(&self, tokens: &[(TokenId, i64)]) -> Result<(), DatabaseError> {

@@ -115,7 +115,7 @@ impl SignIn {
             return Err(self.rates.wrong_token(from));
         };
         let parent = &caller.token.record;
-        let id = (!caller.token.is_configured()).then_some(parent.id);
+        let id = if caller.token.is_configured() { self.tokens.configured_id() } else { Some(parent.id) };
         self.connect(consent, parent.owner.clone(), grant, parent.expires_unix_ms, id).await
     }
 

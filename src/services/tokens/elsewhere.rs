@@ -9,7 +9,7 @@ use std::{
 use super::{Known, Tokens};
 use crate::{
     domain::{id::TokenId, owner::Principal, token::TokenRecord},
-    ports::observer::{AdminAction, AdminFacts, Observer},
+    ports::observer::{AdminAction, AdminFacts, Observer, SignInFacts},
 };
 
 /// The changes of this process, and the observer of all others.
@@ -51,6 +51,13 @@ impl Tokens {
     /// Reports changes by other processes from now on. To be called once.
     pub fn tell(&self, observer: &Arc<dyn Observer>) {
         drop(self.elsewhere.observer.set(Arc::clone(observer)));
+    }
+
+    /// Reports a connection that ended at the start.
+    pub(super) fn tell_ended(&self, connection: TokenId) {
+        let Some(observer) = self.elsewhere.observer.get() else { return };
+        let at_unix_s = self.clock.unix_s();
+        observer.signed_in(&SignInFacts { at_unix_s, step: "ended", client: "", connection: Some(connection) });
     }
 
     /// Reports changes that other processes made. To be called before [`Self::learn`].

@@ -188,6 +188,7 @@ impl Tokens {
     async fn round(&self, store: &dyn TokenStore, round: u64) -> Result<(), DatabaseError> {
         let since = self.known().seen;
         let since = since.saturating_sub(CLOCKS_APART_MS).max(0);
+        self.bind_connections(store).await?;
         let changed = store.changed(since).await?;
         self.tell_elsewhere(&changed);
         self.learn(changed);
