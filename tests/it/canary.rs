@@ -7,14 +7,16 @@ use std::{
     process::Stdio,
 };
 
-use reqwest::{Method, RequestBuilder};
+use http::{HeaderValue, header::ORIGIN};
+use reqwest::{Method, RequestBuilder, redirect::Policy};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
 use crate::{
     network::vault::Vault,
-    support::{collector::Collector, until},
+    sign_in::{ON, REDIRECT, VERIFIER, Visitor, answer},
+    support::{collector::Collector, http::builder, until},
 };
 
 const TOKEN: &str = "canary-of-the-token-7d1f0c";
@@ -83,7 +85,7 @@ impl Process {
         command.envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "DOCKER_HOST"));
         command.envs([("MCP_API_TOKEN", TOKEN), ("TUNNEL_TOKEN", TUNNEL), ("MCP_HTTP_ADDR", "127.0.0.1:0")]);
         command.envs([("FILE_SECRET", format!("{SECRET},{OLD_SECRET}")), ("SANDBOX_ROOT", at("root"))]);
-        command.envs([("SANDBOX_LOG__LEVEL", "trace"), ("SANDBOX_LOG__FORMAT", "json")]);
+        command.envs([("SANDBOX_LOG__LEVEL", "trace"), ("SANDBOX_LOG__FORMAT", "json"), ON]);
         let collector = Collector::start().await;
         command.envs([
             ("SANDBOX_AUDIT__FILE", at("audit")),
@@ -147,6 +149,43 @@ impl Process {
         self.send("foreign host", foreign).await;
         let forged = self.call(Method::GET, "/files/snoop/found.txt?expires=99999999999&sig=AAAA");
         self.send("forged link", forged).await;
+    }
+
+    /// Signs a client in, and another that uses its code twice: what is secret of that.
+    async fn sign_in(&self) -> Vec<String> {
+        let http = builder().redirect(Policy::none()).build().expect("a client");
+        let visitor = Visitor { base: format!("http://{}", self.address), http };
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        let mut secrets = vec![VERIFIER.to_owned()];
+        for is_replayed in [false, true] {
+            let metadata = json!({"client_name": "Canary", "redirect_uris": [REDIRECT],
+                "token_endpoint_auth_method": "client_secret_post"});
+            let (status, client) = visitor.register(&metadata).await;
+            assert_eq!(status, 201, "{client}");
+            let (id, secret) = (text(&client["client_id"]), text(&client["client_secret"]));
+            let page = visitor.consent(&visitor.request(&id, &[("resource", "")])).await;
+            // Its address is that of PUBLIC_BASE_URL, which is not set.
+            let origin = HeaderValue::from_static("http://localhost:8080");
+            let decided = visitor.decision(&page, "allow", TOKEN).headers([(ORIGIN, origin)].into_iter().collect());
+            let decided = decided.send().await.expect("an answer");
+            assert_eq!(decided.status(), 303);
+            let code = answer(&decided)["code"].clone();
+            let with_secret = [("client_secret", &*secret)];
+            let (status, first) = visitor.redeem(&id, &code, &with_secret).await;
+            assert_eq!(status, 200, "{first}");
+            let (status, second) = visitor.refresh(&id, &text(&first["refresh_token"]), &with_secret).await;
+            assert_eq!(status, 200, "{second}");
+            assert_eq!(visitor.call(&second["access_token"]).await, 200);
+            if is_replayed {
+                assert_eq!(visitor.redeem(&id, &code, &with_secret).await.0, 400);
+                assert_eq!(visitor.call(&second["access_token"]).await, 401);
+            }
+            for tokens in [&first, &second] {
+                secrets.extend([text(&tokens["access_token"]), text(&tokens["refresh_token"])]);
+            }
+            secrets.extend([code, secret, page.seal, page.cookie]);
+        }
+        secrets
     }
 
     /// The container of a program that runs, as the engine shows it to its clients.
@@ -222,6 +261,7 @@ async fn secrets_appear_in_no_log_answer_metric_container_or_program() {
     }
     server.errors().await;
     server.inspect().await;
+    let secrets = server.sign_in().await;
     let asked = server.vault.seen();
     let credentials = "authorization: Basic bWU6Y2FuYXJ5LW9mLXRoZS12YXVsdC00MWM3ZDU=";
     assert!(asked.len() == 4 && asked.iter().all(|request| request.contains(credentials)), "{asked:#?}");
@@ -241,6 +281,9 @@ async fn secrets_appear_in_no_log_answer_metric_container_or_program() {
         Seen(seen.0.into_iter().filter(|(place, _)| ["log", "audit", "traces"].contains(&place.as_str())).collect());
     written.search(&signature, &[("log", "/files/snoop/found.txt")]);
     written.search("glob.glob", &[("audit", "snoop")]);
+    for secret in secrets {
+        written.search(&secret, &[("log", "\"step\":\"reused\""), ("audit", "reused")]);
+    }
     let sent = Seen(written.0.iter().filter(|(place, _)| place == "traces").cloned().collect());
     for private in ["snoop", "found.txt"] {
         sent.search(private, &[("traces", "POST /mcp")]);

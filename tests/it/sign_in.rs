@@ -6,6 +6,7 @@ mod away;
 mod clients;
 mod documents;
 mod issuer;
+mod issuer_rsa;
 mod openid;
 mod page;
 mod rotation;

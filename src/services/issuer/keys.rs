@@ -153,3 +153,96 @@ fn fits(key: &Jwk, algorithm: Algorithm) -> bool {
     let named = key.common.key_algorithm.map(|named| named.to_string());
     is_kind && signs && named.is_none_or(|named| named == format!("{algorithm:?}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use serde_json::json;
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::ports::web::WebError;
+
+    /// The names of the keys that an issuer publishes, `None` while it is away; and how often it was asked.
+    #[derive(Default)]
+    struct Published(std::sync::Mutex<(Option<Vec<&'static str>>, usize)>);
+
+    #[async_trait]
+    impl Web for Published {
+        async fn send(&self, _: NamedBy, _: http::Request<Vec<u8>>) -> Result<http::Response<Vec<u8>>, WebError> {
+            let mut published = self.0.lock().expect("no panic");
+            published.1 += 1;
+            let names = published.0.as_ref().ok_or(WebError::Unreachable)?;
+            let keys: Vec<_> =
+                names.iter().map(|kid| json!({"kty": "RSA", "kid": kid, "n": "AQAB", "e": "AQAB"})).collect();
+            Ok(http::Response::new(json!({"keys": keys}).to_string().into_bytes()))
+        }
+    }
+
+    struct World {
+        issuer: Arc<Published>,
+        keys: Keys,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let issuer = Arc::new(Published::default());
+            let at = KeysAt::Address("https://id.test/keys".to_owned());
+            Self { keys: Keys::new("https://id.test".to_owned(), at, issuer.clone()), issuer }
+        }
+
+        fn publishes(&self, names: Option<&[&'static str]>) {
+            self.issuer.0.lock().expect("no panic").0 = names.map(<[_]>::to_vec);
+        }
+
+        /// Whether there is a key of this name, and how often the issuer was asked until then.
+        async fn find(&self, kid: &str) -> (Result<(), Rejection>, usize) {
+            let found = self.keys.find(Some(kid), Algorithm::RS256).await.map(drop);
+            (found, self.issuer.0.lock().expect("no panic").1)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn new_key_is_read_and_an_unknown_one_asks_once_a_minute() {
+        let world = World::new();
+        world.publishes(Some(&["first"]));
+        assert_eq!(world.find("first").await, (Ok(()), 1));
+        world.publishes(Some(&["first", "second"]));
+        assert_eq!(world.find("second").await, (Err(Rejection::Invalid), 1), "it was read a moment ago");
+        advance(ASK_EVERY.saturating_sub(Duration::from_secs(1))).await;
+        assert_eq!(world.find("second").await, (Err(Rejection::Invalid), 1));
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(world.find("second").await, (Ok(()), 2), "the new key");
+        assert_eq!(world.find("first").await, (Ok(()), 2), "beside the old one");
+        for _ in 0..3 {
+            for name in ["unknown", "other", "another"] {
+                assert_eq!(world.find(name).await, (Err(Rejection::Invalid), 2));
+            }
+        }
+        advance(ASK_EVERY).await;
+        for name in ["unknown", "other", "another"] {
+            assert_eq!(world.find(name).await, (Err(Rejection::Invalid), 3));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn key_that_is_withdrawn_ends_within_the_hour_and_with_an_absent_issuer_within_a_day() {
+        let world = World::new();
+        world.publishes(Some(&["first", "second"]));
+        assert_eq!(world.find("first").await, (Ok(()), 1));
+        world.publishes(Some(&["second"]));
+        advance(FRESH.saturating_sub(Duration::from_secs(1))).await;
+        assert_eq!(world.find("first").await, (Ok(()), 1));
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(world.find("first").await, (Err(Rejection::Invalid), 2));
+        assert_eq!(world.find("second").await, (Ok(()), 2));
+        world.publishes(None);
+        advance(FRESH).await;
+        assert_eq!(world.find("second").await, (Ok(()), 3), "what was read goes on");
+        assert_eq!(world.find("first").await, (Err(Rejection::Unavailable), 3), "it may be a new one");
+        advance(ASK_AGAIN).await;
+        assert_eq!(world.find("first").await, (Err(Rejection::Unavailable), 4));
+        advance(USABLE.saturating_sub(FRESH + ASK_AGAIN)).await;
+        assert_eq!(world.find("second").await, (Err(Rejection::Unavailable), 5));
+    }
+}

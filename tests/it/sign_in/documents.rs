@@ -2,23 +2,29 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use async_trait::async_trait;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, header::ORIGIN};
 use mcp_sandbox_server::{
+    api::http::{
+        body::Bodies,
+        sign_in::{self, SignInParts},
+    },
     ports::web::{NamedBy, Web, WebError},
-    services::sign_in::Refusal,
+    services::{connections::Connections, sign_in::Refusal},
 };
+use reqwest::redirect::Policy;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::{
-    ON, REDIRECT, Visitor,
+    ON, REDIRECT, Visitor, answer,
     rules::{HERE, World},
 };
-use crate::support::{FakeServer, fake_server::Kind};
+use crate::support::{self, FakeServer, fake_server::Kind, server::TOKEN};
 
 const CLIENT: &str = "https://client.test/oauth/metadata";
 
@@ -156,6 +162,76 @@ async fn strangers_make_the_server_ask_only_so_often() {
         refused += usize::from(found == Err(Refusal::TooMany));
     }
     assert!(refused > 100 && world.pages.asked() + refused == 200, "{refused}");
+}
+
+/// The surface of a world, on a port of its own. Its pages take forms of its issuer.
+async fn served(world: &World) -> (Visitor, JoinHandle<()>) {
+    let connections = Connections::new(Arc::clone(&world.tokens), world.clock.clone(), world.steps.clone());
+    let parts = SignInParts {
+        base: world.sign_in.issuer().into(),
+        embedded: Some(Arc::clone(&world.sign_in)),
+        issuer: None,
+        access: None,
+        connections: Arc::new(connections),
+        bodies: Bodies::new(1 << 20, Duration::from_secs(5), 1 << 20),
+    };
+    let router = sign_in::open(parts.clone()).merge(sign_in::pages(&parts));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let base = format!("http://{}", listener.local_addr().expect("an address"));
+    let serving = tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
+    let http = support::http::builder().redirect(Policy::none()).build().expect("a client");
+    (Visitor { base, http }, serving)
+}
+
+/// A client that never registers: from its document to the second pair of tokens. `ChatGPT`'s prefers a method that is
+/// not offered here, lists `none`, and may send the proof of the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_that_is_named_by_a_document_signs_in_and_refreshes() {
+    let chatgpt = "https://chatgpt.com/oauth/IbUR3zxyNQ16/client.json";
+    let of_chatgpt = json!({"client_id": chatgpt, "client_uri": "https://chatgpt.com/", "client_name": "ChatGPT",
+        "redirect_uris": ["https://chatgpt.com/connector/oauth/IbUR3zxyNQ16"],
+        "token_endpoint_auth_method": "private_key_jwt",
+        "token_endpoint_auth_methods_supported": ["none", "private_key_jwt"],
+        "grant_types": ["authorization_code", "refresh_token"], "response_types": ["code"],
+        "token_endpoint_auth_signing_alg": "RS256", "jwks_uri": "https://chatgpt.com/oauth/jwks.json"});
+    let proof = [
+        ("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"),
+        ("client_assertion", "a.b.c"),
+    ];
+    for (id, document, redirect, host, more) in [
+        (CLIENT, document(), REDIRECT, "client.test", &[][..]),
+        (chatgpt, of_chatgpt, "https://chatgpt.com/connector/oauth/IbUR3zxyNQ16", "chatgpt.com", &proof[..]),
+    ] {
+        let world = World::new(Kind::Sqlite).await;
+        world.pages.put(id, &document);
+        let (visitor, serving) = served(&world).await;
+        let resource = format!("{}/mcp", world.sign_in.issuer());
+        let redirect = ("redirect_uri", redirect);
+        let page = visitor.consent(&visitor.request(id, &[redirect, ("resource", &resource)])).await;
+        assert!(page.html.contains(&format!("<strong>{host}</strong> publishes")), "{}", page.html);
+        let origin = HeaderValue::try_from(world.sign_in.issuer()).expect("a header");
+        let decided = visitor.decision(&page, "allow", TOKEN).headers([(ORIGIN, origin)].into_iter().collect());
+        let decided = decided.send().await.expect("an answer");
+        assert_eq!(decided.status(), 303, "{id}");
+        let sent = decided.headers()["location"].to_str().expect("text").to_owned();
+        assert!(sent.starts_with(&format!("{}?", redirect.1)), "{sent}");
+        let code = answer(&decided)["code"].clone();
+        let (status, tokens) = visitor.redeem(id, &code, &[&[redirect][..], more].concat()).await;
+        assert_eq!((status, &tokens["scope"]), (200, &json!("run files")), "{tokens}");
+        let refresh = tokens["refresh_token"].as_str().expect("a token");
+        let (status, next) = visitor.refresh(id, refresh, &[&[("resource", &*resource)][..], more].concat()).await;
+        assert_eq!(status, 200, "{next}");
+        for tokens in [&tokens, &next] {
+            let access = tokens["access_token"].as_str().expect("a token");
+            let caller = world.tokens.caller(access.as_bytes()).expect("accepted");
+            let name = document["client_name"].as_str().expect("a name");
+            assert!(caller.token.record.name.starts_with(name), "{}", caller.token.record.name);
+        }
+        assert_eq!(world.pages.asked(), 1, "the document is read once");
+        // Its id is public, and opens nothing by itself.
+        assert_eq!(visitor.refresh(id, "mcpr_x", more).await.1["error"], "invalid_grant");
+        serving.abort();
+    }
 }
 
 /// The whole way, on the real adapter: this machine is not asked, whatever name leads to it.

@@ -58,10 +58,10 @@ impl Observer for Steps {
 
 pub(super) struct World {
     pub(super) clock: Arc<ManualClock>,
-    steps: Arc<Steps>,
+    pub(super) steps: Arc<Steps>,
     pub(super) pages: Arc<Pages>,
     database: Database,
-    tokens: Arc<Tokens>,
+    pub(super) tokens: Arc<Tokens>,
     pub(super) sign_in: Arc<SignIn>,
     client: String,
     _kept: (TempDir, Option<Postgres>),
