@@ -159,7 +159,7 @@ def claude_desktop(stage):
     got = json.loads(done.stdout)
     tools = {tool["name"]: tool["description"] for tool in got["tools"]}
     # A link to upload a file by HTTP is of no use over stdio, so that tool is not listed there.
-    wanted = [name for name in stage.server.listed if name != "sandbox_create_upload_link"]
+    wanted = [name for name in stage.server.listed if name != "sandbox_upload_url"]
     need(list(tools) == wanted, f"the client got {', '.join(tools)} of the tools")
     need("/mnt/reports" in tools["sandbox_run_code"], "the description of run_code does not name the mounted folder")
     read, change = ("\n".join(text for _, text in strings(one["content"])) for one in got["answers"])
