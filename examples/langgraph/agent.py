@@ -14,17 +14,12 @@ MODEL = os.environ.get("OPENAI_MODEL", "gpt-4o")
 TASK = "Draw the sine of x from 0 to 10 as a PNG, save the values as a CSV file, and give me the links of both."
 INSTRUCTIONS = "Compute with programs, not by yourself. Give the same conversationId in every call."
 
-# LangChain makes an attachment of each link, and its OpenAI chat model refuses them. The text has the same links.
-async def without_attachments(request, handler):
-    result = await handler(request)
-    result.content = [block for block in result.content if block.type != "resource_link"]
-    return result
-
+# LangChain makes an attachment of each link, which its OpenAI chat model refuses: links=off keeps them in the text.
 client = MultiServerMCPClient({"sandbox": {
     "transport": "streamable_http",
-    "url": "http://localhost:8080/mcp",
+    "url": "http://localhost:8080/mcp?links=off",
     "headers": {"Authorization": f"Bearer {TOKEN}"},
-}}, tool_interceptors=[without_attachments])
+}})
 
 
 async def main(task: str) -> None:

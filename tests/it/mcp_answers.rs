@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 
 use crate::support::fake_server::{BOTH, FakeServer};
 
+mod choices;
+
 /// One answer, in bytes. Clients lose a larger event whole above 1 MiB.
 const ANSWER_BYTES_MAX: usize = 700 << 10;
 

@@ -47,7 +47,7 @@ impl McpParts {
         let links: Vec<_> = page.files.iter().map(link).collect();
         let used = json_len(&blocks) + json_len(&links) + if caller.view.structured { json_len(&page) } else { 0 };
         let Pictures { blocks: pictures, .. } =
-            picture::of_run(self, &report, ANSWER_BYTES_MAX.saturating_sub(used + REST_BYTES)).await;
+            picture::of_run(self, caller.view, &report, ANSWER_BYTES_MAX.saturating_sub(used + REST_BYTES)).await;
         blocks.extend(pictures);
         blocks.extend(links);
         Ok(answer(caller, blocks, &page, page.error.is_some()))

@@ -302,6 +302,12 @@ pub(super) fn file(caller: &Caller, file: FileResult, picture: Option<ContentBlo
     answer(caller, blocks, &FileResult { content, ..file }, false)
 }
 
+/// A picture, for a client that takes none.
+pub(super) fn picture_link(caller: &Caller, file: FileResult, url: &str) -> CallToolResult {
+    let text = format!("{} ({}, {}) is a picture: {url}", file.path, file.media_type, size(file.size));
+    answer(caller, vec![ContentBlock::text(text)], &FileResult { content: String::new(), ..file }, false)
+}
+
 /// A file that was written.
 pub(super) fn written(caller: &Caller, done: &str, file: &File) -> CallToolResult {
     let text = format!("{done} /data/{} ({}): {}", file.path, size(file.size), file.url);
@@ -333,10 +339,11 @@ pub(super) fn failure(caller: &Caller, failure: &Failure) -> CallToolResult {
 
 pub(super) fn answer(
     caller: &Caller,
-    blocks: Vec<ContentBlock>,
+    mut blocks: Vec<ContentBlock>,
     structured: &impl Serialize,
     is_error: bool,
 ) -> CallToolResult {
+    blocks.retain(|block| caller.view.links || !matches!(block, ContentBlock::ResourceLink(_)));
     let mut result = if is_error { CallToolResult::error(blocks) } else { CallToolResult::success(blocks) };
     // Cannot fail: these structs hold only strings, numbers and lists.
     result.structured_content = caller.view.structured.then(|| serde_json::to_value(structured).ok()).flatten();

@@ -9,7 +9,7 @@ use tracing::debug;
 
 use self::smaller::SOURCE_BYTES_MAX;
 pub use self::smaller::Smaller;
-use super::{McpOptions, McpParts};
+use super::{McpOptions, McpParts, View};
 use crate::{
     domain::{owner::ConversationKey, path::SafePath},
     services::{files::Change, runs::Report},
@@ -29,9 +29,13 @@ pub(super) struct Pictures {
     pub left_out: usize,
 }
 
-/// The pictures that a run created or changed, as far as they fit into so many bytes of base64.
-pub(super) async fn of_run(parts: &McpParts, report: &Report, mut bytes_left: usize) -> Pictures {
+/// The pictures that a run created or changed, as far as they fit into so many bytes of base64; none for a client that
+/// takes none.
+pub(super) async fn of_run(parts: &McpParts, view: View, report: &Report, mut bytes_left: usize) -> Pictures {
     let mut pictures = Pictures::default();
+    if !view.images {
+        return pictures;
+    }
     let made = report.files.files.iter().filter(|file| !matches!(file.change, Change::Unchanged));
     for file in made.filter(|file| is_picture(file.media_type())) {
         if pictures.blocks.len() == parts.options.images_max {
@@ -109,8 +113,8 @@ pub(super) fn block(bytes: &[u8]) -> Option<ContentBlock> {
     Some(ContentBlock::image(BASE64_STANDARD.encode(bytes), kind(bytes)?))
 }
 
-/// The media type by the bytes themselves.
-fn kind(bytes: &[u8]) -> Option<&'static str> {
+/// The media type by the bytes themselves, if they are a picture that models can look at.
+pub(super) fn kind(bytes: &[u8]) -> Option<&'static str> {
     let big = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
     let little = |at: usize| bytes.get(at..at + 2)?.try_into().ok().map(|b| u32::from(u16::from_le_bytes(b)));
     let fits = |side: Option<u32>| side.is_some_and(|side| (1..=SIDE_PIXELS_MAX).contains(&side));

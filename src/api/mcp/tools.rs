@@ -101,15 +101,18 @@ impl McpParts {
         let bytes_max = if whole { limit.max(self.options.image_bytes_max) } else { limit };
         let key = caller.key(request.conversation_id.0);
         let file = self.files.read(&key, &path, offset, bytes_max).await?;
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let piece = || FileResult::new(&file, offset, limit, |text| fitting(text, limit));
+        if whole && !caller.view.images && picture::kind(&file.bytes).is_some() {
+            return Ok(content::picture_link(caller, piece(), &self.files.url(&key, &path)));
+        }
         let room = ANSWER_BYTES_MAX - (16 << 10);
         let shown = whole && !file.truncated && picture::fits(file.size, &self.options, room);
         let mut picture = if shown { picture::block(&file.bytes) } else { None };
-        if whole && picture.is_none() {
+        if whole && caller.view.images && picture.is_none() {
             picture = picture::smaller(self, &key, &path, file.size, room).await.map(|(block, _)| block);
         }
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let piece = FileResult::new(&file, offset, limit, |text| fitting(text, limit));
-        Ok(content::file(caller, piece, picture))
+        Ok(content::file(caller, piece(), picture))
     }
 
     async fn write_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {

@@ -42,18 +42,29 @@ pub enum Group {
 
 /// What a client sees of the tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch by itself")]
 pub struct View {
     /// Names with a dot instead of an underscore.
     pub dotted: bool,
     /// Results also as `structuredContent`, with an output schema.
     pub structured: bool,
+    /// Results with a `resource_link` for each file, beside its link in the text.
+    pub links: bool,
+    /// Results with pictures as images, beside their links in the text.
+    pub images: bool,
     /// Whether each group is listed, in the order of [`Group`].
     pub groups: [bool; GROUPS.len()],
 }
 
 impl Default for View {
     fn default() -> Self {
-        Self { dotted: false, structured: false, groups: [true, true, true, false, false, true, true, true, false] }
+        Self {
+            dotted: false,
+            structured: false,
+            links: true,
+            images: true,
+            groups: [true, true, true, false, false, true, true, true, false],
+        }
     }
 }
 
@@ -88,6 +99,8 @@ impl View {
             match name {
                 "names" => self.dotted = switch(name, value, "underscore", "dotted")?,
                 "structured" => self.structured = switch(name, value, "off", "on")?,
+                "links" => self.links = switch(name, value, "off", "on")?,
+                "images" => self.images = switch(name, value, "off", "on")?,
                 "tools" => {
                     let list = value.replace("%2C", ",").replace("%2c", ",");
                     self = self.with_groups(&list).map_err(|why| format!("tools: {why}"))?;
@@ -133,20 +146,28 @@ mod tests {
 
     #[test]
     fn query_overrides_the_settings_and_wrong_values_are_named() {
-        let seen = View::default().with_query("names=dotted&structured=on&tools=files&more=1").expect("a view");
+        let query = "names=dotted&structured=on&links=off&images=off&tools=files&more=1";
+        let seen = View::default().with_query(query).expect("a view");
         assert_eq!(
             seen,
             View {
                 dotted: true,
                 structured: true,
+                links: false,
+                images: false,
                 groups: [false, true, false, false, false, false, false, false, false]
             }
         );
-        assert_eq!(
-            seen.with_query("names=underscore&structured=off&tools=run%2Cfiles,session,web,skills,tools"),
-            Ok(View::default())
-        );
-        for (query, part) in [("names=x", "names: "), ("structured=", "structured: "), ("tools=run,shell", "tools: ")] {
+        let query = "names=underscore&structured=off&links=on&images=on&tools=run%2Cfiles,session,web,skills,tools";
+        assert_eq!(seen.with_query(query), Ok(View::default()));
+        let wrong = [
+            ("names=x", "names: "),
+            ("structured=", "structured: "),
+            ("links=no", "links: "),
+            ("images=0", "images: "),
+            ("tools=run,shell", "tools: "),
+        ];
+        for (query, part) in wrong {
             assert!(View::default().with_query(query).is_err_and(|why| why.starts_with(part)), "{query}");
         }
         assert!(View::default().with_groups("").is_err());

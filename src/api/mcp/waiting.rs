@@ -257,7 +257,7 @@ impl McpParts {
         let (mut report, bytes_left) = answer.begin();
         let mut pictures = Pictures::default();
         if let (Some(finished), None) = (finished, offset) {
-            pictures = picture::of_run(self, finished, bytes_left).await;
+            pictures = picture::of_run(self, caller.view, finished, bytes_left).await;
             let Pictures { smaller, left_out, .. } = pictures;
             if smaller > 0 {
                 report.hints.push(format!("Pictures that are smaller here than their files: {smaller}"));

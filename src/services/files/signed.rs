@@ -74,6 +74,11 @@ impl Files {
         self.signer.named_by(url)
     }
 
+    /// A link to a file, which need not be there.
+    pub fn url(&self, conversation: &ConversationKey, path: &SafePath) -> String {
+        self.signer.mint(conversation, path, self.url_expires_unix_s())
+    }
+
     /// A link that takes a file by PUT, until when it does, and how many bytes; `None` where links are paths.
     pub fn upload_url(&self, conversation: &ConversationKey, path: &SafePath) -> Option<(String, i64, u64)> {
         let expires_unix_s = self.url_expires_unix_s().min(self.clock.unix_s().saturating_add(UPLOAD_TTL_S_MAX));
