@@ -71,6 +71,28 @@ fn every_command_of_readme_is_run_by_a_test() {
         assert!(tested, "no test is known to run this command of README:\n{command}");
     }
     assert_eq!(shell_commands(&readme).count(), TESTED_COMMANDS.len());
+    for (beginning, test) in TESTED_COMMANDS {
+        assert!(is_a_test(test, beginning), "there is no test {test}, which is to run: {beginning}");
+    }
+    for none in ["quickstart::none", "compose::at_root", "none::", "quickstart", "./test.sh --none"] {
+        assert!(!is_a_test(none, ""), "{none}");
+    }
+}
+
+/// Whether this is an option of `test.sh` that runs the command, or a test in a module of `tests/it`, or such a module.
+fn is_a_test(name: &str, command: &str) -> bool {
+    if let Some(option) = name.strip_prefix("./test.sh ") {
+        let options = [("--clients", "tests/clients/models/clients.toml")];
+        let of = options.iter().find(|(known, _)| *known == option);
+        return of.is_some_and(|(_, runs)| read("test.sh").contains(option) && read(runs).contains(command));
+    }
+    let Some((module, function)) = name.split_once("::") else { return false };
+    let source = std::fs::read_to_string(at_root("tests/it").join(module).with_extension("rs")).unwrap_or_default();
+    let is_marked = |line: &&str| line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+    let lines: Vec<_> = source.lines().collect();
+    let begins = |line: &&str| line.contains(&format!("fn {function}("));
+    let Some(at) = lines.iter().position(begins) else { return function.is_empty() && lines.iter().any(is_marked) };
+    lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("///")).any(is_marked)
 }
 
 /// Every relative link of the pages leads to a file.
