@@ -95,6 +95,59 @@ async fn inspector_calls_the_tools() {
     server.stop().await;
 }
 
+/// A server for one client, which is this process; its files are in the folder.
+fn over_stdio(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"));
+    command.arg("stdio").env_clear().envs(std::env::var("DOCKER_HOST").map(|host| ("DOCKER_HOST", host)));
+    command.env("SANDBOX_ROOT", folder.join("root")).current_dir(folder);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+/// The revision that has batches, and a later one.
+#[tokio::test(flavor = "multi_thread")]
+async fn stdio_transport_takes_batches_of_2025_03_26_only() {
+    for (version, takes) in [("2025-03-26", true), ("2025-06-18", false)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut process = over_stdio(folder.path()).spawn().expect("the server starts");
+        let mut input = process.stdin.take().expect("its input");
+        let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
+        let mut answer = async || -> Value {
+            let line = timeout(CLIENT_TIME_MAX, lines.next_line()).await.expect("an answer in time").expect("text");
+            serde_json::from_str(&line.expect("an answer")).expect("JSON")
+        };
+        let mut send = async |message: Value| {
+            input.write_all(format!("{message}\n").as_bytes()).await.expect("sent");
+        };
+        let client = json!({"name": "test", "version": "1"});
+        let params = json!({"protocolVersion": version, "capabilities": {}, "clientInfo": client});
+        send(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})).await;
+        assert_eq!(answer().await["result"]["protocolVersion"], version);
+        send(json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+        let ping = |id: u64| json!({"jsonrpc": "2.0", "id": id, "method": "ping"});
+        let wrong = json!({"jsonrpc": "2.0", "id": 2, "method": 7});
+        let nothing = json!({"jsonrpc": "2.0", "method": "notifications/nothing"});
+        send(json!([ping(1), wrong, nothing, ping(3)])).await;
+        // A line that is no message has one answer, which names no request.
+        let (mut found, answers) = (Vec::new(), if takes { 3 } else { 1 });
+        for _ in 0..answers {
+            let answer = answer().await;
+            found.push((answer["id"].as_u64(), answer["error"]["code"].as_i64()));
+        }
+        found.sort_unstable();
+        let refused = Some(-32600);
+        let expected =
+            if takes { vec![(Some(1), None), (Some(2), refused), (Some(3), None)] } else { vec![(None, refused)] };
+        assert_eq!(found, expected, "{version}");
+        // What follows is read as before.
+        send(ping(4)).await;
+        assert_eq!(answer().await["id"], 4, "{version}");
+        drop(input);
+        let status = timeout(CLIENT_TIME_MAX, process.wait()).await.expect("it ends").expect("a status");
+        assert!(status.success(), "{status}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn stdio_transport_serves_a_client() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -104,18 +157,7 @@ async fn stdio_transport_serves_a_client() {
     std::fs::write(shared.path().join("note.txt"), "from this machine\n").expect("a file");
     let shared_name = shared.path().file_name().expect("a name").to_str().expect("text").to_lowercase();
     let shared_name = shared_name.replace([' ', '.'], "-");
-    let mut process = Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
-        .args(["stdio", "--mount"])
-        .arg(shared.path())
-        .env_clear()
-        .envs(std::env::var("DOCKER_HOST").map(|host| ("DOCKER_HOST", host)))
-        .env("SANDBOX_ROOT", folder.path().join("root"))
-        .current_dir(folder.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("the server starts");
+    let mut process = over_stdio(folder.path()).arg("--mount").arg(shared.path()).spawn().expect("the server starts");
     let mut input = process.stdin.take().expect("its input");
     let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
     let mut ask_line = async |line: &str, answered: bool| -> Value {
@@ -139,6 +181,13 @@ async fn stdio_transport_serves_a_client() {
     assert!(run["id"] == "1" && text.starts_with("Hello!\n"), "{run}");
     let link = text.lines().find_map(|line| line.split_once("file://")).expect("a link to the file").1;
     assert_eq!(std::fs::read_to_string(link.replace("%20", " ")).expect("the file"), "Hello!\n");
+    let code = "read first; read second; echo \"$first,$second,$#,$1,$2\"";
+    let run = ask(json!({"jsonrpc": "2.0", "id": 6, "method": "tools/call", "params": {"name": "sandbox_run_code",
+        "arguments": {"conversationId": "stdio", "language": "bash", "code": code, "stdin": "one\ntwo words\n",
+        "args": ["a b", "$c"]}}}));
+    let run = run.await;
+    let text = run["result"]["content"][0]["text"].as_str().expect("text");
+    assert!(text.starts_with("one,two words,2,a b,$c\n"), "input and arguments of the call: {run}");
     let tools = ask(json!({"jsonrpc": "2.0", "id": 3, "method": "tools/list"})).await;
     assert!(tools.to_string().contains(&format!("/mnt/{shared_name} (read-only)")), "{tools}");
     let listed: Vec<_> = tools["result"]["tools"].as_array().expect("tools").iter().map(|tool| &tool["name"]).collect();

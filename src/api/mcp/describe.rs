@@ -321,18 +321,4 @@ pub fn server(skills: bool) -> ServerConfig {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn either_name_finds_its_tool() {
-        for tool in ToolName::ALL.iter().copied() {
-            assert_eq!(ToolName::find(tool.dotted()), Some(tool));
-            assert_eq!(ToolName::find(tool.underscored()), Some(tool));
-            assert_eq!(tool.dotted().replace('.', "_"), tool.underscored());
-        }
-        for name in ["", "run_code", "sandbox.run-code", "SANDBOX.run_code", "sandbox.run_code "] {
-            assert_eq!(ToolName::find(name), None, "{name}");
-        }
-    }
-}
+mod tests;

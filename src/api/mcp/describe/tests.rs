@@ -1,0 +1,94 @@
+//! Names, and the length of the list.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    domain::{limits::Limits, shared_folder::SharedFolder},
+    ports::{engine::ImageId, runner::RunnerImage},
+};
+
+/// The list of the groups that are listed by default, with everything switched on, in bytes.
+const LIST_BYTES_MAX: usize = 16 << 10;
+/// What the settings and the labels of one sentence may add, in bytes beyond their own bound.
+const SENTENCE_BYTES_MAX: usize = 200;
+
+#[test]
+fn either_name_finds_its_tool() {
+    for tool in ToolName::ALL.iter().copied() {
+        assert_eq!(ToolName::find(tool.dotted()), Some(tool));
+        assert_eq!(ToolName::find(tool.underscored()), Some(tool));
+        assert_eq!(tool.dotted().replace('.', "_"), tool.underscored());
+    }
+    for name in ["", "run_code", "sandbox.run-code", "SANDBOX.run_code", "sandbox.run_code "] {
+        assert_eq!(ToolName::find(name), None, "{name}");
+    }
+}
+
+fn options() -> McpOptions {
+    McpOptions {
+        image_bytes_max: 1 << 20,
+        images_max: 4,
+        read_bytes_max: 192 << 10,
+        write_bytes_max: 8 << 20,
+        code_bytes_max: 1 << 20,
+        limits: Limits::default(),
+        wait_default: Duration::from_secs(45),
+        folders: Vec::new(),
+        view: View::default(),
+    }
+}
+
+/// A runner that offers sessions.
+fn runner(language: &str, description: &str) -> Runner {
+    let labels = [
+        ("sandbox.runner", "true"),
+        ("sandbox.language", language),
+        ("sandbox.description", description),
+        ("sandbox.protocol", "2"),
+        ("sandbox.kernel", "a"),
+    ];
+    let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let image = RunnerImage { id: ImageId("a".to_owned()), reference: None, created_unix_s: 0, labels };
+    Runner::from_image(&image).expect("a runner")
+}
+
+fn list(options: &McpOptions, runners: &[Runner], offered: &Offered<'_>) -> String {
+    let listed = tools(options, runners, offered, View::default(), |_| true);
+    serde_json::to_string(&listed).expect("JSON")
+}
+
+/// Everything is switched on.
+fn offered<'a>(owner: &'a Principal, hosts: &'a [String], secrets: &'a [(String, Vec<String>)]) -> Offered<'a> {
+    Offered { owner, hosts, secrets, installs: true, browses: true, skills: true, tools: true }
+}
+
+#[test]
+fn the_whole_list_and_each_sentence_in_it_are_bounded() {
+    let owner = Principal::default();
+    let (plain, few) = (options(), [runner("python", "")]);
+    let all = list(&plain, &few, &offered(&owner, &[], &[]));
+    for name in ["run_cell", "install_packages", "browse", "search_tools", "get_tool_source", "upload_url"] {
+        assert!(all.contains(&format!("\"sandbox_{name}\"")), "{name}");
+    }
+    assert!(all.contains("\"get_skill_file\"") && !all.contains("execute_python_code"));
+    println!("everything that is listed by default: {} bytes", all.len());
+    assert!(all.len() <= LIST_BYTES_MAX, "{} bytes", all.len());
+
+    let hosts: Vec<_> = (0..100).map(|number| format!("host-{number}.example.org")).collect();
+    let secrets: Vec<_> =
+        (0..100).map(|number| (format!("VARIABLE_{number}"), vec!["example.org".to_owned()])).collect();
+    let folder = |number| SharedFolder::parse(&format!("folder-{number}"), "/srv/docs").expect("a folder");
+    let folders = McpOptions { folders: (0..100).map(folder).collect(), ..options() };
+    let many: Vec<_> = (0..30).map(|number| runner(&format!("language-{number}"), &"x ".repeat(300))).collect();
+    for (what, longer, bytes_max) in [
+        ("hosts", list(&plain, &few, &offered(&owner, &hosts, &[])), 500),
+        ("secrets", list(&plain, &few, &offered(&owner, &[], &secrets)), 500),
+        ("folders", list(&folders, &few, &offered(&owner, &[], &[])), 500),
+        ("languages", list(&plain, &many, &offered(&owner, &[], &[])), 2500),
+    ] {
+        let more = longer.len() - all.len();
+        println!("{what} add {more} bytes");
+        assert!((bytes_max / 2..=bytes_max + SENTENCE_BYTES_MAX).contains(&more), "{what} add {more} bytes");
+    }
+}
