@@ -180,8 +180,11 @@ pub trait HistoryStore: Send + Sync {
     /// Ends the open lines of a server as [`EndWord::SERVER_LOST`]; how many there were.
     async fn close_lost(&self, instance: InstanceId, end: &LineEnd) -> Result<u64, DatabaseError>;
 
-    /// When the oldest of the newest `count` lines began; `None` when there are fewer.
-    async fn nth_newest(&self, count: u64) -> Result<Option<i64>, DatabaseError>;
+    /// How many lines there are, which takes a look at each.
+    async fn count(&self) -> Result<u64, DatabaseError>;
+
+    /// When the oldest line began without the `count` oldest, which are read; `None` when there are no more.
+    async fn begun_after_oldest(&self, count: u64) -> Result<Option<i64>, DatabaseError>;
 
     /// Removes the oldest lines that began before this moment, at most `limit`; how many there were.
     async fn remove_before(&self, unix_ms: i64, limit: u64) -> Result<u64, DatabaseError>;

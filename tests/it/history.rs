@@ -3,6 +3,7 @@
 
 pub mod failing;
 mod recorder;
+mod slowest;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +22,10 @@ use mcp_sandbox_server::{
 };
 use tempfile::TempDir;
 
-use self::recorder::{lines_of_a_killed_writer_are_whole, old_lines_are_removed};
+use self::{
+    recorder::{lines_of_a_killed_writer_are_whole, old_lines_are_removed},
+    slowest::{lines_are_counted_and_the_oldest_passed_over, slowest_runs_agree_with_a_model},
+};
 use crate::support::{dice::Dice, postgres::Postgres, scale::how_many};
 
 /// 2026-11-22, in unix milliseconds.
@@ -81,6 +85,8 @@ on_both! {
     lines_of_a_killed_writer_are_whole
     old_lines_are_removed
     a_page_of_many_lines_is_found
+    slowest_runs_agree_with_a_model
+    lines_are_counted_and_the_oldest_passed_over
 }
 
 fn key(owner: &str, conversation: &str) -> ConversationKey {

@@ -155,9 +155,14 @@ impl HistoryStore for Database {
         Ok(closed.rows_affected())
     }
 
-    async fn nth_newest(&self, count: u64) -> Result<Option<i64>, DatabaseError> {
-        let statement = "SELECT begun_ms FROM history ORDER BY begun_ms DESC LIMIT 1 OFFSET $1";
-        let row = sqlx::query(statement).bind(whole(count.saturating_sub(1))).fetch_optional(self.pool()?).await?;
+    async fn count(&self) -> Result<u64, DatabaseError> {
+        let row = sqlx::query("SELECT COUNT(*) AS lines FROM history").fetch_one(self.pool()?).await?;
+        Ok(u64::try_from(row.try_get::<i64, _>("lines")?).unwrap_or_default())
+    }
+
+    async fn begun_after_oldest(&self, count: u64) -> Result<Option<i64>, DatabaseError> {
+        let statement = "SELECT begun_ms FROM history ORDER BY begun_ms LIMIT 1 OFFSET $1";
+        let row = sqlx::query(statement).bind(whole(count)).fetch_optional(self.pool()?).await?;
         Ok(row.map(|row| row.try_get("begun_ms")).transpose()?)
     }
 

@@ -18,7 +18,10 @@ pub const DEAD_AFTER: Duration = Duration::from_mins(1);
 const KEYS_KEPT_MS: i64 = 24 * 3600 * 1000;
 /// Lines that one statement removes, and statements of a round.
 const REMOVED_MAX: u64 = 1000;
-const REMOVALS_MAX: usize = 20;
+const REMOVALS_MAX: u64 = 20;
+/// The lines are counted again after this time, and when their number may exceed its limit by this part of it.
+const COUNTED_FOR: Duration = Duration::from_mins(10);
+const EXCESS_PART: u64 = 1000;
 
 /// What is known from earlier rounds.
 #[derive(Default)]
@@ -26,6 +29,17 @@ pub(super) struct Upkeep {
     /// The last beat of other servers, and since when it is the same. Their clocks do not matter.
     beats: HashMap<InstanceId, (Option<i64>, Instant)>,
     steps: StepWatch,
+    counted: Option<Counted>,
+}
+
+/// What is known of the number of lines.
+#[derive(Clone, Copy)]
+struct Counted {
+    at: Instant,
+    /// Lines that this server had written before.
+    written: u64,
+    /// Lines that it may write until they are counted again.
+    room: u64,
 }
 
 impl History {
@@ -48,7 +62,7 @@ impl History {
             }
         }
         known.beats = beats;
-        self.remove_old(store, known.steps.is_steady(self.clock.as_ref())).await
+        self.remove_old(store, known).await
     }
 
     async fn close(&self, store: &dyn Store, instance: InstanceId) -> Result<(), DatabaseError> {
@@ -60,17 +74,41 @@ impl History {
     }
 
     /// Nothing is removed for its age when the clock was set.
-    async fn remove_old(&self, store: &dyn Store, is_steady: bool) -> Result<(), DatabaseError> {
+    async fn remove_old(&self, store: &dyn Store, known: &mut Upkeep) -> Result<(), DatabaseError> {
+        let is_steady = known.steps.is_steady(self.clock.as_ref());
         let ms = |age: Duration| i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
         let by_age = self.options.kept.filter(|_| is_steady).map(|kept| self.now().saturating_sub(ms(kept)));
-        let by_count = store.nth_newest(self.options.kept_max).await?;
+        let (by_count, counted) = self.count(store, known.counted.take()).await?;
         if let Some(before) = by_age.max(by_count) {
             let mut rounds = 0..REMOVALS_MAX;
             while rounds.next().is_some() && store.remove_before(before, REMOVED_MAX).await? == REMOVED_MAX {}
         }
+        known.counted = Some(counted);
         if is_steady {
             store.forget(self.now().saturating_sub(KEYS_KEPT_MS), REMOVED_MAX).await?;
         }
         Ok(())
+    }
+
+    /// When the first line began that this round leaves by their number; `None` where there are not too many, or not so
+    /// many were written since they were counted.
+    async fn count(
+        &self,
+        store: &dyn Store,
+        counted: Option<Counted>,
+    ) -> Result<(Option<i64>, Counted), DatabaseError> {
+        let (written, most) = (self.counts().written, self.options.kept_max);
+        let is_known = |counted: &Counted| {
+            written.saturating_sub(counted.written) < counted.room && counted.at.elapsed() < COUNTED_FOR
+        };
+        if let Some(counted) = counted.filter(is_known) {
+            return Ok((None, counted));
+        }
+        let (at, lines) = (Instant::now(), store.count().await?);
+        let excess = lines.saturating_sub(most);
+        let removed = excess.min(REMOVALS_MAX * REMOVED_MAX);
+        let room = if removed < excess { 0 } else { most.saturating_sub(lines).max(most / EXCESS_PART) };
+        let before = if removed > 0 { store.begun_after_oldest(removed).await? } else { None };
+        Ok((before, Counted { at, written, room }))
     }
 }
