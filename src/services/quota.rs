@@ -113,19 +113,9 @@ impl Quota {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves `more` if the cached usage shows that it fits. Reads no folder: the kernel keeps the free space.
+    /// Whether the cached usage shows that `more` fits. Reads no folder: the kernel keeps the free space.
     pub(super) fn fits_surely(&self, id: &ConversationKey, more: &Usage) -> bool {
-        self.disk_has_room(more).is_ok() && self.reserve_known(id, more)
-    }
-
-    fn reserve_known(&self, id: &ConversationKey, more: &Usage) -> bool {
-        let mut known = self.known();
-        let Some(after) = known.usages.get(id).map(|there| there.plus(more)) else { return false };
-        let fits = after.fits(&self.ceiling());
-        if fits {
-            known.set(id, after);
-        }
-        fits
+        self.disk_has_room(more).is_ok() && self.cached(id).is_some_and(|there| there.plus(more).fits(&self.ceiling()))
     }
 
     /// Whether the disk has room for `more` and keeps its minimum of free space.
@@ -223,27 +213,39 @@ impl Quota {
 }
 
 impl Writer {
-    /// Reserves `more` or refuses. Measures unless the cached usage shows that it fits. Blocks.
+    /// Reserves `more`, which is about to be written, or refuses. Measures unless the cached usage shows that it fits.
+    /// Blocks.
     ///
     /// # Errors
     /// [`Code::QuotaExceeded`], [`Code::NoSpace`] when the disk has too little free space.
     pub(super) fn reserve(&self, more: &Usage) -> Result<(), Failure> {
-        let Self { quota, conversation, .. } = self;
-        quota.disk_has_room(more)?;
-        if quota.reserve_known(conversation, more) {
-            return Ok(());
+        if let Some(there) = self.room(more)? {
+            self.quota.known().set(&self.conversation, there.plus(more));
         }
+        Ok(())
+    }
+
+    /// The usage beside which `more` fits; `None` where the server may not read a folder.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`].
+    pub(super) fn room(&self, more: &Usage) -> Result<Option<Usage>, Failure> {
+        let Self { quota, conversation, .. } = self;
+        if quota.fits_surely(conversation, more) {
+            return Ok(quota.cached(conversation));
+        }
+        quota.disk_has_room(more)?;
         let there = match quota.measure(conversation) {
-            // Only a program can open a folder that the server may not read, so that is no reason to refuse one.
-            Err(StorageError::Denied { .. }) => return Ok(()),
+            // Only a program can open such a folder, so that is no reason to refuse one.
+            Err(StorageError::Denied { .. }) => return Ok(None),
             measured => measured?,
         };
         let after = there.plus(more);
         if !after.fits(&quota.ceiling()) {
             return Err(quota.refusal(&there, &after));
         }
-        quota.known().set(conversation, after);
-        Ok(())
+        quota.known().set(conversation, there);
+        Ok(Some(there))
     }
 
     /// Whether a file of this usage can be in the conversation at all. Reads no folder.

@@ -1,4 +1,4 @@
-//! The editor of the page: Vim's keys, its search.
+//! The editor of the page: words that it offers, Vim's keys, its search.
 
 use serde_json::{Value, json};
 use thirtyfour::prelude::*;
@@ -23,6 +23,31 @@ async fn type_keys(sheet: &Sheet, keys: impl Into<TypingData>) {
 
 async fn has_text(sheet: &Sheet, wanted: &str) {
     until(wanted, async || sheet.browser.script(TEXT).await == wanted).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn words_are_offered_while_one_types() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    sheet.write("python", "").await;
+    // The part that offers words comes after the page.
+    let is_loaded = "return document.querySelector('.cm-content[aria-autocomplete=list]') !== null";
+    until("the part is loaded", async || sheet.browser.script(is_loaded).await == true).await;
+    type_keys(&sheet, "prin").await;
+    let offered = "return [...document.querySelectorAll('.cm-tooltip-autocomplete li')].map(li => li.textContent)";
+    until("words are offered", async || {
+        let words: Vec<String> = serde_json::from_value(sheet.browser.script(offered).await).expect("a list");
+        words.first().is_some_and(|word| word == "print")
+    })
+    .await;
+    let radius = "return getComputedStyle(document.querySelector('.cm-tooltip-autocomplete')).borderRadius";
+    assert_eq!(sheet.browser.script(radius).await, "8px", "it has the page's look");
+    let choose = "document.querySelector('.cm-tooltip-autocomplete li') \
+                  .dispatchEvent(new MouseEvent('mousedown', {bubbles: true, cancelable: true}))";
+    sheet.browser.script(choose).await;
+    has_text(&sheet, "print").await;
+    sheet.browser.close().await;
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,6 +13,9 @@ use crate::{
 pub const LISTING_BYTES_MAX: usize = 72 << 10;
 const SKIPPED_BYTES_MAX: usize = 12 << 10;
 
+/// Pages that one visit reads.
+const PAGES_MAX: usize = 50;
+
 /// Which files are listed.
 #[derive(Debug, Clone, Default)]
 pub struct FileQuery {
@@ -66,6 +69,29 @@ impl Files {
             listing.skipped.clear();
         }
         Ok(self.file_list(conversation, listing))
+    }
+
+    /// Visits the files of a conversation, or those below a folder, page by page. So many pages have room for about
+    /// ten thousand files; what follows them is left out.
+    ///
+    /// # Errors
+    /// Those of [`Files::page`] and of `visit`.
+    pub async fn visit(
+        &self,
+        conversation: &ConversationKey,
+        folder: Option<&SafePath>,
+        mut visit: impl FnMut(FileEntry) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut after = None;
+        for _ in 0..PAGES_MAX {
+            let page = self.page(conversation, FileQuery { folder: folder.cloned(), after, limit: None }).await?;
+            page.files.into_iter().try_for_each(&mut visit)?;
+            after = page.after;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Lists a conversation's files, those created or changed since the mark first.

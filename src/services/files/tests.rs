@@ -109,6 +109,26 @@ async fn links_expire_as_stated_and_within_a_week() {
     }
 }
 
+#[tokio::test]
+async fn an_upload_of_announced_length_is_counted_once() {
+    let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 100, free_bytes_min: 0 };
+    let (_root, _, files) = files(FilesOptions { quota, ..FilesOptions::default() });
+    let id = "c".parse::<ConversationKey>().expect("an id");
+    let body = |bytes: usize| futures_util::stream::iter([Ok(Bytes::from(vec![1; bytes]))]);
+    for name in 0..3 {
+        let (path, bytes) = (path(&name.to_string()), 300 << 10);
+        files.upload(&id, &path, None, Some(bytes as u64), body(bytes)).await.expect("stored");
+    }
+    let known = files.quota.cached(&id).expect("it is known");
+    files.quota.measured(&id, None);
+    let there = files.quota.usage(&id).expect("measured");
+    assert!(known.bytes.abs_diff(there.bytes) <= 16 << 10, "{known:?} {there:?}");
+    let broken = futures_util::stream::iter([Err(Failure::new(Code::InvalidArgument, "it broke off"))]);
+    let broken = files.upload(&id, &path("broken"), None, Some(100 << 10), broken).await;
+    assert_eq!(broken.map_err(|failure| failure.code).map(drop), Err(Code::InvalidArgument));
+    assert_eq!(files.quota.cached(&id), Some(there), "nothing was stored");
+}
+
 /// Each of them is measured before any of them is written, unless one waits for the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_first_writes_respect_the_quota() {

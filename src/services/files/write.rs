@@ -54,7 +54,7 @@ impl Files {
         Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
     }
 
-    /// Checks that `more` may be written to a conversation.
+    /// Checks that `more` may be written to a conversation; nothing is reserved.
     ///
     /// # Errors
     /// [`Code::QuotaExceeded`], [`Code::NoSpace`]; nothing was touched.
@@ -64,7 +64,7 @@ impl Files {
         more: Usage,
     ) -> Result<(), Failure> {
         let writer = self.quota.writer(conversation).await;
-        self.step(conversation, move |_| writer.reserve(&more)).await
+        self.step(conversation, move |_| writer.room(&more)).await.map(drop)
     }
 
     /// Writes to a conversation that has room for `more`. Other writes to the conversation wait until it is done, so

@@ -225,7 +225,7 @@ impl HubTask {
                 change = self.turn.change() => match change {
                     TurnChange::Came(Ok(turn)) => {
                         let breach = Box::pin(turn.breach());
-                        self.turn = TurnState::Held { turn, _busy: link.begin_cell(), breach };
+                        self.turn = TurnState::Held { turn, _busy: link.begin_cell(), breach, is_told: false };
                     }
                     TurnChange::Came(Err(failure)) => self.refuse_waiting(&failure),
                     TurnChange::Breached(limit) => self.breached(limit),
@@ -249,8 +249,8 @@ impl HubTask {
         let waits = self.shell.iter().any(|(_, order)| order.code.is_some());
         if is_done && (self.cells.has_begun || !waits) && matches!(self.turn, TurnState::Held { .. }) {
             self.cells.has_begun = false;
-            let (held, tell) = (std::mem::take(&mut self.turn), (self.reported.clone(), self.notes.0.clone()));
-            self.sessions.carry_out_holding(&self.conversation.owner, self.session, held, tell);
+            let (over, tell) = (std::mem::take(&mut self.turn).over(), (self.reported.clone(), self.notes.0.clone()));
+            self.sessions.carry_out_until(&self.conversation.owner, self.session, over, tell);
         }
         while let Some((_, order)) = self.shell.front() {
             // What comes while the last cell is measured waits for a turn of its own.
@@ -387,8 +387,9 @@ impl HubTask {
     }
 
     fn breached(&mut self, limit: DiskLimit) {
-        if let TurnState::Held { breach, .. } = &mut self.turn {
+        if let TurnState::Held { breach, is_told, .. } = &mut self.turn {
             *breach = Box::pin(pending());
+            *is_told = true;
         }
         self.note(&format!("[{}]\n", limit.sentence()));
         self.outbox.push_front(KernelLink::interrupt());

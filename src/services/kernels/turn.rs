@@ -27,6 +27,8 @@ pub(super) enum TurnState {
         turn: Box<Turn>,
         _busy: Busy,
         breach: Pin<Box<dyn Future<Output = DiskLimit> + Send>>,
+        /// A limit was exceeded, and the client was told.
+        is_told: bool,
     },
 }
 
@@ -44,6 +46,12 @@ impl TurnState {
             sessions.carry_in(&conversation.owner, session).await?;
             Ok(Box::new(turn))
         }))
+    }
+
+    /// Ends when the files of a held one are measured; the limit that they exceed, if it was not told before.
+    pub(super) async fn over(mut self) -> Option<DiskLimit> {
+        let Self::Held { turn, is_told, .. } = &mut self else { return None };
+        turn.exceeded().await.filter(|_| !*is_told)
     }
 
     /// Waits for what changes it.

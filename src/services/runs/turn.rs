@@ -29,6 +29,7 @@ pub(in crate::services) struct Turn {
     conversation: ConversationKey,
     _permit: Permit,
     by: Option<Started>,
+    is_measured: bool,
 }
 
 impl Runs {
@@ -57,7 +58,13 @@ impl Runs {
             error!(error = %text::chain(&error), "the conversation's folder was not prepared");
             error.failure()
         })?;
-        Ok(Turn { service: Arc::clone(&service), conversation: conversation.clone(), _permit: permit, by })
+        Ok(Turn {
+            service: Arc::clone(&service),
+            conversation: conversation.clone(),
+            _permit: permit,
+            by,
+            is_measured: false,
+        })
     }
 }
 
@@ -65,6 +72,14 @@ impl Turn {
     /// Waits until the conversation's files exceed a limit.
     pub(in crate::services) fn breach(&self) -> impl Future<Output = DiskLimit> + Send + use<> {
         Arc::clone(self.service.parts.files.quota()).breach(self.conversation.clone())
+    }
+
+    /// The limit that the conversation's files exceed now that its code has ended.
+    pub(in crate::services) async fn exceeded(&mut self) -> Option<DiskLimit> {
+        let quota = self.service.parts.files.quota();
+        quota.measured(&self.conversation, None);
+        self.is_measured = true;
+        quota.exceeded(&self.conversation).await
     }
 
     /// Reports a cell to the observers, and counts what it used for the token that it came by. Its status is what the
@@ -106,7 +121,9 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // What the code left is not listed, so it is measured before the next one.
-        self.service.parts.files.quota().measured(&self.conversation, None);
+        // What the code left is not listed, so it is measured before the next one if it was not yet.
+        if !self.is_measured {
+            self.service.parts.files.quota().measured(&self.conversation, None);
+        }
     }
 }

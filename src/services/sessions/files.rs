@@ -9,7 +9,7 @@ use tracing::warn;
 
 use super::{Inner, Sessions, registry::Session};
 use crate::{
-    domain::{error::Failure, id::SessionId, owner::Principal},
+    domain::{error::Failure, id::SessionId, outcome::DiskLimit, owner::Principal},
     services::{
         carrier::{Carrier, left_out_note},
         files::Returned,
@@ -69,30 +69,29 @@ impl Sessions {
         self.0.carry_in(&*self.0.find(who, id)?).await
     }
 
-    /// After such code; `held` is dropped when the files are stored. Where not all of them were, `tell` gets a
-    /// note of it, with what is beside its sender.
-    pub(in crate::services) fn carry_out_holding(
+    /// After such code: stores the files, and then waits for `over`, which says what limit they exceed. Where they do,
+    /// or not all of them were stored, `tell` gets a note of it, with what is beside its sender.
+    pub(in crate::services) fn carry_out_until(
         &self,
         who: &Principal,
         id: SessionId,
-        held: impl Send + 'static,
+        over: impl Future<Output = Option<DiskLimit>> + Send + 'static,
         tell: (Bytes, mpsc::UnboundedSender<(Bytes, String)>),
     ) {
-        if self.0.parts.sandboxes.volumes.streamed_bytes().is_none() {
-            return;
-        }
-        let Ok(session) = self.0.find(who, id) else { return };
-        let inner = Arc::clone(&self.0);
+        let (inner, session) = (Arc::clone(&self.0), self.0.find(who, id).ok());
         self.0.tasks.spawn(async move {
-            let returned = inner.carry_out(&session).await;
-            if let Some(Err(failure)) = &returned {
+            let returned = match &session {
+                Some(session) => inner.carry_out(session).await,
+                None => None,
+            };
+            if let (Some(Err(failure)), Some(session)) = (&returned, &session) {
                 warn!(conversation = %session.conversation, %failure, "the files of a session were not stored");
             }
-            if let Some(note) = returned.as_ref().and_then(note) {
+            let (returned, exceeded) = (returned.as_ref().and_then(note), over.await);
+            if let Some(note) = returned.or_else(|| exceeded.map(|limit| format!("[{}]\n", limit.sentence()))) {
                 // Who has gone away is told nothing.
                 drop(tell.1.send((tell.0, note)));
             }
-            drop(held);
         });
     }
 }

@@ -50,3 +50,26 @@ async fn what_a_notebooks_cell_used_is_its_own_and_counts_for_its_token() {
     assert!(why.contains("10 bytes of output a day"), "{why}");
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_beyond_the_quota_are_told_after_a_notebooks_cell() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_QUOTA__ENTRIES_MAX", "4")]).await;
+    let (_, _, mut client) = notebook(&server, json!({})).await;
+    let says = |message: &Value| {
+        message["content"]["text"].as_str().is_some_and(|text| text.contains("more than 4 files and folders"))
+    };
+    let within = client.execute("write a x\nwrite b x").await;
+    assert!(!client.answers(&within).await.iter().any(says));
+    // Too fast for the looks that are taken while code runs.
+    let beyond = client.execute("write c x\nwrite d x\nwrite e x").await;
+    let told = client.until(says).await;
+    assert_eq!(told.last().expect("a message")["parent_header"]["msg_id"], beyond);
+    let refused = client.execute("print no").await;
+    let answers = client.until(|message| message["msg_type"] == "execute_reply").await;
+    let reply = answers.last().expect("a reply");
+    assert_eq!(
+        (&reply["parent_header"]["msg_id"], &reply["content"]["ename"]),
+        (&refused.into(), &"quota_exceeded".into())
+    );
+    server.stop().await;
+}

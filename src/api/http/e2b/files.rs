@@ -33,9 +33,8 @@ use crate::{
     services::{files::FileQuery, runs::RunRequest},
 };
 
-/// The files of one upload, and the pages of one listing.
+/// The files of one upload.
 const FILES_MAX: usize = 200;
-const PAGES_MAX: usize = 50;
 
 #[derive(Deserialize)]
 pub(super) struct AtPath {
@@ -124,22 +123,17 @@ pub(super) async fn list(
     let folder = below_data(&path.unwrap_or_default())?;
     let above = folder.as_ref().map_or(0, |folder| folder.components().count());
     let depth = usize::try_from(depth.unwrap_or(1).max(1)).unwrap_or(usize::MAX);
-    let (mut shown, mut after) = (BTreeMap::new(), None);
-    for _ in 0..PAGES_MAX {
-        let page = parts.files.page(&container.key, FileQuery { folder: folder.clone(), after, limit: None }).await?;
-        for file in &page.files {
-            let names: Vec<_> = file.path.components().collect();
-            for length in above + 1..=names.len().min(above.saturating_add(depth)) {
-                let path = SafePath::from_components(&names[..length]).map_err(|why| Failure::argument("path", why))?;
-                let entry = if length == names.len() { of_file(file) } else { of_folder(&path) };
-                shown.insert(path, entry);
-            }
+    let mut shown = BTreeMap::new();
+    let visit = |file: FileEntry| {
+        let names: Vec<_> = file.path.components().collect();
+        for length in above + 1..=names.len().min(above.saturating_add(depth)) {
+            let path = SafePath::from_components(&names[..length]).map_err(|why| Failure::argument("path", why))?;
+            let entry = if length == names.len() { of_file(&file) } else { of_folder(&path) };
+            shown.insert(path, entry);
         }
-        after = page.after;
-        if after.is_none() {
-            break;
-        }
-    }
+        Ok(())
+    };
+    parts.files.visit(&container.key, folder.as_ref(), visit).await?;
     if shown.is_empty() && folder.is_some() {
         return Err(Failure::new(Code::FileNotFound, "There is no such folder, or nothing is in it.").into());
     }

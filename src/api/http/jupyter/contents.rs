@@ -24,13 +24,11 @@ use crate::{
         owner::ConversationKey,
         path::SafePath,
     },
-    services::files::{FileQuery, Files},
+    services::files::Files,
 };
 
 /// The longest file that one answer holds, in bytes.
 const CONTENT_BYTES_MAX: u64 = 8 << 20;
-/// Pages of a listing that one answer is made from.
-const PAGES_MAX: usize = 50;
 const NOTEBOOK: &str = "ipynb";
 /// Numbers that are tried for the name of a new file.
 const NAMES_TRIED: u32 = 1000;
@@ -65,20 +63,17 @@ fn of_file(file: &FileEntry) -> Value {
 /// What is directly in a folder.
 async fn folder(files: &Files, key: &ConversationKey, path: Option<&SafePath>) -> Result<Option<Value>, Failure> {
     let depth = path.map_or(0, |path| path.components().count());
-    let (mut found, mut after) = (BTreeMap::new(), None);
-    for _ in 0..PAGES_MAX {
-        let page = files.page(key, FileQuery { folder: path.cloned(), after, limit: None }).await?;
-        for file in &page.files {
-            let names: Vec<_> = file.path.components().take(depth + 2).collect();
-            let Ok(child) = SafePath::from_components(names.iter().take(depth + 1)) else { continue };
-            let shown = || if names.len() > depth + 1 { model(&child, "directory", None, None) } else { of_file(file) };
+    let mut found = BTreeMap::new();
+    let visit = |file: FileEntry| {
+        let names: Vec<_> = file.path.components().take(depth + 2).collect();
+        if let Ok(child) = SafePath::from_components(names.iter().take(depth + 1)) {
+            let shown =
+                || if names.len() > depth + 1 { model(&child, "directory", None, None) } else { of_file(&file) };
             found.entry(child.as_bytes().to_vec()).or_insert_with(shown);
         }
-        after = page.after;
-        if after.is_none() {
-            break;
-        }
-    }
+        Ok(())
+    };
+    files.visit(key, path, visit).await?;
     if found.is_empty() && path.is_some() {
         return Ok(None);
     }

@@ -20,11 +20,8 @@ use crate::{
         owner::{ConversationKey, Principal},
         text::rfc3339,
     },
-    services::files::{FileQuery, Files},
+    services::files::Files,
 };
-
-/// How many pages of a listing are searched for a file, and shown.
-const PAGES_MAX: usize = 50;
 
 /// The file with this id.
 ///
@@ -40,15 +37,12 @@ async fn entries(
     conversation: &ConversationKey,
     is_wanted: impl Fn(&FileEntry) -> bool,
 ) -> Result<Vec<FileEntry>, Failure> {
-    let (mut wanted, mut after) = (Vec::new(), None);
-    for _ in 0..PAGES_MAX {
-        let page = files.page(conversation, FileQuery { folder: None, after, limit: None }).await?;
-        wanted.extend(page.files.into_iter().filter(&is_wanted));
-        after = page.after;
-        if after.is_none() {
-            break;
-        }
-    }
+    let mut wanted = Vec::new();
+    let visit = |file| {
+        wanted.extend(Some(file).filter(&is_wanted));
+        Ok(())
+    };
+    files.visit(conversation, None, visit).await?;
     Ok(wanted)
 }
 

@@ -21,11 +21,9 @@ use crate::{
         path::SafePath,
         text::sha256,
     },
-    services::files::FileQuery,
 };
 
-/// Pages of a listing that are read, and members of a form.
-const PAGES_MAX: usize = 50;
+/// Members of a form that are read.
 const MEMBERS_MAX: usize = 8;
 
 /// Writes the file of a form.
@@ -112,15 +110,12 @@ async fn find(
 }
 
 async fn entries(parts: &OpenAiParts, key: &ConversationKey) -> Result<Vec<FileEntry>, Failure> {
-    let (mut all, mut after) = (Vec::new(), None);
-    for _ in 0..PAGES_MAX {
-        let page = parts.files.page(key, FileQuery { folder: None, after, limit: None }).await?;
-        all.extend(page.files);
-        after = page.after;
-        if after.is_none() {
-            break;
-        }
-    }
+    let mut all = Vec::new();
+    let visit = |file| {
+        all.push(file);
+        Ok(())
+    };
+    parts.files.visit(key, None, visit).await?;
     Ok(all)
 }
 
