@@ -53,15 +53,16 @@ async fn what_a_notebooks_cell_used_is_its_own_and_counts_for_its_token() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_beyond_the_quota_are_told_after_a_notebooks_cell() {
-    let server = FakeServer::with_kernel(&[("SANDBOX_QUOTA__ENTRIES_MAX", "4")]).await;
+    let server = FakeServer::with_kernel(&[("SANDBOX_QUOTA__ENTRIES_MAX", "10")]).await;
     let (_, _, mut client) = notebook(&server, json!({})).await;
     let says = |message: &Value| {
-        message["content"]["text"].as_str().is_some_and(|text| text.contains("more than 4 files and folders"))
+        message["content"]["text"].as_str().is_some_and(|text| text.contains("more than 10 files and folders"))
     };
-    let within = client.execute("write a x\nwrite b x").await;
+    let writing = |numbers: std::ops::Range<u8>| numbers.map(|name| format!("write {name} x\n")).collect::<String>();
+    let within = client.execute(&writing(0..8)).await;
     assert!(!client.answers(&within).await.iter().any(says));
     // Too fast for the looks that are taken while code runs.
-    let beyond = client.execute("write c x\nwrite d x\nwrite e x").await;
+    let beyond = client.execute(&writing(8..12)).await;
     let told = client.until(says).await;
     assert_eq!(told.last().expect("a message")["parent_header"]["msg_id"], beyond);
     let refused = client.execute("print no").await;

@@ -354,7 +354,7 @@ impl Inner {
         let profile =
             Profile { runtime: self.runtime.standard().map(str::to_owned), own_seccomp: true, cgroup_v1, podman: None };
         let (candidate, folders, skills) = (self.runtime.candidate(&info), self.folders.clone(), self.skills.clone());
-        Ok(Form { profile, candidate, folders, skills })
+        Ok(Form { profile, candidate, folders, skills, ceiling: profile::ceiling(&info) })
     }
 
     async fn check_image(&self, image: &ImageId) -> Result<(), Denied> {
