@@ -14,7 +14,7 @@ readonly MCP1=1.30.0 MCP2=2.3.0 NODE=22 INSPECTOR=2.12.0 AXE=4.14.1
 readonly PYPISERVER=2.4.2 DEVPI=6.20.3 VERDACCIO=6.10.4
 readonly AXIOS=1.21.1 MCP_REMOTE=0.15.1 OIDC_PROVIDER=9.13.3
 readonly SCHEMATHESIS=4.32.5 ULTRA_PISTON=1.0.1 INSTAVM=0.26.1 UV=0.13.9 CONFORMANCE=0.2.0-alpha.12 NEXTEST=0.9.143
-readonly E2B=2.11.5 LIBRECHAT_AGENTS=3.9.2 OPENAI=3.54.0
+readonly ASYNCSSH=2.24.1 E2B=2.11.5 LIBRECHAT_AGENTS=3.9.2 OPENAI=3.54.0
 readonly OPENAPI_PYTHON=0.29.1 REDOCLY=2.77.0 SPECTRAL=6.16.3
 readonly OPENAPI_TYPESCRIPT=7.13.0 OPENAPI_FETCH=0.17.0 TYPESCRIPT=5.9.3 NODE_TYPES=22.20.5
 readonly JUPYTER=(jupyter_server==2.21.1 nbclient==0.11.0 papermill==2.7.0 jupyter-kernel-client==1.0.2
@@ -94,6 +94,7 @@ install_machine() {
   has mkfs.ext4 || missing+=(e2fsprogs)
   has losetup || missing+=(mount)
   has git || missing+=(git)
+  has ssh || missing+=(openssh-client)
   # The tests kill an engine of their own, wherever the engine is that the others use.
   { has dockerd && has containerd; } || missing+=(docker.io)
   has podman || missing+=(podman catatonit crun)
@@ -235,6 +236,7 @@ make_clients() {
     python_client instavm "$INSTAVM" "$TOOLS/instavm" &&
     python_client e2b-code-interpreter "$E2B" "$TOOLS/e2b" &&
     python_client openai "$OPENAI" "$TOOLS/openai" &&
+    python_client asyncssh "$ASYNCSSH" "$TOOLS/ssh" &&
     librechat_client && package_indexes && jupyter_clients &&
     description_tools && own_client && node_client
 }

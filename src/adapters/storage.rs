@@ -38,7 +38,7 @@ mod walk;
 mod write;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{
     io,

@@ -22,7 +22,7 @@ const CLIENT_TIME_MAX: Duration = Duration::from_mins(3);
 /// More than the long form of a test runs, which `LONG=1` asks for: see `tests/clients/watching.py`.
 const RUN_MAX: (&str, &str) = ("SANDBOX_LIMITS__WALL_MS", "120000");
 
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 

@@ -1,13 +1,14 @@
-//! An engine of another machine: by TLS with certificates on both sides, and without folders of this one.
+//! An engine of another machine: by TLS with certificates on both sides or by SSH, and without folders of this one.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Stdio, sync::Arc};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::{
-    io::copy_bidirectional,
+    io::{AsyncBufReadExt as _, BufReader, copy_bidirectional},
     net::{TcpListener, UnixStream},
+    process::Command,
 };
 use tokio_rustls::{
     TlsAcceptor,
@@ -18,7 +19,10 @@ use tokio_rustls::{
     },
 };
 
-use crate::support::{engines::docker_host, process::Process, server::TOKEN};
+use crate::{
+    mcp_clients::{root, tool},
+    support::{engines::docker_host, process::Process, server::TOKEN},
+};
 
 /// Writes what a client of the engine needs to a folder; the other side's settings.
 fn certificates(folder: &Path) -> ServerConfig {
@@ -76,17 +80,9 @@ async fn ask(server: &Process, method: Method, path: &str, body: Option<Value>) 
     request.send().await.expect("an answer")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn engine_behind_tls_runs_programs_with_files_of_this_machine() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let host = listen(certificates(folder.path())).await;
-    let server = Process::start(&[
-        ("DOCKER_HOST", &host),
-        ("DOCKER_TLS_VERIFY", "1"),
-        ("DOCKER_CERT_PATH", folder.path().to_str().expect("text")),
-        ("SANDBOX_ENGINE__FILES", "streamed"),
-    ])
-    .await;
+/// Runs two programs by an engine that has none of this machine's folders.
+async fn runs_with_files(settings: &[(&str, &str)]) {
+    let server = Process::start(&[settings, &[("SANDBOX_ENGINE__FILES", "streamed")]].concat()).await;
     let body = json!({"conversationId": "c", "language": "bash", "code": "echo far > a; head -c 5M /dev/zero > b"});
     let run: Value = ask(&server, Method::POST, "/v1/runs", Some(body)).await.json().await.expect("JSON");
     assert_eq!(run["outcome"]["ended"], "exited", "{run}");
@@ -95,4 +91,36 @@ async fn engine_behind_tls_runs_programs_with_files_of_this_machine() {
     let run: Value = ask(&server, Method::POST, "/v1/runs", Some(body)).await.json().await.expect("JSON");
     assert_eq!(run["result"]["stdout"], "far\n5242880\n", "{run}");
     server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engine_behind_tls_runs_programs_with_files_of_this_machine() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let host = listen(certificates(folder.path())).await;
+    let path = folder.path().to_str().expect("text");
+    runs_with_files(&[("DOCKER_HOST", &host), ("DOCKER_TLS_VERIFY", "1"), ("DOCKER_CERT_PATH", path)]).await;
+}
+
+/// OpenSSH's client, and a server that knows the one command.
+#[tokio::test(flavor = "multi_thread")]
+async fn engine_behind_ssh_runs_programs_with_files_of_this_machine() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = docker_host().strip_prefix("unix://").expect("a socket").to_owned();
+    let mut machine = Command::new(tool("ssh/bin/python"));
+    machine.arg("ssh_engine.py").arg(folder.path()).arg(socket);
+    machine.current_dir(root().join("tests/clients")).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut machine = machine.spawn().expect("it starts");
+    let mut lines = BufReader::new(machine.stdout.take().expect("its output")).lines();
+    assert_eq!(lines.next_line().await.expect("a line").as_deref(), Some("ready"));
+    // The settings of the user who runs the tests stay as they are: `ssh` finds none but these.
+    let (ssh, path) = (folder.path().join("ssh"), std::env::var("PATH").expect("a path"));
+    let real = std::env::split_paths(&path).map(|place| place.join("ssh")).find(|ssh| ssh.is_file());
+    let real = real.expect("OpenSSH's client: run ./test.sh, which installs it");
+    let config = folder.path().join("config");
+    let script = format!("#!/bin/sh\nexec {} -F {} \"$@\"\n", real.display(), config.display());
+    fs::write(&ssh, script).expect("written");
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).expect("rights");
+    let path = format!("{}:{path}", folder.path().display());
+    runs_with_files(&[("DOCKER_HOST", "ssh://engine"), ("PATH", &path)]).await;
+    machine.kill().await.expect("it ends");
 }

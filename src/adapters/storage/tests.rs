@@ -1,7 +1,7 @@
 //! Storage against the files that hostile programs create.
 
 mod disk;
-mod hold;
+pub(crate) mod hold;
 mod list;
 mod packages;
 mod race;

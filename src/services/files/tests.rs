@@ -7,9 +7,11 @@ use std::{
     time::Duration,
 };
 
+use futures_util::TryStreamExt as _;
+
 use super::*;
 use crate::{
-    adapters::storage::DiskStorage,
+    adapters::storage::{DiskStorage, tests::hold::Holder},
     domain::{clock::ManualClock, users::RunnerUsers},
     services::links::SignedLink,
 };
@@ -127,6 +129,27 @@ async fn an_upload_of_announced_length_is_counted_once() {
     let broken = files.upload(&id, &path("broken"), None, Some(100 << 10), broken).await;
     assert_eq!(broken.map_err(|failure| failure.code).map(drop), Err(Code::InvalidArgument));
     assert_eq!(files.quota.cached(&id), Some(there), "nothing was stored");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_archive_leaves_out_what_a_program_holds() {
+    let (root, _, files) = files(FilesOptions::default());
+    let files = Arc::new(files);
+    let id = "c".parse::<ConversationKey>().expect("an id");
+    for name in ["a", "held", "z"] {
+        files.write(&id, &path(name), Bytes::from_static(b"x")).await.expect("written");
+    }
+    let packed = async || {
+        let pieces: Vec<_> = files.archive(&id).await.expect("an archive").try_collect().await.expect("its bytes");
+        let bytes = pieces.concat();
+        let mut archive = tar::Archive::new(&bytes[..]);
+        let entries = archive.entries().expect("entries").map(|entry| entry.expect("an entry"));
+        entries.map(|entry| entry.path().expect("a path").display().to_string()).collect::<Vec<_>>()
+    };
+    let holder = Holder::of(&root.path().join("root/c/files/held"));
+    assert_eq!(packed().await, ["a", "z"]);
+    drop(holder);
+    assert_eq!(packed().await, ["a", "held", "z"]);
 }
 
 /// Each of them is measured before any of them is written, unless one waits for the other.

@@ -58,7 +58,8 @@ async fn files_beyond_the_quota_are_told_after_a_notebooks_cell() {
     let says = |message: &Value| {
         message["content"]["text"].as_str().is_some_and(|text| text.contains("more than 10 files and folders"))
     };
-    let writing = |numbers: std::ops::Range<u8>| numbers.map(|name| format!("write {name} x\n")).collect::<String>();
+    let writing =
+        |names: std::ops::Range<u8>| names.map(|name| format!("write {name} x")).collect::<Vec<_>>().join("\n");
     let within = client.execute(&writing(0..8)).await;
     assert!(!client.answers(&within).await.iter().any(says));
     // Too fast for the looks that are taken while code runs.

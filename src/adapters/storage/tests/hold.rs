@@ -59,10 +59,10 @@ fn usage_is_refused_when_a_closed_folder_belongs_to_another_user() {
 }
 
 /// A process that holds a write lease on a file and does not give it up.
-struct Holder(Child);
+pub(crate) struct Holder(Child);
 
 impl Holder {
-    fn of(file: &Path) -> Self {
+    pub(crate) fn of(file: &Path) -> Self {
         // 1024 is F_SETLEASE and 1 is F_WRLCK.
         let hold = "$| = 1; $SIG{IO} = 'IGNORE'; open(F, '+<', $ARGV[0]) or die; fcntl(F, 1024, 1) or die \"$!\"; \
                     print \"held\\n\"; sleep 600";
