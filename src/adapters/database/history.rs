@@ -1,6 +1,8 @@
 //! The history in the database.
 
 mod activity;
+#[cfg(test)]
+mod plans;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -94,16 +96,7 @@ impl HistoryStore for Database {
     }
 
     async fn page(&self, filter: &LineFilter, limit: usize) -> Result<Vec<HistoryLine>, DatabaseError> {
-        let mut wanted = Conditions::default();
-        wanted.add("owner =", filter.owner.as_ref().map(|owner| owner.name().to_owned()));
-        wanted.add("conversation =", filter.conversation.as_ref().map(ToString::to_string));
-        wanted.add("language =", filter.language.as_ref().map(ToString::to_string));
-        wanted.add("ended =", filter.ended.map(|word| word.as_str().to_owned()));
-        wanted.add("begun_ms >=", filter.from);
-        wanted.add("begun_ms <", filter.to);
-        wanted.add_key(filter.after);
-        let statement =
-            format!("SELECT * FROM history {} ORDER BY begun_ms DESC, id DESC LIMIT {limit}", wanted.clause());
+        let (statement, wanted) = page_statement(filter, limit);
         let rows = wanted.bound(sqlx::query(AssertSqlSafe(statement))).fetch_all(self.at_last().await?).await?;
         rows.iter().map(read).collect()
     }
@@ -180,6 +173,23 @@ impl Database {
         self.ready().await;
         self.pool()
     }
+}
+
+/// The statement of a page, and its conditions.
+fn page_statement(filter: &LineFilter, limit: usize) -> (String, Conditions) {
+    // SQLite bounds an index from above by one condition only, so the later of two moments is left out: with the other
+    // one it would read all lines between the two, for each page anew.
+    let after = filter.after.filter(|run| filter.to.is_none_or(|to| run.unix_ms() < to));
+    let mut wanted = Conditions::default();
+    wanted.add("owner =", filter.owner.as_ref().map(|owner| owner.name().to_owned()));
+    wanted.add("conversation =", filter.conversation.as_ref().map(ToString::to_string));
+    wanted.add("language =", filter.language.as_ref().map(ToString::to_string));
+    wanted.add("ended =", filter.ended.map(|word| word.as_str().to_owned()));
+    wanted.add("begun_ms >=", filter.from);
+    wanted.add("begun_ms <", filter.to.filter(|_| after.is_none()));
+    wanted.add_key(after);
+    let statement = format!("SELECT * FROM history {} ORDER BY begun_ms DESC, id DESC LIMIT {limit}", wanted.clause());
+    (statement, wanted)
 }
 
 /// Stores one line; whether that changed something.

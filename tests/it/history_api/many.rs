@@ -1,4 +1,5 @@
-//! Many lines over HTTP: every page is reached, and the times and the memory are printed. With `LONG=1` a million.
+//! Many lines over HTTP: every page is reached by an index, the memory of the server stays, and the times are printed.
+//! With `LONG=1` a million.
 
 use std::{
     fs,
@@ -10,11 +11,22 @@ use mcp_sandbox_server::{adapters::database::Database, ports::history::HistorySt
 use super::get;
 use crate::{
     history::random_lines,
-    support::{FakeServer, dice::Dice, postgres::Postgres, scale::how_many},
+    support::{
+        FakeServer,
+        dice::Dice,
+        postgres::Postgres,
+        scale::{how_many, long},
+    },
 };
 
 /// Pages that are followed from each query.
 const PAGES: usize = 40;
+/// What all pages together may add to the memory of the process, whatever the number of lines, in bytes.
+const GROWTH_BYTES_MAX: usize = 96 << 20;
+/// What `PostgreSQL` tells its log of each statement, for the connections of the server.
+const EXPLAIN: [&str; 2] = ["session_preload_libraries=auto_explain", "auto_explain.log_min_duration=0"];
+/// A table of the short form is read as fast without an index: only where there is none that serves are these used.
+const UNWANTED: [&str; 2] = ["enable_seqscan=off", "enable_sort=off"];
 
 /// The memory of this process, which is the server too, in bytes.
 fn memory() -> usize {
@@ -22,7 +34,8 @@ fn memory() -> usize {
     pages.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * 4096
 }
 
-async fn are_paged(url: &str) {
+/// `url` is of the one that fills the database, `server_url` of the server that reads it.
+async fn are_paged(url: &str, server_url: &str) {
     let count = how_many(2000, 1_000_000);
     let database = Database::connect(url).expect("an address");
     database.prepare().await.expect("tables");
@@ -32,7 +45,8 @@ async fn are_paged(url: &str) {
     }
     database.close().await;
     let folder = tempfile::tempdir().expect("a folder");
-    let settings = [("DATABASE_URL", url), ("SANDBOX_HISTORY__KEPT_S", "0"), ("SANDBOX_HISTORY__KEPT_MAX", "10000000")];
+    let settings =
+        [("DATABASE_URL", server_url), ("SANDBOX_HISTORY__KEPT_S", "0"), ("SANDBOX_HISTORY__KEPT_MAX", "10000000")];
     let server = FakeServer::again(&folder.path().join("root"), &settings).await;
     assert_eq!(get(&server, "/v1/history").await.0, 200, "the database is ready");
     let before = memory();
@@ -83,6 +97,10 @@ async fn are_paged(url: &str) {
     }
     let mib = |bytes: usize| bytes >> 20;
     println!("memory: {} MiB before, {} MiB at most, {} MiB after", mib(before), mib(most), mib(memory()));
+    // Elsewhere other tests are in the same process.
+    if std::env::var_os("NEXTEST").is_some() {
+        assert!(most.saturating_sub(before) < GROWTH_BYTES_MAX, "{} MiB more", mib(most - before));
+    }
     server.stop().await;
 }
 
@@ -92,13 +110,33 @@ fn tell(name: &str, times: &mut [Duration]) {
     println!("{name}: median {:?}, at most {most:?}, {} pages", times[times.len() / 2], times.len());
 }
 
+/// Asserts of each page that was read that an index gave its lines in their order.
+fn are_found_by_an_index(log: &str) {
+    let plans = log.split("Query Text: ").skip(1).filter(|text| text.starts_with("SELECT * FROM history"));
+    // What follows is indented; the next message begins with its time.
+    let plans = plans.map(|text| text.lines().take_while(|line| !line.starts_with('2')).collect::<Vec<_>>().join("\n"));
+    let plans: Vec<_> = plans.filter(|plan| plan.contains("ORDER BY begun_ms DESC")).collect();
+    assert!(plans.len() > 100, "{} pages were explained", plans.len());
+    for plan in plans {
+        let is_found = plan.contains("Index Scan") && !plan.contains("Seq Scan") && !plan.contains("Sort");
+        assert!(is_found, "{plan}");
+    }
+}
+
+/// How it finds them is a unit test of the statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_lines_are_paged_on_sqlite() {
     let folder = tempfile::tempdir().expect("a folder");
-    are_paged(&format!("sqlite://{}/state.db", folder.path().display())).await;
+    let url = format!("sqlite://{}/state.db", folder.path().display());
+    are_paged(&url, &url).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_lines_are_paged_on_postgres() {
-    are_paged(&Postgres::start().await.url()).await;
+    let cluster = Postgres::start().await;
+    let unwanted = if long() { &[][..] } else { &UNWANTED };
+    let options: Vec<_> = EXPLAIN.iter().chain(unwanted).map(|option| format!("-c%20{option}")).collect();
+    let url = format!("{}&options={}", cluster.url(), options.join("%20"));
+    are_paged(&cluster.url(), &url).await;
+    are_found_by_an_index(&cluster.log());
 }

@@ -121,6 +121,11 @@ impl Postgres {
         drop(child.wait());
     }
 
+    /// What it has told since it was started last.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).expect("a log")
+    }
+
     /// Executes a statement; whether that worked.
     pub fn sql(&self, statement: &str) -> bool {
         let mut psql = program("psql");
