@@ -1,6 +1,7 @@
 //! `/v1/history`, `/v1/usage`, and what a server knows of its runs after a restart.
 
 mod many;
+mod read_only;
 
 use std::{fs, path::Path};
 
