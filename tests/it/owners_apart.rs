@@ -1,7 +1,13 @@
 //! Two owners with the same conversation ids, over every surface: random operations against a model, and a table of
 //! what one owner tries with the ids of the other.
 
+mod containers;
+mod others;
+mod products;
+mod sandboxed;
 mod surfaces;
+mod unknown;
+mod work;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,17 +19,30 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::timeout};
 
-use crate::support::{FakeServer, dice::Dice, scale::how_many, server::TOKEN};
+use crate::{
+    support::{FakeServer, dice::Dice, scale::how_many, server::TOKEN},
+    tools::upstream::{Upstream, tool},
+};
 
 const CONVERSATIONS: [&str; 3] = ["a", "b", "c"];
+/// Of an id, as LibreChat wants it.
+const LIBRECHAT_CHARS: usize = 21;
 const NAMES: [&str; 4] = ["f", "g", "h.txt", "i"];
 
 /// An owner, as the server should see it. Every text of an owner begins with the owner's mark.
 struct Owner {
     token: String,
     mark: &'static str,
-    conversations: BTreeMap<&'static str, BTreeMap<&'static str, String>>,
+    conversations: BTreeMap<String, BTreeMap<&'static str, String>>,
     runs: BTreeSet<String>,
+    /// Each that is open, and its conversation.
+    sessions: BTreeMap<String, String>,
+    /// What clients of other products hold, by the product.
+    held: BTreeMap<&'static str, String>,
+    /// The variable of a session, by its conversation.
+    variables: BTreeMap<String, String>,
+    /// Whether the question was answered.
+    questions: BTreeMap<String, bool>,
     /// The runs of requests with a key.
     keyed: BTreeMap<u64, String>,
     events: JoinHandle<String>,
@@ -33,14 +52,20 @@ struct World {
     server: FakeServer,
     dice: Dice,
     owners: [Owner; 2],
+    /// The tool servers of both are here.
+    tools: Upstream,
 }
 
 impl World {
-    async fn start(seed: u64) -> Self {
-        let server = FakeServer::with_kernel(&[("SANDBOX_RUNS__KEPT_MAX", "100000")]).await;
+    async fn start(seed: u64, more: &[(&str, &str)]) -> Self {
+        // No session ends for another one.
+        let settings = [("SANDBOX_RUNS__KEPT_MAX", "100000"), ("SANDBOX_SESSIONS__MEMORY_BYTES_MAX", "17179869184")];
+        let server = FakeServer::with_kernel(&[&settings, more].concat()).await;
+        let tools = Upstream::start(json!([tool("look")])).await;
         let mut owners = Vec::new();
         for mark in ["ann-", "bob-"] {
-            let wanted = json!({"name": mark, "owner": mark.trim_end_matches('-')});
+            let owner = mark.trim_end_matches('-');
+            let wanted = json!({"name": mark, "owner": owner, "scopes": ["run", "files", "approve"]});
             let (_, made) = send(&server, TOKEN, Method::POST, "/v1/tokens", Some(wanted)).await;
             let made: Value = serde_json::from_str(&made).expect("JSON");
             let token = made["token"].as_str().expect("a token").to_owned();
@@ -53,24 +78,46 @@ impl World {
                 }
                 String::from_utf8(all).expect("text")
             });
-            let (conversations, runs, keyed) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-            owners.push(Owner { token, mark, conversations, runs, keyed, events });
+            owners.push(Owner {
+                token,
+                mark,
+                events,
+                conversations: BTreeMap::new(),
+                runs: BTreeSet::new(),
+                sessions: BTreeMap::new(),
+                held: BTreeMap::new(),
+                variables: BTreeMap::new(),
+                questions: BTreeMap::new(),
+                keyed: BTreeMap::new(),
+            });
         }
         let owners = owners.try_into().unwrap_or_else(|_| unreachable!("two were made"));
-        Self { server, dice: Dice::new(seed), owners }
+        Self { server, dice: Dice::new(seed), owners, tools }
     }
 
     fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[usize::try_from(self.dice.below(of.len() as u64)).expect("small")]
     }
 
-    /// Sends a request of an owner. No answer holds a text or a run of the other.
+    /// Sends a request of an owner.
     async fn send(&self, who: usize, method: Method, path: &str, body: Option<Value>) -> (u16, String) {
         let answer = send(&self.server, &self.owners[who].token, method, path, body).await;
-        let other = &self.owners[1 - who];
-        assert!(!answer.1.contains(other.mark), "{path}: {}", answer.1);
-        assert!(!other.runs.iter().any(|run| answer.1.contains(run)), "{path}: {}", answer.1);
+        self.is_own(who, path, &answer.1);
         answer
+    }
+
+    /// No answer to an owner holds a text, a run, a session or a container of the other.
+    fn is_own(&self, who: usize, path: &str, answer: &str) {
+        let other = &self.owners[1 - who];
+        assert!(!answer.contains(other.mark), "{path}: {answer}");
+        let mut ids = other.runs.iter().chain(other.sessions.keys()).chain(other.held.values());
+        assert!(!ids.any(|id| answer.contains(id)), "{path}: {answer}");
+    }
+
+    /// The other owner tries what is `who`'s, and learns no more than that there is no such thing.
+    async fn is_refused(&self, who: usize, method: Method, path: &str, body: Option<Value>) {
+        let (status, answer) = send(&self.server, &self.owners[1 - who].token, method, path, body).await;
+        assert!(status == 404 && !answer.contains(self.owners[who].mark), "{path}: {status}: {answer}");
     }
 
     async fn step(&mut self, number: usize) {
@@ -80,7 +127,7 @@ impl World {
         let file = format!("/v1/conversations/{conversation}/files/{name}");
         let known = self.owners[who].conversations.get(conversation).cloned();
         let have = known.as_ref().and_then(|files| files.get(name)).cloned();
-        match self.dice.below(19) {
+        match self.dice.below(27) {
             0 => {
                 let put = self.server.http.put(format!("http://{}{file}", self.server.address));
                 let put = put.bearer_auth(&self.owners[who].token).body(text.clone());
@@ -134,7 +181,7 @@ impl World {
                 let list: Value = serde_json::from_str(&list).expect("JSON");
                 let ids = list["conversations"].as_array().expect("a list").iter();
                 let ids: BTreeSet<_> = ids.map(|one| one["conversationId"].as_str().expect("an id")).collect();
-                assert_eq!(ids, self.owners[who].conversations.keys().copied().collect());
+                assert_eq!(ids, self.owners[who].conversations.keys().map(String::as_str).collect());
             }
             9 => {
                 let path = format!("/v1/conversations/{conversation}/archive");
@@ -152,8 +199,8 @@ impl World {
         }
     }
 
-    fn wrote(&mut self, who: usize, conversation: &'static str, name: &'static str, text: String) {
-        self.owners[who].conversations.entry(conversation).or_default().insert(name, text);
+    fn wrote(&mut self, who: usize, conversation: &str, name: &'static str, text: String) {
+        self.owners[who].conversations.entry(conversation.to_owned()).or_default().insert(name, text);
     }
 
     async fn tool(&self, who: usize, name: &str, arguments: Value) -> String {
@@ -181,100 +228,20 @@ async fn send(server: &FakeServer, token: &str, method: Method, path: &str, body
 
 #[tokio::test(flavor = "multi_thread")]
 async fn owners_with_the_same_ids_see_their_own_only_whatever_they_do() {
-    let mut world = World::start(14).await;
+    let mut world = World::start(14, &[]).await;
+    let database = format!("sqlite://{}/.state/sandbox.db", world.server.root.display());
+    world.ask(&database).await;
     for number in 0..how_many(1000, 10_000) {
         world.step(number).await;
     }
     let World { server, owners: [ann, bob], .. } = world;
     assert!(ann.runs.len() > 20 && bob.runs.len() > 20, "each did something");
+    let ids = |owner: &Owner| owner.conversations.keys().filter(|id| id.len() == LIBRECHAT_CHARS).cloned().collect();
+    let [of_ann, of_bob]: [Vec<_>; 2] = [&ann, &bob].map(ids);
+    assert!(of_ann.len() == 1 && of_ann == of_bob, "a hint is the same session for both: {of_ann:?} {of_bob:?}");
     server.stop().await;
     let (of_ann, of_bob) = (ann.events.await.expect("events"), bob.events.await.expect("events"));
     for (owner, own, other) in [(&ann.runs, &of_ann, &of_bob), (&bob.runs, &of_bob, &of_ann)] {
         assert!(owner.iter().all(|run| own.contains(run)) && !owner.iter().any(|run| other.contains(run)));
     }
-}
-
-/// An answer without what differs between any two: ids, and the id that was asked for.
-fn plain(answer: &str, asked: &[&str]) -> String {
-    let mut value: Value = serde_json::from_str(answer).unwrap_or_default();
-    if let Some(members) = value.as_object_mut() {
-        members.remove("requestId");
-        members.remove("request_id");
-    }
-    asked.iter().fold(value.to_string(), |text, id| text.replace(id, "ID"))
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn ids_of_another_owner_are_answered_as_ids_that_never_were() {
-    let world = World::start(15).await;
-    let body = json!({"conversationId": "secret", "language": "python", "code": "write f bobs"});
-    let keyed = world.server.http.post(format!("http://{}/v1/runs", world.server.address));
-    let keyed = keyed.bearer_auth(&world.owners[1].token).header("Idempotency-Key", "k").json(&body);
-    let run: Value = keyed.send().await.expect("an answer").json().await.expect("JSON");
-    let run = run["runId"].as_str().expect("an id").to_owned();
-    let session = json!({"conversationId": "secret"});
-    let (_, session) = world.send(1, Method::POST, "/v1/sessions", Some(session)).await;
-    let session: Value = serde_json::from_str(&session).expect("JSON");
-    let session = session["sessionId"].as_str().expect("an id").to_owned();
-    let kernel = uuid::Uuid::parse_str(session.trim_start_matches("session-")).expect("an id").to_string();
-    let never = "0".repeat(32);
-    let none = ["none".to_owned(), format!("run-{never}"), format!("session-{never}"), uuid::Uuid::nil().to_string()];
-    let theirs = ["secret".to_owned(), run, session, kernel];
-    let cell = || Some(json!({"code": "print x"}));
-    let rows: [(Method, usize, &str, Option<Value>); 26] = [
-        (Method::GET, 0, "/v1/conversations/ID/files", None),
-        (Method::GET, 0, "/v1/conversations/ID/files/f", None),
-        (Method::DELETE, 0, "/v1/conversations/ID/files/f", None),
-        (Method::POST, 0, "/v1/conversations/ID/move", Some(json!({"from": "f", "to": "g"}))),
-        (Method::GET, 0, "/v1/conversations/ID/archive", None),
-        (Method::POST, 0, "/v1/conversations/ID/archive/link", None),
-        (Method::DELETE, 0, "/v1/conversations/ID", None),
-        (Method::GET, 0, "/v1/runs?conversationId=ID", None),
-        (Method::GET, 0, "/v1/sessions?conversationId=ID", None),
-        (Method::GET, 0, "/jupyter/c/ID/api/contents/f", None),
-        (Method::GET, 1, "/v1/runs/ID", None),
-        (Method::GET, 1, "/v1/runs/ID/events", None),
-        (Method::POST, 1, "/v1/runs/ID/cancel", None),
-        (Method::POST, 1, "/v1/runs/ID/stdin", None),
-        (Method::GET, 2, "/v1/sessions/ID", None),
-        (Method::POST, 2, "/v1/sessions/ID/cells", cell()),
-        (Method::POST, 2, "/v1/sessions/ID/interrupt", None),
-        (Method::POST, 2, "/v1/sessions/ID/restart", None),
-        (Method::DELETE, 2, "/v1/sessions/ID", None),
-        (Method::POST, 2, "/v1/sessions/ID/complete", cell()),
-        (Method::POST, 2, "/v1/sessions/ID/inspect", cell()),
-        (Method::GET, 1, "/v1/runs?after=ID", None),
-        (Method::GET, 0, "/v1/conversations?after=ID", None),
-        (Method::POST, 3, "/jupyter/api/kernels/ID/interrupt", None),
-        (Method::GET, 3, "/jupyter/api/kernels/ID", None),
-        (Method::DELETE, 3, "/jupyter/api/kernels/ID", None),
-    ];
-    for (method, id, path, body) in rows {
-        let mut answers = Vec::new();
-        for ids in [&theirs, &none] {
-            let at = path.replace("ID", &ids[id]);
-            let (status, answer) = world.send(0, method.clone(), &at, body.clone()).await;
-            answers.push((status, plain(&answer, &[&ids[id], &ids[2]])));
-        }
-        assert_eq!(answers[0], answers[1], "{method} {path}");
-    }
-    // A key is each owner's own, and so is a link: the signature names the owner.
-    let keyed = world.server.http.post(format!("http://{}/v1/runs", world.server.address));
-    let keyed = keyed.bearer_auth(&world.owners[0].token).header("Idempotency-Key", "k");
-    let other = json!({"language": "python", "code": "print another"});
-    assert_eq!(keyed.json(&other).send().await.expect("an answer").status(), 200);
-    let (_, list) = world.send(1, Method::GET, "/v1/conversations/secret/files", None).await;
-    assert!(list.contains("/files/@bob/secret/f?"), "{list}");
-    for (tool, arguments) in [
-        ("sandbox_get_run", json!({"runId": theirs[1]})),
-        ("sandbox_cancel_run", json!({"runId": theirs[1]})),
-        ("sandbox_read_file", json!({"conversationId": "secret", "path": "f"})),
-        ("sandbox_delete_file", json!({"conversationId": "secret", "path": "f"})),
-    ] {
-        let answer = world.tool(0, tool, arguments).await;
-        assert!(answer.contains("\"isError\":true"), "{tool}: {answer}");
-    }
-    let (status, kept) = world.send(1, Method::GET, "/v1/conversations/secret/files/f", None).await;
-    assert_eq!((status, kept.as_str()), (200, "bobs"), "nothing was changed");
-    world.server.stop().await;
 }

@@ -1,7 +1,7 @@
 //! Packages of conversations, with the real tools in real sandboxes, against indexes on this machine.
 
 mod attacks;
-mod index;
+pub mod index;
 mod servers;
 
 use std::time::Instant;

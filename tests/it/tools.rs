@@ -7,7 +7,7 @@ mod modules;
 mod page;
 mod sandboxed;
 mod stored;
-mod upstream;
+pub mod upstream;
 
 use std::{net::TcpListener, path::PathBuf, process::Stdio};
 

@@ -10,7 +10,7 @@ use super::World;
 /// A conversation for runs with a key, which no other operation changes.
 const KEYED: &str = "keyed";
 
-fn parsed(text: &str) -> Value {
+pub(super) fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
@@ -48,7 +48,15 @@ impl World {
                 self.keyed(who, key).await;
             }
             17 => self.cursors(who).await,
-            _ => self.events(who).await,
+            18 => self.events(who).await,
+            19 => self.coderunners_tools(who, &text).await,
+            20 => self.coderunner(who, name, text).await,
+            21 => self.librechat(who, name, text).await,
+            22 => self.e2b(who, name, text).await,
+            23 => self.openai(who, name, text).await,
+            24 => self.moved(who, conversation, name).await,
+            25 => self.tools(who).await,
+            _ => self.upload_and_network(who, conversation, name, text).await,
         }
     }
 
@@ -64,26 +72,31 @@ impl World {
         assert!(put.send().await.expect("an answer").status().is_success());
     }
 
-    /// A session, a cell in it, and its end. The list has no other meanwhile.
+    /// A session, a cell in it, and its end. The list has it and what else the owner has open.
     async fn session(&mut self, who: usize, conversation: &'static str, text: &str) {
         let body = Some(json!({"conversationId": conversation}));
         let (status, made) = self.send(who, Method::POST, "/v1/sessions", body).await;
         assert_eq!(status, 201, "{made}");
-        let path = format!("/v1/sessions/{}", parsed(&made)["sessionId"].as_str().expect("an id"));
+        let session = parsed(&made)["sessionId"].as_str().expect("an id").to_owned();
+        let path = format!("/v1/sessions/{session}");
         let cell = Some(json!({"code": format!("print {text}"), "wait": 60}));
         let (status, answer) = self.send(who, Method::POST, &format!("{path}/cells"), cell.clone()).await;
         assert!(status == 200 && answer.contains(text), "{status}: {answer}");
         let (_, list) = self.send(who, Method::GET, "/v1/sessions", None).await;
-        assert_eq!(parsed(&list)["sessions"].as_array().map(Vec::len), Some(1), "{list}");
+        let list = parsed(&list);
+        let ids = list["sessions"].as_array().expect("a list").iter().map(|one| one["sessionId"].as_str());
+        let ids: BTreeSet<_> = ids.map(|id| id.expect("an id")).collect();
+        let open = self.owners[who].sessions.keys().map(String::as_str).chain([session.as_str()]);
+        assert_eq!(ids, open.collect(), "{list}");
         for (method, at, body) in [
             (Method::GET, path.clone(), None),
             (Method::POST, format!("{path}/cells"), cell),
             (Method::DELETE, path.clone(), None),
         ] {
-            assert_eq!(self.send(1 - who, method, &at, body).await.0, 404, "{at}");
+            self.is_refused(who, method, &at, body).await;
         }
         assert_eq!(self.send(who, Method::DELETE, &path, None).await.0, 200);
-        self.owners[who].conversations.entry(conversation).or_default();
+        self.owners[who].conversations.entry(conversation.to_owned()).or_default();
     }
 
     /// Each link gives its owner's text, and that with the other's name nothing.
@@ -116,7 +129,7 @@ impl World {
             None => assert!(is_new, "it began a run"),
             Some(before) => assert_eq!(before, run, "it began none"),
         }
-        owners[who].conversations.entry(KEYED).or_default();
+        owners[who].conversations.entry(KEYED.to_owned()).or_default();
     }
 
     /// Pages have everything of the owner, also those that begin at a run of the other.
