@@ -8,8 +8,8 @@ use crate::{
         database::Database,
         network::{Multiplexer, SystemResolver},
     },
-    config::Config,
-    domain::clock::SystemClock,
+    config::{BaseUrl, Config},
+    domain::{clock::SystemClock, network::Host},
     ports::{database::PolicyStore, observer::Observer},
     services::{
         network::{Network, NetworkParts, Policies},
@@ -30,11 +30,21 @@ pub(super) fn parts(
         tokens: Arc::clone(tokens),
         carrier: Arc::new(carrier),
         resolver: Arc::new(SystemResolver),
+        own_hosts: own_hosts(config),
         observer: Arc::clone(observer),
         clock: Arc::new(SystemClock),
     };
     let network = Network::new(Arc::clone(&policies), config.secrets()?, parts);
     Ok((policies, network))
+}
+
+/// Those of the page and of files.
+fn own_hosts(config: &Config) -> Vec<Host> {
+    let files = config.files_base_url().ok();
+    let urls = [Some(&config.public_base_url), files.as_ref()].into_iter().flatten();
+    let mut hosts: Vec<_> = urls.filter_map(|url| Host::parse(BaseUrl::uri(url).host()?)).collect();
+    hosts.dedup();
+    hosts
 }
 
 fn policies(config: &Config, database: Option<&Database>) -> Arc<Policies> {

@@ -8,6 +8,7 @@ mod channels;
 mod decisions;
 mod gate;
 mod opened;
+mod own;
 mod policies;
 mod rates;
 mod told;
@@ -24,7 +25,7 @@ use futures_util::{StreamExt as _, stream::BoxStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use self::{channels::INCOMING_BYTES_MAX, gate::SandboxGate, opened::Opened, rates::Rates};
+use self::{channels::INCOMING_BYTES_MAX, gate::SandboxGate, opened::Opened, own::OwnHosts, rates::Rates};
 pub(super) use self::{
     channels::{Channels, ChannelsLink, Incoming, next_of, time_up},
     told::Told,
@@ -40,7 +41,7 @@ use crate::{
         error::Failure,
         event::EventKind,
         id::Language,
-        network::{Policy, Secret},
+        network::{Host, Policy, Secret},
         owner::{ConversationKey, Principal},
     },
     ports::{
@@ -87,6 +88,7 @@ struct Inner {
     policies: Arc<Policies>,
     secrets: Vec<Arc<Secret>>,
     rates: Rates,
+    own: OwnHosts,
     parts: NetworkParts,
     decisions: Decisions,
     requests: OnceLock<Weak<dyn Requests>>,
@@ -99,6 +101,8 @@ pub struct NetworkParts {
     pub tokens: Arc<Tokens>,
     pub carrier: Arc<dyn Carrier>,
     pub resolver: Arc<dyn Resolver>,
+    /// The hosts of the server's URLs, which programs do not reach.
+    pub own_hosts: Vec<Host>,
     pub observer: Arc<dyn Observer>,
     pub clock: Arc<dyn Clock>,
 }
@@ -185,11 +189,12 @@ fn holds(policy: &Policy, granted: Option<&[String]>) -> bool {
 }
 
 impl Network {
-    pub fn new(policies: Arc<Policies>, secrets: Vec<Secret>, parts: NetworkParts) -> Self {
+    pub fn new(policies: Arc<Policies>, secrets: Vec<Secret>, mut parts: NetworkParts) -> Self {
+        let own = OwnHosts::new(std::mem::take(&mut parts.own_hosts));
         let secrets = secrets.into_iter().map(Arc::new).collect();
         let (rates, decisions, shares) = (Rates::default(), Decisions::default(), Mutex::default());
         let (requests, calls) = (OnceLock::new(), OnceLock::new());
-        Self(Arc::new(Inner { policies, secrets, rates, parts, decisions, requests, calls, shares }))
+        Self(Arc::new(Inner { policies, secrets, rates, own, parts, decisions, requests, calls, shares }))
     }
 
     /// From now on calls of tools are answered by this. Once.

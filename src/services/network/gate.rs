@@ -84,20 +84,21 @@ impl SandboxGate {
             return Err(Refusal::NotFound(target.clone()));
         }
         for address in &found {
-            self.check(target, *address, &policies)?;
+            self.check(target, *address, &policies).await?;
         }
         Ok(found.into_iter().map(|address| SocketAddr::new(address, target.port)).collect())
     }
 
     /// One address that is not allowed refuses them all: a name that leads to several is one answer of its owner.
-    fn check(&self, target: &Target, address: IpAddr, policies: &[Arc<Policy>]) -> Result<(), Refusal> {
+    async fn check(&self, target: &Target, address: IpAddr, policies: &[Arc<Policy>]) -> Result<(), Refusal> {
         if policies.iter().any(|policy| policy.names_address(address)) {
             return Ok(());
         }
         if !is_public(address) {
             return Err(Refusal::NotPublic(target.clone(), address));
         }
-        if self.network.parts.resolver.is_own(address) {
+        let resolver = self.network.parts.resolver.as_ref();
+        if resolver.is_own(address) || self.network.own.has(&target.host, address, resolver).await {
             return Err(Refusal::OwnAddress(target.clone()));
         }
         Ok(())

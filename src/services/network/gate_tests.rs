@@ -1,6 +1,14 @@
 //! The decision with a resolver that says what the test wants.
 
-use std::{collections::HashMap, net::Ipv4Addr, sync::atomic::AtomicUsize, sync::atomic::Ordering};
+use std::{
+    collections::{HashMap, VecDeque},
+    net::Ipv4Addr,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 
@@ -35,6 +43,8 @@ impl Carrier for NoCarrier {
 #[derive(Default)]
 struct Names {
     known: HashMap<&'static str, Vec<IpAddr>>,
+    /// What is answered before that, an answer each time.
+    first: Mutex<HashMap<&'static str, VecDeque<Vec<IpAddr>>>>,
     asked: AtomicUsize,
 }
 
@@ -42,7 +52,8 @@ struct Names {
 impl Resolver for Names {
     async fn resolve(&self, name: &str) -> Vec<IpAddr> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        self.known.get(name).cloned().unwrap_or_default()
+        let first = self.first.lock().expect("a lock").get_mut(name).and_then(VecDeque::pop_front);
+        first.or_else(|| self.known.get(name).cloned()).unwrap_or_default()
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
@@ -55,12 +66,18 @@ fn addresses(all: &[&str]) -> Vec<IpAddr> {
 }
 
 fn gate(names: Arc<Names>, text: &PolicyText) -> SandboxGate {
+    gate_of(names, text, &[])
+}
+
+/// Of a server with these hosts in its URLs.
+fn gate_of(names: Arc<Names>, text: &PolicyText, own: &[&str]) -> SandboxGate {
     let clock = Arc::new(ManualClock::at(1));
     let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), None, clock.clone()));
     let parts = NetworkParts {
         tokens,
         carrier: Arc::new(NoCarrier),
         resolver: names,
+        own_hosts: own.iter().map(|host| Host::parse(host).expect("a host")).collect(),
         observer: Arc::new(Observers::default()),
         clock,
     };
@@ -100,7 +117,6 @@ async fn every_address_of_a_name_must_be_of_the_internet() {
     };
     let names = Arc::new(names);
     let gate = gate(Arc::clone(&names), &policy(&["*.example.com"], &["10.9.9.9"]));
-    let word = async |name: &str| gate.decide(&target(name)).await.map_or_else(|why| why.word(), |_| "allowed");
     for (name, want) in [
         ("good.example.com", "allowed"),
         ("named.example.com", "allowed"),
@@ -112,12 +128,87 @@ async fn every_address_of_a_name_must_be_of_the_internet() {
         ("good.example.org", "not_allowed"),
         ("good.example.com:22", "not_allowed"),
     ] {
-        assert_eq!(word(name).await, want, "{name}");
+        assert_eq!(word(&gate, name).await, want, "{name}");
     }
     // What no policy names is not looked up: a name is no way to tell anything to its owner.
     assert_eq!(names.asked.load(Ordering::Relaxed), 7);
     let found = gate.decide(&target("good.example.com")).await.expect("allowed");
     assert_eq!(found, ["1.1.1.1:443".parse().expect("one"), "[2606:4700::1111]:443".parse().expect("two")]);
+}
+
+/// The word of the refusal, or `allowed`.
+async fn word(gate: &SandboxGate, name: &str) -> &'static str {
+    gate.decide(&target(name)).await.map_or_else(|why| why.word(), |_| "allowed")
+}
+
+#[tokio::test(start_paused = true)]
+async fn addresses_of_the_servers_own_urls_are_refused_unless_a_policy_names_them() {
+    let names = Names {
+        known: HashMap::from([
+            ("sandbox.example.net", addresses(&["1.0.0.1", "2606:4700::1111"])),
+            ("other.example.com", addresses(&["1.0.0.2"])),
+            ("alias.example.com", addresses(&["1.0.0.2", "1.0.0.1"])),
+            ("six.example.com", addresses(&["2606:4700::1111"])),
+            ("mapped.example.com", addresses(&["::ffff:1.0.0.1"])),
+            ("files.example.com", addresses(&["9.9.9.9"])),
+        ]),
+        ..Names::default()
+    };
+    let (names, own) = (Arc::new(names), ["sandbox.example.net", "9.9.9.9"]);
+    let hosts = policy(&["*.example.com", "sandbox.example.net"], &[]);
+    let gate = gate_of(Arc::clone(&names), &hosts, &own);
+    for (name, want) in [
+        ("other.example.com", "allowed"),
+        ("sandbox.example.net", "own_address"),
+        ("alias.example.com", "own_address"),
+        ("six.example.com", "own_address"),
+        ("mapped.example.com", "own_address"),
+        ("files.example.com", "own_address"),
+    ] {
+        assert_eq!(word(&gate, name).await, want, "{name}");
+    }
+    assert_eq!(names.asked.load(Ordering::Relaxed), 7, "its own name is looked up once");
+    // By its name it is refused at another address too; a look-up that fails forgets none.
+    let mut first = HashMap::from([("alias.example.com", VecDeque::from([addresses(&["1.0.0.1"])]))]);
+    first.insert("sandbox.example.net", [addresses(&["1.0.0.3"]), Vec::new()].into());
+    *names.first.lock().expect("a lock") = first;
+    assert_eq!(word(&gate, "sandbox.example.net").await, "own_address");
+    tokio::time::advance(Duration::from_secs(61)).await;
+    assert_eq!(word(&gate, "alias.example.com").await, "own_address");
+    let excepted = policy(&["*.example.com"], &["1.0.0.1", "1.0.0.2"]);
+    assert_eq!(word(&gate_of(names, &excepted, &own), "alias.example.com").await, "allowed");
+}
+
+#[tokio::test]
+async fn name_that_changes_its_addresses_is_judged_by_the_answer_that_is_connected_to() {
+    let many = |last: &[u8; 4]| -> Vec<IpAddr> {
+        (0..1000_u32).map(|n| Ipv4Addr::from(0x0100_0000 + n).into()).chain([IpAddr::from(*last)]).collect()
+    };
+    let answers = [
+        (addresses(&["1.1.1.1"]), "allowed"),
+        (addresses(&["127.0.0.1"]), "not_public"),
+        (addresses(&["1.1.1.1", "127.0.0.1"]), "not_public"),
+        (addresses(&["169.254.169.254", "1.1.1.1"]), "not_public"),
+        (addresses(&["::ffff:10.0.0.1", "1.1.1.1"]), "not_public"),
+        (Vec::new(), "not_found"),
+        (many(&[1, 1, 1, 1]), "allowed"),
+        (many(&[192, 168, 0, 1]), "not_public"),
+        (addresses(&["1.1.1.1"]), "allowed"),
+    ];
+    let names = Names::default();
+    let all = answers.iter().map(|(answer, _)| answer.clone()).collect();
+    names.first.lock().expect("a lock").insert("a.example.com", all);
+    let names = Arc::new(names);
+    let gate = gate(Arc::clone(&names), &policy(&["a.example.com"], &[]));
+    for (at, (answer, want)) in answers.iter().enumerate() {
+        let decided = gate.decide(&target("a.example.com")).await;
+        assert_eq!(decided.as_ref().map_or_else(Refusal::word, |_| "allowed"), *want, "answer {at}");
+        if let Ok(allowed) = decided {
+            let allowed: Vec<_> = allowed.iter().map(SocketAddr::ip).collect();
+            assert_eq!(allowed, *answer, "what is connected to is what was checked");
+        }
+        assert_eq!(names.asked.load(Ordering::Relaxed), at + 1, "each connection looks it up once");
+    }
 }
 
 /// The notations of an address that some library reads as one.
