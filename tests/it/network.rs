@@ -6,6 +6,7 @@ mod opened;
 pub mod origin;
 mod page;
 mod secrets;
+mod told;
 pub mod vault;
 
 use serde_json::{Value, json};
