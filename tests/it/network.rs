@@ -1,6 +1,7 @@
 //! Network by permission, with the usual clients in real sandboxes, against servers on this machine.
 
 mod clients;
+mod ends;
 mod hostile;
 mod opened;
 pub mod origin;

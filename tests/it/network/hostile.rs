@@ -95,6 +95,46 @@ s.sendall(socks + ({closed}).to_bytes(2, "big")); s.recv(2); print(s.recv(10)[1]
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn udp_and_quic_find_no_way_out() {
+    let origin = Origin::start().await;
+    let server = server(&origin).await;
+    // At the address that programs may connect to.
+    let host = tokio::net::UdpSocket::bind("127.0.0.2:0").await.expect("a port");
+    let code = format!(
+        r#"{RAW}
+import errno
+def associate(address):
+    s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+    s.sendall(b"\x05\x01\x00\x05\x03\x00" + address + ({port}).to_bytes(2, "big"))
+    return s.recv(2) + s.recv(10), s.recv(1)
+for address in [b"\x01\x7f\x00\x00\x02", b"\x01" + bytes(4), b"\x03\x09127.0.0.2", b"\x04" + bytes(16)]:
+    print(associate(address) == (b"\x05\x00\x05\x07\x00\x01" + bytes(6), b""))
+masque = b"GET /.well-known/masque/udp/127.0.0.2/{port}/ HTTP/1.1\r\nHost: 127.0.0.1:3128\r\n"
+print(ask(masque + b"Connection: Upgrade\r\nUpgrade: connect-udp\r\n\r\n")[:12])
+# The first byte of a packet with which QUIC begins.
+packet = b"\xc0" + bytes(1199)
+for address in ["1.1.1.1", "169.254.169.254", "172.17.0.1", "2606:4700::1111"]:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try: socket.socket(family, socket.SOCK_DGRAM).sendto(packet, (address, 443)); print("sent")
+    except OSError as error: print(errno.errorcode[error.errno])
+# The sandbox's own loopback, which the host does not hear.
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(packet, ("127.0.0.2", {port}))
+try: print(socket.getaddrinfo("example.com", 443))
+except socket.gaierror: print("no names")
+"#,
+        port = host.local_addr().expect("an address").port()
+    );
+    let (stdout, stderr) = printed(&server, "python", &code).await;
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(lines[..5], ["True", "True", "True", "True", "b'HTTP/1.1 400'"], "{stdout}{stderr}");
+    let unreachable = ["ENETUNREACH", "EADDRNOTAVAIL", "EAFNOSUPPORT"];
+    assert!(lines[5..9].iter().all(|line| unreachable.contains(line)), "{stdout}{stderr}");
+    assert_eq!(lines[9..], ["no names"], "{stdout}{stderr}");
+    assert!(host.try_recv(&mut [0; 2000]).is_err(), "a packet left the sandbox");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tls_must_ask_for_the_host_of_its_tunnel() {
     let origin = Origin::start().await;
     let server = server(&origin).await;
