@@ -6,6 +6,7 @@ mod hostile;
 mod opened;
 pub mod origin;
 mod page;
+mod resolver;
 mod secrets;
 mod told;
 pub mod vault;

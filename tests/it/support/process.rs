@@ -20,13 +20,19 @@ pub struct Process {
     pub address: SocketAddr,
     pub http: reqwest::Client,
     child: Child,
+    wrapper: Vec<String>,
     settings: Vec<(String, String)>,
     folder: TempDir,
 }
 
 impl Process {
-    /// A server that is ready, with some settings of its own.
+    /// A server that is ready, with some settings of its own. With the name `--config` it is a file.
     pub async fn start(more: &[(&str, &str)]) -> Self {
+        Self::within(&[], more).await
+    }
+
+    /// As [`Self::start`], by a command that executes the one that follows it.
+    pub async fn within(wrapper: &[&str], more: &[(&str, &str)]) -> Self {
         let folder = tempfile::Builder::new().prefix("sandbox-process-").tempdir().expect("a folder");
         // Given back before the server takes it: nothing else of this machine asks for this very port meanwhile.
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
@@ -44,9 +50,10 @@ impl Process {
         let value = |value: &str| if value == OWN_ADDRESS { own.clone() } else { value.to_owned() };
         settings.extend(more.iter().map(|(name, text)| (*name, value(text))));
         let settings: Vec<_> = settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        let child = spawn(folder.path(), &settings);
+        let wrapper: Vec<_> = wrapper.iter().map(|word| (*word).to_owned()).collect();
+        let child = spawn(folder.path(), &wrapper, &settings);
         let http = super::http::builder().timeout(Duration::from_mins(3)).build().expect("a client");
-        let server = Self { address, http, child, settings, folder };
+        let server = Self { address, http, child, wrapper, settings, folder };
         server.ready().await;
         server
     }
@@ -117,7 +124,7 @@ impl Process {
 
     /// Starts it again after a crash; whether it is ready is for the caller to ask.
     pub fn start_again(&mut self) {
-        self.child = spawn(self.folder.path(), &self.settings);
+        self.child = spawn(self.folder.path(), &self.wrapper, &self.settings);
     }
 
     /// Stops it in order.
@@ -152,12 +159,18 @@ fn log(folder: &Path) -> String {
     lines[lines.len().saturating_sub(40)..].join("\n")
 }
 
-fn spawn(folder: &Path, settings: &[(String, String)]) -> Child {
+fn spawn(folder: &Path, wrapper: &[String], settings: &[(String, String)]) -> Child {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("a log");
-    Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
+    let server = env!("CARGO_BIN_EXE_mcp-sandbox-server").to_owned();
+    let (arguments, environment): (Vec<_>, Vec<_>) = settings.iter().partition(|(name, _)| name == "--config");
+    let arguments = arguments.into_iter().flat_map(|(name, value)| [name, value]);
+    let mut words = wrapper.iter().chain([&server]);
+    Command::new(words.next().expect("a command"))
+        .args(words)
         .arg("serve")
+        .args(arguments)
         .env_clear()
-        .envs(settings.iter().map(|(name, value)| (name, value)))
+        .envs(environment.into_iter().map(|(name, value)| (name, value)))
         .current_dir(folder)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
