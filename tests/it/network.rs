@@ -9,6 +9,7 @@ mod page;
 mod resolver;
 mod secrets;
 mod told;
+mod upstreams;
 pub mod vault;
 
 use serde_json::{Value, json};

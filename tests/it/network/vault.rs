@@ -7,7 +7,8 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use flate2::{Compression, write::GzEncoder};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer};
 use tempfile::NamedTempFile;
 use tokio::{
@@ -18,6 +19,9 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
+/// What the bomb unpacks to.
+const BOMB_BYTES: usize = 1 << 30;
+
 pub struct Vault {
     /// With a certificate of the authority in `roots`.
     pub good: SocketAddr,
@@ -25,6 +29,8 @@ pub struct Vault {
     pub ruled: SocketAddr,
     /// With one of its own.
     pub untrusted: SocketAddr,
+    /// Without TLS.
+    pub plain: SocketAddr,
     /// In PEM.
     pub roots: NamedTempFile,
     seen: Arc<Mutex<Vec<String>>>,
@@ -34,14 +40,8 @@ pub struct Vault {
 impl Vault {
     /// Repeats this value on request.
     pub async fn start(value: &'static str) -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        let root = params.self_signed(&key).expect("a root");
-        let mut roots = NamedTempFile::new().expect("a file");
-        let body = STANDARD.encode(root.der());
-        writeln!(roots, "-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----").expect("written");
-        let (issuer, seen, mut tasks) = (Issuer::new(params, key), Arc::default(), JoinSet::new());
+        let (issuer, roots) = issuer();
+        let (seen, mut tasks) = (Arc::default(), JoinSet::new());
         let mut start = async |issuer: Option<&Issuer<'_, KeyPair>>| {
             let listener = TcpListener::bind("127.0.0.2:0").await.expect("a port");
             let address = listener.local_addr().expect("an address");
@@ -49,7 +49,10 @@ impl Vault {
             address
         };
         let (good, ruled, untrusted) = (start(Some(&issuer)).await, start(Some(&issuer)).await, start(None).await);
-        Self { good, ruled, untrusted, roots, seen, _tasks: tasks }
+        let listener = TcpListener::bind("127.0.0.2:0").await.expect("a port");
+        let plain = listener.local_addr().expect("an address");
+        tasks.spawn(serve_plain(listener, value, Arc::clone(&seen)));
+        Self { good, ruled, untrusted, plain, roots, seen, _tasks: tasks }
     }
 
     /// The requests since the last call, heads and bodies.
@@ -58,10 +61,27 @@ impl Vault {
     }
 }
 
-fn acceptor(issuer: Option<&Issuer<'_, KeyPair>>) -> TlsAcceptor {
+/// An authority, and its certificate in PEM.
+pub fn issuer() -> (Issuer<'static, KeyPair>, NamedTempFile) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // A leaf of the same name would count as self-signed.
+    params.distinguished_name.push(DnType::CommonName, "Authority of the tests");
+    let key = KeyPair::generate().expect("a key");
+    let root = params.self_signed(&key).expect("a root");
+    let mut roots = NamedTempFile::new().expect("a file");
+    let body = STANDARD.encode(root.der());
+    writeln!(roots, "-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----").expect("written");
+    (Issuer::new(params, key), roots)
+}
+
+/// Of 127.0.0.2, with a certificate of an authority or of its own.
+pub fn acceptor(issuer: Option<&Issuer<'_, KeyPair>>) -> TlsAcceptor {
     let key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::default();
-    params.subject_alt_names = vec![SanType::IpAddress(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)))];
+    // npm takes an address behind a proxy for `localhost`.
+    let localhost = SanType::DnsName("localhost".try_into().expect("a name"));
+    params.subject_alt_names = vec![SanType::IpAddress(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2))), localhost];
     let made = match issuer {
         Some(issuer) => params.signed_by(&key, issuer),
         None => params.self_signed(&key),
@@ -83,6 +103,14 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, value: &'static str
                 let _ = speak(stream, value, &seen).await;
             }
         });
+    }
+}
+
+async fn serve_plain(listener: TcpListener, value: &'static str, seen: Arc<Mutex<Vec<String>>>) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let seen = Arc::clone(&seen);
+        connections.spawn(async move { drop(speak(stream, value, &seen).await) });
     }
 }
 
@@ -122,9 +150,9 @@ async fn answer(
     authorized: bool,
 ) -> std::io::Result<()> {
     let (path, rest) = path.split_once('?').unwrap_or((path, ""));
-    let whole = |head: &str, body: &str| {
-        format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
-    };
+    if let Some(bytes) = attack(path) {
+        return stream.write_all(&bytes).await;
+    }
     let repeated = form(rest, value);
     let bytes = match path {
         // The value in two chunks, cut where the query says.
@@ -174,6 +202,42 @@ async fn answer(
         _ => whole("200 OK", "hello"),
     };
     stream.write_all(&bytes).await
+}
+
+fn whole(head: &str, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// A bomb, or an answer and bytes that are a second one to a reader who takes its end to be elsewhere.
+fn attack(path: &str) -> Option<Vec<u8>> {
+    Some(match path {
+        "/bomb" => {
+            let bomb = bomb();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {}\r\n\r\n", bomb.len());
+            [head.into_bytes(), bomb].concat()
+        }
+        "/second" => [whole("200 OK", "first"), whole("200 OK\r\nX-Injected: 1", "never")].concat(),
+        "/folded" => whole("200 OK\r\nX: a\r\n X-Injected: 1", "hello"),
+        "/bare-cr" => whole("200 OK\r\nX: a\rX-Injected: 1", "hello"),
+        "/nul" => whole("200 OK\r\nX: a\0X-Injected: 1", "hello"),
+        "/bare-lf" => {
+            let empty = b"HTTP/1.1 200 OK\r\nContent-Length: 0\nX: a\n\n".to_vec();
+            [empty, whole("200 OK\r\nX-Injected: 1", "never")].concat()
+        }
+        "/both-lengths" => {
+            let both = b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".to_vec();
+            [both, whole("200 OK\r\nX-Injected: 1", "never")].concat()
+        }
+        "/switch" => whole("101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade", "never"),
+        _ => return None,
+    })
+}
+
+/// A gzip of 1 GiB of zeros: members that are unpacked one after the other.
+fn bomb() -> Vec<u8> {
+    let mut member = GzEncoder::new(Vec::new(), Compression::best());
+    member.write_all(&vec![0; BOMB_BYTES / 64]).expect("packed");
+    member.finish().expect("packed").repeat(64)
 }
 
 fn form(kind: &str, value: &str) -> String {
