@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    config::Config,
+    config::{Config, ConfigError},
     domain::{clock::SystemClock, limits::Limits},
     ports::{runner::Catalog, storage::Storage},
     services::{
@@ -19,6 +19,9 @@ use crate::{
 const INSTALLING_CPU_MILLIS: u32 = 1000;
 
 /// What installs packages, where the settings name an index.
+///
+/// # Errors
+/// When the file of its certificates cannot be read.
 pub(super) fn service(
     config: &Config,
     sandboxes: &Sandboxes,
@@ -26,7 +29,7 @@ pub(super) fn service(
     (store, files): (&Arc<dyn Storage>, &Arc<Files>),
     network: &Network,
     isolation: &IsolationState,
-) -> Packages {
+) -> Result<Packages, ConfigError> {
     let parts = PackagesParts {
         sandboxes: sandboxes.clone(),
         catalog: Arc::clone(catalog),
@@ -36,11 +39,11 @@ pub(super) fn service(
         isolation: isolation.clone(),
         clock: Arc::new(SystemClock),
     };
-    Packages::new(parts, options(config))
+    Ok(Packages::new(parts, options(config, config.package_roots()?)))
 }
 
 /// `None` where packages are off. Checked when the settings were loaded.
-fn options(config: &Config) -> Option<PackagesOptions> {
+fn options(config: &Config, roots: Option<String>) -> Option<PackagesOptions> {
     let packages = &config.packages;
     let set = |text: &String| (!text.is_empty()).then(|| text.clone());
     let usual = config.limits.limits();
@@ -54,6 +57,7 @@ fn options(config: &Config) -> Option<PackagesOptions> {
         python_index: set(&packages.python_index),
         npm_registry: set(&packages.npm_registry),
         policy: config.package_hosts().ok().flatten()?,
+        roots,
         builds: packages.builds,
         limits,
         fresh: Duration::from_secs(packages.fresh_s),

@@ -1,5 +1,7 @@
 //! The settings of packages that follow from several: whether they are on, and which hosts their indexes are at.
 
+use std::path::Path;
+
 use http::{Uri, uri::Scheme};
 
 use super::{
@@ -21,6 +23,9 @@ section! {
         hosts: String = String::new(),
         /// Addresses that are not of the internet and that all of these hosts may have, comma separated.
         addresses: String = String::new(),
+        /// A file of certificates in PEM. Indexes that these certify are trusted too, besides those that the images
+        /// trust.
+        ca_file: String = String::new(),
         /// Let packages run their own programs while they are installed: build from source, and npm's scripts. true or
         /// false.
         builds: bool = false,
@@ -60,6 +65,10 @@ impl Config {
         if all.is_empty() {
             return Ok(None);
         }
+        let file = &self.packages.ca_file;
+        super::check::ensure(file.is_empty() || Path::new(file).is_absolute(), || {
+            "SANDBOX_PACKAGES__CA_FILE must be the absolute path of a file.".to_owned()
+        })?;
         let words = |text: &str| -> Vec<String> {
             text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
         };
@@ -70,6 +79,16 @@ impl Config {
         let text = PolicyText { hosts: all, addresses, ..PolicyText::default() };
         let policy = Policy::parse("packages", &text);
         policy.map(Some).map_err(|why| ConfigError(format!("SANDBOX_PACKAGES__HOSTS: {why}.")))
+    }
+
+    /// More roots in PEM, for connections to the indexes. The file is read now.
+    ///
+    /// # Errors
+    /// A sentence that names the setting.
+    pub fn package_roots(&self) -> Result<Option<String>, ConfigError> {
+        let file = &self.packages.ca_file;
+        let read = (!file.is_empty()).then(|| std::fs::read_to_string(file)).transpose();
+        read.map_err(|error| ConfigError(format!("SANDBOX_PACKAGES__CA_FILE {file} cannot be read: {error}.")))
     }
 }
 

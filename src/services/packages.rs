@@ -67,6 +67,8 @@ pub struct PackagesOptions {
     pub npm_registry: Option<String>,
     /// The hosts of the indexes.
     pub policy: Policy,
+    /// Certificates in PEM that the indexes may have, besides those that the image trusts.
+    pub roots: Option<String>,
     /// Whether programs of packages may run while they are installed.
     pub builds: bool,
     /// Of the sandbox that installs.

@@ -3,6 +3,7 @@
 mod attacks;
 pub mod index;
 mod servers;
+mod tls;
 
 use std::time::Instant;
 

@@ -33,9 +33,10 @@ pub(super) fn shared_folders(config: &Config, in_container: bool, findings: &mut
     }
 }
 
-/// Whether the values of the secrets for programs, and the roots for opened TLS, can be read.
+/// Whether the values of the secrets for programs, and the roots for opened TLS and for packages, can be read.
 pub(super) fn secrets_of_programs(config: &Config, findings: &mut Findings) {
-    for read in [config.secrets().map(|_| ()), config.more_roots().map(|_| ())] {
+    let roots = [config.more_roots().map(|_| ()), config.package_roots().map(|_| ())];
+    for read in [config.secrets().map(|_| ())].into_iter().chain(roots) {
         if let Err(why) = read {
             findings.sentence(super::finding::Level::Fail, "network", &why.to_string());
         }
@@ -54,6 +55,7 @@ mod tests {
             ("FILE_SECRET", "9b1f64c07de2a853"),
             ("SANDBOX_MOUNTS__GONE", "/nowhere/at/all"),
             ("SANDBOX_OPENED__CA_FILE", "/nowhere/roots.pem"),
+            ("SANDBOX_PACKAGES__CA_FILE", "/nowhere/index.pem"),
         ];
         let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let config = load(&Sources::environment_only(pairs.into())).expect("settings");
@@ -70,5 +72,6 @@ mod tests {
         secrets_of_programs(&config, &mut findings);
         let text = findings.text();
         assert!(findings.failed() && text.contains("SANDBOX_OPENED__CA_FILE /nowhere/roots.pem"), "{text}");
+        assert!(text.contains("SANDBOX_PACKAGES__CA_FILE /nowhere/index.pem"), "{text}");
     }
 }

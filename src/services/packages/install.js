@@ -2,7 +2,7 @@
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
 
-const { requirements, index, builds, folder } = JSON.parse(fs.readFileSync(0, 'utf8'));
+const { requirements, index, roots, builds, folder } = JSON.parse(fs.readFileSync(0, 'utf8'));
 fs.mkdirSync(folder, { recursive: true });
 fs.mkdirSync('/data/.tmp');
 const env = {
@@ -15,7 +15,13 @@ const env = {
 };
 // Those that the image trusts, in place of the tool's own.
 const CERTIFICATES = '/etc/ssl/certs/ca-certificates.crt';
-if (fs.existsSync(CERTIFICATES)) env.npm_config_cafile = CERTIFICATES;
+const trusted = fs.existsSync(CERTIFICATES);
+if (trusted) env.npm_config_cafile = CERTIFICATES;
+if (roots) {
+  // After those, for the operator's own registry.
+  env.npm_config_cafile = '/data/.tmp/roots.pem';
+  fs.writeFileSync(env.npm_config_cafile, `${trusted ? fs.readFileSync(CERTIFICATES, 'utf8') : ''}\n${roots}`);
+}
 const quiet = ['--no-audit', '--no-fund', '--no-progress', '--no-update-notifier', '--fetch-retries=1'];
 const { status } = spawnSync('npm', ['install', '--prefix', folder, ...quiet, '--', ...requirements], {
   env, stdio: ['ignore', 'inherit', 'inherit'], cwd: '/data/.tmp',

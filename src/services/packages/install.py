@@ -15,6 +15,15 @@ os.environ.update(TMPDIR="/data/.tmp", UV_CACHE_DIR="/data/.cache", PYC_INVALIDA
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 if os.path.exists(CERTIFICATES):
     os.environ["SSL_CERT_FILE"] = CERTIFICATES
+if asked["roots"]:
+    # After those, for the operator's own index.
+    trusted = ""
+    if os.path.exists(CERTIFICATES):
+        with open(CERTIFICATES) as file:
+            trusted = file.read()
+    with open("/data/.tmp/roots.pem", "w") as file:
+        file.write(trusted + "\n" + asked["roots"])
+    os.environ["SSL_CERT_FILE"] = file.name
 builds = [] if asked["builds"] else ["--no-build"]
 
 

@@ -36,6 +36,7 @@ const BY_NPM: &str = include_str!("install.js");
 struct Order<'a> {
     requirements: &'a [String],
     index: &'a str,
+    roots: Option<&'a str>,
     builds: bool,
     folder: String,
 }
@@ -61,6 +62,7 @@ impl Inner {
         let order = Order {
             requirements: &asked.texts(),
             index,
+            roots: options.roots.as_deref(),
             builds: options.builds,
             folder: format!("/data/{FOLDER}/{}", tool.folder()),
         };

@@ -81,7 +81,7 @@ impl Origin {
         let tls = listener.local_addr().expect("an address");
         let made = generate_simple_self_signed(vec!["127.0.0.2".to_owned()]).expect("a certificate");
         let certificate = made.cert.pem();
-        tasks.spawn(serve_tls(listener, router, made));
+        tasks.spawn(serve_tls(listener, router, acceptor(&made)));
         Self { http, tls, other, silent: silent.1, endless: endless.1, certificate, folder, requests, _tasks: tasks }
     }
 
@@ -120,12 +120,15 @@ async fn pour(listener: TcpListener) {
     }
 }
 
-async fn serve_tls(listener: TcpListener, router: Router, made: CertifiedKey<KeyPair>) {
+fn acceptor(made: &CertifiedKey<KeyPair>) -> TlsAcceptor {
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
     let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key.into());
-    let acceptor = TlsAcceptor::from(Arc::new(config.expect("a configuration")));
+    TlsAcceptor::from(Arc::new(config.expect("a configuration")))
+}
+
+pub async fn serve_tls(listener: TcpListener, router: Router, acceptor: TlsAcceptor) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let (acceptor, router) = (acceptor.clone(), router.clone());

@@ -24,14 +24,20 @@ use flate2::{Compression, Crc, write::DeflateEncoder, write::GzEncoder};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256, Sha512};
 use tokio::{net::TcpListener, task::JoinSet};
+use tokio_rustls::TlsAcceptor;
+
+use crate::network::origin::serve_tls;
 
 /// Loopback, and not 127.0.0.1, which clients reach without a proxy.
 const ADDRESS: &str = "127.0.0.2:0";
+/// Where the files of some packages are, which is not the index.
+pub const ELSEWHERE: &str = "https://127.0.0.3:4433";
 /// What a bomb unpacks to, in bytes.
 pub const BOMB_BYTES: usize = 400 << 20;
 
 pub struct Index {
     pub address: SocketAddr,
+    scheme: &'static str,
     files: Arc<Files>,
     _serving: JoinSet<()>,
 }
@@ -47,24 +53,37 @@ struct Files {
 
 impl Index {
     pub async fn start() -> Self {
+        Self::serving(None).await
+    }
+
+    /// Over TLS.
+    pub async fn over_tls(acceptor: TlsAcceptor) -> Self {
+        Self::serving(Some(acceptor)).await
+    }
+
+    async fn serving(acceptor: Option<TlsAcceptor>) -> Self {
+        let scheme = if acceptor.is_some() { "https" } else { "http" };
         let listener = TcpListener::bind(ADDRESS).await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let files = Arc::new(Files::all(address));
+        let files = Arc::new(Files::all(&format!("{scheme}://{address}")));
         let router = Router::new()
             .route("/simple/{name}/", get(simple))
             .route("/npm/{name}", get(registry))
             .route("/files/{name}", get(file))
             .with_state(Arc::clone(&files));
         let mut serving = JoinSet::new();
-        serving.spawn(async move { axum::serve(listener, router).await.expect("it serves") });
-        Self { address, files, _serving: serving }
+        match acceptor {
+            Some(acceptor) => serving.spawn(serve_tls(listener, router, acceptor)),
+            None => serving.spawn(async move { axum::serve(listener, router).await.expect("it serves") }),
+        };
+        Self { address, scheme, files, _serving: serving }
     }
 
     /// The settings of a server that uses it.
     pub fn settings(&self) -> [(&'static str, String); 2] {
         [
-            ("SANDBOX_PACKAGES__PYTHON_INDEX", format!("http://{}/simple", self.address)),
-            ("SANDBOX_PACKAGES__NPM_REGISTRY", format!("http://{}/npm", self.address)),
+            ("SANDBOX_PACKAGES__PYTHON_INDEX", format!("{}://{}/simple", self.scheme, self.address)),
+            ("SANDBOX_PACKAGES__NPM_REGISTRY", format!("{}://{}/npm", self.scheme, self.address)),
         ]
     }
 
@@ -94,6 +113,11 @@ async fn simple(State(files): State<Arc<Files>>, Path(name): Path<String>) -> Re
     if name == "silent" {
         return std::future::pending().await;
     }
+    if name == "elsewhere" {
+        let file = "elsewhere-1.0-py3-none-any.whl";
+        let link = format!("<a href=\"{ELSEWHERE}/{file}#sha256={}\">{file}</a>", "0".repeat(64));
+        return Html(format!("<!DOCTYPE html><html><body>{link}</body></html>")).into_response();
+    }
     let Some(all) = files.python.get(name.as_str()) else { return StatusCode::NOT_FOUND.into_response() };
     let link = |(file, digest): &(String, String)| format!("<a href=\"/files/{file}#sha256={digest}\">{file}</a>\n");
     Html(format!("<!DOCTYPE html><html><body>{}</body></html>", all.iter().map(link).collect::<String>()))
@@ -110,7 +134,8 @@ async fn file(State(files): State<Arc<Files>>, Path(name): Path<String>) -> Resp
 }
 
 impl Files {
-    fn all(address: SocketAddr) -> Self {
+    /// With addresses that begin with this one.
+    fn all(base: &str) -> Self {
         let mut files = Self::default();
         for version in ["1.0", "2.0"] {
             let code = format!("VALUE = '{version}'\ndef say():\n    print('tiny says', VALUE)\n");
@@ -132,23 +157,18 @@ impl Files {
             "open('/data/built', 'w')\nfrom setuptools import setup\nsetup(name='source', version='1.0')\n",
         )]);
         files.add("source", "source-1.0.tar.gz".to_owned(), source.into());
-        files.npm(address, "left", "1.0.0", &json!({}), "module.exports = 'left';");
+        files.npm(base, "left", "1.0.0", &json!({}), "module.exports = 'left';");
         files.npm(
-            address,
+            base,
             "uses-left",
             "1.0.0",
             &json!({"dependencies": {"left": "^1.0.0"}}),
             "module.exports = require('left') + ' used';",
         );
         let script = json!({"scripts": {"postinstall": "node -e \"require('fs').writeFileSync('ran', '')\""}});
-        files.npm(
-            address,
-            "scripted",
-            "1.0.0",
-            &script,
-            "module.exports = require('fs').existsSync(__dirname + '/ran');",
-        );
-        files.npm(address, "npm-liar", "1.0.0", &json!({}), "");
+        files.npm(base, "scripted", "1.0.0", &script, "module.exports = require('fs').existsSync(__dirname + '/ran');");
+        files.npm(base, "npm-liar", "1.0.0", &json!({}), "");
+        files.npm(ELSEWHERE, "npm-elsewhere", "1.0.0", &json!({}), "");
         files.npm.get_mut("npm-liar").expect("it is there")["versions"]["1.0.0"]["dist"]["integrity"] =
             format!("sha512-{}", STANDARD.encode([0; 64])).into();
         files
@@ -177,13 +197,13 @@ impl Files {
         self.bodies.insert(file, bytes);
     }
 
-    fn npm(&mut self, address: SocketAddr, name: &'static str, version: &str, more: &Value, code: &str) {
+    fn npm(&mut self, base: &str, name: &'static str, version: &str, more: &Value, code: &str) {
         let mut about = json!({"name": name, "version": version, "main": "index.js"});
         about.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         let bytes = tgz(&[("package/package.json", &about.to_string()), ("package/index.js", code)]);
         let file = format!("{name}-{version}.tgz");
         about["dist"] = json!({
-            "tarball": format!("http://{address}/files/{file}"),
+            "tarball": format!("{base}/files/{file}"),
             "integrity": format!("sha512-{}", STANDARD.encode(Sha512::digest(&bytes))),
         });
         self.npm.insert(name, json!({"name": name, "dist-tags": {"latest": version}, "versions": {version: about}}));
