@@ -357,6 +357,9 @@ section! {
         hard: bool = false,
         /// Free space on the disk of SANDBOX_ROOT below which nothing is run or written, in bytes.
         free_bytes_min: u64 = 512 << 20 => 0..=1 << 50,
+        /// Disk space of all conversations of one owner, in bytes; above it nothing is run or written for that owner.
+        /// 0: no limit.
+        owner_bytes_max: u64 = 0 => 0..=1 << 60,
         /// Disk space of all conversations together, in bytes; above it the least recently used of the owner who has
         /// the most are deleted. 0: no limit.
         total_bytes_max: u64 = 0 => 0..=1 << 60,

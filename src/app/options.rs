@@ -144,6 +144,7 @@ pub(super) fn files(config: &Config) -> FilesOptions {
             bytes_max: config.quota.bytes_max,
             entries_max: config.quota.entries_max.into(),
             free_bytes_min: config.quota.free_bytes_min,
+            owner_bytes_max: Some(config.quota.owner_bytes_max).filter(|max| *max > 0),
         },
     }
 }
@@ -161,6 +162,7 @@ pub(super) fn retention(config: &Config) -> RetentionOptions {
         total_bytes_max: (total_bytes > 0).then_some(total_bytes),
         in_use: Duration::from_millis(config.limits.wall_ms) + IN_USE_MARGIN,
         own_disks: config.quota.hard,
+        measures: config.quota.owner_bytes_max > 0,
     }
 }
 

@@ -179,7 +179,7 @@ impl Files {
             Ok(removed)
         };
         let removed = self.step(conversation, step).await?;
-        self.quota.measured(conversation, None);
+        self.quota.forget(conversation);
         Ok(removed)
     }
 

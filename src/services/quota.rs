@@ -4,7 +4,11 @@
 //! The usage of a conversation is cached: from the listing after each run, plus later writes. So a run does not wait
 //! for a measurement, and a refusal always follows a measurement. `watch` measures while a program runs. When it has
 //! ended, its usage is checked once more, since a program can name large files as its last act.
+//!
+//! An owner may have a quota for all conversations together. It is checked in the same places, from what was measured
+//! of each, but stops no program: one that runs exceeds it by what its own conversation may take at most.
 
+mod owners;
 mod watch;
 
 use std::{
@@ -15,6 +19,7 @@ use std::{
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tracing::warn;
 
+use self::owners::Owners;
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -35,11 +40,13 @@ pub struct QuotaOptions {
     pub entries_max: u64,
     /// Free bytes that the disk must keep.
     pub free_bytes_min: u64,
+    /// Bytes on disk of all files of one owner; `None`: without limit.
+    pub owner_bytes_max: Option<u64>,
 }
 
 impl Default for QuotaOptions {
     fn default() -> Self {
-        Self { bytes_max: 1 << 30, entries_max: 50_000, free_bytes_min: 512 << 20 }
+        Self { bytes_max: 1 << 30, entries_max: 50_000, free_bytes_min: 512 << 20, owner_bytes_max: None }
     }
 }
 
@@ -55,10 +62,12 @@ pub struct Quota {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The cached usage of conversations: measured once, plus later writes. No refusal relies on it.
+    /// The cached usage of conversations: measured once, plus later writes. No refusal by a conversation's own quota
+    /// relies on it.
     usages: HashMap<ConversationKey, Usage>,
     /// The growth of all conversations together that the cache has shown so far, in bytes.
     growth_bytes: i64,
+    owners: Owners,
     /// Programs that are being watched, by number.
     watched: HashSet<u64>,
     /// The number of the program that began last.
@@ -67,6 +76,7 @@ struct Known {
 
 impl Known {
     fn set(&mut self, id: &ConversationKey, usage: Usage) {
+        self.owners.set(id, usage.bytes);
         if let Some(before) = self.usages.insert(id.clone(), usage) {
             self.growth_bytes = self.growth_bytes.saturating_add(signed(usage.bytes) - signed(before.bytes));
         }
@@ -115,7 +125,48 @@ impl Quota {
 
     /// Whether the cached usage shows that `more` fits. Reads no folder: the kernel keeps the free space.
     pub(super) fn fits_surely(&self, id: &ConversationKey, more: &Usage) -> bool {
-        self.disk_has_room(more).is_ok() && self.cached(id).is_some_and(|there| there.plus(more).fits(&self.ceiling()))
+        let fits = |there: Usage| there.plus(more).fits(&self.ceiling());
+        self.disk_has_room(more).is_ok()
+            && self.cached(id).is_some_and(fits)
+            && self.owner_has_room(&self.known(), id, more)
+    }
+
+    /// Whether the owner's quota has room for `more`, by what was last found of each conversation.
+    fn owner_has_room(&self, known: &Known, id: &ConversationKey, more: &Usage) -> bool {
+        let fits = |max| known.owners.total(&id.owner).saturating_add(more.bytes) <= max;
+        self.options.owner_bytes_max.is_none_or(fits)
+    }
+
+    /// Checks the owner's quota. Before a refusal, what may have shrunk is measured again. Blocks.
+    fn check_owner(&self, id: &ConversationKey, more: &Usage) -> Result<(), Failure> {
+        let stale: Vec<_> = {
+            let known = self.known();
+            if self.owner_has_room(&known, id, more) {
+                return Ok(());
+            }
+            known.owners.of(&id.owner).filter(|id| !known.usages.contains_key(id)).cloned().collect()
+        };
+        for id in &stale {
+            match self.measure(id) {
+                Ok(usage) => self.known().set(id, usage),
+                // What the server may not read counts as it was last found.
+                Err(StorageError::Denied { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let known = self.known();
+        if self.owner_has_room(&known, id, more) { Ok(()) } else { Err(self.owner_refusal(&known, id)) }
+    }
+
+    fn owner_refusal(&self, known: &Known, id: &ConversationKey) -> Failure {
+        let (total, max) = (known.owners.total(&id.owner), self.options.owner_bytes_max.unwrap_or(u64::MAX));
+        let why = format!(
+            "The files of all your conversations take {} MiB on disk and may take {} MiB, so nothing was run or \
+             written: delete files or conversations that are no longer needed, then try again.",
+            mib(total),
+            mib(max)
+        );
+        Failure::new(Code::QuotaExceeded, why)
     }
 
     /// Whether the disk has room for `more` and keeps its minimum of free space.
@@ -160,9 +211,25 @@ impl Quota {
         }
     }
 
-    /// Drops the cached usage of deleted conversations: other processes on the same root delete some too.
+    /// A client has deleted something. It is measured only where it may count for other conversations.
+    pub(super) fn shrunk(&self, id: &ConversationKey) {
+        if self.options.owner_bytes_max.is_some() {
+            self.measured(id, None);
+        }
+    }
+
+    /// A conversation was deleted.
+    pub(super) fn forget(&self, id: &ConversationKey) {
+        let mut known = self.known();
+        known.usages.remove(id);
+        known.owners.forget(id);
+    }
+
+    /// Forgets deleted conversations: other processes on the same root delete some too.
     pub(super) fn keep(&self, still: &HashSet<&ConversationKey>) {
-        self.known().usages.retain(|id, _| still.contains(id));
+        let mut known = self.known();
+        known.usages.retain(|id, _| still.contains(id));
+        known.owners.keep(still);
     }
 
     /// The usage of a conversation as far as it is known without a measurement.
@@ -177,6 +244,7 @@ impl Quota {
         }
         // A disk is not mounted only to measure it.
         if let Some(bytes) = self.store.resting_bytes(id) {
+            self.known().owners.set(id, bytes);
             return Ok(Usage { bytes, entries: 0 });
         }
         let usage = self.measure(id)?;
@@ -219,9 +287,13 @@ impl Writer {
     /// # Errors
     /// [`Code::QuotaExceeded`], [`Code::NoSpace`] when the disk has too little free space.
     pub(super) fn reserve(&self, more: &Usage) -> Result<(), Failure> {
-        if let Some(there) = self.room(more)? {
-            self.quota.known().set(&self.conversation, there.plus(more));
+        let Some(there) = self.room(more)? else { return Ok(()) };
+        let mut known = self.quota.known();
+        // Writers of the owner's other conversations may have reserved meanwhile.
+        if !self.quota.owner_has_room(&known, &self.conversation, more) {
+            return Err(self.quota.owner_refusal(&known, &self.conversation));
         }
+        known.set(&self.conversation, there.plus(more));
         Ok(())
     }
 
@@ -245,6 +317,7 @@ impl Writer {
             return Err(quota.refusal(&there, &after));
         }
         quota.known().set(conversation, there);
+        quota.check_owner(conversation, more)?;
         Ok(Some(there))
     }
 
@@ -258,7 +331,7 @@ impl Writer {
 
     /// The limit that a refusal with this code means: of bytes and entries the one that is nearer.
     pub(super) fn limit(&self, refusal: Code) -> DiskLimit {
-        let QuotaOptions { bytes_max, entries_max, free_bytes_min } = self.quota.options;
+        let QuotaOptions { bytes_max, entries_max, free_bytes_min, .. } = self.quota.options;
         if refusal == Code::NoSpace {
             return DiskLimit::Free { min: free_bytes_min };
         }

@@ -52,6 +52,8 @@ pub struct RetentionOptions {
     pub in_use: Duration,
     /// Conversations have disks of their own, which are unmounted while unused.
     pub own_disks: bool,
+    /// All conversations are measured, for the quotas of their owners.
+    pub measures: bool,
 }
 
 /// What an owner has.
@@ -79,7 +81,7 @@ impl Retention {
     pub fn start(self: Arc<Self>, stop: CancellationToken) -> JoinHandle<()> {
         tokio::spawn(async move {
             let kept = self.options.unused_max.is_none() && self.options.total_bytes_max.is_none();
-            if kept && !self.options.own_disks {
+            if kept && !self.options.own_disks && !self.options.measures {
                 return;
             }
             let mut rounds = interval(ROUND);
@@ -111,6 +113,11 @@ impl Retention {
         }
         if let Some(bytes_max) = self.options.total_bytes_max.filter(|_| steady) {
             deleted += self.shrink(&uses, bytes_max, DELETED_MAX - deleted).await?;
+        }
+        if self.options.measures {
+            for last in &uses {
+                self.bytes(&last.key).await?;
+            }
         }
         if self.options.own_disks {
             self.unmount_unused(&uses).await?;

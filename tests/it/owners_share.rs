@@ -1,4 +1,4 @@
-//! Owners share one server fairly: its memory for sessions, the finished runs that it keeps, its disk.
+//! Owners share one server fairly: its memory for sessions, the finished runs that it keeps, its disk; and each stays within its own quota.
 
 use std::time::Duration;
 
@@ -151,5 +151,44 @@ async fn full_disk_costs_the_owner_who_has_the_most() {
     assert_eq!(server.retention.round().await, Ok(1));
     let left = ["@bob/a", "@ann/b", "@ann/c"].map(|folder| server.root.join(folder).exists());
     assert_eq!(left, [true, false, true], "the least recently used one of hers");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quota_of_an_owner_holds_over_all_conversations_and_costs_no_other() {
+    let settings = [("SANDBOX_QUOTA__OWNER_BYTES_MAX", "1048576")];
+    let server = FakeServer::with(&settings).await;
+    let (ann, bob) = (Owner::new(&server, "ann").await, Owner::new(&server, "bob").await);
+    let put = async |owner: &Owner<'_>, conversation: &str, name: &str| {
+        let file = json!({"type": "file", "format": "text", "content": "x".repeat(400 << 10)});
+        owner.call(Method::PUT, &format!("/jupyter/c/{conversation}/api/contents/{name}"), Some(file)).await
+    };
+    let run = async |owner: &Owner<'_>, conversation: &str| {
+        let body = json!({"conversationId": conversation, "language": "python", "code": "print x"});
+        owner.call(Method::POST, "/v1/runs", Some(body)).await
+    };
+    let files = |conversation: &str, name: &str| format!("/v1/conversations/{conversation}/files/{name}");
+    for (conversation, name) in [("a", "f"), ("b", "f")] {
+        assert_eq!(put(&ann, conversation, name).await.0, 201);
+    }
+    // Three do not fit, wherever the third one is.
+    for (conversation, name) in [("a", "g"), ("c", "f")] {
+        let (_, refused) = put(&ann, conversation, name).await;
+        assert!(refused.to_string().contains("all your conversations take"), "{refused}");
+    }
+    assert_eq!((put(&bob, "a", "f").await.0, put(&bob, "b", "f").await.0), (201, 201), "he has a quota of his own");
+    assert_eq!(run(&ann, "c").await.0, 200, "she is within hers");
+    // What a client deletes counts no longer, in another conversation too; what a program wrote does.
+    assert_eq!(ann.call(Method::DELETE, &files("a", "f"), None).await.0, 204);
+    assert_eq!(put(&ann, "c", "f").await.0, 201);
+    let body =
+        json!({"conversationId": "d", "language": "python", "code": format!("write f {}", "x".repeat(600 << 10))});
+    let (status, written) = ann.call(Method::POST, "/v1/runs", Some(body)).await;
+    assert_eq!((status, &written["outcome"]["ended"]), (200, &json!("exited")), "{written}");
+    for conversation in ["b", "d", "e"] {
+        let (_, refused) = run(&ann, conversation).await;
+        assert_eq!(refused["code"], "quota_exceeded", "{refused}");
+    }
+    assert_eq!(run(&bob, "d").await.0, 200);
     server.stop().await;
 }

@@ -65,7 +65,7 @@ async fn files_refuse_missing_files_and_exceeded_limits() {
 
 #[tokio::test]
 async fn a_move_needs_room_for_new_folders_only() {
-    let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 3, free_bytes_min: 0 };
+    let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 3, free_bytes_min: 0, owner_bytes_max: None };
     let (_root, _, files) = files(FilesOptions { quota, ..FilesOptions::default() });
     let id = "c".parse::<ConversationKey>().expect("an id");
     let rename = async |from: &str, to: &str, replace: bool, condition: Option<Precondition>| {
@@ -113,7 +113,7 @@ async fn links_expire_as_stated_and_within_a_week() {
 
 #[tokio::test]
 async fn an_upload_of_announced_length_is_counted_once() {
-    let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 100, free_bytes_min: 0 };
+    let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 100, free_bytes_min: 0, owner_bytes_max: None };
     let (_root, _, files) = files(FilesOptions { quota, ..FilesOptions::default() });
     let id = "c".parse::<ConversationKey>().expect("an id");
     let body = |bytes: usize| futures_util::stream::iter([Ok(Bytes::from(vec![1; bytes]))]);
@@ -155,7 +155,7 @@ async fn an_archive_leaves_out_what_a_program_holds() {
 /// Each of them is measured before any of them is written, unless one waits for the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_first_writes_respect_the_quota() {
-    let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 100, free_bytes_min: 0 };
+    let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 100, free_bytes_min: 0, owner_bytes_max: None };
     for _ in 0..8 {
         let (_root, _, files) = files(FilesOptions { quota, ..FilesOptions::default() });
         let id = "c".parse::<ConversationKey>().expect("an id");

@@ -104,7 +104,9 @@ impl Files {
         let delete = move |there: &dyn ConversationFolder| {
             there.delete(&deleted).inspect(|()| announcer.changed(Some(&deleted)))
         };
-        self.existing(conversation, delete).await
+        self.existing(conversation, delete).await?;
+        self.quota.shrunk(conversation);
+        Ok(())
     }
 
     /// Writes a whole file of any length from a stream, if the condition holds. The file is completed beside the

@@ -16,7 +16,8 @@ use crate::{
     domain::{path::SafePath, test_scale::as_root, users::RunnerUsers},
 };
 
-const ROOM: QuotaOptions = QuotaOptions { bytes_max: 1 << 20, entries_max: 10, free_bytes_min: 0 };
+const ROOM: QuotaOptions =
+    QuotaOptions { bytes_max: 1 << 20, entries_max: 10, free_bytes_min: 0, owner_bytes_max: None };
 const MIB: u64 = 1 << 20;
 
 fn quota(options: QuotaOptions) -> (tempfile::TempDir, Arc<dyn Storage>, Arc<Quota>) {
@@ -158,7 +159,7 @@ fn unnamed(folder: &Path, mib: u64) -> File {
 fn on(disk: &OwnDisk, bytes_max: u64) -> (Arc<dyn Storage>, Arc<Quota>) {
     let root = disk.0.path().join("root");
     let store: Arc<dyn Storage> = Arc::new(DiskStorage::at(&root, RunnerUsers::one(0)).expect("a store"));
-    let options = QuotaOptions { bytes_max, entries_max: 10_000, free_bytes_min: 4 * MIB };
+    let options = QuotaOptions { bytes_max, entries_max: 10_000, free_bytes_min: 4 * MIB, owner_bytes_max: None };
     (Arc::clone(&store), Arc::new(Quota::new(store, options)))
 }
 
@@ -228,4 +229,29 @@ async fn a_walk_that_ends_after_its_program_changes_nothing() {
     assert_eq!(quota.exceeded(&id()).await, Some(DiskLimit::Bytes { max: 1 << 20 }));
     quota.measured(&id(), None);
     assert_eq!(quota.exceeded(&id()).await, None, "it is measured when it is not known");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writers_of_one_owner_share_its_quota_in_any_order() {
+    let (_root, _, quota) = quota(QuotaOptions { owner_bytes_max: Some(1 << 20), ..ROOM });
+    let reserve = async |key: &ConversationKey| quota.writer(key).await.reserve(&usage(300 << 10, 1));
+    let keys: Vec<ConversationKey> = (0..8).map(|name| format!("c{name}").parse().expect("an id")).collect();
+    let writes = keys.iter().cloned().map(|key| {
+        let quota = Arc::clone(&quota);
+        tokio::spawn(async move { quota.writer(&key).await.reserve(&usage(300 << 10, 1)) })
+    });
+    let done = futures_util::future::join_all(writes).await;
+    assert_eq!(done.iter().filter(|one| matches!(one, Ok(Ok(())))).count(), 3, "{done:?}");
+    let has_some = |key: &&ConversationKey| quota.cached(key).is_some_and(|there| there.bytes > 0);
+    let (held, others): (Vec<_>, Vec<_>) = keys.iter().partition(has_some);
+    let full = reserve(others[0]).await.expect_err("full");
+    assert!(full.code == Code::QuotaExceeded && full.message.contains("all your conversations"), "{full}");
+    // Nothing was written, which is found where something may have been deleted.
+    quota.shrunk(held[0]);
+    reserve(others[0]).await.expect("one of them is measured again");
+    assert_eq!(reserve(others[1]).await.map_err(|full| full.code), Err(Code::QuotaExceeded));
+    quota.forget(held[1]);
+    reserve(others[1]).await.expect("one of them is gone");
+    let bob = ConversationKey::new("bob".parse().expect("an owner"), "c".parse().expect("an id"));
+    reserve(&bob).await.expect("another owner has a quota of its own");
 }

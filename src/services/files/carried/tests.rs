@@ -242,7 +242,7 @@ async fn file_and_folder_in_each_others_way_are_left_out() {
 
 #[tokio::test]
 async fn quota_holds_for_what_comes_back() {
-    let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 20, free_bytes_min: 0 };
+    let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 20, free_bytes_min: 0, owner_bytes_max: None };
     let mut scene = Scene::new(quota);
     scene.write("kept", &vec![b'k'; 600_000]).await;
     let returned = scene.carry_out(file("large", &vec![b'x'; 600_000])).await;

@@ -1,0 +1,48 @@
+//! What the conversations of each owner take together, as far as it was measured. A conversation counts with what was
+//! last found in it until it is measured again or deleted.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::domain::owner::{ConversationKey, Principal};
+
+#[derive(Debug, Default)]
+pub(super) struct Owners {
+    found: HashMap<ConversationKey, u64>,
+    totals: HashMap<Principal, u64>,
+}
+
+impl Owners {
+    /// A conversation was found to take so many bytes.
+    pub(super) fn set(&mut self, id: &ConversationKey, bytes: u64) {
+        let before = self.found.insert(id.clone(), bytes).unwrap_or_default();
+        let total = self.totals.entry(id.owner.clone()).or_default();
+        *total = total.saturating_sub(before).saturating_add(bytes);
+    }
+
+    /// A conversation is gone.
+    pub(super) fn forget(&mut self, id: &ConversationKey) {
+        let Some(bytes) = self.found.remove(id) else { return };
+        let Some(total) = self.totals.get_mut(&id.owner) else { return };
+        *total = total.saturating_sub(bytes);
+        if *total == 0 {
+            self.totals.remove(&id.owner);
+        }
+    }
+
+    /// Forgets all others.
+    pub(super) fn keep(&mut self, still: &HashSet<&ConversationKey>) {
+        let gone: Vec<_> = self.found.keys().filter(|id| !still.contains(id)).cloned().collect();
+        for id in &gone {
+            self.forget(id);
+        }
+    }
+
+    pub(super) fn total(&self, owner: &Principal) -> u64 {
+        self.totals.get(owner).copied().unwrap_or_default()
+    }
+
+    /// The conversations of an owner that were found to take something.
+    pub(super) fn of<'a>(&'a self, owner: &'a Principal) -> impl Iterator<Item = &'a ConversationKey> {
+        self.found.iter().filter(move |(id, bytes)| id.owner == *owner && **bytes > 0).map(|(id, _)| id)
+    }
+}
