@@ -39,6 +39,8 @@ pub enum DiskLimit {
     Bytes { max: u64 },
     /// Files, folders and links in the conversation.
     Entries { max: u64 },
+    /// Bytes of the files of all conversations of the owner.
+    Owner { max: u64 },
     /// Free bytes on the server's disk.
     Free { min: u64 },
     /// The program closed a folder, so that its files cannot be measured.
@@ -57,6 +59,11 @@ impl DiskLimit {
             Self::Entries { max } => format!(
                 "The conversation held more than {max} files and folders, so the program was stopped, or failed at its \
                  end: delete those that are no longer needed, then put many small files into one."
+            ),
+            Self::Owner { max } => format!(
+                "The files of all your conversations reached {} MiB on disk, so not all that the program wrote was \
+                 stored: delete files or conversations that are no longer needed, then try again.",
+                mib(max)
             ),
             Self::Free { min } => format!(
                 "The program was stopped because the server's disk had less than {} MiB left: write less; the operator \

@@ -329,13 +329,18 @@ impl Writer {
         self.quota.check_upload(file)
     }
 
-    /// The limit that a refusal with this code means: of bytes and entries the one that is nearer.
+    /// The limit that a refusal with this code means: of bytes and entries, and of the owner's bytes, the one that is
+    /// nearest.
     pub(super) fn limit(&self, refusal: Code) -> DiskLimit {
-        let QuotaOptions { bytes_max, entries_max, free_bytes_min, .. } = self.quota.options;
+        let QuotaOptions { bytes_max, entries_max, free_bytes_min, owner_bytes_max } = self.quota.options;
         if refusal == Code::NoSpace {
             return DiskLimit::Free { min: free_bytes_min };
         }
         let Usage { bytes, entries } = self.quota.measure(&self.conversation).unwrap_or_default();
+        let total = self.quota.known().owners.total(&self.conversation.owner);
+        if let Some(max) = owner_bytes_max.filter(|max| max.saturating_sub(total) < bytes_max.saturating_sub(bytes)) {
+            return DiskLimit::Owner { max };
+        }
         let is_nearer = u128::from(entries) * u128::from(bytes_max) > u128::from(bytes) * u128::from(entries_max);
         if is_nearer { DiskLimit::Entries { max: entries_max } } else { DiskLimit::Bytes { max: bytes_max } }
     }
