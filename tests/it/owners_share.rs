@@ -1,4 +1,5 @@
-//! Owners share one server fairly: its memory for sessions, the finished runs that it keeps, its disk; and each stays within its own quota.
+//! Owners share one server fairly: its memory for sessions, the finished runs that it keeps, its disk. Each stays
+//! within its own quota.
 
 use std::time::Duration;
 
