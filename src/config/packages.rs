@@ -86,9 +86,8 @@ impl Config {
     /// # Errors
     /// A sentence that names the setting.
     pub fn package_roots(&self) -> Result<Option<String>, ConfigError> {
-        let file = &self.packages.ca_file;
-        let read = (!file.is_empty()).then(|| std::fs::read_to_string(file)).transpose();
-        read.map_err(|error| ConfigError(format!("SANDBOX_PACKAGES__CA_FILE {file} cannot be read: {error}.")))
+        let read = |file: &str| std::fs::read_to_string(file);
+        super::secrets::contents("SANDBOX_PACKAGES__CA_FILE", &self.packages.ca_file, read)
     }
 }
 

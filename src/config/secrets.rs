@@ -141,10 +141,18 @@ impl Config {
     /// # Errors
     /// A sentence that names the setting.
     pub fn more_roots(&self) -> Result<Option<Vec<u8>>, ConfigError> {
-        let file = &self.opened.ca_file;
-        let read = (!file.is_empty()).then(|| std::fs::read(file)).transpose();
-        read.map_err(|error| ConfigError(format!("SANDBOX_OPENED__CA_FILE {file} cannot be read: {error}.")))
+        contents("SANDBOX_OPENED__CA_FILE", &self.opened.ca_file, |file| std::fs::read(file))
     }
+}
+
+/// What is in the file that a setting names; nothing where it is not set.
+pub(super) fn contents<T>(
+    setting: &str,
+    file: &str,
+    read: impl FnOnce(&str) -> std::io::Result<T>,
+) -> Result<Option<T>, ConfigError> {
+    let read = (!file.is_empty()).then(|| read(file)).transpose();
+    read.map_err(|error| ConfigError(format!("{setting} {file} cannot be read: {error}.")))
 }
 
 fn refused(name: &str, why: &dyn std::fmt::Display) -> ConfigError {

@@ -1,7 +1,8 @@
-//! Formats times and bytes for logs and clients.
+//! Formats times and bytes for logs and clients, and digests them.
 
 use std::time::Duration;
 
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
@@ -29,6 +30,16 @@ pub fn json_bytes(text: &str) -> usize {
 /// The SHA-256 of bytes, in hexadecimal digits.
 pub fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
+}
+
+/// The HMAC with SHA-256 of these parts, one after the other.
+#[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
+pub(crate) fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length");
+    for part in parts {
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
 }
 
 /// Lower case hexadecimal digits.

@@ -7,15 +7,14 @@
 use std::{fmt, os::unix::ffi::OsStrExt as _, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use percent_encoding::percent_encode;
 use secrecy::{ExposeSecret as _, SecretString};
-use sha2::Sha256;
 use subtle::{Choice, ConstantTimeEq as _};
 
 use crate::domain::{
     owner::ConversationKey,
     path::{RESERVED, SafePath},
+    text::mac,
 };
 
 /// The longest lifetime of a link: seven days.
@@ -227,15 +226,6 @@ fn sign(key: &[u8; 32], conversation: &[u8], path: &[u8], expires: u64, bytes_ma
     let bytes_max = bytes_max.as_ref().map_or(&[][..], |bytes| bytes);
     let expires = expires.to_be_bytes();
     mac(key, &[label, &length(conversation), conversation, &length(path), path, &expires, bytes_max])
-}
-
-#[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
-fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length");
-    for part in parts {
-        mac.update(part);
-    }
-    mac.finalize().into_bytes().into()
 }
 
 /// Parses a number in the one form that is minted: digits without a sign or leading zeros.

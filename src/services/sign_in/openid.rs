@@ -5,7 +5,6 @@
 use std::{net::IpAddr, pin::Pin, sync::Arc};
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use openidconnect::{
     AdditionalClaims, AuthorizationCode, ClientId, ClientSecret, CsrfToken, HttpRequest, HttpResponse, IssuerUrl,
     Nonce, OAuth2TokenResponse as _, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, Scope as Wanted,
@@ -18,12 +17,11 @@ use openidconnect::{
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use sha2::Sha256;
 use tracing::{info, warn};
 
 use super::{Consent, Refusal, SignIn};
 use crate::{
-    domain::{owner::Principal, token::Grant},
+    domain::{owner::Principal, text::mac, token::Grant},
     ports::web::{NamedBy, Web, WebError},
 };
 
@@ -215,10 +213,8 @@ impl SignIn {
 
     /// 43 characters that only this server can know of a state and a browser.
     fn derived(&self, what: &str, state: &str, browser: &str) -> String {
-        #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
-        let mut mac = Hmac::<Sha256>::new_from_slice(self.key()).expect("a key of any length");
-        mac.update(format!("openid\0{what}\0{browser}\0{state}").as_bytes());
-        BASE64_URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes())
+        let named = format!("openid\0{what}\0{browser}\0{state}");
+        BASE64_URL_SAFE_NO_PAD.encode(mac(self.key(), &[named.as_bytes()]))
     }
 }
 

@@ -1,14 +1,12 @@
 //! What connections came from that were made with the configured token. It has no record, so an id stands for it that
 //! follows from it: such a connection names that id as its parent, and ends when a server starts with another token.
 
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use secrecy::{ExposeSecret as _, SecretString};
-use sha2::Sha256;
 use tracing::info;
 
 use super::Tokens;
 use crate::{
-    domain::id::TokenId,
+    domain::{id::TokenId, text::mac},
     ports::database::{DatabaseError, TokenStore},
 };
 
@@ -46,12 +44,9 @@ impl Tokens {
 
 /// With a key, because the token may be one that a person chose: the id alone is of no use for guessing it.
 fn id(token: &SecretString, key: &SecretString) -> TokenId {
-    #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
-    let mut mac = Hmac::<Sha256>::new_from_slice(key.expose_secret().as_bytes()).expect("a key of any length");
-    mac.update(b"configured token\0");
-    mac.update(token.expose_secret().as_bytes());
+    let parts: [&[u8]; 2] = [b"configured token\0", token.expose_secret().as_bytes()];
     let mut digest = [0; 16];
-    digest.copy_from_slice(&mac.finalize().into_bytes()[..16]);
+    digest.copy_from_slice(&mac(key.expose_secret().as_bytes(), &parts)[..16]);
     TokenId::of_digest(digest)
 }
 
