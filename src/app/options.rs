@@ -162,7 +162,6 @@ pub(super) fn retention(config: &Config) -> RetentionOptions {
         total_bytes_max: (total_bytes > 0).then_some(total_bytes),
         in_use: Duration::from_millis(config.limits.wall_ms) + IN_USE_MARGIN,
         own_disks: config.quota.hard,
-        measures: config.quota.owner_bytes_max > 0,
     }
 }
 

@@ -125,10 +125,14 @@ impl Quota {
 
     /// Whether the cached usage shows that `more` fits. Reads no folder: the kernel keeps the free space.
     pub(super) fn fits_surely(&self, id: &ConversationKey, more: &Usage) -> bool {
-        let fits = |there: Usage| there.plus(more).fits(&self.ceiling());
-        self.disk_has_room(more).is_ok()
-            && self.cached(id).is_some_and(fits)
-            && self.owner_has_room(&self.known(), id, more)
+        self.disk_has_room(more).is_ok() && self.known_room(id, more).is_some()
+    }
+
+    /// The cached usage, if `more` fits beside it and beside what else the owner has.
+    fn known_room(&self, id: &ConversationKey, more: &Usage) -> Option<Usage> {
+        let known = self.known();
+        let there = known.usages.get(id).copied().filter(|there| there.plus(more).fits(&self.ceiling()))?;
+        self.owner_has_room(&known, id, more).then_some(there)
     }
 
     /// Whether the owner's quota has room for `more`, by what was last found of each conversation.
@@ -213,7 +217,7 @@ impl Quota {
 
     /// A client has deleted something. It is measured only where it may count for other conversations.
     pub(super) fn shrunk(&self, id: &ConversationKey) {
-        if self.options.owner_bytes_max.is_some() {
+        if self.is_by_owner() {
             self.measured(id, None);
         }
     }
@@ -270,6 +274,17 @@ impl Quota {
         }
     }
 
+    /// As [`Self::exceeded`], measured in any case.
+    pub(super) async fn exceeds_now(self: &Arc<Self>, id: &ConversationKey) -> Option<DiskLimit> {
+        self.measured(id, None);
+        self.exceeded(id).await
+    }
+
+    /// Whether owners have a quota, so that each conversation has to be measured.
+    pub(super) fn is_by_owner(&self) -> bool {
+        self.options.owner_bytes_max.is_some()
+    }
+
     /// The limit that a usage exceeds.
     fn limit(&self, usage: &Usage) -> Option<DiskLimit> {
         let QuotaOptions { bytes_max, entries_max, .. } = self.options;
@@ -303,10 +318,10 @@ impl Writer {
     /// As [`Self::reserve`].
     pub(super) fn room(&self, more: &Usage) -> Result<Option<Usage>, Failure> {
         let Self { quota, conversation, .. } = self;
-        if quota.fits_surely(conversation, more) {
-            return Ok(quota.cached(conversation));
-        }
         quota.disk_has_room(more)?;
+        if let Some(there) = quota.known_room(conversation, more) {
+            return Ok(Some(there));
+        }
         let there = match quota.measure(conversation) {
             // Only a program can open such a folder, so that is no reason to refuse one.
             Err(StorageError::Denied { .. }) => return Ok(None),

@@ -52,8 +52,6 @@ pub struct RetentionOptions {
     pub in_use: Duration,
     /// Conversations have disks of their own, which are unmounted while unused.
     pub own_disks: bool,
-    /// All conversations are measured, for the quotas of their owners.
-    pub measures: bool,
 }
 
 /// What an owner has.
@@ -81,7 +79,7 @@ impl Retention {
     pub fn start(self: Arc<Self>, stop: CancellationToken) -> JoinHandle<()> {
         tokio::spawn(async move {
             let kept = self.options.unused_max.is_none() && self.options.total_bytes_max.is_none();
-            if kept && !self.options.own_disks && !self.options.measures {
+            if kept && !self.options.own_disks && !self.files.quota().is_by_owner() {
                 return;
             }
             let mut rounds = interval(ROUND);
@@ -111,13 +109,13 @@ impl Retention {
                 deleted += usize::from(self.expire(&last.key, before, "unused for longer than the limit").await?);
             }
         }
-        if let Some(bytes_max) = self.options.total_bytes_max.filter(|_| steady) {
-            deleted += self.shrink(&uses, bytes_max, DELETED_MAX - deleted).await?;
-        }
-        if self.options.measures {
+        if self.files.quota().is_by_owner() {
             for last in &uses {
                 self.bytes(&last.key).await?;
             }
+        }
+        if let Some(bytes_max) = self.options.total_bytes_max.filter(|_| steady) {
+            deleted += self.shrink(&uses, bytes_max, DELETED_MAX - deleted).await?;
         }
         if self.options.own_disks {
             self.unmount_unused(&uses).await?;

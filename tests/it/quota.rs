@@ -259,7 +259,7 @@ async fn retention_deletes_nothing_after_a_step_of_the_clock_and_few_at_once() {
     let retention = || {
         let unused_max = Some(Duration::from_hours(24 * 30));
         let (total_bytes_max, in_use) = (Some(0), Duration::from_mins(10));
-        let options = RetentionOptions { unused_max, total_bytes_max, in_use, own_disks: false, measures: false };
+        let options = RetentionOptions { unused_max, total_bytes_max, in_use, own_disks: false };
         Retention::new(Arc::clone(&server.mcp.files), server.mcp.runs.clone(), clock.clone(), options)
     };
     let left = || names.iter().filter(|name| name.exists()).count();

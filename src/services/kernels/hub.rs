@@ -9,7 +9,6 @@ mod reports;
 
 use std::{
     collections::VecDeque,
-    future::pending,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -224,8 +223,9 @@ impl HubTask {
                 }
                 change = self.turn.change() => match change {
                     TurnChange::Came(Ok(turn)) => {
-                        let breach = Box::pin(turn.breach());
-                        self.turn = TurnState::Held { turn, _busy: link.begin_cell(), breach, is_told: false };
+                        let breach = turn.breach();
+                        self.turn =
+                            TurnState::Held { turn, _busy: link.begin_cell(), breach: Some(Box::pin(breach)) };
                     }
                     TurnChange::Came(Err(failure)) => self.refuse_waiting(&failure),
                     TurnChange::Breached(limit) => self.breached(limit),
@@ -387,9 +387,8 @@ impl HubTask {
     }
 
     fn breached(&mut self, limit: DiskLimit) {
-        if let TurnState::Held { breach, is_told, .. } = &mut self.turn {
-            *breach = Box::pin(pending());
-            *is_told = true;
+        if let TurnState::Held { breach, .. } = &mut self.turn {
+            *breach = None;
         }
         self.note(&format!("[{}]\n", limit.sentence()));
         self.outbox.push_front(KernelLink::interrupt());

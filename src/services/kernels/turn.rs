@@ -26,9 +26,8 @@ pub(super) enum TurnState {
     Held {
         turn: Box<Turn>,
         _busy: Busy,
-        breach: Pin<Box<dyn Future<Output = DiskLimit> + Send>>,
-        /// A limit was exceeded, and the client was told.
-        is_told: bool,
+        /// `None` once a limit was exceeded, and the client was told.
+        breach: Option<Pin<Box<dyn Future<Output = DiskLimit> + Send>>>,
     },
 }
 
@@ -50,16 +49,16 @@ impl TurnState {
 
     /// Ends when the files of a held one are measured; the limit that they exceed, if it was not told before.
     pub(super) async fn over(mut self) -> Option<DiskLimit> {
-        let Self::Held { turn, is_told, .. } = &mut self else { return None };
-        turn.exceeded().await.filter(|_| !*is_told)
+        let Self::Held { turn, breach, .. } = &mut self else { return None };
+        turn.exceeded().await.filter(|_| breach.is_some())
     }
 
     /// Waits for what changes it.
     pub(super) async fn change(&mut self) -> TurnChange {
         match self {
-            Self::None => pending().await,
+            Self::None | Self::Held { breach: None, .. } => pending().await,
             Self::Awaited(turn) => TurnChange::Came(turn.await),
-            Self::Held { breach, .. } => TurnChange::Breached(breach.await),
+            Self::Held { breach: Some(breach), .. } => TurnChange::Breached(breach.await),
         }
     }
 }

@@ -76,10 +76,8 @@ impl Turn {
 
     /// The limit that the conversation's files exceed now that its code has ended.
     pub(in crate::services) async fn exceeded(&mut self) -> Option<DiskLimit> {
-        let quota = self.service.parts.files.quota();
-        quota.measured(&self.conversation, None);
         self.is_measured = true;
-        quota.exceeded(&self.conversation).await
+        self.service.parts.files.quota().exceeds_now(&self.conversation).await
     }
 
     /// Reports a cell to the observers, and counts what it used for the token that it came by. Its status is what the

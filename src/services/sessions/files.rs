@@ -80,15 +80,16 @@ impl Sessions {
     ) {
         let (inner, session) = (Arc::clone(&self.0), self.0.find(who, id).ok());
         self.0.tasks.spawn(async move {
-            let returned = match &session {
-                Some(session) => inner.carry_out(session).await,
-                None => None,
-            };
-            if let (Some(Err(failure)), Some(session)) = (&returned, &session) {
-                warn!(conversation = %session.conversation, %failure, "the files of a session were not stored");
+            let mut said = None;
+            if let Some(session) = session {
+                let returned = inner.carry_out(&session).await;
+                if let Some(Err(failure)) = &returned {
+                    warn!(conversation = %session.conversation, %failure, "the files of a session were not stored");
+                }
+                said = returned.as_ref().and_then(note);
             }
-            let (returned, exceeded) = (returned.as_ref().and_then(note), over.await);
-            if let Some(note) = returned.or_else(|| exceeded.map(|limit| format!("[{}]\n", limit.sentence()))) {
+            let exceeded = over.await;
+            if let Some(note) = said.or_else(|| exceeded.map(of_limit)) {
                 // Who has gone away is told nothing.
                 drop(tell.1.send((tell.0, note)));
             }
@@ -100,11 +101,15 @@ impl Sessions {
 fn note(returned: &Result<Returned, Failure>) -> Option<String> {
     match returned {
         Ok(returned) => match returned.limit {
-            Some(limit) => Some(format!("[{}]\n", limit.sentence())),
+            Some(limit) => Some(of_limit(limit)),
             None => left_out_note(returned),
         },
         Err(failure) => Some(format!("[{}]\n", failure.message)),
     }
+}
+
+fn of_limit(limit: DiskLimit) -> String {
+    format!("[{}]\n", limit.sentence())
 }
 
 impl Inner {

@@ -313,8 +313,7 @@ async fn write((mut stdin, request, mut channels): Input, mut from_client: ReadH
 async fn outgrown(files: &Files, conversation: &ConversationKey) -> DiskLimit {
     loop {
         sleep(MEASURE_EVERY).await;
-        files.quota().measured(conversation, None);
-        if let Some(limit) = files.quota().exceeded(conversation).await {
+        if let Some(limit) = files.quota().exceeds_now(conversation).await {
             return limit;
         }
     }
