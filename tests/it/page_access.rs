@@ -103,8 +103,7 @@ impl Tour<'_> {
 async fn axe_finds_nothing_in_any_state() {
     // A busy machine takes its time between a start and a stop.
     let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
-    let browser = Browser::open().await;
-    browser.driver.goto(format!("http://{}/", server.address)).await.expect("the page");
+    let browser = Browser::at(&format!("http://{}/", server.address)).await;
     browser.state("needs-token").await;
     let mut found = findings(&browser, "needs-token").await;
     browser.element("token-input").await.send_keys(TOKEN).await.expect("typed");

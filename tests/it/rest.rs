@@ -356,8 +356,7 @@ async fn examples_run(server: &FakeServer, browser: &Browser) {
 #[tokio::test(flavor = "multi_thread")]
 async fn docs_page_shows_every_operation() {
     let server = FakeServer::with_kernel(&[]).await;
-    let browser = Browser::open().await;
-    browser.driver.goto(format!("http://{}/docs", server.address)).await.expect("the page");
+    let browser = Browser::at(&format!("http://{}/docs", server.address)).await;
     until("it is filled", async || {
         browser.script("return document.querySelector('[data-testid=docs]').ariaBusy").await == "false"
     })

@@ -20,8 +20,7 @@ async fn person_enters_a_token_and_is_sent_back() {
     let (_, client) = visitor.register(&metadata).await;
     let id = client["client_id"].as_str().expect("an id");
     let address = format!("{}{}", visitor.base, visitor.request(id, &[("redirect_uri", CALLBACK)]));
-    let browser = Browser::open().await;
-    browser.driver.goto(&address).await.expect("the page");
+    let browser = Browser::at(&address).await;
     if let Ok(folder) = std::env::var("PICTURES") {
         browser.screenshot(&std::path::Path::new(&folder).join("consent.png")).await;
     }

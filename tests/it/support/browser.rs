@@ -1,9 +1,9 @@
 //! A real Chromium, driven over `WebDriver`. A test fails where it is not installed.
 
 use std::{
-    net::TcpListener,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     time::Duration,
 };
 
@@ -11,30 +11,43 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
 
-use super::until::{self, until};
+use super::until;
 
 const PREPARE: &str = "the page's tests need Debian's chromium and chromium-driver: run ./test.sh, which installs them";
 
 pub struct Browser {
     pub driver: WebDriver,
     pub downloads: PathBuf,
-    process: Child,
+    _chromedriver: Chromedriver,
     _folder: TempDir,
 }
 
+/// Chromium ends by itself at its start about once in a thousand times, seen as a session that is gone with the first
+/// page. A page that ends it does so each time.
+const STARTS: usize = 3;
+
 impl Browser {
+    /// A browser with an empty page.
     pub async fn open() -> Self {
+        Self::at("about:blank").await
+    }
+
+    /// A browser with this page.
+    pub async fn at(url: &str) -> Self {
+        for start in 1..STARTS {
+            match Self::start(url).await {
+                Ok(browser) => return browser,
+                Err(error) => eprintln!("start {start} of {STARTS} of chromium: {error}"),
+            }
+        }
+        Self::start(url).await.unwrap_or_else(|error| panic!("chromium: {error}; {PREPARE}"))
+    }
+
+    async fn start(url: &str) -> WebDriverResult<Self> {
         let folder = tempfile::Builder::new().prefix("sandbox-browser-").tempdir().expect("a folder");
         let downloads = folder.path().join("downloads");
         std::fs::create_dir(&downloads).expect("a folder");
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
-        let process = Command::new("chromedriver")
-            .arg(format!("--port={port}"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("chromedriver: {error}; {PREPARE}"));
-        until("chromedriver listens", async || tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()).await;
+        let chromedriver = Chromedriver::start();
         let profile = folder.path().join("profile");
         let mut wanted = DesiredCapabilities::chrome();
         wanted.set_binary("/usr/bin/chromium").expect("a capability");
@@ -57,10 +70,9 @@ impl Browser {
         wanted.add_experimental_option("prefs", preferences).expect("a capability");
         wanted.set_base_capability("goog:loggingPrefs", json!({"browser": "ALL"})).expect("a capability");
         super::http::provide_tls();
-        let driver = WebDriver::new(format!("http://127.0.0.1:{port}"), wanted)
-            .await
-            .unwrap_or_else(|error| panic!("chromium: {error}; {PREPARE}"));
-        Self { driver, downloads, process, _folder: folder }
+        let driver = WebDriver::new(&chromedriver.url, wanted).await?;
+        driver.goto(url).await?;
+        Ok(Self { driver, downloads, _chromedriver: chromedriver, _folder: folder })
     }
 
     /// Makes the page believe that it has the focus of the keyboard. A headless browser sometimes has none, and pages
@@ -103,15 +115,44 @@ impl Browser {
         self.driver.screenshot(path).await.expect("a screenshot");
     }
 
-    pub async fn close(mut self) {
+    pub async fn close(self) {
         self.driver.clone().quit().await.expect("the browser ends");
-        drop(self.process.kill());
-        drop(self.process.wait());
     }
 }
 
-impl Drop for Browser {
+/// `chromedriver` on a port that it chose itself; ended when dropped.
+struct Chromedriver {
+    url: String,
+    process: Child,
+    /// Open, so that what it says later does not end it.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Chromedriver {
+    fn start() -> Self {
+        let mut process = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("chromedriver: {error}; {PREPARE}"));
+        let mut output = BufReader::new(process.stdout.take().expect("its output"));
+        let mut told = String::new();
+        // "ChromeDriver was started successfully on port 41234."
+        let port = loop {
+            told.clear();
+            assert!(output.read_line(&mut told).expect("its output") > 0, "chromedriver ended at its start; {PREPARE}");
+            if let Some((_, port)) = told.trim_end().trim_end_matches('.').split_once("successfully on port ") {
+                break port.to_owned();
+            }
+        };
+        Self { url: format!("http://127.0.0.1:{port}"), process, _output: output }
+    }
+}
+
+impl Drop for Chromedriver {
     fn drop(&mut self) {
         drop(self.process.kill());
+        drop(self.process.wait());
     }
 }

@@ -17,8 +17,7 @@ pub struct Sheet {
 impl Sheet {
     /// Opens the page at this address and enters the token.
     pub async fn open(url: &str) -> Self {
-        let browser = Browser::open().await;
-        browser.driver.goto(url).await.expect("the page");
+        let browser = Browser::at(url).await;
         browser.state("needs-token").await;
         browser.element("token-input").await.send_keys(TOKEN).await.expect("typed");
         browser.element("token-save").await.click().await.expect("clicked");
