@@ -157,6 +157,9 @@ fn at_this_moment(now: &Standing, audit: AuditCounts, traces: TraceCounts, histo
         ("slots_taken", "Slots that are taken", now.slots_taken),
         ("queue_length", "Runs that wait for a turn or a slot", now.waiting),
         ("runs_under_way", "Runs that wait or run", now.under_way),
+        ("owners", "Owners with runs that wait or run", now.owners),
+        ("owner_runs_max", "Runs that wait or run of the owner with the most", now.owner_runs_max),
+        ("sessions", "Open sessions", now.sessions.open),
         ("sandboxes_held", "Sandboxes of runs and standbys", now.leased),
         ("sandboxes_unwanted", "Sandboxes that are being destroyed", now.unwanted),
         ("languages", "Languages that can be run now", now.languages),
@@ -166,6 +169,8 @@ fn at_this_moment(now: &Standing, audit: AuditCounts, traces: TraceCounts, histo
     for (name, help, value) in [
         ("packages_trees", "Results of installations that are kept", now.packages.trees),
         ("packages_bytes", "Disk space of those, in bytes", now.packages.bytes),
+        ("sessions_memory_bytes", "Memory limits of open sessions together", now.sessions.memory_bytes),
+        ("owner_sessions_memory_bytes_max", "Those of the owner with the most", now.sessions.owner_memory_bytes_max),
     ] {
         all.register(name, help, ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)));
     }

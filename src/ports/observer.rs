@@ -244,6 +244,10 @@ pub struct Standing {
     pub slots_taken: usize,
     /// Runs that wait for their conversation or a slot.
     pub waiting: usize,
+    /// Owners with runs that wait or run, and how many of those the owner with the most has.
+    pub owners: usize,
+    pub owner_runs_max: usize,
+    pub sessions: SessionsLoad,
     /// Runs that wait or run.
     pub under_way: usize,
     /// Sandboxes of runs and standbys.
@@ -257,6 +261,15 @@ pub struct Standing {
     /// Languages that can be run now.
     pub languages: usize,
     pub packages: PackagesCounts,
+}
+
+/// Sessions at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SessionsLoad {
+    pub open: usize,
+    /// Their memory limits together, and those of the owner with the most.
+    pub memory_bytes: u64,
+    pub owner_memory_bytes_max: u64,
 }
 
 /// Installations of packages since the start, and what is kept of them.

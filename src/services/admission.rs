@@ -79,6 +79,9 @@ pub struct LoadStats {
     pub taken: usize,
     /// Runs that wait for their conversation or a slot.
     pub waiting: usize,
+    /// Owners with runs that wait or run, and how many of those the owner with the most has.
+    pub owners: usize,
+    pub owner_runs_max: usize,
 }
 
 /// An admitted run: it runs or waits.
@@ -167,7 +170,8 @@ impl Admission {
     pub fn crowd(&self) -> LoadStats {
         let slots = self.options.slots.max(1);
         let taken = slots.saturating_sub(self.slots.available_permits());
-        LoadStats { slots, taken, waiting: self.queue.len() }
+        let (owners, owner_runs_max) = self.owners.load();
+        LoadStats { slots, taken, waiting: self.queue.len(), owners, owner_runs_max }
     }
 
     /// Free slots.

@@ -15,12 +15,12 @@ use tokio::net::TcpListener;
 use crate::support::{fake_server::FakeServer, server::TOKEN, until};
 
 /// The value of a series, by its whole name with labels.
-fn value(text: &str, series: &str) -> u64 {
+pub fn value(text: &str, series: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().expect("a whole number")
 }
 
-async fn metrics(server: &FakeServer) -> String {
+pub async fn metrics(server: &FakeServer) -> String {
     let url = format!("http://{}/metrics", server.address);
     let response = server.http.get(url).bearer_auth(TOKEN).send().await.expect("an answer");
     assert_eq!(response.status(), 200);
@@ -81,7 +81,10 @@ async fn metrics_report_queue_length_and_free_space() {
         value(&text, "sandbox_slots_taken") == 1 && value(&text, "sandbox_queue_length") == 2
     })
     .await;
-    assert_eq!(value(&metrics(&server).await, "sandbox_runs_under_way"), 3);
+    let text = metrics(&server).await;
+    for (series, wanted) in [("runs_under_way", 3), ("owners", 1), ("owner_runs_max", 3), ("sessions", 0)] {
+        assert_eq!(value(&text, &format!("sandbox_{series}")), wanted, "{series}");
+    }
     server.stop().await;
 }
 

@@ -6,7 +6,10 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{FakeServer, server::TOKEN, until};
+use crate::{
+    operations::{metrics, value},
+    support::{FakeServer, server::TOKEN, until},
+};
 
 /// Memory for four sessions.
 const FOUR: (&str, &str) = ("SANDBOX_SESSIONS__MEMORY_BYTES_MAX", "1073741824");
@@ -85,6 +88,13 @@ async fn session_of_another_owner_ends_only_where_that_owner_holds_more() {
     let third = bob.open().await;
     assert_eq!(bob.states(&[&first, &second, &third]).await, [410, 200, 200], "each holds two");
     assert_eq!(ann.states(&[of_ann[3], &fifth]).await, [200, 200]);
+    let text = metrics(&server).await;
+    for (series, wanted) in
+        [("sessions", 4), ("sessions_memory_bytes", 1 << 30), ("owner_sessions_memory_bytes_max", 1 << 29)]
+    {
+        assert_eq!(value(&text, &format!("sandbox_{series}")), wanted, "{series}");
+    }
+    assert!(!text.contains("\"ann\"") && !text.contains("\"bob\""), "{text}");
     server.stop().await;
 }
 

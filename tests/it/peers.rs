@@ -144,7 +144,7 @@ async fn sessions_keep_their_variables_whichever_server_is_asked() {
         let answer = server.post_to("?tools=coderunner", named.to_string()).send().await.expect("an answer");
         assert_eq!(answer.status(), 200);
     }
-    assert_eq!(a.sessions.load().0 + b.sessions.load().0, 2, "one for c, one for clients without a session");
+    assert_eq!(a.sessions.load().open + b.sessions.load().open, 2, "one for c, one for clients without a session");
     let kernel = call(a, Method::POST, "/jupyter/api/kernels", None).await.1;
     let channels = format!("/jupyter/t/{TOKEN}/api/kernels/{}/channels", kernel["id"].as_str().expect("an id"));
     let mut socket = Socket::connect(b.address, &channels, &[]).await.expect("a connection through the other server");

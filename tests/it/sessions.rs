@@ -14,6 +14,7 @@ use mcp_sandbox_server::{
         outcome::Ended,
         owner::{ConversationKey, Principal},
     },
+    ports::observer::SessionsLoad,
     services::runs::{CellSession, Report, RunHandle, RunRequest},
 };
 
@@ -247,7 +248,7 @@ async fn sessions_share_their_memory() {
     let server = FakeServer::with_kernel(&[("SANDBOX_SESSIONS__MEMORY_BYTES_MAX", &memory)]).await;
     for n in 0..how_many(100, 1000) {
         open(&server, &format!("c-{n}")).await;
-        let (count, bytes) = server.sessions.load();
+        let SessionsLoad { open: count, memory_bytes: bytes, .. } = server.sessions.load();
         assert!(count <= 16 && bytes <= 16 << 28, "{count} {bytes}");
     }
     // Those that run a cell are not ended for another.
@@ -283,7 +284,7 @@ async fn no_secret_is_seen_in_another_session() {
             assert_eq!(report.stdout.text, expected, "session {n}");
         }
     }
-    assert_eq!(server.sessions.load().0, many);
+    assert_eq!(server.sessions.load().open, many);
     server.stop().await;
 }
 

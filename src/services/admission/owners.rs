@@ -48,6 +48,13 @@ impl Owners {
             Share(owner)
         })
     }
+
+    /// How many owners hold places, and how many the one with the most holds.
+    pub(super) fn load(&self) -> (usize, usize) {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = seen.values().map(|owner| owner.held.load(Ordering::Relaxed)).filter(|held| *held > 0);
+        held.fold((0, 0), |(owners, most), held| (owners + 1, most.max(held)))
+    }
 }
 
 impl Share {

@@ -1,7 +1,7 @@
 //! The kernel of a new session, its sandbox, and the memory for it, for which sessions that are not used may have to
 //! end.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use tracing::{error, warn};
 
@@ -17,7 +17,7 @@ use crate::{
         owner::{ConversationKey, Principal},
         text::chain,
     },
-    ports::{runner::Runner, storage::StorageError},
+    ports::{observer::SessionsLoad, runner::Runner, storage::StorageError},
     services::{janitor::Lease, network::Access, sandbox::Started, standby::ClaimedStandby},
 };
 
@@ -27,10 +27,18 @@ impl Sessions {
         self.0.ahead.waiting()
     }
 
-    /// Sessions that are open, and their memory limits together, in bytes.
-    pub fn load(&self) -> (usize, u64) {
-        let all = self.0.registry.all();
-        (all.len(), all.iter().map(|session| session.memory_bytes_max).sum())
+    /// The sessions that are open.
+    pub fn load(&self) -> SessionsLoad {
+        let mut of_owners = HashMap::<_, u64>::new();
+        let open = self.0.registry.all();
+        for session in &open {
+            *of_owners.entry(&session.conversation.owner).or_default() += session.memory_bytes_max;
+        }
+        SessionsLoad {
+            open: open.len(),
+            memory_bytes: of_owners.values().sum(),
+            owner_memory_bytes_max: of_owners.values().copied().max().unwrap_or(0),
+        }
     }
 }
 
