@@ -181,6 +181,7 @@ pub(super) fn mcp(config: &Config) -> McpOptions {
         limits: config.limits.limits(),
         wait_default: Duration::from_secs(config.runs.wait_s_default),
         folders: config.shared_folders().unwrap_or_default(),
+        variables: variables(config),
         view: view(config),
     }
 }

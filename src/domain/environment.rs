@@ -50,6 +50,10 @@ impl AllowedVariables {
         names.iter().all(plain).then_some(Self(names))
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Checks what a client wants to set.
     ///
     /// # Errors
@@ -59,7 +63,7 @@ impl AllowedVariables {
         let refuse = |why: String| Err(Failure::argument("env", why));
         if let Some(name) = variables.keys().find(|name| !self.0.contains(name)) {
             let name: String = name.chars().take(80).collect();
-            let allowed = if self.0.is_empty() { "none".to_owned() } else { self.0.join(", ") };
+            let allowed = if self.is_empty() { "none".to_owned() } else { self.to_string() };
             return refuse(format!(
                 "`{}` may not be set; the operator allows names with SANDBOX_ENV__ALLOWED (now: {allowed})",
                 name.escape_debug()
@@ -73,6 +77,13 @@ impl AllowedVariables {
             ));
         }
         Ok(())
+    }
+}
+
+/// The names, with commas.
+impl fmt::Display for AllowedVariables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(", "))
     }
 }
 

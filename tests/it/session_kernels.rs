@@ -207,6 +207,9 @@ async fn variables_reach_programs_and_sessions_and_no_answer_shows_them() {
             assert_eq!(run["result"]["stdout"], "hidden UTC\n", "{language}: {run}");
             let path = format!("/v1/runs/{}", run["runId"].as_str().expect("an id"));
             answers += &ask(&server, "GET", &path, &json!(null)).await.to_string();
+            let called = server.call("sandbox_run_code", body).await.to_string();
+            assert!(called.contains("hidden UTC"), "{language}: {called}");
+            answers += &called;
         }
         let body = json!({"conversationId": format!("env-{language}"), "language": language, "env": env});
         let session = ask(&server, "POST", "/v1/sessions", &body).await;
@@ -228,6 +231,9 @@ async fn variables_reach_programs_and_sessions_and_no_answer_shows_them() {
         let refused = ask(&server, "POST", "/v1/runs", &json!({"language": "bash", "code": "env", "env": env})).await;
         assert!(refused["code"] == "invalid_argument", "{refused}");
         assert!(refused["detail"].to_string().contains("env") && !refused.to_string().contains(SECRET), "{refused}");
+        let call = json!({"language": "bash", "code": "env", "env": env});
+        let refused = server.rpc("sandbox_run_code", call).await.to_string();
+        assert!(refused.contains("env") && !refused.contains(SECRET), "{refused}");
     }
     server.stop().await;
 }

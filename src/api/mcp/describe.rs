@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock};
 use rmcp::model::{Implementation, JsonObject, ServerCapabilities, ServerConfig, Tool, ToolAnnotations};
 use serde_json::Value;
 
-use self::sentences::{calls, folders, languages, limits, network, secrets};
+use self::sentences::{calls, folders, languages, limits, network, secrets, variables};
 use super::{
     McpOptions,
     figures::size,
@@ -223,12 +223,16 @@ impl ToolName {
     /// The schema of the arguments, with what depends on the settings.
     fn input(self, options: &McpOptions, view: View) -> Schema {
         let mut schema = self.arguments();
-        let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+        let mut properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+        if let Some(properties) = properties.as_mut().filter(|_| options.variables.is_empty()) {
+            properties.shift_remove("env");
+        }
         for (name, property) in properties.into_iter().flatten() {
             match name.as_str() {
                 "waitSeconds" => property["default"] = options.wait_default.as_secs().into(),
                 "timeoutSeconds" => property["maximum"] = options.limits.wall_ms.div_ceil(1000).into(),
                 "limit" => property["default"] = options.read_bytes().into(),
+                "env" => append(property, &variables(options)),
                 "content" => append(property, &format!("At most {}.", size(options.write_bytes_max))),
                 _ => {}
             }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Smaller, View, shown};
 use crate::{
-    domain::{limits::Limits, shared_folder::SharedFolder},
+    domain::{environment::AllowedVariables, limits::Limits, shared_folder::SharedFolder},
     services::{
         check::Checker, files::Files, history::History, packages::Packages, runs::Runs, sessions::Sessions,
         skills::Skills, tools::Tools,
@@ -54,6 +54,8 @@ pub struct McpOptions {
     pub wait_default: Duration,
     /// Folders that programs see beside /data, for the descriptions.
     pub folders: Vec<SharedFolder>,
+    /// The variables that a run may set, for the descriptions.
+    pub variables: AllowedVariables,
     /// What clients see if they choose nothing.
     pub view: View,
 }

@@ -62,7 +62,7 @@ impl McpParts {
         call: &Call,
         context: ToolContext<'_>,
     ) -> Result<CallToolResponse, Failure> {
-        let RunCode { conversation, language, code, stdin, args, timeout_seconds, wait_seconds, detach } =
+        let RunCode { conversation, language, code, stdin, args, env, timeout_seconds, wait_seconds, detach } =
             parse(arguments, Source::Json)?;
         let shown = Shown { new_conversation: conversation.is_none(), ..Shown::default() };
         let conversation = caller.key(conversation.unwrap_or_else(ConversationId::fresh));
@@ -70,6 +70,7 @@ impl McpParts {
         check_args(&args)?;
         let request = RunRequest {
             args,
+            env: env.unwrap_or_default(),
             stdin: stdin.unwrap_or_default().into(),
             limits: timeout_seconds.map(|seconds| limited_to("timeoutSeconds", seconds)).transpose()?,
             detach,

@@ -5,7 +5,7 @@
 #[cfg(test)]
 mod fuzz;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use super::parse;
 use crate::domain::{
+    environment::Environment,
     error::{Code, Failure, Operation},
     id::{CONVERSATION_ID_CHARS_MAX, ConversationId, Language, RunId},
     path::SafePath,
@@ -38,6 +39,9 @@ pub struct RunCode {
     pub stdin: Option<String>,
     /// Command line arguments.
     pub args: Option<Vec<String>>,
+    /// Variables of its environment.
+    #[schemars(with = "Option<BTreeMap<String, String>>")]
+    pub env: Option<Environment>,
     /// A time limit below the server's.
     #[schemars(range(min = 1))]
     pub timeout_seconds: Option<u64>,

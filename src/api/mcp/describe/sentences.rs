@@ -17,6 +17,8 @@ use crate::{
 const LANGUAGES_BYTES_MAX: usize = 2500;
 /// The same for the names of the operator's folders.
 const FOLDERS_BYTES_MAX: usize = 500;
+/// The same for the variables that a run may set.
+const VARIABLES_BYTES_MAX: usize = 500;
 /// The same for the hosts that programs may reach.
 const HOSTS_BYTES_MAX: usize = 500;
 
@@ -65,6 +67,11 @@ pub(super) fn folders(options: &McpOptions, owner: &Principal) -> String {
     }
     let text = format!("\n- Folders of this machine: {}. Copy to /data what is to get a link.", folders.join(", "));
     shorten(&text, FOLDERS_BYTES_MAX, |_, _| "…".to_owned())
+}
+
+/// Which variables a run may set.
+pub(super) fn variables(options: &McpOptions) -> String {
+    shorten(&format!("May be set: {}.", options.variables), VARIABLES_BYTES_MAX, |_, _| "…".to_owned())
 }
 
 /// What can be run now, by the labels of the images.

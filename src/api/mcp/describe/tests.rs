@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    domain::{limits::Limits, shared_folder::SharedFolder},
+    domain::{environment::AllowedVariables, limits::Limits, shared_folder::SharedFolder},
     ports::{engine::ImageId, runner::RunnerImage},
 };
 
@@ -35,6 +35,7 @@ fn options() -> McpOptions {
         limits: Limits::default(),
         wait_default: Duration::from_secs(45),
         folders: Vec::new(),
+        variables: AllowedVariables::parse("API_KEY").expect("names"),
         view: View::default(),
     }
 }
@@ -80,11 +81,15 @@ fn the_whole_list_and_each_sentence_in_it_are_bounded() {
         (0..100).map(|number| (format!("VARIABLE_{number}"), vec!["example.org".to_owned()])).collect();
     let folder = |number| SharedFolder::parse(&format!("folder-{number}"), "/srv/docs").expect("a folder");
     let folders = McpOptions { folders: (0..100).map(folder).collect(), ..options() };
+    let names: Vec<_> = (0..100).map(|number| format!("VARIABLE_{number}")).collect();
+    let variables = AllowedVariables::parse(&names.join(",")).expect("names");
+    let variables = McpOptions { variables, ..options() };
     let many: Vec<_> = (0..30).map(|number| runner(&format!("language-{number}"), &"x ".repeat(300))).collect();
     for (what, longer, bytes_max) in [
         ("hosts", list(&plain, &few, &offered(&owner, &hosts, &[])), 500),
         ("secrets", list(&plain, &few, &offered(&owner, &[], &secrets)), 500),
         ("folders", list(&folders, &few, &offered(&owner, &[], &[])), 500),
+        ("variables", list(&variables, &few, &offered(&owner, &[], &[])), 500),
         ("languages", list(&plain, &many, &offered(&owner, &[], &[])), 2500),
     ] {
         let more = longer.len() - all.len();
