@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::support::{FakeServer, browser::Browser, server::TOKEN, until};
 
 mod archive;
+mod examples;
 mod moves;
 mod real;
 mod uploads;
@@ -312,46 +313,6 @@ async fn foreign_pages_may_use_the_api_only_where_the_setting_says_so() {
     server.stop().await;
 }
 
-/// Each example of the page, as it is printed, in a shell.
-async fn examples_run(server: &FakeServer, browser: &Browser) {
-    let printed =
-        browser.script("return [...document.querySelectorAll('section.card pre code')].map(e => e.textContent)");
-    let printed: Vec<String> = serde_json::from_value(printed.await).expect("texts");
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut archive = tar::Builder::new(Vec::new());
-    let mut header = tar::Header::new_gnu();
-    header.set_size(0);
-    header.set_mode(0o644);
-    archive.append_data(&mut header, "x", &b""[..]).expect("an entry");
-    // The fake engine's programs read no input, and have no modules, packages, skills, browser or formatter; no client
-    // has signed in, no tool server is there and nothing was asked.
-    let is_elsewhere = ["/stdin", "/modules/", "/connections/", "/v1/browse", "/packages", "/v1/skills", "/v1/check"];
-    let is_elsewhere = [&is_elsewhere[..], &["/v1/tools/", "/v1/approvals/", "/v1/tool-servers/"]].concat();
-    let runs_here = |example: &String| !is_elsewhere.iter().any(|part| example.contains(part));
-    for example in printed.into_iter().filter(runs_here) {
-        std::fs::write(folder.path().join("archive.tar"), archive.get_ref()).expect("written");
-        let put = call(server, Method::PUT, "/v1/conversations/demo/files/hello.txt").body("Hello");
-        assert!(put.send().await.expect("an answer").status().is_success());
-        let run = json!({"language": "python", "code": "print 1\nsleep 1s", "wait": 0});
-        let run: Value = create(server, run).await.json().await.expect("JSON");
-        let session = call(server, Method::POST, "/v1/sessions").json(&json!({"conversationId": "demo"}));
-        let session: Value = session.send().await.expect("an answer").json().await.expect("JSON");
-        let token = call(server, Method::POST, "/v1/tokens").json(&json!({"name": "a"}));
-        let token: Value = token.send().await.expect("an answer").json().await.expect("JSON");
-        let script = format!("curl() {{ command curl -sSf -m 20 \"$@\"; }}\n{example}");
-        let run = tokio::process::Command::new("bash")
-            .args(["-c", &script])
-            .current_dir(folder.path())
-            .env("MCP_API_TOKEN", TOKEN)
-            .env("TOKEN_ID", token["id"].as_str().expect("an id"))
-            .env("RUN_ID", run["runId"].as_str().expect("an id"))
-            .env("SESSION_ID", session["sessionId"].as_str().expect("an id"))
-            .output();
-        let output = run.await.expect("a shell");
-        assert!(output.status.success(), "{example}\n{}", String::from_utf8_lossy(&output.stderr));
-    }
-}
-
 /// The page of the API, in a browser that enforces its policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn docs_page_shows_every_operation() {
@@ -375,7 +336,7 @@ async fn docs_page_shows_every_operation() {
     assert_eq!(sorted, expected);
     let wide = browser.script("return document.documentElement.scrollWidth > innerWidth").await;
     assert_eq!(wide, false, "nothing sticks out");
-    examples_run(&server, &browser).await;
+    examples::run_on_fakes(&server, &browser).await;
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
     std::fs::create_dir_all(&folder).expect("a folder");
     browser.screenshot(&folder.join("docs.png")).await;

@@ -20,12 +20,12 @@ use zip::{ZipWriter, write::SimpleFileOptions};
 use crate::support::{FakeServer, server::TOKEN};
 
 /// `SKILL.md` of a skill.
-fn skill_md(name: &str, description: &str) -> String {
+pub fn skill_md(name: &str, description: &str) -> String {
     format!("---\nname: {name}\ndescription: {description}\n---\n# {name}\n")
 }
 
 /// A zip of files.
-fn zipped(files: &[(&str, &[u8])]) -> Vec<u8> {
+pub fn zipped(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
     for (path, bytes) in files {
         zip.start_file(*path, SimpleFileOptions::default().unix_permissions(0o644)).expect("an entry");
