@@ -55,6 +55,8 @@ const CHANNELS_MAX: usize = 64;
 /// How long the head of a request may take, and how long one may be.
 const HEAD_MAX: Duration = Duration::from_mins(5);
 const HEAD_BYTES_MAX: usize = 64 << 10;
+/// How much of what a program sends is read at a time. Each channel has up to two buffers of it.
+const READ_BYTES: usize = 16 << 10;
 
 /// Carries connections over yamux.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use tokio::{
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _};
 use yamux::Stream;
 
-use super::{PIECE_BYTES, Sandbox, http, messages, request, socks};
+use super::{READ_BYTES, Sandbox, http, messages, request, socks};
 
 /// A program's end of a channel. What was read ahead is in the buffer.
 pub(super) type Client = BufReader<Compat<Stream>>;
@@ -26,7 +26,7 @@ pub(super) async fn serve(mut channel: Stream, sandbox: Arc<Sandbox>) {
     if channel.write_all(&[0]).await.is_err() || channel.flush().await.is_err() {
         return;
     }
-    let mut client = BufReader::with_capacity(PIECE_BYTES, channel.compat());
+    let mut client = BufReader::with_capacity(READ_BYTES, channel.compat());
     let first = match timeout(FIRST_BYTE_MAX, client.fill_buf()).await {
         Ok(Ok([first, ..])) => *first,
         _ => return,

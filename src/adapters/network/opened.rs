@@ -14,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 use tracing::debug;
 
 use super::{
-    HEAD_BYTES_MAX, HEAD_MAX, PIECE_BYTES, Sandbox,
+    HEAD_BYTES_MAX, HEAD_MAX, READ_BYTES, Sandbox,
     answer::{Answer, refuse},
     forward::{Forwarder, Scheme},
     hello,
@@ -33,7 +33,7 @@ pub(super) async fn carry(
     sandbox: &Arc<Sandbox>,
 ) {
     let (from_client, to_client) = io::split(client);
-    let mut from_client = BufReader::with_capacity(PIECE_BYTES, from_client);
+    let mut from_client = BufReader::with_capacity(READ_BYTES, from_client);
     let head = match hello::read(&mut from_client, target).await {
         // At other ports than that of TLS anything else would pass.
         Ok(head) if head.is_empty() => return upstream.refuse(Refusal::NoTls(target.clone())),

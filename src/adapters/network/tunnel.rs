@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::io::{self, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 
-use super::{PIECE_BYTES, Sandbox, hello, opened, upstream::Upstream};
+use super::{PIECE_BYTES, READ_BYTES, Sandbox, hello, opened, upstream::Upstream};
 use crate::domain::network::{Refusal, Target};
 
 /// A connection for a tunnel.
@@ -41,7 +41,7 @@ async fn both_ways(
     target: &Target,
 ) -> Result<(), (Upstream, Refusal)> {
     let (from_client, mut to_client) = io::split(client);
-    let mut from_client = BufReader::with_capacity(PIECE_BYTES, from_client);
+    let mut from_client = BufReader::with_capacity(READ_BYTES, from_client);
     let refusal = {
         let (from_host, mut to_host) = io::split(&mut upstream);
         let mut from_host = BufReader::with_capacity(PIECE_BYTES, from_host);
