@@ -45,6 +45,9 @@ use crate::{
 /// What the sandbox may write to its folder, where the tools write nothing.
 const FOLDER_MAX: Usage = Usage { bytes: 16 << 20, entries: 1000 };
 
+/// What the programs of ours exit with where a tool crashed.
+const CRASHED: i32 = 3;
+
 /// The languages that have tools: the file that a program is, and the program of ours that calls the tools.
 const TOOLS: [(&str, &str, &str); 4] = [
     ("python", "main.py", include_str!("check/check.py")),
@@ -180,6 +183,10 @@ impl Inner {
         match outcome.ended {
             Ended::Exited { code: 0 } => {}
             Ended::Cancelled => return Err(stopping()),
+            Ended::Exited { code: CRASHED } if !outcome.oom_killed => {
+                let why = "the tools crash on it: is it nested too deeply?".to_owned();
+                return Err(Failure::argument("code", why));
+            }
             // Where a tool was killed for its memory, it is the program that was too much.
             Ended::Exited { .. } | Ended::Signaled { .. } if !outcome.oom_killed => {
                 told("the tools of an image did not check a program");

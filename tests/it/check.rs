@@ -5,12 +5,15 @@ use serde_json::{Value, json};
 
 use crate::support::{FakeServer, Server, server::TOKEN};
 
-async fn check(server: &Server, language: &str, code: &str) -> Value {
+async fn ask(server: &Server, language: &str, code: &str) -> (u16, Value) {
     let body = json!({"language": language, "code": code});
     let request = server.http.post(server.url("/v1/check")).bearer_auth(TOKEN).json(&body);
     let answer = request.send().await.expect("an answer");
-    let status = answer.status();
-    let body: Value = answer.json().await.expect("JSON");
+    (answer.status().as_u16(), answer.json().await.expect("JSON"))
+}
+
+async fn check(server: &Server, language: &str, code: &str) -> Value {
+    let (status, body) = ask(server, language, code).await;
     assert_eq!(status, 200, "{language}: {body}");
     body
 }
@@ -74,6 +77,32 @@ async fn programs_that_cannot_be_parsed_are_answers_and_nothing_of_them_is_run()
     let code = "import os,sys\nos.kill(os.getppid(),9)\nprint(sys.argv)\n";
     let answer = check(&server, "python", code).await;
     assert!(answer["code"].as_str().is_some_and(|code| code.starts_with("import os, sys\n\n")), "{answer}");
+    server.stop().await;
+}
+
+/// Lines and programs longer than the tools count, and nesting that makes them crash.
+#[tokio::test(flavor = "multi_thread")]
+async fn longest_lines_and_deepest_nesting_are_answered_and_blame_the_program() {
+    let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let long = "x".repeat(500_000);
+    for (code, line, column) in [
+        (format!("echo é{long} ; ) a\n"), 1, 1),
+        (format!("echo é{} ; ) a\n", &long[..16_000]), 1, 16_010),
+        (format!("{} ) a\n", ":\n".repeat(300_000)), 262_143, 2),
+        (format!("{long} )\n"), 1, 1),
+    ] {
+        let answer = check(&server, "bash", &code).await;
+        let problem = &answer["problems"][0];
+        let place = (problem["line"].as_u64(), problem["column"].as_u64());
+        assert_eq!(place, (Some(line), Some(column)), "{answer}");
+    }
+    for language in ["python", "javascript", "typescript"] {
+        let (status, answer) = ask(&server, language, &"(".repeat(200_000)).await;
+        let blames = answer["code"] == "invalid_argument" && answer["detail"].to_string().contains("code");
+        assert!((status == 200 && !answer["problems"].is_null()) || (status == 422 && blames), "{language}: {answer}");
+        let (status, answer) = ask(&server, language, &format!("x = = {long}")).await;
+        assert_eq!((status, &answer["code"]), (200, &Value::Null), "{language}: {answer}");
+    }
     server.stop().await;
 }
 

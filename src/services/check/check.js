@@ -5,6 +5,8 @@ import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 
 const PROBLEMS_MAX = 100;
 const MESSAGE_CHARS_MAX = 500;
+// The status that says that the tool crashed, which a program does to it that is nested too deeply.
+const CRASHED = 3;
 const FOLDER = "/tmp/check";
 const SIZE = "--files-max-size=134217728";
 
@@ -12,6 +14,7 @@ function biome(words, input = "") {
   const options = { input, encoding: "utf8", cwd: FOLDER, maxBuffer: 2 ** 28 };
   const { error, ...ended } = spawnSync("biome", words, options);
   if (error) throw error;
+  if (ended.signal) process.exit(CRASHED);
   return ended;
 }
 

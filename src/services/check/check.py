@@ -6,13 +6,18 @@ import sys
 
 PROBLEMS_MAX = 100
 MESSAGE_CHARS_MAX = 500
+# The status that says that a tool crashed, which a program does to it that is nested too deeply.
+CRASHED = 3
 # What is wrong in any program. The rest of ruff's rules are about taste, or about what the formatter does.
 RULES = "E4,E7,E9,F"
 
 
 def ruff(command, options, program):
     words = ["ruff", command, "--isolated", "--no-cache", "--stdin-filename", name, *options, "-"]
-    return subprocess.run(words, input=program, capture_output=True, cwd="/tmp")
+    ended = subprocess.run(words, input=program, capture_output=True, cwd="/tmp")
+    if ended.returncode < 0:
+        sys.exit(CRASHED)
+    return ended
 
 
 def problem(found):

@@ -8,12 +8,12 @@ problem() {
   local text before line=$1 column=$2
   text=$(sed -n "${line}p" "$name")
   if [ -n "$column" ]; then
-    before=$(printf %s "$text" | head -c "$((column - 1))")
+    before=$(LC_ALL=C; printf %s "${text:0:column - 1}")
     column=$((${#before} + 1))
   fi
-  jq -nc --argjson line "$line" --argjson column "${column:-1}" --argjson length "${#text}" --arg message "$3" '{
+  jq -nc --argjson line "$line" --argjson column "${column:-1}" --argjson length "${#text}" --arg message "${3:0:500}" '{
     line: $line, column: $column, endLine: $line, endColumn: ([$column, $length + 1] | max), rule: "syntax",
-    message: $message[0:500], severity: "error"}'
+    message: $message, severity: "error"}'
 }
 
 IFS= read -r name
@@ -32,8 +32,9 @@ if [ "$code" = "$name" ]; then
   bash -n "$name" 2> errors || true
 fi
 while IFS= read -r error; do
-  if [[ $error =~ ^"$name":([0-9]+):([0-9]+):\ (.*)$ ]]; then
-    problem "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "${BASH_REMATCH[3]}"
+  if [[ $error =~ ^"$name":([0-9]+|\?):([0-9]+|\?):\ (.*)$ ]]; then
+    # shfmt counts to the line 262143 and the column 16383, and says ? beyond.
+    problem "${BASH_REMATCH[1]/\?/262143}" "${BASH_REMATCH[2]/\?/}" "${BASH_REMATCH[3]}"
   elif [[ $error =~ ^"$name":\ line\ ([0-9]+):\ ([^\`].*)$ ]]; then
     problem "${BASH_REMATCH[1]}" "" "${BASH_REMATCH[2]}"
   fi
