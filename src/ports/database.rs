@@ -110,7 +110,8 @@ pub trait ToolServerStore: Send + Sync {
 pub trait ApprovalStore: Send + Sync {
     async fn ask(&self, question: &Approval) -> Result<(), DatabaseError>;
 
-    async fn approval(&self, id: ApprovalId) -> Result<Option<Approval>, DatabaseError>;
+    /// One of this owner, or of any. Another owner's costs as much as one that never was.
+    async fn approval(&self, id: ApprovalId, owner: Option<&str>) -> Result<Option<Approval>, DatabaseError>;
 
     /// The newest, of one owner or of all; with `open` those that wait for an answer.
     async fn approvals(

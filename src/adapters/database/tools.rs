@@ -87,9 +87,12 @@ impl ApprovalStore for Database {
         Ok(())
     }
 
-    async fn approval(&self, id: ApprovalId) -> Result<Option<Approval>, DatabaseError> {
-        let statement = format!("SELECT {COLUMNS} FROM approvals WHERE id = $1");
-        let query = sqlx::query(sqlx::AssertSqlSafe(statement)).bind(id.to_string());
+    async fn approval(&self, id: ApprovalId, owner: Option<&str>) -> Result<Option<Approval>, DatabaseError> {
+        let statement = format!("SELECT {COLUMNS} FROM approvals WHERE id = $1 AND (owner = $2 OR $3 = 1)");
+        let query = sqlx::query(sqlx::AssertSqlSafe(statement))
+            .bind(id.to_string())
+            .bind(owner.unwrap_or_default())
+            .bind(i64::from(owner.is_none()));
         query.fetch_optional(self.pool()?).await?.as_ref().map(read).transpose()
     }
 

@@ -122,7 +122,7 @@ impl Approvals {
         tell(question);
         loop {
             let answer = woken.notified();
-            let now = self.store()?.approval(id).await.map_err(|error| unavailable(&error))?;
+            let now = self.store()?.approval(id, None).await.map_err(|error| unavailable(&error))?;
             let late = || format!("a person was asked and did not answer within {} s", self.ask_max.as_secs());
             match now {
                 None => return Ok(Reply::Denied(late())),
@@ -149,7 +149,7 @@ impl Approvals {
             asking.get(&key(asked)).map(|(id, _)| *id)
         };
         let Some(id) = known else { return Ok(None) };
-        let found = self.store()?.approval(id).await.map_err(|error| unavailable(&error))?;
+        let found = self.store()?.approval(id, None).await.map_err(|error| unavailable(&error))?;
         let now = self.clock.unix_ms();
         Ok(found.filter(|question| question.answered.is_none() && question.expires_unix_ms > now))
     }
@@ -190,8 +190,8 @@ impl Approvals {
     /// # Errors
     /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
     pub async fn get(&self, by: &ByWhom, id: ApprovalId) -> Result<Approval, Failure> {
-        let found = self.store()?.approval(id).await.map_err(|error| unavailable(&error))?;
-        let found = found.filter(|question| by.is_operator || question.asked.conversation.owner == by.who);
+        let owner = (!by.is_operator).then(|| by.who.name());
+        let found = self.store()?.approval(id, owner).await.map_err(|error| unavailable(&error))?;
         found.ok_or_else(|| Failure::new(Code::NotFound, "There is no such question: it is over, or never was."))
     }
 

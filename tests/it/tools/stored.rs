@@ -48,7 +48,10 @@ async fn questions_and_servers_are_kept(url: &str) {
     let (once, other) = (question("@ann/one", "{\"path\":\"/ä\"}"), question("@ben/one", "{}"));
     database.ask(&once).await.expect("stored");
     database.ask(&other).await.expect("stored");
-    assert_eq!(database.approval(once.id).await.expect("read"), Some(once.clone()));
+    let owner = once.asked.conversation.owner.name();
+    for (owner, wanted) in [(None, Some(&once)), (Some(owner), Some(&once)), (Some("another"), None)] {
+        assert_eq!(database.approval(once.id, owner).await.expect("read").as_ref(), wanted, "{owner:?}");
+    }
     assert_eq!(database.open_questions("ann", NOW).await.expect("a count"), 1);
     assert_eq!(database.open_questions("ann", LATER).await.expect("a count"), 0);
     let listed = async |owner, open| database.approvals(owner, open, 10).await.expect("a list").len();
