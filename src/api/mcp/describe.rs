@@ -223,11 +223,11 @@ impl ToolName {
     /// The schema of the arguments, with what depends on the settings.
     fn input(self, options: &McpOptions, view: View) -> Schema {
         let mut schema = self.arguments();
-        let mut properties = schema.get_mut("properties").and_then(Value::as_object_mut);
-        if let Some(properties) = properties.as_mut().filter(|_| options.variables.is_empty()) {
+        let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return schema };
+        if options.variables.is_empty() {
             properties.shift_remove("env");
         }
-        for (name, property) in properties.into_iter().flatten() {
+        for (name, property) in properties {
             match name.as_str() {
                 "waitSeconds" => property["default"] = options.wait_default.as_secs().into(),
                 "timeoutSeconds" => property["maximum"] = options.limits.wall_ms.div_ceil(1000).into(),
