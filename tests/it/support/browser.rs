@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
+use thirtyfour::{error::WebDriverErrorInner, extensions::cdp::ChromeDevTools, prelude::*};
 
 use super::until;
 
@@ -22,9 +22,13 @@ pub struct Browser {
     _folder: TempDir,
 }
 
-/// Chromium ends by itself at its start about once in a thousand times, seen as a session that is gone with the first
+/// Chromium now and then ends by itself at its start, seen as a session that is not made, or is gone with the first
 /// page. A page that ends it does so each time.
 const STARTS: usize = 3;
+
+fn has_ended(error: &WebDriverError) -> bool {
+    matches!(error.as_inner(), WebDriverErrorInner::SessionNotCreated(_) | WebDriverErrorInner::InvalidSessionId(_))
+}
 
 impl Browser {
     /// A browser with an empty page.
@@ -34,13 +38,15 @@ impl Browser {
 
     /// A browser with this page.
     pub async fn at(url: &str) -> Self {
-        for start in 1..STARTS {
+        let mut start = 1;
+        loop {
             match Self::start(url).await {
                 Ok(browser) => return browser,
-                Err(error) => eprintln!("start {start} of {STARTS} of chromium: {error}"),
+                Err(error) if start < STARTS && has_ended(&error) => eprintln!("start {start} of chromium: {error}"),
+                Err(error) => panic!("chromium: {error}; {PREPARE}"),
             }
+            start += 1;
         }
-        Self::start(url).await.unwrap_or_else(|error| panic!("chromium: {error}; {PREPARE}"))
     }
 
     async fn start(url: &str) -> WebDriverResult<Self> {
