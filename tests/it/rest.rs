@@ -5,7 +5,7 @@ use mcp_sandbox_server::api::http::openapi;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{FakeServer, browser::Browser, server::TOKEN, until};
+use crate::support::{FakeServer, server::TOKEN, until};
 
 mod archive;
 mod examples;
@@ -317,11 +317,7 @@ async fn foreign_pages_may_use_the_api_only_where_the_setting_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn docs_page_shows_every_operation() {
     let server = FakeServer::with_kernel(&[]).await;
-    let browser = Browser::at(&format!("http://{}/docs", server.address)).await;
-    until("it is filled", async || {
-        browser.script("return document.querySelector('[data-testid=docs]').ariaBusy").await == "false"
-    })
-    .await;
+    let browser = examples::page(&format!("http://{}", server.address)).await;
     let shown = browser.script("return [...document.querySelectorAll('section.card')].map(card => card.id)").await;
     let shown: Vec<String> = serde_json::from_value(shown).expect("names");
     let document: Value = serde_json::from_str(&openapi::text()).expect("JSON");

@@ -40,8 +40,6 @@ impl Place<'_> {
         header.set_mode(0o644);
         archive.append_data(&mut header, "x", &b""[..]).expect("an entry");
         std::fs::write(self.folder.join("archive.tar"), archive.into_inner().expect("an archive")).expect("written");
-        let skill = zipped(&[("SKILL.md", skill_md("my-skill", "A skill.").as_bytes())]);
-        std::fs::write(self.folder.join("my-skill.zip"), skill).expect("written");
         self.send(Method::PUT, "/v1/conversations/demo/files/hello.txt", json!("Hello")).await;
         let run = self.send(Method::POST, "/v1/runs", run).await;
         let session = self.send(Method::POST, "/v1/sessions", json!({"conversationId": "demo"})).await;
@@ -61,12 +59,18 @@ impl Place<'_> {
     }
 }
 
-/// The examples on a page that is open.
-async fn printed(browser: &Browser) -> Vec<String> {
-    until("the page is filled", async || {
+/// The page of the API, filled.
+pub async fn page(url: &str) -> Browser {
+    let browser = Browser::at(&format!("{url}/docs")).await;
+    until("it is filled", async || {
         browser.script("return document.querySelector('[data-testid=docs]').ariaBusy").await == "false"
     })
     .await;
+    browser
+}
+
+/// The examples on the page.
+async fn printed(browser: &Browser) -> Vec<String> {
     let printed =
         browser.script("return [...document.querySelectorAll('section.card pre code')].map(e => e.textContent)");
     serde_json::from_value(printed.await).expect("texts")
@@ -95,17 +99,18 @@ async fn examples_that_need_real_programs_run_as_printed() {
     let skills = folder.path().join("skills");
     std::fs::create_dir(&skills).expect("a folder");
     let server = Server::with(&[("SANDBOX_SKILLS__ROOT", skills.to_str().expect("text"))]).await;
-    let browser = Browser::at(&server.url("/docs")).await;
     let url = server.url("");
+    let browser = page(&url).await;
     let place = Place { http: &server.http, url: &url, folder: folder.path() };
+    let zip = zipped(&[("SKILL.md", skill_md("my-skill", "A skill.").as_bytes())]);
+    std::fs::write(folder.path().join("my-skill.zip"), &zip).expect("written");
     let examples = printed(&browser).await;
     browser.close().await;
     let mut tried = 0;
     for example in examples.iter().filter(|example| needs(example, &NEEDS_RUNNERS)) {
-        // Each is about the skill that the zip holds.
-        let zip = zipped(&[("SKILL.md", skill_md("my-skill", "A skill.").as_bytes())]);
+        // One of them deletes it.
         let put = server.http.put(server.url("/v1/skills/my-skill")).bearer_auth(TOKEN);
-        let put = put.header("content-type", "application/zip").body(zip).send().await.expect("an answer");
+        let put = put.header("content-type", "application/zip").body(zip.clone()).send().await.expect("an answer");
         assert!(put.status().is_success(), "{}", put.status());
         let code = "import sys\nprint(sys.stdin.read())";
         place.run(example, json!({"language": "python", "code": code, "stdinOpen": true, "wait": 0})).await;
