@@ -5,17 +5,13 @@
 // All of this uses Node's own hooks. None of them is on the stack while the program runs, so a program's stack traces
 // have no frame of this file.
 
-const Module = require('node:module');
-const { createRequire, registerHooks } = Module;
+const { createRequire, isBuiltin, registerHooks } = require('node:module');
 const path = require('node:path');
 
 const PROGRAM = process.argv[1] ?? '/tmp/main.js';
 const PROGRAMS = /^file:\/\/\/tmp\/main\.[jt]s$/;
 const NEIGHBOURS = '/data';
 const NEIGHBOURS_URL = 'file:///data/';
-// Packages that were installed into the conversation.
-const PACKAGES = '/data/.packages/javascript/node_modules';
-const PACKAGES_URL = 'file:///data/.packages/javascript/';
 
 // Variants to try when a specifier is not found, as other tools for these languages do.
 const ENDINGS = ['.ts', '.mts', '.cts', '.tsx', '.js', '.mjs', '.cjs', '.json', '/index.ts', '/index.js'];
@@ -45,14 +41,15 @@ function find(specifier, context, nextResolve) {
   const isFile = /^\.{0,2}\/|^\.{1,2}$/.test(specifier);
   const wanted = isFile && fromProgram ? path.resolve(NEIGHBOURS, specifier) : specifier;
   const tries = (isFile ? meanings(wanted) : [wanted]).map((meaning) => [meaning, { ...context }]);
-  // A package in /data/node_modules: `import` depends on the parent, `require` on the path.
-  if (!isFile && fromProgram) {
-    tries.push(
-      [specifier, { ...context, parentURL: NEIGHBOURS_URL }],
-      [path.join(NEIGHBOURS, 'node_modules', specifier), { ...context }],
+  // A package in /data/node_modules comes before one in /node_modules, where those of the conversation are.
+  if (!isFile && fromProgram && !isBuiltin(specifier)) {
+    const required = context.conditions?.includes('require');
+    tries.unshift(
+      required
+        ? [path.join(NEIGHBOURS, 'node_modules', specifier), { ...context }]
+        : [specifier, { ...context, parentURL: NEIGHBOURS_URL }],
     );
   }
-  if (!isFile) tries.push([specifier, { ...context, parentURL: PACKAGES_URL }]);
   for (const [meaning, inContext] of tries) {
     try {
       return nextResolve(meaning, inContext);
@@ -63,13 +60,6 @@ function find(specifier, context, nextResolve) {
   // Node keeps the last parent in `context`, so it is set again.
   return giveUp(wanted, { ...context, parentURL }, nextResolve);
 }
-
-// For `require`: the variable would start a waiting Node over.
-const { NODE_PATH } = process.env;
-process.env.NODE_PATH = NODE_PATH ? `${NODE_PATH}:${PACKAGES}` : PACKAGES;
-Module._initPaths();
-if (NODE_PATH === undefined) delete process.env.NODE_PATH;
-else process.env.NODE_PATH = NODE_PATH;
 
 // Tools of MCP servers: modules that the server makes.
 const TOOLS = '/opt/runner/mcptools.cjs';

@@ -109,6 +109,8 @@ async fn installed_packages_are_found_by_every_kind_of_program_and_not_listed() 
     let code = "import used from 'uses-left'; import left from 'left'; console.log(used, left);";
     let (stdout, stderr) = printed(&server, "c", JAVASCRIPT, code).await;
     assert_eq!(stdout, "left used left\n", "{stderr}");
+    let (stdout, stderr) = printed(&server, "c", BASH, "node -e 'console.log(require(\"left\"))'").await;
+    assert_eq!(stdout, "left\n", "{stderr}");
 
     let call = json!({"conversationId": "d", "language": PYTHON, "packages": ["tiny"]});
     let result = server.call("sandbox_install_packages", call).await;
@@ -119,6 +121,36 @@ async fn installed_packages_are_found_by_every_kind_of_program_and_not_listed() 
             server.http.get(url).bearer_auth(TOKEN).send().await.expect("an answer").json().await.expect("JSON");
         assert_eq!((&list["files"], &list["skipped"]), (&json!([]), &Value::Null), "{list}");
     }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packages_of_npm_are_found_by_sessions_and_leave_those_of_the_conversation_in_place() {
+    let index = Index::start().await;
+    let server = server(&index, &[]).await;
+    for language in [JAVASCRIPT, "typescript"] {
+        let before = Session::open(&server, language, language).await;
+        installed(&server, language, JAVASCRIPT, &["uses-left@^1"]).await;
+        let session = Session::open(&server, language, language).await;
+        let code = "import used from 'uses-left';\nconsole.log(used, (await import('left')).default);";
+        let (stdout, stderr) = session.cell(code).await;
+        assert_eq!(stdout, "left used left\n", "{language}: {stderr}");
+        installed(&server, language, JAVASCRIPT, &["scripted"]).await;
+        let (stdout, stderr) = session.cell("import late from 'scripted'; console.log(late)").await;
+        assert_eq!(stdout, "false\n", "{language}: {stderr}");
+        // Deno reads its settings when it starts.
+        let restart = server.url(&format!("/v1/sessions/{}/restart", before.1));
+        let restarted = server.http.post(restart).bearer_auth(TOKEN).send().await.expect("an answer");
+        assert!(restarted.status().is_success(), "{language}: {}", restarted.status());
+        let (stdout, stderr) = before.cell(code).await;
+        assert_eq!(stdout, "left used left\n", "{language}, restarted: {stderr}");
+    }
+    let code = "const fs = require('fs');\n\
+                for (const name of ['left', 'fs']) {\n  fs.mkdirSync('node_modules/' + name, { recursive: true });\n  \
+                fs.writeFileSync(`node_modules/${name}/index.js`, `module.exports = 'own ${name}'`);\n}\n\
+                import('left').then((m) => console.log(require('left'), m.default, typeof require('fs').mkdirSync));";
+    let (stdout, stderr) = printed(&server, JAVASCRIPT, JAVASCRIPT, code).await;
+    assert_eq!(stdout, "own left own left function\n", "{stderr}");
     server.stop().await;
 }
 
