@@ -65,6 +65,8 @@ const ONCE: [&str; 7] = [
     "mcp-method",
     "mcp-name",
 ];
+/// The id of no session: theirs are random.
+const NO_SESSION: HeaderValue = HeaderValue::from_static("00000000-0000-0000-0000-000000000000");
 const BOTH_KINDS: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 
 /// How requests are read.
@@ -131,16 +133,21 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
 
 /// A session's own stream, or one that its client resumes; and what is refused.
 async fn listen(State(mount): State<Arc<Mount>>, request: Request) -> Response {
-    if let Some(id) = session_id(request.headers()) {
-        drop(mount.open.used(id));
+    let (mut head, body) = request.into_parts();
+    if mount.own_session(&mut head).is_some() {
+        drop(session_id(&head.headers).and_then(|id| mount.open.used(id)));
     }
-    let response = mount.sessions.handle(request).await.map(Body::new);
+    let response = mount.sessions.handle(Request::from_parts(head, body)).await.map(Body::new);
     refusal::as_json_rpc(response, None).await
 }
 
 /// The end of a session. Its calls are given up at once.
 async fn end(State(mount): State<Arc<Mount>>, request: Request) -> Response {
-    let Some(id) = session_id(request.headers()) else { return listen(State(mount), request).await };
+    let (mut head, body) = request.into_parts();
+    mount.own_session(&mut head);
+    let Some(id) = session_id(&head.headers) else {
+        return listen(State(mount), Request::from_parts(head, body)).await;
+    };
     if mount.open.manager.end(id).await {
         return StatusCode::OK.into_response();
     }
@@ -150,7 +157,7 @@ async fn end(State(mount): State<Arc<Mount>>, request: Request) -> Response {
 
 async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
-    let session = session_id(&head.headers).and_then(|id| mount.open.manager.get(id));
+    let session = mount.own_session(&mut head);
     let taken = async {
         check_headers(&head.headers)?;
         mount.check_capacity(&head)?;
@@ -178,6 +185,17 @@ fn session_id(headers: &HeaderMap) -> Option<&str> {
 }
 
 impl Mount {
+    /// The session that a request names, if the caller opened it. One of another owner is as unknown as one that never
+    /// was: what follows sees an id that no session has.
+    fn own_session(&self, head: &mut Parts) -> Option<Arc<Session>> {
+        let session = session_id(&head.headers).and_then(|id| self.open.manager.get(id))?;
+        if session.owner.as_ref() == head.extensions.get::<Principal>() {
+            return Some(session);
+        }
+        head.headers.insert("mcp-session-id", NO_SESSION);
+        None
+    }
+
     /// Adds what is known of the client to the request's head.
     fn see(&self, head: &mut Parts, session: Option<&Session>) -> Result<(), ApiError> {
         let query = head.uri.query().unwrap_or_default();

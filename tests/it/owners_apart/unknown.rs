@@ -6,10 +6,14 @@ use serde_json::{Value, json};
 use super::{World, surfaces::parsed, work::Observer};
 use crate::support::postgres::Postgres;
 
+const BOTH: &str = "application/json, text/event-stream";
 /// How often each request is sent, in turn with its counterpart.
 const ROUNDS: usize = 3;
 /// Something else in the server may happen in a round: what tells the two apart does so in each of these.
 const TRIES: usize = 3;
+
+/// What the path of a request ends in whose id is in the header of MCP sessions.
+const IN_HEADER: &str = "#ID";
 
 /// A request with an id: its kind, and the request with `ID` in its place.
 type Row = (Method, usize, &'static str, Option<Value>);
@@ -17,7 +21,7 @@ type Row = (Method, usize, &'static str, Option<Value>);
 /// Of each kind one of the other owner and one that never was, of the same length.
 struct Ids([[String; 2]; KINDS]);
 
-const KINDS: usize = 8;
+const KINDS: usize = 9;
 const CONVERSATION: usize = 0;
 const RUN: usize = 1;
 const SESSION: usize = 2;
@@ -26,6 +30,7 @@ const CONTAINER: usize = 4;
 const SANDBOX: usize = 5;
 const LIBRECHAT: usize = 6;
 const QUESTION: usize = 7;
+const MCP_SESSION: usize = 8;
 
 impl Ids {
     /// What the second owner has, all of it in conversations that the first has not.
@@ -63,6 +68,7 @@ impl Ids {
             pair(sandbox),
             pair(librechat),
             pair(question),
+            pair(world.mcp_session().await),
         ])
     }
 }
@@ -123,24 +129,61 @@ fn rows() -> Vec<Row> {
         tool(CONVERSATION, "sandbox_list_sessions", &json!({"conversationId": "ID"})),
         tool(RUN, "sandbox_get_run", &json!({"runId": "ID"})),
         tool(RUN, "sandbox_cancel_run", &json!({"runId": "ID"})),
+        (Method::GET, MCP_SESSION, "/mcp#ID", None),
+        (Method::POST, MCP_SESSION, "/mcp#ID", Some(mcp(Some(7), "tools/list", &json!({})))),
+        (Method::POST, MCP_SESSION, "/mcp#ID", Some(mcp(None, "notifications/cancelled", &json!({"requestId": 1})))),
+        (Method::DELETE, MCP_SESSION, "/mcp#ID", None),
     ]
 }
 
 fn tool(kind: usize, name: &str, arguments: &Value) -> Row {
-    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": {"name": name, "arguments": arguments}});
-    (Method::POST, kind, "/mcp", Some(call))
+    (Method::POST, kind, "/mcp", Some(mcp(Some(1), "tools/call", &json!({"name": name, "arguments": arguments}))))
+}
+
+/// A request, or a notification, which has no id.
+fn mcp(id: Option<u32>, method: &str, params: &Value) -> Value {
+    let mut message = json!({"jsonrpc": "2.0", "method": method, "params": params});
+    if let Some(id) = id {
+        message["id"] = id.into();
+    }
+    message
 }
 
 impl World {
     /// A request of the first owner.
     fn request(&self, method: &Method, path: &str, body: Option<&Value>, id: &str) -> RequestBuilder {
+        let (path, in_header) = path.strip_suffix(IN_HEADER).map_or((path, false), |path| (path, true));
         let url = format!("http://{}{}", self.server.address, path.replace("ID", id));
-        let request = self.server.http.request(method.clone(), url).bearer_auth(&self.owners[0].token);
+        let mut request = self.server.http.request(method.clone(), url).bearer_auth(&self.owners[0].token);
+        if in_header {
+            // The first message of the first stream, which a client asks for that returns.
+            request = request.header("mcp-session-id", id).header("last-event-id", "0/1").header("accept", BOTH);
+        }
         match body {
             Some(body) => request.header("content-type", "application/json").body(body.to_string().replace("ID", id)),
             None => request,
         }
+    }
+
+    /// A session over MCP of the second owner, in which one request was answered.
+    async fn mcp_session(&self) -> String {
+        let send = async |session: Option<&str>, message: Value| {
+            let request = self.server.http.post(format!("http://{}/mcp", self.server.address));
+            let request = request.bearer_auth(&self.owners[1].token).header("accept", BOTH).json(&message);
+            let request = session.into_iter().fold(request, |request, id| request.header("mcp-session-id", id));
+            let answer = request.send().await.expect("an answer");
+            assert!(answer.status().is_success(), "{message}: {}", answer.status());
+            let id = answer.headers().get("mcp-session-id").map(|id| id.to_str().expect("text").to_owned());
+            (id, answer.text().await.expect("text"))
+        };
+        let client = json!({"protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"}});
+        let (id, _) = send(None, mcp(Some(0), "initialize", &client)).await;
+        let id = id.expect("a session");
+        send(Some(&id), mcp(None, "notifications/initialized", &json!({}))).await;
+        let (_, listed) = send(Some(&id), mcp(Some(1), "tools/list", &json!({}))).await;
+        assert!(listed.contains("sandbox_run_code"), "{listed}");
+        id
     }
 }
 
@@ -192,6 +235,9 @@ async fn ids_of_another_owner_are_answered_as_ids_that_never_were() {
     assert_eq!((status, kept.as_str()), (200, "bobs"), "nothing was changed");
     let session = format!("/v1/sessions/{}", ids[SESSION][0]);
     assert_eq!(world.send(1, Method::GET, &session, None).await.0, 200, "it is open");
+    let mcp = world.server.http.delete(format!("http://{}/mcp", world.server.address));
+    let mcp = mcp.bearer_auth(&world.owners[1].token).header("mcp-session-id", &ids[MCP_SESSION][0]);
+    assert_eq!(mcp.send().await.expect("an answer").status(), 200, "it was open");
     world.server.stop().await;
 }
 

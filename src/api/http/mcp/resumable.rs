@@ -34,7 +34,7 @@ use crate::{
         mcp::{Client, View},
         schema::json_len,
     },
-    domain::id::ConversationId,
+    domain::{id::ConversationId, owner::Principal},
 };
 
 /// How soon a client should return, as it is told.
@@ -47,7 +47,7 @@ const STREAMS_MAX: usize = 64;
 const ENDED_BYTES_MAX: usize = 32 << 20;
 const ENDED_MAX: usize = 4096;
 
-/// The sessions. Knows nothing of who owns one.
+/// The sessions. Whose they are is checked before, by the owner that each one has.
 pub(super) struct Manager {
     local: LocalSessionManager,
     open: Mutex<HashMap<SessionId, Arc<Session>>>,
@@ -56,6 +56,8 @@ pub(super) struct Manager {
 
 /// What a client agreed on and what its streams hold.
 pub(super) struct Session {
+    /// Who opened it.
+    pub owner: Option<Principal>,
     pub view: View,
     pub version: ProtocolVersion,
     /// Its calls are given up, without the seconds that rmcp waits for them.
@@ -227,21 +229,23 @@ impl SessionManager for Manager {
         mut message: ClientJsonRpcMessage,
     ) -> Result<ServerJsonRpcMessage, Error> {
         let over = CancellationToken::new();
-        let mut view = View::default();
+        let (mut view, mut owner) = (View::default(), None);
         if let ClientJsonRpcMessage::Request(request) = &mut message
             && let Some(head) = request.request.extensions_mut().get_mut::<Parts>()
-            && let Some(client) = head.extensions.get_mut::<Client>()
         {
-            view = client.view;
-            client.session = Some(over.clone());
+            owner = head.extensions.get::<Principal>().cloned();
+            if let Some(client) = head.extensions.get_mut::<Client>() {
+                view = client.view;
+                client.session = Some(over.clone());
+            }
         }
         let response = self.local.initialize_session(id, message).await?;
         if let ServerJsonRpcMessage::Response(response) = &response
             && let ServerResult::InitializeResult(result) = &response.result
         {
             let version = result.protocol_version.clone();
-            let session =
-                Session { view, version, over, conversation: ConversationId::fresh(), streams: Mutex::default() };
+            let (conversation, streams) = (ConversationId::fresh(), Mutex::default());
+            let session = Session { owner, view, version, over, conversation, streams };
             lock(&self.open).insert(id.clone(), Arc::new(session));
         }
         Ok(response)
