@@ -95,6 +95,13 @@ async fn every_file_is_on_one_page_and_folders_are_listed_alone() {
     let below = pages("folder=out/&limit=100").await;
     assert!(below.len() == 226 && below.iter().all(|path| path.starts_with("out/")), "{below:?}");
     assert!(pages("folder=missing").await.is_empty());
+    for name in ["my%20notes/a.txt", "c%2B%2B/a.txt"] {
+        let sent = call(&server, Method::PUT, &format!("{FILES}/{name}")).body("x").send().await.expect("an answer");
+        assert_eq!(sent.status(), 201);
+    }
+    assert_eq!(pages("folder=my+notes").await, ["my notes/a.txt"], "as forms write a space");
+    assert_eq!(pages("folder=my%20notes").await, ["my notes/a.txt"]);
+    assert_eq!(pages("folder=c%2B%2B").await, ["c++/a.txt"]);
     for wrong in ["limit=0", "folder=..", "after=%25", "after=..", "page=1"] {
         let response = call(&server, Method::GET, &format!("{FILES}?{wrong}")).send().await.expect("an answer");
         assert_eq!(refused(response).await, (422, "invalid_argument".to_owned()), "{wrong}");

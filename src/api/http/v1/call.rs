@@ -146,7 +146,9 @@ impl<S: Send + Sync, T: DeserializeOwned + JsonSchema> FromRequestParts<S> for Q
         let mut arguments = Map::new();
         for part in parts.uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            let text = percent_encoding::percent_decode_str(value).decode_utf8();
+            // As forms are encoded, and so by most clients.
+            let value = value.replace('+', " ");
+            let text = percent_encoding::percent_decode_str(&value).decode_utf8();
             let text = text.map_err(|_| Failure::argument(name, "it is not UTF-8"))?.into_owned();
             if arguments.insert(name.to_owned(), Value::String(text)).is_some() {
                 return Err(Failure::argument(name, "it is there twice: give it once").into());
