@@ -58,9 +58,9 @@ const questions = new Questions({
   answer: (id, answer) => client.post(`v1/approvals/${id}`, { answer }),
   onFailure,
 });
-const output = new Output(questions);
+const output = new Output(questions, async (file) => (await client.readFile(conversation.id, file)).blob);
 const files = new Files({ client, conversation: () => conversation.id, onOpen: openFile, onFailure });
-new Uploads({
+const uploads = new Uploads({
   client,
   conversation: () => conversation.id,
   exists: (name) => files.has(name),
@@ -95,6 +95,10 @@ startButtons({ onRun: () => run.start(), onStop: () => run.stop() });
 startTheme((dark) => editor.setDark(dark));
 startSplitters();
 byId("skills").addEventListener("click", openSkills);
+addEventListener("beforeunload", (event) => {
+  // The program's draft is kept; these would be lost.
+  if (viewer?.isChanged || uploads.isBusy) event.preventDefault();
+});
 startSharing(() => ({ language: program.language, code: editor.text, ...program.given }));
 open();
 

@@ -7,6 +7,8 @@ import { ago, bytes, visibleName } from "./text.js";
 
 const VALID = /^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$/;
 const REMEMBERED_MAX = 20;
+// The server lists by name and the dialog by age, so it reads these pages at once; more on demand.
+const PAGES = 10;
 const PARAMETER = "c";
 
 export class Conversation {
@@ -18,6 +20,8 @@ export class Conversation {
   /** The server's answers so far, by id, and the `after` of the next page. */
   #listed = new Map();
   #after = null;
+  /** How often the dialog was opened. */
+  #browsed = 0;
 
   /** `changed(id)` is called whenever another conversation is chosen, not for the first one. */
   constructor({ client, changed, onFailure }) {
@@ -85,6 +89,7 @@ export class Conversation {
   }
 
   #browse() {
+    this.#browsed += 1;
     this.#listed.clear();
     this.#after = null;
     this.#fill();
@@ -95,9 +100,14 @@ export class Conversation {
   async #load() {
     showText(byId("conversations-error"), "");
     try {
-      const { conversations = [], after = null } = await this.#client.listConversations(this.#after);
-      for (const one of conversations) this.#listed.set(one.conversationId, one);
-      this.#after = after;
+      for (let page = 0; page < PAGES; page += 1) {
+        const asked = this.#browsed;
+        const { conversations = [], after = null } = await this.#client.listConversations(this.#after);
+        if (asked !== this.#browsed) return;
+        for (const one of conversations) this.#listed.set(one.conversationId, one);
+        this.#after = after;
+        if (!after) break;
+      }
       this.#fill();
     } catch (error) {
       showText(byId("conversations-error"), visibleName(error.message));

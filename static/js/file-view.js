@@ -105,11 +105,17 @@ function rowButton(symbol, label, title, act = symbol) {
   return el("button", { ...attributes, "aria-label": label, title }, icon(symbol));
 }
 
-/** Shows the pictures among a run's files; returns how many there are. */
-export function showImages(files) {
+const shownUrls = [];
+
+/**
+ * Shows the pictures among a run's files; returns how many there are. `read(file)` resolves to the content of one whose
+ * link the page may not show: files can have an origin of their own.
+ */
+export function showImages(files, read) {
   const made = files.filter((file) => isPicture(file) && localHref(file.url));
   const box = byId("images");
-  box.replaceChildren(...made.slice(0, IMAGES_MAX).map(figureOf));
+  for (const url of shownUrls.splice(0)) URL.revokeObjectURL(url);
+  box.replaceChildren(...made.slice(0, IMAGES_MAX).map((file) => figureOf(file, read)));
   if (made.length > IMAGES_MAX)
     box.append(el("p", {}, `${made.length - IMAGES_MAX} more images are in the list of files.`));
   box.hidden = made.length === 0;
@@ -148,6 +154,9 @@ function download(file, name, href) {
       class: "button quiet square",
       href,
       download: name.slice(name.lastIndexOf("/") + 1),
+      // Where files have an origin of their own, the browser opens it.
+      target: "_blank",
+      rel: "noopener noreferrer",
       "data-testid": "file-download",
       "data-expires": file.urlExpiresAt,
       "aria-label": `Download ${name}`,
@@ -157,14 +166,24 @@ function download(file, name, href) {
   );
 }
 
-function figureOf(file) {
+function figureOf(file, read) {
   const name = visibleName(file.path);
   const href = localHref(file.url);
   const image = el("img", { src: href, alt: `${name}, an image made by this run`, loading: "lazy", decoding: "async" });
   const caption = el("figcaption", {}, el("bdi", {}, name), ` · ${bytes(file.size)}`);
-  image.addEventListener("error", () =>
-    image.replaceWith(el("p", { class: "placeholder" }, "This image cannot be shown.")),
-  );
+  const giveUp = () => image.replaceWith(el("p", { class: "placeholder" }, "This image cannot be shown."));
+  const again = async () => {
+    image.addEventListener("error", giveUp, { once: true });
+    try {
+      const url = URL.createObjectURL(new Blob([await read(file)], { type: file.mediaType }));
+      if (!image.isConnected) return URL.revokeObjectURL(url);
+      shownUrls.push(url);
+      image.src = url;
+    } catch {
+      giveUp();
+    }
+  };
+  image.addEventListener("error", again, { once: true });
   const link = el(
     "a",
     { href, target: "_blank", rel: "noopener noreferrer", "aria-label": `Open ${name} in a new tab` },

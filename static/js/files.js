@@ -134,10 +134,11 @@ export class Files {
   // `item` is a file, or a folder `{path, pathEncoded, isFolder}`.
   async #rename(item) {
     const name = visibleName(item.path);
+    const conversation = this.#conversation();
     const path = await ask({ title: `Rename ${name}`, label: "New name", yes: "Rename", value: item.path });
     if (!path || path === item.path) return;
     try {
-      if (await this.#move(item, path)) announce(`Renamed to ${visibleName(path)}.`);
+      if (await this.#move(conversation, item, path)) announce(`Renamed to ${visibleName(path)}.`);
     } catch (error) {
       this.#failed(`${name} could not be renamed`, error);
     }
@@ -146,8 +147,7 @@ export class Files {
   }
 
   // Resolves to whether it was moved: not if the user keeps the file that has the name.
-  async #move(item, path) {
-    const conversation = this.#conversation();
+  async #move(conversation, item, path) {
     const move = (replace) => this.#client.moveFile(conversation, item, path, replace);
     try {
       await move(false);
@@ -161,12 +161,13 @@ export class Files {
 
   async #delete(file) {
     const name = visibleName(file.path);
+    const conversation = this.#conversation();
     const sure = await confirmAction({ title: "Delete this file?", text: name, yes: "Delete" });
     if (!sure) return;
     const rows = () => [...byId("files").querySelectorAll("li[data-key]")];
     const index = rows().findIndex((row) => row.dataset.key === keyOf(file));
     try {
-      await this.#client.deleteFile(this.#conversation(), file);
+      await this.#client.deleteFile(conversation, file);
       announce(`Deleted ${name}.`);
     } catch (error) {
       this.#failed(`${name} could not be deleted`, error);

@@ -7,6 +7,8 @@ const LAST = new Set(["finished", "failed"]);
 const SILENCE_MS_MAX = 45_000;
 const RETRY_MS = [250, 500, 1000, 2000, 5000];
 const ATTEMPTS_MAX = 30;
+// A connection that lasted so long counts as one that works.
+const STEADY_MS = 10_000;
 
 /**
  * Resolves after the run's last event. Throws a ServerError when the server refuses or does not come back, and the
@@ -14,12 +16,15 @@ const ATTEMPTS_MAX = 30;
  */
 export async function follow({ client, runId, signal, onEvent, onLost, onBack }) {
   let after = 0;
+  let lost = false;
   for (let attempt = 0; attempt < ATTEMPTS_MAX; attempt += 1) {
+    const began = Date.now();
     try {
       for await (const event of events(client, runId, after, signal)) {
-        if (attempt > 0) onBack();
-        attempt = 0;
+        if (lost) onBack();
+        lost = false;
         if (event === null) continue;
+        attempt = 0;
         after = event.number;
         onEvent(event);
         if (LAST.has(event.kind)) return;
@@ -29,7 +34,10 @@ export async function follow({ client, runId, signal, onEvent, onLost, onBack })
       if (signal.aborted) throw signal.reason;
       if (error instanceof ServerError && !error.mayPass) throw error;
     }
-    if (attempt === 0) onLost();
+    if (!lost) onLost();
+    lost = true;
+    // A proxy may accept each connection and close it at once, which is no success.
+    if (Date.now() - began >= STEADY_MS) attempt = 0;
     await pause(RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)], signal);
   }
   throw new ServerError(

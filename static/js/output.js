@@ -21,6 +21,7 @@ export class Output {
   #displays = new Displays();
   #connections = new Connections();
   #questions;
+  #readFile;
   #clock = new Clock();
   #files = [];
   /** The exception that a cell ended with, as a sentence. */
@@ -31,8 +32,10 @@ export class Output {
   #clearsNext = false;
   #empty = byId("output-empty");
 
-  constructor(questions) {
+  /** `readFile(file)` resolves to the content of a file that a run made. */
+  constructor(questions, readFile) {
     this.#questions = questions;
+    this.#readFile = readFile;
     const wrap = byId("wrap");
     const show = () => {
       const wraps = store.choice("wrap") !== "no";
@@ -57,7 +60,7 @@ export class Output {
     this.#error = "";
     this.#shownLines = 0;
     this.#clearsNext = false;
-    showImages([]);
+    showImages([], this.#readFile);
     this.#clock.settle();
     showText(this.#empty, text);
   }
@@ -209,7 +212,10 @@ export class Output {
     const quiet = outcome.ended === "exited" && outcome.exitCode === 0;
     const sentence = (outcome.ended === "exited" && this.#error) || visibleName(outcome.sentence ?? "");
     showText(byId("sentence"), quiet ? "" : sentence.slice(0, SENTENCE_CHARS_MAX));
-    const images = showImages(this.#files.filter((file) => !this.#displays.holds(file)));
+    const images = showImages(
+      this.#files.filter((file) => !this.#displays.holds(file)),
+      this.#readFile,
+    );
     const isEmpty = this.#terminal.isEmpty && this.#displays.isEmpty && !images;
     showText(this.#empty, isEmpty ? "The program printed nothing." : "");
     showText(byId("figures"), describeFigures(figures));

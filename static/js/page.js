@@ -59,8 +59,26 @@ export function toast(text, label, action) {
   toastTimer = setTimeout(leave, TOAST_MS);
 }
 
+let answered = Promise.resolve();
+
+// One question at a time: there is one dialog for all, and the next question waits for the answer.
+function inTurn(show) {
+  const answer = answered.then(show);
+  answered = answer;
+  return answer;
+}
+
 /** Asks before something that cannot be undone; resolves to true when the user agrees, false on Escape and Cancel. */
-export function confirmAction({ title, text, yes }) {
+export function confirmAction(question) {
+  return inTurn(() => showConfirm(question));
+}
+
+/** Asks for a text; resolves to it, trimmed, or to null on Escape and Cancel. */
+export function ask(question) {
+  return inTurn(() => showAsk(question));
+}
+
+function showConfirm({ title, text, yes }) {
   const dialog = byId("confirm-dialog");
   byId("confirm-title").textContent = title;
   byId("confirm-text").textContent = text;
@@ -75,8 +93,7 @@ export function confirmAction({ title, text, yes }) {
   });
 }
 
-/** Asks for a text; resolves to it, trimmed, or to null on Escape and Cancel. */
-export function ask({ title, label, yes, value }) {
+function showAsk({ title, label, yes, value }) {
   const dialog = byId("ask-dialog");
   const input = byId("ask-input");
   byId("ask-title").textContent = title;

@@ -32,7 +32,9 @@ export class Run {
    */
   #live = null;
   #shown = null;
-  #stopRequested = false;
+  /** `{stopped}` of the run that the server is being asked to start, or null. */
+  #starting = null;
+  #chosen = 0;
   /** The TypedLines of each run of this conversation, by run id. */
   #typed = new Map();
   /** Runs whose last event was received: a list requested earlier may still show them as running. */
@@ -75,6 +77,8 @@ export class Run {
     const request = this.#request();
     if (!request) return;
     const opened = this.#opened;
+    const starting = { stopped: false };
+    this.#starting = starting;
     page.state = "running";
     announce("Running");
     this.#leave();
@@ -84,9 +88,13 @@ export class Run {
       const run = await this.#begin(request);
       store.remember(run.runId, request);
       // Another conversation was opened meanwhile: the run continues there.
-      if (opened !== this.#opened) return this.#elsewhere.add(run);
+      if (opened !== this.#opened) {
+        this.#elsewhere.add(run);
+        if (starting.stopped) await this.#client.cancelRun(run.runId);
+        return;
+      }
       this.#watch(run, { live: true, wanted: true });
-      if (this.#stopRequested) this.stop();
+      if (starting.stopped) this.stop();
       await this.refresh();
     } catch (error) {
       if (opened === this.#opened) {
@@ -94,12 +102,14 @@ export class Run {
         this.#setReady();
       }
       this.#onFailure(error);
+    } finally {
+      if (this.#starting === starting) this.#starting = null;
     }
   }
 
   async stop() {
     if (page.state !== "running") return;
-    this.#stopRequested = true;
+    if (this.#starting) this.#starting.stopped = true;
     announce("Stopping");
     if (!this.#live) return;
     try {
@@ -127,6 +137,7 @@ export class Run {
     this.#live = null;
     this.#typed.clear();
     this.#finished = null;
+    this.#starting = null;
     this.#setReady();
     this.#history.show([]);
     this.#output.clear();
@@ -157,9 +168,10 @@ export class Run {
   async choose({ runId }) {
     if (this.#shown?.run.runId === runId) return;
     const opened = this.#opened;
+    const chosen = ++this.#chosen;
     try {
       const run = await this.#client.getRun(runId);
-      if (opened !== this.#opened) return;
+      if (opened !== this.#opened || chosen !== this.#chosen) return;
       const live = this.#live ? this.#live.run.runId === runId : run.state !== "finished";
       if (live) this.#live?.abort.abort();
       this.#watch(run, { live, wanted: true });
@@ -308,7 +320,6 @@ export class Run {
 
   // Leaves `needs-token` and `error` as they are.
   #setReady() {
-    this.#stopRequested = false;
     if (page.state === "running") page.state = "ready";
   }
 }

@@ -6,19 +6,19 @@ const NAME = "program=";
 const LINK_CHARS_MAX = 16_000;
 // A small link must not become a large program.
 const UNPACKED_BYTES_MAX = 1 << 20;
+class TooLong extends Error {}
 
 /** `program()` returns `{language, code, args, stdin}`. */
 export function startSharing(program) {
   byId("share").addEventListener("click", async () => {
     try {
       const link = await linkTo(program());
-      if (link.length > LINK_CHARS_MAX)
-        return toast("The program is too long for a link. Upload it as a file instead.");
       await navigator.clipboard.writeText(link);
       announce("Copied.");
       toast("A link to this program is copied. It opens the program without running it.");
-    } catch {
-      toast("The browser did not allow copying.");
+    } catch (error) {
+      const tooLong = "The program is too long for a link. Upload it as a file instead.";
+      toast(error instanceof TooLong ? tooLong : "The browser did not allow copying.");
     }
   });
 }
@@ -39,10 +39,12 @@ export async function programInAddress() {
 }
 
 async function linkTo(program) {
-  const bytes = await pipe(new Blob([JSON.stringify(program)]), new CompressionStream("deflate-raw"), Infinity);
+  const packed = new CompressionStream("deflate-raw");
+  const bytes = await pipe(new Blob([JSON.stringify(program)]), packed, LINK_CHARS_MAX);
   const text = btoa(String.fromCharCode(...bytes));
   const url = new URL(location.pathname, location.href);
   url.hash = NAME + text.replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+  if (url.href.length > LINK_CHARS_MAX) throw new TooLong("too long");
   return url.href;
 }
 
@@ -64,7 +66,7 @@ async function pipe(blob, transform, bytesMax) {
     size += value.length;
     if (size > bytesMax) {
       reader.cancel().catch(() => {});
-      throw new Error("too large");
+      throw new TooLong("too large");
     }
     parts.push(value);
   }

@@ -17,11 +17,13 @@ class Area {
     this.#storage = storage;
   }
 
+  // What did not fit into the storage is in memory, and newer than what the storage has.
   read(key) {
+    if (this.#memory.has(key)) return this.#memory.get(key);
     try {
-      return this.#storage().getItem(PREFIX + key) ?? this.#memory.get(key) ?? null;
+      return this.#storage().getItem(PREFIX + key);
     } catch {
-      return this.#memory.get(key) ?? null;
+      return null;
     }
   }
 
@@ -31,7 +33,7 @@ class Area {
       if (value === null) this.#storage().removeItem(PREFIX + key);
       else this.#storage().setItem(PREFIX + key, value);
     } catch {
-      if (value !== null) this.#memory.set(key, value);
+      this.#memory.set(key, value);
     }
   }
 

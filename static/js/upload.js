@@ -32,6 +32,11 @@ export class Uploads {
     this.#listenForDrops();
   }
 
+  /** Whether a file is being sent. */
+  get isBusy() {
+    return this.#busy;
+  }
+
   add(files) {
     if (byId("upload-input").disabled || !files.length) return;
     if (!this.#busy) byId("uploads").replaceChildren();
@@ -71,7 +76,8 @@ export class Uploads {
   // Resolves to whether the file was written: not if the user keeps the one that is there.
   async #send(conversationId, file, line) {
     await checkReadable(file);
-    const known = this.#exists(file.name);
+    // The list is that of the conversation that is open now.
+    const known = conversationId === this.#conversation() && this.#exists(file.name);
     if (known && !(await mayReplace(file.name))) return false;
     const abort = new AbortController();
     const stop = el("button", { class: "button small", type: "button", "data-testid": "upload-stop" }, "Cancel");

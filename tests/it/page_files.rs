@@ -183,6 +183,7 @@ async fn files_are_edited_renamed_and_replaced_only_after_a_question() {
     let scene = Scene::open().await;
     scene.put(&[("notes.txt", b"first\r\nsecond\r\n"), ("other.txt", b"other")]).await;
     edits_are_saved_unless_the_file_changed(&scene).await;
+    saved_once_and_with_its_line_ends(&scene).await;
 
     // A new file, in a folder that does not exist yet.
     scene.sheet.click("file-new").await;
@@ -220,6 +221,8 @@ async fn files_are_edited_renamed_and_replaced_only_after_a_question() {
     assert_eq!((scene.read("moved/sub/50% #.txt").as_str(), scene.folder.join("sub").exists()), ("other", false));
 
     uploads_ask_before_they_replace(&scene).await;
+    questions_wait_for_each_other(&scene).await;
+    answers_are_for_the_conversation_that_was_asked_about(&scene).await;
     everything_is_downloaded(&scene).await;
     scene.close().await;
 }
@@ -251,6 +254,75 @@ async fn edits_are_saved_unless_the_file_changed(scene: &Scene) {
     scene.sheet.click("confirm-yes").await;
     until("the viewer is closed", async || scene.sheet.attribute("viewer", "open").await == Value::Null).await;
     assert_eq!(scene.read("notes.txt"), "forced");
+}
+
+/// By the key, and by two clicks at once. Carriage returns stay where they are.
+async fn saved_once_and_with_its_line_ends(scene: &Scene) {
+    scene.put(&[("mixed.txt", b"10%\r20%\r\nend\n")]).await;
+    let append = "const view = document.querySelector('[data-testid=viewer-body]').cmView; \
+                  view.dispatch({changes: {from: view.state.doc.length, insert: 'x'}}); window.sent = []; \
+                  window.send ??= window.fetch; \
+                  window.fetch = (url, init) => (window.sent.push(init?.method ?? 'GET'), window.send(url, init));";
+    let saved = async || {
+        scene.sheet.says("viewer-note", |note| note == "Saved").await;
+        let sent = scene.script("return window.sent.filter((method) => method !== 'GET')").await;
+        assert_eq!(sent, json!(["HEAD", "PUT"]));
+        assert_eq!(scene.sheet.attribute("confirm-dialog", "open").await, Value::Null);
+    };
+    scene.view("mixed.txt", ".cm-content").await;
+    scene.script(append).await;
+    let text = scene.sheet.browser.driver.find(By::Css("[data-testid=viewer-body] .cm-content")).await.expect("text");
+    text.send_keys(Key::Control + "s").await.expect("typed");
+    saved().await;
+    assert_eq!(scene.read("mixed.txt"), "10%\r20%\r\nend\nx");
+    scene.script(append).await;
+    scene.script("for (let i = 0; i < 2; i++) document.querySelector('[data-testid=viewer-save]').click()").await;
+    saved().await;
+    assert_eq!(scene.read("mixed.txt"), "10%\r20%\r\nend\nxx");
+    scene.close_viewer().await;
+    scene.press("mixed.txt", "delete").await;
+    scene.asked(true).await;
+    scene.sheet.click("confirm-yes").await;
+    until("it is deleted", async || !scene.folder.join("mixed.txt").exists()).await;
+}
+
+/// Of a file that is dropped while another question is open.
+async fn questions_wait_for_each_other(scene: &Scene) {
+    let title = async || scene.script("return document.getElementById('confirm-title').textContent").await;
+    scene.press("notes.txt", "delete").await;
+    scene.asked(true).await;
+    let drop = "const data = new DataTransfer(); data.items.add(new File(['dropped'], 'notes.txt')); \
+                const drop = new Event('drop', {bubbles: true, cancelable: true}); \
+                Object.defineProperty(drop, 'dataTransfer', {value: data}); document.body.dispatchEvent(drop);";
+    scene.script(drop).await;
+    let waits = "return document.querySelector('[data-testid=upload-line]') !== null";
+    until("the upload waits", async || scene.script(waits).await == true).await;
+    assert_eq!(title().await, "Delete this file?");
+    scene.sheet.click("confirm-no").await;
+    until("the next question", async || title().await == "Replace this file?").await;
+    scene.asked(true).await;
+    scene.sheet.click("confirm-no").await;
+    let over = "return document.getElementById('uploads').hidden";
+    until("the upload is over", async || scene.script(over).await == true).await;
+    assert_eq!(scene.read("notes.txt"), "uploaded");
+}
+
+/// Which is not the one that is open when the browser went back meanwhile.
+async fn answers_are_for_the_conversation_that_was_asked_about(scene: &Scene) {
+    let first = scene.sheet.conversation().await;
+    scene.sheet.click("new-conversation").await;
+    scene.put(&[("notes.txt", b"second")]).await;
+    let second = scene.server.root.join(scene.sheet.conversation().await).join("files/notes.txt");
+    assert!(second.exists());
+    scene.press("notes.txt", "delete").await;
+    scene.asked(true).await;
+    scene.script("history.back()").await;
+    until("the first conversation", async || scene.sheet.conversation().await == first).await;
+    scene.sheet.click("confirm-yes").await;
+    until("it is deleted", async || !second.exists()).await;
+    assert_eq!(scene.read("notes.txt"), "uploaded");
+    scene.script("document.getElementById('files-refresh').click()").await;
+    until("the list", async || scene.listed().await.iter().any(|name| name == "notes.txt")).await;
 }
 
 async fn uploads_ask_before_they_replace(scene: &Scene) {

@@ -1,5 +1,6 @@
 //! What the page knows about conversations, runs elsewhere, links to programs and what it remembers.
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use thirtyfour::{By, Key};
 
@@ -223,6 +224,40 @@ async fn format_changes_the_program_and_marks_its_problems() {
     assert_eq!(sheet.browser.script(disabled).await, false);
     sheet.write("ruby", "puts 1").await;
     assert_eq!(sheet.browser.script(disabled).await, true);
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pictures_are_shown_where_files_have_an_origin_of_their_own() {
+    const PNG: &str =
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+    let server = FakeServer::with(&[("SANDBOX_FILES__BASE_URL", "http://files.test")]).await;
+    let sheet = open(&server).await;
+    assert_eq!(sheet.run("python", "write chart.png x").await, "exited");
+    until("the reason", async || sheet.text("images").await.contains("cannot be shown")).await;
+    let file = server.root.join(sheet.conversation().await).join("files/chart.png");
+    std::fs::write(file, BASE64_STANDARD.decode(PNG).expect("bytes")).expect("written");
+    sheet.reload("ready").await;
+    let width = "return document.querySelector('[data-testid=images] img')?.naturalWidth ?? 0";
+    until("the picture", async || sheet.browser.script(width).await == 1).await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_storage_does_not_keep_the_page_in_the_old_conversation() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let first = sheet.conversation().await;
+    let full = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); };";
+    sheet.browser.script(full).await;
+    sheet.click("new-conversation").await;
+    let second = sheet.conversation().await;
+    assert_ne!(first, second);
+    assert!(address(&sheet).await.ends_with(&format!("?c={second}")));
+    assert_eq!(sheet.run("python", "write a.txt x").await, "exited");
+    assert!(server.root.join(second).join("files/a.txt").exists());
     sheet.browser.close().await;
     server.stop().await;
 }

@@ -1,7 +1,8 @@
 // Owns the dialog that shows one file: as text that can be edited and saved, or as what it is. Loaded when the first
 // file is opened. What a program wrote becomes text nodes, pictures, or a document in a frame of another origin.
 import "../kit.js";
-import { EditorView, keymap } from "@codemirror/view";
+import { EditorState } from "@codemirror/state";
+import { EditorView } from "@codemirror/view";
 import { CodeView } from "../code-view.js";
 import { byId, el } from "../dom.js";
 import { save as download } from "../files.js";
@@ -43,7 +44,10 @@ export class Viewer {
   #onFailure;
   #dialog = byId("viewer");
   #body = byId("viewer-body");
-  /** `{file, conversationId, blob, etag, isNew, ends, unsaved}`; `unsaved` while another view than the text is shown. */
+  /**
+   * `{file, conversationId, blob, etag, isNew, crlf, unsaved, saving}`; `unsaved` while another view than the text is
+   * shown.
+   */
   #open = null;
   #code = null;
   #savedText = "";
@@ -97,7 +101,8 @@ export class Viewer {
     }
   }
 
-  get #isChanged() {
+  /** Whether the open file has changes that are not saved. */
+  get isChanged() {
     return this.#code ? this.#code.text !== this.#savedText : Boolean(this.#open?.unsaved);
   }
 
@@ -109,8 +114,8 @@ export class Viewer {
 
   async #show(view) {
     const shown = (this.#shown += 1);
-    this.#open.unsaved = this.#isChanged;
-    if (this.#code && this.#isChanged) this.#open.blob = this.#asWritten(this.#code.text);
+    this.#open.unsaved = this.isChanged;
+    if (this.#code && this.isChanged) this.#open.blob = asWritten(this.#code.text, this.#open);
     this.#code = null;
     this.#release();
     this.#body.replaceChildren();
@@ -170,20 +175,20 @@ export class Viewer {
 
   #edit(text) {
     const { file, unsaved } = this.#open;
-    // The editor knows one kind of line end; a file that has the other one throughout keeps it.
-    this.#open.ends ??= text.includes("\r\n") && !/(^|[^\r])\n/.test(text) ? "\r\n" : "\n";
+    // The editor knows one kind of line end. A file that has CRLF throughout keeps it; in any other file a carriage
+    // return is a character of its line.
+    this.#open.crlf ??= text.includes("\r\n") && !/(^|[^\r])\n|\r(?!\n)/.test(text);
     const update = () => {
-      byId("viewer-save").disabled = !this.#isChanged && !this.#open?.isNew;
-      if (this.#isChanged) this.#say("Not saved");
+      byId("viewer-save").disabled = !this.isChanged && !this.#open?.isNew;
+      if (this.isChanged) this.#say("Not saved");
     };
-    const saves = { key: "Mod-s", run: () => Boolean(this.#save()), preventDefault: true };
     this.#code = new CodeView({
       parent: this.#body,
       text,
       // The first Escape lets Tab leave the text, the second one closes the file.
       onEscape: () => this.#code.tabLeaves && Boolean(this.#close()),
       extensions: [
-        keymap.of([saves]),
+        this.#open.crlf ? [] : EditorState.lineSeparator.of("\n"),
         EditorView.contentAttributes.of({ "aria-label": `Text of ${visibleName(file.path)}` }),
         EditorView.updateListener.of(({ docChanged }) => docChanged && update()),
       ],
@@ -199,7 +204,8 @@ export class Viewer {
 
   async #save() {
     const open = this.#open;
-    if (!this.#code || byId("viewer-save").disabled) return;
+    if (!this.#code || byId("viewer-save").disabled || open.saving) return;
+    open.saving = true;
     const text = this.#code.text;
     const { file, conversationId } = open;
     this.#say("Saving…");
@@ -207,23 +213,30 @@ export class Viewer {
       const now = await this.#client.etagOf(conversationId, file);
       const changed = open.isNew ? now !== null : open.etag !== null && now !== open.etag;
       const written = await this.#write(open, text, changed);
+      if (written !== undefined) {
+        const etag = written ?? (await this.#client.etagOf(conversationId, file));
+        Object.assign(open, { etag, isNew: false, unsaved: false, blob: asWritten(text, open) });
+        this.#onSaved();
+      }
+      // Another file may be open by now.
+      if (this.#open !== open) return;
       if (written === undefined) return this.#say("Not saved");
-      const etag = written ?? (await this.#client.etagOf(conversationId, file));
-      Object.assign(open, { etag, isNew: false, unsaved: false, blob: this.#asWritten(text) });
       this.#savedText = text;
       byId("viewer-size").textContent = bytes(open.blob.size);
-      byId("viewer-save").disabled = !this.#isChanged;
-      this.#say("Saved");
-      this.#onSaved();
+      byId("viewer-save").disabled = !this.isChanged;
+      this.#say(this.isChanged ? "Not saved" : "Saved");
     } catch (error) {
-      this.#say(`Not saved: ${visibleName(error.message)}`);
+      if (this.#open === open) this.#say(`Not saved: ${visibleName(error.message)}`);
       this.#onFailure(error);
+    } finally {
+      open.saving = false;
     }
   }
 
   // Resolves to the new version, or undefined when the user keeps the other one.
-  async #write({ file, conversationId, isNew, etag }, text, changed) {
-    const blob = this.#asWritten(text);
+  async #write(open, text, changed) {
+    const { file, conversationId, isNew, etag } = open;
+    const blob = asWritten(text, open);
     const write = (options) => this.#client.writeFile(conversationId, file, blob, options);
     if (!changed) {
       try {
@@ -238,10 +251,6 @@ export class Viewer {
       yes: "Replace it",
     });
     return sure ? ((await write({})) ?? null) : undefined;
-  }
-
-  #asWritten(text) {
-    return new Blob([text.replaceAll("\n", this.#open.ends)]);
   }
 
   #refuse(why) {
@@ -262,7 +271,7 @@ export class Viewer {
 
   async #close() {
     const text = "What you changed in this file is not saved.";
-    if (this.#isChanged && !(await confirmAction({ title: "Discard the changes?", text, yes: "Discard" }))) return;
+    if (this.isChanged && !(await confirmAction({ title: "Discard the changes?", text, yes: "Discard" }))) return;
     this.#dialog.close();
     this.#clear();
   }
@@ -291,6 +300,10 @@ export class Viewer {
   #release() {
     for (const url of this.#urls.splice(0)) URL.revokeObjectURL(url);
   }
+}
+
+function asWritten(text, { crlf }) {
+  return new Blob([crlf ? text.replaceAll("\n", "\r\n") : text]);
 }
 
 // The frame's own policy gives the document another origin, and neither network nor windows.
