@@ -314,7 +314,7 @@ section! {
         source: bool = false,
         /// How much of a program is kept, in bytes.
         source_bytes_max: u64 = 16 << 10 => 1..=1 << 20,
-        /// How long a line is kept, in seconds. 0: for ever. Usage is kept for ever in any case.
+        /// How long a line is kept, in seconds. 0: no limit. Usage is always kept.
         kept_s: u64 = 90 * 86_400 => 0..=100 * 365 * 86_400,
         /// Lines that are kept; the oldest are removed first.
         kept_max: u64 = 1_000_000 => 1..=1 << 40,
@@ -363,7 +363,7 @@ section! {
         /// Disk space of all conversations together, in bytes; above it the least recently used of the owner who has
         /// the most are deleted. 0: no limit.
         total_bytes_max: u64 = 0 => 0..=1 << 60,
-        /// How long an unused conversation is kept, in seconds; then it is deleted. 0: for ever.
+        /// How long an unused conversation is kept, in seconds; then it is deleted. 0: no limit.
         kept_unused_s: u64 = 2_592_000 => 0..=100 * 365 * 86_400,
     }
 }

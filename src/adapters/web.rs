@@ -1,7 +1,7 @@
 //! Requests to other servers, by `reqwest` with rustls. Certificates are checked against the roots that Mozilla
 //! publishes, which are part of the binary, and those of the system (`SSL_CERT_FILE`).
 //!
-//! For what a stranger names, names are resolved here and judged; the connection goes to the addresses that were
+//! Names in addresses that clients give are resolved here and judged; the connection goes to the addresses that were
 //! judged, so a name that answers differently the next time changes nothing.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -21,14 +21,14 @@ use crate::{
     ports::web::{NamedBy, WEB_BYTES_MAX, WEB_TIME_MAX, WebError},
 };
 
-/// Requests to servers that strangers named which are under way at once.
+/// Requests at once to addresses that clients name.
 const STRANGERS_MAX: usize = 8;
 
-/// Whether a server that a stranger named may be at an address.
+/// Whether an address that a client named may be connected to.
 pub type Judge = fn(IpAddr) -> bool;
 
 pub struct Web {
-    /// To what strangers name.
+    /// To addresses that clients name.
     judged: Client,
     any: Client,
     judge: Judge,

@@ -41,7 +41,7 @@ const SIX_TO_FOUR: Ipv6Net = v6([0x2002, 0, 0], 16);
 /// Leads to the IPv4 address in its last two groups (RFC 6052). The local prefix `64:ff9b:1::/48` is not public.
 const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0], 96);
 
-/// Whether an address is of a public host: a server that fetches what a stranger names connects to no other. An
+/// Whether an address is of a public host: a server that fetches an address of a client connects to no other. An
 /// address that carries an IPv4 address inside is judged by that one.
 pub fn is_public(address: IpAddr) -> bool {
     match address {

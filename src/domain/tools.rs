@@ -58,7 +58,7 @@ const KEYWORDS: [&str; 47] = [
     "raise", "return", "true", "try", "typeof", "while", "with", "yield",
 ];
 
-/// What a server says that a call may do. Hints of a stranger.
+/// What a server says that a call may do. Untrusted hints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Hints {
@@ -73,7 +73,7 @@ impl Hints {
     }
 }
 
-/// A tool as its server defines it. All of it is a stranger's.
+/// A tool as its server defines it. All of it is untrusted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Tool {
     pub name: String,

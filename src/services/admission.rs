@@ -167,7 +167,7 @@ impl Admission {
     }
 
     /// The load now.
-    pub fn crowd(&self) -> LoadStats {
+    pub fn load(&self) -> LoadStats {
         let slots = self.options.slots.max(1);
         let taken = slots.saturating_sub(self.slots.available_permits());
         let (owners, owner_runs_max) = self.owners.load();
@@ -204,7 +204,7 @@ impl Ticket {
         let both = async {
             let lock = admitted.lock().await;
             let next = share.next().await;
-            // The semaphore is never closed, so the error cannot happen; it is mapped all the same.
+            // The semaphore is never closed, so the error cannot happen; it is mapped anyway.
             let slot =
                 slots.acquire_owned().await.map_err(|_| Failure::new(Code::ShuttingDown, "The server is stopping."))?;
             drop((next, entry));

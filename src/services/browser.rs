@@ -356,7 +356,7 @@ pub fn page(report: &Report) -> Page {
             ..Page::default()
         },
     };
-    // What was refused to the page, and the news of its session.
+    // Refused connections of the page, and notices about its session.
     let told = report.stderr.text.lines().map(str::trim).filter(|line| !line.is_empty());
     page.notes.extend(told.map(|line| line.trim_matches(['[', ']']).to_owned()));
     page.notes.truncate(NOTES_MAX);

@@ -59,7 +59,7 @@ const FLUSH_MAX: Duration = Duration::from_secs(5);
 pub struct HistoryOptions {
     /// How much of a program is kept, in bytes; 0: nothing.
     pub source_bytes_max: usize,
-    /// How long a line is kept; `None`: for ever.
+    /// How long a line is kept; `None`: no limit.
     pub kept: Option<Duration>,
     /// Lines that are kept.
     pub kept_max: u64,

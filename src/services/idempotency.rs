@@ -4,7 +4,7 @@
 //! shares: of a principal, and in it of a conversation. Knows no HTTP: a key is a text, a request is a digest.
 //!
 //! A key is in the database before its run begins, so a repeated request begins no second run after a restart, or at
-//! another server. When the database does not answer within [`KEEP_MAX`], the run begins all the same, and is counted.
+//! another server. When the database does not answer within [`KEEP_MAX`], the run begins anyway, and is counted.
 //!
 //! ```text
 //! load ── one task: reads the keys of the last day, then ends

@@ -339,7 +339,7 @@ impl Runs {
 
     /// Slots and waiting runs.
     pub fn load(&self) -> LoadStats {
-        self.0.parts.admission.crowd()
+        self.0.parts.admission.load()
     }
 
     /// Runs that are waiting or running.

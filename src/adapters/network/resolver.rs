@@ -20,7 +20,7 @@ pub struct SystemResolver;
 #[async_trait]
 impl Resolver for SystemResolver {
     async fn resolve(&self, name: &str) -> Vec<IpAddr> {
-        // The port is of no matter.
+        // The port is required and not used.
         match timeout(LOOK_UP_MAX, lookup_host((name, 0))).await {
             Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
             _ => Vec::new(),

@@ -1,5 +1,5 @@
 //! Errors of rmcp and of servers in the port's words, without what must not be told: the values of headers and
-//! variables, and what an address hides. The texts are a stranger's, so they are bounded and escaped.
+//! variables, and what an address hides. The texts are untrusted, so they are bounded and escaped.
 
 use std::{error::Error, io};
 
@@ -16,7 +16,7 @@ use crate::{
     ports::tools::{Transport, UpstreamError},
 };
 
-/// How much of a stranger's text is told, in characters.
+/// How much of an untrusted text is repeated, in characters.
 const TEXT_CHARS_MAX: usize = 500;
 
 /// The texts that are never told.
@@ -38,7 +38,7 @@ impl Secrets {
         Self(secrets.into_iter().map(SecretString::from).collect())
     }
 
-    /// A stranger's text for one line, without secrets.
+    /// An untrusted text for one line, without secrets.
     pub(super) fn clean(&self, text: &str) -> String {
         // A server's text can have any length; a secret at the cut must not be told by half.
         let mut text: String = text.chars().take(TEXT_CHARS_MAX * 20).collect();

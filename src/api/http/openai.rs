@@ -51,11 +51,6 @@ pub struct OpenAiParts {
     pub bodies: Bodies,
 }
 
-/// Whether a path is of this surface.
-pub fn is_own(path: &str) -> bool {
-    path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 pub fn router(parts: OpenAiParts) -> Router {
     let routes = Router::new()

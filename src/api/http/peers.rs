@@ -97,7 +97,7 @@ impl Relay {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT_MAX));
         connector.set_nodelay(true);
-        // A machine that is gone without a word is found by its silence. An answer may be late for as long as a run.
+        // Keep-alive detects a machine that stops answering. An answer may be late for as long as a run.
         connector.set_keepalive(Some(KEEPALIVE));
         connector.set_keepalive_interval(Some(CONNECT_MAX));
         connector.set_keepalive_retries(Some(3));

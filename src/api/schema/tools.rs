@@ -56,7 +56,7 @@ pub struct ApprovalResult {
     pub conversation_id: String,
     pub server: String,
     pub tool: String,
-    /// What will be sent, as JSON with ordered members. A stranger may have written parts of it.
+    /// What will be sent, as JSON with ordered members. Parts of it may be untrusted.
     pub arguments: String,
     #[schema(format = DateTime)]
     pub asked_at: String,

@@ -34,7 +34,7 @@ const NEW_MIN: Duration = Duration::from_millis(100);
 const IDLE_MIN: Duration = Duration::from_millis(500);
 /// How long a request waits for its turn.
 const TURN_WAIT_MAX: Duration = Duration::from_secs(10);
-/// A connection is closed after so many requests and after this time, so that none keeps its place for ever.
+/// A connection is closed after so many requests and after this time, so that none keeps its place without limit.
 const REQUESTS_MAX: u32 = 1000;
 const AGE_MAX: Duration = Duration::from_hours(1);
 /// The least that a client without a token has to read while places are short.

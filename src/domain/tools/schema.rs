@@ -1,4 +1,4 @@
-//! JSON Schemas of strangers, to check arguments by.
+//! Untrusted JSON Schemas, to check arguments by.
 
 use std::fmt;
 

@@ -42,7 +42,7 @@ impl History {
         };
         let store = self.store.as_ref().ok_or_else(unknown)?;
         let line = answer(store.line(who, run)).await?.map(|line| self.told(line));
-        // Without an end it is over all the same, unless another server runs it: its end is not stored yet.
+        // Without an end it is over nevertheless, unless another server runs it: its end is not stored yet.
         line.filter(|line| line.end.is_some() || line.instance != self.instance).ok_or_else(unknown)
     }
 

@@ -8,7 +8,7 @@ use crate::services::sessions::message::{Channel, Header, KernelMessage};
 
 /// Output is kept up to here, in bytes; what follows is counted and left out.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
-/// The same for replies and statuses, without which a client waits for ever.
+/// The same for replies and statuses, because a client that misses one waits without end.
 const BYTES_MAX: usize = 2 << 20;
 
 pub(super) struct Buffer {

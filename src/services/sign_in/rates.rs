@@ -1,4 +1,4 @@
-//! How often strangers may register and people may enter tokens. Every table is bounded.
+//! Rate limits of client registration and of the entry of tokens. Every table is bounded.
 
 use std::{hash::Hash, net::IpAddr, num::NonZeroU32};
 

@@ -23,7 +23,7 @@ const LINE_CHARS_MAX: usize = 160;
 pub struct Found {
     pub server: String,
     pub tool: String,
-    /// The first line of its description; a stranger's text.
+    /// The first line of its description; untrusted.
     pub about: String,
     /// How Python calls it; empty where modules could not be made.
     pub signature: String,

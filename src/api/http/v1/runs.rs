@@ -172,7 +172,7 @@ async fn waited(run: &Run, wait: Option<Duration>) -> Result<RunView, Failure> {
     }
 }
 
-/// The run of a key from the history. One that is not there may have begun all the same.
+/// The run of a key from the history. One that is not there may have begun nevertheless.
 async fn recorded(recorder: &History, who: &Principal, run: RunId) -> Result<Response, Failure> {
     let line = recorder.run(who, run).await.map_err(|failure| match failure.code {
         Code::RunNotFound => {
