@@ -10,7 +10,7 @@ use std::{
 use axum::{
     body::Body,
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, header},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -19,6 +19,7 @@ use futures_util::StreamExt as _;
 use http_body::Body as _;
 use ipnet::IpNet;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use super::{coderunner, e2b, error::ApiError, health, librechat};
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
         address::network,
         error::{Code, Failure},
     },
-    services::tokens::{Caller, Token, Tokens},
+    services::tokens::{Caller, Tokens},
 };
 
 /// Where a request comes from, among its extensions. Behind a proxy that is not among [`Proxies`] this is the proxy.
@@ -135,12 +136,14 @@ pub async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, nex
     }
     request.extensions_mut().insert(owner);
     request.extensions_mut().insert(Arc::clone(&token));
+    // Who only listens can do so again with a new token; the answer of anything else would be lost.
+    let end = if request.method() == Method::GET { token.expired() } else { token.ended() }.clone();
     let answer = tokio::select! {
         answer = next.run(request) => answer,
-        () = token.ended().cancelled() => return ended().into_response(),
+        () = end.cancelled() => return ended().into_response(),
     };
     // A whole body is on its way already.
-    if answer.body().size_hint().exact().is_some() { answer } else { answer.map(|body| until_ended(body, token)) }
+    if answer.body().size_hint().exact().is_some() { answer } else { answer.map(|body| until_ended(body, end)) }
 }
 
 /// Where a request with a wrong token comes from; `None` for one without a token.
@@ -168,7 +171,6 @@ fn ended() -> ApiError {
 }
 
 /// A stream that ends with its token.
-fn until_ended(body: Body, token: Arc<Token>) -> Body {
-    let ended = async move { token.ended().cancelled().await };
-    Body::from_stream(body.into_data_stream().take_until(Box::pin(ended)))
+fn until_ended(body: Body, end: CancellationToken) -> Body {
+    Body::from_stream(body.into_data_stream().take_until(Box::pin(end.cancelled_owned())))
 }

@@ -211,7 +211,13 @@ impl Tokens {
         for token in self.known().tokens.values().filter(|token| !token.record.is_valid(now)) {
             self.end(token);
         }
-        self.known_mut().access.retain(|_, access| now < access.expires_unix_ms);
+        self.known_mut().access.retain(|_, access| {
+            let is_valid = now < access.expires_unix_ms;
+            if let Some(token) = access.acts_as.as_ref().filter(|_| !is_valid) {
+                token.expired().cancel();
+            }
+            is_valid
+        });
     }
 
     async fn store_uses(&self, store: &dyn TokenStore) -> Result<(), DatabaseError> {

@@ -78,13 +78,16 @@ impl Tokens {
         owner: Principal,
         scopes: Vec<Scope>,
     ) {
+        let now = self.now();
         let mut known = self.known_mut();
-        let Some(record) = known.tokens.get(&subject).map(|token| (token.record.clone(), Arc::clone(token))) else {
+        // Another request with it was first, and may have opened something.
+        if known.access.get(&token).is_some_and(|access| now < access.expires_unix_ms) {
             return;
-        };
-        let (record, of) = record;
+        }
+        let Some(of) = known.tokens.get(&subject).cloned() else { return };
+        let record = of.record.clone();
         let grant = Grant { scopes, ..record.grant.clone() };
-        let acts_as = Some(Arc::new(of.replaced(TokenRecord { owner, grant, ..record })));
+        let acts_as = Some(Arc::new(of.lent(TokenRecord { owner, grant, ..record })));
         known.access.insert(token, Access { connection: subject, expires_unix_ms, acts_as });
     }
 }

@@ -29,6 +29,8 @@ pub struct Token {
     pub record: TokenRecord,
     /// Ends what the token opened.
     ended: CancellationToken,
+    /// Ends what it listens to.
+    expired: CancellationToken,
     /// Unix milliseconds; 0 for never.
     pub(super) used: AtomicI64,
     pub(super) is_used: AtomicBool,
@@ -55,19 +57,27 @@ impl Token {
     pub(super) fn new(record: TokenRecord, parent: Option<&Arc<Self>>) -> Self {
         let used = AtomicI64::new(record.used_unix_ms.unwrap_or_default());
         let spent = parent.map(|parent| Arc::clone(&parent.spent)).unwrap_or_default();
-        Self { record, ended: CancellationToken::new(), used, is_used: AtomicBool::new(false), spent }
+        let ended = CancellationToken::new();
+        Self { record, expired: ended.child_token(), ended, used, is_used: AtomicBool::new(false), spent }
     }
 
     /// The same token with another record, such as one that is revoked. What was spent stays, and when it was used.
     pub(super) fn replaced(&self, record: TokenRecord) -> Self {
         let used = self.used.load(Ordering::Relaxed);
         let (used, is_used) = (AtomicI64::new(used), AtomicBool::new(self.is_used.load(Ordering::Relaxed)));
-        Self { ended: self.ended.clone(), spent: Arc::clone(&self.spent), used, is_used, record }
+        let (ended, expired) = (self.ended.clone(), self.expired.clone());
+        Self { ended, expired, spent: Arc::clone(&self.spent), used, is_used, record }
     }
 
     /// The same token with a record that is valid again. What it opened before has ended.
     pub(super) fn restored(&self, record: TokenRecord) -> Self {
-        Self { ended: CancellationToken::new(), ..self.replaced(record) }
+        let ended = CancellationToken::new();
+        Self { expired: ended.child_token(), ended, ..self.replaced(record) }
+    }
+
+    /// The same token with another record, for so long as a token of its issuer is valid.
+    pub(super) fn lent(&self, record: TokenRecord) -> Self {
+        Self { expired: self.ended.child_token(), ..self.replaced(record) }
     }
 
     /// Whether it is that of the settings.
@@ -78,6 +88,12 @@ impl Token {
     /// Ends when the token is revoked or has expired.
     pub fn ended(&self) -> &CancellationToken {
         &self.ended
+    }
+
+    /// Ends with [`Self::ended`], or when the token of an issuer has expired that stands for this one. What is under way
+    /// goes on then, and streams and sockets end: the issuer renews the token or does not.
+    pub fn expired(&self) -> &CancellationToken {
+        &self.expired
     }
 
     /// # Errors

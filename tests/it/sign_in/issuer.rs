@@ -281,6 +281,28 @@ async fn subject_is_refused_at_once_and_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn streams_end_when_their_token_expires() {
+    let world = World::new(&[]).await;
+    let now = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_secs();
+    // A minute is granted beyond its time.
+    let (short, long) = (world.token(&json!({"exp": now - 50})), world.token(&json!({})));
+    assert_eq!((world.status(&short).await, world.status(&long).await), (200, 200));
+    let listen = async |token: &str| {
+        let events = world.visitor.http.get(format!("{}/mcp/events", world.visitor.base)).bearer_auth(token);
+        events.send().await.expect("a stream")
+    };
+    let (events, mut others) = (listen(&short).await, listen(&long).await);
+    assert_eq!(events.status(), 200);
+    drop(events.text().await);
+    assert_eq!(world.status(&short).await, 401);
+    let ends = tokio::time::timeout(Duration::from_secs(2), async {
+        while others.chunk().await.is_ok_and(|chunk| chunk.is_some()) {}
+    });
+    assert!(ends.await.is_err(), "a stream of the subject's other token goes on");
+    world.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn subject_that_was_refused_is_allowed_again() {
     let world = World::new(&[]).await;
     let token = world.token(&json!({}));

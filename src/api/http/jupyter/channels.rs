@@ -56,7 +56,7 @@ pub(super) async fn connect(
     let upgrade = upgrade.max_message_size(FRAME_BYTES_MAX).max_frame_size(FRAME_BYTES_MAX);
     let upgrade = upgrade.read_buffer_size(BUFFER_BYTES).write_buffer_size(0).protocols([V1]);
     let wire = if upgrade.selected_protocol().is_some() { Wire::V1 } else { Wire::Default };
-    let ended = token.map_or_else(CancellationToken::new, |token| token.ended().clone());
+    let ended = token.map_or_else(CancellationToken::new, |token| token.expired().clone());
     Ok(upgrade.on_upgrade(move |socket| serve(socket, connection, wire, ended)))
 }
 
