@@ -19,7 +19,7 @@ const FILES: &str = "files";
 const ADMIN: &str = "admin";
 
 /// A method, a path, and what it needs; an empty text for any token.
-const PATHS: [(&str, &str, &str); 45] = [
+const PATHS: [(&str, &str, &str); 51] = [
     ("GET", "/v1/runners", ""),
     ("GET", "/v1/conversations", ""),
     ("GET", "/v1/runs", RUN),
@@ -65,6 +65,13 @@ const PATHS: [(&str, &str, &str); 45] = [
     ("GET", "/jupyter/api/kernels", RUN),
     ("POST", "/jupyter/api/sessions", RUN),
     ("GET", "/jupyter/api/contents", FILES),
+    // A conversation may have any name.
+    ("GET", "/jupyter/c/api/api/kernelspecs", ""),
+    ("GET", "/jupyter/c/api/api/kernels", RUN),
+    ("POST", "/jupyter/c/api/api/sessions", RUN),
+    ("GET", "/jupyter/c/api/api/contents", FILES),
+    ("GET", "/jupyter/c/contents/api/kernels", RUN),
+    ("GET", "/v1/executions/run-00000000000000000000000000000000", RUN),
 ];
 
 async fn tools(server: &FakeServer, token: &str) -> Vec<String> {

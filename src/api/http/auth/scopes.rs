@@ -25,7 +25,8 @@ fn needed(method: &Method, path: &str) -> Option<Scope> {
             let is_list = id.is_none() || (of_it.is_none() && method == Method::GET);
             (!is_list).then_some(Scope::Files)
         }
-        ("v1", Some("runs" | "sessions" | "events" | "network" | "tools"), ..) | ("mcp", Some("events"), ..)
+        ("v1", Some("runs" | "sessions" | "executions" | "events" | "network" | "tools"), ..)
+        | ("mcp", Some("events"), ..)
         // These two are commands.
         | ("e2b", Some("filesystem.Filesystem"), Some("MakeDir" | "Move"), _) => Some(Scope::Run),
         ("v1", ..) if method == Method::GET => None,
@@ -35,13 +36,23 @@ fn needed(method: &Method, path: &str) -> Option<Scope> {
         | ("e2b", Some("files" | "filesystem.Filesystem"), ..) => Some(Scope::Files),
         // Deletes a conversation.
         ("e2b" | "openai", ..) if method == Method::DELETE && !path.starts_with("/e2b/contexts/") => Some(Scope::Files),
-        ("jupyter", ..) => match path.split("/api/").nth(1)?.split('/').next()? {
-            "contents" => Some(Scope::Files),
-            "kernels" | "sessions" => Some(Scope::Run),
-            _ => None,
-        },
+        ("jupyter", ..) => jupyter(path),
         // Piston's and CodeRunner's.
         _ if path.contains("/files") => Some(Scope::Files),
+        _ => Some(Scope::Run),
+    }
+}
+
+/// By the place in the path: any name may be that of a conversation.
+fn jupyter(path: &str) -> Option<Scope> {
+    let mut parts = path.split('/').skip(2);
+    let mut api = parts.next();
+    if api == Some("c") {
+        api = parts.nth(1);
+    }
+    match (api, parts.next()) {
+        (Some("api"), None | Some("" | "status" | "kernelspecs")) => None,
+        (Some("api"), Some("contents")) => Some(Scope::Files),
         _ => Some(Scope::Run),
     }
 }
