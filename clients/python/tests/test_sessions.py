@@ -104,6 +104,28 @@ def test_repl_reads_blocks_and_answers_input(script: Script, sandbox: Sandbox) -
     assert shown == ["stdout", "finished", "input_request", "finished"]
 
 
+def test_repl_keeps_its_session_after_a_late_line_and_a_refusal(
+    script: Script, sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompt = event(1, "input_request", prompt="")
+    script.add(
+        opened(),
+        httpx.Response(202, json=status("running")),
+        httpx.Response(200, content=prompt + event(2, "input_request", prompt="") + finished(3)),
+        problem("input_closed", 409),
+        httpx.Response(202, json=status("running")),
+        httpx.Response(200, content=prompt + event(2, "input_request", prompt="") + finished(3)),
+        httpx.Response(202),
+        problem("invalid_argument", 422),
+    )
+    session = sandbox.session()
+    session.open()
+    read = typed("input()", "too late", "input()", EOFError, "refused", EOFError)
+    assert _repl.loop(session, lambda _: None, read) == 0
+    assert "invalid_argument" in capsys.readouterr().err
+    assert sum("/stdin" in line for line in script.lines()) == 2
+
+
 def test_repl_interrupts_a_cell_and_goes_on(script: Script, sandbox: Sandbox) -> None:
     def interrupted() -> Iterator[bytes]:
         yield event(1, "started")
