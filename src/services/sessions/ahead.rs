@@ -22,7 +22,7 @@ use crate::{
     services::janitor::Lease,
 };
 
-/// How long after a session was opened one waits for the next.
+/// How long one waits for a session. The next session that is opened without one starts another.
 pub(super) const WAITS_MAX: Duration = Duration::from_mins(10);
 /// The first cell of the session that was just opened comes before the next kernel.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -34,14 +34,21 @@ struct Waiting {
     folder: Box<dyn UnassignedFolder>,
     image: ImageId,
     memory_bytes: u64,
+    /// Its sandbox lives as long as a session may, and this longer.
+    since: Instant,
     /// Ends the kernel, unless it is taken.
     end: DropGuard,
 }
 
+impl Waiting {
+    fn is_old(&self) -> bool {
+        self.since.elapsed() > WAITS_MAX
+    }
+}
+
 /// One language.
+#[derive(Default)]
 struct Slot {
-    /// When a session of it was last opened.
-    used: Instant,
     is_starting: bool,
     waiting: Option<Waiting>,
 }
@@ -96,7 +103,7 @@ impl Inner {
             return None;
         }
         let mut waiting = self.ahead.take(&runner.language)?;
-        if waiting.image != runner.image || waiting.kernel.is_ended() {
+        if waiting.image != runner.image || waiting.kernel.is_ended() || waiting.is_old() {
             return None;
         }
         let key = conversation.clone();
@@ -127,9 +134,7 @@ impl Inner {
         }
         {
             let mut slots = self.ahead.slots();
-            let fresh = || Slot { used: Instant::now(), is_starting: false, waiting: None };
-            let slot = slots.entry(runner.language.clone()).or_insert_with(fresh);
-            slot.used = Instant::now();
+            let slot = slots.entry(runner.language.clone()).or_default();
             if slot.is_starting || slot.waiting.is_some() {
                 return;
             }
@@ -168,7 +173,8 @@ impl Inner {
         let name = runner.kernel.as_deref().unwrap_or_default();
         let kernel = Kernel::begin(started, name, &Environment::default(), life, None, &self.tasks);
         let (image, end) = (runner.image.clone(), kernel.close.clone().drop_guard());
-        let waiting = Waiting { kernel, lease, folder, image, memory_bytes: limits.memory_bytes, end };
+        let (memory_bytes, since) = (limits.memory_bytes, Instant::now());
+        let waiting = Waiting { kernel, lease, folder, image, memory_bytes, since, end };
         waiting.kernel.ready().await.ok()?;
         info!(language = %runner.language, "a kernel waits for the next session");
         Some(waiting)
@@ -177,9 +183,7 @@ impl Inner {
     /// Ends those that are not wanted any more.
     pub(super) fn end_ahead(&self) {
         let images: Vec<_> = self.parts.catalog.all().iter().map(|runner| runner.image.clone()).collect();
-        self.ahead.end(|slot| {
-            let is_old = slot.used.elapsed() > WAITS_MAX;
-            slot.waiting.as_ref().is_some_and(|one| is_old || one.kernel.is_ended() || !images.contains(&one.image))
-        });
+        let unwanted = |one: &Waiting| one.is_old() || one.kernel.is_ended() || !images.contains(&one.image);
+        self.ahead.end(|slot| slot.waiting.as_ref().is_some_and(unwanted));
     }
 }
