@@ -73,6 +73,8 @@ async fn files_are_saved_listed_renamed_and_deleted() {
         (Method::PUT, "z", Some(json!({"type": "directory"})), 400),
         (Method::PUT, "z", Some(json!({"type": "file", "format": "base64", "content": "?"})), 400),
         (Method::PUT, "z", Some(json!({"type": "file", "format": "text", "content": 1})), 400),
+        (Method::PUT, "z", Some(json!({"type": "file", "content": "no format"})), 400),
+        (Method::PUT, "z", Some(json!({"type": "file", "format": "text", "content": "a", "chunk": 1})), 400),
         (Method::PUT, "z", None, 400),
         (Method::POST, "z", Some(json!({"type": "directory"})), 400),
         (Method::POST, "z", Some(json!({"ext": "/../../z"})), 400),

@@ -33,6 +33,8 @@ const NOTEBOOK: &str = "ipynb";
 /// Numbers that are tried for the name of a new file.
 const NAMES_TRIED: u32 = 1000;
 const NO_FOLDERS: &str = "A folder comes into being with its first file: save a file in it.";
+const NO_PIECES: &str = "Files are not saved in pieces here: save it whole, or upload it to \
+                         /v1/conversations/{conversationId}/files/{path}.";
 const EMPTY_NOTEBOOK: &str = r#"{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}"#;
 
 /// What is saved.
@@ -42,6 +44,8 @@ struct Saved {
     kind: Option<String>,
     format: Option<String>,
     content: Option<Box<RawValue>>,
+    /// The number of a piece, which JupyterLab's file browser sends for large files.
+    chunk: Option<i64>,
 }
 
 fn is_notebook(path: &SafePath) -> bool {
@@ -165,6 +169,9 @@ pub(super) async fn write(
     if saved.kind.as_deref() == Some("directory") {
         return Err(wrong(NO_FOLDERS).into());
     }
+    if saved.chunk.is_some() {
+        return Err(wrong(NO_PIECES).into());
+    }
     let content = saved.content.ok_or_else(|| wrong("The content is missing."))?;
     let text = || serde_json::from_str::<String>(content.get()).map_err(|_| wrong("The content is not a text."));
     let bytes = match saved.format.as_deref() {
@@ -172,6 +179,9 @@ pub(super) async fn write(
             BASE64_STANDARD.decode(text()?.replace('\n', "")).map_err(|_| wrong("The content is not base64."))?
         }
         Some("text") => text()?.into_bytes(),
+        _ if saved.kind.as_deref() == Some("file") => {
+            return Err(wrong("The format of a file must be `text` or `base64`.").into());
+        }
         _ => content.get().as_bytes().to_vec(),
     };
     let key = call.contents()?;
