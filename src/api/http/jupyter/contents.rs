@@ -44,7 +44,7 @@ struct Saved {
     kind: Option<String>,
     format: Option<String>,
     content: Option<Box<RawValue>>,
-    /// The number of a piece, which JupyterLab's file browser sends for large files.
+    /// The number of a piece, which a client sends of a large file.
     chunk: Option<i64>,
 }
 
