@@ -50,8 +50,9 @@ fn sockets() -> io::Result<(TcpListener, UnixStream)> {
 async fn serve() -> io::Result<()> {
     let (listener, server) = sockets()?;
     let mut config = Config::default();
-    // The server opens the first one besides.
-    config.set_max_num_streams(CHANNELS_MAX + 1).set_split_send_size(PIECE_BYTES);
+    // The server opens the first one besides. One that has ended counts until the multiplexer can write, which may be
+    // after another one was asked for in its place.
+    config.set_max_num_streams(2 * CHANNELS_MAX + 1).set_split_send_size(PIECE_BYTES);
     let mut connection = Connection::new(server.compat(), config, Mode::Server);
     let (asked, asks) = mpsc::unbounded_channel();
     let mut asks = Some(asks);

@@ -51,6 +51,9 @@ use crate::{
 
 /// Channels of one sandbox, besides the one on which it asks for more.
 const CHANNELS_MAX: usize = 64;
+/// Streams of one sandbox: its channels, the one on which it asks for more, and as many channels that have ended. The
+/// multiplexer counts one of those until it can write, which may be after its room was granted again.
+const STREAMS_MAX: usize = 2 * CHANNELS_MAX + 1;
 
 /// How long the head of a request may take, and how long one may be.
 const HEAD_MAX: Duration = Duration::from_mins(5);
@@ -116,8 +119,8 @@ async fn serve(
     let writer = Outgoing::new(pipe.outgoing);
     let mut config = Config::default();
     // So that no window grows beyond the one that each channel begins with.
-    let window = (CHANNELS_MAX + 1) * DEFAULT_CREDIT as usize;
-    config.set_max_num_streams(CHANNELS_MAX + 1).set_max_connection_receive_window(Some(window));
+    let window = STREAMS_MAX * DEFAULT_CREDIT as usize;
+    config.set_max_num_streams(STREAMS_MAX).set_max_connection_receive_window(Some(window));
     config.set_split_send_size(PIECE_BYTES);
     let mut connection = Connection::new(tokio::io::join(reader, writer).compat(), config, Mode::Client);
     let first = poll_fn(|cx| connection.poll_new_outbound(cx)).await.map_err(io::Error::other)?;
@@ -125,6 +128,8 @@ async fn serve(
     tasks.spawn(grant(first, [Arc::new(Semaphore::new(CHANNELS_MAX)), pipe.share, permits], granted));
     loop {
         tokio::select! {
+            biased;
+            // First, since it takes channels that have ended from the multiplexer.
             opened = poll_fn(|cx| connection.poll_next_inbound(cx)) => return match opened {
                 Some(Ok(_)) => Err(io::Error::other("the sandbox opened a channel by itself")),
                 Some(Err(error)) => Err(io::Error::other(error)),

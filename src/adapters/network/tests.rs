@@ -8,7 +8,7 @@ use futures_util::stream::BoxStream;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::{
     sync::mpsc,
-    time::{Duration, timeout},
+    time::{Duration, sleep, timeout},
 };
 use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
 
@@ -45,6 +45,9 @@ impl Gate for Refuses {
     }
 
     fn request(&self, request: Bytes) -> BoxStream<'static, Bytes> {
+        if request.starts_with(b"endless") {
+            return futures_util::stream::repeat(Bytes::from_static(&[b'x'; PIECE_BYTES])).boxed();
+        }
         let answers = [b"heard ".as_slice(), &request].map(Bytes::copy_from_slice);
         futures_util::stream::iter(answers).boxed()
     }
@@ -144,6 +147,48 @@ async fn sandbox_gets_one_channel_for_each_byte_up_to_its_number() {
     let mut head = vec![0; 60];
     next.read_exact(&mut head).await.expect("an answer");
     assert!(head.starts_with(b"\0HTTP/1.1 403 no policy allows a.example:443\r\n"), "{}", head.escape_ascii());
+}
+
+/// Returns when no task can go on. Where time is paused, it passes then alone.
+async fn idle() {
+    sleep(Duration::from_millis(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn channel_that_is_reset_while_the_sandbox_reads_nothing_makes_room() {
+    let carrier = Multiplexer::trusting(None).expect("a carrier");
+    let mut sandbox = sandbox(&carrier);
+    let (relayed, from_server) = mpsc::channel(1);
+    let mut pieces = std::mem::replace(&mut sandbox.from_server, from_server);
+    let reads = Arc::new(Semaphore::new(1));
+    let may_read = Arc::clone(&reads);
+    tokio::spawn(async move {
+        while let Some(piece) = pieces.recv().await {
+            drop(may_read.acquire().await);
+            if relayed.send(piece).await.is_err() {
+                return;
+            }
+        }
+    });
+    let (mut first, mut all) = sandbox.channels().await;
+    first.write_all(&[1; CHANNELS_MAX + 1]).await.expect("written");
+    first.flush().await.expect("flushed");
+    let mut channels = Vec::new();
+    for _ in 0..CHANNELS_MAX {
+        channels.push(all.recv().await.expect("a channel"));
+    }
+    let nothing_is_read = reads.acquire().await.expect("it is open");
+    for channel in &mut channels {
+        channel.write_all(b"\x01endless\n").await.expect("written");
+        channel.flush().await.expect("flushed");
+    }
+    idle().await;
+    // Its end waits in the server's multiplexer, which cannot write; its room is granted again.
+    drop(channels.pop());
+    idle().await;
+    drop(nothing_is_read);
+    let mut next = all.recv().await.expect("the channels live, and there is one more");
+    next.read_exact(&mut [0]).await.expect("its first byte");
 }
 
 #[tokio::test(flavor = "multi_thread")]
