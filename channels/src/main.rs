@@ -8,6 +8,8 @@
 //! **Who opens a channel.** The server does, so that it has as many as it wants. It opens the first one, on which this
 //! process writes one byte for each connection that waits, and one more channel for each such byte.
 
+mod channel;
+
 use std::{collections::VecDeque, future::poll_fn, io, os::fd::AsFd, process::ExitCode};
 
 use futures_util::AsyncWriteExt;
@@ -19,6 +21,8 @@ use tokio::{
 };
 use tokio_util::compat::{FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
 use yamux::{Config, Connection, Mode, Stream};
+
+use self::channel::Channel;
 
 /// Channels at once; more connections wait. The server may allow fewer.
 const CHANNELS_MAX: usize = 64;
@@ -93,7 +97,7 @@ async fn ask(mut first: Stream, mut asks: mpsc::UnboundedReceiver<()>) {
 
 /// Carries both directions to their ends; each end is passed on by itself.
 async fn carry(mut client: TcpStream, channel: Stream) {
-    let mut channel = channel.compat();
+    let mut channel = Channel::new(channel.compat());
     // The server's first byte opens the channel.
     if channel.read_u8().await.is_err() {
         return;

@@ -23,6 +23,7 @@ mod outgoing;
 mod request;
 mod resolver;
 mod socks;
+mod stream;
 mod trust;
 mod tunnel;
 mod upstream;

@@ -8,13 +8,15 @@ use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     time::timeout,
 };
-use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _};
 use yamux::Stream;
 
-use super::{READ_BYTES, Sandbox, http, messages, request, socks};
+use super::{
+    READ_BYTES, Sandbox, http, messages, request, socks,
+    stream::{ChannelStream, read_rest},
+};
 
 /// A program's end of a channel. What was read ahead is in the buffer.
-pub(super) type Client = BufReader<Compat<Stream>>;
+pub(super) type Client = BufReader<ChannelStream>;
 
 /// How long a program may take until its first byte.
 const FIRST_BYTE_MAX: Duration = Duration::from_mins(5);
@@ -26,7 +28,8 @@ pub(super) async fn serve(mut channel: Stream, sandbox: Arc<Sandbox>) {
     if channel.write_all(&[0]).await.is_err() || channel.flush().await.is_err() {
         return;
     }
-    let mut client = BufReader::with_capacity(READ_BYTES, channel.compat());
+    let (stream, returned) = ChannelStream::new(channel);
+    let mut client = BufReader::with_capacity(READ_BYTES, stream);
     let first = match timeout(FIRST_BYTE_MAX, client.fill_buf()).await {
         Ok(Ok([first, ..])) => *first,
         _ => return,
@@ -36,5 +39,8 @@ pub(super) async fn serve(mut channel: Stream, sandbox: Arc<Sandbox>) {
         messages::FIRST => messages::serve(client, &sandbox.gate).await,
         request::FIRST => request::serve(client, &sandbox.gate).await,
         _ => http::serve(client, sandbox).boxed().await,
+    }
+    if let Ok(stream) = returned.await {
+        read_rest(stream).await;
     }
 }

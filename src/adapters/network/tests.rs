@@ -191,6 +191,43 @@ async fn channel_that_is_reset_while_the_sandbox_reads_nothing_makes_room() {
     next.read_exact(&mut [0]).await.expect("its first byte");
 }
 
+#[tokio::test(start_paused = true)]
+async fn programs_that_end_their_half_and_go_away_leave_room() {
+    let carrier = Multiplexer::trusting(None).expect("a carrier");
+    let (mut first, mut all) = sandbox(&carrier).channels().await;
+    first.write_all(&[1; CHANNELS_MAX + 1]).await.expect("written");
+    first.flush().await.expect("flushed");
+    for _ in 0..CHANNELS_MAX {
+        let mut channel = all.recv().await.expect("a channel");
+        channel.write_all(b"\x01endless\n").await.expect("written");
+        channel.close().await.expect("its half has ended");
+        // Its drop then tells the server nothing.
+        idle().await;
+    }
+    let next = timeout(Duration::from_hours(1), all.recv()).await.expect("there is room again");
+    next.expect("a channel").read_exact(&mut [0]).await.expect("its first byte");
+}
+
+#[tokio::test(start_paused = true)]
+async fn program_that_sends_all_of_a_refused_request_comes_to_its_answer() {
+    let carrier = Multiplexer::trusting(None).expect("a carrier");
+    let (mut first, mut all) = sandbox(&carrier).channels().await;
+    first.write_all(&[1]).await.expect("written");
+    first.flush().await.expect("flushed");
+    let mut channel = all.recv().await.expect("a channel");
+    let body = vec![b'x'; 4 << 20];
+    let head = format!("POST http://a.example/ HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n", body.len());
+    let sent = async {
+        channel.write_all(head.as_bytes()).await?;
+        channel.write_all(&body).await?;
+        channel.close().await
+    };
+    timeout(LONG, sent).await.expect("all of it is taken").expect("written");
+    let mut answer = Vec::new();
+    timeout(LONG, channel.read_to_end(&mut answer)).await.expect("it ends").expect("an answer");
+    assert!(answer.starts_with(b"\0HTTP/1.1 403 no policy allows a.example:80\r\n"), "{}", answer.escape_ascii());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn request_to_the_server_is_one_line_and_its_answer_ends() {
     let carrier = Multiplexer::trusting(None).expect("a carrier");

@@ -1,0 +1,120 @@
+//! The stream of a channel, as what speaks with its program has it. The multiplexer does not reset a stream that is
+//! dropped after its own half was ended: the other end is told nothing and gets no more room. So each end gives up a
+//! write that finds no room once the other half has ended, and what the program still sends after its answer is read.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
+
+use futures_util::AsyncReadExt as _;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::oneshot,
+    time::{Sleep, sleep, timeout},
+};
+use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _};
+use yamux::Stream;
+
+use super::READ_BYTES;
+
+/// How long a program that has ended its half may take nothing of what is written to it.
+const STALLED_MAX: Duration = Duration::from_mins(1);
+/// How long what a program sends is read after the end of its answer: all of it, and each piece.
+const REST_MAX: Duration = Duration::from_secs(30);
+const PIECE_MAX: Duration = Duration::from_secs(5);
+
+/// A stream that is given back when this is dropped.
+pub(super) struct ChannelStream {
+    /// `None` once it is dropped, and so is `back`.
+    stream: Option<Compat<Stream>>,
+    back: Option<oneshot::Sender<Stream>>,
+    /// Of who waits for bytes of the program.
+    reader: Option<Waker>,
+    /// While a write waits for room.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl ChannelStream {
+    /// The stream comes back when all that was done with it is over.
+    pub(super) fn new(stream: Stream) -> (Self, oneshot::Receiver<Stream>) {
+        let (back, returned) = oneshot::channel();
+        (Self { stream: Some(stream.compat()), back: Some(back), reader: None, stalled: None }, returned)
+    }
+
+    fn stream(&mut self) -> Pin<&mut Compat<Stream>> {
+        Pin::new(self.stream.as_mut().expect("it is there until the drop"))
+    }
+
+    /// Ready when a program that has ended its half has taken nothing for too long.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(STALLED_MAX)));
+            ready!(stalled.as_mut().poll(cx));
+            self.stalled = None;
+            if self.has_ended(cx) {
+                return Poll::Ready(());
+            }
+        }
+    }
+
+    /// Whether the program has ended its half.
+    fn has_ended(&mut self, cx: &mut Context<'_>) -> bool {
+        // A read of no bytes is ready then alone. It leaves a waker, which has to be that of who reads.
+        let waker = self.reader.clone().unwrap_or_else(|| cx.waker().clone());
+        self.stream().poll_read(&mut Context::from_waker(&waker), &mut ReadBuf::new(&mut [])).is_ready()
+    }
+}
+
+impl Drop for ChannelStream {
+    fn drop(&mut self) {
+        if let Some((stream, back)) = self.stream.take().zip(self.back.take()) {
+            drop(back.send(stream.into_inner()));
+        }
+    }
+}
+
+impl AsyncRead for ChannelStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let read = self.stream().poll_read(cx, buffer);
+        if read.is_pending() {
+            self.reader = Some(cx.waker().clone());
+        }
+        read
+    }
+}
+
+impl AsyncWrite for ChannelStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = self.stream().poll_write(cx, bytes);
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        ready!(self.poll_stalled(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_shutdown(cx)
+    }
+}
+
+/// Reads what a program still sends after its answer has ended, so that one that sends all before it reads comes to the
+/// answer. A stream whose answer has not ended is reset by its drop.
+pub(super) async fn read_rest(mut stream: Stream) {
+    if !stream.is_write_closed() {
+        return;
+    }
+    let rest = async {
+        let mut piece = vec![0; READ_BYTES];
+        while matches!(timeout(PIECE_MAX, stream.read(&mut piece)).await, Ok(Ok(1..))) {}
+    };
+    let _ = timeout(REST_MAX, rest).await;
+}
