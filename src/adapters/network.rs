@@ -33,8 +33,9 @@ use std::{future::poll_fn, io, sync::Arc, time::Duration};
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _, FutureExt as _, StreamExt as _, future::BoxFuture};
 use rustls::ClientConfig;
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    sync::{AcquireError, OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
+    time::timeout,
 };
 use tokio_util::{compat::TokioAsyncReadCompatExt as _, io::StreamReader};
 use tracing::debug;
@@ -55,6 +56,11 @@ const CHANNELS_MAX: usize = 64;
 /// Streams of one sandbox: its channels, the one on which it asks for more, and as many channels that have ended. The
 /// multiplexer counts one of those until it can write, which may be after its room was granted again.
 const STREAMS_MAX: usize = 2 * CHANNELS_MAX + 1;
+
+/// How long a connection waits for room beside those of other sandboxes. Then it is answered that there is none.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+/// How long that answer may take.
+const REFUSAL_MAX: Duration = Duration::from_secs(10);
 
 /// How long the head of a request may take, and how long one may be.
 const HEAD_MAX: Duration = Duration::from_mins(5);
@@ -126,7 +132,7 @@ async fn serve(
     let mut connection = Connection::new(tokio::io::join(reader, writer).compat(), config, Mode::Client);
     let first = poll_fn(|cx| connection.poll_new_outbound(cx)).await.map_err(io::Error::other)?;
     let (granted, mut grants) = mpsc::channel(1);
-    tasks.spawn(grant(first, [Arc::new(Semaphore::new(CHANNELS_MAX)), pipe.share, permits], granted));
+    tasks.spawn(grant(first, [pipe.share, permits], granted));
     loop {
         tokio::select! {
             biased;
@@ -136,12 +142,16 @@ async fn serve(
                 Some(Err(error)) => Err(io::Error::other(error)),
                 None => Ok(()),
             },
-            Some(permit) = grants.recv() => {
+            Some(grant) = grants.recv() => {
                 let channel = poll_fn(|cx| connection.poll_new_outbound(cx)).await.map_err(io::Error::other)?;
                 let sandbox = Arc::clone(sandbox);
                 tasks.spawn(async move {
-                    channel::serve(channel, sandbox).await;
-                    drop(permit);
+                    if grant.shared.is_some() {
+                        channel::serve(channel, sandbox, false).await;
+                    } else {
+                        let _ = timeout(REFUSAL_MAX, channel::serve(channel, sandbox, true)).await;
+                    }
+                    drop(grant);
                 });
             }
             Some(_) = tasks.join_next() => {}
@@ -149,28 +159,37 @@ async fn serve(
     }
 }
 
-/// Grants a channel for each byte that the sandbox sends, when there is room for one.
-async fn grant(mut first: Stream, rooms: [Arc<Semaphore>; 3], granted: mpsc::Sender<Grant>) {
+/// Grants a channel for each byte that the sandbox sends, when there is room for one, or to answer that there is none.
+async fn grant(mut first: Stream, shared: [Arc<Semaphore>; 2], granted: mpsc::Sender<Grant>) {
     // Nothing of a channel is sent before its first byte.
     if first.write_all(&[0]).await.is_err() || first.flush().await.is_err() {
         return;
     }
+    let own = Arc::new(Semaphore::new(CHANNELS_MAX));
     let mut asked = [0];
     while first.read_exact(&mut asked).await.is_ok() {
         // In this order, so that what waits for its own room takes none of the others'.
-        let mut grant = Vec::with_capacity(rooms.len());
-        for room in &rooms {
-            let Ok(permit) = Arc::clone(room).acquire_owned().await else { return };
-            grant.push(permit);
-        }
-        if granted.send(grant).await.is_err() {
+        let Ok(own) = Arc::clone(&own).acquire_owned().await else { return };
+        let Ok(shared) = timeout(WAIT_MAX, acquire(&shared)).await.ok().transpose() else { return };
+        if granted.send(Grant { _own: own, shared }).await.is_err() {
             return;
         }
     }
 }
 
-/// The right to a channel: of the sandbox, of its owner, of all.
-type Grant = Vec<OwnedSemaphorePermit>;
+async fn acquire([share, all]: &[Arc<Semaphore>; 2]) -> Result<[OwnedSemaphorePermit; 2], AcquireError> {
+    let share = Arc::clone(share).acquire_owned().await?;
+    Ok([share, Arc::clone(all).acquire_owned().await?])
+}
+
+/// The right to a channel.
+struct Grant {
+    /// Of the sandbox.
+    _own: OwnedSemaphorePermit,
+    /// Of its owner, and of all; `None` for a channel that is refused. A sandbox has few of those at once, since each
+    /// is waited for and ends soon.
+    shared: Option<[OwnedSemaphorePermit; 2]>,
+}
 
 #[cfg(test)]
 mod fuzz;

@@ -14,6 +14,7 @@ use super::{
     READ_BYTES, Sandbox, http, messages, request, socks,
     stream::{ChannelStream, read_rest},
 };
+use crate::domain::network::{NetworkUse, Refusal};
 
 /// A program's end of a channel. What was read ahead is in the buffer.
 pub(super) type Client = BufReader<ChannelStream>;
@@ -23,7 +24,8 @@ const FIRST_BYTE_MAX: Duration = Duration::from_mins(5);
 /// The first byte of SOCKS 5.
 const SOCKS_5: u8 = 5;
 
-pub(super) async fn serve(mut channel: Stream, sandbox: Arc<Sandbox>) {
+/// Serves a connection; with `is_full` it is told that there is no room for it.
+pub(super) async fn serve(mut channel: Stream, sandbox: Arc<Sandbox>, is_full: bool) {
     // Nothing of a channel is sent before its first byte; the sandbox drops this one.
     if channel.write_all(&[0]).await.is_err() || channel.flush().await.is_err() {
         return;
@@ -35,10 +37,14 @@ pub(super) async fn serve(mut channel: Stream, sandbox: Arc<Sandbox>) {
         _ => return,
     };
     match first {
-        SOCKS_5 => socks::serve(client, &sandbox).boxed().await,
+        SOCKS_5 => socks::serve(client, &sandbox, is_full).boxed().await,
+        messages::FIRST | request::FIRST if is_full => {
+            sandbox.gate.over(NetworkUse::of(String::new(), Some(Refusal::TooMany)));
+            return;
+        }
         messages::FIRST => messages::serve(client, &sandbox.gate).await,
         request::FIRST => request::serve(client, &sandbox.gate).await,
-        _ => http::serve(client, sandbox).boxed().await,
+        _ => http::serve(client, sandbox, is_full).boxed().await,
     }
     if let Ok(stream) = returned.await {
         read_rest(stream).await;

@@ -121,7 +121,7 @@ impl Forwarder {
     }
 
     /// Records a refusal.
-    fn refused(&self, target: String, refusal: Refusal) -> Refusal {
+    pub(super) fn refused(&self, target: String, refusal: Refusal) -> Refusal {
         self.sandbox.gate.over(NetworkUse::of(target, Some(refusal.clone())));
         refusal
     }

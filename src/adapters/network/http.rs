@@ -21,18 +21,21 @@ use crate::domain::network::{Refusal, Target};
 struct Proxy {
     sandbox: Arc<Sandbox>,
     forwarder: Forwarder,
+    /// There is no room for its connection.
+    is_full: bool,
 }
 
 /// Serves the requests of one client until it closes the connection or makes it a tunnel.
-pub(super) async fn serve(client: Client, sandbox: Arc<Sandbox>) {
+pub(super) async fn serve(client: Client, sandbox: Arc<Sandbox>, is_full: bool) {
     let forwarder = Forwarder::new(Arc::clone(&sandbox), Scheme::Http, None);
-    let proxy = Arc::new(Proxy { sandbox, forwarder });
+    let proxy = Arc::new(Proxy { sandbox, forwarder, is_full });
     let service = service_fn(|request| {
         let proxy = Arc::clone(&proxy);
         async move { Ok::<_, Infallible>(proxy.answer(request).await.unwrap_or_else(|refusal| refuse(&refusal))) }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX).half_close(true);
+    builder.keep_alive(!is_full);
     let connection = builder.serve_connection(TokioIo::new(client), service).with_upgrades();
     if let Err(error) = connection.await {
         debug!(%error, "a program's connection to the proxy ended");
@@ -49,6 +52,9 @@ impl Proxy {
         let default = if is_tunnel { None } else { Some(Scheme::Http.port()) };
         let target = authority.filter(|_| is_http).and_then(|text| Target::parse(text, default));
         let target = self.forwarder.check(&request, target)?;
+        if self.is_full {
+            return Err(self.forwarder.refused(target.to_string(), Refusal::TooMany));
+        }
         if is_tunnel { self.tunnel(request, target).await } else { self.forwarder.forward(request, target).await }
     }
 

@@ -19,12 +19,14 @@ const NAME: u8 = 3;
 const IPV6: u8 = 4;
 
 const GRANTED: u8 = 0;
+const FAILED: u8 = 1;
 const FORBIDDEN: u8 = 2;
 const UNREACHABLE: u8 = 4;
 const NO_COMMAND: u8 = 7;
 const NO_ADDRESS: u8 = 8;
 
-pub(super) async fn serve(mut client: Client, sandbox: &Arc<Sandbox>) {
+/// Serves one client; with `is_full` there is no room for its connection.
+pub(super) async fn serve(mut client: Client, sandbox: &Arc<Sandbox>, is_full: bool) {
     // A client that breaks off has made no connection.
     let Ok(asked) = ask(&mut client).await else { return };
     let target = match asked {
@@ -35,6 +37,11 @@ pub(super) async fn serve(mut client: Client, sandbox: &Arc<Sandbox>) {
             return;
         }
     };
+    if is_full {
+        sandbox.gate.over(NetworkUse::of(target.to_string(), Some(Refusal::TooMany)));
+        let _ = answer(&mut client, FAILED).await;
+        return;
+    }
     match tunnel::connect(&target, sandbox).await {
         Ok(upstream) => {
             if answer(&mut client, GRANTED).await.is_ok() {

@@ -228,6 +228,38 @@ async fn program_that_sends_all_of_a_refused_request_comes_to_its_answer() {
     assert!(answer.starts_with(b"\0HTTP/1.1 403 no policy allows a.example:80\r\n"), "{}", answer.escape_ascii());
 }
 
+#[tokio::test(start_paused = true)]
+async fn connection_for_which_there_is_no_room_is_told_so() {
+    let carrier = Multiplexer::trusting(None).expect("a carrier");
+    let (mut first, mut all) = sandbox(&carrier).channels().await;
+    let of_others = carrier.permits.acquire_many(192).await.expect("all of them");
+    first.write_all(&[1; 3]).await.expect("written");
+    first.flush().await.expect("flushed");
+    let http = b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n".as_slice();
+    for (said, answered) in [
+        (http, b"\0HTTP/1.1 503 too many connections are open\r\n".as_slice()),
+        (b"\x05\x01\0\x05\x01\0\x03\x09a.example\x01\xbb", b"\0\x05\0\x05\x01\0\x01"),
+        (b"\x01install this\n", b"\0"),
+    ] {
+        let mut channel = all.recv().await.expect("a channel");
+        channel.write_all(said).await.expect("written");
+        channel.close().await.expect("closed");
+        let mut answer = Vec::new();
+        channel.read_to_end(&mut answer).await.expect("an answer");
+        assert!(answer.starts_with(answered), "{}", answer.escape_ascii());
+        assert!(answered.len() > 1 || answer.len() == 1, "{}", answer.escape_ascii());
+    }
+    drop(of_others);
+    first.write_all(&[1]).await.expect("written");
+    first.flush().await.expect("flushed");
+    let mut next = all.recv().await.expect("a channel");
+    next.write_all(http).await.expect("written");
+    next.flush().await.expect("flushed");
+    let mut head = vec![0; 60];
+    next.read_exact(&mut head).await.expect("an answer");
+    assert!(head.starts_with(b"\0HTTP/1.1 403 no policy allows a.example:443\r\n"), "{}", head.escape_ascii());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn request_to_the_server_is_one_line_and_its_answer_ends() {
     let carrier = Multiplexer::trusting(None).expect("a carrier");
