@@ -97,6 +97,12 @@ check() {
   for text in 'namespace: other' 'runtimeClassName: gvisor' 'pool: sandbox' 'value: "40"' 'name: runner-perl'; do
     grep -q "$text" "$WORK/other" || die "a value of an operator does not arrive in the manifests: $text."
   done
+  printf '%s\n' 'replicas: 1' 'monitoring: {enabled: true}' >"$WORK/one.yaml"
+  render -f "$WORK/one.yaml" >"$WORK/one"
+  grep -q 'strategy: {type: Recreate}' "$WORK/one" || die "one server is not replaced before its successor starts."
+  for text in PodDisruptionBudget podAntiAffinity PEER_URL rollingUpdate; do
+    ! grep -q "$text" "$WORK/one" || die "one server alone has what several have: $text."
+  done
 }
 
 # The API server need not be of the version that the manifests are for.

@@ -81,6 +81,23 @@ fn runners_of_the_chart_are_those_of_the_images() {
 }
 
 #[test]
+fn one_server_ends_before_its_successor_starts() {
+    let read = |name: &str| read(&format!("{CHART}/templates/{name}.yaml"));
+    let (server, availability) = (read("server"), read("availability"));
+    // Up to the `else` or `end` of each.
+    let several = |text: &str| -> String {
+        let parts = text.split("{{- if include \"sandbox.several\" . }}\n").skip(1);
+        parts.map(|part| part.split("{{- e").next().unwrap_or_default()).collect()
+    };
+    for only in ["maxSurge", "podAntiAffinity", "PEER_URL"] {
+        assert!(several(&server).contains(only), "{only}");
+        assert_eq!(server.matches(only).count(), 1, "{only}");
+    }
+    assert!(server.contains("{{- else }}\n  strategy: {type: Recreate}\n"), "{server}");
+    assert!(several(&availability).contains("PodDisruptionBudget"), "{availability}");
+}
+
+#[test]
 fn role_of_the_server_has_these_rights_and_no_more() {
     let text = read(&format!("{CHART}/templates/rights.yaml"));
     let rules = text.split("\nrules:\n").nth(1).and_then(|rest| rest.split("---").next()).expect("rules");

@@ -8,6 +8,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: server
 {{- end }}
 
+{{- /* Not empty where there may be more than one server. */ -}}
+{{- define "sandbox.several" -}}
+{{- if or (gt (int .Values.replicas) 1) .Values.autoscaling.enabled }}true{{- end }}
+{{- end }}
+
 {{- define "sandbox.namespace" -}}
 {{ .Values.sandboxes.namespace | default .Release.Namespace }}
 {{- end }}
