@@ -142,9 +142,10 @@ impl Containers {
     /// Ends what runs in one and deletes its files. Files that a program still holds are left to retention.
     ///
     /// # Errors
-    /// [`Code::ConversationNotFound`].
+    /// [`Code::ConversationNotFound`]; [`Code::HeldElsewhere`], with which nothing was ended or deleted.
     pub async fn remove(&self, key: &ConversationKey, maker: Maker) -> Result<(), Failure> {
         self.get(key, maker)?;
+        self.0.runs.peers().check(key)?;
         self.with(|held| held.remove(key));
         for view in self.0.runs.list(&key.owner, Some(&key.id), None, RUNS_MAX).runs {
             if let Ok(run) = self.0.runs.get(&key.owner, view.run) {

@@ -157,6 +157,28 @@ async fn sessions_keep_their_variables_whichever_server_is_asked() {
     pair.stop().await;
 }
 
+/// Nothing began in them, so no server holds their conversations yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn containers_are_removed_with_their_files_through_any_server() {
+    let pair = Pair::start().await;
+    let (a, b) = (&pair.a, &pair.b);
+    for (containers, id, removed) in [("/openai/v1/containers", "id", 200), ("/e2b/sandboxes", "sandboxID", 204)] {
+        for server in [a, b] {
+            let (_, made) = call(a, Method::POST, containers, Some(json!({"name": "n"}))).await;
+            let id = made[id].as_str().expect("an id");
+            let file = format!("http://{}/v1/conversations/{id}/files/f", a.address);
+            let put = a.http.put(&file).bearer_auth(TOKEN).body("text").send().await.expect("an answer");
+            assert!(put.status().is_success(), "{}", put.status());
+            let path = format!("{containers}/{id}");
+            assert_eq!(call(server, Method::DELETE, &path, None).await.0, removed, "{path}");
+            let read = a.http.get(&file).bearer_auth(TOKEN).send().await.expect("an answer");
+            assert_eq!(read.status(), 404, "{path}");
+            assert_eq!(call(server, Method::DELETE, &path, None).await.0, 404, "{path}");
+        }
+    }
+    pair.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_of_mcp_is_used_through_any_server() {
     let pair = Pair::start().await;
