@@ -124,6 +124,11 @@ impl Access {
     pub(super) fn of(policy: Policy) -> Self {
         Self { policies: Vec::new(), own: Some(Arc::new(policy)), requests: false, tools: false }
     }
+
+    /// How long a program may wait for people.
+    pub(super) fn waits_max(&self) -> Duration {
+        if self.tools { WAITS_MAX } else { Duration::ZERO }
+    }
 }
 
 /// Answers what programs ask of the server itself, which is to install packages.
@@ -321,7 +326,7 @@ impl Network {
         let opened = Opened::new(&policies, &self.0.secrets, self.0.parts.carrier.as_ref());
         variables.extend(opened.variables());
         let Opened { secrets, authority } = opened;
-        let waits_max = if access.tools { WAITS_MAX } else { Duration::ZERO };
+        let waits_max = access.waits_max();
         let gate = SandboxGate {
             network: Arc::clone(&self.0),
             access,

@@ -38,6 +38,8 @@ use crate::{
 
 /// How long after its planned life a sandbox is certainly unwanted.
 const ABANDONED_AFTER: Duration = Duration::from_mins(1);
+/// How long files may take to a sandbox and back, where they travel.
+const TRAVEL_MAX: Duration = Duration::from_mins(10);
 /// How long the rest of the output may take once the sandbox has exited.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
@@ -70,7 +72,8 @@ pub(super) struct Started {
 }
 
 impl Sandboxes {
-    /// A lease and the specification of a new sandbox that is needed for at most `life`.
+    /// A lease and the specification of a new sandbox that is needed for at most `life`, and for the time in which files
+    /// travel.
     pub(super) fn lease(
         &self,
         runner: &Runner,
@@ -79,7 +82,6 @@ impl Sandboxes {
         life: Duration,
     ) -> (Arc<Lease>, SandboxSpec) {
         let lease = Arc::new(self.janitor.lease(SandboxId::new()));
-        let life_s = i64::try_from((life + ABANDONED_AFTER).as_secs()).unwrap_or(i64::MAX / 2);
         let spec = SandboxSpec {
             id: lease.id(),
             instance: self.instance,
@@ -91,7 +93,7 @@ impl Sandboxes {
             loading_cpu_millis: None,
             uid: data.uid,
             own_init: runner.protocol == Protocol::Framed,
-            deadline_unix_s: self.clock.unix_s() + life_s,
+            deadline_unix_s: self.clock.unix_s() + life_s(life, &self.volumes),
         };
         (lease, spec)
     }
@@ -122,6 +124,12 @@ impl Sandboxes {
         let sandbox = self.engine.start(spec).await?;
         Ok(Started { sandbox, decoder: spec.own_init.then(Decoder::default) })
     }
+}
+
+/// How long it takes until a sandbox that is needed for at most `life` is abandoned, in seconds.
+fn life_s(life: Duration, volumes: &Volumes) -> i64 {
+    let travel = volumes.streamed_bytes().map_or(Duration::ZERO, |_| TRAVEL_MAX);
+    i64::try_from((life + travel + ABANDONED_AFTER).as_secs()).unwrap_or(i64::MAX / 2)
 }
 
 /// An event of a sandbox.
@@ -267,4 +275,16 @@ async fn exit(exit: &mut Option<BoxFuture<'static, Result<Exit, EngineError>>>) 
     let exited = future.await;
     *exit = None;
     exited
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sandbox_whose_files_travel_lives_longer() {
+        let life = Duration::from_secs(30);
+        assert_eq!(life_s(life, &Volumes::HostFolders), 30 + 60);
+        assert_eq!(life_s(life, &Volumes::Streamed { bytes: 1 }), 30 + 60 + 600);
+    }
 }

@@ -45,6 +45,7 @@ use super::{
     isolation_check::IsolationState,
     janitor::Lease,
     sandbox::{Sandboxes, Shown, Started},
+    waits::WAITS_MAX,
 };
 use crate::{
     domain::{
@@ -334,7 +335,10 @@ impl Inner {
     fn lease(&self, runner: &Runner, data: DataFolder, shown: Shown) -> (Arc<Lease>, SandboxSpec) {
         let limits = self.limits(runner);
         let session = if runner.kernel.is_some() { self.parts.session_age_max } else { Duration::ZERO };
-        self.parts.sandboxes.lease(runner, (data, shown), limits, self.options.age_max + limits.wall().max(session))
+        // Whose program it will be, and so whether that may wait for a person, is not known yet.
+        let waits = if runner.channels { WAITS_MAX } else { Duration::ZERO };
+        let life = self.options.age_max + (limits.wall() + waits).max(session);
+        self.parts.sandboxes.lease(runner, (data, shown), limits, life)
     }
 
     fn limits(&self, runner: &Runner) -> Limits {

@@ -284,7 +284,8 @@ impl RunTask {
         let (data, mark) = self.prepare().await?;
         let parts = &self.service.parts;
         let shown = parts.sandboxes.shown(Some(&self.request.conversation.owner)).await;
-        let (lease, spec) = parts.sandboxes.lease(&self.runner, (data, shown), self.limits, self.limits.wall());
+        let life = self.limits.wall() + self.access.as_ref().map_or(Duration::ZERO, Access::waits_max);
+        let (lease, spec) = parts.sandboxes.lease(&self.runner, (data, shown), self.limits, life);
         parts.observer.sandbox_held(self.trace, lease.id());
         let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
         let mut starting = self.service.tasks.spawn(async move { sandboxes.start(&spec, leased).await });

@@ -64,7 +64,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 60] = [
     ("services::network", &["tokens", "waits"]),
     ("services::sandbox", &["frames", "janitor", "network", "skills"]),
     ("services::skills", &[]),
-    ("services::standby", &["frames", "janitor", "isolation_check", "sandbox"]),
+    ("services::standby", &["frames", "janitor", "isolation_check", "sandbox", "waits"]),
     (
         "services::sessions",
         &["carrier", "files", "frames", "janitor", "isolation_check", "network", "peers", "sandbox", "standby"],

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use mcp_sandbox_server::{
+    domain::clock::{Clock as _, SystemClock},
+    ports::engine::{Engine as _, Listed},
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -10,6 +14,7 @@ use super::{
     upstream::{Upstream, tool},
 };
 use crate::support::{
+    FakeServer,
     server::{Server, TOKEN},
     until,
 };
@@ -175,6 +180,40 @@ async fn the_clock_stands_while_a_person_is_asked_and_a_question_outlives_its_pr
     assert_eq!(answer(&server, TOKEN, &asked, "once").await.0, 200);
     assert_eq!(printed(&server, TOKEN, "python", &delete("/later")).await, "deleted /later\n");
     assert_eq!(sdk.deleted(), ["/late", "/later"]);
+    server.stop().await;
+}
+
+/// An engine may end a sandbox at its deadline, so that leaves room for all questions of a program.
+#[tokio::test(flavor = "multi_thread")]
+async fn sandboxes_live_as_long_as_a_program_may_wait_for_answers() {
+    // None lives long for another reason.
+    let short = [("SANDBOX_STANDBY__AGE_S", "10"), ("SANDBOX_SESSIONS__AGE_S", "1")];
+    let standby = [("SANDBOX_STANDBY__TOTAL_MAX", "1"), ("SANDBOX_STANDBY__NAMELESS_MAX", "0")];
+    let server = FakeServer::with_kernel(&[short, standby].concat()).await;
+    let upstream = Upstream::start(json!([tool("look")])).await;
+    let send = async |method: Method, path: &str, body: Value| {
+        let request = server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(TOKEN);
+        let request = if body.is_null() { request } else { request.json(&body) };
+        let answer = request.send().await.expect("an answer");
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap_or_default())
+    };
+    let made = send(Method::PUT, "/v1/tool-servers/t", json!({"server": {"url": upstream.url}})).await;
+    assert_eq!(made.0, 204, "{made:?}");
+    let lives_long = |one: &Listed| one.deadline_unix_s > SystemClock.unix_s() + 3600;
+    let asked = json!({"conversationId": "c", "language": "python", "code": "hang", "wait": 0});
+    let (_, begun) = send(Method::POST, "/v1/runs", asked).await;
+    until("it runs", async || !server.engine.live().is_empty()).await;
+    let listed = server.engine.list().await.expect("a list");
+    assert!(listed.iter().any(lives_long), "{listed:?}");
+    let path = format!("/v1/runs/{}/cancel", begun["runId"].as_str().expect("an id"));
+    assert_eq!(send(Method::POST, &path, Value::Null).await.0, 200);
+    let another = async || {
+        let now = server.engine.list().await.expect("a list");
+        now.into_iter().find(|one| listed.iter().all(|other| other.id != one.id))
+    };
+    until("one stands by", async || another().await.is_some()).await;
+    let standby = another().await.expect("it is there");
+    assert!(lives_long(&standby), "{standby:?}");
     server.stop().await;
 }
 

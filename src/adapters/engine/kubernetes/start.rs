@@ -57,7 +57,9 @@ async fn create(engine: &Inner, spec: &SandboxSpec) -> Result<Option<String>, En
         return Err(call::refused("create", why));
     }
     let template = engine.templates.get(&engine.client, &engine.namespace, &spec.image, engine.time.answer).await?;
-    let life_s = spec.deadline_unix_s.saturating_sub(SystemClock.unix_s());
+    // The kubelet counts from before it fetches the image.
+    let start_s = i64::try_from(engine.time.start.as_secs()).unwrap_or_default();
+    let life_s = spec.deadline_unix_s.saturating_sub(SystemClock.unix_s()).saturating_add(start_s);
     let body = pod::body(&engine.profile, &template, spec, life_s);
     let created: Pod = call::within("create", engine.time.answer, engine.client.request(post(engine, &body)?)).await?;
     Ok(created.metadata.resource_version)
