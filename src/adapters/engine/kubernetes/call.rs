@@ -47,7 +47,8 @@ pub(super) fn refused(act: &'static str, sentence: impl Into<String>) -> EngineE
 
 pub(super) fn map_error(act: &'static str, error: Error) -> EngineError {
     match error {
-        Error::Api(status) if matches!(status.code, 429 | 502..=504) => {
+        // 500 is also what it answers while its store elects a leader.
+        Error::Api(status) if matches!(status.code, 408 | 429 | 500 | 502..=504) => {
             EngineError::Unavailable { act, source: Box::new(Error::Api(status)) }
         }
         Error::Api(status) => {
@@ -89,7 +90,9 @@ mod tests {
     fn refused_keeps_the_status_code_and_says_what_to_do() {
         assert_eq!(status(&answered(409)), Some(409));
         assert!(matches!(answered(503), EngineError::Unavailable { act: "create", .. }));
-        assert!(matches!(answered(429), EngineError::Unavailable { .. }));
+        for passing in [408, 429, 500, 502, 504] {
+            assert!(matches!(answered(passing), EngineError::Unavailable { .. }), "{passing}");
+        }
         let EngineError::Refused { source, .. } = answered(403) else { panic!("not refused") };
         let text = source.to_string();
         assert!(text.contains("403 Forbidden: no") && text.contains("ResourceQuota"), "{text}");

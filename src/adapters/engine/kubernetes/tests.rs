@@ -260,6 +260,32 @@ async fn a_watch_goes_on_where_it_broke_and_reads_the_pod_when_that_is_too_old()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_after_refusals_of_an_api_server_that_comes_back() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let (id, time) = (SandboxId::new(), engine.0.time);
+    let watched = || watch::PodWatch::new(engine.0.client.clone(), "boxes", id, Some("10".to_owned()), time);
+    let mut watch = watched();
+    let answers = async {
+        answer_lines(&mut server, Method::GET, &watch_path(id, "10"), 200, &[]).await;
+        for (code, reason) in [(500, "InternalError"), (403, "Forbidden"), (401, "Unauthorized")] {
+            answer(&mut server, Method::GET, &watch_path(id, "10"), code, &refusal(code, reason, "not yet")).await;
+        }
+        let deleted = json!({"type": "DELETED", "object": pod(id, "11", &Value::Null)});
+        answer(&mut server, Method::GET, &watch_path(id, "10"), 200, &deleted).await;
+    };
+    let (seen, ()) = tokio::join!(watch.next(), answers);
+    assert!(matches!(seen, Ok(Seen::Gone(Some(_)))), "{seen:?}");
+
+    // A right that was never there does not come back.
+    let mut watch = watched();
+    let refused = refusal(403, "Forbidden", "no right");
+    let path = watch_path(id, "10");
+    let (seen, _) = tokio::join!(watch.next(), answer(&mut server, Method::GET, &path, 403, &refused));
+    assert!(matches!(seen, Err(EngineError::Refused { .. })), "{seen:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_sandbox_is_lost_only_after_the_api_server_was_away_for_long() {
     let (engine, server) = scene();
     let mut server = pin!(server);

@@ -37,6 +37,9 @@ pub(super) struct PodWatch {
     events: Option<BoxStream<'static, Result<WatchEvent<Pod>, Error>>>,
     time: TimeLimits,
     opened: Option<Instant>,
+    /// Whether the API server has answered before. One that comes back refuses what it allowed, until it knows the
+    /// rights again.
+    was_allowed: bool,
     /// Since when the API server has not answered, and the pause before the next try.
     failing: Option<(Instant, Duration)>,
 }
@@ -51,13 +54,14 @@ impl PodWatch {
         time: TimeLimits,
     ) -> Self {
         let pods = Api::namespaced(client, namespace);
-        Self { pods, name: id.to_string(), version: created, events: None, time, opened: None, failing: None }
+        let (name, events, opened, failing) = (id.to_string(), None, None, None);
+        Self { pods, name, version: created, events, time, opened, was_allowed: false, failing }
     }
 
     /// The next state.
     ///
     /// # Errors
-    /// When the API server has not answered for [`TimeLimits::lost`], or refuses.
+    /// When the API server has not answered for [`TimeLimits::lost`], or refuses at the first time.
     pub(super) async fn next(&mut self) -> Result<Seen, EngineError> {
         loop {
             let Some(events) = &mut self.events else {
@@ -94,7 +98,9 @@ impl PodWatch {
             }
             self.opened = Some(Instant::now());
             match call::within("watch", answer, self.pods.watch(&params, version)).await {
-                Ok(events) => (self.events, self.failing) = (Some(events.boxed()), None),
+                Ok(events) => {
+                    (self.events, self.failing, self.was_allowed) = (Some(events.boxed()), None, true);
+                }
                 Err(error) if call::status(&error) == Some(410) => self.version = None,
                 Err(error) => self.pause(error).await?,
             }
@@ -102,7 +108,7 @@ impl PodWatch {
         }
         match call::within("read", answer, self.pods.get(&self.name)).await {
             Ok(pod) => {
-                self.failing = None;
+                (self.failing, self.was_allowed) = (None, true);
                 self.version.clone_from(&pod.metadata.resource_version);
                 Ok(Some(Seen::Pod(Box::new(pod))))
             }
@@ -114,10 +120,11 @@ impl PodWatch {
     /// Waits before the next try.
     ///
     /// # Errors
-    /// `error`, when it is a refusal or the tries have lasted too long.
+    /// `error`, when it is a refusal at the first time, or the tries have lasted too long.
     async fn pause(&mut self, error: EngineError) -> Result<(), EngineError> {
         let (since, pause) = self.failing.unwrap_or_else(|| (Instant::now(), PAUSE_FIRST));
-        if matches!(error, EngineError::Refused { .. }) || since.elapsed() >= self.time.lost {
+        let is_refused = matches!(error, EngineError::Refused { .. }) && !self.was_allowed;
+        if is_refused || since.elapsed() >= self.time.lost {
             return Err(error);
         }
         sleep(pause).await;
