@@ -49,6 +49,9 @@ use crate::{
 /// From this minor version on, the input of an attached container can be closed alone.
 const HALF_CLOSE_MINOR: u32 = 30;
 
+/// The grace period of a kill, in seconds: with one, a pod is there until its kubelet has seen the container end.
+const KILL_GRACE_S: u32 = 1;
+
 /// The cluster's settings.
 #[derive(Debug, Clone)]
 pub struct KubernetesOptions {
@@ -251,11 +254,11 @@ impl Engine for KubernetesEngine {
     /// Deletes the pod: it is the only way to end everything in it without a right to execute in pods.
     async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
         let Signal::Kill = signal;
-        self.0.delete("kill", id).await
+        self.0.delete("kill", id, KILL_GRACE_S).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
-        self.0.delete("remove", id).await
+        self.0.delete("remove", id, 0).await
     }
 
     async fn list(&self) -> Result<Vec<Listed>, EngineError> {
@@ -274,10 +277,11 @@ impl Inner {
         format!("/api/v1/namespaces/{}/{resource}", self.namespace)
     }
 
-    /// Deletes a pod at once. The kubelet kills the container when it learns of that.
-    async fn delete(&self, act: &'static str, id: SandboxId) -> Result<(), EngineError> {
+    /// Deletes a pod. The kubelet kills the container when it learns of that. Without a grace period the pod is not
+    /// listed any more from now on, whether its container has ended or not.
+    async fn delete(&self, act: &'static str, id: SandboxId, grace_s: u32) -> Result<(), EngineError> {
         self.lives.ending(id);
-        let params = DeleteParams::default().grace_period(0);
+        let params = DeleteParams::default().grace_period(grace_s);
         let (name, pods) = (id.to_string(), self.pods());
         match call::within(act, self.time.remove, pods.delete(&name, &params)).await {
             Err(error) if call::status(&error) != Some(404) => Err(error),

@@ -225,6 +225,20 @@ async fn destroying_is_a_deletion_at_once_and_not_found_is_fine() {
     }
 }
 
+/// A pod that is deleted without a grace period counts as ended while its program may still write.
+#[tokio::test]
+async fn killing_leaves_the_pod_until_its_container_has_ended() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let id = SandboxId::new();
+    let path = format!("/api/v1/namespaces/boxes/pods/{id}?");
+    let body = pod(id, "11", &json!({"phase": "Running"}));
+    let answered = answer(&mut server, Method::DELETE, &path, 200, &body);
+    let (killed, asked) = tokio::join!(engine.signal(id, Signal::Kill), answered);
+    assert!(killed.is_ok(), "{killed:?}");
+    assert_eq!(asked["gracePeriodSeconds"], json!(1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_watch_goes_on_where_it_broke_and_reads_the_pod_when_that_is_too_old() {
     let (engine, server) = scene();
