@@ -123,6 +123,7 @@ impl Files {
             returned: Returned { carried, limit: None, left_out: 0, replaced: BTreeSet::new() },
             open: None,
             modes: BTreeMap::new(),
+            opened: BTreeMap::new(),
         };
         Returning { files: Arc::clone(self), placing: Some(placing), held: Vec::new(), held_bytes: 0 }
     }
@@ -230,6 +231,8 @@ struct Placing {
     open: Option<Open>,
     /// Folders get their modes last: one may be closed to writes.
     modes: BTreeMap<SafePath, u32>,
+    /// Folders that were closed to writes and are open until the end, with the modes that they had.
+    opened: BTreeMap<SafePath, u32>,
 }
 
 impl Placing {
@@ -258,6 +261,7 @@ impl Placing {
                 if !self.returned.carried.0.contains_key(&path) && !self.modes.contains_key(&path) {
                     self.writer.reserve(&space(&path, None))?;
                 }
+                self.open_parents(store, &path)?;
                 store.create(&self.conversation)?.make_folders(&path)?;
                 self.modes.insert(path, mode);
             }
@@ -283,6 +287,7 @@ impl Placing {
         let Some(Open { path, mode, modified_unix_s, bytes, mut file }) = self.open.take() else { return Ok(()) };
         let bytes = if file.is_counted() { 0 } else { bytes };
         self.writer.reserve(&space(&path, Some(bytes)))?;
+        self.open_parents(store, &path)?;
         file.set_attributes(mode, modified_unix_s)?;
         let entry = file.place(&path)?;
         if entry.change == Change::Changed {
@@ -298,6 +303,7 @@ impl Placing {
     }
 
     fn gone(&mut self, store: &dyn Storage, path: &SafePath) -> Result<(), Failure> {
+        self.open_parents(store, path)?;
         let was = self.returned.carried.0.remove(path);
         let was_folder = was.is_some_and(|stamp| stamp.file.is_none());
         let Some(there) = store.open(&self.conversation)? else { return Ok(()) };
@@ -312,19 +318,42 @@ impl Placing {
             // A client has replaced it meanwhile: then it is sent again.
             return Ok(());
         }
+        self.opened.remove(path);
         match there.delete(path) {
             Err(StorageError::NotFound) => Ok(()),
             other => Ok(other?),
         }
     }
 
+    /// Opens the folders above a path that an earlier program closed to writes. The last one may have opened them only
+    /// while it ran.
+    fn open_parents(&mut self, store: &dyn Storage, path: &SafePath) -> Result<(), Failure> {
+        let names: Vec<_> = path.components().collect();
+        for depth in 1..names.len() {
+            let Ok(folder) = SafePath::from_components(&names[..depth]) else { continue };
+            let stamp = self.returned.carried.0.get(&folder).filter(|stamp| stamp.file.is_none());
+            let Some(mode) = stamp.map(|stamp| stamp.mode).filter(|mode| mode & 0o300 != 0o300) else { continue };
+            if !self.opened.contains_key(&folder)
+                && let Some(there) = store.open(&self.conversation)?
+                && there.set_folder_mode(&folder, mode | 0o700).is_ok()
+            {
+                self.opened.insert(folder, mode);
+            }
+        }
+        Ok(())
+    }
+
     fn set_modes(&mut self, store: &dyn Storage) -> Result<(), Failure> {
         let Some(there) = store.open(&self.conversation)? else { return Ok(()) };
-        for (path, mode) in mem::take(&mut self.modes).into_iter().rev() {
+        let (told, mut modes) = (mem::take(&mut self.modes), mem::take(&mut self.opened));
+        modes.extend(told.iter().map(|(path, mode)| (path.clone(), *mode)));
+        for (path, mode) in modes.into_iter().rev() {
             if let Err(error) = there.set_folder_mode(&path, mode) {
                 warn!(error = %chain(&error), "the mode of a folder from a sandbox was not set");
             }
-            self.returned.carried.0.insert(path, Stamp::of_folder(mode));
+            if told.contains_key(&path) {
+                self.returned.carried.0.insert(path, Stamp::of_folder(mode));
+            }
         }
         Ok(())
     }

@@ -11,7 +11,12 @@ use crate::{
 
 /// In a folder of the test's own, which need not exist.
 pub(in crate::services) fn with_quota(root: &Path, quota: QuotaOptions) -> Arc<Files> {
-    let store = Arc::new(DiskStorage::at(root, RunnerUsers::one(1000)).expect("a store"));
+    with_users(root, RunnerUsers::one(1000), quota)
+}
+
+/// As [`with_quota`], for programs that run as these users.
+pub(in crate::services) fn with_users(root: &Path, users: RunnerUsers, quota: QuotaOptions) -> Arc<Files> {
+    let store = Arc::new(DiskStorage::at(root, users).expect("a store"));
     let (signer, clock) = (Arc::new(UrlSigner::new(&[], "http://x")), Arc::new(ManualClock::at(1_800_000_000)));
     Arc::new(Files::new(store, signer, clock, FilesOptions { quota, ..FilesOptions::default() }))
 }
