@@ -14,7 +14,11 @@ use tower_test::mock::{self, Handle};
 
 use super::{watch::Seen, *};
 use crate::{
-    domain::{id::InstanceId, skills::SkillFolders},
+    domain::{
+        clock::{Clock as _, SystemClock},
+        id::InstanceId,
+        skills::SkillFolders,
+    },
     ports::{
         engine::{ImageId, Volume},
         runner::Runner,
@@ -162,6 +166,20 @@ async fn a_refused_pod_is_the_answer_of_the_api_server_with_what_to_do() {
     assert!(text.contains("exceeded quota: memory") && text.contains("raise the ResourceQuota"), "{text}");
     let away = failed_start((503, refusal(503, "ServiceUnavailable", "no leader")), |_| Vec::new()).await;
     assert!(matches!(away, EngineError::Unavailable { act: "create", .. }), "{away:?}");
+}
+
+#[tokio::test]
+async fn a_pod_lives_longer_by_the_time_of_its_start() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let spec = SandboxSpec { deadline_unix_s: SystemClock.unix_s() + 1000, ..spec("ruby@7") };
+    let refused = refusal(403, "Forbidden", "no right");
+    let answers = async {
+        answer(&mut server, Method::GET, TEMPLATES, 200, &templates()).await;
+        answer(&mut server, Method::POST, "/api/v1/namespaces/boxes/pods?", 403, &refused).await
+    };
+    let (_, asked) = tokio::join!(engine.start(&spec), answers);
+    assert!(asked["spec"]["activeDeadlineSeconds"].as_i64() > Some(1000), "{asked}");
 }
 
 #[tokio::test]
