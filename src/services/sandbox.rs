@@ -72,8 +72,8 @@ pub(super) struct Started {
 }
 
 impl Sandboxes {
-    /// A lease and the specification of a new sandbox that is needed for at most `life`, and for the time in which files
-    /// travel.
+    /// A lease and the specification of a new sandbox that is needed for at most `life` and for the time in which
+    /// files travel.
     pub(super) fn lease(
         &self,
         runner: &Runner,
