@@ -160,7 +160,7 @@ impl Inner {
     async fn execute(&self, job: Job, _permit: Permit) -> Result<Checked, Failure> {
         let Job { runner, tool, input, bounds } = job;
         let CheckParts { sandboxes, store, isolation, limits, .. } = &self.parts;
-        isolation.wait().await?;
+        isolation.wait(&runner.image).await?;
         let store = Arc::clone(store);
         let staged = tokio::task::spawn_blocking(move || store.stage(&Principal::self_test()));
         let staging: Arc<dyn Staging> = staged.await.map_err(|_| failed())??.into();

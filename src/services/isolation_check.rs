@@ -1,13 +1,16 @@
 //! Checks with a real sandbox that the engine isolates programs: a program of ours reads back from inside what the
 //! kernel reports, and that has to be what the engine says it enforces. No other program runs before it has passed.
 //!
-//! An engine may offer faster configurations; each is checked first and used if it passes.
+//! An engine may offer faster configurations; each is checked first and used if it passes. Where the sandboxes of one
+//! runner differ from those of another, each runner is checked (see `each`), and no candidate is tried.
 //!
 //! ```text
 //! IsolationCheck::start ── one task: tries one runner after another until the result is final; waits for runners and
 //!                          for an engine that does not answer; ended by `stop`
+//!                          where runners differ: checks each that has not passed, until `stop`
 //! ```
 
+mod each;
 pub(crate) mod inspection;
 mod programs;
 mod state;
@@ -15,7 +18,7 @@ mod state;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tokio::{sync::watch, task::JoinHandle, time::sleep};
+use tokio::{task::JoinHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -68,10 +71,17 @@ struct Inconclusive {
 }
 
 impl IsolationCheck {
-    /// Checks until the result is final.
+    /// Checks until the result is final; where runners differ, until `stop`.
     pub fn start(self, stop: CancellationToken) -> JoinHandle<()> {
         tokio::spawn(async move {
-            let _ = stop.run_until_cancelled(self.check()).await;
+            let check = async {
+                if self.differs_by_runner() {
+                    self.check_each().await;
+                } else {
+                    self.check().await;
+                }
+            };
+            let _ = stop.run_until_cancelled(check).await;
         })
     }
 
@@ -94,12 +104,7 @@ impl IsolationCheck {
             let is_final = result.is_final();
             self.state.set(result);
             if is_final {
-                if !self.differs_by_runner() {
-                    return;
-                }
-                self.runners_changed(&mut changes).await;
-                self.state.set(Isolation::Pending { why: Some("the runners have changed".to_owned()) });
-                continue;
+                return;
             }
             tokio::select! {
                 () = sleep(pause) => pause = (pause * 2).min(PAUSE_MAX),
@@ -108,19 +113,9 @@ impl IsolationCheck {
         }
     }
 
-    /// Whether each runner is checked, and again when it changes: its template says more than its image.
+    /// Whether each runner is checked, and again when it changes: its template says more than its image does.
     fn differs_by_runner(&self) -> bool {
         !self.engine.forbidden_addresses().is_empty()
-    }
-
-    async fn runners_changed(&self, changes: &mut watch::Receiver<Arc<[Runner]>>) {
-        let images = || self.catalog.all().iter().map(|runner| runner.image.clone()).collect::<Vec<_>>();
-        let checked = images();
-        while images() == checked {
-            if changes.changed().await.is_err() {
-                return std::future::pending().await;
-            }
-        }
     }
 
     /// Checks the engine's candidates, best first, and then its standard configuration.
@@ -129,9 +124,8 @@ impl IsolationCheck {
         let Some(first) = all.first() else {
             return Isolation::Pending { why: Some("no runner image is installed".to_owned()) };
         };
-        let targets = self.engine.forbidden_addresses();
-        let program = |language| programs::of(language, &targets);
-        let known: Vec<_> = all.iter().filter_map(|runner| Some((runner, program(&runner.language)?))).collect();
+        let program = |runner: &Runner| programs::of(runner.language.as_str(), &[]);
+        let known: Vec<_> = all.iter().filter_map(|runner| Some((runner, program(runner)?))).collect();
         if known.is_empty() {
             return Isolation::NoProgram(no_program(&first.language));
         }
@@ -164,25 +158,13 @@ impl IsolationCheck {
         }
     }
 
-    /// Inspects a sandbox of one runner after another until there are findings; of each runner where they differ. A
-    /// candidate has one chance: only a runner that breaks is followed by the next.
+    /// Inspects a sandbox of one runner after another until there are findings. A candidate has one chance: only a
+    /// runner that breaks is followed by the next.
     async fn inspect(&self, known: &[(&Runner, String)], is_candidate: bool) -> Result<Findings, Inconclusive> {
         let mut inconclusive = Inconclusive { why: String::new(), permanent: true };
-        let mut all = None;
         for (runner, program) in known {
             match self.programs.run_to_end(&runner.language, program.clone()).await {
-                Ok(report) => {
-                    let expectations = self.engine.isolation_expectations(&self.limits, &self.users);
-                    let found = inspection::inspect(&report, expectations);
-                    if !self.differs_by_runner() {
-                        return Ok(found);
-                    }
-                    all.get_or_insert_with(Findings::default).add(&runner.language, found);
-                }
-                Err(failure) if self.differs_by_runner() => {
-                    let permanent = matches!(failure.code, Code::EngineFailed | Code::RunnerFailed);
-                    return Err(Inconclusive { why: format!("{}: {failure}", runner.language), permanent });
-                }
+                Ok(report) => return Ok(self.findings(&report)),
                 Err(failure) => {
                     inconclusive.permanent &= matches!(failure.code, Code::EngineFailed | Code::RunnerFailed);
                     inconclusive.why = format!("{}: {failure}", runner.language);
@@ -192,7 +174,12 @@ impl IsolationCheck {
                 }
             }
         }
-        all.ok_or(inconclusive)
+        Err(inconclusive)
+    }
+
+    /// What a report shows, by what the engine enforces now.
+    fn findings(&self, report: &str) -> Findings {
+        inspection::inspect(report, self.engine.isolation_expectations(&self.limits, &self.users))
     }
 }
 

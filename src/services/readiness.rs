@@ -19,6 +19,8 @@ const FRESH: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ready {
     Yes,
+    /// Some languages are not served: one sentence that names them.
+    Except(String),
     NoEngine,
     /// No image carries the runner label.
     NoRunner,
@@ -66,11 +68,17 @@ impl Readiness {
             (false, _) => Ready::NoEngine,
             (true, true) => Ready::NoRunner,
             (true, false) => match self.isolation.now() {
-                Isolation::Verified { .. } => Ready::Yes,
+                Isolation::Verified { .. } => self.unserved().map_or(Ready::Yes, Ready::Except),
                 Isolation::Pending { why } => Ready::NotTested(why),
                 Isolation::NoProgram(why) => Ready::NoIsolationProgram(why),
                 Isolation::Violated(_) => Ready::NoIsolation,
             },
         }
+    }
+
+    fn unserved(&self) -> Option<String> {
+        let names: Vec<_> = self.isolation.unserved().iter().map(|(language, _)| language.to_string()).collect();
+        let named = || format!("A run can start, but not in {}: run `mcp-sandbox-server doctor`.", names.join(", "));
+        (!names.is_empty()).then(named)
     }
 }

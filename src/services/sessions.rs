@@ -308,7 +308,7 @@ impl Inner {
             return Err(Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment."));
         }
         let access = self.parts.network.access(&conversation.owner, &runner.language, setup.network.as_deref())?;
-        self.parts.isolation.wait().await?;
+        self.parts.isolation.wait(&runner.image).await?;
         let limits = runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
         let _reserved = self.make_room(&conversation.owner, limits.memory_bytes)?;
         let access = access.filter(|_| runner.channels);

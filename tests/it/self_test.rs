@@ -8,7 +8,7 @@ use mcp_sandbox_server::{
     adapters::{
         engine::{
             docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
-            fake::FakeEngine,
+            fake::{FakeEngine, StartFault},
         },
         storage::DiskStorage,
     },
@@ -153,7 +153,7 @@ async fn server_with_only_unknown_languages_is_not_ready() {
 async fn isolation_check_retries_transient_failures() {
     let engine = saying(INSIDE);
     engine.add_runner("python");
-    engine.fail_next_start(mcp_sandbox_server::adapters::engine::fake::StartFault::Unavailable);
+    engine.fail_next_start(StartFault::Unavailable);
     let server = Testing::start(engine).await;
     until("a later attempt passes", async || server.ready().await.0 == 200).await;
     assert_eq!(server.engine.started().len(), 1, "the first start was refused before there was anything");
@@ -215,9 +215,8 @@ async fn runtime_that_is_missing_or_ignored_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_runner_is_checked_where_they_differ_and_again_when_they_change() {
-    let engine = FakeEngine::default();
-    engine.forbid(([192, 0, 2, 1], 443).into());
+async fn each_runner_is_checked_where_they_differ_and_a_bad_one_is_refused_alone() {
+    let engine = differing();
     // JavaScript's program alone has this in it.
     engine.answer("readFileSync", &INSIDE.replace("    lo: 0", "    lo: 0\n  eth0: 0"));
     engine.answer("== ", INSIDE);
@@ -225,9 +224,54 @@ async fn each_runner_is_checked_where_they_differ_and_again_when_they_change() {
     let server = Testing::start(engine).await;
     assert_eq!(server.run("bash").await["outcome"]["ended"], "exited");
     server.engine.add_runner("javascript");
-    until("the new runner has failed the check", async || server.ready().await.0 == 503).await;
-    let refused = server.run("bash").await;
+    until("the new runner has failed the check", async || excepts(&server.ready().await, "javascript")).await;
+    let refused = server.run("javascript").await;
     assert_eq!(refused["code"], "engine_failed", "{refused}");
+    assert_eq!(server.run("bash").await["outcome"]["ended"], "exited");
     server.shutdown.cancel();
     server.ended().await.expect("it served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_start_is_tried_again_where_runners_differ() {
+    let engine = differing();
+    engine.answer("== ", INSIDE);
+    engine.add_runner("bash");
+    // As at a cluster that is full for a moment.
+    engine.fail_next_start(StartFault::Refused);
+    let server = Testing::start(engine).await;
+    until("Bash has passed", async || server.ready().await.0 == 200).await;
+    server.engine.fail_next_start(StartFault::Refused);
+    server.engine.add_runner("python");
+    until("Python has passed", async || server.run("python").await["outcome"]["ended"] == "exited").await;
+    assert_eq!(server.run("bash").await["outcome"]["ended"], "exited");
+    server.shutdown.cancel();
+    server.ended().await.expect("it served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_language_without_a_check_is_not_served_where_runners_differ() {
+    let engine = differing();
+    engine.answer("== ", INSIDE);
+    engine.add_runner("bash");
+    engine.add_runner("ruby");
+    let server = Testing::start(engine).await;
+    until("Bash has passed", async || excepts(&server.ready().await, "ruby")).await;
+    let refused = server.run("ruby").await;
+    assert!(refused["detail"].as_str().is_some_and(|why| why.contains("sandbox.aliases")), "{refused}");
+    assert_eq!(server.engine.started().len(), 1, "the check of Bash and nothing else");
+    server.shutdown.cancel();
+    server.ended().await.expect("it served");
+}
+
+/// An engine whose runners differ, as pods of different templates do.
+fn differing() -> FakeEngine {
+    let engine = FakeEngine::default();
+    engine.forbid(([192, 0, 2, 1], 443).into());
+    engine
+}
+
+/// Whether a server is ready, but not for this language.
+fn excepts((status, body): &(u16, Value), language: &str) -> bool {
+    *status == 200 && body["reason"].as_str().is_some_and(|reason| reason.contains(&format!("not in {language}")))
 }

@@ -40,11 +40,11 @@ async fn ready(State((readiness, tokens)): State<Parts>, headers: HeaderMap) -> 
         Ready::NoRunner => "No runner image is installed: build them with ./build.sh.",
         Ready::NotTested(None) => "The isolation check has not ended yet.",
         Ready::NotTested(Some(_)) => "The isolation check could not be made: the server's log says why.",
-        Ready::NoIsolationProgram(why) => why,
+        Ready::Except(why) | Ready::NoIsolationProgram(why) => why,
         Ready::NoIsolation => "The engine does not isolate programs: run `mcp-sandbox-server doctor`.",
     };
     let (status, word) = match &state {
-        Ready::Yes => (StatusCode::OK, "ready"),
+        Ready::Yes | Ready::Except(_) => (StatusCode::OK, "ready"),
         _ => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     };
     let mut body = json!({"status": word, "reason": reason});

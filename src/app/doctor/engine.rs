@@ -107,6 +107,9 @@ async fn isolation(
             for note in notes {
                 findings.sentence(Level::Warn, "isolation", &note);
             }
+            for (language, why) in parts.isolation.unserved() {
+                findings.sentence(Level::Fail, "isolation", &format!("{language} is not served. {why}"));
+            }
             runtime(engine.as_ref(), &rejected, findings).await;
             assignment(&parts, findings).await;
         }

@@ -98,6 +98,16 @@ async fn doctor_keeps_expired_conversations_and_the_trash() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn doctor_names_a_language_that_is_not_served() {
+    let engine = honest();
+    engine.forbid(([192, 0, 2, 1], 443).into());
+    engine.add_runner("ruby");
+    let findings = of_engine(&engine).await;
+    assert!(line(&findings, "isolation", Level::Ok).contains("walls"));
+    assert!(line(&findings, "isolation", Level::Fail).starts_with("ruby is not served"), "{}", findings.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn doctor_reports_the_runtime_and_the_reason() {
     let told = async |behaviour: Option<Offered>| {
         let engine = honest();

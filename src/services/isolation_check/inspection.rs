@@ -1,25 +1,13 @@
 //! Compares what a program saw of itself with what the engine says it enforces. Pure. The report is untrusted text from
 //! a sandbox; an engine that does not isolate would have to forge every line of it.
 
-use crate::{
-    domain::id::Language,
-    ports::engine::{Expectation, Fact, Severity},
-};
+use crate::ports::engine::{Expectation, Fact, Severity};
 
 /// Expectations that do not hold, and warnings: a sentence each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Findings {
     pub violations: Vec<String>,
     pub notes: Vec<String>,
-}
-
-impl Findings {
-    /// Adds those of another runner.
-    pub(super) fn add(&mut self, language: &Language, more: Self) {
-        let named = |sentences: Vec<String>| sentences.into_iter().map(move |text| format!("{language}: {text}"));
-        self.violations.extend(named(more.violations));
-        self.notes.extend(named(more.notes));
-    }
 }
 
 /// Reads a report of [`super::programs`].

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use crate::domain::id::Language;
+use crate::{domain::id::Language, ports::runner::Runner};
 
 /// The files to print. A missing file is an empty part.
 const FILES: [&str; 8] = [
@@ -81,9 +81,16 @@ console.log("== groups");
 try { fs.mkdirSync("/sys/fs/cgroup/self-test"); console.log("open"); } catch {}
 "#;
 
+/// The program for a runner: in its language, or in one that it has as an alias.
+pub(super) fn of_runner(runner: &Runner, targets: &[SocketAddr]) -> Option<String> {
+    let names = std::iter::once(&runner.language).chain(&runner.aliases).map(Language::as_str);
+    // The image of the browser runs Python.
+    names.map(|name| if name == "browser" { "python" } else { name }).find_map(|name| of(name, targets))
+}
+
 /// The program for a language, if there is one. It tries to connect to the targets.
-pub(super) fn of(language: &Language, targets: &[SocketAddr]) -> Option<String> {
-    let text = match language.as_str() {
+pub(super) fn of(language: &str, targets: &[SocketAddr]) -> Option<String> {
+    let text = match language {
         "bash" | "sh" => BASH.to_owned(),
         "python" => PYTHON.to_owned(),
         "javascript" | "typescript" => format!("import fs from \"node:fs\";\nimport net from \"node:net\";\n{NODE}"),
@@ -91,4 +98,30 @@ pub(super) fn of(language: &Language, targets: &[SocketAddr]) -> Option<String> 
     };
     let targets: Vec<_> = targets.iter().map(|target| format!("{}/{}", target.ip(), target.port())).collect();
     Some(text.replace("FILES", &FILES.join(" ")).replace("TARGETS", &targets.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ports::{
+        engine::ImageId,
+        runner::{LABEL_ALIASES, LABEL_LANGUAGE, LABEL_RUNNER, RunnerImage},
+    };
+
+    fn found(language: &str, aliases: &str) -> Option<String> {
+        let labels = [(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language), (LABEL_ALIASES, aliases)];
+        let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let image = RunnerImage { id: ImageId("x@1".to_owned()), reference: None, created_unix_s: 0, labels };
+        of_runner(&Runner::from_image(&image).expect("a runner"), &[([192, 0, 2, 1], 443).into()])
+    }
+
+    #[test]
+    fn a_runner_has_the_program_of_its_language_or_of_an_alias() {
+        let python = found("python", "").expect("a program");
+        assert!(python.contains("192.0.2.1/443"), "{python}");
+        for (language, aliases) in [("python-gpu", "py3,python"), ("browser", "")] {
+            assert_eq!(found(language, aliases).as_ref(), Some(&python), "{language}");
+        }
+        assert_eq!(found("ruby", "rb"), None);
+    }
 }

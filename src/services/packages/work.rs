@@ -52,7 +52,7 @@ impl Inner {
     ) -> Result<Tree, Failure> {
         let Job { wanted, tool, runner, options, index, .. } = job;
         let (conversation, tool) = (&wanted.conversation, *tool);
-        self.parts.isolation.wait().await?;
+        self.parts.isolation.wait(&runner.image).await?;
         let quota = self.parts.files.quota();
         quota.check_upload(&Usage::default())?;
         let ceiling = quota.ceiling();

@@ -165,10 +165,10 @@ impl RunTask {
         });
     }
 
-    /// The right to start, once the engine was seen to isolate. A run that waits for that holds no slot.
+    /// The right to start, once its image was seen to isolate; a session's was before. Waiting for that holds no slot.
     async fn permit(&self, ticket: Ticket) -> Result<Permit, Failure> {
-        if !self.run.conversation.owner.is_self_test() {
-            self.service.parts.isolation.wait().await?;
+        if !self.run.conversation.owner.is_self_test() && self.request.session.is_none() {
+            self.service.parts.isolation.wait(&self.runner.image).await?;
         }
         ticket.turn().await
     }

@@ -58,13 +58,18 @@ impl AssignmentProbe {
     }
 }
 
-/// `None` when the engine failed, which says nothing about folders.
+/// `None` when the engine failed or no runner may be started now, which says nothing about folders.
 async fn probe(inner: &Arc<Inner>) -> Option<bool> {
     let all = inner.parts.catalog.all();
-    let found = PROGRAMS.iter().find_map(|(language, program)| {
+    let known = PROGRAMS.iter().filter_map(|(language, program)| {
         all.iter().find(|runner| runner.language.as_str() == *language).map(|runner| (runner.clone(), *program))
     });
-    let Some((runner, program)) = found else { return Some(false) };
+    let known: Vec<_> = known.collect();
+    if known.is_empty() {
+        return Some(false);
+    }
+    // One that has not passed the isolation check may pass it later.
+    let (runner, program) = known.into_iter().find(|(runner, _)| inner.parts.isolation.permits(&runner.image))?;
     let store = Arc::clone(&inner.parts.store);
     let mut folder = tokio::task::spawn_blocking(move || store.create_unassigned()).await.ok()?.ok()?;
     let (lease, spec) = inner.lease(&runner, folder.data(), inner.parts.sandboxes.shown_to_all());

@@ -158,6 +158,7 @@ impl Inner {
                 && number <= recent.wanted()
                 && !pool.in_use.contains(key)
                 && !pool.is_backing_off(&runner.image)
+                && self.parts.isolation.permits(&runner.image)
                 && has_room;
             wanted.then(|| Demand { conversation: Some(key.clone()), runner })
         })
@@ -173,6 +174,7 @@ impl Inner {
             let mine = |standby: &&Standby| standby.is_unassigned() && standby.image == runner.image;
             let count = pool.standbys.iter().filter(mine).count();
             let wanted = count < self.options.nameless_max && !pool.is_backing_off(&runner.image);
+            let wanted = wanted && self.parts.isolation.permits(&runner.image);
             (wanted && self.fits(&pool, &runner.image)).then_some((count, *at, runner))
         });
         // Every language gets its first before any gets its second; among equals the one that was used last.

@@ -176,8 +176,8 @@ impl Inner {
         let Generator { sandboxes, catalog, store, isolation, limits } = &self.parts.generator;
         let (language, program) = tongue.generator();
         let language: Language = language.parse().map_err(|_| failed())?;
-        isolation.wait().await?;
         let runner = catalog.get(&language)?;
+        isolation.wait(&runner.image).await?;
         let one = |defined: &Arc<super::server::Defined>| {
             let tool = &defined.tool;
             json!({"name": tool.name, "module": defined.module, "title": tool.title, "description": tool.description,

@@ -151,8 +151,8 @@ impl Opener {
         if stop.is_cancelled() {
             return Err(Failure::new(Code::ShuttingDown, "the server is stopping"));
         }
-        parts.isolation.wait().await?;
         let runner = parts.catalog.get(&self.language)?;
+        parts.isolation.wait(&runner.image).await?;
         if !runner.takes_input() {
             return Err(Failure::argument("image", "its runner reads no input while a program runs (protocol 1 or 2)"));
         }

@@ -1,0 +1,96 @@
+//! The check where the sandboxes of one runner differ from those of another, as pods of different templates do. Each
+//! image has a result of its own, so a runner that changes, or that does not pass, leaves the others as they are.
+//!
+//! A start that is refused says nothing about isolation and may pass, so it is tried again, and so are findings: the
+//! operator may correct the cluster without changing a template.
+
+use std::sync::Arc;
+
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use super::{Findings, Isolation, IsolationCheck, PAUSE_MAX, PAUSE_MIN, programs};
+use crate::{
+    domain::{error::Code, id::Language},
+    ports::runner::Runner,
+};
+
+impl IsolationCheck {
+    /// Checks each runner, and again those that have changed or have not passed. Never ends by itself.
+    pub(super) async fn check_each(&self) {
+        let mut changes = self.catalog.changes();
+        let mut pause = PAUSE_MIN;
+        loop {
+            let runners: Arc<[Runner]> = Arc::clone(&changes.borrow_and_update());
+            self.state.keep(&runners);
+            for runner in runners.iter() {
+                if !self.state.permits(&runner.image) {
+                    self.check_one(runner).await;
+                }
+            }
+            // Until the new runners were checked too, the last result of all stays.
+            if !changes.has_changed().unwrap_or_default() {
+                self.state.conclude();
+            }
+            tokio::select! {
+                () = sleep(pause) => pause = (pause * 2).min(PAUSE_MAX),
+                _ = changes.changed() => pause = PAUSE_MIN,
+            }
+        }
+    }
+
+    async fn check_one(&self, runner: &Runner) {
+        let result = self.result_of(runner).await;
+        // The program may have run in a sandbox of the image that has replaced this one.
+        if self.catalog.find(&runner.language).is_none_or(|now| now.image != runner.image) {
+            return;
+        }
+        if !self.state.set_of(runner, &result) {
+            return;
+        }
+        let language = &runner.language;
+        match &result {
+            Isolation::Verified { notes, .. } => {
+                for note in notes {
+                    warn!(%language, "{note}");
+                }
+                info!(%language, "the isolation check passed");
+            }
+            Isolation::Violated(why) => warn!(%language, why, "the isolation check failed; the language is not served"),
+            Isolation::NoProgram(why) => warn!(%language, "{why}"),
+            Isolation::Pending { why } => {
+                warn!(%language, why, "the isolation check could not be made; it is repeated");
+            }
+        }
+    }
+
+    async fn result_of(&self, runner: &Runner) -> Isolation {
+        let targets = self.engine.forbidden_addresses();
+        let Some(program) = programs::of_runner(runner, &targets) else {
+            return Isolation::NoProgram(no_program(&runner.language));
+        };
+        match self.programs.run_to_end(&runner.language, program).await {
+            Ok(report) => {
+                let Findings { violations, notes } = self.findings(&report);
+                if violations.is_empty() {
+                    Isolation::Verified { notes, rejected: Vec::new() }
+                } else {
+                    Isolation::Violated(violations.join("; "))
+                }
+            }
+            // The sandbox was there and its program failed, such as at writing to /data.
+            Err(failure) if failure.code == Code::RunnerFailed => {
+                Isolation::Violated(format!("its sandbox could not be checked, the last failure was {failure}"))
+            }
+            Err(failure) => Isolation::Pending { why: Some(failure.to_string()) },
+        }
+    }
+}
+
+fn no_program(language: &Language) -> String {
+    format!(
+        "The isolation check has no program for {language}, whose sandboxes may differ from those of other languages, \
+         so no program of it is run: if its runner runs bash, sh, python, javascript or typescript, name one of them \
+         in sandbox.aliases; otherwise use another engine for it, such as Docker."
+    )
+}
