@@ -7,7 +7,10 @@
 //!
 //! An owner may have a quota for all conversations together. It is checked in the same places, from what was measured
 //! of each, but stops no program: one that runs exceeds it by what its own conversation may take at most.
+//!
+//! Uploads in progress are reserved as they arrive (`arriving`).
 
+mod arriving;
 mod owners;
 mod watch;
 
@@ -19,12 +22,12 @@ use std::{
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tracing::warn;
 
-use self::owners::Owners;
+use self::{arriving::Arrivals, owners::Owners};
 use crate::{
     domain::{
         error::{Code, Failure},
         outcome::{DiskLimit, mib},
-        owner::ConversationKey,
+        owner::{ConversationKey, Principal},
     },
     ports::storage::{Storage, StorageError, Usage},
 };
@@ -68,6 +71,8 @@ struct Known {
     /// The growth of all conversations together that the cache has shown so far, in bytes.
     growth_bytes: i64,
     owners: Owners,
+    /// Uploads in progress, which no usage includes.
+    arrivals: Arrivals,
     /// Programs that are being watched, by number.
     watched: HashSet<u64>,
     /// The number of the program that began last.
@@ -80,6 +85,11 @@ impl Known {
         if let Some(before) = self.usages.insert(id.clone(), usage) {
             self.growth_bytes = self.growth_bytes.saturating_add(signed(usage.bytes) - signed(before.bytes));
         }
+    }
+
+    /// What an owner has, with uploads in progress.
+    fn owner_bytes(&self, owner: &Principal) -> u64 {
+        self.owners.total(owner).saturating_add(self.arrivals.owner_bytes(owner))
     }
 }
 
@@ -128,16 +138,17 @@ impl Quota {
         self.disk_has_room(more).is_ok() && self.known_room(id, more).is_some()
     }
 
-    /// The cached usage, if `more` fits beside it and beside what else the owner has.
+    /// The cached usage, if `more` fits beside it, beside uploads in progress and beside what else the owner has.
     fn known_room(&self, id: &ConversationKey, more: &Usage) -> Option<Usage> {
         let known = self.known();
-        let there = known.usages.get(id).copied().filter(|there| there.plus(more).fits(&self.ceiling()))?;
+        let beside = known.arrivals.of(id).plus(more);
+        let there = known.usages.get(id).copied().filter(|there| there.plus(&beside).fits(&self.ceiling()))?;
         self.owner_has_room(&known, id, more).then_some(there)
     }
 
     /// Whether the owner's quota has room for `more`, by what was last found of each conversation.
     fn owner_has_room(&self, known: &Known, id: &ConversationKey, more: &Usage) -> bool {
-        let fits = |max| known.owners.total(&id.owner).saturating_add(more.bytes) <= max;
+        let fits = |max| known.owner_bytes(&id.owner).saturating_add(more.bytes) <= max;
         self.options.owner_bytes_max.is_none_or(fits)
     }
 
@@ -163,7 +174,7 @@ impl Quota {
     }
 
     fn owner_refusal(&self, known: &Known, id: &ConversationKey) -> Failure {
-        let (total, max) = (known.owners.total(&id.owner), self.options.owner_bytes_max.unwrap_or(u64::MAX));
+        let (total, max) = (known.owner_bytes(&id.owner), self.options.owner_bytes_max.unwrap_or(u64::MAX));
         let why = format!(
             "The files of all your conversations take {} MiB on disk and may take {} MiB, so nothing was run or \
              written: delete files or conversations that are no longer needed, then try again.",
@@ -327,9 +338,10 @@ impl Writer {
             Err(StorageError::Denied { .. }) => return Ok(None),
             measured => measured?,
         };
-        let after = there.plus(more);
+        let taken = there.plus(&quota.known().arrivals.of(conversation));
+        let after = taken.plus(more);
         if !after.fits(&quota.ceiling()) {
-            return Err(quota.refusal(&there, &after));
+            return Err(quota.refusal(&taken, &after));
         }
         quota.known().set(conversation, there);
         quota.check_owner(conversation, more)?;
@@ -352,7 +364,7 @@ impl Writer {
             return DiskLimit::Free { min: free_bytes_min };
         }
         let Usage { bytes, entries } = self.quota.measure(&self.conversation).unwrap_or_default();
-        let total = self.quota.known().owners.total(&self.conversation.owner);
+        let total = self.quota.known().owner_bytes(&self.conversation.owner);
         if let Some(max) = owner_bytes_max.filter(|max| max.saturating_sub(total) < bytes_max.saturating_sub(bytes)) {
             return DiskLimit::Owner { max };
         }

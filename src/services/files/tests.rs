@@ -7,12 +7,13 @@ use std::{
     time::Duration,
 };
 
-use futures_util::TryStreamExt as _;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::*;
 use crate::{
     adapters::storage::{DiskStorage, tests::hold::Holder},
     domain::{clock::ManualClock, users::RunnerUsers},
+    ports::storage::Usage,
     services::links::SignedLink,
 };
 
@@ -129,6 +130,44 @@ async fn an_upload_of_announced_length_is_counted_once() {
     let broken = files.upload(&id, &path("broken"), None, Some(100 << 10), broken).await;
     assert_eq!(broken.map_err(|failure| failure.code).map(drop), Err(Code::InvalidArgument));
     assert_eq!(files.quota.cached(&id), Some(there), "nothing was stored");
+}
+
+/// An upload that stands still holds what it sent: against its own conversation, and against the owner's others.
+#[tokio::test]
+async fn uploads_in_progress_count_for_the_quotas_until_they_end() {
+    for (bytes_max, owner_bytes_max, other) in [(1 << 20, None, "c"), (8 << 20, Some(1 << 20), "other")] {
+        let quota = QuotaOptions { bytes_max, entries_max: 100, free_bytes_min: 0, owner_bytes_max };
+        let (_root, _, files) = files(FilesOptions { quota, ..FilesOptions::default() });
+        let [id, other] = ["c", other].map(|id| id.parse::<ConversationKey>().expect("an id"));
+        let (a, b) = (path("a"), path("b"));
+        let piece = || stream::iter([Ok::<_, Failure>(Bytes::from(vec![1; 600 << 10]))]);
+        let upload = async || {
+            let done = files.upload(&other, &b, None, None, piece()).await;
+            done.map(|entry| entry.size).map_err(|failure| failure.code)
+        };
+        let mut halted = Box::pin(files.upload(&id, &a, None, None, piece().chain(stream::pending())));
+        let arrived = async {
+            while files.quota.arriving_bytes(&id) == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            done = &mut halted => panic!("it ended: {done:?}"),
+            () = arrived => {}
+        }
+        assert_eq!(upload().await, Err(Code::QuotaExceeded), "{other}");
+        let written = files.write(&other, &b, Bytes::from(vec![1; 600 << 10])).await;
+        assert_eq!(written.map(drop).map_err(|failure| failure.code), Err(Code::QuotaExceeded), "{other}");
+        files.check_capacity(&id, Usage::default()).await.expect("a program may run");
+        drop(halted);
+        // Its last step may still be at the disk.
+        while files.quota.arriving_bytes(&id) > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(upload().await, Ok(600 << 10), "{other}");
+        assert_eq!(files.quota.arriving_bytes(&other), 0, "it is usage now");
+        assert_eq!(upload().await, Err(Code::QuotaExceeded), "{other}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

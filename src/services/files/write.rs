@@ -1,6 +1,6 @@
 //! Writing and deleting: within the quota, one writer of a conversation at a time, on a condition of the client.
 
-use std::{pin::pin, sync::Arc};
+use std::pin::pin;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
@@ -110,7 +110,8 @@ impl Files {
     }
 
     /// Writes a whole file of any length from a stream, if the condition holds. The file is completed beside the
-    /// conversation's files and then takes its place, so that a stream that breaks off changes nothing.
+    /// conversation's files and then takes its place, so that a stream that breaks off changes nothing. What arrives is
+    /// reserved, so that several uploads together keep the quotas.
     ///
     /// # Errors
     /// As [`Files::write`], [`Code::PreconditionFailed`], and those of the stream.
@@ -132,6 +133,7 @@ impl Files {
             Ok((there.incoming()?, condition))
         };
         let (mut file, condition) = self.step(conversation, begin).await?;
+        let mut arrival = self.quota.arrival(conversation, file.is_counted());
         let (mut body, mut received, mut ended) = (pin!(body), 0_u64, false);
         while !ended {
             let mut pieces = Vec::new();
@@ -146,20 +148,19 @@ impl Files {
                 }
             }
             received += bytes as u64;
-            let (quota, so_far) = (Arc::clone(&self.quota), space(path, Some(received)));
+            let (writer, so_far) = (self.quota.writer(conversation).await, space(path, Some(received)));
             let step = move |_: &dyn Storage| {
-                quota.check_upload(&so_far)?;
+                writer.admit(&mut arrival, &so_far)?;
                 pieces.iter().try_for_each(|piece| file.append(piece))?;
-                Ok(file)
+                Ok((file, arrival))
             };
-            file = self.step(conversation, step).await?;
+            (file, arrival) = self.step(conversation, step).await?;
         }
         let writer = self.quota.writer(conversation).await;
         let (id, path, announcer) = (conversation.clone(), path.clone(), self.announcer(conversation));
         let place = move |store: &dyn Storage| {
             check(store, &id, &path, condition.as_ref())?;
-            let bytes = if file.is_counted() { 0 } else { received };
-            writer.reserve(&space(&path, Some(bytes)))?;
+            writer.settle(&mut arrival)?;
             Ok(file.place(&path).inspect(|_| announcer.changed(Some(&path)))?)
         };
         let entry = self.step(conversation, place).await?;
