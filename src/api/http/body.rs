@@ -37,6 +37,9 @@ const VALUES_MAX: usize = 10_000;
 /// What a long body gains time by, in bytes a second.
 const PACE_BYTES_A_S: u64 = 64 << 10;
 
+/// How long the sender of a long body may pause, however much time it has gained.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
 /// The bytes that one permit stands for.
 const UNIT_BYTES: usize = 1024;
 
@@ -168,7 +171,8 @@ impl Bodies {
     }
 
     /// The pieces of a body of any length, and its announced length. They have to come at no less than
-    /// [`PACE_BYTES_A_S`] after the time for a short body.
+    /// [`PACE_BYTES_A_S`] after the time for a short body, and with no pause longer than [`PAUSE_MAX`]. Only the time
+    /// in which the next piece is waited for counts.
     ///
     /// # Errors
     /// [`Code::UnsupportedMediaType`]; the stream ends with [`Code::BodyTimeout`] or [`Code::InvalidRequest`].
@@ -179,16 +183,22 @@ impl Bodies {
     ) -> Result<(Option<u64>, impl Stream<Item = Result<Bytes, Failure>> + Send), Failure> {
         plain(headers)?;
         let announced = body.size_hint().exact();
-        let (read_max, begun) = (self.read_max, Instant::now());
-        let pieces = stream::try_unfold((body, 0_u64), move |(mut body, mut received)| async move {
+        let read_max = self.read_max;
+        let begin = (body, 0_u64, Duration::ZERO);
+        let pieces = stream::try_unfold(begin, move |(mut body, received, waited)| async move {
+            let left = (read_max + Duration::from_secs(received / PACE_BYTES_A_S)).saturating_sub(waited);
+            let begun = Instant::now();
+            let until = begun + left.min(PAUSE_MAX);
             loop {
-                let within = read_max + Duration::from_secs(received / PACE_BYTES_A_S);
-                let frame = timeout(within.saturating_sub(begun.elapsed()), body.frame()).await;
-                let frame = frame.map_err(|_| late(read_max));
+                let frame = timeout_at(until, body.frame()).await;
+                let frame = frame.map_err(|_| if left > PAUSE_MAX { paused() } else { late(read_max) });
                 let Some(frame) = frame? else { return Ok(None) };
                 let Ok(piece) = frame.map_err(|_| broken())?.into_data() else { continue };
-                received += piece.len() as u64;
-                return Ok(Some((piece, (body, received))));
+                if piece.is_empty() {
+                    continue;
+                }
+                let received = received + piece.len() as u64;
+                return Ok(Some((piece, (body, received, waited + begun.elapsed()))));
             }
         });
         Ok((announced, pieces))
@@ -256,6 +266,11 @@ fn broken() -> Failure {
 
 fn late(read_max: Duration) -> Failure {
     Failure::new(Code::BodyTimeout, format!("The body took longer than {} s: send it faster.", read_max.as_secs()))
+}
+
+fn paused() -> Failure {
+    let why = format!("Nothing of the body came for {} s: send it without such a pause.", PAUSE_MAX.as_secs());
+    Failure::new(Code::BodyTimeout, why)
 }
 
 /// The media type of a body in lower case, without parameters; empty when none is announced.
@@ -343,6 +358,33 @@ mod tests {
         assert_eq!((one.0, two.0), (Err(Code::BodyTimeout), Err(Code::BodyTimeout)));
         assert_eq!((one.1.min(two.1), one.1.max(two.1)), (5, 60), "the first makes room for the other");
         assert_eq!(bodies.room.available_permits(), 8);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_body_may_be_slow_and_may_not_stand_still() {
+        let bodies = Bodies::new(4096, Duration::from_mins(1), 8192);
+        let slow = stream::iter(0..8).then(|_| async {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            Ok::<_, std::io::Error>(vec![b'x'; 2 << 20])
+        });
+        // Empty pieces are a pause too.
+        let empty = stream::repeat_with(|| Ok(Vec::<u8>::new())).then(|piece| async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            piece
+        });
+        let body = Body::from_stream(slow.chain(empty));
+        let (announced, pieces) = bodies.stream(&HeaderMap::new(), body).expect("a stream");
+        let (mut pieces, mut received) = (std::pin::pin!(pieces), 0);
+        let ended = loop {
+            // Far less than the time that the bytes before it have gained.
+            match timeout(Duration::from_secs(45), pieces.next()).await.expect("it is ended") {
+                Some(Ok(piece)) => received += piece.len(),
+                Some(Err(failure)) => break failure,
+                None => panic!("it has no end"),
+            }
+        };
+        assert_eq!((announced, received, ended.code), (None, 16 << 20, Code::BodyTimeout));
+        assert!(ended.message.contains("pause"), "{ended}");
     }
 
     #[tokio::test]
