@@ -7,8 +7,8 @@
 //!
 //! If conversations have disks of their own, those that were not used lately are unmounted.
 //!
-//! After a step of the clock, which makes everything look old, no conversation is deleted for an hour; and a round
-//! deletes at most [`DELETED_MAX`].
+//! After a step of the clock, which makes everything look old, no conversation is deleted for an hour; after the start
+//! none for [`SETTLING`]; and a round deletes at most [`DELETED_MAX`].
 //!
 //! A conversation is in use while a run is in progress or waits in it, and for a while after a run began, since the
 //! runs of another process on the same root are known only by their start. A standby does not use its conversation: a
@@ -23,7 +23,7 @@ use std::{
 
 use tokio::{
     task::JoinHandle,
-    time::{MissedTickBehavior, interval},
+    time::{Instant, MissedTickBehavior, interval},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -39,6 +39,9 @@ use crate::{
 };
 
 const ROUND: Duration = Duration::from_mins(1);
+/// How long after the start nothing is deleted: a machine may boot with a wrong clock, and that it is set right is seen
+/// as a step.
+pub const SETTLING: Duration = Duration::from_mins(10);
 /// Conversations deleted in one round.
 pub const DELETED_MAX: usize = 100;
 
@@ -82,22 +85,31 @@ impl Retention {
             if kept && !self.options.own_disks && !self.files.quota().is_by_owner() {
                 return;
             }
+            let begun = Instant::now();
             let mut rounds = interval(ROUND);
             rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
             while stop.run_until_cancelled(rounds.tick()).await.is_some() {
-                if let Some(Err(failure)) = stop.run_until_cancelled(self.round()).await {
+                if let Some(Err(failure)) = stop.run_until_cancelled(self.round_after(begun.elapsed())).await {
                     warn!(%failure, "a round of retention failed");
                 }
             }
         })
     }
 
-    /// One round; returns the number of deleted conversations.
+    /// One round long after the start; returns the number of deleted conversations.
     ///
     /// # Errors
     /// [`Code::Internal`] when the disk fails.
     pub async fn round(&self) -> Result<usize, Failure> {
-        let steady = self.steps.is_steady(self.clock.as_ref());
+        self.round_after(Duration::MAX).await
+    }
+
+    /// As [`Self::round`], of a server that runs for this long.
+    ///
+    /// # Errors
+    /// As [`Self::round`].
+    pub async fn round_after(&self, running: Duration) -> Result<usize, Failure> {
+        let steady = self.steps.is_steady(self.clock.as_ref()) && running >= SETTLING;
         let mut uses = self.files.blocking(|store| Ok(store.last_uses()?)).await?;
         self.files.quota().keep(&uses.iter().map(|last| &last.key).collect());
         uses.sort();
