@@ -18,7 +18,7 @@ const ASKED_MAX: usize = 1024;
 
 /// One execution.
 pub(super) struct Cell {
-    id: String,
+    pub(super) id: String,
     pub(super) client: String,
     pub(super) header: Bytes,
     pub(super) code: String,

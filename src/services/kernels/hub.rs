@@ -5,6 +5,7 @@
 //! conversation, which is held until nothing that was sent is under way; what a client sends after it on the same
 //! channel waits behind it.
 
+mod limits;
 mod reports;
 
 use std::{
@@ -35,7 +36,6 @@ use crate::{
     domain::{
         error::{Code, Failure},
         id::{Language, SessionId},
-        outcome::DiskLimit,
         owner::ConversationKey,
     },
     services::{
@@ -222,13 +222,10 @@ impl HubTask {
                     }
                 }
                 change = self.turn.change() => match change {
-                    TurnChange::Came(Ok(turn)) => {
-                        let breach = turn.breach();
-                        self.turn =
-                            TurnState::Held { turn, _busy: link.begin_cell(), breach: Some(Box::pin(breach)) };
-                    }
+                    TurnChange::Came(Ok(turn)) => self.turn = TurnState::held(turn, link.begin_cell()),
                     TurnChange::Came(Err(failure)) => self.refuse_waiting(&failure),
-                    TurnChange::Breached(limit) => self.breached(limit),
+                    TurnChange::Breached(limit) => self.breached(limit, link),
+                    TurnChange::TimeUp(cell) => self.time_up(&cell, link),
                 },
                 Some((parent, note)) = self.notes.1.recv() => self.deliver(None, &self.voice.note(parent, &note)),
                 () = sleep_until(over.unwrap_or_else(Instant::now)), if over.is_some() => {}
@@ -384,13 +381,5 @@ impl HubTask {
                 self.deliver((answer.channel == Channel::Shell).then_some(client.as_str()), &answer);
             }
         }
-    }
-
-    fn breached(&mut self, limit: DiskLimit) {
-        if let TurnState::Held { breach, .. } = &mut self.turn {
-            *breach = None;
-        }
-        self.note(&format!("[{}]\n", limit.sentence()));
-        self.outbox.push_front(KernelLink::interrupt());
     }
 }

@@ -26,14 +26,25 @@ pub(super) enum TurnState {
     Held {
         turn: Box<Turn>,
         _busy: Busy,
-        /// `None` once a limit was exceeded, and the client was told.
-        breach: Option<Pin<Box<dyn Future<Output = DiskLimit> + Send>>>,
+        files: FilesState,
     },
+}
+
+/// The conversation's files while a turn is held.
+pub(super) enum FilesState {
+    /// They are watched, until they exceed a limit.
+    Watched(Pin<Box<dyn Future<Output = DiskLimit> + Send>>),
+    /// They exceeded one, and clients were told: the cell with this id is interrupted, until its time to react is over.
+    Stopping { cell: String, time: Pin<Box<dyn Future<Output = ()> + Send>> },
+    /// They exceeded one, clients were told, and no cell runs any more.
+    Told,
 }
 
 pub(super) enum TurnChange {
     Came(Result<Box<Turn>, Failure>),
     Breached(DiskLimit),
+    /// The time that this cell had to react to its interrupt is over.
+    TimeUp(String),
 }
 
 impl TurnState {
@@ -47,18 +58,34 @@ impl TurnState {
         }))
     }
 
+    /// A turn that has come.
+    pub(super) fn held(turn: Box<Turn>, busy: Busy) -> Self {
+        let files = FilesState::watched(&turn);
+        Self::Held { turn, _busy: busy, files }
+    }
+
     /// Ends when the files of a held one are measured; the limit that they exceed, if it was not told before.
     pub(super) async fn over(mut self) -> Option<DiskLimit> {
-        let Self::Held { turn, breach, .. } = &mut self else { return None };
-        turn.exceeded().await.filter(|_| breach.is_some())
+        let Self::Held { turn, files, .. } = &mut self else { return None };
+        turn.exceeded().await.filter(|_| matches!(files, FilesState::Watched(_)))
     }
 
     /// Waits for what changes it.
     pub(super) async fn change(&mut self) -> TurnChange {
         match self {
-            Self::None | Self::Held { breach: None, .. } => pending().await,
+            Self::None | Self::Held { files: FilesState::Told, .. } => pending().await,
             Self::Awaited(turn) => TurnChange::Came(turn.await),
-            Self::Held { breach: Some(breach), .. } => TurnChange::Breached(breach.await),
+            Self::Held { files: FilesState::Watched(breach), .. } => TurnChange::Breached(breach.await),
+            Self::Held { files: FilesState::Stopping { cell, time }, .. } => {
+                time.await;
+                TurnChange::TimeUp(cell.clone())
+            }
         }
+    }
+}
+
+impl FilesState {
+    pub(super) fn watched(turn: &Turn) -> Self {
+        Self::Watched(Box::pin(turn.breach()))
     }
 }

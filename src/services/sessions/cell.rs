@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::events::Events;
-pub(super) use self::interrupt::WAKE_AFTER;
+pub(super) use self::interrupt::{WAKE_AFTER, urge};
 use super::{
     CellEnd, SessionEnd, Sessions,
     display::{Bundle, Shown},

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use super::{
     SessionEnd, SessionView, Sessions,
+    cell::urge,
     kernel::own_message,
     message::{Channel, KernelMessage},
     queue::Following,
@@ -44,9 +45,10 @@ impl KernelLink {
         self.session.kernel.told().map(Told::end).unwrap_or_default()
     }
 
-    /// Has the bridge interrupt what runs.
-    pub(in crate::services) fn interrupt() -> KernelMessage {
-        own_message("", Channel::Bridge, "interrupt", &json!({})).1
+    /// Interrupts what runs, as a cell at a limit. Ends when the time to react is over.
+    pub(in crate::services) fn interrupting(&self) -> impl Future<Output = ()> + Send + use<> {
+        let session = Arc::clone(&self.session);
+        async move { urge(&session.kernel).await }
     }
 
     /// Has the bridge say what was used.
@@ -74,6 +76,11 @@ impl KernelLink {
 }
 
 impl Sessions {
+    /// Ends the session of a cell that did not react to its interrupt.
+    pub(in crate::services) fn kill(&self, link: &KernelLink) {
+        self.0.end(&link.session, SessionEnd::Killed);
+    }
+
     /// The messages of a session's kernel from now on.
     ///
     /// # Errors

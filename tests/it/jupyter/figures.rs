@@ -75,3 +75,19 @@ async fn files_beyond_the_quota_are_told_after_a_notebooks_cell() {
     );
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notebooks_cell_that_ignores_the_interrupt_at_a_disk_limit_ends_its_session() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_QUOTA__ENTRIES_MAX", "10")]).await;
+    let (_, _, mut client) = notebook(&server, json!({})).await;
+    let writing: Vec<_> = (0..12).map(|name| format!("write {name} x")).collect();
+    let cell = client.execute(&format!("stubborn\n{}\nhang", writing.join("\n"))).await;
+    let answers = client.answers(&cell).await;
+    let says = |message: &Value, what: &str| message["content"].to_string().contains(what);
+    let told = answers.iter().position(|message| says(message, "more than 10 files and folders"));
+    let ended = answers.iter().position(|message| says(message, "did not react to its interrupt"));
+    assert!(told.is_some() && told < ended, "{answers:?}");
+    let (_, why) = client.closed().await;
+    assert_eq!(why, "the kernel is gone: a cell did not react to its interrupt");
+    server.stop().await;
+}

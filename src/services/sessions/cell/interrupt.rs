@@ -1,11 +1,11 @@
 //! Interrupting a cell: what the kernel understands, then what wakes it, then its end.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{
-    super::{Inner, SessionEnd},
+    super::{Inner, SessionEnd, kernel::Kernel},
     Execution,
 };
 use crate::domain::event::{EventKind, StreamKind};
@@ -15,6 +15,19 @@ use crate::domain::event::{EventKind, StreamKind};
 pub(in super::super) const WAKE_AFTER: Duration = Duration::from_millis(300);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const KILL_AFTER: Duration = Duration::from_secs(2);
+
+/// Interrupts what a kernel executes in the same steps. Ends when it should have reacted.
+pub(in super::super) async fn urge(kernel: &Kernel) {
+    let steps = async {
+        kernel.interrupt().await;
+        sleep(WAKE_AFTER).await;
+        kernel.wake().await;
+        sleep(AGAIN_AFTER - WAKE_AFTER).await;
+        kernel.interrupt().await;
+        pending::<()>().await;
+    };
+    drop(timeout(KILL_AFTER, steps).await);
+}
 
 impl Execution<'_> {
     /// Interrupts the cell; ends the session when it does not obey. Output from before still counts.
