@@ -3,7 +3,8 @@
 //!
 //! The usage of a conversation is cached: from the listing after each run, plus later writes. So a run does not wait
 //! for a measurement, and a refusal always follows a measurement. `watch` measures while a program runs. When it has
-//! ended, its usage is checked once more, since a program can name large files as its last act.
+//! ended, its usage is checked once more, since a program can name large files as its last act. `rest` measures between
+//! the cells of a session.
 //!
 //! An owner may have a quota for all conversations together. It is checked in the same places, from what was measured
 //! of each, but stops no program: one that runs exceeds it by what its own conversation may take at most.
@@ -12,6 +13,7 @@
 
 mod arriving;
 mod owners;
+mod rest;
 mod watch;
 
 use std::{
@@ -73,8 +75,8 @@ struct Known {
     owners: Owners,
     /// Uploads in progress, which no usage includes.
     arrivals: Arrivals,
-    /// Programs that are being watched, by number.
-    watched: HashSet<u64>,
+    /// Programs that are being watched, by number, and the conversation of each.
+    watched: HashMap<u64, ConversationKey>,
     /// The number of the program that began last.
     newest: u64,
 }
@@ -90,6 +92,11 @@ impl Known {
     /// What an owner has, with uploads in progress.
     fn owner_bytes(&self, owner: &Principal) -> u64 {
         self.owners.total(owner).saturating_add(self.arrivals.owner_bytes(owner))
+    }
+
+    /// Whether a program of the conversation is being watched.
+    fn is_watched(&self, id: &ConversationKey) -> bool {
+        self.watched.values().any(|watched| watched == id)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Sessions on the fake engine: variables, ends, limits, two callers, and many that must not meet.
 
+mod between;
 mod cells;
 
 use std::time::Duration;

@@ -8,6 +8,7 @@ use rustix::{
 };
 
 use super::{
+    rest::Rest,
     watch::{Look, TICK, Watch},
     *,
 };
@@ -129,6 +130,54 @@ fn lost_space_is_unexplained_beyond_growth_quota_and_reserve() {
     assert!(!quota.is_unexplained(&first, &look(MIB / 4, 1, rest - 1)), "more of the quota is left");
     assert!(!quota.is_unexplained(&first, &Look { growth_bytes: 1, ..look(MIB / 2, 1, rest - 1) }));
     assert!(!quota.is_unexplained(&first, &look(MIB / 2, 1, 200 * MIB)), "the disk won space");
+}
+
+#[test]
+fn growth_that_is_seen_beyond_a_limit_ends_a_session_and_nothing_else_does() {
+    let options = QuotaOptions { bytes_max: 10 * MIB, entries_max: 1000, free_bytes_min: 5 * MIB, ..ROOM };
+    let (_root, _, quota) = quota(options);
+    let (bytes, entries) = (DiskLimit::Bytes { max: 10 * MIB }, DiskLimit::Entries { max: 1000 });
+    let free = DiskLimit::Free { min: 5 * MIB };
+    // The files in MiB, their number and the free MiB at each walk; what the last walk says.
+    let rows = [
+        ([(1, 1, 90), (9, 1, 80), (2, 1, 90)], None),
+        ([(12, 1, 90), (12, 1, 90), (12, 1, 90)], None),
+        ([(1, 1, 90), (12, 1, 80), (12, 1, 80)], None),
+        ([(1, 1, 90), (12, 1, 80), (13, 1, 80)], Some(bytes)),
+        ([(1, 1001, 90), (1, 1200, 90), (1, 1257, 90)], Some(entries)),
+        ([(12, 1, 90), (9, 1, 90), (12, 1, 90)], None),
+        ([(12, 1, 90), (11, 1, 90), (12, 1, 90)], Some(bytes)),
+        // Others fill the disk.
+        ([(1, 1, 90), (1, 1, 4), (1, 10, 3)], None),
+        ([(1, 1, 90), (2, 1, 4), (3, 1, 3)], Some(free)),
+    ];
+    for (walks, expected) in rows {
+        let mut rest = Rest::begin(Arc::clone(&quota), id());
+        let judged = walks.map(|(used, entries, free)| rest.judge(look(used * MIB, entries, free * MIB)));
+        assert_eq!(judged, [None, None, expected], "{walks:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_that_grow_beyond_a_limit_are_not_blamed_on_a_session_while_a_program_is_watched() {
+    let (_root, store, quota) = quota(ROOM);
+    let there = store.create(&id()).expect("a conversation");
+    let mut written = 0;
+    let mut write = || {
+        written += 1;
+        let path = SafePath::from_text(&written.to_string()).expect("a path");
+        there.write(&path, &vec![1; 2 << 20]).expect("written");
+    };
+    let watch = Watch::begin(Arc::clone(&quota), id());
+    let mut outgrown = std::pin::pin!(Arc::clone(&quota).outgrown(id(), || false));
+    for _ in 0..5 {
+        write();
+        assert!(tokio::time::timeout(TICK * 20, &mut outgrown).await.is_err(), "the program is watched itself");
+    }
+    drop(watch);
+    assert!(tokio::time::timeout(TICK * 100, &mut outgrown).await.is_err(), "nobody writes on");
+    write();
+    assert_eq!(outgrown.await, DiskLimit::Bytes { max: 1 << 20 });
 }
 
 /// A file system of 64 MiB of its own, so that nothing else on this machine changes its free space.

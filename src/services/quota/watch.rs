@@ -76,7 +76,7 @@ impl Quota {
         let usage = self.measure(id)?;
         let mut known = self.known();
         // A walk that ends after its program is older than the listing that follows the program.
-        if known.watched.contains(&number) {
+        if known.watched.contains_key(&number) {
             known.set(id, usage);
         }
         Ok(Look { usage, free, growth_bytes: known.growth_bytes })
@@ -89,11 +89,15 @@ impl Quota {
         if limit.is_some() {
             return limit;
         }
-        let min = self.options.free_bytes_min;
-        let full = |look: &Look| look.free.bytes < min || look.free.entries < FREE_ENTRIES_MIN;
+        let full = |look: &Look| self.is_full(&look.free);
         let grew = |before: &Look| now.usage.bytes > before.usage.bytes || now.usage.entries > before.usage.entries;
         let to_blame = before.is_some_and(|before| full(before) || grew(before));
-        (full(now) && to_blame).then_some(DiskLimit::Free { min })
+        (full(now) && to_blame).then_some(DiskLimit::Free { min: self.options.free_bytes_min })
+    }
+
+    /// Whether the disk has less free space than it must keep.
+    pub(super) fn is_full(&self, free: &Usage) -> bool {
+        free.bytes < self.options.free_bytes_min || free.entries < FREE_ENTRIES_MIN
     }
 
     /// Whether the disk lost more since `first` than the growth that was shown, the remaining quota of this
@@ -112,7 +116,7 @@ impl Watch {
         let mut known = quota.known();
         known.newest += 1;
         let (number, alone) = (known.newest, known.watched.is_empty());
-        known.watched.insert(number);
+        known.watched.insert(number, id.clone());
         let usage = known.usages.get(&id).copied().unwrap_or_default();
         let first = free.ok().map(|free| Look { usage, free, growth_bytes: known.growth_bytes });
         drop(known);

@@ -1,16 +1,24 @@
 //! How sessions end: closed by their owner or an operator, unused, with their kernel, or with the server.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    future::pending,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tracing::info;
 
 use super::{Inner, SessionEnd, Sessions, registry::Session};
 use crate::domain::{
     error::{Code, Failure},
     id::{SessionId, TokenId},
+    outcome::DiskLimit,
     owner::{ConversationKey, Principal},
 };
+
+/// How long the other sessions of a conversation stay unsuspected when one has to end: it takes a moment.
+const GIVE_WAY: Duration = Duration::from_secs(10);
 
 impl Sessions {
     /// Ends every session, and waits for their tasks.
@@ -78,13 +86,37 @@ impl Sessions {
 }
 
 impl Inner {
-    /// Forgets the session when its kernel ends.
+    /// Forgets the session when its kernel ends, and ends it when it writes too much between its cells.
     pub(super) fn follow(self: &Arc<Self>, session: &Arc<Session>) {
         let (inner, session) = (Arc::clone(self), Arc::clone(session));
         self.tasks.spawn(async move {
-            let end = session.kernel.ended().await;
+            let end = tokio::select! {
+                biased;
+                end = session.kernel.ended() => end,
+                limit = inner.outgrown(&session) => SessionEnd::DiskLimit(limit),
+            };
             inner.end(&session, end);
         });
+    }
+
+    /// Returns when the session must end for what it writes between its cells. Of several sessions that have the same
+    /// files, the one that was used last ends first, and another only if the files still grow afterwards.
+    async fn outgrown(&self, session: &Arc<Session>) -> DiskLimit {
+        // Files that travel are stored after cells only.
+        if self.parts.sandboxes.volumes.streamed_bytes().is_some() {
+            return pending().await;
+        }
+        loop {
+            let quota = Arc::clone(self.parts.files.quota());
+            let limit = quota.outgrown(session.conversation.clone(), || session.is_busy()).await;
+            let place = (session.used(), session.id);
+            let is_later =
+                |other: &Arc<Session>| other.conversation == session.conversation && (other.used(), other.id) > place;
+            if !self.registry.all().iter().any(is_later) {
+                return limit;
+            }
+            sleep(GIVE_WAY).await;
+        }
     }
 
     pub(super) fn end_unused(&self) {

@@ -7,7 +7,7 @@ use crate::{
     domain::{
         error::Failure,
         id::{Language, SessionId},
-        outcome::Ended,
+        outcome::{DiskLimit, Ended},
         owner::ConversationKey,
     },
     services::files::Returned,
@@ -30,6 +30,8 @@ pub enum SessionEnd {
     Lost,
     /// A cell did not obey its interrupt.
     Killed,
+    /// What it left running between its cells wrote on beyond a limit.
+    DiskLimit(DiskLimit),
     /// The server that had it stopped or died.
     Server,
 }
@@ -62,6 +64,15 @@ impl SessionEnd {
             Self::Kernel(_) => "its interpreter ended".to_owned(),
             Self::Lost => "its sandbox was lost".to_owned(),
             Self::Killed => "a cell did not react to its interrupt".to_owned(),
+            Self::DiskLimit(DiskLimit::Free { .. }) => {
+                "it wrote on between its cells while the server's disk was nearly full".to_owned()
+            }
+            Self::DiskLimit(DiskLimit::Closed) => {
+                "it closed a folder between its cells, so that the size of its files was not known".to_owned()
+            }
+            Self::DiskLimit(_) => {
+                "it wrote on between its cells beyond the limit of its conversation's files".to_owned()
+            }
             Self::Server => "its server stopped".to_owned(),
         }
     }

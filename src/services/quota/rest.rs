@@ -1,0 +1,137 @@
+//! Watches the files of a session between its cells: threads and processes that a cell left may write on.
+//!
+//! A measurement does not say who wrote. So what counts is growth that was seen beyond a limit, where clients write
+//! nothing more and no run or cell begins, and only while no other program of the conversation is watched. Files that
+//! stay as a cell left them end no session, nor does a disk that others fill.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+use super::{Quota, signed, watch::Look};
+use crate::{
+    domain::{outcome::DiskLimit, owner::ConversationKey},
+    ports::storage::{StorageError, Usage},
+};
+
+/// How often the free space is read.
+const TICK: Duration = Duration::from_millis(500);
+/// How long after a program of the conversation the first walk comes: one that was stopped may take that long to end.
+const SETTLE: Duration = Duration::from_secs(3);
+/// The shortest and the longest pause between two walks.
+const PAUSE_MIN: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The pause is this many times the duration of the walk: a hundredth of a core.
+const PAUSE_FACTOR: u32 = 100;
+/// As above, beyond a limit and while the disk loses space quickly.
+const HASTY_FACTOR: u32 = 20;
+/// Growth beyond a limit that ends a session. Less may be the file system's own, which writes its records late.
+const GROWTH_MAX: i64 = 1 << 20;
+/// What a name counts as, in bytes.
+const ENTRY_BYTES: i64 = 4096;
+/// A walk that ended at the quota would show no growth beyond it.
+const WHOLE: Usage = Usage { bytes: u64::MAX, entries: u64::MAX };
+
+/// The time since the last program of a conversation.
+pub(super) struct Rest {
+    quota: Arc<Quota>,
+    id: ConversationKey,
+    last: Option<Look>,
+    /// The growth since the first walk that found a limit exceeded, in bytes.
+    grown: Option<i64>,
+    /// Walks in a row that met a closed folder.
+    closed: u32,
+    due: Instant,
+    /// When the next walk may begin while the disk loses space quickly.
+    soonest: Instant,
+}
+
+impl Quota {
+    /// Returns when a session must end for what it writes while it is not busy.
+    pub(in super::super) async fn outgrown(
+        self: Arc<Self>,
+        id: ConversationKey,
+        is_busy: impl Fn() -> bool,
+    ) -> DiskLimit {
+        let is_over = move |rest: &Rest| is_busy() || rest.quota.known().is_watched(&rest.id);
+        let mut rest = Rest::begin(self, id);
+        loop {
+            sleep(TICK).await;
+            let limit = if is_over(&rest) { None } else { rest.look().await };
+            // A program that began meanwhile has a watch of its own.
+            if is_over(&rest) {
+                rest = Rest::begin(rest.quota, rest.id);
+            } else if let Some(limit) = limit {
+                return limit;
+            }
+        }
+    }
+
+    /// Measures all files of a conversation. Blocks.
+    fn look_at(&self, id: &ConversationKey) -> Result<Look, StorageError> {
+        let (free, before) = (self.store.free()?, self.cached(id));
+        let usage = self.store.open(id)?.map_or(Ok(Usage::default()), |there| there.usage(&WHOLE))?;
+        let mut known = self.known();
+        // What a client or a program has written meanwhile may not be in it.
+        if known.usages.get(id).copied() == before && !known.is_watched(id) {
+            known.set(id, usage);
+        }
+        Ok(Look { usage, free, growth_bytes: known.growth_bytes })
+    }
+}
+
+impl Rest {
+    pub(super) fn begin(quota: Arc<Quota>, id: ConversationKey) -> Self {
+        let due = Instant::now() + SETTLE;
+        Self { quota, id, last: None, grown: None, closed: 0, due, soonest: due }
+    }
+
+    /// Walks the tree if that is due, and judges what was found.
+    async fn look(&mut self) -> Option<DiskLimit> {
+        let due = if self.is_urgent() { self.soonest } else { self.due };
+        if Instant::now() < due {
+            return None;
+        }
+        let (quota, id, begun) = (Arc::clone(&self.quota), self.id.clone(), Instant::now());
+        let looked = tokio::task::spawn_blocking(move || quota.look_at(&id)).await;
+        let (now, took) = (Instant::now(), begun.elapsed());
+        self.soonest = now + (took * HASTY_FACTOR).min(PAUSE_MIN);
+        self.due = now + (took * PAUSE_FACTOR).clamp(PAUSE_MIN, PAUSE_MAX);
+        match looked {
+            Ok(Ok(look)) => self.judge(look),
+            Ok(Err(StorageError::Denied { .. })) => {
+                self.closed += 1;
+                (self.closed >= 2).then_some(DiskLimit::Closed)
+            }
+            // A failed measurement ends no session.
+            _ => None,
+        }
+    }
+
+    /// Whether the disk is nearly full, or lost half of what the conversation may still take since the last walk.
+    fn is_urgent(&self) -> bool {
+        let (Some(last), Ok(free)) = (self.last, self.quota.store.free()) else { return false };
+        let room = self.quota.options.bytes_max.saturating_sub(last.usage.bytes);
+        last.free.bytes.saturating_sub(free.bytes) > room / 2 || self.quota.is_full(&free)
+    }
+
+    pub(super) fn judge(&mut self, now: Look) -> Option<DiskLimit> {
+        self.closed = 0;
+        let last = self.last.replace(now);
+        let free = DiskLimit::Free { min: self.quota.options.free_bytes_min };
+        let limit = self.quota.limit(&now.usage).or_else(|| self.quota.is_full(&now.free).then_some(free));
+        let Some(limit) = limit else {
+            self.grown = None;
+            return None;
+        };
+        let growth = last.map_or(0, |last| weight(&now.usage).saturating_sub(weight(&last.usage)));
+        let grown = self.grown.map_or(0, |grown| grown.saturating_add(growth).max(0));
+        self.grown = Some(grown);
+        self.due = self.soonest;
+        (grown >= GROWTH_MAX).then_some(limit)
+    }
+}
+
+fn weight(usage: &Usage) -> i64 {
+    signed(usage.bytes).saturating_add(signed(usage.entries).saturating_mul(ENTRY_BYTES))
+}
