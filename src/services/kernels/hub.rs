@@ -225,7 +225,7 @@ impl HubTask {
                     TurnChange::Came(Ok(turn)) => self.turn = TurnState::held(turn, link.begin_cell()),
                     TurnChange::Came(Err(failure)) => self.refuse_waiting(&failure),
                     TurnChange::Breached(limit) => self.breached(limit, link),
-                    TurnChange::TimeUp(cell) => self.time_up(&cell, link),
+                    TurnChange::TimeUp => self.time_up(link),
                 },
                 Some((parent, note)) = self.notes.1.recv() => self.deliver(None, &self.voice.note(parent, &note)),
                 () = sleep_until(over.unwrap_or_else(Instant::now)), if over.is_some() => {}
@@ -242,6 +242,7 @@ impl HubTask {
     /// Ends cells that are over, and passes on what may be passed on.
     fn advance(&mut self) {
         self.end_cells();
+        self.reacted();
         let is_done = self.cells.open.is_empty() && self.cells.unmeasured.is_empty();
         let waits = self.shell.iter().any(|(_, order)| order.code.is_some());
         if is_done && (self.cells.has_begun || !waits) && matches!(self.turn, TurnState::Held { .. }) {

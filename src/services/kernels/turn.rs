@@ -43,8 +43,8 @@ pub(super) enum FilesState {
 pub(super) enum TurnChange {
     Came(Result<Box<Turn>, Failure>),
     Breached(DiskLimit),
-    /// The time that this cell had to react to its interrupt is over.
-    TimeUp(String),
+    /// The time that a cell had to react to its interrupt is over.
+    TimeUp,
 }
 
 impl TurnState {
@@ -76,9 +76,9 @@ impl TurnState {
             Self::None | Self::Held { files: FilesState::Told, .. } => pending().await,
             Self::Awaited(turn) => TurnChange::Came(turn.await),
             Self::Held { files: FilesState::Watched(breach), .. } => TurnChange::Breached(breach.await),
-            Self::Held { files: FilesState::Stopping { cell, time }, .. } => {
+            Self::Held { files: FilesState::Stopping { time, .. }, .. } => {
                 time.await;
-                TurnChange::TimeUp(cell.clone())
+                TurnChange::TimeUp
             }
         }
     }

@@ -20,14 +20,21 @@ impl HubTask {
         }
     }
 
-    /// Ends the session of a cell that did not react. Where others were sent behind it, the next one is watched.
-    pub(super) fn time_up(&mut self, cell: &str, link: &KernelLink) {
-        let (is_open, others) = (self.cells.is_open(cell), !self.cells.open.is_empty());
-        if let TurnState::Held { turn, files, .. } = &mut self.turn {
-            *files = if others && !is_open { FilesState::watched(turn) } else { FilesState::Told };
+    /// Once the cell that was stopped is over, those that were sent behind it are watched.
+    pub(super) fn reacted(&mut self) {
+        let TurnState::Held { turn, files, .. } = &mut self.turn else { return };
+        if let FilesState::Stopping { cell, .. } = files
+            && !self.cells.is_open(cell)
+        {
+            *files = if self.cells.open.is_empty() { FilesState::Told } else { FilesState::watched(turn) };
         }
-        if is_open {
-            self.sessions.kill(link);
+    }
+
+    /// Ends the session: its cell did not react.
+    pub(super) fn time_up(&mut self, link: &KernelLink) {
+        if let TurnState::Held { files, .. } = &mut self.turn {
+            *files = FilesState::Told;
         }
+        self.sessions.kill(link);
     }
 }
