@@ -2,6 +2,7 @@
 
 mod database;
 mod failing;
+mod followed;
 mod scopes;
 mod spent;
 

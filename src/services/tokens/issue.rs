@@ -186,14 +186,15 @@ impl Tokens {
     }
 
     async fn round(&self, store: &dyn TokenStore, round: u64) -> Result<(), DatabaseError> {
-        let since = self.known().seen;
+        // Before the reading: what changes while it goes on is read again in the next round.
+        let (began, since) = (self.now(), self.known().seen);
         let since = since.saturating_sub(CLOCKS_APART_MS).max(0);
         self.bind_connections(store).await?;
         let changed = store.changed(since).await?;
         self.tell_elsewhere(&changed);
         self.learn(changed);
         store.access(since).await?.into_iter().for_each(|access| self.accept(access));
-        self.known_mut().seen = self.now();
+        self.known_mut().seen = began;
         self.known_mut().is_loaded = true;
         self.end_expired();
         self.store_uses(store).await?;

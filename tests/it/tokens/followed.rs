@@ -1,0 +1,104 @@
+//! What other processes change while a server reads the database.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use mcp_sandbox_server::{
+    adapters::database::Database,
+    domain::{
+        clock::{Clock as _, ManualClock},
+        id::{InstanceId, TokenId},
+        token::{AccessRecord, Grant, TokenDigest, TokenRecord},
+    },
+    ports::database::{DatabaseError, TokenStore},
+    services::tokens::{NewToken, Tokens},
+};
+use secrecy::ExposeSecret as _;
+
+use crate::support::server::TOKEN;
+
+/// A database that answers late: between two readings of a round another process revokes a token, and a minute passes.
+struct Slow {
+    database: Database,
+    clock: Arc<ManualClock>,
+    revokes: Mutex<Option<TokenId>>,
+}
+
+#[async_trait]
+impl TokenStore for Slow {
+    async fn changed(&self, since: i64) -> Result<Vec<TokenRecord>, DatabaseError> {
+        self.database.changed(since).await
+    }
+
+    async fn access(&self, since: i64) -> Result<Vec<AccessRecord>, DatabaseError> {
+        let revoked = self.revokes.lock().expect("no panic").take();
+        if let Some(id) = revoked {
+            self.database.revoke(&id, self.clock.unix_ms()).await?;
+            self.clock.set(self.clock.unix_s() + 60);
+        }
+        self.database.access(since).await
+    }
+
+    async fn insert(&self, token: &TokenRecord) -> Result<(), DatabaseError> {
+        self.database.insert(token).await
+    }
+
+    async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> Result<Vec<TokenId>, DatabaseError> {
+        self.database.revoke(token, at_unix_ms).await
+    }
+
+    async fn bind_connections(
+        &self,
+        configured: &TokenId,
+        before: &[TokenId],
+        at_unix_ms: i64,
+    ) -> Result<Vec<TokenId>, DatabaseError> {
+        self.database.bind_connections(configured, before, at_unix_ms).await
+    }
+
+    async fn restore(&self, subject: &TokenId, at_unix_ms: i64) -> Result<bool, DatabaseError> {
+        self.database.restore(subject, at_unix_ms).await
+    }
+
+    async fn used(&self, tokens: &[(TokenId, i64)]) -> Result<(), DatabaseError> {
+        self.database.used(tokens).await
+    }
+
+    async fn spent(
+        &self,
+        tokens: &[TokenId],
+        since: i64,
+        without: (InstanceId, i64),
+    ) -> Result<Vec<(TokenId, (u64, u64))>, DatabaseError> {
+        self.database.spent(tokens, since, without).await
+    }
+
+    async fn forget(&self, before_unix_ms: i64) -> Result<Vec<TokenDigest>, DatabaseError> {
+        self.database.forget(before_unix_ms).await
+    }
+}
+
+#[tokio::test]
+async fn a_revocation_during_a_slow_reading_is_read_in_the_next_round() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = Database::connect(&format!("sqlite://{}/x.db", folder.path().display())).expect("a database");
+    database.prepare().await.expect("tables");
+    let clock = Arc::new(ManualClock::at(1_800_000_000));
+    let store = Arc::new(Slow { database, clock: Arc::clone(&clock), revokes: Mutex::default() });
+    let slow: Arc<dyn TokenStore> = store.clone();
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(slow), clock);
+    let new = NewToken {
+        owner: "ann".parse().expect("an owner"),
+        name: "laptop".into(),
+        grant: Grant::default(),
+        expires_unix_ms: None,
+        parent: None,
+    };
+    let (record, secret) = tokens.create(new).await.expect("a token");
+    let is_accepted = || tokens.caller(secret.expose_secret().as_bytes()).is_some();
+    *store.revokes.lock().expect("no panic") = Some(record.id);
+    tokens.load().await;
+    assert!(is_accepted(), "it was revoked after the tokens were read");
+    tokens.load().await;
+    assert!(!is_accepted());
+}
