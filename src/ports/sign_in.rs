@@ -71,8 +71,14 @@ pub trait SignInStore: Send + Sync {
 
     async fn client(&self, id: &str) -> Result<Option<RegisteredClient>, DatabaseError>;
 
-    /// Stores a connection and the code that leads to it, both or neither.
-    async fn connect(&self, connection: &TokenRecord, code: &Code) -> Result<(), DatabaseError>;
+    /// Stores a connection and the code that leads to it, both or neither. `false`, and nothing is stored, when the
+    /// stored token that it comes from has ended: a revocation finds the connection, or this finds the revocation.
+    async fn connect(
+        &self,
+        connection: &TokenRecord,
+        code: &Code,
+        stored_parent: Option<TokenId>,
+    ) -> Result<bool, DatabaseError>;
 
     /// Redeems a code once, by one conditional update, and stores the pair.
     async fn redeem(&self, what: &Redemption, pair: &Pair, now: i64) -> Result<Exchange, DatabaseError>;

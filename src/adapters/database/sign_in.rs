@@ -56,8 +56,22 @@ impl SignInStore for Database {
         query.fetch_optional(self.pool()?).await?.as_ref().map(client).transpose()
     }
 
-    async fn connect(&self, connection: &TokenRecord, code: &Code) -> Result<(), DatabaseError> {
+    async fn connect(
+        &self,
+        connection: &TokenRecord,
+        code: &Code,
+        stored_parent: Option<TokenId>,
+    ) -> Result<bool, DatabaseError> {
         let mut transaction = self.pool()?.begin().await?;
+        if let Some(parent) = stored_parent {
+            // It changes nothing, and holds the parent's row: a revocation waits until the connection is there.
+            let hold = "UPDATE tokens SET used_ms = used_ms WHERE id = $1 AND revoked_ms IS NULL \
+                AND (expires_ms IS NULL OR expires_ms > $2)";
+            let hold = sqlx::query(hold).bind(parent.to_string()).bind(connection.created_unix_ms);
+            if hold.execute(&mut *transaction).await?.rows_affected() == 0 {
+                return Ok(false);
+            }
+        }
         insert(&mut transaction, connection).await?;
         let statement = "INSERT INTO sign_in_codes (digest, connection, client, redirect, challenge, expires_ms) \
             VALUES ($1, $2, $3, $4, $5, $6)";
@@ -70,7 +84,8 @@ impl SignInStore for Database {
             .bind(code.expires_unix_ms)
             .execute(&mut *transaction)
             .await?;
-        Ok(transaction.commit().await?)
+        transaction.commit().await?;
+        Ok(true)
     }
 
     async fn redeem(&self, what: &Redemption, pair: &Pair, now: i64) -> Result<Exchange, DatabaseError> {
@@ -175,7 +190,7 @@ impl SignInStore for Database {
     }
 }
 
-/// Stores a pair and commits, if the connection goes on.
+/// Stores a pair and commits, if the connection goes on, and the token that it came from was not revoked.
 async fn grant(
     mut transaction: Transaction<'_, Any>,
     connection: TokenId,
@@ -184,7 +199,8 @@ async fn grant(
     now: i64,
 ) -> Result<Exchange, DatabaseError> {
     let select = "SELECT digest, may FROM tokens WHERE id = $1 AND revoked_ms IS NULL \
-        AND (expires_ms IS NULL OR expires_ms > $2)";
+        AND (expires_ms IS NULL OR expires_ms > $2) AND NOT EXISTS (SELECT 1 FROM tokens AS parents \
+        WHERE parents.id = tokens.parent AND parents.revoked_ms IS NOT NULL)";
     let row = sqlx::query(select).bind(connection.to_string()).bind(now).fetch_optional(&mut *transaction).await?;
     let Some(row) = row else { return Ok(Exchange::Invalid) };
     let refresh = "INSERT INTO sign_in_refresh (digest, connection, client, expires_ms) VALUES ($1, $2, $3, $4)";

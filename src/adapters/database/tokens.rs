@@ -47,9 +47,19 @@ impl TokenStore for Database {
     }
 
     async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> Result<Vec<TokenId>, DatabaseError> {
-        let statement = "UPDATE tokens SET revoked_ms = $1, changed_ms = $1 \
-            WHERE (id = $2 OR parent = $2) AND revoked_ms IS NULL RETURNING id";
-        let rows = sqlx::query(statement).bind(at_unix_ms).bind(token.to_string()).fetch_all(self.pool()?).await?;
+        let mut transaction = self.pool()?.begin().await?;
+        // The token first: what is being made with it holds its row (`SignInStore::connect`), and only a statement that
+        // begins afterwards sees what was made.
+        let statements = [
+            "UPDATE tokens SET revoked_ms = $1, changed_ms = $1 WHERE id = $2 AND revoked_ms IS NULL RETURNING id",
+            "UPDATE tokens SET revoked_ms = $1, changed_ms = $1 WHERE parent = $2 AND revoked_ms IS NULL RETURNING id",
+        ];
+        let mut rows = Vec::new();
+        for statement in statements {
+            let query = sqlx::query(statement).bind(at_unix_ms).bind(token.to_string());
+            rows.extend(query.fetch_all(&mut *transaction).await?);
+        }
+        transaction.commit().await?;
         rows.iter().map(|row| parsed(row, "id")).collect()
     }
 

@@ -14,7 +14,6 @@ use crate::{
     domain::{
         error,
         id::TokenId,
-        owner::Principal,
         token::{CONNECTION_MARK, Grant, NAME_CHARS_MAX, Scope},
     },
     ports::sign_in::{Code, Exchange, Pair, Redemption, RegisteredClient},
@@ -116,22 +115,23 @@ impl SignIn {
         };
         let parent = &caller.token.record;
         let id = if caller.token.is_configured() { self.tokens.configured_id() } else { Some(parent.id) };
-        self.connect(consent, parent.owner.clone(), grant, parent.expires_unix_ms, id).await
+        // The configured token has no record in the database.
+        let stored = (!caller.token.is_configured()).then_some(parent.id);
+        let owner = parent.owner.clone();
+        let new = NewToken { owner, name: String::new(), grant, expires_unix_ms: parent.expires_unix_ms, parent: id };
+        self.connect(consent, new, stored).await
     }
 
-    /// Makes a connection, and the code that leads to it.
+    /// Makes a connection, named after its client, and the code that leads to it.
     pub(super) async fn connect(
         &self,
         consent: &Consent,
-        owner: Principal,
-        grant: Grant,
-        expires_unix_ms: Option<i64>,
-        parent: Option<TokenId>,
+        new: NewToken,
+        stored_parent: Option<TokenId>,
     ) -> Result<SecretString, Refusal> {
         let host = redirect_host(&consent.redirect).unwrap_or_else(|| "this computer".to_owned());
         let name: String = format!("{} ({host})", consent.client.name).chars().take(NAME_CHARS_MAX).collect();
-        let new = NewToken { owner, name, grant, expires_unix_ms, parent };
-        let connection = self.tokens.new_connection(new).map_err(|error| {
+        let connection = self.tokens.new_connection(NewToken { name, ..new }).map_err(|error| {
             warn!(%error, "sign-in: no connection could be made");
             Refusal::Unavailable
         })?;
@@ -144,7 +144,10 @@ impl SignIn {
             challenge: consent.challenge.clone(),
             expires_unix_ms: self.now() + millis(CODE),
         };
-        self.store.connect(&connection, &stored).await?;
+        // Another process, or another request, may have revoked the token since it was looked up.
+        if !self.store.connect(&connection, &stored, stored_parent).await? {
+            return Err(Refusal::WrongToken);
+        }
         self.tokens.learn(vec![connection]);
         self.tell("allowed", &stored.client, Some(stored.connection));
         Ok(code)

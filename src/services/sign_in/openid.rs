@@ -23,6 +23,7 @@ use super::{Consent, Refusal, SignIn};
 use crate::{
     domain::{owner::Principal, text::mac, token::Grant},
     ports::web::{NamedBy, Web, WebError},
+    services::tokens::NewToken,
 };
 
 #[derive(Debug, Clone)]
@@ -204,7 +205,9 @@ impl SignIn {
     /// [`Refusal::Unavailable`].
     pub async fn consent_as(&self, consent: &Consent, person: Person) -> Result<SecretString, Refusal> {
         let grant = Grant { scopes: consent.scopes.clone(), ..Grant::default() };
-        self.connect(consent, person.owner, grant, None, None).await
+        let owner = person.owner;
+        let new = NewToken { owner, name: String::new(), grant, expires_unix_ms: None, parent: None };
+        self.connect(consent, new, None).await
     }
 
     fn callback(&self) -> Result<RedirectUrl, Refusal> {

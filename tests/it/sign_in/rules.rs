@@ -10,19 +10,21 @@ use mcp_sandbox_server::{
     adapters::database::Database,
     domain::{
         clock::ManualClock,
-        token::{Grant, Scope},
+        id::TokenId,
+        token::{Grant, Scope, TokenDigest},
     },
     ports::{
         database::TokenStore,
         observer::{Observer, SignInFacts},
+        sign_in::{Code, SignInStore},
         web::Web,
     },
     services::{
         sign_in::{Granted, Refusal, Registration, Request, SignIn, SignInOptions, TokenRequest},
-        tokens::{NewToken, Tokens},
+        tokens::{NewToken, Tokens, digest},
     },
 };
-use secrecy::ExposeSecret as _;
+use secrecy::{ExposeSecret as _, SecretString};
 use tempfile::TempDir;
 
 use super::{REDIRECT, VERIFIER, challenge, documents::Pages};
@@ -38,6 +40,9 @@ on_each_database! {
     refresh_token_that_is_used_again_after_a_minute_ends_the_connection
     of_fifty_redemptions_on_two_servers_one_succeeds
     connection_ends_with_the_token_it_came_from_and_may_do_no_more
+    consent_by_a_token_that_another_process_revoked_makes_no_connection
+    of_connections_that_are_made_during_a_revocation_none_is_left
+    connection_whose_token_is_revoked_gets_nothing
     without_the_database_nothing_is_issued_and_known_tokens_go_on
     consent_whose_code_is_not_stored_leaves_no_connection
     what_has_expired_is_removed
@@ -93,7 +98,7 @@ impl World {
         self.pages.clone()
     }
 
-    async fn code(&self, token: &str) -> String {
+    async fn consent(&self, token: &str) -> Result<SecretString, Refusal> {
         let client = self.sign_in.client(&self.client, HERE).await.expect("the client");
         let request = Request {
             response_type: "code".into(),
@@ -102,8 +107,23 @@ impl World {
             ..Request::default()
         };
         let consent = self.sign_in.check(client, REDIRECT.into(), &request).expect("a request");
-        let code = self.sign_in.consent(&consent, token, HERE).await.expect("consent");
-        code.expose_secret().to_owned()
+        self.sign_in.consent(&consent, token, HERE).await
+    }
+
+    async fn code(&self, token: &str) -> String {
+        self.consent(token).await.expect("consent").expose_secret().to_owned()
+    }
+
+    /// A code of a connection, as it is stored.
+    fn stored_code(&self, digest: TokenDigest, connection: TokenId) -> Code {
+        Code {
+            digest,
+            connection,
+            client: self.client.clone(),
+            redirect: REDIRECT.into(),
+            challenge: challenge(VERIFIER),
+            expires_unix_ms: self.sign_in.now() + 60_000,
+        }
     }
 
     fn redemption(&self, code: &str) -> TokenRequest {
@@ -246,6 +266,53 @@ async fn connection_ends_with_the_token_it_came_from_and_may_do_no_more(kind: Ki
     assert_eq!(world.refresh(&granted).await.map(drop), Err(Refusal::InvalidGrant), "nor does it outlive it");
 }
 
+/// A token of another owner, or a connection that came from one.
+fn of_other(parent: Option<TokenId>) -> NewToken {
+    let (owner, grant) = ("other".parse().expect("an owner"), Grant::default());
+    NewToken { owner, name: "laptop".into(), grant, expires_unix_ms: None, parent }
+}
+
+async fn consent_by_a_token_that_another_process_revoked_makes_no_connection(kind: Kind) {
+    let world = World::new(kind).await;
+    let (record, secret) = world.tokens.create(of_other(None)).await.expect("a token");
+    world.database.revoke(&record.id, world.sign_in.now()).await.expect("revoked");
+    assert!(world.tokens.caller(secret.expose_secret().as_bytes()).is_some(), "this process does not know it yet");
+    assert_eq!(world.consent(secret.expose_secret()).await.map(drop), Err(Refusal::WrongToken));
+    assert_eq!(world.database.changed(0).await.expect("the database").len(), 1, "the token alone");
+}
+
+async fn of_connections_that_are_made_during_a_revocation_none_is_left(kind: Kind) {
+    let world = World::new(kind).await;
+    let (record, _) = world.tokens.create(of_other(None)).await.expect("a token");
+    let made: Vec<_> = (0..16)
+        .map(|n| {
+            let connection = world.tokens.new_connection(of_other(Some(record.id))).expect("a connection");
+            let (code, database) = (world.stored_code([n; 32], connection.id), world.database.clone());
+            let parent = Some(record.id);
+            tokio::spawn(async move { SignInStore::connect(&database, &connection, &code, parent).await })
+        })
+        .collect();
+    world.database.revoke(&record.id, world.sign_in.now()).await.expect("revoked");
+    for one in made {
+        one.await.expect("no panic").expect("the database");
+    }
+    let mut left = world.database.changed(0).await.expect("the database");
+    left.retain(|token| token.revoked_unix_ms.is_none());
+    assert!(left.is_empty(), "{left:?}");
+}
+
+async fn connection_whose_token_is_revoked_gets_nothing(kind: Kind) {
+    let world = World::new(kind).await;
+    let (record, _) = world.tokens.create(of_other(None)).await.expect("a token");
+    world.tokens.revoke(record.id).await.expect("revoked");
+    // As an earlier version left some.
+    let connection = world.tokens.new_connection(of_other(Some(record.id))).expect("a connection");
+    let code = world.stored_code(digest(b"a-code"), connection.id);
+    assert!(SignInStore::connect(&world.database, &connection, &code, None).await.expect("stored"));
+    let refused = world.sign_in.grant(&world.redemption("a-code"), HERE).await;
+    assert_eq!(refused.map(drop), Err(Refusal::InvalidGrant));
+}
+
 async fn without_the_database_nothing_is_issued_and_known_tokens_go_on(kind: Kind) {
     let world = World::new(kind).await;
     let granted = world.signed_in(TOKEN).await;
@@ -259,30 +326,17 @@ async fn without_the_database_nothing_is_issued_and_known_tokens_go_on(kind: Kin
 }
 
 async fn consent_whose_code_is_not_stored_leaves_no_connection(kind: Kind) {
-    use mcp_sandbox_server::ports::sign_in::{Code, SignInStore};
     let world = World::new(kind).await;
-    let connection = |name: &str| {
-        let (owner, grant) = ("other".parse().expect("an owner"), Grant::default());
-        let new = NewToken { owner, name: name.into(), grant, expires_unix_ms: None, parent: None };
-        world.tokens.new_connection(new).expect("a connection")
-    };
-    let code = |connection| Code {
-        digest: [7; 32],
-        connection,
-        client: world.client.clone(),
-        redirect: REDIRECT.into(),
-        challenge: challenge(VERIFIER),
-        expires_unix_ms: world.sign_in.now() + 60_000,
-    };
-    let (first, second) = (connection("first"), connection("second"));
-    SignInStore::connect(&world.database, &first, &code(first.id)).await.expect("stored");
-    SignInStore::connect(&world.database, &second, &code(second.id)).await.expect_err("the code is there already");
+    let connection = || world.tokens.new_connection(of_other(None)).expect("a connection");
+    let (first, second) = (connection(), connection());
+    let code = |connection| world.stored_code([7; 32], connection);
+    assert!(SignInStore::connect(&world.database, &first, &code(first.id), None).await.expect("stored"));
+    SignInStore::connect(&world.database, &second, &code(second.id), None).await.expect_err("the code is there");
     let stored = world.database.changed(0).await.expect("the database");
     assert_eq!(stored, [first]);
 }
 
 async fn what_has_expired_is_removed(kind: Kind) {
-    use mcp_sandbox_server::ports::sign_in::SignInStore;
     let world = World::new(kind).await;
     let registration =
         |n: u32| Registration { redirects: vec![format!("https://{n}.test/")], ..Registration::default() };
