@@ -95,7 +95,8 @@ impl Containers {
         })
     }
 
-    /// Changes one, which counts as a use of it.
+    /// Changes one, which counts as a use of it. Its key is then the caller's: what is done in it is done by the
+    /// caller's token, also where another token of the owner made it.
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`].
@@ -114,7 +115,7 @@ impl Containers {
             if let Some(idle_s) = container.idle_s {
                 container.ends_unix_s = now.saturating_add(idle_s);
             }
-            Ok(container.clone())
+            Ok(Container { key: key.clone(), ..container.clone() })
         })
     }
 

@@ -226,10 +226,12 @@ impl Kernels {
     /// what came in between.
     ///
     /// # Errors
-    /// Those of [`Self::get`]; [`Code::TooLarge`] for a long name, [`Code::QueueFull`] for too many connections.
+    /// Those of [`Self::get`]; [`Code::InsufficientScope`] where the kernel has more of the network than the caller;
+    /// [`Code::TooLarge`] for a long name, [`Code::QueueFull`] for too many connections.
     pub fn connect(&self, who: &Principal, id: SessionId, name: Option<&str>) -> Result<Connection, Failure> {
         let inner = &self.0;
         self.get(who, id)?;
+        inner.sessions.check_use(who, id)?;
         if name.is_some_and(|name| name.len() > ID_BYTES_MAX) {
             return Err(Failure::new(Code::TooLarge, "session_id: it is too long."));
         }

@@ -260,6 +260,15 @@ impl Network {
         Ok((requests || tools || !policies.is_empty()).then_some(Access { policies, own: None, requests, tools }))
     }
 
+    /// Whether what a caller's programs of a language may do covers what a sandbox was given for another token. A
+    /// policy that was deleted since lets nothing out. Tools are the owner's.
+    pub(super) fn covers(&self, who: &Principal, language: &Language, given: &Access) -> bool {
+        let own = self.access(who, language, None).ok().flatten();
+        let has = |name: &String| own.as_ref().is_some_and(|own| own.policies.contains(name));
+        let has_policies = given.policies.iter().all(|name| has(name) || self.0.policies.by_name(name).is_none());
+        has_policies && (!given.requests || own.as_ref().is_some_and(|own| own.requests))
+    }
+
     /// What a program may do that has these policies and nothing else; nothing without any.
     ///
     /// # Errors

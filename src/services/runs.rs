@@ -173,6 +173,10 @@ impl Runs {
         // That of a session is decided when it is opened.
         let (owner, wanted) = (&request.conversation.owner, request.network.as_deref());
         let access = inner.parts.network.access(owner, &runner.language, wanted)?;
+        if let Some(session) = &request.session {
+            let named = if let CellSession::Open(id) = session { Some(*id) } else { None };
+            inner.parts.sessions.check_cell(&request.conversation, &runner.language, named)?;
+        }
         let started = inner.parts.tokens.begin(&request.conversation.owner, &runner.language)?;
         let ticket = inner.parts.admission.enter(&request.conversation)?;
         let position = ticket.position();

@@ -18,6 +18,7 @@ mod display;
 mod ending;
 mod files;
 mod input;
+mod joining;
 mod kernel;
 mod link;
 pub mod message;
@@ -167,7 +168,7 @@ impl Sessions {
     ///
     /// # Errors
     /// As [`Self::open`]; [`Code::InvalidArgument`] for variables or policies that are not allowed, and where the
-    /// session is open with others.
+    /// session is open with others; [`Code::InsufficientScope`] where it has more of the network than the caller.
     pub async fn open_with(
         &self,
         conversation: &ConversationKey,
@@ -227,8 +228,15 @@ impl Sessions {
         let registry = &self.0.registry;
         let found = self.0.find(who, id);
         let ((conversation, language), setup) = match &found {
-            Ok(session) => ((session.conversation.clone(), session.language.clone()), session.setup.clone()),
-            Err(gone) => registry.ended(who, id).ok_or_else(|| gone.clone())?,
+            Ok(session) => {
+                self.0.check_use(who, session)?;
+                ((session.conversation.clone(), session.language.clone()), session.setup.clone())
+            }
+            Err(gone) => {
+                let ((conversation, language), setup) = registry.ended(who, id).ok_or_else(|| gone.clone())?;
+                // Who asks opens it: the token that did may have ended since.
+                ((ConversationKey::new(who.clone(), conversation.id), language), setup)
+            }
         };
         let runner = self.0.runner(&language)?;
         let under_way = || Failure::new(Code::SessionBusy, "The session is being restarted: wait for it.");
@@ -247,7 +255,7 @@ impl Sessions {
     /// [`Code::SessionBusy`] while a cell runs, and those of [`Self::get`].
     pub async fn complete(&self, who: &Principal, id: SessionId, code: &str, cursor: usize) -> Result<Value, Failure> {
         let content = json!({"code": code, "cursor_pos": cursor});
-        self.0.find(who, id)?.kernel.request("complete_request", &content).await
+        self.0.find_to_use(who, id)?.kernel.request("complete_request", &content).await
     }
 
     /// What is known of the name at a position: the content of Jupyter's `inspect_reply`.
@@ -263,7 +271,7 @@ impl Sessions {
         detailed: bool,
     ) -> Result<Value, Failure> {
         let content = json!({"code": code, "cursor_pos": cursor, "detail_level": u8::from(detailed)});
-        self.0.find(who, id)?.kernel.request("inspect_request", &content).await
+        self.0.find_to_use(who, id)?.kernel.request("inspect_request", &content).await
     }
 }
 
@@ -300,6 +308,7 @@ impl Inner {
         // One at a time for a conversation and a language, so that two callers get the same session.
         let _opening = self.registry.opening(conversation, &runner.language).await;
         if let Some(session) = self.registry.of(conversation, &runner.language) {
+            self.check_use(&conversation.owner, &session)?;
             setup.check_same(&session.setup)?;
             session.touch();
             return Ok(session);
@@ -312,13 +321,13 @@ impl Inner {
         let limits = runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
         let _reserved = self.make_room(&conversation.owner, limits.memory_bytes)?;
         let access = access.filter(|_| runner.channels);
-        let kernel = self.kernel(conversation, runner, &limits, setup, access);
+        let kernel = self.kernel(conversation, runner, &limits, setup, access.clone());
         let (made, ()) = tokio::join!(kernel, self.learn(conversation, &runner.language));
         let (kernel, lease) = made?;
         let session = Arc::new(Session::new(
             id,
             (conversation.clone(), runner.language.clone()),
-            setup.clone(),
+            (setup.clone(), access),
             kernel,
             lease,
             self.parts.sandboxes.clock.unix_s(),

@@ -212,10 +212,11 @@ impl Tokens {
         token.begin().map(Some)
     }
 
-    /// The network policies that the token of a request names; `None` where it names none.
+    /// The network policies that the token of a request names; `None` where it names none. For a token that is not
+    /// known any more no policy holds.
     pub fn network_of(&self, who: &Principal) -> Option<Vec<String>> {
         let id = who.token()?;
-        self.known().by_id(id).and_then(|token| token.record.grant.network.clone())
+        self.known().by_id(id).map_or_else(|| Some(Vec::new()), |token| token.record.grant.network.clone())
     }
 
     /// The tokens that end from now on.

@@ -4,6 +4,7 @@ mod database;
 mod failing;
 mod followed;
 mod scopes;
+mod sessions;
 mod spent;
 
 use std::{os::unix::fs::PermissionsExt as _, time::Duration};

@@ -76,7 +76,7 @@ impl Sessions {
         breach: impl Future<Output = DiskLimit>,
     ) -> Result<CellEnd, Failure> {
         let session = if let Some(id) = cell.session {
-            self.0.find(&cell.conversation.owner, id)?
+            self.0.find_to_use(&cell.conversation.owner, id)?
         } else {
             // Nothing was handed over yet. A start that is given up ends by itself, and its sandbox is destroyed.
             let session = tokio::select! {

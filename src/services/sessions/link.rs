@@ -98,7 +98,9 @@ impl Sessions {
             if let Ok(link) = self.link(&conversation.owner, *id)
                 && !link.session.kernel.is_ended()
             {
-                return Ok(link);
+                // Those who are connected may not have what another token was given.
+                let is_same = link.session.conversation.owner.token() == conversation.owner.token();
+                return if is_same { Ok(link) } else { Err(SessionEnd::Restarted) };
             }
             if !self.0.registry.is_restarting(*id) {
                 let end = kernel.ended().await;

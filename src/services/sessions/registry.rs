@@ -27,7 +27,7 @@ use crate::{
         owner::{ConversationKey, Principal},
     },
     ports::sessions::SessionRecord,
-    services::janitor::Lease,
+    services::{janitor::Lease, network::Access},
 };
 
 /// Ended sessions that are remembered, so that their callers are told what happened.
@@ -41,6 +41,8 @@ pub(super) struct Session {
     pub conversation: ConversationKey,
     pub language: Language,
     pub setup: Setup,
+    /// What its sandbox was given of the network.
+    pub access: Option<Access>,
     pub kernel: Kernel,
     pub created: Instant,
     pub memory_bytes_max: u64,
@@ -60,7 +62,7 @@ impl Session {
     pub(super) fn new(
         id: SessionId,
         (conversation, language): Place,
-        setup: Setup,
+        (setup, access): (Setup, Option<Access>),
         kernel: Kernel,
         lease: Arc<Lease>,
         created_unix_s: i64,
@@ -74,6 +76,7 @@ impl Session {
             conversation,
             language,
             setup,
+            access,
             kernel,
             created: now,
             memory_bytes_max,

@@ -110,7 +110,7 @@ impl BrowserCall {
         let (conversation, session) = if let Some(id) = &self.asked.session_id {
             let session = self.parts.sessions.get(&self.who, named(id)?)?;
             let open = browser::is_browser(&session.language).then_some(CellSession::Open(session.session));
-            (session.conversation, open)
+            (ConversationKey::new(self.who.clone(), session.conversation.id), open)
         } else {
             let shared: ConversationId = SHARED.parse().map_err(|why| Failure::argument("session_id", why))?;
             (ConversationKey::new(self.who.clone(), shared), None)

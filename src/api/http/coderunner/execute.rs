@@ -94,10 +94,12 @@ async fn start(
     let limits = timeout.map(|seconds| parse::time_limit("timeout", seconds)).transpose()?;
     let (conversation, session, language) = if let Some(id) = session_id {
         let session = parts.sessions.get(&who, named(&id)?)?;
+        // By the caller's token, which may be another than the one that opened the session.
+        let conversation = ConversationKey::new(who, session.conversation.id);
         match language.filter(|language| *language != session.language) {
             // Another language of the same conversation: its files are the same.
-            Some(language) => (session.conversation, Some(CellSession::Any), language),
-            None => (session.conversation, Some(CellSession::Open(session.session)), session.language),
+            Some(language) => (conversation, Some(CellSession::Any), language),
+            None => (conversation, Some(CellSession::Open(session.session)), session.language),
         }
     } else {
         let language = language.unwrap_or_default();

@@ -1,0 +1,79 @@
+//! Who may have code executed in a session that is open: the token that opened it, and others of its owner that have at
+//! least what its sandbox was given of the network.
+
+use std::sync::Arc;
+
+use super::{Inner, Sessions, registry::Session};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::{Language, SessionId},
+        owner::{ConversationKey, Principal},
+    },
+    services::network::Access,
+};
+
+impl Sessions {
+    /// Whether a caller may send code to a session, also while it is being restarted.
+    ///
+    /// # Errors
+    /// Those of [`Sessions::get`]; [`Code::InsufficientScope`].
+    pub(in crate::services) fn check_use(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
+        let gone = match self.0.find(who, id) {
+            Ok(session) => return self.0.check_use(who, &session),
+            Err(gone) => gone,
+        };
+        let ((conversation, language), setup) = self.0.registry.ended(who, id).ok_or(gone)?;
+        if who.token() == conversation.owner.token() {
+            return Ok(());
+        }
+        let given = self.0.parts.network.access(&conversation.owner, &language, setup.network.as_deref())?;
+        self.0.check_network(who, &conversation.owner, &language, given.as_ref())
+    }
+
+    /// Whether a cell may be sent to the session that is open, the named one or that of its conversation and language,
+    /// if there is one: before the cell waits for its turn.
+    ///
+    /// # Errors
+    /// [`Code::InsufficientScope`].
+    pub(in crate::services) fn check_cell(
+        &self,
+        conversation: &ConversationKey,
+        language: &Language,
+        named: Option<SessionId>,
+    ) -> Result<(), Failure> {
+        let registry = &self.0.registry;
+        let open = named.map_or_else(|| registry.of(conversation, language), |id| registry.get(id));
+        let open = open.filter(|session| session.conversation.owner == conversation.owner);
+        open.map_or(Ok(()), |session| self.0.check_use(&conversation.owner, &session))
+    }
+}
+
+impl Inner {
+    /// A session that this caller may have code executed in.
+    pub(super) fn find_to_use(&self, who: &Principal, id: SessionId) -> Result<Arc<Session>, Failure> {
+        let session = self.find(who, id)?;
+        self.check_use(who, &session)?;
+        Ok(session)
+    }
+
+    pub(super) fn check_use(&self, who: &Principal, session: &Session) -> Result<(), Failure> {
+        self.check_network(who, &session.conversation.owner, &session.language, session.access.as_ref())
+    }
+
+    fn check_network(
+        &self,
+        who: &Principal,
+        opener: &Principal,
+        language: &Language,
+        given: Option<&Access>,
+    ) -> Result<(), Failure> {
+        // What the token that opened it was given stays its own, also when policies have changed since.
+        if who.token() == opener.token() || given.is_none_or(|given| self.parts.network.covers(who, language, given)) {
+            return Ok(());
+        }
+        let why = "The open session has more of the network than this token: open a session of your own in another \
+                   conversation, or close this one first.";
+        Err(Failure::new(Code::InsufficientScope, why))
+    }
+}
