@@ -78,7 +78,7 @@ impl Readiness {
 
     fn unserved(&self) -> Option<String> {
         let names: Vec<_> = self.isolation.unserved().iter().map(|(language, _)| language.to_string()).collect();
-        let named = || format!("A run can start, but not in {}: run `mcp-sandbox-server doctor`.", names.join(", "));
-        (!names.is_empty()).then(named)
+        let sentence = || format!("A run can start, but not in {}: run `mcp-sandbox-server doctor`.", names.join(", "));
+        (!names.is_empty()).then(sentence)
     }
 }

@@ -46,7 +46,7 @@ impl Gate for Refuses {
 
     fn request(&self, request: Bytes) -> BoxStream<'static, Bytes> {
         if request.starts_with(b"endless") {
-            return futures_util::stream::repeat(Bytes::from_static(&[b'x'; PIECE_BYTES])).boxed();
+            return futures_util::stream::repeat(Bytes::from(vec![b'x'; PIECE_BYTES])).boxed();
         }
         let answers = [b"heard ".as_slice(), &request].map(Bytes::copy_from_slice);
         futures_util::stream::iter(answers).boxed()

@@ -187,8 +187,8 @@ impl Bodies {
         let begin = (body, 0_u64, Duration::ZERO);
         let pieces = stream::try_unfold(begin, move |(mut body, received, waited)| async move {
             let left = (read_max + Duration::from_secs(received / PACE_BYTES_A_S)).saturating_sub(waited);
-            let begun = Instant::now();
-            let until = begun + left.min(PAUSE_MAX);
+            let from = Instant::now();
+            let until = from + left.min(PAUSE_MAX);
             loop {
                 let frame = timeout_at(until, body.frame()).await;
                 let frame = frame.map_err(|_| if left > PAUSE_MAX { paused() } else { late(read_max) });
@@ -198,7 +198,7 @@ impl Bodies {
                     continue;
                 }
                 let received = received + piece.len() as u64;
-                return Ok(Some((piece, (body, received, waited + begun.elapsed()))));
+                return Ok(Some((piece, (body, received, waited + from.elapsed()))));
             }
         });
         Ok((announced, pieces))
@@ -373,7 +373,8 @@ mod tests {
             piece
         });
         let body = Body::from_stream(slow.chain(empty));
-        let (announced, pieces) = bodies.stream(&HeaderMap::new(), body).expect("a stream");
+        let headers = HeaderMap::new();
+        let (announced, pieces) = bodies.stream(&headers, body).expect("a stream");
         let (mut pieces, mut received) = (std::pin::pin!(pieces), 0);
         let ended = loop {
             // Far less than the time that the bytes before it have gained.

@@ -2,7 +2,7 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     super::{Inner, SessionEnd, kernel::Kernel},
@@ -18,11 +18,12 @@ const KILL_AFTER: Duration = Duration::from_secs(2);
 
 /// Interrupts what a kernel executes in the same steps. Ends when it should have reacted.
 pub(in super::super) async fn urge(kernel: &Kernel) {
+    let begun = Instant::now();
     let steps = async {
         kernel.interrupt().await;
-        sleep(WAKE_AFTER).await;
+        sleep_until(begun + WAKE_AFTER).await;
         kernel.wake().await;
-        sleep(AGAIN_AFTER - WAKE_AFTER).await;
+        sleep_until(begun + AGAIN_AFTER).await;
         kernel.interrupt().await;
         pending::<()>().await;
     };
