@@ -51,6 +51,7 @@ _SCREENSHOT_PIXELS_MAX = 4000
 _EXTRACT_MAX = 200
 _START_S_MAX = 20
 _CLOSE_S_MAX = 2
+_CANCEL_S_MAX = 1
 _READ_S_MAX = 6
 _QUIET_MS, _SETTLE_S_MAX = 150, 2.5
 _TYPE_DELAY_MS_MAX = 100
@@ -89,7 +90,8 @@ class Browser:
         self._playwright = None
         self.browser = self.context = self.page = None
         self._given = {}  # the objects that cells have by name
-        self._notes, self._downloads, self._saved = [], [], []
+        self._notes, self._saved = [], []
+        self._downloads = {}  # by the task that saves or cancels each
         self._requests = set()
         self._crashed, self._sessions = set(), {}
 
@@ -163,7 +165,8 @@ class Browser:
 
     def _began(self, download):
         keep = len(self._downloads) < _DOWNLOADS_MAX
-        self._downloads.append(asyncio.ensure_future(self._save(download) if keep else download.cancel()))
+        task = asyncio.ensure_future(self._save(download) if keep else self._discard(download))
+        self._downloads[task] = download
 
     async def _save(self, download):
         try:
@@ -173,6 +176,12 @@ class Browser:
             self._saved.append(name)
         except (Error, OSError) as error:
             self.note(f"A download failed: {_sentence(error)}")
+
+    async def _discard(self, download):
+        """Ends a download and deletes what came of it."""
+        for step in (download.cancel, download.delete):
+            with contextlib.suppress(Exception):  # whatever Playwright raises when its driver is gone
+                await asyncio.wait_for(step(), _CANCEL_S_MAX)
 
     async def _close(self, page):
         with contextlib.suppress(Error, asyncio.TimeoutError):
@@ -192,7 +201,7 @@ class Browser:
         """A new browser and a new driver: either may be what ended, for want of memory."""
         self.kill()
         self._playwright = self.browser = self.context = self.page = None
-        for known in (self._requests, self._crashed, self._sessions):
+        for known in (self._requests, self._crashed, self._sessions, self._downloads):
             known.clear()
         await asyncio.wait_for(self._launch(), _START_S_MAX)
         self._rename()
@@ -217,7 +226,7 @@ class Browser:
 
     async def call(self, request):
         """One call: goes to an address, acts, reads. Answers always."""
-        self._notes, self._downloads, self._saved = [], [], []
+        self._notes, self._saved = [], []
         answer, until = {}, time.monotonic() + request["timeoutMs"] / 1000
         try:
             async with asyncio.timeout(request["timeoutMs"] / 1000 + _READ_S_MAX):
@@ -240,13 +249,16 @@ class Browser:
         return answer
 
     async def _finish_downloads(self, until):
-        if not self._downloads:
+        """Waits for the downloads of this call and those that began since the last one; what takes longer is ended."""
+        downloads, self._downloads = self._downloads, {}
+        if not downloads:
             return
         left = max(0.5, until - time.monotonic())
-        _, unfinished = await asyncio.wait(self._downloads, timeout=left)
+        _, unfinished = await asyncio.wait(downloads, timeout=left)
         for task in unfinished:
             task.cancel()
             self.note("A download was not finished in time and was given up.")
+        await asyncio.gather(*(self._discard(downloads[task]) for task in unfinished))
 
     async def _obey(self, request, answer, until):
         if viewport := request.get("viewport"):

@@ -115,6 +115,23 @@ async fn pages_are_read_used_and_kept_for_their_conversation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn download_that_is_not_finished_in_time_is_cancelled_and_deleted() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[COLD]).await;
+    let click = json!([{"action": "click", "selector": "text=the flood"}]);
+    let call = json!({"conversationId": "a", "url": pages.url("/files"), "actions": click, "timeoutSeconds": 8});
+    let given_up = browse(&server, call).await;
+    assert!(given_up["notes"].to_string().contains("A download was not finished in time"), "{given_up}");
+    until("its connection ends", async || pages.floods() == 0).await;
+    let listed = async || {
+        let request = server.http.get(server.url("/v1/conversations/a/files")).bearer_auth(TOKEN);
+        request.send().await.expect("an answer").json::<Value>().await.expect("JSON")["files"].clone()
+    };
+    until("nothing of it is left", async || listed().await == json!([])).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_no_policy_allows_is_refused_to_pages_too() {
     let pages = Pages::start().await;
     let server = server(&pages, &[COLD]).await;
@@ -204,15 +221,24 @@ async fn a_standby_has_the_browser_open() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_policy_no_browser_is_started_and_the_answer_says_who_allows_hosts() {
     let server = Server::with(&[COLD]).await;
-    let result = tool(&server, "sandbox_browse", json!({"conversationId": "a", "url": "https://example.com"})).await;
-    let said = result["content"][0]["text"].as_str().expect("a text");
-    assert!(result["isError"] == true && said.contains("No network policy") && said.contains("[network."), "{result}");
-    for path in ["/v1/browse", "/v1/browser/navigate"] {
-        let request =
-            server.http.post(server.url(path)).bearer_auth(TOKEN).json(&json!({"url": "https://example.com"}));
-        let answer = request.send().await.expect("an answer");
-        assert_eq!(answer.status(), 403, "{path}");
-        assert!(answer.text().await.expect("a text").contains("No network policy"), "{path}");
+    // Tools of MCP servers are reached through the network too, and are no policy.
+    for has_tools in [false, true] {
+        if has_tools {
+            let body = json!({"server": {"url": "http://127.0.0.1:9/mcp"}});
+            let put = server.http.put(server.url("/v1/tool-servers/away")).bearer_auth(TOKEN).json(&body);
+            assert_eq!(put.send().await.expect("an answer").status(), 204);
+        }
+        let url = "https://example.com";
+        let result = tool(&server, "sandbox_browse", json!({"conversationId": "a", "url": url})).await;
+        let said = result["content"][0]["text"].as_str().expect("a text");
+        let is_told = said.contains("No network policy") && said.contains("[network.");
+        assert!(result["isError"] == true && is_told, "{has_tools}: {result}");
+        for path in ["/v1/browse", "/v1/browser/navigate"] {
+            let request = server.http.post(server.url(path)).bearer_auth(TOKEN).json(&json!({"url": url}));
+            let answer = request.send().await.expect("an answer");
+            assert_eq!(answer.status(), 403, "{has_tools}: {path}");
+            assert!(answer.text().await.expect("a text").contains("No network policy"), "{has_tools}: {path}");
+        }
     }
     let sessions = server.http.get(server.url("/v1/sessions")).bearer_auth(TOKEN).send().await.expect("an answer");
     assert_eq!(sessions.json::<Value>().await.expect("JSON"), json!({"sessions": []}));

@@ -1,22 +1,26 @@
 //! Pages for a browser: some build themselves late, some attack.
 
 use std::{
+    convert::Infallible,
     net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use axum::{
     Router,
+    body::{Body, Bytes},
     extract::{Query, Request},
     http::{HeaderMap, header},
     middleware::{self, Next},
     response::{Html, IntoResponse, Redirect},
     routing::{get, post},
 };
-use tokio::{net::TcpListener, task::JoinSet};
+use futures_util::stream;
+use tokio::{net::TcpListener, task::JoinSet, time::sleep};
 
 /// Loopback, and not 127.0.0.1, which is the sandbox's own.
 const ADDRESS: &str = "127.0.0.2:0";
@@ -26,6 +30,8 @@ pub struct Pages {
     /// The same pages at a port that no policy names.
     pub refused: SocketAddr,
     refused_requests: Arc<AtomicUsize>,
+    /// The bodies without an end that are being sent own it too.
+    floods: Arc<()>,
     _tasks: JoinSet<()>,
 }
 
@@ -40,15 +46,21 @@ impl Pages {
             next.run(request)
         });
         let mut tasks = JoinSet::new();
-        let router = router(addresses[1]);
+        let floods = Arc::new(());
+        let router = router(addresses[1], &floods);
         for (listener, router) in [(allowed, router.clone()), (refused, router.layer(count))] {
             tasks.spawn(async move { axum::serve(listener, router).await.expect("it serves") });
         }
-        Self { allowed: addresses[0], refused: addresses[1], refused_requests, _tasks: tasks }
+        Self { allowed: addresses[0], refused: addresses[1], refused_requests, floods, _tasks: tasks }
     }
 
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.allowed)
+    }
+
+    /// Downloads without an end that go on.
+    pub fn floods(&self) -> usize {
+        Arc::strong_count(&self.floods) - 1
     }
 
     /// Requests that came where none may come.
@@ -65,7 +77,15 @@ fn page(title: &str, body: &str) -> Html<String> {
     Html(format!("<!doctype html><title>{title}</title><body>{body}"))
 }
 
-fn router(refused: SocketAddr) -> Router {
+/// Bytes without an end, which own this until they are sent no more.
+fn flood(of: Option<Arc<()>>) -> Body {
+    Body::from_stream(stream::unfold(of, |of| async move {
+        sleep(Duration::from_millis(20)).await;
+        Some((Ok::<_, Infallible>(Bytes::from_static(&[b'x'; 16 << 10])), of))
+    }))
+}
+
+fn router(refused: SocketAddr, floods: &Arc<()>) -> Router {
     let outer = "outer <iframe name=inner src=/form></iframe>\
         <div style='display:none'>never shown</div>\
         <script>setTimeout(() => document.body.append('built late'), 50)</script>";
@@ -83,6 +103,12 @@ fn router(refused: SocketAddr) -> Router {
         let name = [(header::CONTENT_DISPOSITION, "attachment; filename=\"../report.txt\"")];
         async move { (name, "the report") }
     };
+    let floods = Arc::downgrade(floods);
+    let flooded = move || {
+        let name = [(header::CONTENT_DISPOSITION, "attachment; filename=flood")];
+        let of = floods.upgrade();
+        async move { (name, flood(of)) }
+    };
     let cookie = async |headers: HeaderMap| {
         let had = headers.get(header::COOKIE).is_some();
         ([(header::SET_COOKIE, "seen=1")], page("Cookie", if had { "known" } else { "new" })).into_response()
@@ -93,8 +119,9 @@ fn router(refused: SocketAddr) -> Router {
         .route("/form", get(page("Form", form)))
         .route("/post", post(async |body: String| page("Posted", &format!("got {body}"))))
         .route("/cookie", get(cookie))
-        .route("/files", get(page("Files", "<a href=/report>the report</a>")))
+        .route("/files", get(page("Files", "<a href=/report>the report</a> <a href=/flood>the flood</a>")))
         .route("/report", get(attached))
+        .route("/flood", get(flooded))
         .route("/windows", get(page("Windows", windows)))
         .route("/hostile", get(page("Hostile", &hostile)))
         .route("/away", get(Redirect::to(&format!("http://{refused}/form"))))
