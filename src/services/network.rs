@@ -332,7 +332,10 @@ impl Network {
         let (to_sandbox, outgoing) = mpsc::channel(OUTGOING_MAX);
         let told = Arc::new(Told::default());
         let policies: Vec<_> = self.0.policies_of(&access).collect();
-        let opened = Opened::new(&policies, &self.0.secrets, self.0.parts.carrier.as_ref());
+        // Where a policy of the server's own is used, such as that of installations, programs trust the certificates
+        // of the host itself, and send no secret.
+        let secrets = if access.own.is_none() { self.0.secrets.as_slice() } else { &[] };
+        let opened = Opened::new(&policies, secrets, self.0.parts.carrier.as_ref());
         variables.extend(opened.variables());
         let Opened { secrets, authority } = opened;
         let waits_max = access.waits_max();

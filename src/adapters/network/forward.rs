@@ -42,12 +42,16 @@ const OF_CONNECTION: [HeaderName; 8] = [
     HeaderName::from_static("proxy-connection"),
 ];
 /// By these some servers take another method or path than the request's.
-const OVERRIDES: [HeaderName; 5] = [
-    HeaderName::from_static("x-http-method"),
-    HeaderName::from_static("x-http-method-override"),
-    HeaderName::from_static("x-method-override"),
-    HeaderName::from_static("x-original-url"),
-    HeaderName::from_static("x-rewrite-url"),
+const OVERRIDES: [&str; 9] = [
+    "x-forwarded-uri",
+    "x-http-method",
+    "x-http-method-override",
+    "x-http-path-override",
+    "x-method-override",
+    "x-original-uri",
+    "x-original-url",
+    "x-override-url",
+    "x-rewrite-url",
 ];
 
 /// How a host is spoken with.
@@ -134,20 +138,21 @@ impl Forwarder {
         let gate = &self.sandbox.gate;
         let line = RequestLine { method: request.method().as_str(), path: request.uri().path() };
         gate.admit(&target, Some(&line))?;
+        if self.scheme == Scheme::Http && target.port == Scheme::Opened.port() {
+            return Err(self.refused(target.to_string(), Refusal::NoTls(target)));
+        }
         let secrets = if self.scheme == Scheme::Opened { gate.secrets(&target) } else { Vec::new() };
         let mut patterns: Vec<_> = secrets.iter().flat_map(SandboxSecret::patterns).collect();
         if self.scheme == Scheme::Opened {
             self.check_opened(&request, &target)?;
         }
         if gate.opens(&target) {
-            for name in OVERRIDES {
-                request.headers_mut().remove(name);
-            }
+            drop_overrides(request.headers_mut());
         }
         rewrite(&mut request, &target, self.scheme)?;
         // After what `Connection` names was removed, so that it cannot name what is put in.
         patterns.extend(fill(request.headers_mut(), &secrets));
-        let unreachable = || Refusal::Unreachable(target.clone());
+        let unreachable = || self.refused(target.to_string(), Refusal::Unreachable(target.clone()));
         let mut host = self.host.lock().await;
         let kept = host.take().filter(|(last, sender)| *last == target && !sender.is_closed());
         let mut sender = match kept {
@@ -206,7 +211,7 @@ impl Forwarder {
                         upstream.refuse(why.clone());
                         Err(why)
                     }
-                    Err(_) => Err(Refusal::Unreachable(target.clone())),
+                    Err(_) => Err(self.refused(target.to_string(), Refusal::Unreachable(target.clone()))),
                 }
             }
         }
@@ -218,7 +223,8 @@ impl Forwarder {
         target: &Target,
     ) -> Result<SendRequest<Incoming>, Refusal> {
         let handshake = Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = handshake.map_err(|_| Refusal::Unreachable(target.clone()))?;
+        let unreachable = |_| self.refused(target.to_string(), Refusal::Unreachable(target.clone()));
+        let (sender, connection) = handshake.map_err(unreachable)?;
         self.spawn(async move {
             if let Err(error) = connection.await {
                 debug!(%error, "a connection to a host ended");
@@ -268,6 +274,20 @@ fn fill(headers: &mut HeaderMap, secrets: &[SandboxSecret]) -> Vec<Pattern> {
     patterns
 }
 
+/// Removes the headers by which a server may take another method or path. Variables of CGI have one name for several
+/// headers: what is no letter or digit becomes `_` there.
+fn drop_overrides(headers: &mut HeaderMap) {
+    let plain = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
+    let is_override = |name: &&HeaderName| {
+        let written: Vec<u8> = name.as_str().bytes().map(plain).collect();
+        OVERRIDES.iter().any(|known| known.as_bytes() == written.as_slice())
+    };
+    let overrides: Vec<HeaderName> = headers.keys().filter(is_override).cloned().collect();
+    for name in overrides {
+        headers.remove(name);
+    }
+}
+
 /// Removes what is of one connection alone.
 fn drop_own(headers: &mut HeaderMap) {
     let lists = headers.get_all(header::CONNECTION).iter().filter_map(|list| list.to_str().ok());
@@ -275,5 +295,24 @@ fn drop_own(headers: &mut HeaderMap) {
         lists.flat_map(|list| list.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
     for name in OF_CONNECTION.iter().chain(&named) {
         headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overrides_are_removed_in_every_form_that_cgi_reads_as_one() {
+        let kept = ["x-http", "x-request-id", "authorization", "x-httpmethod", "x_api_key"];
+        let mut headers = HeaderMap::new();
+        let forms = ["-", "_", "."].map(|mark| OVERRIDES.map(|name| name.replace('-', mark)));
+        for name in forms.into_iter().flatten().chain(kept.map(str::to_owned)) {
+            let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
+            headers.append(name, HeaderValue::from_static("DELETE"));
+        }
+        drop_overrides(&mut headers);
+        let left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        assert!(left.len() == kept.len() && kept.iter().all(|name| left.contains(name)), "{left:?}");
     }
 }

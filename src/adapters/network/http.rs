@@ -71,3 +71,7 @@ impl Proxy {
         Ok(Response::new(Either::Right(Either::Right(Full::default()))))
     }
 }
+
+#[cfg(test)]
+#[path = "http_tests.rs"]
+mod tests;

@@ -66,13 +66,15 @@ pub(super) struct Sandbox {
 }
 
 pub(super) fn sandbox(multiplexer: &Multiplexer) -> Sandbox {
+    sandbox_of(multiplexer, Arc::new(Refuses))
+}
+
+pub(super) fn sandbox_of(multiplexer: &Multiplexer, gate: Arc<dyn Gate>) -> Sandbox {
     let (to_server, incoming) = mpsc::unbounded_channel();
     let (outgoing, from_server) = mpsc::channel(4);
     let incoming = UnboundedReceiverStream::new(incoming).boxed();
-    let carried = tokio::spawn(multiplexer.carry(
-        ChannelPipe { incoming, outgoing, share: Arc::new(Semaphore::new(1000)), authority: None },
-        Arc::new(Refuses),
-    ));
+    let pipe = ChannelPipe { incoming, outgoing, share: Arc::new(Semaphore::new(1000)), authority: None };
+    let carried = tokio::spawn(multiplexer.carry(pipe, gate));
     Sandbox { to_server, from_server, carried }
 }
 
@@ -94,7 +96,7 @@ impl Sandbox {
     }
 
     /// The first channel, on which others are asked for, and those.
-    async fn channels(self) -> (Stream, mpsc::UnboundedReceiver<Stream>) {
+    pub(super) async fn channels(self) -> (Stream, mpsc::UnboundedReceiver<Stream>) {
         let mut connection = self.honest();
         let first = poll_fn(|cx| connection.poll_next_inbound(cx)).await.expect("open").expect("the first");
         let (opened, all) = mpsc::unbounded_channel();

@@ -141,7 +141,7 @@ impl Gate for SandboxGate {
     fn pace(&self, target: &Target) -> Option<Arc<dyn Pace>> {
         let policies: Vec<_> = self.allowing(target).collect();
         let is_limited = policies.iter().all(|policy| policy.bytes_per_minute.is_some());
-        let policy = policies.first().filter(|_| is_limited)?;
+        let policy = policies.iter().filter(|_| is_limited).max_by_key(|policy| policy.bytes_per_minute)?;
         self.network.rates.pace(policy, &self.conversation.owner)
     }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     net::Ipv4Addr,
+    num::NonZeroU32,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -14,7 +15,11 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 
 use super::*;
 use crate::{
-    domain::{clock::ManualClock, network::PolicyText, owner::Principal},
+    domain::{
+        clock::ManualClock,
+        network::{BYTES_PER_MINUTE_MIN, PolicyText, Secret, SecretRule, SecretText},
+        owner::Principal,
+    },
     ports::{
         network::{Authority, Carrier, ChannelPipe, Resolver},
         observer::Observers,
@@ -71,6 +76,19 @@ fn gate(names: Arc<Names>, text: &PolicyText) -> SandboxGate {
 
 /// Of a server with these hosts in its URLs.
 fn gate_of(names: Arc<Names>, text: &PolicyText, own: &[&str]) -> SandboxGate {
+    let configured = vec![Policy::parse("web", text).expect("a policy")];
+    gate_in(&network(names, configured, Vec::new(), own))
+}
+
+fn gate_in(network: &Network) -> SandboxGate {
+    let language: Language = "python".parse().expect("a language");
+    let access = network.access(&Principal::default(), &language, None).expect("no error").expect("an access");
+    let conversation = ConversationKey::new(Principal::default(), "c".parse().expect("an id"));
+    let network = Arc::clone(&network.0);
+    SandboxGate { network, access, conversation, language, told: Arc::default(), secrets: Vec::new() }
+}
+
+fn network(names: Arc<Names>, configured: Vec<Policy>, secrets: Vec<Secret>, own: &[&str]) -> Network {
     let clock = Arc::new(ManualClock::at(1));
     let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), None, clock.clone()));
     let parts = NetworkParts {
@@ -81,12 +99,7 @@ fn gate_of(names: Arc<Names>, text: &PolicyText, own: &[&str]) -> SandboxGate {
         observer: Arc::new(Observers::default()),
         clock,
     };
-    let configured = vec![Policy::parse("web", text).expect("a policy")];
-    let network = Network::new(Arc::new(Policies::new(configured, None, Arc::clone(&parts.clock))), Vec::new(), parts);
-    let language: Language = "python".parse().expect("a language");
-    let access = network.access(&Principal::default(), &language, None).expect("no error").expect("an access");
-    let conversation = ConversationKey::new(Principal::default(), "c".parse().expect("an id"));
-    SandboxGate { network: network.0, access, conversation, language, told: Arc::default(), secrets: Vec::new() }
+    Network::new(Arc::new(Policies::new(configured, None, Arc::clone(&parts.clock))), secrets, parts)
 }
 
 fn policy(hosts: &[&str], allowed: &[&str]) -> PolicyText {
@@ -307,4 +320,35 @@ fn owner_has_one_share_while_any_of_its_sandboxes_has_channels() {
     drop((taken, other));
     drop((first, second));
     assert_eq!(gate.network.share(&owner).available_permits(), 96, "nothing of it is kept");
+}
+
+#[tokio::test]
+async fn bytes_pass_at_the_largest_rate_where_all_policies_of_a_host_limit_them() {
+    let limited = |name: &str, bytes_per_minute| {
+        let text = PolicyText { bytes_per_minute, ..policy(&["a.example.com"], &[]) };
+        Policy::parse(name, &text).expect("a policy")
+    };
+    let (least, host) = (BYTES_PER_MINUTE_MIN, target("a.example.com"));
+    let policies = vec![limited("a", least), limited("b", 4 * least), limited("c", least)];
+    let gate = gate_in(&network(Arc::default(), policies, Vec::new(), &[]));
+    let pace = gate.pace(&host).expect("all of them limit bytes");
+    let bytes = NonZeroU32::new(3 * least).expect("some");
+    assert!(pace.pay(bytes).now_or_never().is_some(), "they fit into a minute of the second policy");
+    let policies = vec![limited("a", least), limited("b", 0)];
+    assert!(gate_in(&network(Arc::default(), policies, Vec::new(), &[])).pace(&host).is_none());
+}
+
+#[tokio::test]
+async fn sandbox_with_a_policy_of_the_servers_own_has_no_secret() {
+    let text = SecretText { hosts: vec!["a.example.com".to_owned()], ..SecretText::default() };
+    let rule = SecretRule::parse("index", &text).expect("a rule");
+    let secret = rule.with("value-of-the-index".to_owned().into()).expect("a secret");
+    let web = || Policy::parse("web", &policy(&["a.example.com"], &[])).expect("a policy");
+    let network = network(Arc::default(), vec![web()], vec![secret], &[]);
+    let SandboxGate { access, conversation, language, .. } = gate_in(&network);
+    for (access, has_secret) in [(access, true), (Access::of(web()), false)] {
+        let channels = network.open(access, &conversation, &language);
+        let has = |variable: &str| channels.variables.iter().any(|(name, _)| name == variable);
+        assert_eq!((has("HTTPS_PROXY"), has("INDEX_TOKEN")), (true, has_secret));
+    }
 }

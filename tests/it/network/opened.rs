@@ -111,7 +111,8 @@ import requests, socket, ssl, http.client
 session = requests.Session()
 for base in ["https://{ruled}", "http://{http}"]:
     for method, path in [("GET", "/hello"), ("POST", "/hello"), ("GET", "/v2/x"), ("GET", "/v1/a%2f..%2fb")]:
-        answer = session.request(method, base + path, headers={{"X-HTTP-Method-Override": "DELETE"}})
+        answer = session.request(method, base + path, headers={{"X-HTTP-Method-Override": "DELETE",
+            "X_HTTP_Method_Override": "DELETE", "X-Override-URL": "/v2/x"}})
         print(base[:5], method, path, answer.status_code, answer.reason)
 raw = socket.create_connection(("127.0.0.1", 3128), timeout=5)
 raw.sendall(b"GET http://{http}/v1/../hello HTTP/1.1\r\nHost: {http}\r\n\r\n")
