@@ -154,8 +154,12 @@ impl Tools {
     }
 
     /// Tools for some words, the best first.
-    pub async fn search(&self, who: &Principal, query: &str, limit: usize) -> Vec<Found> {
-        self.0.search(who, query, limit).await
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] for a query that is too long.
+    pub async fn search(&self, who: &Principal, query: &str, limit: usize) -> Result<Vec<Found>, Failure> {
+        search::check(query)?;
+        Ok(self.0.search(who, query, limit).await)
     }
 
     /// What a program imports for a tool, and its definition.

@@ -18,6 +18,7 @@ const WRITE: &str = "sandbox.write_file";
 const DELETE: &str = "sandbox.delete_file";
 const EDIT: &str = "sandbox_edit_file";
 const UPLOAD: &str = "sandbox_upload_url";
+const SEARCH: &str = "sandbox.search_tools";
 
 /// Tool, arguments, the argument that must be named, a part of the sentence.
 type ArgumentRow = (&'static str, Value, &'static str, &'static str);
@@ -78,6 +79,8 @@ fn plain_rows() -> Vec<ArgumentRow> {
         (EDIT, json!({"conversationId": "c", "path": "a", "oldText": "", "newText": "x"}), "oldText", "empty"),
         (EDIT, json!({"conversationId": "c", "path": "a", "append": "x", "newText": "x"}), "oldText", "append alone"),
         (UPLOAD, json!({"conversationId": "c"}), "path", "missing"),
+        (SEARCH, json!({"query": "x".repeat(1001)}), "query", "more than 1000 characters"),
+        (SEARCH, json!({"query": "x", "limit": 51}), "limit", "from 1 to 50"),
         (READ, json!({"path": "a"}), "conversationId", "missing"),
         (READ, json!({"conversationId": "c"}), "path", "missing"),
         (READ, json!({"conversationId": "c", "path": "a", "pathEncoded": "a"}), "pathEncoded", "only one"),

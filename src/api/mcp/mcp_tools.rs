@@ -34,7 +34,8 @@ impl McpParts {
         if !(1..=FOUND_MAX).contains(&limit) {
             return Err(Failure::argument("limit", format!("it must be a whole number from 1 to {FOUND_MAX}")));
         }
-        let found = self.tools.search(&caller.principal, &query, usize::try_from(limit).unwrap_or_default()).await;
+        let limit = usize::try_from(limit).unwrap_or_default();
+        let found = self.tools.search(&caller.principal, &query, limit).await?;
         let mut text = String::new();
         for Found { server, tool, about, signature, module, may_destroy } in &found {
             let asks = if *may_destroy { " [a person may be asked]" } else { "" };

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde::Serialize;
 
 use super::{Inner, modules::Tongue, server::Defined};
-use crate::domain::{owner::Principal, tools::Hints};
+use crate::domain::{error::Failure, owner::Principal, tools::Hints};
 
 /// What a word counts by where it is found: in the path, the tool's name, the server's, the description. After those of
 /// Cloudflare's code mode.
@@ -14,6 +14,7 @@ const WEIGHTS: [u32; 4] = [12, 10, 8, 5];
 const EXACT: u32 = 4;
 const PREFIX: u32 = 2;
 const WITHIN: u32 = 1;
+const QUERY_CHARS_MAX: usize = 1000;
 const WORDS_MAX: usize = 16;
 const LINE_CHARS_MAX: usize = 160;
 
@@ -31,6 +32,13 @@ pub struct Found {
     pub module: String,
     /// By its definition; a rule may say otherwise.
     pub may_destroy: bool,
+}
+
+/// Whether a query is short enough.
+pub(super) fn check(query: &str) -> Result<(), Failure> {
+    let fits = query.chars().count() <= QUERY_CHARS_MAX;
+    fits.then_some(())
+        .ok_or_else(|| Failure::argument("query", format!("it has more than {QUERY_CHARS_MAX} characters")))
 }
 
 impl Inner {

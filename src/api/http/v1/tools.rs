@@ -36,7 +36,6 @@ use crate::{
 /// Tools that are found by default, and at most.
 const FOUND: u64 = 10;
 const FOUND_MAX: u64 = 50;
-const QUERY_CHARS_MAX: usize = 1000;
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -142,15 +141,8 @@ pub(super) async fn search(
     Query(query): Query<Search>,
     call: Call,
 ) -> Result<Json<FoundTools>, ApiError> {
-    check(&query.query)?;
-    let found = tools.search(&call.who, &query.query, limit(query.limit)?).await;
+    let found = tools.search(&call.who, &query.query, limit(query.limit)?).await?;
     Ok(Json(FoundTools { tools: found.into_iter().map(Into::into).collect() }))
-}
-
-fn check(query: &str) -> Result<(), Failure> {
-    let fits = query.chars().count() <= QUERY_CHARS_MAX;
-    fits.then_some(())
-        .ok_or_else(|| Failure::argument("query", format!("it has more than {QUERY_CHARS_MAX} characters")))
 }
 
 /// How many tools are wanted.
