@@ -215,6 +215,10 @@ impl ConversationFolder for Folder {
         open_beneath(&self.files, path.split_last().0, OFlags::PATH | OFlags::DIRECTORY).is_ok()
     }
 
+    fn link(&self, file: &SafePath, name: &SafePath) -> Result<(), StorageError> {
+        self.try_link(file, name).map_err(not_written)
+    }
+
     fn make_folders(&self, path: &SafePath) -> Result<(), StorageError> {
         self.folder(path.as_bytes()).map(drop).map_err(|errno| match errno {
             Errno::LOOP | Errno::XDEV | Errno::NOTDIR => StorageError::FolderBlocked,
@@ -245,6 +249,10 @@ impl ConversationFolder for Folder {
 impl IncomingFile for Incoming<Folder> {
     fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
         Incoming::append(self, bytes).map_err(not_written)
+    }
+
+    fn extend(&mut self, length: u64) -> Result<(), StorageError> {
+        Incoming::extend(self, length).map_err(not_written)
     }
 
     fn set_attributes(&mut self, mode: u32, modified_unix_s: i64) -> Result<(), StorageError> {

@@ -6,7 +6,7 @@
 
 #![expect(clippy::missing_errors_doc, reason = "the variants of StorageError are documented")]
 
-use std::{collections::BTreeMap, fmt, fs::File, io, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, fmt, fs::File, io, ops::Range, path::PathBuf, sync::Arc};
 
 use super::packages::PackageStore;
 pub use crate::domain::file::Change;
@@ -130,6 +130,9 @@ pub trait ConversationFolder: fmt::Debug + Send + Sync {
     /// Whether the folder exists that would hold this path.
     fn has_parent_of(&self, path: &SafePath) -> bool;
 
+    /// Gives a plain file a second name, whose missing folders are created.
+    fn link(&self, file: &SafePath, name: &SafePath) -> Result<(), StorageError>;
+
     /// Creates a folder and its missing parents.
     fn make_folders(&self, path: &SafePath) -> Result<(), StorageError>;
 
@@ -151,6 +154,8 @@ pub trait ConversationFolder: fmt::Debug + Send + Sync {
 /// A file on its way into a conversation. It leaves nothing unless it is placed.
 pub trait IncomingFile: fmt::Debug + Send {
     fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError>;
+    /// Makes the file so long, with a hole after what was appended. What is appended next follows that.
+    fn extend(&mut self, length: u64) -> Result<(), StorageError>;
 
     /// Sets the permissions, without set-user-id and set-group-id, and when it was modified. To be called last.
     fn set_attributes(&mut self, mode: u32, modified_unix_s: i64) -> Result<(), StorageError>;
@@ -171,13 +176,14 @@ pub struct Visited {
     pub modified_unix_s: i64,
     /// A file, opened and checked, and its length then; `None` for a folder.
     pub file: Option<(File, u64)>,
+    /// Where the file has bytes, in order; elsewhere are holes.
+    pub data: Vec<Range<u64>>,
 }
 
 /// What a walk left out, by kind.
 pub type LeftOut = BTreeMap<SkipKind, u64>;
 
-/// A folder that belongs to no conversation yet. When it is dropped unassigned, its removal is posted to the
-/// background.
+/// A folder that belongs to no conversation yet. When it is dropped unassigned, it is removed in the background.
 pub trait UnassignedFolder: fmt::Debug + Send + Sync {
     fn is_assigned(&self) -> bool;
 

@@ -3,17 +3,19 @@
 //! ```text
 //! manifest.json                      the form, the versions, when
 //! database/{table}/{number}.jsonl    rows, a JSON object a line, about a mebibyte in each
-//! conversations/{id}/…               or conversations/@{owner}/{id}/…: folders and plain files of `/data`
+//! conversations/{id}/…               or conversations/@{owner}/{id}/…: folders and plain files of `/data`, without
+//!                                    their holes; further names of a file as links to its first one
 //! sums.json                          counts, and the SHA-256 of all bytes before it
 //! ```
 //!
 //! The rows are those of one moment; the files are read after it, each once. A restore reads the whole archive and
 //! checks it before it changes anything. Nothing in an archive names a place outside of the conversation that it is in:
-//! names are parsed as ids and as [`SafePath`], and only folders and plain files are accepted.
+//! names are parsed as ids and as [`SafePath`], and only folders, plain files and further names of these are accepted.
 
 mod check;
 mod read;
 mod restore;
+mod sparse;
 mod write;
 
 use std::{collections::BTreeMap, io, sync::Arc};
@@ -30,7 +32,7 @@ use crate::ports::{
 };
 
 /// The form of archives that this server writes, and the newest that it reads.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const MANIFEST: &str = "manifest.json";
 const SUMS: &str = "sums.json";
 const DATABASE: &str = "database";
@@ -97,7 +99,7 @@ pub struct Sums {
     pub conversations: u64,
     pub folders: u64,
     pub files: u64,
-    /// Of the files.
+    /// Of the files, without their holes.
     pub bytes: u64,
     /// Files that a program changed while they were read: as long as they were, but perhaps of two moments.
     pub changed: u64,

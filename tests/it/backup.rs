@@ -6,7 +6,7 @@ mod hostile;
 use std::{
     collections::BTreeMap,
     fs,
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
+    os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink},
     path::Path,
     process::{Command, Output},
     sync::{
@@ -286,4 +286,66 @@ async fn modes_and_times_and_folders_are_restored_and_links_are_told() {
         assert_eq!(fs::metadata(back.join("f")).expect("f").uid(), user, "it is the sandboxes'");
         assert!((70_000..=70_999).contains(&user), "{user}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holes_and_further_names_take_no_room() {
+    const MIB: u64 = 1 << 20;
+    let (here, there) = (Machine::sqlite(), Machine::sqlite());
+    let server = here.serve().await;
+    wrote(&server, TOKEN, "c", "write f x").await;
+    server.stop().await;
+    let files = here.root().join("c/files");
+    let sparse = |name: &str, parts: &[(u64, &str)], length: u64| {
+        let file = fs::File::create(files.join(name)).expect("a file");
+        file.set_len(length).expect("a hole");
+        for (at, text) in parts {
+            file.write_all_at(text.as_bytes(), *at).expect("written");
+        }
+    };
+    sparse("hole", &[], 100 * MIB);
+    sparse("both", &[(0, "begin"), (500 * MIB, "end")], 500 * MIB + 3);
+    sparse("middle", &[(9 * MIB, "middle")], 1 << 33);
+    // Its parts do not fit into a header, and the holes between them not into the archive.
+    let many: Vec<_> = (0..9).map(|part| (part * 100 * MIB, "x")).collect();
+    sparse("many", &many, 800 * MIB + 1);
+    let few: Vec<_> = (0..9).map(|part| (part * MIB, "x")).collect();
+    sparse("few", &few, 8 * MIB + 1);
+    fs::write(files.join("large"), vec![b'x'; 1 << 20]).expect("written");
+    let deep = format!("{}/{}", "n".repeat(200), "m".repeat(200));
+    fs::create_dir_all(files.join(&deep)).expect("a folder");
+    for name in (0..50).map(|number| format!("{deep}/{number}")) {
+        for of in ["large", "hole", "many"] {
+            fs::hard_link(files.join(of), files.join(format!("{name}-{of}"))).expect("a further name");
+        }
+    }
+
+    let file = here.folder.path().join("backup.tar");
+    let told = here.backup(&file);
+    assert!(told.contains("Left out: sparse: 51."), "{told}");
+    let length = fs::metadata(&file).expect("the archive").len();
+    assert!(length < 20 * MIB, "{length}");
+    let (worked, told) = there.restore(&file, &[]);
+    assert!(worked, "{told}");
+
+    let back = there.root().join("c/files");
+    let about = |name: &str| fs::metadata(back.join(name)).expect(name);
+    for (name, length, at, text) in [
+        ("hole", 100 * MIB, 50 * MIB, "\0"),
+        ("both", 500 * MIB + 3, 0, "begin\0"),
+        ("both", 500 * MIB + 3, 500 * MIB, "end"),
+        ("middle", 1 << 33, 9 * MIB - 1, "\0middle\0"),
+        ("few", 8 * MIB + 1, 5 * MIB - 1, "\0x\0"),
+        ("few", 8 * MIB + 1, 8 * MIB - 1, "\0x"),
+    ] {
+        let mut read = vec![1; text.len()];
+        fs::File::open(back.join(name)).and_then(|file| file.read_exact_at(&mut read, at)).expect(name);
+        assert_eq!((about(name).len(), read.as_slice()), (length, text.as_bytes()), "{name} at {at}");
+        assert!(about(name).blocks() * 512 < 10 * MIB, "{name} has its holes again");
+    }
+    for (name, of) in [("49-large", "large"), ("0-hole", "hole")] {
+        let (one, other) = (about(&format!("{deep}/{name}")), about(of));
+        assert_eq!((one.ino(), one.nlink(), one.len()), (other.ino(), 51, other.len()), "{name}");
+    }
+    assert_eq!(fs::read(back.join("large")).expect("restored"), vec![b'x'; 1 << 20]);
 }

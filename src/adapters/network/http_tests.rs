@@ -7,9 +7,11 @@ use bytes::Bytes;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _, stream::BoxStream};
 use tokio::{net::TcpListener, time::timeout};
 
-use super::*;
+use super::{
+    super::{Multiplexer, tests::sandbox_of},
+    *,
+};
 use crate::{
-    adapters::network::{Multiplexer, tests::sandbox_of},
     domain::network::{NetworkUse, RequestLine, SandboxSecret},
     ports::network::{Gate, Pace},
 };

@@ -28,7 +28,7 @@ const HELD_MAX: usize = 32;
 /// The longest path passed to the kernel in one call, in bytes: below its own limit of 4096.
 const PIECE_BYTES_MAX: usize = 3500;
 /// What `st_blocks` counts in, in bytes, whatever the file system's blocks are.
-const BLOCK_BYTES: u64 = 512;
+pub(super) const BLOCK_BYTES: u64 = 512;
 
 /// The usage counted so far. A file with several names takes its space once.
 #[derive(Debug, Default)]

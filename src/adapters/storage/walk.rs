@@ -1,10 +1,10 @@
 //! A walk over everything in a conversation, for a backup. Depth first; a path has at most [`COMPONENTS_MAX`] names, so
 //! as many folders are open.
 
-use std::{io, os::fd::OwnedFd};
+use std::{io, iter, ops::Range, os::fd::OwnedFd};
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags},
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Statx, StatxFlags},
     io::Errno,
 };
 
@@ -12,7 +12,7 @@ use super::{
     Folder,
     delete::set_mode,
     next_entry, open_beneath,
-    usage::{open_closed, unlocked},
+    usage::{BLOCK_BYTES, open_closed, unlocked},
 };
 #[cfg(doc)]
 use crate::domain::path::COMPONENTS_MAX;
@@ -84,7 +84,8 @@ impl Walk<'_> {
         if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
             return Ok(());
         }
-        (self.visit)(visited(path, &stat, Some((handle.into(), stat.stx_size))))
+        let data = data(&handle, &stat);
+        (self.visit)(Visited { data, ..visited(path, &stat, Some((handle.into(), stat.stx_size))) })
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "the end of a step")]
@@ -95,7 +96,29 @@ impl Walk<'_> {
 }
 
 fn visited(path: SafePath, stat: &Statx, file: Option<(std::fs::File, u64)>) -> Visited {
-    Visited { path, mode: u32::from(stat.stx_mode) & 0o1777, modified_unix_s: stat.stx_mtime.tv_sec, file }
+    let mode = u32::from(stat.stx_mode) & 0o1777;
+    Visited { path, mode, modified_unix_s: stat.stx_mtime.tv_sec, file, data: Vec::new() }
+}
+
+/// Where a file has bytes: all of it where the file system tells of no holes. Moves the position of the descriptor.
+fn data(file: &OwnedFd, stat: &Statx) -> Vec<Range<u64>> {
+    let size = stat.stx_size;
+    let whole = || iter::once(0..size).collect();
+    if stat.stx_blocks.saturating_mul(BLOCK_BYTES) >= size {
+        return whole();
+    }
+    let (mut found, mut at) = (Vec::new(), 0);
+    while at < size {
+        let begin = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(begin) if begin < size => begin,
+            Ok(_) | Err(Errno::NXIO) => break,
+            Err(_) => return whole(),
+        };
+        let end = rustix::fs::seek(file, SeekFrom::Hole(begin)).map_or(size, |end| end.clamp(begin + 1, size));
+        found.push(begin..end);
+        at = end;
+    }
+    found
 }
 
 /// `None` for what a program removed or replaced meanwhile; other errors end the walk.

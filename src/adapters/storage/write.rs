@@ -1,7 +1,12 @@
 //! Writing one file: it is completed in a folder of ours and then moved into place through a handle, so that no write,
 //! chown or chmod uses a name that a program could have placed.
 
-use std::{borrow::Borrow, fs::File, io::Write as _, os::fd::OwnedFd};
+use std::{
+    borrow::Borrow,
+    fs::File,
+    io::{self, Seek as _, SeekFrom, Write as _},
+    os::fd::OwnedFd,
+};
 
 use rustix::{
     fs::{AtFlags, Mode, OFlags, StatxFlags, Timespec, Timestamps},
@@ -47,6 +52,13 @@ impl Folder {
                 }
             }
         }
+    }
+
+    pub(super) fn try_link(&self, file: &SafePath, name: &SafePath) -> Result<(), Errno> {
+        let ((old_folder, old), (new_folder, new)) = (file.split_last(), name.split_last());
+        let source = open_beneath(&self.files, old_folder, OFlags::PATH | OFlags::DIRECTORY)?;
+        let target = self.folder(new_folder)?;
+        rustix::fs::linkat(&source, old, &target, new, AtFlags::empty())
     }
 
     fn make_folder(&self, parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
@@ -98,7 +110,12 @@ impl<F: Borrow<Folder>> Incoming<F> {
     }
 
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), Errno> {
-        self.handle.write_all(bytes).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        self.handle.write_all(bytes).map_err(|error| errno_of(&error))
+    }
+
+    pub(super) fn extend(&mut self, length: u64) -> Result<(), Errno> {
+        let extended = self.handle.set_len(length).and_then(|()| self.handle.seek(SeekFrom::Start(length)));
+        extended.map(drop).map_err(|error| errno_of(&error))
     }
 
     /// Programs may change both, so neither is a promise.
@@ -134,6 +151,10 @@ impl<F: Borrow<Folder>> Incoming<F> {
     fn moved(mut self) {
         self.moved = true;
     }
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 impl<F: Borrow<Folder>> Drop for Incoming<F> {

@@ -107,6 +107,13 @@ impl Check<'_> {
                 self.counted.files += 1;
                 self.counted.bytes = self.counted.bytes.saturating_add(file.size);
             }
+            Part::Link { key, path, first } => {
+                if self.paths.get(&place(&key, first.as_bytes())) != Some(&Kind::File) {
+                    return Err(refused(path.as_bytes(), "the file that it is linked to does not come before it"));
+                }
+                self.take(&key, path.as_bytes(), Kind::File)?;
+                self.counted.files += 1;
+            }
             Part::Sums { sums, .. } => self.told = Some(sums),
         }
         Ok(())

@@ -2,14 +2,18 @@
 //! `check`.
 
 use std::{
+    borrow::Cow,
     fs::File,
     io::{BufReader, Read, Seek as _},
+    iter,
+    ops::Range,
 };
 
 use tar::{Archive, EntryType};
 
 use super::{
     BackupError, CONVERSATIONS, DATABASE, HEAD_BYTES_MAX, MANIFEST, Manifest, ROWS_BYTES_MAX, SUMS, Sums, archive,
+    sparse,
 };
 use crate::domain::{
     owner::ConversationKey,
@@ -37,6 +41,12 @@ pub(super) enum Part<'a> {
         mode: u32,
     },
     File(FilePart<'a>),
+    /// A further name of a file.
+    Link {
+        key: ConversationKey,
+        path: SafePath,
+        first: SafePath,
+    },
     Sums {
         sums: Sums,
         at: u64,
@@ -48,7 +58,11 @@ pub(super) struct FilePart<'a> {
     pub path: SafePath,
     pub mode: u32,
     pub modified_unix_s: i64,
+    /// What is stored.
     pub size: u64,
+    /// Where it is in the file.
+    pub data: Vec<Range<u64>>,
+    pub length: u64,
     pub content: &'a mut dyn Read,
 }
 
@@ -65,22 +79,30 @@ pub(super) fn read(file: &File, each: &mut dyn FnMut(Part<'_>) -> Result<(), Bac
     let mut reader = Archive::new(BufReader::new(file));
     // Raw: a name that is longer than the header allows is an entry before it, whose length has a bound here.
     let entries = reader.entries_with_seek().map_err(unreadable)?.raw(true);
-    let mut long_name = None;
+    let (mut long_name, mut long_target) = (None, None);
     for entry in entries {
         let mut entry = entry.map_err(unreadable)?;
-        let name = long_name.take().unwrap_or_else(|| entry.path_bytes().into_owned());
         let (kind, size) = (entry.header().entry_type(), entry.size());
+        let is_text = matches!(kind, EntryType::GNULongName | EntryType::GNULongLink);
+        let known = if is_text { None } else { long_name.take() };
+        let name = known.unwrap_or_else(|| entry.path_bytes().into_owned());
         if size > length.saturating_sub(entry.raw_file_position()) {
             return Err(refused(&name, "the archive ends before it does"));
         }
-        if kind == EntryType::GNULongName {
+        if is_text {
             let mut text = bytes(&mut entry, NAME_BYTES_MAX).map_err(|why| refused(&name, why))?;
             text.truncate(text.iter().position(|&byte| byte == 0).unwrap_or(text.len()));
-            long_name = Some(text);
+            let slot = if kind == EntryType::GNULongName { &mut long_name } else { &mut long_target };
+            *slot = Some(text);
             continue;
         }
-        if !matches!(kind, EntryType::Regular | EntryType::Directory) {
+        let is_file = matches!(kind, EntryType::Regular | EntryType::GNUSparse | EntryType::Link);
+        if !is_file && kind != EntryType::Directory {
             return Err(refused(&name, "only plain files and folders are accepted"));
+        }
+        let target = long_target.take().or_else(|| entry.header().link_name_bytes().map(Cow::into_owned));
+        if target.is_some() != (kind == EntryType::Link) {
+            return Err(refused(&name, "only a further name of a file is a link"));
         }
         let at = entry.raw_header_position();
         let mode = entry.header().mode().unwrap_or(0) & 0o1777;
@@ -88,6 +110,21 @@ pub(super) fn read(file: &File, each: &mut dyn FnMut(Part<'_>) -> Result<(), Bac
         let is_folder = kind == EntryType::Directory;
         let what = place(&name, is_folder).map_err(|why| refused(&name, why))?;
         let part = match what {
+            Place::Inside(key, path) if kind == EntryType::Link => {
+                let target = target.unwrap_or_default();
+                match place(&target, false).map_err(|why| refused(&target, why))? {
+                    Place::Inside(of, first) if of == key && size == 0 => Part::Link { key, path, first },
+                    _ => return Err(refused(&name, "it is linked to what is no file of its conversation")),
+                }
+            }
+            Place::Inside(key, path) if kind == EntryType::GNUSparse => {
+                let read = sparse::read(entry.header(), size);
+                let (data, length) = read.ok_or_else(|| refused(&name, "its parts are not those of a file"))?;
+                Part::File(FilePart { key, path, mode, modified_unix_s, size, data, length, content: &mut entry })
+            }
+            _ if kind == EntryType::Link || kind == EntryType::GNUSparse => {
+                return Err(refused(&name, "only plain files and folders are accepted"));
+            }
             Place::Manifest => Part::Manifest(json(&mut entry).map_err(|why| refused(&name, why))?),
             Place::Sums => Part::Sums { sums: json(&mut entry).map_err(|why| refused(&name, why))?, at },
             Place::Rows(table) => {
@@ -98,7 +135,8 @@ pub(super) fn read(file: &File, each: &mut dyn FnMut(Part<'_>) -> Result<(), Bac
             Place::Conversation(key) => Part::Conversation { key, used_unix_s: modified_unix_s },
             Place::Inside(key, path) if is_folder => Part::Folder { key, path, mode },
             Place::Inside(key, path) => {
-                Part::File(FilePart { key, path, mode, modified_unix_s, size, content: &mut entry })
+                let (data, length) = (iter::once(0..size).collect(), size);
+                Part::File(FilePart { key, path, mode, modified_unix_s, size, data, length, content: &mut entry })
             }
         };
         each(part)?;

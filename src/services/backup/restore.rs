@@ -135,6 +135,7 @@ fn files(store: &dyn Storage, archive: &File) -> Result<usize, BackupError> {
                 }
             }
             Part::File(mut file) => write(store, &mut file)?,
+            Part::Link { key, path, first } => in_folder(store, &key, |folder| folder.link(&first, &path))?,
             Part::Manifest(_) | Part::Rows { .. } | Part::Sums { .. } => {}
         }
         Ok(())
@@ -157,13 +158,17 @@ fn write(store: &dyn Storage, file: &mut FilePart<'_>) -> Result<(), BackupError
     let failed = failed(&file.key);
     let mut incoming = store.open(&file.key).and_then(there).and_then(ConversationFolder::incoming).map_err(&failed)?;
     let mut piece = vec![0; PIECE_BYTES];
-    loop {
-        let read = file.content.read(&mut piece).map_err(archive("read"))?;
-        if read == 0 {
-            break;
+    for part in &file.data {
+        incoming.extend(part.start).map_err(&failed)?;
+        let mut left = part.end - part.start;
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
+            file.content.read_exact(&mut piece[..most]).map_err(archive("read"))?;
+            incoming.append(&piece[..most]).map_err(&failed)?;
+            left -= most as u64;
         }
-        incoming.append(&piece[..read]).map_err(&failed)?;
     }
+    incoming.extend(file.length).map_err(&failed)?;
     incoming.set_attributes(file.mode, file.modified_unix_s).map_err(&failed)?;
     incoming.place(&file.path).map(drop).map_err(&failed)
 }

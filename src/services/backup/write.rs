@@ -3,10 +3,16 @@
 //! One task reads the database; a blocking one writes the archive. The second ends the first by taking no more.
 
 use std::{
+    collections::HashMap,
     ffi::OsStr,
     fs::File,
     io::{self, Read, Write},
-    os::unix::ffi::OsStrExt as _,
+    ops::Range,
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{FileExt as _, MetadataExt as _},
+    },
+    time::SystemTime,
 };
 
 use sha2::{Digest as _, Sha256};
@@ -14,7 +20,7 @@ use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 
 use super::{
-    Backup, BackupError, CONVERSATIONS, DATABASE, FORMAT, MANIFEST, Manifest, ROWS_BYTES, SUMS, Sums, archive,
+    Backup, BackupError, CONVERSATIONS, DATABASE, FORMAT, MANIFEST, Manifest, ROWS_BYTES, SUMS, Sums, archive, sparse,
 };
 use crate::{
     domain::{
@@ -29,6 +35,10 @@ use crate::{
 
 /// Rows that wait to be written.
 const ROWS_WAITING_MAX: usize = 1000;
+/// Bytes of holes that are stored for a conversation: a file with many of them is left out beyond that.
+const FILLED_BYTES_MAX: u64 = 64 << 20;
+/// What is counted as left out then, beside what a walk leaves out.
+const SPARSE: &str = "sparse";
 
 impl Backup {
     /// Writes an archive of everything, while others run and write.
@@ -70,15 +80,22 @@ fn panicked(error: &tokio::task::JoinError) -> BackupError {
 /// Walks a conversation's folder.
 type Walk<'a> = dyn FnMut(&mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<crate::ports::storage::LeftOut> + 'a;
 
+/// The same for all names of a file, and for no file that takes its place: device, number, time of creation.
+type FileId = (u64, u64, Option<SystemTime>);
+
 struct Writer<W: Write> {
     archive: Builder<Digesting<W>>,
     sums: Sums,
+    /// The first names of files with several, in the conversation that is written.
+    named: HashMap<FileId, Vec<u8>>,
+    /// The bytes of holes that were stored for it.
+    filled: u64,
 }
 
 impl<W: Write> Writer<W> {
     fn new(into: W, manifest: &Manifest) -> Result<Self, BackupError> {
         let archive = Builder::new(Digesting { into, digest: Sha256::new() });
-        let mut writer = Self { archive, sums: Sums::default() };
+        let mut writer = Self { archive, sums: Sums::default(), named: HashMap::new(), filled: 0 };
         writer.json(MANIFEST, manifest)?;
         Ok(writer)
     }
@@ -113,6 +130,7 @@ impl<W: Write> Writer<W> {
         self.entry(EntryType::Directory, 0o700, used.unix_s, top.as_bytes(), 0, io::empty())
             .map_err(archive("written"))?;
         self.sums.conversations += 1;
+        (self.named, self.filled) = (HashMap::new(), 0);
         let left_out = walk(&mut |visited| self.visit(top.as_bytes(), visited)).map_err(BackupError::Read)?;
         for (kind, count) in left_out {
             *self.sums.left_out.entry(kind.as_str().to_owned()).or_default() += count;
@@ -121,21 +139,42 @@ impl<W: Write> Writer<W> {
     }
 
     fn visit(&mut self, top: &[u8], visited: Visited) -> io::Result<()> {
-        let Visited { path, mode, modified_unix_s: modified, file } = visited;
+        let Visited { path, mode, modified_unix_s: modified, file, data } = visited;
         let mut name = [top, path.as_bytes()].concat();
         let Some((file, size)) = file else {
             name.push(b'/');
             self.sums.folders += 1;
             return self.entry(EntryType::Directory, mode, modified, &name, 0, io::empty());
         };
-        let before = file.metadata()?.modified().ok();
-        let mut whole = Whole { file: &file, left: size, is_short: false };
-        self.entry(EntryType::Regular, mode, modified, &name, size, &mut whole)?;
+        let before = file.metadata()?;
+        let id = (before.dev(), before.ino(), before.created().ok());
+        if let Some(first) = self.named.get(&id) {
+            let mut header = header(EntryType::Link, mode, modified, 0);
+            self.archive.append_link(&mut header, OsStr::from_bytes(&name), OsStr::from_bytes(first))?;
+            self.sums.files += 1;
+            return Ok(());
+        }
+        let (parts, filled) = sparse::joined(&data);
+        if self.filled.saturating_add(filled) > FILLED_BYTES_MAX {
+            *self.sums.left_out.entry(SPARSE.to_owned()).or_default() += 1;
+            return Ok(());
+        }
+        self.filled += filled;
+        let stored: u64 = parts.iter().map(|part| part.end - part.start).sum();
+        let mut header = header(EntryType::Regular, mode, modified, stored);
+        if stored < size {
+            sparse::mark(&mut header, &parts, size);
+        }
+        let mut whole = Whole::new(&file, parts);
+        self.archive.append_data(&mut header, OsStr::from_bytes(&name), &mut whole)?;
         let after = file.metadata()?;
-        let is_changed = whole.is_short || after.len() != size || after.modified().ok() != before;
+        let is_changed = whole.is_short || after.len() != size || after.modified().ok() != before.modified().ok();
         self.sums.changed += u64::from(is_changed);
         self.sums.files += 1;
-        self.sums.bytes += size;
+        self.sums.bytes += stored;
+        if before.nlink() > 1 {
+            self.named.insert(id, name);
+        }
         Ok(())
     }
 
@@ -148,11 +187,7 @@ impl<W: Write> Writer<W> {
         size: u64,
         content: impl Read,
     ) -> io::Result<()> {
-        let mut header = Header::new_gnu();
-        header.set_entry_type(kind);
-        header.set_mode(mode);
-        header.set_mtime(u64::try_from(modified).unwrap_or(0));
-        header.set_size(size);
+        let mut header = header(kind, mode, modified, size);
         self.archive.append_data(&mut header, OsStr::from_bytes(name), content)
     }
 
@@ -168,6 +203,15 @@ impl<W: Write> Writer<W> {
         self.archive.into_inner().and_then(|mut written| written.flush()).map_err(archive("written"))?;
         Ok(sums)
     }
+}
+
+fn header(kind: EntryType, mode: u32, modified: i64, size: u64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_mtime(u64::try_from(modified).unwrap_or(0));
+    header.set_size(size);
+    header
 }
 
 struct Digesting<W> {
@@ -187,25 +231,37 @@ impl<W: Write> Write for Digesting<W> {
     }
 }
 
-/// As many bytes as the file had when it was opened, whatever a program does to it: no more, and zeros for those that
-/// are gone.
+/// As many bytes as the parts of the file had when it was opened, whatever a program does to it: no more, and zeros for
+/// those that are gone.
 struct Whole<'a> {
     file: &'a File,
-    left: u64,
+    parts: std::vec::IntoIter<Range<u64>>,
+    part: Range<u64>,
     is_short: bool,
+}
+
+impl<'a> Whole<'a> {
+    fn new(file: &'a File, parts: Vec<Range<u64>>) -> Self {
+        Self { file, parts: parts.into_iter(), part: 0..0, is_short: false }
+    }
 }
 
 impl Read for Whole<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let wanted = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        while self.part.is_empty() {
+            let Some(next) = self.parts.next() else { return Ok(0) };
+            self.part = next;
+        }
+        let left = self.part.end - self.part.start;
+        let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
         let buffer = &mut buffer[..wanted];
-        let mut read = if self.is_short { 0 } else { self.file.read(buffer)? };
+        let mut read = self.file.read_at(buffer, self.part.start)?;
         if read == 0 && wanted > 0 {
             self.is_short = true;
             buffer.fill(0);
             read = wanted;
         }
-        self.left -= read as u64;
+        self.part.start += read as u64;
         Ok(read)
     }
 }
@@ -222,7 +278,7 @@ mod tests {
         for (now, expected, is_short) in [("abc", "abc\0\0", true), ("abcdefg", "abcde", false)] {
             file.set_len(0).and_then(|()| file.rewind()).expect("an empty file");
             file.write_all(now.as_bytes()).and_then(|()| file.rewind()).expect("written");
-            let (mut whole, mut text) = (Whole { file: &file, left: 5, is_short: false }, String::new());
+            let (mut whole, mut text) = (Whole::new(&file, vec![0..2, 2..5]), String::new());
             whole.read_to_string(&mut text).expect("read");
             assert_eq!((text.as_str(), whole.is_short), (expected, is_short));
         }

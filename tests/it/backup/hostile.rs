@@ -46,6 +46,40 @@ impl Forged {
         self.bytes += content.len() as u64;
     }
 
+    fn link(&mut self, name: &str, target: &str) {
+        let mut header = Header::new_gnu();
+        let gnu = header.as_gnu_mut().expect("GNU");
+        gnu.name[..name.len()].copy_from_slice(name.as_bytes());
+        gnu.linkname[..target.len()].copy_from_slice(target.as_bytes());
+        header.set_entry_type(EntryType::Link);
+        header.set_mode(0o644);
+        header.set_mtime(0);
+        header.set_size(0);
+        header.set_cksum();
+        self.archive.append(&header, std::io::empty()).expect("appended");
+        self.files += 1;
+    }
+
+    /// A file with holes, of which four bytes are stored.
+    fn sparse(&mut self, name: &str, parts: &[(u64, u64)], length: u64) {
+        let mut header = Header::new_gnu();
+        header.set_path(name).expect("a name");
+        let gnu = header.as_gnu_mut().expect("GNU");
+        gnu.set_real_size(length);
+        for (place, (from, count)) in gnu.sparse.iter_mut().zip(parts) {
+            place.set_offset(*from);
+            place.set_length(*count);
+        }
+        header.set_entry_type(EntryType::GNUSparse);
+        header.set_mode(0o644);
+        header.set_mtime(0);
+        header.set_size(4);
+        header.set_cksum();
+        self.archive.append(&header, &b"data"[..]).expect("appended");
+        self.files += 1;
+        self.bytes += 4;
+    }
+
     fn rows(&mut self, content: &str) {
         self.raw("database/tokens/000000.jsonl", EntryType::Regular, content);
         self.rows += 1;
@@ -109,14 +143,11 @@ fn archives_that_are_no_backups_are_refused() {
     }
     for kind in [
         EntryType::Symlink,
-        EntryType::Link,
         EntryType::Char,
         EntryType::Block,
         EntryType::Fifo,
-        EntryType::GNUSparse,
         EntryType::XHeader,
         EntryType::XGlobalHeader,
-        EntryType::GNULongLink,
     ] {
         refused(&with(|forged| forged.raw("conversations/c/f", kind, "")), "only plain files and folders");
     }
@@ -130,6 +161,46 @@ fn archives_that_are_no_backups_are_refused() {
     }
     let again = |forged: &mut Forged| forged.raw("conversations/c/", EntryType::Directory, "");
     refused(&with(again), "twice");
+}
+
+#[test]
+fn links_to_what_is_no_file_before_them_are_refused() {
+    for (target, why) in [
+        ("/etc/passwd", "no such entry"),
+        ("conversations/c/../../etc/passwd", "conversations/c/../../etc/passwd"),
+        ("conversations/d/f", "no file of its conversation"),
+        ("conversations/c", "no such entry"),
+        ("manifest.json", "no file of its conversation"),
+        ("conversations/c/absent", "does not come before it"),
+        ("conversations/c/link", "does not come before it"),
+        ("conversations/c/folder", "does not come before it"),
+    ] {
+        let archive = with(|forged| {
+            forged.raw("conversations/c/folder/", EntryType::Directory, "");
+            forged.folders += 1;
+            forged.link("conversations/c/link", target);
+        });
+        refused(&archive, why);
+    }
+    refused(&with(|forged| forged.link("manifest.json", "conversations/c/f")), "only plain files and folders");
+    let named = with(|forged| forged.raw("conversations/c/f", EntryType::GNULongLink, "conversations/c/f"));
+    refused(&named, "only a further name of a file is a link");
+}
+
+#[test]
+fn files_with_parts_that_are_none_are_refused() {
+    for (parts, length) in [
+        (vec![(0, 1)], 9),
+        (vec![(0, 2), (1, 2)], 9),
+        (vec![(5, 2), (0, 2)], 9),
+        (vec![(6, 4)], 9),
+        (vec![(u64::MAX, 4)], 9),
+        (vec![(0, 4), (9, 9)], 9),
+    ] {
+        let archive = with(|forged| forged.sparse("conversations/c/f", &parts, length));
+        refused(&archive, "its parts are not those of a file");
+    }
+    refused(&with(|forged| forged.sparse("sums.json", &[(0, 4)], 9)), "only plain files and folders");
 }
 
 #[test]
@@ -167,7 +238,7 @@ fn parts_of_archives_and_changed_ones_are_refused() {
     refused(b"no archive at all", "no tar archive");
     let mut newer = Builder::new(Vec::new());
     for (name, text) in [
-        ("manifest.json", manifest(2)),
+        ("manifest.json", manifest(3)),
         (
             "sums.json",
             json!({"rows": {}, "conversations": 0,
