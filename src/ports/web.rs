@@ -13,7 +13,7 @@ pub const WEB_BYTES_MAX: usize = 64 << 10;
 /// Who named the server that is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NamedBy {
-    /// An untrusted address: https only, and never to an address that is not of the public internet, or is this machine's.
+    /// An untrusted client: https only, and never to an address that is this machine's or not public.
     Stranger,
     /// The operator, in the settings: any address.
     Operator,

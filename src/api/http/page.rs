@@ -1,7 +1,8 @@
 //! The web page, embedded in the binary, and the headers that keep it what it is.
 //!
-//! What `static/dist` holds is served below an address that contains its digest, so a browser may keep it without limit; the
-//! few addresses that stay the same are checked again each time. A file is compressed when it is first asked for.
+//! What `static/dist` holds is served below an address that contains its digest, so a browser may keep it without
+//! limit; the few addresses that stay the same are checked again each time. A file is compressed when it is first
+//! asked for.
 
 use std::{
     io::{self, Write as _},

@@ -90,8 +90,8 @@ impl Token {
         &self.ended
     }
 
-    /// Ends with [`Self::ended`], or when the token of an issuer has expired that stands for this one. What is under way
-    /// goes on then, and streams and sockets end: the issuer renews the token or does not.
+    /// Ends with [`Self::ended`], or when the token of an issuer has expired that stands for this one. What is under
+    /// way goes on then, and streams and sockets end: the issuer renews the token or does not.
     pub fn expired(&self) -> &CancellationToken {
         &self.expired
     }

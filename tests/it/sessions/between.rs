@@ -20,7 +20,7 @@ async fn a_session_that_writes_on_between_its_cells_ends_and_no_other_does() {
         }
     };
     write("within", 5);
-    // As a cell left them; nobody writes on.
+    // As a cell left them; nothing is written any more.
     write("beyond", 300);
     for _ in 0..60 {
         if server.sessions.get(&owner(), writer).is_err() {

@@ -49,17 +49,18 @@ async fn a_token_without_network_uses_no_session_of_one_with_it() {
         assert_eq!((status, &why["code"]), (403, &json!("insufficient_scope")), "{path}: {why}");
         assert!(why["detail"].as_str().expect("a sentence").contains(REFUSED), "{path}: {why}");
     }
+    let kernel = uuid::Uuid::parse_str(id.trim_start_matches("session-")).expect("an id");
     let tool = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
         "params": {"name": "sandbox_run_cell", "arguments": {"conversationId": "c", "code": "get x"}}});
     for (path, body) in [
         ("/mcp", tool),
         ("/execute", json!({"session_id": id, "code": "get x"})),
-        (&format!("/jupyter/api/kernels/{id}/restart"), json!({})),
+        (&format!("/jupyter/api/kernels/{kernel}/restart"), json!({})),
     ] {
         let (_, why) = post(&server, &none, path, body).await;
         assert!(why.to_string().contains(REFUSED), "{path}: {why}");
     }
-    let channels = format!("/jupyter/t/{none}/api/kernels/{id}/channels");
+    let channels = format!("/jupyter/t/{none}/api/kernels/{kernel}/channels");
     assert_eq!(Socket::connect(server.address, &channels, &[]).await.map(drop), Err(403));
 
     assert_eq!(cell(&server, &wide, &id, "get x").await, "41\n", "it was neither restarted nor changed");
