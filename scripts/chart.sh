@@ -100,7 +100,7 @@ check() {
   printf '%s\n' 'replicas: 1' 'monitoring: {enabled: true}' >"$WORK/one.yaml"
   render -f "$WORK/one.yaml" >"$WORK/one"
   grep -q 'strategy: {type: Recreate}' "$WORK/one" || die "one server is not replaced before its successor starts."
-  for text in PodDisruptionBudget podAntiAffinity PEER_URL rollingUpdate; do
+  for text in PodDisruptionBudget podAntiAffinity PEER_URL maxSurge; do
     ! grep -q "$text" "$WORK/one" || die "one server alone has what several have: $text."
   done
 }

@@ -30,8 +30,6 @@ pub struct Pages {
     /// The same pages at a port that no policy names.
     pub refused: SocketAddr,
     refused_requests: Arc<AtomicUsize>,
-    /// The bodies without an end that are being sent own it too.
-    floods: Arc<()>,
     _tasks: JoinSet<()>,
 }
 
@@ -46,21 +44,15 @@ impl Pages {
             next.run(request)
         });
         let mut tasks = JoinSet::new();
-        let floods = Arc::new(());
-        let router = router(addresses[1], &floods);
+        let router = router(addresses[1]);
         for (listener, router) in [(allowed, router.clone()), (refused, router.layer(count))] {
             tasks.spawn(async move { axum::serve(listener, router).await.expect("it serves") });
         }
-        Self { allowed: addresses[0], refused: addresses[1], refused_requests, floods, _tasks: tasks }
+        Self { allowed: addresses[0], refused: addresses[1], refused_requests, _tasks: tasks }
     }
 
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.allowed)
-    }
-
-    /// Downloads without an end that go on.
-    pub fn floods(&self) -> usize {
-        Arc::strong_count(&self.floods) - 1
     }
 
     /// Requests that came where none may come.
@@ -77,15 +69,15 @@ fn page(title: &str, body: &str) -> Html<String> {
     Html(format!("<!doctype html><title>{title}</title><body>{body}"))
 }
 
-/// Bytes without an end, which own this until they are sent no more.
-fn flood(of: Option<Arc<()>>) -> Body {
-    Body::from_stream(stream::unfold(of, |of| async move {
+/// Bytes without an end.
+fn flood() -> Body {
+    Body::from_stream(stream::unfold((), |()| async {
         sleep(Duration::from_millis(20)).await;
-        Some((Ok::<_, Infallible>(Bytes::from_static(&[b'x'; 16 << 10])), of))
+        Some((Ok::<_, Infallible>(Bytes::from_static(&[b'x'; 16 << 10])), ()))
     }))
 }
 
-fn router(refused: SocketAddr, floods: &Arc<()>) -> Router {
+fn router(refused: SocketAddr) -> Router {
     let outer = "outer <iframe name=inner src=/form></iframe>\
         <div style='display:none'>never shown</div>\
         <script>setTimeout(() => document.body.append('built late'), 50)</script>";
@@ -103,12 +95,7 @@ fn router(refused: SocketAddr, floods: &Arc<()>) -> Router {
         let name = [(header::CONTENT_DISPOSITION, "attachment; filename=\"../report.txt\"")];
         async move { (name, "the report") }
     };
-    let floods = Arc::downgrade(floods);
-    let flooded = move || {
-        let name = [(header::CONTENT_DISPOSITION, "attachment; filename=flood")];
-        let of = floods.upgrade();
-        async move { (name, flood(of)) }
-    };
+    let flooded = async || ([(header::CONTENT_DISPOSITION, "attachment; filename=flood")], flood());
     let cookie = async |headers: HeaderMap| {
         let had = headers.get(header::COOKIE).is_some();
         ([(header::SET_COOKIE, "seen=1")], page("Cookie", if had { "known" } else { "new" })).into_response()
