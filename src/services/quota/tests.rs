@@ -175,7 +175,7 @@ async fn files_that_grow_beyond_a_limit_are_not_blamed_on_a_session_while_a_prog
         assert!(tokio::time::timeout(TICK * 20, &mut outgrown).await.is_err(), "the program is watched itself");
     }
     drop(watch);
-    assert!(tokio::time::timeout(TICK * 100, &mut outgrown).await.is_err(), "nobody writes on");
+    assert!(tokio::time::timeout(TICK * 100, &mut outgrown).await.is_err(), "nothing is written any more");
     write();
     assert_eq!(outgrown.await, DiskLimit::Bytes { max: 1 << 20 });
 }
