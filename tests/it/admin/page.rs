@@ -13,7 +13,7 @@ use mcp_sandbox_server::{
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
+use thirtyfour::{error::WebDriverErrorInner, extensions::cdp::ChromeDevTools, prelude::*};
 
 use super::{call, create, get, run, write};
 use crate::{
@@ -215,8 +215,15 @@ async fn tab_to(sheet: &Sheet, wanted: &str) {
 }
 
 async fn press(sheet: &Sheet, keys: impl Into<TypingData>) {
-    let here = sheet.browser.driver.active_element().await.expect("a focused element");
-    here.send_keys(keys.into()).await.expect("typed");
+    let keys = keys.into().to_string();
+    loop {
+        let here = sheet.browser.driver.active_element().await.expect("a focused element");
+        match here.send_keys(keys.as_str()).await {
+            // The page has drawn itself again, and the focus is on what took the element's place.
+            Err(error) if matches!(error.as_inner(), WebDriverErrorInner::StaleElementReference(_)) => {}
+            sent => return sent.expect("typed"),
+        }
+    }
 }
 
 async fn is_open(sheet: &Sheet, dialog: &str) -> bool {
