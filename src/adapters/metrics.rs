@@ -25,7 +25,7 @@ use prometheus_client::{
 use crate::{
     domain::{error::Code, id::Language, owner::Principal},
     ports::observer::{
-        AnswerFacts, AuditCounts, CallFacts, HistoryCounts, NetworkFacts, Observer, RunFacts, Standing, ToolFacts,
+        AnswerFacts, AuditCounts, CallFacts, HistoryCounts, NetworkFacts, Observer, RunFacts, ServerGauges, ToolFacts,
         TraceCounts,
     },
 };
@@ -86,7 +86,7 @@ struct Answer {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StandsBy {
+struct StandbyLabels {
     language: String,
     stage: &'static str,
 }
@@ -148,7 +148,7 @@ impl Default for Metrics {
 }
 
 /// Metrics whose values are known when the text is made.
-fn at_this_moment(now: &Standing, audit: AuditCounts, traces: TraceCounts, history: HistoryCounts) -> Registry {
+fn at_this_moment(now: &ServerGauges, audit: AuditCounts, traces: TraceCounts, history: HistoryCounts) -> Registry {
     let mut registry = Registry::default();
     process::register(&mut registry);
     let all = registry.sub_registry_with_prefix("sandbox");
@@ -174,9 +174,9 @@ fn at_this_moment(now: &Standing, audit: AuditCounts, traces: TraceCounts, histo
     ] {
         all.register(name, help, ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)));
     }
-    let standbys: Family<StandsBy, Gauge> = add(all, "standbys", "Sandboxes that stand by");
+    let standbys: Family<StandbyLabels, Gauge> = add(all, "standbys", "Sandboxes that stand by");
     for (language, stage, count) in &now.standbys {
-        standbys.get_or_create(&StandsBy { language: language.to_string(), stage }).set(whole(*count));
+        standbys.get_or_create(&StandbyLabels { language: language.to_string(), stage }).set(whole(*count));
     }
     for (name, help, value) in [
         ("standbys_taken", "Runs that were served by a standby", now.standbys_taken),
@@ -221,7 +221,7 @@ fn family<L: Clone + Eq + Hash>() -> Histograms<L> {
 
 impl Metrics {
     /// All metrics as text.
-    pub fn text(&self, now: &Standing, audit: AuditCounts, traces: TraceCounts, history: HistoryCounts) -> String {
+    pub fn text(&self, now: &ServerGauges, audit: AuditCounts, traces: TraceCounts, history: HistoryCounts) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = encode_registry(&mut text, &self.registry);

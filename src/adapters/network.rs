@@ -42,7 +42,7 @@ use tracing::debug;
 use yamux::{Config, Connection, DEFAULT_CREDIT, Mode, Stream};
 
 use self::{
-    authority::Leaves,
+    authority::LeafCertificates,
     outgoing::{Outgoing, PIECE_BYTES},
 };
 pub use self::{resolver::SystemResolver, trust::TrustError};
@@ -81,7 +81,7 @@ struct Sandbox {
     /// Of hosts, where their TLS is opened.
     trust: Arc<ClientConfig>,
     /// Certificates for programs; `None` where no TLS is opened.
-    leaves: Option<Leaves>,
+    leaves: Option<LeafCertificates>,
 }
 
 impl Multiplexer {
@@ -102,7 +102,7 @@ impl Carrier for Multiplexer {
 
     fn carry(&self, pipe: ChannelPipe, gate: Arc<dyn Gate>) -> BoxFuture<'static, ()> {
         let permits = Arc::clone(&self.permits);
-        let leaves = pipe.authority.as_deref().and_then(Leaves::new);
+        let leaves = pipe.authority.as_deref().and_then(LeafCertificates::new);
         let sandbox = Arc::new(Sandbox { gate, trust: Arc::clone(&self.trust), leaves });
         async move {
             let mut tasks = JoinSet::new();

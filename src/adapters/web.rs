@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Requests at once to addresses that clients name.
-const STRANGERS_MAX: usize = 8;
+const CLIENT_NAMED_MAX: usize = 8;
 
 /// Whether an address that a client named may be connected to.
 pub type Judge = fn(IpAddr) -> bool;
@@ -67,10 +67,10 @@ impl Web {
         };
         Ok(Self {
             // A kept connection would be used without another look at its address.
-            judged: client().https_only(true).pool_max_idle_per_host(0).dns_resolver(Judged(judge)).build()?,
+            judged: client().https_only(true).pool_max_idle_per_host(0).dns_resolver(JudgingResolver(judge)).build()?,
             any: client().build()?,
             judge,
-            places: Semaphore::new(STRANGERS_MAX),
+            places: Semaphore::new(CLIENT_NAMED_MAX),
         })
     }
 
@@ -96,8 +96,8 @@ impl crate::ports::web::Web for Web {
         let address = request.uri().to_string();
         let (client, _place) = match named_by {
             NamedBy::Operator => (&self.any, None),
-            NamedBy::Stranger if !self.may_ask(&address) => return Err(WebError::Forbidden),
-            NamedBy::Stranger => (&self.judged, Some(self.places.try_acquire().map_err(|_| WebError::Busy)?)),
+            NamedBy::Client if !self.may_ask(&address) => return Err(WebError::Forbidden),
+            NamedBy::Client => (&self.judged, Some(self.places.try_acquire().map_err(|_| WebError::Busy)?)),
         };
         let failed = |error: reqwest::Error| {
             if named_by == NamedBy::Operator {
@@ -123,9 +123,9 @@ impl crate::ports::web::Web for Web {
 }
 
 /// Resolves names to addresses of which each one may be asked.
-struct Judged(Judge);
+struct JudgingResolver(Judge);
 
-impl Resolve for Judged {
+impl Resolve for JudgingResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let judge = self.0;
         Box::pin(async move {

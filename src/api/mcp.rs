@@ -8,7 +8,6 @@
 //! Knows the protocol through rmcp and nothing of how messages travel: HTTP mounts it in `api/http/mcp.rs`, standard
 //! streams in [`stdio`]. Holds no rule: the services and the arguments do.
 
-mod asking;
 mod browsing;
 mod caller;
 mod cancellation;
@@ -22,6 +21,7 @@ mod packages;
 mod parts;
 mod picture;
 mod progress;
+mod questions;
 mod repeating;
 mod resources;
 mod sessions;

@@ -131,7 +131,7 @@ async fn keep(
     let beside = runs.peers().clone();
     let recorded = sessions.clone();
     let recorded = recorded.follow(stop.clone());
-    let beside = beside.follow(peers::Occupied { runs, sessions }, stop.clone());
+    let beside = beside.follow(peers::LocalOccupancy { runs, sessions }, stop.clone());
     tokio::join!(followed.0, followed.1, followed.2, beside, recorded, keys.load(stop));
     database.close().await;
 }

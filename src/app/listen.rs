@@ -40,7 +40,7 @@ use self::{
 };
 use crate::{
     api::http::{
-        auth::{Class, ClientAddress, NoTurn},
+        auth::{Class, ClientAddress, NoAnswerPermit},
         jupyter, librechat,
     },
     config::BindAddr,
@@ -172,7 +172,7 @@ async fn answer(
     let mut busy = connection.begin(class).await;
     request.extensions_mut().insert(ClientAddress(connection.address()));
     if !busy.is_answered() {
-        request.extensions_mut().insert(NoTurn);
+        request.extensions_mut().insert(NoAnswerPermit);
     }
     let mut response = surface.router.oneshot(request.map(Body::new)).await?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {

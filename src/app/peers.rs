@@ -23,12 +23,12 @@ pub(super) fn parts(config: &Config, instance: InstanceId, database: Option<&Dat
 }
 
 /// What is in conversations of this server.
-pub(super) struct Occupied {
+pub(super) struct LocalOccupancy {
     pub runs: Runs,
     pub sessions: Sessions,
 }
 
-impl Occupancy for Occupied {
+impl Occupancy for LocalOccupancy {
     fn is_idle(&self, conversation: &ConversationKey) -> bool {
         !self.has_run(conversation) && self.sessions.list(&conversation.owner, Some(&conversation.id)).is_empty()
     }

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::{
-    approval::{Answered, Approval, ApprovalId, Asked, Grant},
+    approval::{Answered, Approval, ApprovalId, Grant, ProposedCall},
     call::{CallEnd, ToolUse},
     rule::{Action, Rule, RuleError, RuleText, without_rule},
     schema::Schema,
-    server::{ServerError, ServerText, ToolServer, Way},
+    server::{Endpoint, ServerError, ServerText, ToolServer},
 };
 use super::text;
 

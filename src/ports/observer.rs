@@ -238,7 +238,7 @@ pub struct Stages {
 
 /// The state of the server at one moment, for gauges.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct ServerGauges {
     /// Programs that may run at once.
     pub slots: usize,
     pub slots_taken: usize,

@@ -14,7 +14,7 @@ pub const WEB_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NamedBy {
     /// An untrusted client: https only, and never to an address that is this machine's or not public.
-    Stranger,
+    Client,
     /// The operator, in the settings: any address.
     Operator,
 }

@@ -48,7 +48,7 @@ use crate::{
     },
     ports::{
         history::{HistoryLine, Notable, UsageFilter},
-        observer::{AdminAction, AdminFacts, Observer, Standing},
+        observer::{AdminAction, AdminFacts, Observer, ServerGauges},
     },
 };
 
@@ -94,7 +94,7 @@ struct Inner {
 /// What goes on now.
 #[derive(Debug, Clone)]
 pub struct Overview {
-    pub standing: Standing,
+    pub standing: ServerGauges,
     /// Newest first.
     pub runs: Vec<RunView>,
     /// Newest first.

@@ -11,7 +11,7 @@ mod opened;
 mod own;
 mod policies;
 mod rates;
-mod told;
+mod reporter;
 
 use std::{
     borrow::Cow,
@@ -28,7 +28,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use self::{channels::INCOMING_BYTES_MAX, gate::SandboxGate, opened::Opened, own::OwnHosts, rates::Rates};
 pub(super) use self::{
     channels::{Channels, ChannelsLink, Incoming, next_of, time_up},
-    told::Told,
+    reporter::ConnectionReporter,
 };
 pub use self::{
     decisions::{Decision, Decisions},
@@ -150,7 +150,7 @@ pub trait Requests: Send + Sync {
 pub struct Program {
     pub conversation: ConversationKey,
     pub language: Language,
-    pub(super) told: Arc<Told>,
+    pub(super) told: Arc<ConnectionReporter>,
 }
 
 /// Answers the calls of tools.
@@ -330,7 +330,7 @@ impl Network {
         // Room is given back when the bytes are read.
         let incoming = UnboundedReceiverStream::new(received).map(|(bytes, _room)| bytes).boxed();
         let (to_sandbox, outgoing) = mpsc::channel(OUTGOING_MAX);
-        let told = Arc::new(Told::default());
+        let told = Arc::new(ConnectionReporter::default());
         let policies: Vec<_> = self.0.policies_of(&access).collect();
         // Where a policy of the server's own is used, such as that of installations, programs trust the certificates
         // of the host itself, and send no secret.

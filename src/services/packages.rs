@@ -121,7 +121,7 @@ struct Inner {
 
 /// What to install, and where.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct InstallRequest {
     pub conversation: ConversationKey,
     /// Whose programs will use it; an alias too.
     pub language: Language,
@@ -158,7 +158,7 @@ impl Note {
 
 /// One installation that may begin.
 struct Job {
-    wanted: Wanted,
+    wanted: InstallRequest,
     tool: Tool,
     more: Vec<Requirement>,
     runner: Runner,
@@ -212,7 +212,7 @@ impl Packages {
     /// [`Code::QueueFull`], [`Code::Forbidden`], and those of the engine.
     pub async fn install(
         &self,
-        wanted: Wanted,
+        wanted: InstallRequest,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Installed, Failure> {
         let job = self.0.admit(wanted)?;
@@ -259,7 +259,7 @@ impl Inner {
     }
 
     /// Checks what needs neither disk nor engine.
-    fn admit(&self, wanted: Wanted) -> Result<Job, Failure> {
+    fn admit(&self, wanted: InstallRequest) -> Result<Job, Failure> {
         let off = |why: String| Failure::new(Code::PackagesOff, why);
         let options = self.options.clone().ok_or_else(|| {
             off("Nothing can be installed: the operator has set no index of packages. Use what is there.".to_owned())

@@ -16,7 +16,7 @@
 //! follow ── one task: beats, reads the others, stores what was made here, gives back what is idle
 //! ```
 
-mod beats;
+mod heartbeats;
 
 use std::{
     collections::HashMap,
@@ -34,7 +34,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::beats::Beats;
+use self::heartbeats::Heartbeats;
 pub use crate::ports::peers::Peer;
 use crate::{
     domain::{
@@ -69,7 +69,7 @@ struct Inner {
     others: RwLock<Vec<Peer>>,
     /// With the beat that did not change.
     dead: RwLock<Vec<(InstanceId, i64)>>,
-    held: Mutex<HashMap<ConversationKey, Held>>,
+    held: Mutex<HashMap<ConversationKey, OwnRecord>>,
     /// The last stamp that was given.
     stamp: AtomicI64,
     /// Something was made here that is not stored.
@@ -84,7 +84,7 @@ struct Inner {
 }
 
 #[derive(Clone, Copy)]
-struct Held {
+struct OwnRecord {
     used: Instant,
     /// `None` until it is stored.
     stamp: Option<i64>,
@@ -208,7 +208,7 @@ impl Peers {
         let Some(inner) = &self.0 else { return };
         let mut rounds = interval(ROUND);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut beats = Beats::default();
+        let mut beats = Heartbeats::default();
         let mut is_new = true;
         loop {
             tokio::select! {
@@ -243,7 +243,7 @@ impl Inner {
         self.others.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<ConversationKey, Held>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<ConversationKey, OwnRecord>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -258,7 +258,7 @@ impl Inner {
 
     fn hold(&self, conversation: &ConversationKey, stamp: Option<i64>) {
         let mut held = self.held();
-        held.insert(conversation.clone(), Held { used: Instant::now(), stamp });
+        held.insert(conversation.clone(), OwnRecord { used: Instant::now(), stamp });
         if stamp.is_none() {
             self.has_unstored.store(true, Ordering::Release);
         }
@@ -271,7 +271,7 @@ impl Inner {
         self.store.take(conversation, self.me.instance, stamp, &dead).await
     }
 
-    async fn round(&self, beats: &mut Beats, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
+    async fn round(&self, beats: &mut Heartbeats, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
         let begun = Instant::now();
         bounded(self.store.announce(&self.me, self.stamp.fetch_add(1, Ordering::Relaxed))).await?;
         // From before the last beat until after this one, so no other server has counted longer.

@@ -12,8 +12,8 @@
 //! Uploads in progress are reserved as they arrive (`arriving`).
 
 mod arriving;
+mod between;
 mod owners;
-mod rest;
 mod watch;
 
 use std::{

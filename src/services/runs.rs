@@ -10,7 +10,7 @@
 //! run is decided in [`Runs::get`]; a run of another owner and an unknown run give the same error. What is kept of
 //! finished runs is bounded by count, bytes and age. Knows no engine by name, no protocol and no settings.
 
-mod apart;
+mod auxiliary;
 mod carried;
 mod cell;
 mod channels;
@@ -36,8 +36,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, info_span, warn};
 
 pub(super) use self::{
-    apart::{Apart, execute_apart, outgrown},
-    turn::Turn,
+    auxiliary::{AuxiliaryProgram, execute_auxiliary, outgrown},
+    turn::ConversationTurn,
 };
 use self::{feed::Feed, registry::Registry, task::RunTask};
 pub use self::{

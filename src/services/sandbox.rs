@@ -59,7 +59,7 @@ pub struct Sandboxes {
 
 /// What a sandbox sees beside `/data`.
 #[derive(Default)]
-pub(super) struct Shown {
+pub(super) struct ExtraMounts {
     folders: Vec<SharedFolder>,
     skills: SkillFolders,
 }
@@ -77,7 +77,7 @@ impl Sandboxes {
     pub(super) fn lease(
         &self,
         runner: &Runner,
-        (data, shown): (DataFolder, Shown),
+        (data, shown): (DataFolder, ExtraMounts),
         limits: Limits,
         life: Duration,
     ) -> (Arc<Lease>, SandboxSpec) {
@@ -99,13 +99,13 @@ impl Sandboxes {
     }
 
     /// What a sandbox of an owner sees, or of no owner yet.
-    pub(super) async fn shown(&self, owner: Option<&Principal>) -> Shown {
-        Shown { folders: self.seen_by(owner), skills: self.skills.folders(owner).await }
+    pub(super) async fn shown(&self, owner: Option<&Principal>) -> ExtraMounts {
+        ExtraMounts { folders: self.seen_by(owner), skills: self.skills.folders(owner).await }
     }
 
     /// The same without skills, for a sandbox that runs no program of an owner.
-    pub(super) fn shown_to_all(&self) -> Shown {
-        Shown { folders: self.seen_by(None), ..Shown::default() }
+    pub(super) fn shown_to_all(&self) -> ExtraMounts {
+        ExtraMounts { folders: self.seen_by(None), ..ExtraMounts::default() }
     }
 
     fn seen_by(&self, owner: Option<&Principal>) -> Vec<SharedFolder> {

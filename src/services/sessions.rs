@@ -12,7 +12,6 @@
 //! events and its report are those of `services::runs`, which calls [`Sessions::execute`]. Knows no surface and no
 //! kernel by name.
 
-mod ahead;
 mod cell;
 mod display;
 mod ending;
@@ -22,6 +21,7 @@ mod joining;
 mod kernel;
 mod link;
 pub mod message;
+mod prestarted;
 mod queue;
 mod records;
 mod registry;
@@ -40,13 +40,13 @@ use tokio::time::{interval, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::info;
 
+pub(super) use self::{cell::Cell, display::DisplayFile, view::CellEnd};
 use self::{
-    ahead::Ahead,
     kernel::Kernel,
+    prestarted::PrestartedKernels,
     records::Records,
     registry::{Registry, Session},
 };
-pub(super) use self::{cell::Cell, display::Shown, view::CellEnd};
 pub(super) use self::{
     kernel::own_message,
     link::KernelLink,
@@ -118,7 +118,7 @@ struct Inner {
     options: SessionsOptions,
     registry: Registry,
     records: Records,
-    ahead: Ahead,
+    ahead: PrestartedKernels,
     /// The server is about to stop.
     stopping: AtomicBool,
     stop: CancellationToken,
@@ -132,7 +132,7 @@ impl Sessions {
             parts,
             options,
             registry: Registry::default(),
-            ahead: Ahead::default(),
+            ahead: PrestartedKernels::default(),
             stopping: AtomicBool::new(false),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),

@@ -21,7 +21,7 @@ use tracing::{info, warn};
 pub use self::{
     clients::{Registered, Registration, redirect_host},
     grants::{Consent, Granted, Request, TokenRequest},
-    openid::{OpenIdOptions, Person},
+    openid::{Identity, OpenIdOptions},
 };
 use self::{documents::Documents, openid::OpenId, rates::Rates};
 use super::tokens::Tokens;

@@ -44,7 +44,7 @@ use self::{
 use super::{
     isolation_check::IsolationState,
     janitor::Lease,
-    sandbox::{Sandboxes, Shown, Started},
+    sandbox::{ExtraMounts, Sandboxes, Started},
     waits::WAITS_MAX,
 };
 use crate::{
@@ -332,7 +332,7 @@ impl Inner {
         });
     }
 
-    fn lease(&self, runner: &Runner, data: DataFolder, shown: Shown) -> (Arc<Lease>, SandboxSpec) {
+    fn lease(&self, runner: &Runner, data: DataFolder, shown: ExtraMounts) -> (Arc<Lease>, SandboxSpec) {
         let limits = self.limits(runner);
         let session = if runner.kernel.is_some() { self.parts.session_age_max } else { Duration::ZERO };
         // Whose program it will be, and so whether that may wait for a person, is not known yet.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{janitor::Janitor, packages::Packages, runs::Runs, sessions::Sessions, standby::Standbys};
-use crate::ports::{observer::Standing, runner::Catalog};
+use crate::ports::{observer::ServerGauges, runner::Catalog};
 
 #[derive(Clone)]
 pub struct StatsSnapshot {
@@ -27,9 +27,9 @@ impl StatsSnapshot {
     }
 
     /// Does not wait.
-    pub fn now(&self) -> Standing {
+    pub fn now(&self) -> ServerGauges {
         let load = self.runs.load();
-        Standing {
+        ServerGauges {
             slots: load.slots,
             slots_taken: load.taken,
             waiting: load.waiting,

@@ -7,11 +7,11 @@
 //! ```
 
 mod configured;
-mod elsewhere;
+mod follow;
 mod issue;
-mod spent;
 mod subject;
 mod token;
+mod usage;
 
 use std::{
     collections::HashMap,
@@ -75,9 +75,9 @@ pub struct Tokens {
     ends: broadcast::Sender<TokenId>,
     wrong: DefaultDirectRateLimiter,
     wrong_of: DefaultKeyedRateLimiter<Option<IpAddr>>,
-    elsewhere: elsewhere::Elsewhere,
+    elsewhere: follow::ChangeFollower,
     configured: OnceLock<configured::Ids>,
-    own: spent::Own,
+    own: usage::OwnLines,
     catches_up: DefaultDirectRateLimiter,
     /// When this process began, in unix milliseconds.
     began: i64,
@@ -147,9 +147,9 @@ impl Tokens {
             ends: broadcast::Sender::new(ENDS_MAX),
             wrong: RateLimiter::direct(quota(WRONG_OF_ALL)),
             wrong_of: RateLimiter::keyed(quota(WRONG_OF_ADDRESS)),
-            elsewhere: elsewhere::Elsewhere::default(),
+            elsewhere: follow::ChangeFollower::default(),
             configured: OnceLock::new(),
-            own: spent::Own::default(),
+            own: usage::OwnLines::default(),
             catches_up: RateLimiter::direct(Quota::per_second(CATCHES_UP)),
             began,
         }

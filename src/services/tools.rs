@@ -27,8 +27,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub use self::{
-    approvals::{Approvals, ByWhom},
-    directory::{Directory, Made},
+    approvals::{Approvals, Decider},
+    directory::{Directory, ServerEntry},
     modules::{Generator, Source},
     sandboxed::{SandboxedParts, SandboxedServers},
     search::Found,
@@ -171,7 +171,7 @@ impl Tools {
         who: &Principal,
         server: &str,
         tool: Option<&str>,
-        language: modules::Tongue,
+        language: modules::ModuleLanguage,
     ) -> Result<Source, Failure> {
         self.0.source(who, server, tool, language).await
     }
@@ -191,4 +191,4 @@ impl Inner {
     }
 }
 
-pub use self::modules::Tongue;
+pub use self::modules::ModuleLanguage;

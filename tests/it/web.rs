@@ -75,7 +75,7 @@ impl Other {
 
     async fn get(&self, web: &Web, path: &str) -> Result<(u16, usize), WebError> {
         let request = http::Request::get(format!("https://localhost:{}{path}", self.port)).body(Vec::new());
-        let answer = web.send(NamedBy::Stranger, request.expect("a request")).await?;
+        let answer = web.send(NamedBy::Client, request.expect("a request")).await?;
         Ok((answer.status().as_u16(), answer.body().len()))
     }
 }
@@ -134,13 +134,13 @@ async fn stranger_names_public_hosts_only_and_by_https() {
     assert!(other.get(&judged, "/").await.is_err(), "one address that may not be asked is enough");
     for host in ["127.0.0.1", "127.1", "0x7f000001", "[::1]", "[::ffff:127.0.0.1]", "169.254.169.254", "0.0.0.0"] {
         let request = http::Request::get(format!("https://{host}:{}/", other.port)).body(Vec::new());
-        let refused = web.send(NamedBy::Stranger, request.expect(host)).await.map(drop);
+        let refused = web.send(NamedBy::Client, request.expect(host)).await.map(drop);
         assert_eq!(refused, Err(WebError::Forbidden), "{host}");
     }
     assert_eq!(other.connections.load(Ordering::SeqCst), 0, "no connection was made");
     let trusting = Web::judging(|_| true, &[]).expect("TLS");
     assert_eq!(other.get(&trusting, "/").await, Err(WebError::Unreachable), "a certificate that no root vouches for");
     let plain = http::Request::get(format!("http://localhost:{}/", other.port)).body(Vec::new());
-    let plain = trusting.send(NamedBy::Stranger, plain.expect("a request")).await.map(drop);
+    let plain = trusting.send(NamedBy::Client, plain.expect("a request")).await.map(drop);
     assert_eq!(plain, Err(WebError::Unreachable), "http");
 }

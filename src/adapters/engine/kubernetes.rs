@@ -139,7 +139,7 @@ struct Inner {
     namespace: String,
     profile: pod::Profile,
     templates: templates::Templates,
-    lives: ending::Lives,
+    lives: ending::OwnEndings,
     /// Where a sandbox must not get to.
     forbidden: Vec<SocketAddr>,
     cpus: u32,
@@ -180,7 +180,7 @@ impl KubernetesEngine {
             namespace,
             profile: pod::Profile { runtime_class, seccomp },
             templates: templates::Templates::default(),
-            lives: ending::Lives::default(),
+            lives: ending::OwnEndings::default(),
             forbidden,
             cpus,
             memory_bytes,

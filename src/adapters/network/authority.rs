@@ -82,7 +82,7 @@ fn constraints(hosts: &[Host]) -> NameConstraints {
 }
 
 /// Certificates of hosts, made when they are needed.
-pub(super) struct Leaves {
+pub(super) struct LeafCertificates {
     issuer: Issuer<'static, KeyPair>,
     /// It follows each leaf: some clients know the authority by its place in what the host sends.
     root: CertificateDer<'static>,
@@ -91,7 +91,7 @@ pub(super) struct Leaves {
     made: Mutex<HashMap<Host, Arc<ServerConfig>>>,
 }
 
-impl Leaves {
+impl LeafCertificates {
     pub(super) fn new(authority: &Authority) -> Option<Self> {
         let key = KeyPair::try_from(authority.key_der.as_slice()).ok()?;
         let issuer = Issuer::new(params_of_authority(), key);
@@ -152,7 +152,7 @@ mod tests {
 
     /// Whether a leaf of the authority is accepted for its host.
     fn is_accepted(authority: &Authority, text: &str) -> bool {
-        let leaf = Leaves::new(authority).expect("leaves").leaf(&host(text)).expect("a leaf");
+        let leaf = LeafCertificates::new(authority).expect("leaves").leaf(&host(text)).expect("a leaf");
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(authority.certificate_pem.as_bytes()).expect("PEM")).expect("a root");
         // The roots of webpki have no constraints of their own: the authority is an intermediate of itself here.
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn certificates_are_kept_in_bounded_number() {
-        let leaves = Leaves::new(&make(&[host("example.com")]).expect("an authority")).expect("leaves");
+        let leaves = LeafCertificates::new(&make(&[host("example.com")]).expect("an authority")).expect("leaves");
         let first = leaves.server(&host("a.example.com")).expect("TLS");
         assert!(Arc::ptr_eq(&first, &leaves.server(&host("a.example.com")).expect("TLS")));
         for number in 0..200 {

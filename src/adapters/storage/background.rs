@@ -21,7 +21,7 @@ use std::{
 use rustix::io::Errno;
 use tracing::warn;
 
-use super::delete::Emptying;
+use super::delete::TrashRemoval;
 
 enum Job {
     Once(Box<dyn FnOnce() + Send>),
@@ -82,13 +82,13 @@ impl Background {
 }
 
 fn work(posted: &Receiver<Job>, stop: &AtomicBool) {
-    let (mut emptying, mut waiting) = (VecDeque::<Emptying>::new(), Vec::<Sender<()>>::new());
+    let (mut emptying, mut waiting) = (VecDeque::<TrashRemoval>::new(), Vec::<Sender<()>>::new());
     loop {
         match if emptying.is_empty() { posted.recv().ok() } else { posted.try_recv().ok() } {
             Some(Job::Once(job)) => job(),
             Some(Job::Empty(trash)) => match emptying.iter_mut().find(|known| Arc::ptr_eq(&known.trash, &trash)) {
                 Some(known) => known.again = true,
-                None => emptying.extend(Emptying::of(trash).inspect_err(|errno| left(*errno))),
+                None => emptying.extend(TrashRemoval::of(trash).inspect_err(|errno| left(*errno))),
             },
             Some(Job::Drain(done)) => waiting.push(done),
             None => {

@@ -40,13 +40,13 @@ enum Deleted {
 }
 
 /// How much work may still be done.
-struct Effort<'a> {
+struct StepBudget<'a> {
     steps: u64,
     until: Instant,
     stop: Option<&'a AtomicBool>,
 }
 
-impl Effort<'_> {
+impl StepBudget<'_> {
     fn step(&mut self) -> Result<(), Errno> {
         self.steps = self.steps.checked_sub(1).ok_or(Errno::CANCELED)?;
         let stopped = self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
@@ -56,14 +56,14 @@ impl Effort<'_> {
 
 /// A trash folder that is being emptied, an entry at a time and in rotation: a program that still adds to its deleted
 /// folder delays no other deletion.
-pub(super) struct Emptying {
+pub(super) struct TrashRemoval {
     pub trash: Arc<OwnedFd>,
     entries: Dir,
     /// The current round left something, or something was added.
     pub again: bool,
 }
 
-impl Emptying {
+impl TrashRemoval {
     pub(super) fn of(trash: Arc<OwnedFd>) -> Result<Self, Errno> {
         Ok(Self { entries: Dir::read_from(&trash)?, trash, again: false })
     }
@@ -77,7 +77,7 @@ impl Emptying {
             self.entries.rewind();
             return Ok(std::mem::take(&mut self.again));
         };
-        let mut effort = Effort { steps: u64::MAX, until: Instant::now() + TURN, stop: Some(stop) };
+        let mut effort = StepBudget { steps: u64::MAX, until: Instant::now() + TURN, stop: Some(stop) };
         match purge(&self.trash, entry?.file_name().to_bytes(), &mut effort) {
             Ok(deleted) => self.again |= deleted == Deleted::Begun,
             Err(errno) => warn!(%errno, "something that was deleted still takes space"),
@@ -109,7 +109,7 @@ impl Folder {
 
 /// Deletes a folder in the trash for as many steps as a caller waits, and posts the rest.
 pub(super) fn purge_or_post(trash: &Arc<OwnedFd>, name: &str, background: &Background) -> Result<(), Errno> {
-    let mut effort = Effort { steps: STEPS_AT_ONCE, until: Instant::now() + TIME_AT_ONCE, stop: None };
+    let mut effort = StepBudget { steps: STEPS_AT_ONCE, until: Instant::now() + TIME_AT_ONCE, stop: None };
     if purge(trash, name.as_bytes(), &mut effort)? == Deleted::Begun {
         background.empty(trash);
     }
@@ -118,7 +118,7 @@ pub(super) fn purge_or_post(trash: &Arc<OwnedFd>, name: &str, background: &Backg
 
 /// Deletes a folder (or file) in the trash. Correct also while a surviving program adds to the folder, and while
 /// another process deletes it too.
-fn purge(trash: &OwnedFd, name: &[u8], effort: &mut Effort<'_>) -> Result<Deleted, Errno> {
+fn purge(trash: &OwnedFd, name: &[u8], effort: &mut StepBudget<'_>) -> Result<Deleted, Errno> {
     match try_purge(trash, name, effort) {
         // Another process removed the last of it.
         Ok(()) | Err(Errno::NOENT) => Ok(Deleted::Wholly),
@@ -127,7 +127,7 @@ fn purge(trash: &OwnedFd, name: &[u8], effort: &mut Effort<'_>) -> Result<Delete
     }
 }
 
-fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut Effort<'_>) -> Result<(), Errno> {
+fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut StepBudget<'_>) -> Result<(), Errno> {
     match rustix::fs::unlinkat(trash, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => {}
         other => return other,
@@ -153,7 +153,7 @@ fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut Effort<'_>) -> Result<()
 }
 
 /// Removes one entry of the top folder. A full folder inside it is moved to the top folder.
-fn take_apart(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, effort: &mut Effort<'_>) -> Result<(), Errno> {
+fn take_apart(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, effort: &mut StepBudget<'_>) -> Result<(), Errno> {
     effort.step()?;
     if remove(top, name)? {
         return Ok(());

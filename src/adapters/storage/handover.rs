@@ -17,13 +17,13 @@ use crate::domain::{path::COMPONENTS_MAX, users::RunnerUsers};
 /// How created files become accessible to programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Handover {
-    pub way: Way,
+    pub way: HandoverMethod,
     /// The user and group of the programs.
     pub uid: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum HandoverMethod {
     /// The server is root: files are given to the user.
     Chown,
     /// The server runs as the user.
@@ -32,7 +32,7 @@ pub(super) enum Way {
     Open,
 }
 
-impl Way {
+impl HandoverMethod {
     pub(super) fn to(uid: u32) -> Self {
         match rustix::process::geteuid().as_raw() {
             own if own == uid => Self::Same,
@@ -45,13 +45,13 @@ impl Way {
 impl Handover {
     /// The mode of what has these permissions for its owner.
     pub(super) fn opened(self, mode: u32) -> u32 {
-        if self.way == Way::Open { mode | (mode >> 3 & 0o070) | (mode >> 6) } else { mode }
+        if self.way == HandoverMethod::Open { mode | (mode >> 3 & 0o070) | (mode >> 6) } else { mode }
     }
 
     pub(super) fn apply(self, handle: impl AsFd, mode: u32) -> Result<(), Errno> {
         // The umask was applied when the file was made; this overrides it.
         rustix::fs::fchmod(&handle, Mode::from_raw_mode(self.opened(mode)))?;
-        if self.way == Way::Chown {
+        if self.way == HandoverMethod::Chown {
             rustix::fs::fchown(handle, Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.uid)))?;
         }
         Ok(())
@@ -60,9 +60,9 @@ impl Handover {
 
 impl DiskStorage {
     /// The users of programs: only root can give files to more than one.
-    pub(super) fn users_of(users: RunnerUsers) -> (Way, RunnerUsers) {
-        match Way::to(users.usual) {
-            Way::Chown => (Way::Chown, users),
+    pub(super) fn users_of(users: RunnerUsers) -> (HandoverMethod, RunnerUsers) {
+        match HandoverMethod::to(users.usual) {
+            HandoverMethod::Chown => (HandoverMethod::Chown, users),
             way => (way, RunnerUsers::one(users.usual)),
         }
     }
@@ -77,7 +77,7 @@ impl DiskStorage {
     pub(super) fn handover_in(&self, files: &OwnedFd) -> Result<Handover, Errno> {
         let owner = rustix::fs::fstat(files)?.st_uid;
         // A folder of root's is not complete yet.
-        let uid = if self.way == Way::Chown && owner != 0 { owner } else { self.users.usual };
+        let uid = if self.way == HandoverMethod::Chown && owner != 0 { owner } else { self.users.usual };
         Ok(Handover { way: self.way, uid })
     }
 
@@ -87,15 +87,15 @@ impl DiskStorage {
     pub(super) fn hand_over(&self, conversation: &mut Folder) -> Result<(), Errno> {
         let stat = rustix::fs::fstat(&conversation.files)?;
         let wanted = match self.way {
-            Way::Chown => !self.users.contains(stat.st_uid),
-            Way::Open => stat.st_mode & 0o777 != 0o777,
-            Way::Same => false,
+            HandoverMethod::Chown => !self.users.contains(stat.st_uid),
+            HandoverMethod::Open => stat.st_mode & 0o777 != 0o777,
+            HandoverMethod::Same => false,
         };
         if !wanted {
             return Ok(());
         }
         conversation.handover = self.new_handover(&conversation.dir)?;
-        if self.way == Way::Chown && stat.st_uid != 0 {
+        if self.way == HandoverMethod::Chown && stat.st_uid != 0 {
             give(&conversation.files, stat.st_uid, conversation.handover.uid, COMPONENTS_MAX)?;
         }
         // The last step, so that one that was interrupted is done again.

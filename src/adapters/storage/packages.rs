@@ -28,7 +28,7 @@ use super::{
     delete::purge_or_post,
     error::failed,
     fresh_name,
-    handover::Way,
+    handover::HandoverMethod,
     next_entry, open_beneath,
     root::{open_own, own_folder},
     usage::{Tally, usage_below},
@@ -173,7 +173,7 @@ impl DiskStorage {
         there.try_mark()?;
         let name = fresh_name();
         let made = own_folder(&there.incoming, &name)?;
-        let links = self.way == Way::Chown && !there.on_own_disk;
+        let links = self.way == HandoverMethod::Chown && !there.on_own_disk;
         let mut copy =
             Copying { links, ceiling: Usage { bytes: u64::MAX, entries: u64::MAX }, tally: Tally::default() };
         let placed = copy.folder(&tree, &made, DEPTH_MAX).and_then(|()| {

@@ -19,7 +19,8 @@ use rustix::{
 };
 
 use super::{
-    Background, Folder, RootError, delete::purge_or_post, fresh_name, handover::Way, next_entry, own_disk::OwnDisks,
+    Background, Folder, RootError, delete::purge_or_post, fresh_name, handover::HandoverMethod, next_entry,
+    own_disk::OwnDisks,
 };
 use crate::domain::{
     id::InstanceId,
@@ -39,7 +40,7 @@ pub struct DiskStorage {
     pub(super) unassigned: Arc<OwnedFd>,
     pub(super) path: PathBuf,
     pub(super) instance: InstanceId,
-    pub(super) way: Way,
+    pub(super) way: HandoverMethod,
     pub(super) users: RunnerUsers,
     /// Set when new conversations get a disk of their own.
     pub(super) own_disks: Option<OwnDisks>,

@@ -42,7 +42,7 @@ const CONNECTING: HeaderName = HeaderName::from_static("cf-connecting-ip");
 
 /// Among a request's extensions: the listener has no room to answer it.
 #[derive(Debug, Clone, Copy)]
-pub struct NoTurn;
+pub struct NoAnswerPermit;
 
 /// The class of a request's sender, which decides about room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ fn password(value: &[u8]) -> Option<Vec<u8>> {
 
 /// Refuses a request for which there is no room.
 pub async fn turn(request: Request, next: Next) -> Response {
-    if request.extensions().get::<NoTurn>().is_none() {
+    if request.extensions().get::<NoAnswerPermit>().is_none() {
         return next.run(request).await;
     }
     let why = "The server has no room for requests without a token: send it again in a moment.";

@@ -124,12 +124,12 @@ pub struct Bodies {
 }
 
 /// A body, and its part of the memory until the last reference to it is dropped.
-struct Held {
+struct AccountedBody {
     bytes: Bytes,
     _room: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for AccountedBody {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -231,7 +231,7 @@ impl Bodies {
             pieces.push(piece);
         }
         let bytes = if pieces.len() == 1 { pieces.remove(0) } else { pieces.concat().into() };
-        Ok(Bytes::from_owner(Held { bytes, _room: held }))
+        Ok(Bytes::from_owner(AccountedBody { bytes, _room: held }))
     }
 
     fn too_large(&self) -> Failure {

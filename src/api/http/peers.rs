@@ -69,7 +69,7 @@ const RETRY_AFTER_S: u64 = 5;
 /// An extension of a request: what is not in this server's memory may be in another's, so a handler answers that it is
 /// unknown and does not look into the history.
 #[derive(Debug, Clone, Copy)]
-pub struct OthersMayKnow;
+pub struct MayBeElsewhere;
 
 /// Sends requests to the other servers. A clone shares its connections.
 #[derive(Clone)]
@@ -80,7 +80,7 @@ pub struct Relay {
 }
 
 /// What an answer asks for.
-enum Wanted {
+enum Missing {
     Conversation(ConversationKey),
     /// What this server does not know.
     Unknown,
@@ -221,19 +221,19 @@ pub async fn send_on(State(relay): State<Relay>, request: Request, next: Next) -
     };
     let (sent_on, others) = (hops(&head.headers) > 0, relay.peers.others());
     if sent_on || !others.is_empty() {
-        head.extensions.insert(OthersMayKnow);
+        head.extensions.insert(MayBeElsewhere);
     }
     let again = |head: &Parts| Request::from_parts(head.clone(), Body::from(body.clone()));
     let answer = next.clone().run(again(&head)).await;
     // It may name a conversation, which the client may then ask another server for.
     relay.peers.stored().await;
     match wanted(&head, &answer) {
-        Some(Wanted::Conversation(conversation)) => match relay.place(&head.headers, &conversation).await {
+        Some(Missing::Conversation(conversation)) => match relay.place(&head.headers, &conversation).await {
             Ok(Place::Here) => next.run(again(&head)).await,
             Ok(Place::At(peer)) => relay.send(&peer, &head, body.clone()).await.unwrap_or_else(refused),
             Err(failure) => refused(failure),
         },
-        Some(Wanted::Unknown) if !sent_on && !others.is_empty() => {
+        Some(Missing::Unknown) if !sent_on && !others.is_empty() => {
             let mut unanswered = None;
             for peer in others {
                 match relay.send(&peer, &head, body.clone()).await {
@@ -247,7 +247,7 @@ pub async fn send_on(State(relay): State<Relay>, request: Request, next: Next) -
             if let Some(failure) = unanswered {
                 return refused(failure);
             }
-            head.extensions.remove::<OthersMayKnow>();
+            head.extensions.remove::<MayBeElsewhere>();
             next.run(again(&head)).await
         }
         _ => answer,
@@ -263,16 +263,16 @@ fn can_be_repeated(request: &Request, bytes_max: usize) -> bool {
     is_json || (is_short && request.method() != Method::PUT)
 }
 
-fn wanted(head: &Parts, answer: &Response) -> Option<Wanted> {
+fn wanted(head: &Parts, answer: &Response) -> Option<Missing> {
     let failure = answer.extensions().get::<ApiError>().map(|error| &error.failure);
     if let Some(conversation) = failure.and_then(|failure| failure.conversation.as_deref()) {
-        return Some(Wanted::Conversation(conversation.clone()));
+        return Some(Missing::Conversation(conversation.clone()));
     }
     let codes = [Code::RunNotFound, Code::SessionNotFound, Code::ConversationNotFound];
     let is_unknown = failure.is_some_and(|failure| codes.contains(&failure.code));
     // A session of MCP.
     let is_session = answer.status() == StatusCode::NOT_FOUND && head.headers.contains_key("mcp-session-id");
-    (is_unknown || is_session).then_some(Wanted::Unknown)
+    (is_unknown || is_session).then_some(Missing::Unknown)
 }
 
 fn hops(headers: &HeaderMap) -> u8 {

@@ -8,7 +8,7 @@ use rmcp::model::{CallToolResult, JsonObject};
 use super::{Caller, McpParts, cancellation::Call, content, waiting::ToolContext};
 use crate::{
     api::schema::{
-        arguments::{ExecuteCommand, ExecuteIpythonCell, Nothing, Program},
+        arguments::{ExecuteCommand, ExecuteIpythonCell, NoArguments, Program},
         parse::{Source, parse, time_limit},
         session::SessionList,
     },
@@ -34,7 +34,7 @@ impl McpParts {
     }
 
     pub(super) fn kernel_status(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let Nothing {} = parse(arguments, Source::Json)?;
+        let NoArguments {} = parse(arguments, Source::Json)?;
         let sessions = self.open_sessions(caller, &own_conversation(caller)?);
         Ok(content::plain(content::session_lines(&SessionList::from(&*sessions)), false))
     }
@@ -54,7 +54,7 @@ impl McpParts {
     }
 
     pub(super) fn reset(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let Nothing {} = parse(arguments, Source::Json)?;
+        let NoArguments {} = parse(arguments, Source::Json)?;
         self.end_sessions(caller, &own_conversation(caller)?)?;
         Ok(content::plain("All variables are gone; the files in /data are still there.".to_owned(), false))
     }

@@ -23,7 +23,7 @@ use crate::{
         Deleted, File, FileListing, FileResult, RunnerList, Upload,
         arguments::{
             CancelRun, DeleteFile, EditFile, ExecuteCommand, ExecuteIpythonCell, GetRun, InstallPackage, ListFiles,
-            Nothing, OfSessions, ReadFile, RunCell, RunCode, UploadUrl, WriteFile,
+            NoArguments, OfSessions, ReadFile, RunCell, RunCode, UploadUrl, WriteFile,
         },
         browse::{Browse, NavigateText, PageResult},
         check::{CheckProgram, CheckReport},
@@ -122,7 +122,7 @@ tools! {
     CancelRun "sandbox.cancel_run" "sandbox_cancel_run" Run "Cancel a run" [false true true] CancelRun => RunReport:
         "Stops a run; returns its result up to then.";
     ListRunners "sandbox.list_runners" "sandbox_list_runners" Run "List languages" [true false true]
-        Nothing => RunnerList:
+        NoArguments => RunnerList:
         "Lists the languages, with versions and installed packages.";
     ListFiles "sandbox.list_files" "sandbox_list_files" Files "List files" [true false true] ListFiles => FileListing:
         "Lists the files in /data with size, type and download link.";
@@ -157,7 +157,7 @@ tools! {
     ExecuteBashCode "execute_bash_code" "execute_bash_code" CodeRunner "Execute Bash" [false true false]
         ExecuteCommand: "Executes Bash commands in a shell that stays between calls; files are in /data.";
     GetKernelStatus "get_kernel_status" "get_kernel_status" CodeRunner "Kernel status" [true false true]
-        Nothing: "Says which kernels are open and what they do.";
+        NoArguments: "Says which kernels are open and what they do.";
     ExecuteIpythonCell "execute_ipython_cell" "execute_ipython_cell" Ipybox "Execute a cell" [false true false]
         ExecuteIpythonCell: "Executes Python code in an IPython kernel that keeps variables between calls.";
     Browse "sandbox.browse" "sandbox_browse" Web "Browse the web" [false true false] Browse => PageResult:
@@ -168,7 +168,7 @@ tools! {
         [false true false] NavigateText: "Goes to an address in a browser and returns the page's visible text.";
     InstallPackage "install_package" "install_package" Ipybox "Install a package" [false false true]
         InstallPackage: "Installs a Python package, where the operator has set an index; else says what is installed.";
-    ListSkills "list_skills" "list_skills" Skills "List skills" [true false true] Nothing:
+    ListSkills "list_skills" "list_skills" Skills "List skills" [true false true] NoArguments:
         "Lists the skills: instructions and scripts for certain tasks, which programs find in /skills.";
     GetSkillInfo "get_skill_info" "get_skill_info" Skills "Read a skill" [true false true] GetSkillInfo:
         "Reads the documentation of a skill, SKILL.md.";
@@ -185,7 +185,7 @@ tools! {
         CheckProgram => CheckReport:
         "Formats a program and names its problems, by ruff, biome or shfmt; nothing of it is executed.";
     Reset "reset" "reset" Ipybox "Reset the kernel" [false true true]
-        Nothing: "Forgets all variables. Files stay.";
+        NoArguments: "Forgets all variables. Files stay.";
 }
 
 impl From<Operation> for ToolName {

@@ -18,7 +18,7 @@ use crate::{
         error::{Code, Failure},
         token::Scope,
     },
-    services::tools::{Found, Tongue},
+    services::tools::{Found, ModuleLanguage},
 };
 
 /// Tools that are found by default, and at most.
@@ -57,7 +57,7 @@ impl McpParts {
 
     pub(super) async fn tool_source(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         let GetToolSource { server, tool, language } = parse(arguments, Source::Json)?;
-        let tongue = language.unwrap_or(Tongue::Python);
+        let tongue = language.unwrap_or(ModuleLanguage::Python);
         let source = self.tools.source(&caller.principal, &server, Some(&tool), tongue).await?;
         let text = source.types.unwrap_or(source.text);
         Ok(content::plain(shorten(&text, SOURCE_BYTES_MAX, |_, _| "\n…\n".to_owned()), false))

@@ -13,7 +13,7 @@ use crate::{
         error::{Code, Failure},
         id::Language,
     },
-    services::packages::{Installed, Wanted},
+    services::packages::{InstallRequest, Installed},
 };
 
 impl McpParts {
@@ -23,7 +23,7 @@ impl McpParts {
         arguments: JsonObject,
     ) -> Result<CallToolResult, Failure> {
         let InstallPackages { conversation, language, packages } = parse(arguments, Source::Json)?;
-        let wanted = Wanted { conversation: caller.key(conversation), language, tool: None, packages };
+        let wanted = InstallRequest { conversation: caller.key(conversation), language, tool: None, packages };
         let installed = self.packages.install(wanted, |_| {}).await?;
         Ok(content::installed(caller, sentence(&installed), &InstalledPackages::from(&installed)))
     }
@@ -36,7 +36,7 @@ impl McpParts {
         let InstallPackage { package_name } = parse(arguments, Source::Json)?;
         let conversation = caller.key(own_conversation(caller)?);
         let packages = vec![package_name];
-        let wanted = Wanted { conversation, language: Language::default(), tool: None, packages };
+        let wanted = InstallRequest { conversation, language: Language::default(), tool: None, packages };
         match self.packages.install(wanted, |_| {}).await {
             Ok(installed) => Ok(content::plain(sentence(&installed), false)),
             Err(failure) if failure.code == Code::PackagesOff => Ok(content::plain(self.what_is_there(), true)),

@@ -32,12 +32,12 @@ pub(super) struct Progress {
     begun: Instant,
     notified: Option<Instant>,
     events: BoxStream<'static, Event>,
-    news: News,
+    news: UnsentOutput,
 }
 
 /// What was printed since the last notification.
 #[derive(Default)]
-struct News {
+struct UnsentOutput {
     text: String,
     /// There was more before it.
     cut: bool,
@@ -50,7 +50,7 @@ impl Progress {
         let one_answer = client.is_some_and(|client| client.one_answer);
         let token = context.meta.get_progress_token().filter(|_| !one_answer);
         let to = token.map(|token| (context.peer.clone(), token));
-        Self { to, begun: Instant::now(), notified: None, events, news: News::default() }
+        Self { to, begun: Instant::now(), notified: None, events, news: UnsentOutput::default() }
     }
 
     /// Waits until a notification is due and sends it; never returns when none was requested. Cancel safe.
@@ -87,7 +87,7 @@ impl Progress {
     }
 }
 
-impl News {
+impl UnsentOutput {
     fn is_empty(&self) -> bool {
         self.text.is_empty() && !self.cut
     }
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn news_keeps_little_output_whole_and_the_end_of_much() {
-        let mut news = News::default();
+        let mut news = UnsentOutput::default();
         assert_eq!(news.take(), None);
         news.add(&printed("a\n"));
         news.add(&printed("b\n"));

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use rmcp::model::{CallToolRequestParams, InputRequest, InputRequiredResult, InputResponses};
 
-use super::asking::{Asks, Question, answer_of, approval_form, give, line_form, line_of};
+use super::questions::{ClientAbilities, Question, answer_of, approval_form, give, line_form, line_of};
 use crate::{
     domain::{error::Failure, id::RunId, tools::ApprovalId},
     services::runs::Run,
@@ -52,7 +52,7 @@ impl Returned {
 
     /// Gives the program its answer. The first event to look at for the next question: the same one where there is no
     /// answer.
-    pub(super) async fn deliver(&self, run: &Run, asks: &Asks) -> u64 {
+    pub(super) async fn deliver(&self, run: &Run, asks: &ClientAbilities) -> u64 {
         let filled = self.answers.get(KEY).and_then(|value| serde_json::from_value(value.clone()).ok());
         let Some(filled) = filled else { return self.event };
         match self.approval {

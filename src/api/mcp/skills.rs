@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     api::schema::{
-        arguments::Nothing,
+        arguments::NoArguments,
         parse::{Source, parse},
         skills::{GetSkillFile, GetSkillInfo},
     },
@@ -49,7 +49,7 @@ const NO_FILE: &str = "uri: it names no file of a skill: resources/list names th
 
 impl McpParts {
     pub(super) async fn list_skills(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let Nothing {} = parse(arguments, Source::Json)?;
+        let NoArguments {} = parse(arguments, Source::Json)?;
         let skills = self.skills.list(&caller.principal).await?;
         let mut text = "Available Skills:\n\n".to_owned();
         for (title, label) in [("Public", "public"), ("User", "user")] {

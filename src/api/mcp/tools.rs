@@ -14,7 +14,9 @@ use super::{
 use crate::{
     api::schema::{
         File, FileListing, FileResult, RunnerList, Upload,
-        arguments::{Conversation, DeleteFile, EditFile, ListFiles, Nothing, ReadFile, UploadUrl, WriteFile, one_path},
+        arguments::{
+            Conversation, DeleteFile, EditFile, ListFiles, NoArguments, ReadFile, UploadUrl, WriteFile, one_path,
+        },
         file_query,
         parse::{Source, by_size, parse},
     },
@@ -74,7 +76,7 @@ impl McpParts {
     }
 
     fn list_runners(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let Nothing {} = parse(arguments, Source::Json)?;
+        let NoArguments {} = parse(arguments, Source::Json)?;
         Ok(content::runners(caller, &RunnerList::from(&self.runs)))
     }
 

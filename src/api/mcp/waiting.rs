@@ -13,11 +13,11 @@ use rmcp::{
 
 use super::{
     Caller, McpParts,
-    asking::{Asking, Asks},
     cancellation::Call,
     content::{self, RunAnswer},
     picture::{self, Pictures},
     progress::Progress,
+    questions::{ClientAbilities, Questions},
     repeating, tasks,
 };
 use crate::{
@@ -46,7 +46,7 @@ pub(super) type ToolContext<'a> = &'a RequestContext<RoleServer>;
 
 /// Which part of a run an answer shows.
 #[derive(Default)]
-struct Shown {
+struct OutputPart {
     /// While it goes on: output after this event.
     after_event: u64,
     /// When it has ended: output from this byte on.
@@ -64,7 +64,7 @@ impl McpParts {
     ) -> Result<CallToolResponse, Failure> {
         let RunCode { conversation, language, code, stdin, args, env, timeout_seconds, wait_seconds, detach } =
             parse(arguments, Source::Json)?;
-        let shown = Shown { new_conversation: conversation.is_none(), ..Shown::default() };
+        let shown = OutputPart { new_conversation: conversation.is_none(), ..OutputPart::default() };
         let conversation = caller.key(conversation.unwrap_or_else(ConversationId::fresh));
         let args = args.unwrap_or_default();
         check_args(&args)?;
@@ -88,7 +88,7 @@ impl McpParts {
     ) -> Result<CallToolResponse, Failure> {
         let RunCell { conversation, code, language, stdin, timeout_seconds, wait_seconds, detach } =
             parse(arguments, Source::Json)?;
-        let shown = Shown { new_conversation: conversation.is_none(), ..Shown::default() };
+        let shown = OutputPart { new_conversation: conversation.is_none(), ..OutputPart::default() };
         let conversation = caller.key(conversation.unwrap_or_else(ConversationId::fresh));
         let request = RunRequest {
             session: Some(CellSession::Any),
@@ -110,8 +110,8 @@ impl McpParts {
         call: &Call,
         context: ToolContext<'_>,
     ) -> Result<(RunHandle, RunView, Option<InputRequiredResult>), Failure> {
-        let asks = Asks::of(caller, &request, &self.tools, context);
-        let asks = if asks.by_repeating && !may_repeat { Asks::default() } else { asks };
+        let asks = ClientAbilities::of(caller, &request, &self.tools, context);
+        let asks = if asks.by_repeating && !may_repeat { ClientAbilities::default() } else { asks };
         let stdin_open = request.stdin_open || asks.input;
         let (run, first) = match &call.returned {
             Some(returned) => {
@@ -121,7 +121,7 @@ impl McpParts {
             }
             None => (self.runs.begin(RunRequest { within: caller.trace, stdin_open, ..request })?, 1),
         };
-        let mut asking = Asking::of(&run, first);
+        let mut asking = Questions::of(&run, first);
         let mut question = None;
         let view = tokio::select! {
             view = self.watch(&run, 0, wait, context) => view,
@@ -155,7 +155,7 @@ impl McpParts {
         &self,
         caller: &Caller,
         request: RunRequest,
-        shown: Shown,
+        shown: OutputPart,
         wait: Option<Wait>,
         call: &Call,
         context: ToolContext<'_>,
@@ -186,7 +186,7 @@ impl McpParts {
         context: ToolContext<'_>,
     ) -> Result<CallToolResult, Failure> {
         let GetRun { run, after_event, output_offset: offset, wait_seconds } = parse(arguments, Source::Json)?;
-        let shown = Shown { after_event: after_event.unwrap_or(0), offset, new_conversation: false };
+        let shown = OutputPart { after_event: after_event.unwrap_or(0), offset, new_conversation: false };
         let Ok(run) = self.runs.get(&caller.principal, run) else { return self.recorded(caller, run).await };
         let view = tokio::select! {
             view = self.watch(&run, shown.after_event, wait_seconds, context) => view,
@@ -208,7 +208,7 @@ impl McpParts {
     pub(super) async fn cancel_run(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
         let CancelRun { run } = parse(arguments, Source::Json)?;
         let run = self.runs.get(&caller.principal, run)?;
-        let mut result = self.answer(caller, &run, &stop(&run).await, Shown::default()).await?;
+        let mut result = self.answer(caller, &run, &stop(&run).await, OutputPart::default()).await?;
         // The program did not succeed, but the cancellation did.
         result.is_error = Some(false);
         Ok(result)
@@ -235,7 +235,7 @@ impl McpParts {
         run: &Run,
         view: &RunView,
     ) -> Result<CallToolResult, Failure> {
-        self.answer(caller, run, view, Shown::default()).await
+        self.answer(caller, run, view, OutputPart::default()).await
     }
 
     async fn answer(
@@ -243,7 +243,7 @@ impl McpParts {
         caller: &Caller,
         run: &Run,
         view: &RunView,
-        shown: Shown,
+        shown: OutputPart,
     ) -> Result<CallToolResult, Failure> {
         let so_far;
         let (output, offset, finished): ((&CapturedOutput, &CapturedOutput), _, _) = match &view.result {

@@ -108,7 +108,7 @@ mod tests {
             input::<InstallPackage>(),
             input::<GetRun>(),
             input::<CancelRun>(),
-            input::<Nothing>(),
+            input::<NoArguments>(),
             input::<ListFiles>(),
             input::<ReadFile>(),
             input::<WriteFile>(),

@@ -12,7 +12,7 @@ use crate::{
         text::{ms, rfc3339},
         tools::{Answered, Approval, ServerText, ToolUse},
     },
-    services::tools::{Found, Made, ServerState, Source, Tongue},
+    services::tools::{Found, ModuleLanguage, ServerEntry, ServerState, Source},
 };
 
 /// A call of a tool by a program, when it is over.
@@ -200,7 +200,7 @@ pub struct GetToolSource {
     pub tool: String,
     /// `python` (default) or `typescript`.
     #[serde(default)]
-    pub language: Option<Tongue>,
+    pub language: Option<ModuleLanguage>,
 }
 
 /// A tool server, as an operator sends it.
@@ -227,8 +227,8 @@ pub struct ToolServerResult {
     pub server: ServerText,
 }
 
-impl From<&Made> for ToolServerResult {
-    fn from(made: &Made) -> Self {
+impl From<&ServerEntry> for ToolServerResult {
+    fn from(made: &ServerEntry) -> Self {
         let mut server = made.server.text.clone();
         for value in server.headers.values_mut().chain(server.env.values_mut()) {
             "…".clone_into(value);

@@ -22,7 +22,7 @@ use crate::{
         runner::RunnerImage,
         storage::Storage,
     },
-    services::isolation_check::inspection::HONEST,
+    services::isolation_check::inspection::PASSING_REPORT,
 };
 
 fn config(root: &TempDir, more: &[(&str, &str)]) -> Config {
@@ -57,7 +57,7 @@ async fn of_engine_with(engine: &FakeEngine, config: &Config) -> Findings {
 fn honest() -> FakeEngine {
     let engine = FakeEngine::default();
     engine.add_runner("bash");
-    engine.answer("== ", HONEST);
+    engine.answer("== ", PASSING_REPORT);
     engine
 }
 
@@ -134,18 +134,18 @@ async fn doctor_fails_without_engine_runner_or_isolation() {
 
     let lying = FakeEngine::default();
     lying.add_runner("bash");
-    lying.answer("== ", &HONEST.replace("NoNewPrivs:\t1", "NoNewPrivs:\t0"));
+    lying.answer("== ", &PASSING_REPORT.replace("NoNewPrivs:\t1", "NoNewPrivs:\t0"));
     assert_eq!(line(&of_engine(&lying).await, "isolation", Level::Fail), "programs may gain privileges");
 
     let piped = FakeEngine::default();
     piped.add_runner("bash");
-    piped.answer("== ", &HONEST.replace("\ncore\n", "\n|/usr/share/apport/apport %p\n"));
+    piped.answer("== ", &PASSING_REPORT.replace("\ncore\n", "\n|/usr/share/apport/apport %p\n"));
     let findings = of_engine(&piped).await;
     assert!(line(&findings, "isolation", Level::Warn).contains("core_pattern") && !findings.failed());
 
     let unlimited = FakeEngine::default();
     unlimited.add_runner("bash");
-    unlimited.answer("== ", &HONEST.replace("268435456", "max"));
+    unlimited.answer("== ", &PASSING_REPORT.replace("268435456", "max"));
     assert_eq!(line(&of_engine(&unlimited).await, "isolation", Level::Fail), "the limit on memory does not hold");
 }
 

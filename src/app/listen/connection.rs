@@ -23,7 +23,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::places::{Places, Turn, locked};
+use super::places::{AnswerPermit, Places, locked};
 use crate::api::http::auth::Class;
 
 /// How long a connection reads what has arrived. The runtime polls the sockets before it lets any time pass.
@@ -71,7 +71,7 @@ struct State {
     /// The bytes that it took since then, from a time at which it took none.
     window: Option<(Instant, u64)>,
     /// That of the request by which it was upgraded.
-    upgraded: Option<Turn>,
+    upgraded: Option<AnswerPermit>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -91,7 +91,7 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Busy {
     connection: Arc<Connection>,
-    turn: Option<Turn>,
+    turn: Option<AnswerPermit>,
 }
 
 impl Busy {

@@ -81,7 +81,7 @@ pub(super) struct Places {
 
 /// While it lives, a request is answered.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct AnswerPermit {
     places: Arc<Places>,
     guest: Option<IpAddr>,
 }
@@ -131,7 +131,7 @@ impl Places {
     }
 
     /// The right to be answered now.
-    pub(super) fn turn(self: &Arc<Self>, class: Class, address: IpAddr) -> Option<Turn> {
+    pub(super) fn turn(self: &Arc<Self>, class: Class, address: IpAddr) -> Option<AnswerPermit> {
         let mut answers = locked(&self.answers);
         if !self.limits.admit(class, &answers, address) {
             return None;
@@ -141,7 +141,7 @@ impl Places {
         if let Some(address) = guest {
             *answers.guests.entry(address).or_default() += 1;
         }
-        Some(Turn { places: Arc::clone(self), guest })
+        Some(AnswerPermit { places: Arc::clone(self), guest })
     }
 
     /// Asks a connection to make room, if one can. Returns when the next try makes sense.
@@ -169,7 +169,7 @@ impl Places {
     }
 }
 
-impl Drop for Turn {
+impl Drop for AnswerPermit {
     fn drop(&mut self) {
         let mut answers = locked(&self.places.answers);
         answers.all -= 1;

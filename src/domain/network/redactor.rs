@@ -47,7 +47,7 @@ impl Pattern {
 }
 
 /// How a text fits the beginning of some bytes.
-enum Fit {
+enum Match {
     No,
     /// The bytes end within it.
     Begins,
@@ -103,11 +103,11 @@ impl Redactor {
                 return out;
             }
             match self.fit(&bytes[at..]) {
-                (Fit::Whole(length), instead) => {
+                (Match::Whole(length), instead) => {
                     out.extend_from_slice(instead.as_bytes());
                     at += length;
                 }
-                (Fit::Begins, _) if !is_end => {
+                (Match::Begins, _) if !is_end => {
                     self.held = bytes[at..].to_vec();
                     return out;
                 }
@@ -120,13 +120,13 @@ impl Redactor {
     }
 
     /// The longest text that begins here, and what comes in its place.
-    fn fit(&self, bytes: &[u8]) -> (Fit, &str) {
-        let mut best = (Fit::No, "");
+    fn fit(&self, bytes: &[u8]) -> (Match, &str) {
+        let mut best = (Match::No, "");
         for pattern in &self.patterns {
             match (fit(&pattern.text, bytes), &best.0) {
-                (Fit::Whole(length), Fit::Whole(longest)) if length <= *longest => {}
-                (found @ Fit::Whole(_), _) => best = (found, &pattern.instead),
-                (Fit::Begins, Fit::No) => best.0 = Fit::Begins,
+                (Match::Whole(length), Match::Whole(longest)) if length <= *longest => {}
+                (found @ Match::Whole(_), _) => best = (found, &pattern.instead),
+                (Match::Begins, Match::No) => best.0 = Match::Begins,
                 _ => {}
             }
         }
@@ -135,9 +135,9 @@ impl Redactor {
 }
 
 /// Each byte of the text may stand for itself, as `%2F`, as `\u002f`, or after a backslash.
-fn fit(text: &[u8], bytes: &[u8]) -> Fit {
+fn fit(text: &[u8], bytes: &[u8]) -> Match {
     if bytes.first().is_none_or(|first| ![text[0], b'%', b'\\'].contains(first)) {
-        return Fit::No;
+        return Match::No;
     }
     // Where what was found so far may end. More than one only where the text itself has a `%` or a backslash.
     let (mut ends, mut next, mut begins) = (vec![0], Vec::with_capacity(1), false);
@@ -171,10 +171,10 @@ fn fit(text: &[u8], bytes: &[u8]) -> Fit {
         std::mem::swap(&mut ends, &mut next);
         next.clear();
         if ends.is_empty() {
-            return if begins { Fit::Begins } else { Fit::No };
+            return if begins { Match::Begins } else { Match::No };
         }
     }
-    ends.iter().max().map_or(Fit::No, |end| Fit::Whole(*end))
+    ends.iter().max().map_or(Match::No, |end| Match::Whole(*end))
 }
 
 fn hex(digits: &[u8]) -> Option<u32> {

@@ -57,7 +57,7 @@ impl Answered {
 
 /// What is asked: exactly one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct ProposedCall {
     pub conversation: ConversationKey,
     pub server: String,
     pub tool: String,
@@ -71,7 +71,7 @@ pub struct Asked {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Approval {
     pub id: ApprovalId,
-    pub asked: Asked,
+    pub asked: ProposedCall,
     pub asked_unix_ms: i64,
     pub answered: Option<Answered>,
     pub answered_unix_ms: Option<i64>,

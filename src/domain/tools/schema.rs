@@ -21,9 +21,9 @@ impl fmt::Debug for Schema {
 }
 
 /// References lead nowhere but into the schema.
-struct NowhereElse;
+struct LocalReferences;
 
-impl jsonschema::Retrieve for NowhereElse {
+impl jsonschema::Retrieve for LocalReferences {
     fn retrieve(&self, uri: &Uri<String>) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
         Err(format!("`{uri}` is outside of the schema").into())
     }
@@ -40,7 +40,7 @@ impl Schema {
             return Err(format!("it has more than {BYTES_MAX} bytes"));
         }
         let made = jsonschema::options()
-            .with_retriever(NowhereElse)
+            .with_retriever(LocalReferences)
             .should_ignore_unknown_formats(true)
             .should_validate_formats(false)
             .with_pattern_options(jsonschema::PatternOptions::regex())

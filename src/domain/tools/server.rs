@@ -71,7 +71,7 @@ pub struct ServerText {
 
 /// How a server is reached, with its secret in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Way {
+pub enum Endpoint {
     Url,
     Command,
     /// A command in a sandbox of its own, in the image of this language.
@@ -83,7 +83,7 @@ pub enum Way {
 pub struct ToolServer {
     pub name: ServerName,
     pub text: ServerText,
-    pub way: Way,
+    pub way: Endpoint,
     pub rules: Vec<Rule>,
 }
 
@@ -93,7 +93,7 @@ pub enum ServerError {
     #[error("the name `{0}` must be 1 to 32 of `a-z 0-9 _ -`, a letter first, and no keyword of Python or JavaScript")]
     Name(String),
     #[error("give `url`, or `command`, or `image` and `command`")]
-    Way,
+    Endpoint,
     #[error("`image` must be a language that has a runner, such as python")]
     Image,
     #[error("`url` must be an address such as https://mcp.example.com/mcp, without a name or password in it")]
@@ -113,12 +113,12 @@ impl ToolServer {
         let shown = || name.chars().take(80).collect::<String>().escape_debug().to_string();
         let name = ServerName::parse(name).ok_or_else(|| ServerError::Name(shown()))?;
         let way = match (text.url.is_empty(), text.command.is_empty(), text.image.is_empty()) {
-            (false, true, true) => Way::Url,
-            (true, false, true) => Way::Command,
-            (true, false, false) => Way::Sandbox(text.image.parse().map_err(|_| ServerError::Image)?),
-            _ => return Err(ServerError::Way),
+            (false, true, true) => Endpoint::Url,
+            (true, false, true) => Endpoint::Command,
+            (true, false, false) => Endpoint::Sandbox(text.image.parse().map_err(|_| ServerError::Image)?),
+            _ => return Err(ServerError::Endpoint),
         };
-        if way == Way::Url && text.address().is_none() {
+        if way == Endpoint::Url && text.address().is_none() {
             return Err(ServerError::Url);
         }
         let fits = |text: &str| text.len() <= TEXT_BYTES_MAX && !text.contains(['\0', '\r', '\n']);
@@ -129,8 +129,8 @@ impl ToolServer {
             of.len() <= WORDS_MAX && of.iter().all(|(name, value)| is_token(name) && fits(name) && fits(value))
         };
         let wrong = [
-            ("headers", !all_fit(&text.headers) || way != Way::Url && !text.headers.is_empty()),
-            ("env", !all_fit(&text.env) || way == Way::Url && !text.env.is_empty()),
+            ("headers", !all_fit(&text.headers) || way != Endpoint::Url && !text.headers.is_empty()),
+            ("env", !all_fit(&text.env) || way == Endpoint::Url && !text.env.is_empty()),
             ("command", text.command.len() > WORDS_MAX || !text.command.iter().all(|word| fits(word))),
             ("network", text.network.len() > WORDS_MAX || text.image.is_empty() && !text.network.is_empty()),
             ("description", text.description.chars().count() > DESCRIPTION_CHARS_MAX),
@@ -200,8 +200,8 @@ mod tests {
         let url = text(serde_json::json!({"url": "https://mcp.example.com/mcp"}));
         assert_eq!(ToolServer::parse("git-hub", &url).expect("a server").name.as_str(), "git_hub");
         let both = text(serde_json::json!({"url": "https://mcp.example.com", "command": ["a"]}));
-        assert_eq!(ToolServer::parse("a", &both).expect_err("refused"), ServerError::Way);
-        assert_eq!(ToolServer::parse("a", &ServerText::default()).expect_err("refused"), ServerError::Way);
+        assert_eq!(ToolServer::parse("a", &both).expect_err("refused"), ServerError::Endpoint);
+        assert_eq!(ToolServer::parse("a", &ServerText::default()).expect_err("refused"), ServerError::Endpoint);
         for url in ["ftp://a", "https://user:secret@a/", "no address", "https://"] {
             let text = ServerText { url: url.to_owned(), ..ServerText::default() };
             assert_eq!(ToolServer::parse("a", &text).expect_err("refused"), ServerError::Url, "{url}");

@@ -110,14 +110,14 @@ pub(super) fn read(file: &File, each: &mut dyn FnMut(Part<'_>) -> Result<(), Bac
         let is_folder = kind == EntryType::Directory;
         let what = place(&name, is_folder).map_err(|why| refused(&name, why))?;
         let part = match what {
-            Place::Inside(key, path) if kind == EntryType::Link => {
+            EntryKind::Inside(key, path) if kind == EntryType::Link => {
                 let target = target.unwrap_or_default();
                 match place(&target, false).map_err(|why| refused(&target, why))? {
-                    Place::Inside(of, first) if of == key && size == 0 => Part::Link { key, path, first },
+                    EntryKind::Inside(of, first) if of == key && size == 0 => Part::Link { key, path, first },
                     _ => return Err(refused(&name, "it is linked to what is no file of its conversation")),
                 }
             }
-            Place::Inside(key, path) if kind == EntryType::GNUSparse => {
+            EntryKind::Inside(key, path) if kind == EntryType::GNUSparse => {
                 let read = sparse::read(entry.header(), size);
                 let (data, length) = read.ok_or_else(|| refused(&name, "its parts are not those of a file"))?;
                 Part::File(FilePart { key, path, mode, modified_unix_s, size, data, length, content: &mut entry })
@@ -125,16 +125,16 @@ pub(super) fn read(file: &File, each: &mut dyn FnMut(Part<'_>) -> Result<(), Bac
             _ if kind == EntryType::Link || kind == EntryType::GNUSparse => {
                 return Err(refused(&name, "only plain files and folders are accepted"));
             }
-            Place::Manifest => Part::Manifest(json(&mut entry).map_err(|why| refused(&name, why))?),
-            Place::Sums => Part::Sums { sums: json(&mut entry).map_err(|why| refused(&name, why))?, at },
-            Place::Rows(table) => {
+            EntryKind::Manifest => Part::Manifest(json(&mut entry).map_err(|why| refused(&name, why))?),
+            EntryKind::Sums => Part::Sums { sums: json(&mut entry).map_err(|why| refused(&name, why))?, at },
+            EntryKind::Rows(table) => {
                 let text = bytes(&mut entry, ROWS_BYTES_MAX).map_err(|why| refused(&name, why))?;
                 let text = String::from_utf8(text).map_err(|_| refused(&name, "it is not UTF-8"))?;
                 Part::Rows { table, text }
             }
-            Place::Conversation(key) => Part::Conversation { key, used_unix_s: modified_unix_s },
-            Place::Inside(key, path) if is_folder => Part::Folder { key, path, mode },
-            Place::Inside(key, path) => {
+            EntryKind::Conversation(key) => Part::Conversation { key, used_unix_s: modified_unix_s },
+            EntryKind::Inside(key, path) if is_folder => Part::Folder { key, path, mode },
+            EntryKind::Inside(key, path) => {
                 let (data, length) = (iter::once(0..size).collect(), size);
                 Part::File(FilePart { key, path, mode, modified_unix_s, size, data, length, content: &mut entry })
             }
@@ -145,7 +145,7 @@ pub(super) fn read(file: &File, each: &mut dyn FnMut(Part<'_>) -> Result<(), Bac
 }
 
 /// What a name says.
-enum Place {
+enum EntryKind {
     Manifest,
     Sums,
     Rows(String),
@@ -153,17 +153,17 @@ enum Place {
     Inside(ConversationKey, SafePath),
 }
 
-fn place(name: &[u8], is_folder: bool) -> Result<Place, String> {
+fn place(name: &[u8], is_folder: bool) -> Result<EntryKind, String> {
     let unknown = || "a backup has no such entry".to_owned();
     let name = if is_folder { name.strip_suffix(b"/").unwrap_or(name) } else { name };
     let (first, rest) = split(name);
     let rest = match (first, rest) {
-        (first, None) if first == MANIFEST.as_bytes() && !is_folder => return Ok(Place::Manifest),
-        (first, None) if first == SUMS.as_bytes() && !is_folder => return Ok(Place::Sums),
+        (first, None) if first == MANIFEST.as_bytes() && !is_folder => return Ok(EntryKind::Manifest),
+        (first, None) if first == SUMS.as_bytes() && !is_folder => return Ok(EntryKind::Sums),
         (first, Some(rest)) if first == DATABASE.as_bytes() && !is_folder => {
             let text = std::str::from_utf8(rest).map_err(|_| unknown())?;
             let file = text.strip_suffix(".jsonl").and_then(|file| file.split_once('/'));
-            return file.map(|(table, _)| Place::Rows(table.to_owned())).ok_or_else(unknown);
+            return file.map(|(table, _)| EntryKind::Rows(table.to_owned())).ok_or_else(unknown);
         }
         (first, Some(rest)) if first == CONVERSATIONS.as_bytes() => rest,
         _ => return Err(unknown()),
@@ -179,11 +179,11 @@ fn place(name: &[u8], is_folder: bool) -> Result<Place, String> {
     let key = std::str::from_utf8(&key).map_err(|_| "its conversation is no id".to_owned())?;
     let key: ConversationKey = key.parse().map_err(|why| format!("its conversation {why}"))?;
     match inside {
-        None if is_folder => Ok(Place::Conversation(key)),
+        None if is_folder => Ok(EntryKind::Conversation(key)),
         None => Err(unknown()),
         Some(path) => {
             let path = SafePath::from_components(path.split(|&byte| byte == b'/')).map_err(|why| why.to_string())?;
-            Ok(Place::Inside(key, path))
+            Ok(EntryKind::Inside(key, path))
         }
     }
 }

@@ -165,7 +165,7 @@ impl<W: Write> Writer<W> {
         if stored < size {
             sparse::mark(&mut header, &parts, size);
         }
-        let mut whole = Whole::new(&file, parts);
+        let mut whole = ExactLength::new(&file, parts);
         self.archive.append_data(&mut header, OsStr::from_bytes(&name), &mut whole)?;
         let after = file.metadata()?;
         let is_changed = whole.is_short || after.len() != size || after.modified().ok() != before.modified().ok();
@@ -233,20 +233,20 @@ impl<W: Write> Write for Digesting<W> {
 
 /// As many bytes as the parts of the file had when it was opened, whatever a program does to it: no more, and zeros for
 /// those that are gone.
-struct Whole<'a> {
+struct ExactLength<'a> {
     file: &'a File,
     parts: std::vec::IntoIter<Range<u64>>,
     part: Range<u64>,
     is_short: bool,
 }
 
-impl<'a> Whole<'a> {
+impl<'a> ExactLength<'a> {
     fn new(file: &'a File, parts: Vec<Range<u64>>) -> Self {
         Self { file, parts: parts.into_iter(), part: 0..0, is_short: false }
     }
 }
 
-impl Read for Whole<'_> {
+impl Read for ExactLength<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.part.is_empty() {
             let Some(next) = self.parts.next() else { return Ok(0) };
@@ -278,7 +278,7 @@ mod tests {
         for (now, expected, is_short) in [("abc", "abc\0\0", true), ("abcdefg", "abcde", false)] {
             file.set_len(0).and_then(|()| file.rewind()).expect("an empty file");
             file.write_all(now.as_bytes()).and_then(|()| file.rewind()).expect("written");
-            let (mut whole, mut text) = (Whole::new(&file, vec![0..2, 2..5]), String::new());
+            let (mut whole, mut text) = (ExactLength::new(&file, vec![0..2, 2..5]), String::new());
             whole.read_to_string(&mut text).expect("read");
             assert_eq!((text.as_str(), whole.is_short), (expected, is_short));
         }

@@ -115,7 +115,7 @@ impl Files {
         self: &Arc<Self>,
         conversation: &ConversationKey,
         carried: Carried,
-    ) -> Returning {
+    ) -> IncomingFiles {
         let writer = self.quota.writer(conversation).await;
         let placing = Placing {
             writer,
@@ -125,12 +125,12 @@ impl Files {
             modes: BTreeMap::new(),
             opened: BTreeMap::new(),
         };
-        Returning { files: Arc::clone(self), placing: Some(placing), held: Vec::new(), held_bytes: 0 }
+        IncomingFiles { files: Arc::clone(self), placing: Some(placing), held: Vec::new(), held_bytes: 0 }
     }
 }
 
 /// Files on their way back.
-pub(in crate::services) struct Returning {
+pub(in crate::services) struct IncomingFiles {
     files: Arc<Files>,
     /// `None` after a failure.
     placing: Option<Placing>,
@@ -151,7 +151,7 @@ pub(in crate::services) struct Returned {
     replaced: BTreeSet<SafePath>,
 }
 
-impl Returning {
+impl IncomingFiles {
     /// Takes the next message. After a limit it stores nothing more.
     ///
     /// # Errors

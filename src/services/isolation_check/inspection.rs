@@ -90,7 +90,7 @@ fn root_options(mountinfo: &str) -> Option<&str> {
 
 /// As a sandbox reports itself, on control groups v2.
 #[cfg(test)]
-pub(crate) const HONEST: &str = "\
+pub(crate) const PASSING_REPORT: &str = "\
 == variables
 HOME
 == reached
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn inspection_passes_when_every_fact_holds() {
-        assert_eq!(inspect(HONEST, all()), Findings::default());
+        assert_eq!(inspect(PASSING_REPORT, all()), Findings::default());
     }
 
     #[test]
@@ -181,8 +181,8 @@ mod tests {
             ("268435456", "536870912", "MemoryLimit"),
             ("128\n", "max\n", "ProcessLimit"),
         ] {
-            let report = HONEST.replacen(truth, lie, 1);
-            assert_ne!(report, HONEST, "{truth}");
+            let report = PASSING_REPORT.replacen(truth, lie, 1);
+            assert_ne!(report, PASSING_REPORT, "{truth}");
             let Findings { violations, notes } = inspect(&report, all());
             assert!(violations.len() == 1 && violations[0].starts_with(named), "{lie}: {violations:?}");
             assert_eq!(notes.len(), 0);
@@ -192,8 +192,9 @@ mod tests {
     #[test]
     fn inspection_accepts_any_user_of_the_range_and_no_mixture() {
         let expected = || vec![required(Fact::User(RunnerUsers::each(1000, 70_000..=70_999)))];
-        let holds =
-            |ids: &str| inspect(&HONEST.replace("1000\t1000\t1000\t1000", ids), expected()).violations.is_empty();
+        let holds = |ids: &str| {
+            inspect(&PASSING_REPORT.replace("1000\t1000\t1000\t1000", ids), expected()).violations.is_empty()
+        };
         assert!(holds("1000\t1000\t1000\t1000") && holds("70000\t70000\t70000\t70000"));
         assert!(!holds("70000\t70000\t70000\t70001") && !holds("0\t0\t0\t0") && !holds("71000\t71000\t71000\t71000"));
     }
@@ -206,13 +207,13 @@ mod tests {
 
     #[test]
     fn inspection_warns_when_recommended_or_unobservable() {
-        let open = format!("{HONEST}== groups\nopen\n");
+        let open = format!("{PASSING_REPORT}== groups\nopen\n");
         let recommended = Expectation { severity: Severity::Recommended, ..required(Fact::ReadOnlyControlGroups) };
         let Findings { violations, notes } = inspect(&open, vec![recommended]);
         assert_eq!((violations.len(), notes), (0, vec!["ReadOnlyControlGroups".to_owned()]));
 
         let limit = Expectation { unobserved: Some("hidden".to_owned()), ..required(Fact::MemoryLimit(268_435_456)) };
-        let hidden = HONEST.replace("268435456\n", "");
+        let hidden = PASSING_REPORT.replace("268435456\n", "");
         let Findings { violations, notes } = inspect(&hidden, vec![limit.clone()]);
         assert_eq!((violations.len(), notes), (0, vec!["hidden".to_owned()]));
         let v1 = hidden.replace("memory.limit_in_bytes\n", "memory.limit_in_bytes\n268435456\n");

@@ -38,12 +38,12 @@ pub(super) struct Keys {
     issuer: String,
     at: KeysAt,
     web: Arc<dyn Web>,
-    held: RwLock<Option<Arc<Held>>>,
+    held: RwLock<Option<Arc<CachedKeys>>>,
     /// When the issuer was asked last, and whether it answered. Held while it is asked, so that it is asked once.
     asked: Mutex<Option<(Instant, bool)>>,
 }
 
-struct Held {
+struct CachedKeys {
     keys: Vec<Jwk>,
     read: Instant,
 }
@@ -73,7 +73,7 @@ impl Keys {
         key.ok_or(if answered { Rejection::Invalid } else { Rejection::Unavailable })
     }
 
-    fn held_within(&self, age: Duration) -> Option<Arc<Held>> {
+    fn held_within(&self, age: Duration) -> Option<Arc<CachedKeys>> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner).clone();
         held.filter(|held| held.read.elapsed() < age)
     }
@@ -94,7 +94,7 @@ impl Keys {
             listed.into_iter().take(KEYS_MAX).filter_map(|key| serde_json::from_value(key).ok()).collect();
         info!(address, keys = keys.len(), "the keys of the issuer were read");
         *self.held.write().unwrap_or_else(PoisonError::into_inner) =
-            Some(Arc::new(Held { keys, read: Instant::now() }));
+            Some(Arc::new(CachedKeys { keys, read: Instant::now() }));
         true
     }
 
@@ -128,7 +128,7 @@ impl Keys {
     }
 }
 
-impl Held {
+impl CachedKeys {
     fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> Option<DecodingKey> {
         let is_named = |key: &&Jwk| kid.is_none() || key.common.key_id.as_deref() == kid;
         let mut found = self.keys.iter().filter(is_named).filter(|key| fits(key, algorithm));

@@ -14,11 +14,11 @@ use crate::{
 /// Writes messages under the kernel's own session id. `JupyterLab` takes a message of another id for one of another
 /// kernel, and leaves out the one before it.
 #[derive(Default)]
-pub(super) struct Voice {
+pub(super) struct KernelSender {
     session: String,
 }
 
-impl Voice {
+impl KernelSender {
     /// Learns the id from what the kernel sends.
     pub(super) fn hear(&mut self, header: &Header) {
         if self.session != header.session {

@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 use super::{
     ConnectionEnd,
-    answers::Voice,
+    answers::KernelSender,
     buffer::Buffer,
     cells::Cells,
     order::Order,
@@ -75,7 +75,7 @@ pub(super) struct HubTask {
     is_asked: Arc<AtomicBool>,
     clients: Vec<Client>,
     buffer: Option<Buffer>,
-    voice: Voice,
+    voice: KernelSender,
     cells: Cells,
     turn: TurnState,
     /// On the shell channel, not passed on yet, with the client that sent it.
@@ -129,7 +129,7 @@ impl HubTask {
             is_asked,
             clients: Vec::new(),
             buffer: None,
-            voice: Voice::default(),
+            voice: KernelSender::default(),
             cells: Cells::default(),
             turn: TurnState::None,
             shell: VecDeque::new(),

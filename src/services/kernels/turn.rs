@@ -13,7 +13,7 @@ use crate::{
         owner::ConversationKey,
     },
     services::{
-        runs::{Runs, Turn},
+        runs::{ConversationTurn, Runs},
         sessions::{Busy, Sessions},
     },
 };
@@ -22,9 +22,9 @@ use crate::{
 pub(super) enum TurnState {
     #[default]
     None,
-    Awaited(Pin<Box<dyn Future<Output = Result<Box<Turn>, Failure>> + Send>>),
+    Awaited(Pin<Box<dyn Future<Output = Result<Box<ConversationTurn>, Failure>> + Send>>),
     Held {
-        turn: Box<Turn>,
+        turn: Box<ConversationTurn>,
         _busy: Busy,
         files: FilesState,
     },
@@ -37,11 +37,11 @@ pub(super) enum FilesState {
     /// They exceeded one, and clients were told: the cell with this id is interrupted, until its time to react is over.
     Stopping { cell: String, time: Pin<Box<dyn Future<Output = ()> + Send>> },
     /// They exceeded one, clients were told, and no cell runs any more.
-    Told,
+    ConnectionReporter,
 }
 
 pub(super) enum TurnChange {
-    Came(Result<Box<Turn>, Failure>),
+    Came(Result<Box<ConversationTurn>, Failure>),
     Breached(DiskLimit),
     /// The time that a cell had to react to its interrupt is over.
     TimeUp,
@@ -59,7 +59,7 @@ impl TurnState {
     }
 
     /// A turn that has come.
-    pub(super) fn held(turn: Box<Turn>, busy: Busy) -> Self {
+    pub(super) fn held(turn: Box<ConversationTurn>, busy: Busy) -> Self {
         let files = FilesState::watched(&turn);
         Self::Held { turn, _busy: busy, files }
     }
@@ -73,7 +73,7 @@ impl TurnState {
     /// Waits for what changes it.
     pub(super) async fn change(&mut self) -> TurnChange {
         match self {
-            Self::None | Self::Held { files: FilesState::Told, .. } => pending().await,
+            Self::None | Self::Held { files: FilesState::ConnectionReporter, .. } => pending().await,
             Self::Awaited(turn) => TurnChange::Came(turn.await),
             Self::Held { files: FilesState::Watched(breach), .. } => TurnChange::Breached(breach.await),
             Self::Held { files: FilesState::Stopping { time, .. }, .. } => {
@@ -85,7 +85,7 @@ impl TurnState {
 }
 
 impl FilesState {
-    pub(super) fn watched(turn: &Turn) -> Self {
+    pub(super) fn watched(turn: &ConversationTurn) -> Self {
         Self::Watched(Box::pin(turn.breach()))
     }
 }

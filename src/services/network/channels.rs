@@ -9,7 +9,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::Told;
+use super::ConnectionReporter;
 use crate::ports::network::Authority;
 
 /// Bytes of a sandbox that were received and not read; a sandbox that sends more than its windows allow loses its
@@ -53,7 +53,7 @@ impl Channels {
 }
 
 /// Returns when the time of a program is up: at this moment, later by the time in which it waited for a person.
-pub(in crate::services) async fn time_up(deadline: Instant, told: Option<&Told>) {
+pub(in crate::services) async fn time_up(deadline: Instant, told: Option<&ConnectionReporter>) {
     match told {
         Some(told) => told.waits.after(deadline).await,
         None => sleep_until(deadline).await,
@@ -70,7 +70,7 @@ pub(in crate::services) async fn next_of(outgoing: &mut Option<mpsc::Receiver<By
 
 /// What is left of the channels beside their bytes.
 pub(in crate::services) struct ChannelsLink {
-    pub(in crate::services) told: Arc<Told>,
+    pub(in crate::services) told: Arc<ConnectionReporter>,
     pub(super) task: JoinHandle<()>,
 }
 

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream::BoxStream};
 
-use super::{Access, Decision, Inner, Program, Told};
+use super::{Access, ConnectionReporter, Decision, Inner, Program};
 use crate::{
     domain::{
         address::is_public,
@@ -32,7 +32,7 @@ pub(super) struct SandboxGate {
     pub(super) access: Access,
     pub(super) conversation: ConversationKey,
     pub(super) language: Language,
-    pub(super) told: Arc<Told>,
+    pub(super) told: Arc<ConnectionReporter>,
     pub(super) secrets: Vec<SandboxSecret>,
 }
 

@@ -27,7 +27,7 @@ use crate::{
     services::{
         network::{
             Network, NetworkParts, Policies,
-            told::{EVENTS_MAX, SENTENCES_MAX},
+            reporter::{EVENTS_MAX, SENTENCES_MAX},
         },
         tokens::Tokens,
     },

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::{Inner, Installed, Packages, Wanted};
+use super::{Inner, InstallRequest, Installed, Packages};
 use crate::{
     domain::{error::Failure, id::Language, owner::ConversationKey, packages::Tool},
     services::network::Requests,
@@ -70,7 +70,7 @@ impl Requests for Inner {
             let install = async {
                 let Request { tool, packages: names } = serde_json::from_slice(&request)
                     .map_err(|_| Failure::argument("packages", "the request is not of the form that is described"))?;
-                let wanted = Wanted { conversation, language, tool: Some(tool.parse()?), packages: names };
+                let wanted = InstallRequest { conversation, language, tool: Some(tool.parse()?), packages: names };
                 packages.install(wanted, move |words| drop(told.try_send(line(words, None)))).await
             };
             let last = match install.await {

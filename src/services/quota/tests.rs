@@ -8,7 +8,7 @@ use rustix::{
 };
 
 use super::{
-    rest::Rest,
+    between::Rest,
     watch::{Look, TICK, Watch},
     *,
 };

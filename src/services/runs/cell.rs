@@ -12,7 +12,7 @@ use crate::{
         outcome::{Ended, Figures, Outcome},
         path::SafePath,
     },
-    services::sessions::{Cell, CellEnd, Shown},
+    services::sessions::{Cell, CellEnd, DisplayFile},
 };
 
 impl RunTask {
@@ -72,10 +72,10 @@ impl RunTask {
     }
 
     /// Stores what the cell showed, under names that no other run uses.
-    async fn store(&self, shown: Vec<Shown>) {
+    async fn store(&self, shown: Vec<DisplayFile>) {
         let id = self.run.id.to_string();
         let unique = &id[id.len() - 6..];
-        for (n, Shown { extension, bytes }) in (1..).zip(shown) {
+        for (n, DisplayFile { extension, bytes }) in (1..).zip(shown) {
             let name = format!("figure-{unique}-{n}.{extension}");
             let Ok(path) = SafePath::from_text(&name) else { continue };
             if let Err(failure) = self.service.parts.files.write(&self.request.conversation, &path, bytes).await {

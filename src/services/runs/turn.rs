@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// While it lives, no run and no other cell of the conversation starts.
-pub(in crate::services) struct Turn {
+pub(in crate::services) struct ConversationTurn {
     service: Arc<Inner>,
     conversation: ConversationKey,
     _permit: Permit,
@@ -42,7 +42,7 @@ impl Runs {
         &self,
         conversation: &ConversationKey,
         language: &Language,
-    ) -> Result<Turn, Failure> {
+    ) -> Result<ConversationTurn, Failure> {
         let service = Arc::clone(&self.0);
         let parts = &service.parts;
         let entered = service.check_running().and_then(|()| parts.peers.check(conversation));
@@ -58,7 +58,7 @@ impl Runs {
             error!(error = %text::chain(&error), "the conversation's folder was not prepared");
             error.failure()
         })?;
-        Ok(Turn {
+        Ok(ConversationTurn {
             service: Arc::clone(&service),
             conversation: conversation.clone(),
             _permit: permit,
@@ -68,7 +68,7 @@ impl Runs {
     }
 }
 
-impl Turn {
+impl ConversationTurn {
     /// Waits until the conversation's files exceed a limit.
     pub(in crate::services) fn breach(&self) -> impl Future<Output = DiskLimit> + Send + use<> {
         Arc::clone(self.service.parts.files.quota()).breach(self.conversation.clone())
@@ -117,7 +117,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for ConversationTurn {
     fn drop(&mut self) {
         // What the code left is not listed, so it is measured before the next one if it was not yet.
         if !self.is_measured {

@@ -21,7 +21,7 @@ use self::events::Events;
 pub(super) use self::interrupt::{WAKE_AFTER, urge};
 use super::{
     CellEnd, SessionEnd, Sessions,
-    display::{Bundle, Shown},
+    display::{Bundle, DisplayFile},
     input::Input,
     message::{Channel, Header, KernelMessage},
     queue::Following,
@@ -37,7 +37,7 @@ use crate::{
         owner::ConversationKey,
     },
     ports::runner::Runner,
-    services::network::{Sink, Told, time_up},
+    services::network::{ConnectionReporter, Sink, time_up},
 };
 
 /// How long after its reply a kernel may take to say that it is idle. Output in between still counts.
@@ -138,7 +138,7 @@ impl Sessions {
         };
         let Figures { cpu, memory_peak_bytes, .. } = session.figures(&execution.figures().await);
         std::mem::take(&mut execution.events).end().for_each(&mut *execution.sink);
-        for sentence in session.kernel.told().map(Told::end).unwrap_or_default() {
+        for sentence in session.kernel.told().map(ConnectionReporter::end).unwrap_or_default() {
             (execution.sink)(EventKind::Output(StreamKind::Stderr, sentence.into()));
         }
         let shown = std::mem::take(&mut execution.shown);
@@ -172,7 +172,7 @@ struct Execution<'a> {
     output_left: u64,
     output_over: bool,
     events: Events,
-    shown: Vec<Shown>,
+    shown: Vec<DisplayFile>,
     figures: Option<Value>,
     /// The header of the kernel's request for input that is not answered.
     asked: Option<Bytes>,

@@ -20,7 +20,7 @@ const PLOTLY: &str = "application/vnd.plotly.v1+json";
 
 /// A picture or a page that a cell shows, to be stored as a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::services) struct Shown {
+pub(in crate::services) struct DisplayFile {
     /// Of its file's name.
     pub extension: &'static str,
     pub bytes: Bytes,
@@ -47,14 +47,14 @@ impl<'a> Bundle<'a> {
 
     /// What a terminal shows of it. A picture is announced by its `file`, so its name in the program's memory says
     /// nothing more.
-    pub(super) fn terminal_text(&self, file: Option<&Shown>) -> Option<String> {
+    pub(super) fn terminal_text(&self, file: Option<&DisplayFile>) -> Option<String> {
         let is_picture = file.is_some();
         let text = self.text(MARKDOWN).or_else(|| self.text(PLAIN))?;
         if text.is_empty() || is_picture && is_repr(&text) { None } else { Some(text) }
     }
 
     /// What is stored as a file: a picture, or a page that has no form as text.
-    pub(super) fn file(&self) -> Option<Shown> {
+    pub(super) fn file(&self) -> Option<DisplayFile> {
         let binary = [
             ("image/png", "png"),
             ("image/jpeg", "jpg"),
@@ -66,15 +66,15 @@ impl<'a> Bundle<'a> {
             if let Some(text) = self.text(media_type) {
                 let digits: String = text.split_ascii_whitespace().collect();
                 let bytes = BASE64_STANDARD.decode(digits).ok()?;
-                return Some(Shown { extension, bytes: bytes.into() });
+                return Some(DisplayFile { extension, bytes: bytes.into() });
             }
         }
         if let Some(svg) = self.text(SVG) {
-            return Some(Shown { extension: "svg", bytes: svg.into() });
+            return Some(DisplayFile { extension: "svg", bytes: svg.into() });
         }
         let only_page = self.0.contains_key(PLOTLY) || self.text(PLAIN).is_none_or(|text| is_repr(&text));
         let html = self.text(HTML).filter(|_| only_page)?;
-        Some(Shown { extension: "html", bytes: html.into() })
+        Some(DisplayFile { extension: "html", bytes: html.into() })
     }
 
     /// The event: every form, as far as there is room.

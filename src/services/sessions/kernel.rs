@@ -39,7 +39,7 @@ use crate::{
     },
     services::{
         frames::{self, Start},
-        network::{Channels, Network, Told},
+        network::{Channels, ConnectionReporter, Network},
         sandbox::{Attachment, SandboxEvent, Started, attach},
     },
 };
@@ -62,7 +62,7 @@ pub(super) struct Kernel {
     /// The client session in the headers of the server's own messages.
     client: String,
     /// Where its connections are told, if it has any.
-    told: Option<Arc<Told>>,
+    told: Option<Arc<ConnectionReporter>>,
     /// The files of its sandbox, where they travel.
     pub(super) files: FileLink,
 }
@@ -192,7 +192,7 @@ impl Kernel {
     }
 
     /// Where its connections are told, if it has any.
-    pub(super) fn told(&self) -> Option<&Told> {
+    pub(super) fn told(&self) -> Option<&ConnectionReporter> {
         self.told.as_deref()
     }
 

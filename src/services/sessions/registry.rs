@@ -18,7 +18,7 @@ use tokio::{
 use super::{
     SessionEnd, SessionState, SessionView, Setup,
     kernel::Kernel,
-    share::{self, Full, Holding, Limits},
+    share::{self, Holding, Limits, NoCapacity},
 };
 use crate::{
     domain::{
@@ -33,7 +33,7 @@ use crate::{
 /// Ended sessions that are remembered, so that their callers are told what happened.
 pub(super) const ENDED_MAX: usize = 1000;
 
-type Place = (ConversationKey, Language);
+type SessionKey = (ConversationKey, Language);
 
 /// An open session.
 pub(super) struct Session {
@@ -61,7 +61,7 @@ pub(in crate::services) struct Busy(Arc<Session>);
 impl Session {
     pub(super) fn new(
         id: SessionId,
-        (conversation, language): Place,
+        (conversation, language): SessionKey,
         (setup, access): (Setup, Option<Access>),
         kernel: Kernel,
         lease: Arc<Lease>,
@@ -148,7 +148,7 @@ impl Drop for Busy {
 #[derive(Default)]
 pub(super) struct Registry {
     state: Mutex<State>,
-    opening: Mutex<HashMap<Place, Weak<AsyncMutex<()>>>>,
+    opening: Mutex<HashMap<SessionKey, Weak<AsyncMutex<()>>>>,
     /// Changes when a restart is over.
     restarted: watch::Sender<()>,
 }
@@ -168,7 +168,7 @@ struct State {
 
 struct Ended {
     id: SessionId,
-    place: Place,
+    place: SessionKey,
     /// `None` where it is not known: an earlier process opened it.
     setup: Option<Setup>,
     end: SessionEnd,
@@ -196,11 +196,11 @@ impl Drop for Reserved<'_> {
 }
 
 /// Whether there is room for a session.
-pub(super) enum Room<'a> {
+pub(super) enum SessionCapacity<'a> {
     Reserved(Reserved<'a>),
     /// These have to end first.
     Ends(Vec<Arc<Session>>),
-    Full(Full),
+    Full(NoCapacity),
 }
 
 /// While it lives, the session is being restarted.
@@ -272,7 +272,7 @@ impl Registry {
 
     /// Memory for one more session of an owner. `max` is what all together may use; where several owners have asked for
     /// sessions, one holds at most three quarters of `whole`, and at least one session.
-    pub(super) fn room(&self, who: &Principal, bytes: u64, max: u64, whole: u64) -> Room<'_> {
+    pub(super) fn room(&self, who: &Principal, bytes: u64, max: u64, whole: u64) -> SessionCapacity<'_> {
         let mut state = locked(&self.state);
         if !who.is_self_test() && !state.owners.contains(who) {
             state.owners.insert(who.clone());
@@ -280,9 +280,11 @@ impl Registry {
         let has_others = state.owners.iter().any(|other| other != who);
         let limits = Limits { all: max, owner: if has_others { whole * 3 / 4 } else { whole } };
         match share::ends(state.held(), who, bytes, limits) {
-            Ok(ends) if ends.is_empty() => Room::Reserved(self.reserve(&mut state, Some(who.clone()), bytes)),
-            Ok(ends) => Room::Ends(ends.iter().filter_map(|id| state.open.get(id).cloned()).collect()),
-            Err(full) => Room::Full(full),
+            Ok(ends) if ends.is_empty() => {
+                SessionCapacity::Reserved(self.reserve(&mut state, Some(who.clone()), bytes))
+            }
+            Ok(ends) => SessionCapacity::Ends(ends.iter().filter_map(|id| state.open.get(id).cloned()).collect()),
+            Err(full) => SessionCapacity::Full(full),
         }
     }
 
@@ -320,7 +322,7 @@ impl Registry {
     }
 
     /// Where a session of this owner was that has ended by itself or for others, and its environment.
-    pub(super) fn ended(&self, who: &Principal, id: SessionId) -> Option<(Place, Setup)> {
+    pub(super) fn ended(&self, who: &Principal, id: SessionId) -> Option<(SessionKey, Setup)> {
         let state = locked(&self.state);
         let last = state.ended.iter().rev().find(|ended| ended.id == id && ended.place.0.owner == *who)?;
         let setup = last.setup.clone().filter(|_| last.end != SessionEnd::Closed)?;

@@ -7,7 +7,7 @@ use tracing::{error, warn};
 
 use super::{
     Inner, Kernel, SessionEnd, Sessions, Setup, kernel,
-    registry::{Reserved, Room},
+    registry::{Reserved, SessionCapacity},
 };
 use crate::{
     domain::{
@@ -114,10 +114,10 @@ impl Inner {
         loop {
             let max = whole.saturating_sub(self.ahead.memory_bytes());
             match self.registry.room(who, bytes, max, whole) {
-                Room::Reserved(reserved) => return Ok(reserved),
+                SessionCapacity::Reserved(reserved) => return Ok(reserved),
                 _ if self.ahead.end_all() => {}
-                Room::Ends(ends) => ends.iter().for_each(|session| self.end(session, SessionEnd::Memory)),
-                Room::Full(full) => return Err(Failure::new(Code::SessionsFull, full.sentence())),
+                SessionCapacity::Ends(ends) => ends.iter().for_each(|session| self.end(session, SessionEnd::Memory)),
+                SessionCapacity::Full(full) => return Err(Failure::new(Code::SessionsFull, full.sentence())),
             }
         }
     }

@@ -27,14 +27,14 @@ pub(super) struct Limits {
 
 /// Why there is no room for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Full {
+pub(super) enum NoCapacity {
     /// No session may end for it.
     Memory,
     /// The owner holds its share, and all its sessions are busy.
     Share,
 }
 
-impl Full {
+impl NoCapacity {
     pub(super) fn sentence(self) -> &'static str {
         match self {
             Self::Memory => {
@@ -60,7 +60,7 @@ pub(super) fn ends(
     who: &Principal,
     bytes: u64,
     limits: Limits,
-) -> Result<Vec<SessionId>, Full> {
+) -> Result<Vec<SessionId>, NoCapacity> {
     let mut ended = Vec::new();
     loop {
         let mut sums: HashMap<&Principal, u64> = HashMap::new();
@@ -95,7 +95,7 @@ pub(super) fn ends(
             })
             .min();
         let Some((.., session, at)) = next else {
-            return Err(if is_over_share { Full::Share } else { Full::Memory });
+            return Err(if is_over_share { NoCapacity::Share } else { NoCapacity::Memory });
         };
         ended.push(session);
         held.swap_remove(at);
@@ -126,7 +126,7 @@ mod tests {
         }
 
         /// When those that end were used last.
-        fn ends(&self, who: &str, bytes: u64, limits: Limits) -> Result<Vec<u64>, Full> {
+        fn ends(&self, who: &str, bytes: u64, limits: Limits) -> Result<Vec<u64>, NoCapacity> {
             let ended = ends(self.held.clone(), &who.parse().expect("an owner"), bytes, limits)?;
             let idle = || self.held.iter().filter_map(|holding| holding.idle);
             let used = |id: SessionId| idle().find(|(session, _)| *session == id).map(|(_, used)| used - self.begun);
@@ -151,17 +151,17 @@ mod tests {
         assert_eq!(model.ends("bob", 1, FOUR), Ok(vec![3]), "one's own");
         assert_eq!(model.ends("eve", 1, FOUR), Ok(vec![1]));
         assert_eq!(model.ends("eve", 2, FOUR), Ok(vec![1, 3]), "as many as each has, since she has none");
-        assert_eq!(model.ends("eve", 3, FOUR), Err(Full::Memory), "more than any has");
+        assert_eq!(model.ends("eve", 3, FOUR), Err(NoCapacity::Memory), "more than any has");
         let busy = Model::of(&[("ann", 2, None), ("bob", 2, Some(1))]);
-        assert_eq!(busy.ends("ann", 1, Limits { all: 4, owner: 4 }), Err(Full::Memory));
+        assert_eq!(busy.ends("ann", 1, Limits { all: 4, owner: 4 }), Err(NoCapacity::Memory));
     }
 
     #[test]
     fn no_session_ends_where_that_makes_no_room() {
         let model = Model::of(&[("ann", 1, Some(1)), ("ann", 3, None)]);
-        assert_eq!(model.ends("bob", 2, FOUR), Err(Full::Memory));
+        assert_eq!(model.ends("bob", 2, FOUR), Err(NoCapacity::Memory));
         assert_eq!(model.ends("bob", 1, FOUR), Ok(vec![1]));
-        assert_eq!(Model::of(&[]).ends("bob", 5, FOUR), Err(Full::Memory));
+        assert_eq!(Model::of(&[]).ends("bob", 5, FOUR), Err(NoCapacity::Memory));
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(model.ends("ann", 1, FOUR), Ok(vec![1]), "though there is room");
         assert_eq!(model.ends("bob", 1, FOUR), Ok(vec![]));
         let busy = Model::of(&[("ann", 3, None)]);
-        assert_eq!(busy.ends("ann", 1, FOUR), Err(Full::Share));
+        assert_eq!(busy.ends("ann", 1, FOUR), Err(NoCapacity::Share));
         assert_eq!(Model::of(&[]).ends("ann", 4, FOUR), Ok(vec![]), "one is always allowed");
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::display::Shown;
+use super::display::DisplayFile;
 use crate::{
     domain::{
         error::Failure,
@@ -122,7 +122,7 @@ pub(in crate::services) struct CellEnd {
     /// What came back of its files, where they travel.
     pub returned: Option<Result<Returned, Failure>>,
     /// What is to be stored as files.
-    pub shown: Vec<Shown>,
+    pub shown: Vec<DisplayFile>,
 }
 
 impl CellEnd {

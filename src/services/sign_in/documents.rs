@@ -77,7 +77,7 @@ impl SignIn {
     async fn fetch(&self, id: &str) -> Result<RegisteredClient, &'static str> {
         let request = http::Request::get(id).header(http::header::ACCEPT, "application/json").body(Vec::new());
         let request = request.map_err(|_| "its address is none")?;
-        let read = match self.documents.web.send(NamedBy::Stranger, request).await {
+        let read = match self.documents.web.send(NamedBy::Client, request).await {
             Ok(answer) => read(id, &answer).map(|client| (client, kept(answer.headers()))),
             Err(error) => {
                 info!(client = id, %error, "sign-in: the document of a client was not read");

@@ -55,7 +55,7 @@ impl AdditionalClaims for OtherClaims {}
 
 /// A person whom the provider vouches for.
 #[derive(Debug)]
-pub struct Person {
+pub struct Identity {
     pub owner: Principal,
 }
 
@@ -156,7 +156,7 @@ impl SignIn {
         issuer: Option<&str>,
         state: &str,
         browser: &str,
-    ) -> Result<Person, Refusal> {
+    ) -> Result<Identity, Refusal> {
         let openid = self.openid.as_ref().ok_or(Refusal::ProviderAway)?;
         if issuer.is_some_and(|issuer| issuer != openid.options.issuer) {
             return Err(Refusal::NotAllowed);
@@ -196,14 +196,14 @@ impl SignIn {
             info!(?subject, has_email, ?email_verified, "sign-in: the provider's person may not use this server");
             return Err(Refusal::NotAllowed);
         }
-        Ok(Person { owner: Principal::of_claim(&openid.options.issuer, named) })
+        Ok(Identity { owner: Principal::of_claim(&openid.options.issuer, named) })
     }
 
     /// Makes a connection for a person of the provider, and the code that leads to it.
     ///
     /// # Errors
     /// [`Refusal::Unavailable`].
-    pub async fn consent_as(&self, consent: &Consent, person: Person) -> Result<SecretString, Refusal> {
+    pub async fn consent_as(&self, consent: &Consent, person: Identity) -> Result<SecretString, Refusal> {
         let grant = Grant { scopes: consent.scopes.clone(), ..Grant::default() };
         let owner = person.owner;
         let new = NewToken { owner, name: String::new(), grant, expires_unix_ms: None, parent: None };

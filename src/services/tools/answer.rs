@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tracing::debug;
 
-use super::{Inner, calls::NotCalled};
+use super::{Inner, calls::CallFailure};
 use crate::{
     domain::{error::Failure, path::SafePath, tools::CallEnd},
     ports::tools::Answer,
@@ -36,11 +36,16 @@ pub(super) struct Answered {
 static COUNT: AtomicU64 = AtomicU64::new(1);
 
 impl Inner {
-    pub(super) async fn answered(&self, program: &Program, tool: &str, answer: Answer) -> Result<Answered, NotCalled> {
+    pub(super) async fn answered(
+        &self,
+        program: &Program,
+        tool: &str,
+        answer: Answer,
+    ) -> Result<Answered, CallFailure> {
         let text = answer.texts.join("\n");
         if answer.is_error {
             let why = text.chars().take(WHY_CHARS_MAX).collect();
-            return Err(NotCalled { end: CallEnd::Failed, code: "tool_failed", why });
+            return Err(CallFailure { end: CallEnd::Failed, code: "tool_failed", why });
         }
         let mut answered = Answered::default();
         let structured = answer.structured.map(|value| (value.to_string(), value));

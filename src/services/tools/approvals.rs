@@ -22,7 +22,7 @@ use crate::{
         clock::Clock,
         error::{Code, Failure},
         owner::Principal,
-        tools::{Answered, Approval, ApprovalId, Asked},
+        tools::{Answered, Approval, ApprovalId, ProposedCall},
     },
     ports::{
         database::{ApprovalStore, no_database},
@@ -60,7 +60,7 @@ pub struct Approvals {
 
 /// Who answers a question, and by what.
 #[derive(Debug, Clone)]
-pub struct ByWhom {
+pub struct Decider {
     pub who: Principal,
     /// May answer questions of every owner.
     pub is_operator: bool,
@@ -91,13 +91,13 @@ impl Approvals {
     }
 
     /// Whether an earlier answer allows this call. One for one call is used up.
-    pub(super) async fn is_granted(&self, asked: &Asked) -> Result<bool, Failure> {
+    pub(super) async fn is_granted(&self, asked: &ProposedCall) -> Result<bool, Failure> {
         let granted = self.store()?.take_grant(asked, self.clock.unix_ms()).await;
         Ok(granted.map_err(|error| unavailable(&error))?.is_some())
     }
 
     /// Asks, and waits for the answer. `tell` gets the question. When the future is dropped the question stays.
-    pub(super) async fn ask(&self, asked: Asked, tell: impl Fn(Approval)) -> Result<Reply, Failure> {
+    pub(super) async fn ask(&self, asked: ProposedCall, tell: impl Fn(Approval)) -> Result<Reply, Failure> {
         if asked.arguments.len() > ARGUMENTS_BYTES_MAX {
             let why = format!(
                 "a person must be asked about this call, and its arguments are longer than {ARGUMENTS_BYTES_MAX} bytes"
@@ -142,7 +142,7 @@ impl Approvals {
     }
 
     /// The same question, where it was asked here and still waits.
-    async fn same(&self, asked: &Asked) -> Result<Option<Approval>, Failure> {
+    async fn same(&self, asked: &ProposedCall) -> Result<Option<Approval>, Failure> {
         let known = {
             let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
             asking.retain(|_, (_, at)| at.elapsed() < self.ask_max);
@@ -154,7 +154,7 @@ impl Approvals {
         Ok(found.filter(|question| question.answered.is_none() && question.expires_unix_ms > now))
     }
 
-    async fn new_question(&self, asked: Asked) -> Result<Option<Approval>, Failure> {
+    async fn new_question(&self, asked: ProposedCall) -> Result<Option<Approval>, Failure> {
         let now = self.clock.unix_ms();
         let open = self.store()?.open_questions(asked.conversation.owner.name(), now).await;
         if open.map_err(|error| unavailable(&error))? >= OPEN_MAX {
@@ -189,7 +189,7 @@ impl Approvals {
     ///
     /// # Errors
     /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
-    pub async fn get(&self, by: &ByWhom, id: ApprovalId) -> Result<Approval, Failure> {
+    pub async fn get(&self, by: &Decider, id: ApprovalId) -> Result<Approval, Failure> {
         let owner = (!by.is_operator).then(|| by.who.name());
         let found = self.store()?.approval(id, owner).await.map_err(|error| unavailable(&error))?;
         found.ok_or_else(|| Failure::new(Code::NotFound, "There is no such question: it is over, or never was."))
@@ -199,7 +199,7 @@ impl Approvals {
     ///
     /// # Errors
     /// [`Code::NotFound`] also where it was answered or is over, [`Code::DatabaseUnavailable`].
-    pub async fn answer(&self, by: &ByWhom, id: ApprovalId, answer: Answered) -> Result<Approval, Failure> {
+    pub async fn answer(&self, by: &Decider, id: ApprovalId, answer: Answered) -> Result<Approval, Failure> {
         self.get(by, id).await?;
         let now = self.clock.unix_ms();
         let expires = match answer {
@@ -223,7 +223,7 @@ impl Approvals {
     ///
     /// # Errors
     /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
-    pub async fn revoke(&self, by: &ByWhom, id: ApprovalId) -> Result<(), Failure> {
+    pub async fn revoke(&self, by: &Decider, id: ApprovalId) -> Result<(), Failure> {
         self.get(by, id).await?;
         let revoked = self.store()?.revoke(id, self.clock.unix_ms()).await;
         if !revoked.map_err(|error| unavailable(&error))? {
@@ -241,7 +241,7 @@ impl Approvals {
         }
     }
 
-    fn told(&self, by: &ByWhom, action: AdminAction, subject: &str) {
+    fn told(&self, by: &Decider, action: AdminAction, subject: &str) {
         let facts = AdminFacts { at_unix_s: self.clock.unix_s(), action, by: &by.who, owner: None, subject };
         self.observer.administered(&facts);
     }
@@ -254,7 +254,7 @@ impl Approvals {
     }
 }
 
-fn key(asked: &Asked) -> String {
-    let Asked { conversation, server, tool, definition, arguments } = asked;
+fn key(asked: &ProposedCall) -> String {
+    let ProposedCall { conversation, server, tool, definition, arguments } = asked;
     format!("{conversation}\0{server}\0{tool}\0{definition}\0{arguments}")
 }

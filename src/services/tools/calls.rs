@@ -16,7 +16,7 @@ use crate::{
         error::Failure,
         event::EventKind,
         text,
-        tools::{Action, Asked, CallEnd, ToolUse, canonical, without_rule},
+        tools::{Action, CallEnd, ProposedCall, ToolUse, canonical, without_rule},
     },
     ports::{
         observer::ToolFacts,
@@ -31,7 +31,7 @@ const NAME_CHARS_MAX: usize = 128;
 const ALL: &str = "*";
 
 /// A call as a program wishes it.
-pub(super) struct Wish {
+pub(super) struct RequestedCall {
     pub(super) server: String,
     pub(super) tool: String,
     pub(super) arguments: Map<String, Value>,
@@ -39,13 +39,13 @@ pub(super) struct Wish {
 
 /// Why a call was not answered: how it ended, a word for the program, and a sentence for its author.
 #[derive(Debug)]
-pub(super) struct NotCalled {
+pub(super) struct CallFailure {
     pub(super) end: CallEnd,
     pub(super) code: &'static str,
     pub(super) why: String,
 }
 
-impl NotCalled {
+impl CallFailure {
     fn refused(code: &'static str, why: String) -> Self {
         Self { end: CallEnd::Refused, code, why }
     }
@@ -55,7 +55,7 @@ impl NotCalled {
     }
 }
 
-impl From<UpstreamError> for NotCalled {
+impl From<UpstreamError> for CallFailure {
     fn from(error: UpstreamError) -> Self {
         let (end, code) = match error {
             UpstreamError::Refused(_) => (CallEnd::Failed, "tool_failed"),
@@ -65,21 +65,21 @@ impl From<UpstreamError> for NotCalled {
     }
 }
 
-impl From<Failure> for NotCalled {
+impl From<Failure> for CallFailure {
     fn from(failure: Failure) -> Self {
         Self { end: CallEnd::Unavailable, code: failure.code.as_str(), why: failure.message }
     }
 }
 
 /// Tells of a call when it is over, also when its future is dropped.
-struct Telling<'a> {
+struct CallReport<'a> {
     inner: &'a Inner,
     program: &'a Program,
     used: ToolUse,
     begun: Instant,
 }
 
-impl Drop for Telling<'_> {
+impl Drop for CallReport<'_> {
     fn drop(&mut self) {
         self.used.took = self.begun.elapsed();
         let Program { conversation, language, told } = self.program;
@@ -97,13 +97,13 @@ impl Inner {
     pub(super) async fn call(
         &self,
         program: &Program,
-        wish: Wish,
+        wish: RequestedCall,
         progress: ProgressSink,
-    ) -> Result<Answered, NotCalled> {
+    ) -> Result<Answered, CallFailure> {
         let arguments = Value::Object(wish.arguments);
         let text = canonical(&arguments);
         let short = |name: &str| name.chars().take(NAME_CHARS_MAX).collect();
-        let mut telling = Telling {
+        let mut telling = CallReport {
             inner: self,
             program,
             used: ToolUse {
@@ -127,7 +127,7 @@ impl Inner {
         let called = called.await;
         (telling.used.end, telling.used.why) = match &called {
             Ok(_) => (CallEnd::Answered, None),
-            Err(NotCalled { end, why, .. }) => (*end, Some(why.clone())),
+            Err(CallFailure { end, why, .. }) => (*end, Some(why.clone())),
         };
         called
     }
@@ -141,10 +141,10 @@ impl Inner {
         tool: &str,
         arguments: &Value,
         text: &str,
-    ) -> Result<(Arc<Live>, Arc<Defined>), NotCalled> {
+    ) -> Result<(Arc<Live>, Arc<Defined>), CallFailure> {
         if !program.told.count(ALL, self.calls_per_run_max) {
             let why = format!("More than {} calls of tools in one run or cell.", self.calls_per_run_max);
-            return Err(NotCalled::refused("tool_limit", why));
+            return Err(CallFailure::refused("tool_limit", why));
         }
         let mut is_counted = false;
         loop {
@@ -155,7 +155,7 @@ impl Inner {
             let action = rule.map_or_else(|| without_rule(&defined.tool), |(_, rule)| rule.text.action);
             let name = &defined.tool.name;
             if action == Action::Deny {
-                return Err(NotCalled::denied(format!("A rule of {server} denies this call of {name}.")));
+                return Err(CallFailure::denied(format!("A rule of {server} denies this call of {name}.")));
             }
             if let (Some((at, rule)), false) = (rule, is_counted) {
                 let limits = (rule.text.per_run, rule.text.per_minute.and_then(NonZeroU32::new));
@@ -165,7 +165,7 @@ impl Inner {
             if action == Action::Allow {
                 return Ok((live, defined));
             }
-            let asked = Asked {
+            let asked = ProposedCall {
                 conversation: program.conversation.clone(),
                 server: server.to_owned(),
                 tool: name.clone(),
@@ -178,7 +178,7 @@ impl Inner {
             let _wait = program.told.waits.begin();
             let tell = |question| program.told.event(EventKind::Approval(Box::new(question)));
             if let Reply::Denied(why) = self.parts.approvals.ask(asked, tell).await? {
-                return Err(NotCalled::denied(format!("{name} was not called: {why}.")));
+                return Err(CallFailure::denied(format!("{name} was not called: {why}.")));
             }
         }
     }
@@ -189,16 +189,16 @@ impl Inner {
         server: &str,
         tool: &str,
         arguments: &Value,
-    ) -> Result<(Arc<Live>, Arc<Defined>), NotCalled> {
+    ) -> Result<(Arc<Live>, Arc<Defined>), CallFailure> {
         let live = self.server(&program.conversation.owner, server)?;
         let definitions = live.definitions().await?;
         let Some(defined) = definitions.find(tool) else {
             let tool: String = tool.chars().take(80).collect();
             let why = format!("{server} has no tool `{}`; search for one.", tool.escape_debug());
-            return Err(NotCalled::refused("not_found", why));
+            return Err(CallFailure::refused("not_found", why));
         };
         defined.check(arguments).map_err(|why| {
-            NotCalled::refused(
+            CallFailure::refused(
                 "invalid_arguments",
                 format!("The arguments of {} are not valid: {why}", defined.tool.name),
             )
@@ -212,18 +212,18 @@ impl Inner {
         server: &str,
         rule: usize,
         (per_run, per_minute): (Option<u32>, Option<NonZeroU32>),
-    ) -> Result<(), NotCalled> {
+    ) -> Result<(), CallFailure> {
         if let Some(max) = per_run
             && !program.told.count(&format!("{server} {rule}"), max)
         {
             let why = format!("A rule of {server} lets {max} such calls pass in one run or cell.");
-            return Err(NotCalled::refused("tool_limit", why));
+            return Err(CallFailure::refused("tool_limit", why));
         }
         if let Some(max) = per_minute
             && !self.rates.take(server, rule, max, &program.conversation.owner)
         {
             let why = format!("A rule of {server} lets {max} such calls pass in a minute: wait, or make fewer.");
-            return Err(NotCalled::refused("tool_limit", why));
+            return Err(CallFailure::refused("tool_limit", why));
         }
         Ok(())
     }

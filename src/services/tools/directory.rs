@@ -10,14 +10,14 @@ use tracing::warn;
 
 use super::{
     sandboxed::SandboxedServers,
-    server::{Live, Ways},
+    server::{Live, ServerConnectors},
 };
 use crate::{
     domain::{
         clock::Clock,
         error::{Code, Failure},
         owner::Principal,
-        tools::{ServerName, ServerText, ToolServer, Way},
+        tools::{Endpoint, ServerName, ServerText, ToolServer},
     },
     ports::{
         database::{DatabaseError, ToolServerStore, no_database},
@@ -36,12 +36,12 @@ pub struct Directory {
     made: RwLock<Vec<Arc<Live>>>,
     /// Where made ones outlive the process; without it there are none.
     store: Option<Arc<dyn ToolServerStore>>,
-    ways: Ways,
+    ways: ServerConnectors,
     clock: Arc<dyn Clock>,
 }
 
 /// A server as an operator sees it.
-pub struct Made {
+pub struct ServerEntry {
     pub server: Arc<ToolServer>,
     /// It is of the settings, and cannot be changed while the server runs.
     pub is_configured: bool,
@@ -54,7 +54,7 @@ impl Directory {
         (upstreams, sandboxed): (Arc<dyn Upstreams>, SandboxedServers),
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let ways = Ways { upstreams, sandboxed };
+        let ways = ServerConnectors { upstreams, sandboxed };
         let live = |(server, secret)| Arc::new(Live::new(server, secret, ways.clone()));
         let configured = configured.into_iter().map(live).collect();
         Self { configured, made: RwLock::default(), store, ways, clock }
@@ -96,10 +96,10 @@ impl Directory {
     }
 
     /// Every server, of all owners.
-    pub fn list(&self) -> Vec<Made> {
+    pub fn list(&self) -> Vec<ServerEntry> {
         let one = |live: &Arc<Live>| {
             let is_configured = self.is_configured(live.name());
-            Made { server: Arc::clone(&live.server), is_configured }
+            ServerEntry { server: Arc::clone(&live.server), is_configured }
         };
         self.all().iter().map(one).collect()
     }
@@ -111,7 +111,7 @@ impl Directory {
     /// [`Code::InvalidArgument`] for what it cannot be, [`Code::DatabaseUnavailable`].
     pub async fn put(&self, name: &str, text: &ServerText, secret: Option<&str>) -> Result<String, Failure> {
         let server = ToolServer::parse(name, text).map_err(|why| Failure::argument("server", why.to_string()))?;
-        if server.way == Way::Command {
+        if server.way == Endpoint::Command {
             let why = "a command of the server's machine can only be set in its settings, below [tools.<name>]; with \
                        `image` it runs in a sandbox";
             return Err(Failure::argument("command", why.to_owned()));

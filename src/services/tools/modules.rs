@@ -36,7 +36,7 @@ use crate::{
     ports::{packages::PackageStore, runner::Catalog},
     services::{
         isolation_check::IsolationState,
-        runs::{Apart, execute_apart},
+        runs::{AuxiliaryProgram, execute_auxiliary},
         sandbox::Sandboxes,
     },
 };
@@ -53,13 +53,13 @@ const PACKAGE: &str = "mcptools.";
 /// A language that modules are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Serialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Tongue {
+pub enum ModuleLanguage {
     Python,
     /// JavaScript too.
     Typescript,
 }
 
-impl Tongue {
+impl ModuleLanguage {
     /// The runner that makes them, and the program for it.
     fn generator(self) -> (&'static str, &'static str) {
         match self {
@@ -103,14 +103,14 @@ struct Line {
     source: Source,
 }
 
-type Made = Arc<HashMap<String, Source>>;
+type GeneratedModules = Arc<HashMap<String, Source>>;
 
 /// By the hash of a server's definitions, and the language.
-type Key = (String, Tongue);
+type Key = (String, ModuleLanguage);
 
 /// The modules of servers.
 pub(super) struct Modules {
-    made: Mutex<HashMap<Key, Arc<OnceCell<Made>>>>,
+    made: Mutex<HashMap<Key, Arc<OnceCell<GeneratedModules>>>>,
     at_once: Semaphore,
 }
 
@@ -121,7 +121,7 @@ impl Default for Modules {
 }
 
 impl Modules {
-    fn cell(&self, key: Key) -> Arc<OnceCell<Made>> {
+    fn cell(&self, key: Key) -> Arc<OnceCell<GeneratedModules>> {
         let mut all = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= KEPT_MAX && !all.contains_key(&key) {
             // One that is made now is held by who waits for it.
@@ -133,7 +133,7 @@ impl Modules {
 
 impl Inner {
     /// A module by the name that a program imports: `mcptools.<server>` or `mcptools.<server>.<tool>`.
-    pub(super) async fn module(&self, who: &Principal, name: &str, tongue: Tongue) -> Result<Source, Failure> {
+    pub(super) async fn module(&self, who: &Principal, name: &str, tongue: ModuleLanguage) -> Result<Source, Failure> {
         let path = name.replace('/', ".");
         let path = path.strip_prefix(PACKAGE).unwrap_or(&path);
         let (server, tool) = path.split_once('.').map_or((path, None), |(server, tool)| (server, Some(tool)));
@@ -145,7 +145,7 @@ impl Inner {
         who: &Principal,
         server: &str,
         tool: Option<&str>,
-        tongue: Tongue,
+        tongue: ModuleLanguage,
     ) -> Result<Source, Failure> {
         let live = self.server(who, server)?;
         let definitions = live.definitions().await.map_err(|error| away(&live, &error.to_string()))?;
@@ -165,13 +165,18 @@ impl Inner {
         &self,
         server: &ToolServer,
         definitions: &Definitions,
-        tongue: Tongue,
-    ) -> Result<Made, Failure> {
+        tongue: ModuleLanguage,
+    ) -> Result<GeneratedModules, Failure> {
         let cell = self.modules.cell((definitions.hash.clone(), tongue));
         cell.get_or_try_init(|| self.make(server, definitions, tongue)).await.cloned()
     }
 
-    async fn make(&self, server: &ToolServer, definitions: &Definitions, tongue: Tongue) -> Result<Made, Failure> {
+    async fn make(
+        &self,
+        server: &ToolServer,
+        definitions: &Definitions,
+        tongue: ModuleLanguage,
+    ) -> Result<GeneratedModules, Failure> {
         let _one = self.modules.at_once.acquire().await.map_err(|_| failed())?;
         let Generator { sandboxes, catalog, store, isolation, limits } = &self.parts.generator;
         let (language, program) = tongue.generator();
@@ -188,7 +193,7 @@ impl Inner {
         let store = Arc::clone(store);
         let staged = tokio::task::spawn_blocking(move || store.stage(&Principal::self_test()));
         let staging = staged.await.map_err(|_| failed())??;
-        let apart = Apart {
+        let apart = AuxiliaryProgram {
             runner: &runner,
             data: staging.data(),
             limits: *limits,
@@ -202,7 +207,7 @@ impl Inner {
             sleep(Duration::from_hours(1)).await;
             DiskLimit::Bytes { max: 0 }
         };
-        let (outcome, [stdout, stderr]) = execute_apart(sandboxes, apart, breach, &|_| {}).await?;
+        let (outcome, [stdout, stderr]) = execute_auxiliary(sandboxes, apart, breach, &|_| {}).await?;
         if outcome.ended != (Ended::Exited { code: 0 }) {
             let why: String = stderr.chars().take(2000).collect();
             warn!(server = %server.name, how = ?outcome.ended, why = %why.escape_debug(), "modules were not made");

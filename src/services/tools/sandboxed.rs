@@ -29,7 +29,7 @@ use crate::{
         outcome::DiskLimit,
         owner::ConversationKey,
         text::{self, chain},
-        tools::{ServerText, ToolServer, Way},
+        tools::{Endpoint, ServerText, ToolServer},
     },
     ports::{
         runner::Catalog,
@@ -107,7 +107,7 @@ impl SandboxedServers {
 
     /// Starts the sandbox of a server each time that it is connected to; `None` for a server without one.
     pub(super) fn opener(&self, server: &Arc<ToolServer>, secret: &SecretString) -> Option<Arc<dyn OpenStreams>> {
-        let Way::Sandbox(language) = &server.way else { return None };
+        let Endpoint::Sandbox(language) = &server.way else { return None };
         let (inner, server, language) = (Arc::clone(&self.0), Arc::clone(server), language.clone());
         Some(Arc::new(Opener { inner, server, language, secret: secret.clone() }))
     }

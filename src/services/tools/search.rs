@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use serde::Serialize;
 
-use super::{Inner, modules::Tongue, server::Defined};
+use super::{Inner, modules::ModuleLanguage, server::Defined};
 use crate::domain::{error::Failure, owner::Principal, tools::Hints};
 
 /// What a word counts by where it is found: in the path, the tool's name, the server's, the description. After those of
@@ -63,7 +63,7 @@ impl Inner {
             let (live, definitions, defined) = (Arc::clone(live), Arc::clone(definitions), Arc::clone(defined));
             async move {
                 let live: Arc<super::server::Live> = live;
-                let made = self.made(&live.server, &definitions, Tongue::Python).await.ok();
+                let made = self.made(&live.server, &definitions, ModuleLanguage::Python).await.ok();
                 let signature = made.and_then(|made| Some(made.get(&defined.module)?.signature.clone()));
                 let server = live.name().to_string();
                 let tool = &defined.tool;

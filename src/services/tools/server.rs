@@ -23,7 +23,7 @@ use super::sandboxed::SandboxedServers;
 use crate::{
     domain::{
         owner::Principal,
-        tools::{Schema, ServerName, ServerText, Tool, ToolServer, Way, module_names},
+        tools::{Endpoint, Schema, ServerName, ServerText, Tool, ToolServer, module_names},
     },
     ports::tools::{Answer, ProgressSink, Transport, Upstream, UpstreamError, Upstreams},
 };
@@ -40,7 +40,7 @@ const AWAY: Duration = Duration::from_secs(2);
 
 /// How servers are reached.
 #[derive(Clone)]
-pub(super) struct Ways {
+pub(super) struct ServerConnectors {
     pub(super) upstreams: Arc<dyn Upstreams>,
     pub(super) sandboxed: SandboxedServers,
 }
@@ -49,7 +49,7 @@ pub(super) struct Ways {
 pub(super) struct Live {
     pub(super) server: Arc<ToolServer>,
     secret: SecretString,
-    ways: Ways,
+    ways: ServerConnectors,
     connection: Mutex<Option<Arc<dyn Upstream>>>,
     used: Lock<Instant>,
     /// Why it could not be reached, and when.
@@ -128,7 +128,7 @@ pub struct ServerState {
 }
 
 impl Live {
-    pub(super) fn new(server: ToolServer, secret: SecretString, ways: Ways) -> Self {
+    pub(super) fn new(server: ToolServer, secret: SecretString, ways: ServerConnectors) -> Self {
         Self {
             server: Arc::new(server),
             secret,
@@ -223,7 +223,7 @@ impl Live {
 
     /// Ends the connection to one in a sandbox that is not used.
     pub(super) fn rest(&self) {
-        let is_sandboxed = matches!(self.server.way, Way::Sandbox(_));
+        let is_sandboxed = matches!(self.server.way, Endpoint::Sandbox(_));
         let is_unused = self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed() > IDLE_MAX;
         if is_sandboxed
             && is_unused

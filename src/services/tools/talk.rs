@@ -23,8 +23,8 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
     Inner,
-    calls::{NotCalled, Wish},
-    modules::Tongue,
+    calls::{CallFailure, RequestedCall},
+    modules::ModuleLanguage,
 };
 use crate::{
     domain::owner::Principal,
@@ -48,7 +48,7 @@ struct Message {
     #[serde(default)]
     module: Option<String>,
     #[serde(default)]
-    language: Option<Tongue>,
+    language: Option<ModuleLanguage>,
 }
 
 #[derive(Deserialize)]
@@ -130,13 +130,13 @@ impl Inner {
                     let told = json!({"id": id, "progress": {"progress": done, "total": total, "message": message}});
                     drop(progress.try_send(bytes(&told)));
                 });
-                match self.call(program, Wish { server, tool, arguments }, sink).await {
+                match self.call(program, RequestedCall { server, tool, arguments }, sink).await {
                     Ok(result) => bytes(&json!({"id": id, "result": result})),
-                    Err(NotCalled { code, why, .. }) => error(Some(id), code, &why),
+                    Err(CallFailure { code, why, .. }) => error(Some(id), code, &why),
                 }
             }
             Message { module: Some(module), language, .. } => {
-                let tongue = language.unwrap_or(Tongue::Python);
+                let tongue = language.unwrap_or(ModuleLanguage::Python);
                 match self.module(&program.conversation.owner, &module, tongue).await {
                     Ok(source) => bytes(&json!({"id": id, "source": source})),
                     Err(failure) => error(Some(id), failure.code.as_str(), &failure.message),

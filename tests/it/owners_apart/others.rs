@@ -6,7 +6,7 @@ use mcp_sandbox_server::{
     domain::{
         clock::{Clock as _, SystemClock},
         owner::ConversationKey,
-        tools::{Approval, ApprovalId, Asked},
+        tools::{Approval, ApprovalId, ProposedCall},
     },
     ports::database::ApprovalStore as _,
 };
@@ -34,7 +34,7 @@ impl World {
             for number in 0..QUESTIONS {
                 let question = Approval {
                     id: ApprovalId::random(),
-                    asked: Asked {
+                    asked: ProposedCall {
                         conversation: format!("@{name}/a").parse::<ConversationKey>().expect("a conversation"),
                         server: format!("{name}_tools"),
                         tool: "look".to_owned(),

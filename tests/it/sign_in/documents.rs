@@ -75,7 +75,7 @@ async fn document_describes_a_client_and_is_remembered_within_bounds() {
     assert_eq!((&*client.id, &*client.name, client.secret), (CLIENT, "Claude <b>", None));
     assert!(world.sign_in.redirect(&client, Some("http://localhost:4711/callback")).is_ok(), "the port is free");
     assert!(world.sign_in.redirect(&client, Some("https://claude.ai/other")).is_err());
-    assert_eq!(*world.pages.asked.lock().expect("no panic"), [(NamedBy::Stranger, CLIENT.to_owned())]);
+    assert_eq!(*world.pages.asked.lock().expect("no panic"), [(NamedBy::Client, CLIENT.to_owned())]);
     world.pass(299);
     world.sign_in.client(CLIENT, HERE).await.expect("remembered");
     assert_eq!(world.pages.asked(), 1, "five minutes at least");

@@ -4,7 +4,7 @@ use mcp_sandbox_server::{
     adapters::database::Database,
     domain::{
         owner::ConversationKey,
-        tools::{Answered, Approval, ApprovalId, Asked, Grant, ServerText},
+        tools::{Answered, Approval, ApprovalId, Grant, ProposedCall, ServerText},
     },
     ports::database::{ApprovalStore as _, ToolServerStore as _},
 };
@@ -18,7 +18,7 @@ fn question(conversation: &str, arguments: &str) -> Approval {
     let conversation: ConversationKey = conversation.parse().expect("a conversation");
     Approval {
         id: ApprovalId::random(),
-        asked: Asked {
+        asked: ProposedCall {
             conversation,
             server: "files".to_owned(),
             tool: "delete".to_owned(),
@@ -60,7 +60,7 @@ async fn questions_and_servers_are_kept(url: &str) {
     assert!(!database.answer(once.id, Answered::Once, "ann", LATER, LATER).await.expect("late"));
     assert!(database.answer(once.id, Answered::Once, "ann", NOW, LATER).await.expect("answered"));
     assert!(!database.answer(once.id, Answered::Always, "eve", NOW, LATER).await.expect("answered before"));
-    let changed = Asked { arguments: "{}".to_owned(), ..once.asked.clone() };
+    let changed = ProposedCall { arguments: "{}".to_owned(), ..once.asked.clone() };
     assert_eq!(database.take_grant(&changed, NOW).await.expect("none"), None);
     // Of many at once, one gets it.
     let answers = futures_util::future::join_all((0..16).map(|_| database.take_grant(&once.asked, NOW))).await;
@@ -69,14 +69,14 @@ async fn questions_and_servers_are_kept(url: &str) {
 
     assert!(database.answer(other.id, Answered::Session, "ben", NOW, LATER).await.expect("answered"));
     assert_eq!(database.take_grant(&other.asked, NOW).await.expect("it stands"), Some(Grant::Standing(other.id)));
-    let elsewhere = Asked { conversation: "@ben/two".parse().expect("a conversation"), ..other.asked.clone() };
+    let elsewhere = ProposedCall { conversation: "@ben/two".parse().expect("a conversation"), ..other.asked.clone() };
     assert_eq!(database.take_grant(&elsewhere, NOW).await.expect("none"), None);
     assert_eq!(database.take_grant(&other.asked, LATER).await.expect("over"), None);
     let always = question("@ben/one", "{}");
     database.ask(&always).await.expect("stored");
     assert!(database.answer(always.id, Answered::Always, "ben", NOW, i64::MAX / 4).await.expect("answered"));
     assert_eq!(database.take_grant(&elsewhere, LATER).await.expect("it stands"), Some(Grant::Standing(always.id)));
-    let others = Asked { definition: "another".to_owned(), ..elsewhere.clone() };
+    let others = ProposedCall { definition: "another".to_owned(), ..elsewhere.clone() };
     assert_eq!(database.take_grant(&others, LATER).await.expect("none"), None);
     assert!(database.revoke(always.id, LATER).await.expect("taken back"));
     assert!(!database.revoke(always.id, LATER).await.expect("taken back before"));

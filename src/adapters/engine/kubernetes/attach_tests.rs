@@ -14,7 +14,7 @@ use kube::Config;
 use tokio::{io::AsyncWriteExt, net::TcpListener, sync::oneshot, time::timeout};
 
 use super::*;
-use crate::adapters::engine::kubernetes::ending::Lives;
+use crate::adapters::engine::kubernetes::ending::OwnEndings;
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -23,7 +23,7 @@ type Server = Box<dyn FnOnce(WebSocket) -> futures_util::future::BoxFuture<'stat
 struct Attached {
     stdin: Pin<Box<dyn AsyncWrite + Send>>,
     output: BoxStream<'static, Result<Output, EngineError>>,
-    lives: Lives,
+    lives: OwnEndings,
     id: SandboxId,
 }
 
@@ -53,7 +53,7 @@ where
     let client = kube::Client::try_from(config).expect("a client");
     let request = http::Request::get("/attach").body(Vec::new()).expect("a request");
     let connection = client.connect(request).await.expect("attached");
-    let (id, lives) = (SandboxId::new(), Lives::default());
+    let (id, lives) = (SandboxId::new(), OwnEndings::default());
     let (stdin, output) = streams(connection, id, greeting, lives.begin(id));
     Attached { stdin, output, lives, id }
 }

@@ -16,7 +16,7 @@ use tracing::warn;
 
 use super::{
     state::{self, End, State},
-    watch::{PodWatch, Seen},
+    watch::{PodState, PodWatch},
 };
 use crate::{
     domain::id::SandboxId,
@@ -28,7 +28,7 @@ const KILLED: i32 = 137;
 
 /// Which sandboxes this process ended itself. A pod that was deleted leaves no state behind.
 #[derive(Debug, Default)]
-pub(super) struct Lives(Mutex<HashMap<SandboxId, Weak<Life>>>);
+pub(super) struct OwnEndings(Mutex<HashMap<SandboxId, Weak<Life>>>);
 
 #[derive(Debug, Default)]
 pub(super) struct Life(AtomicBool);
@@ -39,7 +39,7 @@ impl Life {
     }
 }
 
-impl Lives {
+impl OwnEndings {
     pub(super) fn begin(&self, id: SandboxId) -> Arc<Life> {
         let life = Arc::new(Life::default());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,8 +71,8 @@ impl Ending {
     pub(super) async fn ended(mut self) -> Result<Exit, EngineError> {
         loop {
             let (pod, is_gone) = match self.watch.next().await {
-                Ok(Seen::Pod(pod)) => (Some(pod), false),
-                Ok(Seen::Gone(pod)) => (pod, true),
+                Ok(PodState::Pod(pod)) => (Some(pod), false),
+                Ok(PodState::Gone(pod)) => (pod, true),
                 Err(error) => {
                     warn!(sandbox = %self.id, %error, "the end of a sandbox cannot be observed");
                     return Err(EngineError::Lost { id: self.id });

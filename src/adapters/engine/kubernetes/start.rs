@@ -20,7 +20,7 @@ use super::{
     ending::Ending,
     pod,
     state::{self, State},
-    watch::{PodWatch, Seen},
+    watch::{PodState, PodWatch},
 };
 use crate::{
     domain::clock::{Clock as _, SystemClock},
@@ -85,7 +85,7 @@ async fn until_running(
             Ok(seen) => seen?,
             Err(_) => return Err(call::refused("start", no_place(&unplaced))),
         };
-        let Seen::Pod(pod) = seen else { return Err(EngineError::Lost { id: spec.id }) };
+        let PodState::Pod(pod) = seen else { return Err(EngineError::Lost { id: spec.id }) };
         match state::read(&pod) {
             State::Running => return Ok(()),
             State::Coming => place_until = None,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tower_test::mock::{self, Handle};
 
-use super::{watch::Seen, *};
+use super::{watch::PodState, *};
 use crate::{
     domain::{
         clock::{Clock as _, SystemClock},
@@ -282,8 +282,8 @@ async fn a_watch_goes_on_where_it_broke_and_reads_the_pod_when_that_is_too_old()
         let mut versions = Vec::new();
         loop {
             match watch.next().await.expect("a state") {
-                Seen::Pod(pod) => versions.push(pod.metadata.resource_version.expect("a version")),
-                Seen::Gone(last) => return (versions, last.is_some()),
+                PodState::Pod(pod) => versions.push(pod.metadata.resource_version.expect("a version")),
+                PodState::Gone(last) => return (versions, last.is_some()),
             }
         }
     };
@@ -307,7 +307,7 @@ async fn a_watch_goes_on_after_refusals_of_an_api_server_that_comes_back() {
         answer(&mut server, Method::GET, &watch_path(id, "10"), 200, &deleted).await;
     };
     let (seen, ()) = tokio::join!(watch.next(), answers);
-    assert!(matches!(seen, Ok(Seen::Gone(Some(_)))), "{seen:?}");
+    assert!(matches!(seen, Ok(PodState::Gone(Some(_)))), "{seen:?}");
 
     // A right that was never there does not come back.
     let mut watch = watched();

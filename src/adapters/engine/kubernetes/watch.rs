@@ -23,7 +23,7 @@ const WATCH_S: u32 = 290;
 
 /// What is known of the pod now.
 #[derive(Debug)]
-pub(super) enum Seen {
+pub(super) enum PodState {
     Pod(Box<Pod>),
     /// It does not exist any more; its last state, where that was seen.
     Gone(Option<Box<Pod>>),
@@ -62,7 +62,7 @@ impl PodWatch {
     ///
     /// # Errors
     /// When the API server has not answered for [`TimeLimits::lost`], or refuses at the first time.
-    pub(super) async fn next(&mut self) -> Result<Seen, EngineError> {
+    pub(super) async fn next(&mut self) -> Result<PodState, EngineError> {
         loop {
             let Some(events) = &mut self.events else {
                 if let Some(seen) = self.open().await? {
@@ -73,9 +73,9 @@ impl PodWatch {
             match events.next().await {
                 Some(Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => {
                     self.version.clone_from(&pod.metadata.resource_version);
-                    return Ok(Seen::Pod(Box::new(pod)));
+                    return Ok(PodState::Pod(Box::new(pod)));
                 }
-                Some(Ok(WatchEvent::Deleted(pod))) => return Ok(Seen::Gone(Some(Box::new(pod)))),
+                Some(Ok(WatchEvent::Deleted(pod))) => return Ok(PodState::Gone(Some(Box::new(pod)))),
                 Some(Ok(WatchEvent::Bookmark(mark))) => {
                     self.version = Some(mark.metadata.resource_version);
                 }
@@ -89,7 +89,7 @@ impl PodWatch {
     }
 
     /// Opens a watch; a state where the pod was read for it.
-    async fn open(&mut self) -> Result<Option<Seen>, EngineError> {
+    async fn open(&mut self) -> Result<Option<PodState>, EngineError> {
         let answer = self.time.answer;
         if let Some(version) = &self.version {
             let params = WatchParams::default().fields(&format!("metadata.name={}", self.name)).timeout(WATCH_S);
@@ -110,9 +110,9 @@ impl PodWatch {
             Ok(pod) => {
                 (self.failing, self.was_allowed) = (None, true);
                 self.version.clone_from(&pod.metadata.resource_version);
-                Ok(Some(Seen::Pod(Box::new(pod))))
+                Ok(Some(PodState::Pod(Box::new(pod))))
             }
-            Err(error) if call::status(&error) == Some(404) => Ok(Some(Seen::Gone(None))),
+            Err(error) if call::status(&error) == Some(404) => Ok(Some(PodState::Gone(None))),
             Err(error) => self.pause(error).await.map(|()| None),
         }
     }

@@ -53,7 +53,7 @@ const ELEMENT_STATES: [&str; 4] = ["visible", "hidden", "attached", "detached"];
 /// The members of all of these requests; those of others are ignored, as CodeRunner does.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-struct Asked {
+struct BrowserRequest {
     url: Option<String>,
     session_id: Option<String>,
     /// Milliseconds.
@@ -86,7 +86,7 @@ pub(super) struct BrowserCall {
     parts: CodeRunnerParts,
     who: Principal,
     trace: Option<TraceContext>,
-    asked: Asked,
+    asked: BrowserRequest,
 }
 
 impl BrowserCall {
@@ -178,7 +178,7 @@ handlers! {
 
     /// Reads a page, or the one that is open.
     content(call) {
-        let Asked { url, include_interactive, include_anchors, max_anchors, .. } = &call.asked;
+        let BrowserRequest { url, include_interactive, include_anchors, max_anchors, .. } = &call.asked;
         let mut read = vec![Part::Text];
         read.extend(include_interactive.unwrap_or(true).then_some(Part::Controls));
         read.extend(include_anchors.unwrap_or(true).then_some(Part::Anchors));
@@ -210,13 +210,13 @@ handlers! {
     }
 
     scroll(call) {
-        let Asked { selector, x, y, .. } = &call.asked;
+        let BrowserRequest { selector, x, y, .. } = &call.asked;
         call.act(Action { selector: selector.clone(), x: *x, y: *y, ..Action::new(ActionKind::Scroll) }).await?
     }
 
     /// Waits for a state of an element or of the page.
     wait(call) {
-        let Asked { selector, condition, .. } = &call.asked;
+        let BrowserRequest { selector, condition, .. } = &call.asked;
         let known = if selector.is_some() { &ELEMENT_STATES[..] } else { &PAGE_STATES[..] };
         let state = condition.clone().unwrap_or_else(|| known[0].to_owned());
         if !known.contains(&state.as_str()) {
@@ -258,7 +258,7 @@ handlers! {
 
     /// Opens a browser in a conversation of its own.
     open(call) {
-        let Asked { viewport_width, viewport_height, user_agent, .. } = &call.asked;
+        let BrowserRequest { viewport_width, viewport_height, user_agent, .. } = &call.asked;
         if user_agent.is_some() {
             return Err(Failure::argument("user_agent", "it cannot be chosen: leave it out").into());
         }
@@ -271,7 +271,7 @@ handlers! {
         let opened = call.parts.sessions.open(&conversation, &browser::language()?).await?;
         if let (Some(width), Some(height)) = (*viewport_width, *viewport_height) {
             let session_id = Some(opened.session.to_string());
-            let call = BrowserCall { asked: Asked { session_id, ..Asked::default() }, ..call };
+            let call = BrowserCall { asked: BrowserRequest { session_id, ..BrowserRequest::default() }, ..call };
             call.browse(Browse { viewport: Some((width, height)), ..Browse::default() }).await?;
         }
         Json(json!(SessionStatus::from(&opened)))

@@ -83,15 +83,15 @@ fn lists(headers: &HeaderMap, name: &HeaderName, etag: &str, weak: bool) -> bool
 }
 
 /// A header that came twice, or is no text.
-struct Useless;
+struct InvalidHeader;
 
 /// The value of a header that may come once, if it came.
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Useless> {
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, InvalidHeader> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(None),
-        (Some(value), None) => value.to_str().map(Some).map_err(|_| Useless),
-        (Some(_), Some(_)) => Err(Useless),
+        (Some(value), None) => value.to_str().map(Some).map_err(|_| InvalidHeader),
+        (Some(_), Some(_)) => Err(InvalidHeader),
     }
 }
 

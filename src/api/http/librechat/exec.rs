@@ -60,12 +60,12 @@ pub(super) struct Executed {
     session_id: String,
     stdout: String,
     stderr: String,
-    files: Vec<Delivered>,
+    files: Vec<FileReference>,
 }
 
 /// A file that the program made, changed or was given.
 #[derive(Debug, Serialize)]
-struct Delivered {
+struct FileReference {
     id: String,
     name: String,
     storage_session_id: String,
@@ -128,7 +128,7 @@ fn is_gone(failure: &Failure) -> bool {
 }
 
 /// Copies a file into a conversation, unless it is there already.
-async fn give(files: &Files, conversation: &ConversationKey, file: &Named) -> Result<Delivered, Failure> {
+async fn give(files: &Files, conversation: &ConversationKey, file: &Named) -> Result<FileReference, Failure> {
     let from = file.storage_session_id.as_deref().or(file.session_id.as_deref()).unwrap_or_default();
     let source = ConversationKey::new(conversation.owner.clone(), session(from)?);
     let at = find(files, &source, &file.id).await?.path;
@@ -150,7 +150,7 @@ async fn give(files: &Files, conversation: &ConversationKey, file: &Named) -> Re
         });
         files.upload(conversation, &to, None, Some(size), pieces).await?;
     }
-    Ok(Delivered {
+    Ok(FileReference {
         id: file.id.clone(),
         name: to.display(),
         storage_session_id: from.to_owned(),
@@ -159,11 +159,11 @@ async fn give(files: &Files, conversation: &ConversationKey, file: &Named) -> Re
     })
 }
 
-fn executed(report: &Report, given: Vec<Delivered>, missing: &str) -> Executed {
+fn executed(report: &Report, given: Vec<FileReference>, missing: &str) -> Executed {
     let session_id = report.conversation.id.to_string();
     let changed = report.files.files.iter().filter(|file| file.change != Change::Unchanged);
     let mut files: Vec<_> = changed
-        .map(|file| Delivered {
+        .map(|file| FileReference {
             id: file_id(&file.path),
             name: file.path.display(),
             storage_session_id: session_id.clone(),

@@ -25,7 +25,7 @@ const ONCE: [&str; 7] =
     ["client_id", "redirect_uri", "response_type", "state", "scope", "code_challenge", "code_challenge_method"];
 
 /// A request that was understood as far as its answer's address.
-pub(super) struct Asked {
+pub(super) struct AuthorizeRequest {
     pub(super) redirect: String,
     pub(super) state: Option<String>,
     pub(super) consent: Result<Consent, Refusal>,
@@ -76,7 +76,7 @@ pub(super) async fn decide(State(parts): State<ServerParts>, request: Request) -
 }
 
 /// An error here is shown to the person: where it could be sent is not known to be the client's.
-pub(super) async fn read(sign_in: &SignIn, query: &str, from: IpAddr) -> Result<Asked, Refusal> {
+pub(super) async fn read(sign_in: &SignIn, query: &str, from: IpAddr) -> Result<AuthorizeRequest, Refusal> {
     if query.len() > BODY_BYTES_MAX / 8 {
         return Err(Refusal::InvalidRequest("the request is too long"));
     }
@@ -97,7 +97,7 @@ pub(super) async fn read(sign_in: &SignIn, query: &str, from: IpAddr) -> Result<
     } else {
         sign_in.check(client, redirect.clone(), &request)
     };
-    Ok(Asked { redirect, state: form.get("state").map(str::to_owned), consent })
+    Ok(AuthorizeRequest { redirect, state: form.get("state").map(str::to_owned), consent })
 }
 
 fn page(sign_in: &SignIn, asked: &Consent, query: &str, headers: &HeaderMap, refusal: Option<Refusal>) -> Response {

@@ -16,7 +16,7 @@ use crate::{
         http::error::ApiError,
         schema::{
             admin::{ActivityResult, FindingList, FindingResult, OverviewResult, OwnerList, OwnerResult},
-            arguments::Nothing,
+            arguments::NoArguments,
             parse,
         },
     },
@@ -54,7 +54,7 @@ pub(super) struct OfOwner {
     get, path = "/v1/owners", tag = "admin", operation_id = "listOwners",
     responses((status = 200, description = "The owners.", body = OwnerList)),
 )]
-pub(super) async fn owners(State(admin): State<Admin>, _: Query<Nothing>) -> Result<Json<OwnerList>, ApiError> {
+pub(super) async fn owners(State(admin): State<Admin>, _: Query<NoArguments>) -> Result<Json<OwnerList>, ApiError> {
     let owners = admin.owners().await?;
     Ok(Json(OwnerList { owners: owners.iter().map(OwnerResult::from).collect() }))
 }
@@ -66,7 +66,7 @@ pub(super) async fn owners(State(admin): State<Admin>, _: Query<Nothing>) -> Res
     get, path = "/v1/admin/overview", tag = "admin", operation_id = "getOverview",
     responses((status = 200, description = "What goes on now.", body = OverviewResult)),
 )]
-pub(super) async fn overview(State(admin): State<Admin>, _: Query<Nothing>) -> Json<OverviewResult> {
+pub(super) async fn overview(State(admin): State<Admin>, _: Query<NoArguments>) -> Json<OverviewResult> {
     Json(OverviewResult::from(&admin.overview()))
 }
 
@@ -91,7 +91,7 @@ pub(super) async fn activity(State(admin): State<Admin>, Query(query): Query<OfA
 )]
 pub(super) async fn doctor(
     State(admin): State<Admin>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<Json<FindingList>, ApiError> {
     let findings = admin.check(&call.who).await?;
@@ -106,7 +106,11 @@ pub(super) async fn doctor(
     params(("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$")),
     responses((status = 204, description = "It is being cancelled, or was over.")),
 )]
-pub(super) async fn cancel(State(admin): State<Admin>, _: Query<Nothing>, call: Call) -> Result<StatusCode, ApiError> {
+pub(super) async fn cancel(
+    State(admin): State<Admin>,
+    _: Query<NoArguments>,
+    call: Call,
+) -> Result<StatusCode, ApiError> {
     admin.cancel(&call.who, call.name(4, "runId")?)?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -121,7 +125,7 @@ pub(super) async fn cancel(State(admin): State<Admin>, _: Query<Nothing>, call: 
 )]
 pub(super) async fn end_session(
     State(admin): State<Admin>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<StatusCode, ApiError> {
     admin.end_session(&call.who, call.name(4, "sessionId")?)?;
@@ -139,7 +143,7 @@ pub(super) async fn end_session(
 )]
 pub(super) async fn remove_conversation(
     State(admin): State<Admin>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<StatusCode, ApiError> {
     let key = ConversationKey::new(call.name(4, "owner")?, call.name(5, "conversationId")?);

@@ -12,7 +12,7 @@ use crate::{
             error::ApiError,
             files as downloads,
         },
-        schema::{ArchiveLink, Binary, ImportResult, arguments::Nothing},
+        schema::{ArchiveLink, Binary, ImportResult, arguments::NoArguments},
     },
     domain::{error::Code, text::rfc3339},
     services::files::Files,
@@ -26,7 +26,11 @@ use crate::{
     params(InConversation),
     responses((status = 200, description = "The archive.", content_type = "application/x-tar", body = Binary)),
 )]
-pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn read(
+    State(files): State<Arc<Files>>,
+    _: Query<NoArguments>,
+    call: Call,
+) -> Result<Response, ApiError> {
     let conversation = call.conversation()?;
     let archive = files.archive(&conversation).await?;
     Ok(downloads::archive(&conversation, archive))
@@ -42,7 +46,7 @@ pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, cal
 )]
 pub(super) async fn link(
     State(files): State<Arc<Files>>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<Json<ArchiveLink>, ApiError> {
     let (url, expires_unix_s) = files.archive_url(&call.conversation()?).await?;
@@ -65,7 +69,7 @@ pub(super) async fn link(
 pub(super) async fn write(
     State(files): State<Arc<Files>>,
     State(limits): State<Bodies>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<Json<ImportResult>, ApiError> {

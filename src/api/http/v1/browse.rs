@@ -10,7 +10,7 @@ use crate::{
     api::{
         http::error::ApiError,
         schema::{
-            arguments::Nothing,
+            arguments::NoArguments,
             browse::{Browse, PageResult},
             parse::{Source, parse},
         },
@@ -31,7 +31,7 @@ use crate::{
 )]
 pub(super) async fn browse(
     State(parts): State<V1Parts>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<Json<PageResult>, ApiError> {

@@ -14,7 +14,7 @@ use utoipa::IntoParams;
 
 use crate::{
     api::{
-        http::{error::ApiError, peers::OthersMayKnow},
+        http::{error::ApiError, peers::MayBeElsewhere},
         schema::parse::{Source, parse},
     },
     domain::{
@@ -101,7 +101,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Call {
         let uri = parts.extensions.get::<OriginalUri>().map_or_else(|| parts.uri.clone(), |uri| uri.0.clone());
         let trace = parts.extensions.get::<TraceContext>().copied();
         let (method, headers) = (parts.method.clone(), parts.headers.clone());
-        let others_may_know = parts.extensions.get::<OthersMayKnow>().is_some();
+        let others_may_know = parts.extensions.get::<MayBeElsewhere>().is_some();
         Ok(Self { who, method, headers, trace, others_may_know, uri })
     }
 }

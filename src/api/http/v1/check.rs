@@ -9,7 +9,7 @@ use super::{
 use crate::api::{
     http::error::ApiError,
     schema::{
-        arguments::Nothing,
+        arguments::NoArguments,
         check::{CheckProgram, CheckedProgram},
         parse::{Source, parse},
     },
@@ -27,7 +27,7 @@ use crate::api::{
 )]
 pub(super) async fn check(
     State(V1Parts { checker, bodies, .. }): State<V1Parts>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<Json<CheckedProgram>, ApiError> {

@@ -9,7 +9,7 @@ use super::call::{Call, InConversation, Query, page};
 use crate::{
     api::{
         http::error::ApiError,
-        schema::{ConversationList, arguments::Nothing, parse},
+        schema::{ConversationList, arguments::NoArguments, parse},
     },
     domain::id::ConversationId,
     services::conversations::Conversations,
@@ -55,7 +55,7 @@ pub(super) async fn list(
 )]
 pub(super) async fn remove(
     State(conversations): State<Conversations>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<StatusCode, ApiError> {
     conversations.remove(&call.conversation()?).await?;

@@ -24,7 +24,7 @@ use crate::{
         },
         schema::{
             Binary, File, FileListing, MoveFile, Moved,
-            arguments::Nothing,
+            arguments::NoArguments,
             file_query,
             parse::{Source, parse},
         },
@@ -93,7 +93,11 @@ pub(super) async fn list(
         (status = 416, description = "The part begins beyond the end."),
     ),
 )]
-pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn read(
+    State(files): State<Arc<Files>>,
+    _: Query<NoArguments>,
+    call: Call,
+) -> Result<Response, ApiError> {
     let download = files.open(&call.conversation()?, &call.path()?).await?;
     Ok(downloads::present_to(&call.method, &call.headers, download))
 }
@@ -117,7 +121,7 @@ pub(super) async fn read(State(files): State<Arc<Files>>, _: Query<Nothing>, cal
 pub(super) async fn write(
     State(files): State<Arc<Files>>,
     State(limits): State<Bodies>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -162,7 +166,7 @@ async fn validate(response: &mut Response, files: &Files, conversation: &Convers
 pub(super) async fn rename(
     State(files): State<Arc<Files>>,
     State(bodies): State<Bodies>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -192,7 +196,7 @@ pub(super) async fn rename(
 )]
 pub(super) async fn remove(
     State(files): State<Arc<Files>>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<StatusCode, ApiError> {
     files.delete(&call.conversation()?, &call.path()?, downloads::condition(&call.headers)).await?;

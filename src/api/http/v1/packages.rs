@@ -10,12 +10,12 @@ use crate::{
     api::{
         http::error::ApiError,
         schema::{
-            arguments::Nothing,
+            arguments::NoArguments,
             packages::{CreatePackages, InstalledPackages},
             parse::{Source, parse},
         },
     },
-    services::packages::Wanted,
+    services::packages::InstallRequest,
 };
 
 /// Install packages into a conversation.
@@ -30,14 +30,14 @@ use crate::{
 )]
 pub(super) async fn install(
     State(parts): State<V1Parts>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<Json<InstalledPackages>, ApiError> {
     let conversation = call.conversation()?;
     let body = parts.bodies.json(&call.headers, body).await?.0;
     let CreatePackages { language, packages } = parse(body, Source::Json)?;
-    let wanted = Wanted { conversation, language: language.unwrap_or_default(), tool: None, packages };
+    let wanted = InstallRequest { conversation, language: language.unwrap_or_default(), tool: None, packages };
     let installed = parts.packages.install(wanted, |_| {}).await?;
     Ok(Json(InstalledPackages::from(&installed)))
 }

@@ -6,7 +6,7 @@ use super::call::{Call, Query};
 use crate::{
     api::{
         http::error::ApiError,
-        schema::{RunnerList, arguments::Nothing, session::ModuleSource},
+        schema::{RunnerList, arguments::NoArguments, session::ModuleSource},
     },
     domain::{
         error::{Code, Failure},
@@ -45,7 +45,7 @@ const MODULE_NAME_CHARS_MAX: usize = 200;
 pub(super) async fn list(
     State(runs): State<Runs>,
     State(skills): State<Skills>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
 ) -> Json<RunnerList> {
     Json(RunnerList { skills: Some(skills.is_on()), ..RunnerList::from(&runs) })
 }
@@ -63,7 +63,7 @@ pub(super) async fn list(
 )]
 pub(super) async fn module(
     State(runs): State<Runs>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<Json<ModuleSource>, ApiError> {
     let (language, name): (Language, String) = (call.name(3, "language")?, call.name(5, "name")?);

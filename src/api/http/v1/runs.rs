@@ -26,7 +26,7 @@ use crate::{
     api::{
         http::error::ApiError,
         schema::{
-            arguments::{Nothing, WAIT_S_MAX, Wait},
+            arguments::{NoArguments, WAIT_S_MAX, Wait},
             create_run::CreateRun,
             parse::{self, Source, by_size},
             run::{RunList, RunStatus},
@@ -67,7 +67,7 @@ const KEY_CHARS_MAX: usize = 255;
 )]
 pub(super) async fn create(
     State(parts): State<V1Parts>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -75,7 +75,7 @@ pub(super) async fn create(
     begin(&parts, call, "", body, |members| {
         let create: CreateRun = parse::parse(members, Source::Json)?;
         let limits = create.checked(&parts.limits)?;
-        Ok(Asked {
+        Ok(PendingRequest {
             conversation: create.conversation.clone(),
             wait: create.wait,
             detach: create.detach,
@@ -86,7 +86,7 @@ pub(super) async fn create(
 }
 
 /// A body that was read. The request is made from it unless an earlier one was the same.
-pub(super) struct Asked<'a> {
+pub(super) struct PendingRequest<'a> {
     pub conversation: Option<ConversationId>,
     pub wait: Option<Wait>,
     pub detach: Option<bool>,
@@ -99,7 +99,7 @@ pub(super) async fn begin<'a>(
     call: &Call,
     place: &str,
     body: Body,
-    read: impl FnOnce(Map<String, Value>) -> Result<Asked<'a>, Failure>,
+    read: impl FnOnce(Map<String, Value>) -> Result<PendingRequest<'a>, Failure>,
 ) -> Result<Response, ApiError> {
     let key = idempotency_key(call)?;
     // Without capacity the body is not read; a run that exists already needs none.
@@ -114,7 +114,7 @@ pub(super) async fn begin<'a>(
     } else {
         None
     };
-    let Asked { conversation, wait, detach, request } = read(members)?;
+    let PendingRequest { conversation, wait, detach, request } = read(members)?;
     let wait = wait.map(|wait| wait.0);
     let leaves = key.is_some() || wait == Some(Duration::ZERO);
     let detach = if leaves { Some(true) } else { detach };
@@ -288,7 +288,7 @@ pub(super) async fn get(
 )]
 pub(super) async fn cancel(
     State(runs): State<Runs>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<Json<RunStatus>, ApiError> {
     let run = runs.get(&call.who, call.run()?)?;

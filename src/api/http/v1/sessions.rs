@@ -15,13 +15,13 @@ use utoipa::IntoParams;
 use super::{
     V1Parts,
     call::{Call, Query},
-    runs::{Asked, begin, request},
+    runs::{PendingRequest, begin, request},
 };
 use crate::{
     api::{
         http::{body::Bodies, coderunner, error::ApiError},
         schema::{
-            arguments::Nothing,
+            arguments::NoArguments,
             parse::{Source, parse},
             run::RunStatus,
             session::{CodePosition, CreateCell, CreateSession, InspectCode, SessionList, SessionStatus},
@@ -67,7 +67,7 @@ pub(super) struct InSession {
 )]
 pub(super) async fn create(
     State(V1Parts { runs, sessions, bodies, .. }): State<V1Parts>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -108,7 +108,7 @@ pub(super) async fn list(
 )]
 pub(super) async fn get(
     State(sessions): State<Sessions>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<Json<SessionStatus>, ApiError> {
     Ok(Json(SessionStatus::from(&sessions.get(&call.who, call.session()?)?)))
@@ -124,7 +124,7 @@ pub(super) async fn get(
 )]
 pub(super) async fn close(
     State(sessions): State<Sessions>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<Json<SessionStatus>, ApiError> {
     let view = sessions.get(&call.who, call.session()?)?;
@@ -150,7 +150,7 @@ pub(super) async fn close(
 )]
 pub(super) async fn run_cell(
     State(parts): State<V1Parts>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -164,7 +164,7 @@ pub(super) async fn run_cell(
             let limits = run.checked(&parts.limits)?;
             Ok(RunRequest { session: Some(CellSession::Open(id)), ..request(call, run, limits) })
         };
-        Ok(Asked { conversation: None, wait, detach, request: Box::new(make) })
+        Ok(PendingRequest { conversation: None, wait, detach, request: Box::new(make) })
     })
     .await
 }
@@ -179,7 +179,7 @@ pub(super) async fn run_cell(
 )]
 pub(super) async fn interrupt(
     State(sessions): State<Sessions>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<StatusCode, ApiError> {
     sessions.interrupt(&call.who, call.session()?).await?;
@@ -196,7 +196,7 @@ pub(super) async fn interrupt(
 )]
 pub(super) async fn restart(
     State(sessions): State<Sessions>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<Json<SessionStatus>, ApiError> {
     Ok(Json(SessionStatus::from(&sessions.restart(&call.who, call.session()?).await?)))
@@ -214,7 +214,7 @@ pub(super) async fn restart(
 pub(super) async fn complete(
     State(sessions): State<Sessions>,
     State(bodies): State<Bodies>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
@@ -236,7 +236,7 @@ pub(super) async fn complete(
 pub(super) async fn inspect(
     State(sessions): State<Sessions>,
     State(bodies): State<Bodies>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {

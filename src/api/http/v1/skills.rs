@@ -18,7 +18,7 @@ use crate::{
         http::{body::media_type, error::ApiError},
         schema::{
             Binary,
-            arguments::Nothing,
+            arguments::NoArguments,
             skills::{Skill, SkillDetails, SkillList},
         },
     },
@@ -52,7 +52,7 @@ fn name(call: &Call) -> Result<SkillName, Failure> {
 )]
 pub(super) async fn list(
     State(skills): State<Skills>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<Json<SkillList>, ApiError> {
     let skills = skills.list(&call.who).await?;
@@ -69,7 +69,7 @@ pub(super) async fn list(
 )]
 pub(super) async fn get(
     State(skills): State<Skills>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<Json<SkillDetails>, ApiError> {
     let (skill, files) = skills.files(&call.who, &name(&call)?).await?;
@@ -86,7 +86,11 @@ pub(super) async fn get(
         (status = 200, description = "The file.", content_type = "application/octet-stream", body = Binary),
     ),
 )]
-pub(super) async fn file(State(skills): State<Skills>, _: Query<Nothing>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn file(
+    State(skills): State<Skills>,
+    _: Query<NoArguments>,
+    call: Call,
+) -> Result<Response, ApiError> {
     let content = skills.file(&call.who, &name(&call)?, &call.path()?, SKILL_BYTES_MAX).await?;
     // Never a page of this origin, whatever was uploaded.
     let headers = [
@@ -116,7 +120,7 @@ pub(super) async fn file(State(skills): State<Skills>, _: Query<Nothing>, call: 
 )]
 pub(super) async fn put(
     State(parts): State<V1Parts>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<(StatusCode, Json<Skill>), ApiError> {
@@ -141,7 +145,7 @@ pub(super) async fn put(
 )]
 pub(super) async fn remove(
     State(skills): State<Skills>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<StatusCode, ApiError> {
     skills.remove(&call.who, &name(&call)?).await?;

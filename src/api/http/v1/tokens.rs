@@ -23,7 +23,7 @@ use crate::{
     api::{
         http::error::ApiError,
         schema::{
-            arguments::Nothing,
+            arguments::NoArguments,
             parse::{Source, parse},
             token::{CreateToken, TokenCreated, TokenList, TokenStatus},
         },
@@ -65,7 +65,7 @@ pub(super) struct OfToken {
 )]
 pub(super) async fn create(
     State(V1Parts { tokens, admin, bodies, .. }): State<V1Parts>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -105,7 +105,11 @@ pub(super) async fn list(
     params(OfToken),
     responses((status = 204, description = "It is revoked.")),
 )]
-pub(super) async fn revoke(State(admin): State<Admin>, _: Query<Nothing>, call: Call) -> Result<StatusCode, ApiError> {
+pub(super) async fn revoke(
+    State(admin): State<Admin>,
+    _: Query<NoArguments>,
+    call: Call,
+) -> Result<StatusCode, ApiError> {
     let id: TokenId = call.name(3, "tokenId")?;
     admin.revoke_token(&call.who, id).await?;
     info!(token = %id, by = call.who.name(), "a token was revoked");

@@ -13,7 +13,7 @@ use crate::{
     api::{
         http::error::ApiError,
         schema::{
-            arguments::Nothing,
+            arguments::NoArguments,
             parse::{self, Source, parse},
             tools::{
                 AnswerBody, ApprovalList, ApprovalResult, FoundTools, ToolServerBody, ToolServerList, ToolServerResult,
@@ -29,7 +29,7 @@ use crate::{
     services::{
         admin::Admin,
         tokens::Token,
-        tools::{ByWhom, Tongue, Tools},
+        tools::{Decider, ModuleLanguage, Tools},
     },
 };
 
@@ -55,11 +55,11 @@ pub(super) struct Search {
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct InTongue {
+pub(super) struct ModuleLanguageQuery {
     /// `python` (default) or `typescript`.
     #[serde(default)]
     #[param(inline)]
-    language: Option<Tongue>,
+    language: Option<ModuleLanguage>,
 }
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
@@ -107,8 +107,8 @@ pub(super) struct OfApproval {
 }
 
 /// Asks an operator's rights once.
-fn by(call: &Call, token: &Token) -> ByWhom {
-    ByWhom { who: call.who.clone(), is_operator: token.check_scope(Scope::Admin).is_ok(), by: "api" }
+fn by(call: &Call, token: &Token) -> Decider {
+    Decider { who: call.who.clone(), is_operator: token.check_scope(Scope::Admin).is_ok(), by: "api" }
 }
 
 fn question(call: &Call) -> Result<ApprovalId, Failure> {
@@ -123,7 +123,7 @@ fn question(call: &Call) -> Result<ApprovalId, Failure> {
     get, path = "/v1/tools", tag = "tools", operation_id = "listTools",
     responses((status = 200, description = "The servers.", body = ToolServerStates)),
 )]
-pub(super) async fn servers(State(tools): State<Tools>, _: Query<Nothing>, call: Call) -> Json<ToolServerStates> {
+pub(super) async fn servers(State(tools): State<Tools>, _: Query<NoArguments>, call: Call) -> Json<ToolServerStates> {
     let servers = tools.servers(&call.who).await;
     Json(ToolServerStates { servers: servers.into_iter().map(Into::into).collect() })
 }
@@ -158,16 +158,16 @@ fn limit(wanted: Option<u64>) -> Result<usize, Failure> {
 /// The module with the types of its parameters and its result.
 #[utoipa::path(
     get, path = "/v1/tools/{server}/{tool}/source", tag = "tools", operation_id = "getToolSource",
-    params(OfTool, InTongue),
+    params(OfTool, ModuleLanguageQuery),
     responses((status = 200, description = "The module.", body = ToolSource)),
 )]
 pub(super) async fn source(
     State(tools): State<Tools>,
-    Query(query): Query<InTongue>,
+    Query(query): Query<ModuleLanguageQuery>,
     call: Call,
 ) -> Result<Json<ToolSource>, ApiError> {
     let (server, tool): (String, String) = (call.name(3, "server")?, call.name(4, "tool")?);
-    let tongue = query.language.unwrap_or(Tongue::Python);
+    let tongue = query.language.unwrap_or(ModuleLanguage::Python);
     Ok(Json(tools.source(&call.who, &server, Some(&tool), tongue).await?.into()))
 }
 
@@ -202,7 +202,7 @@ pub(super) async fn approvals(
 pub(super) async fn approval(
     State(tools): State<Tools>,
     axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<Json<ApprovalResult>, ApiError> {
     let found = tools.approvals().get(&by(&call, &token), question(&call)?).await?;
@@ -221,7 +221,7 @@ pub(super) async fn approval(
 pub(super) async fn answer(
     State(parts): State<V1Parts>,
     axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<Json<ApprovalResult>, ApiError> {
@@ -242,7 +242,7 @@ pub(super) async fn answer(
 pub(super) async fn revoke(
     State(tools): State<Tools>,
     axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
 ) -> Result<StatusCode, ApiError> {
     tools.approvals().revoke(&by(&call, &token), question(&call)?).await?;
@@ -256,7 +256,7 @@ pub(super) async fn revoke(
     get, path = "/v1/tool-servers", tag = "admin", operation_id = "listToolServers",
     responses((status = 200, description = "The servers.", body = ToolServerList)),
 )]
-pub(super) async fn list(State(tools): State<Tools>, _: Query<Nothing>) -> Json<ToolServerList> {
+pub(super) async fn list(State(tools): State<Tools>, _: Query<NoArguments>) -> Json<ToolServerList> {
     Json(ToolServerList { servers: tools.directory().list().iter().map(ToolServerResult::from).collect() })
 }
 
@@ -271,7 +271,7 @@ pub(super) async fn list(State(tools): State<Tools>, _: Query<Nothing>) -> Json<
 )]
 pub(super) async fn put(
     State(V1Parts { admin, bodies, .. }): State<V1Parts>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<StatusCode, ApiError> {
@@ -289,7 +289,11 @@ pub(super) async fn put(
     params(OfServer),
     responses((status = 204, description = "It is deleted.")),
 )]
-pub(super) async fn remove(State(admin): State<Admin>, _: Query<Nothing>, call: Call) -> Result<StatusCode, ApiError> {
+pub(super) async fn remove(
+    State(admin): State<Admin>,
+    _: Query<NoArguments>,
+    call: Call,
+) -> Result<StatusCode, ApiError> {
     let name: String = call.name(3, "name")?;
     admin.remove_tool_server(&call.who, &name).await?;
     Ok(StatusCode::NO_CONTENT)

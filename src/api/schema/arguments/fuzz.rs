@@ -142,7 +142,8 @@ fn are_accepted_or_refused(members: &Map<String, Value>) {
         assert!(limits.is_none_or(|own| own.wall_ms <= most.wall_ms && own.memory_bytes <= most.memory_bytes));
         Ok(())
     });
-    let listed = [parse::<ListFiles>(sent(), Source::Json).map(drop), parse::<Nothing>(sent(), Source::Json).map(drop)];
+    let listed =
+        [parse::<ListFiles>(sent(), Source::Json).map(drop), parse::<NoArguments>(sent(), Source::Json).map(drop)];
     let cells = [
         parse::<RunCell>(sent(), Source::Json).map(|cell| assert!(!cell.code.0.is_empty())),
         parse::<OfSessions>(sent(), Source::Json).map(drop),

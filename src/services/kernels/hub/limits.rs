@@ -15,7 +15,7 @@ impl HubTask {
         if let TurnState::Held { files, .. } = &mut self.turn {
             *files = match stopped {
                 Some(cell) => FilesState::Stopping { cell, time: Box::pin(link.interrupting()) },
-                None => FilesState::Told,
+                None => FilesState::ConnectionReporter,
             };
         }
     }
@@ -26,14 +26,15 @@ impl HubTask {
         if let FilesState::Stopping { cell, .. } = files
             && !self.cells.is_open(cell)
         {
-            *files = if self.cells.open.is_empty() { FilesState::Told } else { FilesState::watched(turn) };
+            *files =
+                if self.cells.open.is_empty() { FilesState::ConnectionReporter } else { FilesState::watched(turn) };
         }
     }
 
     /// Ends the session: its cell did not react.
     pub(super) fn time_up(&mut self, link: &KernelLink) {
         if let TurnState::Held { files, .. } = &mut self.turn {
-            *files = FilesState::Told;
+            *files = FilesState::ConnectionReporter;
         }
         self.sessions.kill(link);
     }

@@ -49,7 +49,7 @@ pub(in super::super) struct ListNotable {
     #[serde(default, deserialize_with = "parse::optional")]
     #[schemars(skip)]
     #[param(value_type = Option<crate::api::schema::NotableWord>)]
-    which: Option<Which>,
+    which: Option<WhichNotable>,
     /// Only those that were created at this moment or later (RFC 3339).
     #[serde(default, deserialize_with = "parse::optional")]
     #[schemars(skip)]
@@ -61,9 +61,9 @@ pub(in super::super) struct ListNotable {
 }
 
 /// [`Notable`] as a word.
-pub(in super::super) struct Which(Notable);
+pub(in super::super) struct WhichNotable(Notable);
 
-impl FromStr for Which {
+impl FromStr for WhichNotable {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {

@@ -12,7 +12,7 @@ use crate::{
     api::{
         http::error::ApiError,
         schema::{
-            arguments::Nothing,
+            arguments::NoArguments,
             network::{OwnedDecision, OwnedDecisions},
             parse::{Source, parse},
             policy::{PolicyBody, PolicyList, PolicyResult},
@@ -38,7 +38,7 @@ pub struct OfPolicy {
     get, path = "/v1/admin/network", tag = "admin", operation_id = "listNetworkPolicies",
     responses((status = 200, description = "The policies.", body = PolicyList)),
 )]
-pub async fn policies(State(admin): State<Admin>, _: Query<Nothing>) -> Json<PolicyList> {
+pub async fn policies(State(admin): State<Admin>, _: Query<NoArguments>) -> Json<PolicyList> {
     let policies = admin.policies();
     let all = policies.all();
     let results = all.iter().map(|policy| PolicyResult::new(policy, policies.is_configured(&policy.name)));
@@ -72,7 +72,7 @@ pub async fn decisions(
 )]
 pub async fn put_policy(
     State(V1Parts { admin, bodies, .. }): State<V1Parts>,
-    _: Query<Nothing>,
+    _: Query<NoArguments>,
     call: Call,
     body: Body,
 ) -> Result<StatusCode, ApiError> {
@@ -90,7 +90,11 @@ pub async fn put_policy(
     params(OfPolicy),
     responses((status = 204, description = "It is deleted.")),
 )]
-pub async fn remove_policy(State(admin): State<Admin>, _: Query<Nothing>, call: Call) -> Result<StatusCode, ApiError> {
+pub async fn remove_policy(
+    State(admin): State<Admin>,
+    _: Query<NoArguments>,
+    call: Call,
+) -> Result<StatusCode, ApiError> {
     let name: String = call.name(4, "name")?;
     admin.remove_policy(&call.who, &name).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -17,7 +17,7 @@ const READ_EVERY: u64 = 10;
 
 /// Which lines of the history are this process' own: those that it counts itself.
 #[derive(Default)]
-pub(super) struct Own {
+pub(super) struct OwnLines {
     instance: OnceLock<InstanceId>,
 }
 

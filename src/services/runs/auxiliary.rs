@@ -35,7 +35,7 @@ use crate::{
 const MEASURE_EVERY: Duration = Duration::from_millis(250);
 
 /// A program, and where it is executed.
-pub(in crate::services) struct Apart<'a> {
+pub(in crate::services) struct AuxiliaryProgram<'a> {
     pub runner: &'a Runner,
     pub data: DataFolder,
     pub limits: Limits,
@@ -68,13 +68,13 @@ pub(in crate::services) async fn outgrown(
 ///
 /// # Errors
 /// The engine or the runner failed, or the program may go on.
-pub(in crate::services) async fn execute_apart(
+pub(in crate::services) async fn execute_auxiliary(
     sandboxes: &Sandboxes,
-    apart: Apart<'_>,
+    apart: AuxiliaryProgram<'_>,
     breach: impl Future<Output = DiskLimit>,
     tell: &(dyn Fn(&str) + Send + Sync),
 ) -> Result<(Outcome, [String; 2]), Failure> {
-    let Apart { runner, data, limits, code, stdin, channels, cancel } = apart;
+    let AuxiliaryProgram { runner, data, limits, code, stdin, channels, cancel } = apart;
     let (lease, spec) = sandboxes.lease(runner, (data, sandboxes.shown_to_all()), limits, limits.wall());
     let started = sandboxes.start(&spec, Arc::clone(&lease)).await.map_err(|error| error.failure())?;
     let log = EventLog::new(usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX));

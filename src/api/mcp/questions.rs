@@ -25,11 +25,11 @@ use crate::{
     domain::{
         event::{Event, EventKind},
         token::Scope,
-        tools::{Answered, Approval, ApprovalId, Asked},
+        tools::{Answered, Approval, ApprovalId, ProposedCall},
     },
     services::{
         runs::{Run, RunRequest},
-        tools::{Approvals, ByWhom, Tools},
+        tools::{Approvals, Decider, Tools},
     },
 };
 
@@ -42,7 +42,7 @@ const ANSWER: &str = "answer";
 const ARGUMENTS_CHARS_MAX: usize = 2000;
 
 /// The questions of one program.
-pub(super) struct Asking {
+pub(super) struct Questions {
     events: BoxStream<'static, Event>,
     open: Option<RequestHandle<RoleServer>>,
 }
@@ -56,16 +56,16 @@ pub(super) enum Question {
 
 /// What a client can be asked.
 #[derive(Default)]
-pub(super) struct Asks {
+pub(super) struct ClientAbilities {
     /// Lines of input: the program is a cell, and its caller gave none.
     pub(super) input: bool,
     /// Whether calls of tools may be made: the caller's token may say so.
-    approvals: Option<(Arc<Approvals>, ByWhom)>,
+    approvals: Option<(Arc<Approvals>, Decider)>,
     /// By an answer to the call, which is repeated.
     pub(super) by_repeating: bool,
 }
 
-impl Asks {
+impl ClientAbilities {
     /// Nothing where the client shows no forms. Before revision 2026-07-28 a client without a session cannot answer.
     pub(super) fn of(caller: &Caller, request: &RunRequest, tools: &Tools, context: ToolContext<'_>) -> Self {
         let version = context.protocol_version();
@@ -79,7 +79,7 @@ impl Asks {
         }
         let input = request.session.is_some() && request.stdin.is_empty() && !request.stdin_open;
         let may = tools.is_offered(&caller.principal) && caller.check_scope(Scope::Approve).is_ok();
-        let by = || ByWhom { who: caller.principal.clone(), is_operator: false, by: "client" };
+        let by = || Decider { who: caller.principal.clone(), is_operator: false, by: "client" };
         Self { input, approvals: may.then(|| (Arc::clone(tools.approvals()), by())), by_repeating }
     }
 
@@ -97,7 +97,7 @@ impl Asks {
     }
 }
 
-impl Asking {
+impl Questions {
     /// Of this run, from this event on.
     pub(super) fn of(run: &Run, first: u64) -> Self {
         Self { events: run.events(first), open: None }
@@ -105,7 +105,12 @@ impl Asking {
 
     /// Passes on each question of the program, and its answer. Where the client is asked by answering its call, returns
     /// the first question and the number of its event; otherwise never.
-    pub(super) async fn serve(&mut self, run: &Run, asks: &Asks, context: ToolContext<'_>) -> (u64, Question) {
+    pub(super) async fn serve(
+        &mut self,
+        run: &Run,
+        asks: &ClientAbilities,
+        context: ToolContext<'_>,
+    ) -> (u64, Question) {
         while let Some(Event { number, kind, .. }) = self.events.next().await {
             let question = match kind {
                 // The protocol forbids to ask for secrets in a form.
@@ -136,7 +141,7 @@ impl Asking {
     }
 
     /// Withdraws an open question and ends the input.
-    pub(super) async fn end(self, run: &Run, asks: &Asks) {
+    pub(super) async fn end(self, run: &Run, asks: &ClientAbilities) {
         if let Some(open) = self.open {
             // The client may be gone.
             drop(open.cancel(Some("the program no longer waits".to_owned())).await);
@@ -196,7 +201,7 @@ pub(super) fn line_form(prompt: &str) -> Option<ElicitRequest> {
 
 /// The form that asks whether a call may be made.
 pub(super) fn approval_form(question: &Approval) -> Option<ElicitRequest> {
-    let Asked { server, tool, arguments, .. } = &question.asked;
+    let ProposedCall { server, tool, arguments, .. } = &question.asked;
     let shown: String = arguments.chars().take(ARGUMENTS_CHARS_MAX).collect();
     let more = if shown.len() < arguments.len() { "…" } else { "" };
     let message = format!(

@@ -14,12 +14,12 @@ use crate::{
 
 /// The changes of this process, and the observer of all others.
 #[derive(Default)]
-pub(super) struct Elsewhere {
+pub(super) struct ChangeFollower {
     observer: OnceLock<Arc<dyn Observer>>,
     own: Mutex<HashSet<(TokenId, bool)>>,
 }
 
-impl Elsewhere {
+impl ChangeFollower {
     /// Before this process makes or revokes a token.
     pub(super) fn own(&self, id: TokenId, is_revoked: bool) {
         self.own.lock().unwrap_or_else(PoisonError::into_inner).insert((id, is_revoked));

@@ -9,7 +9,7 @@ use crate::domain::id::InstanceId;
 
 /// The last beat of each other server, and since when it is the same.
 #[derive(Default)]
-pub(super) struct Beats {
+pub(super) struct Heartbeats {
     /// When this server's own last beat began.
     pub own: Option<Instant>,
     /// When they were last read.
@@ -17,7 +17,7 @@ pub(super) struct Beats {
     seen: HashMap<InstanceId, (i64, Instant)>,
 }
 
-impl Beats {
+impl Heartbeats {
     /// The others that live, and those that are dead with the beat that did not change.
     pub fn alive(&mut self, all: Vec<(Peer, i64)>, me: InstanceId) -> (Vec<Peer>, Vec<(InstanceId, i64)>) {
         let now = Instant::now();

@@ -55,9 +55,9 @@ struct Slot {
 
 /// The kernels that wait, by language.
 #[derive(Default)]
-pub(super) struct Ahead(Mutex<HashMap<Language, Slot>>);
+pub(super) struct PrestartedKernels(Mutex<HashMap<Language, Slot>>);
 
-impl Ahead {
+impl PrestartedKernels {
     fn slots(&self) -> MutexGuard<'_, HashMap<Language, Slot>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

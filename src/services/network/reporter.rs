@@ -19,7 +19,7 @@ pub(super) const EVENTS_MAX: usize = 200;
 pub(super) const SENTENCES_MAX: usize = 10;
 /// Where the connections of one sandbox are told.
 #[derive(Default)]
-pub(in crate::services) struct Told {
+pub(in crate::services) struct ConnectionReporter {
     listener: Mutex<Listener>,
     /// Questions to a person that its program waits for.
     pub(in crate::services) waits: Waits,
@@ -35,7 +35,7 @@ struct Listener {
     refusals: Vec<String>,
 }
 
-impl Told {
+impl ConnectionReporter {
     /// From now on connections are told here.
     pub(in crate::services) fn to(&self, sink: Sink) {
         *self.listener() = Listener { sink: Some(sink), ..Listener::default() };
