@@ -1,5 +1,5 @@
-"""Writes sandbox_closures.py while the image is built: the modules that are preloaded, step by step, and the modules
-that a plain interpreter has loaded after importing each of them.
+"""Writes sandbox_closures.py while the image is built: the modules that are preloaded, step by step in two parts, and
+the modules that a plain interpreter has loaded after importing each of them.
 
 Each list comes from a plain interpreter that imports the module: this process forks, the child imports one module,
 reports what was loaded, and forks again for each submodule that was not loaded with it.
@@ -8,20 +8,27 @@ reports what was loaded, and forks again for each submodule that was not loaded 
 import os
 import sys
 
-# Quick and frequently used modules come first; slow ones follow their own dependencies, in small steps.
-STEPS = """
+# What pandas imports, and what else is quick: an interpreter is ready for a program after these. Slow modules follow
+# their own dependencies, in small steps.
+FIRST = """
 re json random math datetime collections.abc itertools functools typing dataclasses pathlib time string textwrap statistics
 csv decimal fractions heapq bisect copy enum io operator contextlib traceback threading queue subprocess tempfile shutil
-glob hashlib base64 uuid secrets struct pickle calendar zoneinfo html urllib.parse urllib.request argparse logging inspect
-pprint difflib timeit zipfile gzip bz2 lzma tarfile sqlite3 xml.etree.ElementTree configparser asyncio signal socket ssl
-concurrent.futures concurrent.futures.thread concurrent.futures.process multiprocessing multiprocessing.pool platform
-locale unittest ctypes mmap array cmath email http.client
-numpy numpy.random numpy.linalg numpy.fft numpy.ma numpy.polynomial numpy.testing
+glob hashlib base64 uuid secrets struct pickle calendar zoneinfo argparse logging inspect select ctypes
+numpy numpy.random numpy.linalg numpy.fft numpy.ma numpy.polynomial
 dateutil.parser dateutil.relativedelta dateutil.rrule dateutil.tz pytz
 pyarrow pandas
+""".split()
+# A program that arrives while these are loaded waits for one of them, so they are small steps too.
+REST = """
+html urllib.parse http.client email urllib.request pprint difflib timeit zipfile gzip bz2 lzma tarfile sqlite3
+xml.etree.ElementTree configparser socket ssl asyncio
+signal concurrent.futures concurrent.futures.thread concurrent.futures.process multiprocessing multiprocessing.pool
+platform locale unittest mmap array cmath numpy.testing
 packaging.version cycler kiwisolver pyparsing PIL.Image PIL.PngImagePlugin PIL.ImageDraw PIL.ImageFont
-matplotlib matplotlib.colors matplotlib.transforms matplotlib.ticker matplotlib.patches matplotlib.text
-matplotlib.axes matplotlib.figure matplotlib.backends.backend_agg matplotlib.pyplot matplotlib.dates
+matplotlib matplotlib.colors matplotlib.transforms matplotlib.ticker matplotlib.patches
+matplotlib.font_manager matplotlib.dviread matplotlib.textpath matplotlib.text matplotlib.collections
+matplotlib.backend_bases matplotlib.image matplotlib.offsetbox matplotlib.axis matplotlib.legend matplotlib.category
+matplotlib.dates matplotlib.quiver matplotlib.axes matplotlib.figure matplotlib.backends.backend_agg matplotlib.pyplot
 tabulate openpyxl openpyxl.styles
 zmq.asyncio tornado.ioloop jupyter_client IPython ipykernel.kernelapp ipykernel.debugger ipykernel.subshell_manager
 ipykernel.comm IPython.core.completerlib IPython.core.debugger IPython.core.oinspect IPython.extensions.storemagic
@@ -76,7 +83,7 @@ def lines_of(work):
 
 
 def load_all(out):
-    for step in STEPS:
+    for step in FIRST + REST:
         __import__(step)
     os.write(out, f"{['', [module for module in sys.modules if module not in BASE]]}\n".encode())
 
@@ -89,7 +96,8 @@ def main():
     for top in tops + packages:
         for name, have in lines_of(lambda out: explore(top, out, everything)):
             closures[name] = tuple(have)
-    print("STEPS =", tuple(STEPS))
+    print("FIRST =", tuple(FIRST))
+    print("REST =", tuple(REST))
     print("CLOSURES =", {name: have for name, have in closures.items() if name not in BASE})
 
 

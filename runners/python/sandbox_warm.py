@@ -29,6 +29,9 @@ _NEIGHBOURS = "/data"
 _KEEPERS_STACK = 64 << 10
 _ONE_THREAD = 3  # link count in /proc of a folder with one folder in it
 _LEAVES_WITHIN_MS = 1000
+# A program that comes within this time finds what most programs import; the rest is loaded after it. Programs that
+# follow each other quickly need their interpreters more than all libraries.
+_REST_S = 1.0
 
 
 class _Shelf:
@@ -68,6 +71,16 @@ class _Shelf:
             parent = self._parent(package)
             if parent is not None and parent.__dict__.get(last) is module:
                 delattr(parent, last)
+
+    def lay_open(self):
+        """Puts everything back where a plain import leaves it, so that more can be loaded."""
+        for name, module in self.modules.items():
+            sys.modules[name] = module
+            self._attach(name, module)
+        self.modules.clear()
+        for finders in self.finders.values():
+            sys.meta_path.extend(finders)
+        self.finders.clear()
 
     def _parent(self, package):
         return self.all.get(package) or sys.modules.get(package)
@@ -206,6 +219,10 @@ class Control:
         except OSError:
             pass  # the other end is closed; the next read handles that
 
+    def has_request(self, select, within_s=0):
+        """Whether the program arrives within this time, in seconds."""
+        return bool(select.select([self._fd], [], [], within_s)[0])
+
     def request(self):
         """Waits for the program; returns whether it has input, its arguments and its variables."""
         length = int.from_bytes(self._read(4), "big")
@@ -223,32 +240,27 @@ class Control:
         return have
 
 
-def _preload(shelf):
-    """Loads the modules one by one. A program that arrives meanwhile is run by the spare interpreter, not by this
-    one."""
-    import sandbox_closures
-
-    del sys.modules["sandbox_closures"]
-    shelf.closures = sandbox_closures.CLOSURES
+def _preload(shelf, steps, is_wanted=lambda: False):
+    """Loads the modules one by one, until the interpreter is wanted; whether all are loaded."""
     watch = _Watch(shelf)
+    shelf.lay_open()
     try:
-        for step in sandbox_closures.STEPS:
+        for step in steps:
+            if is_wanted():
+                return False
             # A module must not set context variables of the program.
             _contextvars.Context().run(watch.load, step)
+        return True
     finally:
         watch.end()
 
 
 def _settle(shelf):
     """Excludes the preloaded modules from garbage collection and from the teardown at exit."""
-    _gather_pages(shelf.all.get("ctypes"))
     shelf.top_names = frozenset(name.partition(".")[0] for name in shelf.all)
     gc.freeze()
     gc.collect()
     _renew_main(shelf)
-    # Tearing down hundreds of modules at exit takes longer than most programs. Registered first, this handler runs
-    # after those of the program; the program's own objects are still torn down.
-    atexit.register(_leave_out, shelf.all)
 
 
 def _renew_main(shelf):
@@ -327,6 +339,34 @@ def _leave_out(modules):
             del sys.modules[name]
 
 
+def _load(shelf, control):
+    """Loads what most programs import, says so, and then the rest unless the program arrives; returns the keeper and
+    what it needs. Before the first word a program that arrives is run by the spare interpreter, not by this one."""
+    import sandbox_closures
+
+    del sys.modules["sandbox_closures"]
+    shelf.closures = sandbox_closures.CLOSURES
+    # Tearing down hundreds of modules at exit takes longer than most programs. Registered first, this handler runs
+    # after those of the program; the program's own objects are still torn down.
+    atexit.register(_leave_out, shelf.all)
+    keeper, stack = 0, None
+    _preload(shelf, sandbox_closures.FIRST)
+    ctypes, select = shelf.all.get("ctypes"), shelf.all.get("select")
+    _gather_pages(ctypes)
+    _settle(shelf)
+    if ctypes:
+        keeper, stack = _keep(ctypes)
+    if keeper > 0:
+        control.say(b"k" + keeper.to_bytes(4, "big"))
+    control.say(b"w")
+    if not control.has_request(select, _REST_S):
+        if _preload(shelf, sandbox_closures.REST, lambda: control.has_request(select)):
+            _gather_pages(ctypes)
+        _settle(shelf)
+        control.say(b"w")
+    return keeper, stack
+
+
 def _is_for_another(shelf, variables):
     """Whether the program could observe that this interpreter was started before it."""
     if any(variable.startswith(_READ_AT_START) for variable in variables):
@@ -351,14 +391,8 @@ def wait(lend_the_font_list):
         keep = [shelf]
         keep.append(keep)  # a ring that the collector does not see is never taken apart
         sys.meta_path.insert(0, shelf)
-        _preload(shelf)
-        _settle(shelf)
-        if ctypes := shelf.all.get("ctypes"):
-            keeper, stack = _keep(ctypes)
-            keep.append(stack)
-        if keeper > 0:
-            control.say(b"k" + keeper.to_bytes(4, "big"))
-        control.say(b"w")
+        keeper, stack = _load(shelf, control)
+        keep.append(stack)
     has_input, arguments, variables = control.request()
     for variable in variables:
         name, _, value = variable.partition(b"=")
