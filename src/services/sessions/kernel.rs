@@ -3,15 +3,10 @@
 //! What the sandbox says is untrusted. A follower has room for a number of bytes and is waited for, so that no output
 //! of a cell is lost: each is a task of the server that always reads.
 
+mod followers;
 mod writing;
 
-use std::{
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -24,11 +19,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, warn};
 use uuid::Uuid;
 
+use self::followers::Followers;
 use super::{
     SessionEnd,
     files::FileLink,
     message::{Channel, Header, KernelMessage, MessageReader},
-    queue::{Following, MessageSender, queue},
+    queue::Following,
 };
 use crate::{
     domain::{
@@ -74,38 +70,6 @@ enum Phase {
     Ended(SessionEnd),
 }
 
-/// Those who follow the messages; `None` when there will be no more.
-struct Followers {
-    all: Mutex<Option<Vec<(u64, MessageSender)>>>,
-    newest: AtomicU64,
-}
-
-impl Followers {
-    fn all(&self) -> MutexGuard<'_, Option<Vec<(u64, MessageSender)>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self) -> Following {
-        let (sender, following) = queue();
-        if let Some(all) = self.all().as_mut() {
-            all.retain(|(_, follower)| !follower.is_closed());
-            all.push((self.newest.fetch_add(1, Ordering::Relaxed), sender));
-        }
-        following
-    }
-
-    async fn tell(&self, message: &KernelMessage) {
-        let all = self.all().clone().unwrap_or_default();
-        for (number, follower) in all {
-            if !follower.send(message).await
-                && let Some(all) = self.all().as_mut()
-            {
-                all.retain(|(other, _)| *other != number);
-            }
-        }
-    }
-}
-
 impl Kernel {
     /// Has the sandbox start its kernel.
     pub(super) fn begin(
@@ -119,7 +83,7 @@ impl Kernel {
         let (sender, receiver) = mpsc::channel(TO_KERNEL_MAX);
         let (phase, phase_receiver) = watch::channel(Phase::Starting);
         let (files, file_frames) = FileLink::new();
-        let followers = Arc::new(Followers { all: Mutex::new(Some(Vec::new())), newest: AtomicU64::new(0) });
+        let followers = Arc::new(Followers::default());
         let close = CancellationToken::new();
         let env = &Network::environment(env, channels.as_ref());
         let authority = channels.as_ref().and_then(Channels::authority_pem);
@@ -297,8 +261,7 @@ impl KernelTask {
             end = self.follow() => end,
         };
         self.phase.send_replace(Phase::Ended(end));
-        // Those who follow see the end of their queues.
-        *self.followers.all() = None;
+        self.followers.end();
         self.files.end();
     }
 

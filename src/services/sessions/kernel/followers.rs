@@ -1,0 +1,55 @@
+//! Those who follow the messages of one kernel.
+
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+use super::super::{
+    message::KernelMessage,
+    queue::{Following, MessageSender, queue},
+};
+
+/// Their queues; `None` when there will be no more messages.
+pub(super) struct Followers {
+    all: Mutex<Option<Vec<(u64, MessageSender)>>>,
+    newest: AtomicU64,
+}
+
+impl Default for Followers {
+    fn default() -> Self {
+        Self { all: Mutex::new(Some(Vec::new())), newest: AtomicU64::new(0) }
+    }
+}
+
+impl Followers {
+    fn all(&self) -> MutexGuard<'_, Option<Vec<(u64, MessageSender)>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self) -> Following {
+        let (sender, following) = queue();
+        if let Some(all) = self.all().as_mut() {
+            all.retain(|(_, follower)| !follower.is_closed());
+            all.push((self.newest.fetch_add(1, Ordering::Relaxed), sender));
+        }
+        following
+    }
+
+    /// Passes a message on to each; waits while the queue of one is full.
+    pub(super) async fn tell(&self, message: &KernelMessage) {
+        let all = self.all().clone().unwrap_or_default();
+        for (number, follower) in all {
+            if !follower.send(message).await
+                && let Some(all) = self.all().as_mut()
+            {
+                all.retain(|(other, _)| *other != number);
+            }
+        }
+    }
+
+    /// Ends their queues.
+    pub(super) fn end(&self) {
+        *self.all() = None;
+    }
+}
