@@ -2,6 +2,7 @@
 
 mod between;
 mod cells;
+mod ends;
 
 use std::time::Duration;
 

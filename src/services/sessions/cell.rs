@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use self::events::Events;
 pub(super) use self::interrupt::{WAKE_AFTER, urge};
 use super::{
-    CellEnd, SessionEnd, Sessions,
+    CellEnd, Sessions,
     display::{Bundle, DisplayFile},
     input::Input,
     message::{Channel, Header, KernelMessage},
@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     domain::{
-        error::{Code, Failure},
+        error::Failure,
         event::{DisplayKind, EventKind, StreamKind},
         id::SessionId,
         limits::Limits,
@@ -67,7 +67,8 @@ impl Sessions {
     /// Executes a cell, once.
     ///
     /// # Errors
-    /// Those of [`Sessions::open`] and [`Sessions::get`]; [`Code::EngineLost`] when it is not known how it ended.
+    /// Those of [`Sessions::open`] and [`Sessions::get`];
+    /// [`Code::EngineLost`](crate::domain::error::Code::EngineLost) when it is not known how it ended.
     pub(in crate::services) async fn execute(
         &self,
         cell: Cell<'_>,
@@ -126,15 +127,7 @@ impl Sessions {
                 execution.interrupt(&self.0).await;
                 ended
             }
-            End::KernelGone => match session.kernel.ended().await {
-                SessionEnd::Kernel(ended) => ended,
-                SessionEnd::Lost => {
-                    let why = "The sandbox of the session was lost while the cell ran, so how it ended is not known; \
-                               it was not executed again.";
-                    return Err(Failure::new(Code::EngineLost, why));
-                }
-                _ => Ended::Cancelled,
-            },
+            End::KernelGone => execution.kernel_gone(&self.0).await?,
         };
         let Figures { cpu, memory_peak_bytes, .. } = session.figures(&execution.figures().await);
         std::mem::take(&mut execution.events).end().for_each(&mut *execution.sink);

@@ -44,6 +44,8 @@ use crate::{
 const READY_MAX: Duration = Duration::from_mins(1);
 /// How long a kernel that runs no cell may take for an answer.
 const REPLY_MAX: Duration = Duration::from_secs(5);
+/// How long its sandbox may take until there is room for a message. Longer means that the bridge does not read.
+const ROOM_MAX: Duration = Duration::from_secs(2);
 /// How long after the session's age process 1 ends the kernel by itself.
 const GRACE: Duration = Duration::from_mins(1);
 /// Messages for the kernel that were not written yet.
@@ -55,6 +57,8 @@ pub(super) struct Kernel {
     phase: watch::Receiver<Phase>,
     /// Ends it.
     pub(super) close: CancellationToken,
+    /// Ends it because it takes no messages.
+    stuck: CancellationToken,
     /// The client session in the headers of the server's own messages.
     client: String,
     /// Where its connections are told, if it has any.
@@ -84,7 +88,7 @@ impl Kernel {
         let (phase, phase_receiver) = watch::channel(Phase::Starting);
         let (files, file_frames) = FileLink::new();
         let followers = Arc::new(Followers::default());
-        let close = CancellationToken::new();
+        let (close, stuck) = (CancellationToken::new(), CancellationToken::new());
         let env = &Network::environment(env, channels.as_ref());
         let authority = channels.as_ref().and_then(Channels::authority_pem);
         let start = Start { args: &[], env, wall: age_max, grace: GRACE, channels: channels.is_some(), authority };
@@ -101,11 +105,11 @@ impl Kernel {
             died: None,
             files: files.clone(),
         };
-        let closed = close.clone();
+        let (closed, is_stuck) = (close.clone(), stuck.clone());
         tasks.spawn(async move {
             // Apart from reading, since a kernel that does not read may still print.
             let writing = tokio::spawn(writing::write(stdin, request, receiver, outgoing, file_frames));
-            task.run(closed).await;
+            task.run(closed, is_stuck).await;
             writing.abort();
             if let Some(link) = link {
                 link.end().await;
@@ -116,6 +120,7 @@ impl Kernel {
             followers,
             phase: phase_receiver,
             close,
+            stuck,
             client: Uuid::new_v4().simple().to_string(),
             told,
             files,
@@ -179,7 +184,7 @@ impl Kernel {
         &self.outgoing
     }
 
-    /// Sends a message of the server's own; its id.
+    /// Sends a message of the server's own; its id. A kernel whose sandbox takes no messages any more ends.
     pub(super) async fn send(
         &self,
         channel: Channel,
@@ -189,8 +194,10 @@ impl Kernel {
     ) -> String {
         let (id, mut message) = own_message(&self.client, channel, msg_type, content);
         message.parent_header = parent.unwrap_or(message.parent_header);
-        if self.outgoing.send(message).await.is_err() {
-            debug!("a message for a kernel that has ended");
+        match timeout(ROOM_MAX, self.outgoing.send(message)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => debug!("a message for a kernel that has ended"),
+            Err(_) => self.stuck.cancel(),
         }
         id
     }
@@ -210,8 +217,10 @@ impl Kernel {
     /// [`Code::SessionBusy`] when the kernel does not answer in time.
     pub(super) async fn request(&self, msg_type: &str, content: &Value) -> Result<Value, Failure> {
         let mut following = self.follow();
-        let id = self.send(Channel::Shell, msg_type, None, content).await;
+        let (id, message) = own_message(&self.client, Channel::Shell, msg_type, content);
         let reply = async {
+            // Where it is not taken, the messages end as well.
+            drop(self.outgoing.send(message).await);
             while let Some(message) = following.next().await {
                 if message.channel == Channel::Shell && message.read_parent().msg_id == id {
                     return Ok(message.read_content());
@@ -254,10 +263,11 @@ struct KernelTask {
 }
 
 impl KernelTask {
-    async fn run(mut self, close: CancellationToken) {
+    async fn run(mut self, close: CancellationToken, stuck: CancellationToken) {
         let end = tokio::select! {
             biased;
             () = close.cancelled() => SessionEnd::Closed,
+            () = stuck.cancelled() => SessionEnd::Unresponsive,
             end = self.follow() => end,
         };
         self.phase.send_replace(Phase::Ended(end));

@@ -30,6 +30,8 @@ pub enum SessionEnd {
     Lost,
     /// A cell did not obey its interrupt.
     Killed,
+    /// Its sandbox took no messages for the interpreter any more.
+    Unresponsive,
     /// What it left running between its cells wrote on beyond a limit.
     DiskLimit(DiskLimit),
     /// The server that had it stopped or died.
@@ -64,6 +66,7 @@ impl SessionEnd {
             Self::Kernel(_) => "its interpreter ended".to_owned(),
             Self::Lost => "its sandbox was lost".to_owned(),
             Self::Killed => "a cell did not react to its interrupt".to_owned(),
+            Self::Unresponsive => "its interpreter took no messages any more".to_owned(),
             Self::DiskLimit(DiskLimit::Free { .. }) => {
                 "it wrote on between its cells while the server's disk was nearly full".to_owned()
             }

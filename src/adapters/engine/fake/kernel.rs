@@ -14,6 +14,7 @@
 //! | `comm some text` | a message of a widget with two buffers, the text and an empty one |
 //! | `noidle` | no idle status follows the reply of this cell |
 //! | `stubborn` | interrupts are ignored from here on |
+//! | `deaf` | nothing is read any more, as by a bridge that is stopped |
 //! | `forge` | output, a reply and an idle status for a request that is not this one |
 //! | `garbage` | bytes that are no message |
 //! | `exit 3`, `signal 9`, `oom` | the kernel ends |
@@ -283,6 +284,7 @@ impl Kernel<'_> {
                 self.actor.emit(StreamKind::Stdout, message).await;
             }
             "stubborn" => self.stubborn = true,
+            "deaf" => std::future::pending().await,
             "garbage" => self.actor.emit(StreamKind::Stdout, vec![0xff; 64]).await,
             "forge" => {
                 let other = json!({"msg_id": "another", "msg_type": "execute_request", "session": "another"});

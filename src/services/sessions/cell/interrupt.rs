@@ -1,4 +1,5 @@
-//! Interrupting a cell: what the kernel understands, then what wakes it, then its end.
+//! Interrupting a cell: what the kernel understands, then what wakes it, then its end; and what a cell ends by whose
+//! kernel is gone.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -8,7 +9,11 @@ use super::{
     super::{Inner, SessionEnd, kernel::Kernel},
     Execution,
 };
-use crate::domain::event::{EventKind, StreamKind};
+use crate::domain::{
+    error::{Code, Failure},
+    event::{EventKind, StreamKind},
+    outcome::Ended,
+};
 
 /// When an interrupt is followed by a message that wakes a kernel which awaits something, when it is repeated, and when
 /// the kernel is ended.
@@ -46,7 +51,10 @@ impl Execution<'_> {
                 biased;
                 message = self.following.next() => match message {
                     Some(message) => self.record(&message),
-                    None => return,
+                    None => {
+                        let end = self.session.kernel.ended().await;
+                        return self.end_session(inner, end);
+                    }
                 },
                 () = sleep_until(begun + next) => match (is_woken, is_repeated) {
                     (false, _) => {
@@ -57,14 +65,36 @@ impl Execution<'_> {
                         is_repeated = true;
                         self.session.kernel.interrupt().await;
                     }
-                    (true, true) => {
-                        let end = SessionEnd::Killed;
-                        inner.end(self.session, end);
-                        let note = format!("[{}]\n", end.sentence());
-                        return (self.sink)(EventKind::Output(StreamKind::Stderr, note.into()));
-                    }
+                    (true, true) => return self.end_session(inner, SessionEnd::Killed),
                 },
             }
+        }
+    }
+
+    /// How a cell ended whose kernel is gone.
+    ///
+    /// # Errors
+    /// [`Code::EngineLost`] when that is not known.
+    pub(super) async fn kernel_gone(&mut self, inner: &Arc<Inner>) -> Result<Ended, Failure> {
+        let end = self.session.kernel.ended().await;
+        self.end_session(inner, end);
+        match end {
+            SessionEnd::Kernel(ended) => Ok(ended),
+            SessionEnd::Unresponsive => Ok(Ended::TimedOut),
+            SessionEnd::Lost => {
+                let why = "The sandbox of the session was lost while the cell ran, so how it ended is not known; it \
+                           was not executed again.";
+                Err(Failure::new(Code::EngineLost, why))
+            }
+            _ => Ok(Ended::Cancelled),
+        }
+    }
+
+    /// Ends the session, so that the next caller does not find it, and says why where the verdict does not.
+    fn end_session(&mut self, inner: &Arc<Inner>, end: SessionEnd) {
+        inner.end(self.session, end);
+        if matches!(end, SessionEnd::Killed | SessionEnd::Unresponsive) {
+            (self.sink)(EventKind::Output(StreamKind::Stderr, format!("[{}]\n", end.sentence()).into()));
         }
     }
 }

@@ -1,0 +1,34 @@
+//! What ends a session, and what its cells are told of it.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use mcp_sandbox_server::domain::{error::Code, id::SessionId, outcome::Ended};
+use tokio::time::timeout;
+
+use super::{FakeServer, begin, cell, open, owner, request, until};
+
+/// Sends more than waits for a sandbox that does not read.
+async fn fill(server: &FakeServer, session: SessionId) {
+    let (who, code) = (owner(), "x".repeat(4000));
+    let requests = join_all((0..200).map(|_| server.sessions.complete(&who, session, &code, 0)));
+    for answer in timeout(Duration::from_secs(30), requests).await.expect("each has a limit") {
+        assert_eq!(answer.expect_err("a cell runs").code, Code::SessionBusy);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cell_whose_bridge_reads_nothing_ends_at_its_limit_with_its_session() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_LIMITS__WALL_MS", "20000")]).await;
+    let session = open(&server, "a").await;
+    let run = begin(&server, request("a", "print before\ndeaf"));
+    until("it runs", async || run.view().state.word() == "running").await;
+    fill(&server, session).await;
+    let late = timeout(Duration::from_secs(60), run.finished()).await.expect("in time").expect("a report");
+    assert_eq!((late.stdout.text.as_str(), late.outcome.ended), ("before\n", Ended::TimedOut));
+    let told = "[The session ended because its interpreter took no messages any more: its variables are gone";
+    assert!(late.stderr.text.starts_with(told), "{}", late.stderr.text);
+    let next = cell(&server, "a", "print again").await;
+    assert!(next.stderr.text.starts_with(told) && next.stdout.text == "again\n", "{}", next.stderr.text);
+    server.stop().await;
+}
