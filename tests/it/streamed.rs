@@ -217,6 +217,22 @@ async fn cells_and_runs_and_clients_see_each_others_files() {
     server.stop().await;
 }
 
+/// A thread prints more than a follower of the kernel has room for while the files travel.
+#[tokio::test(flavor = "multi_thread")]
+async fn output_after_a_cell_does_not_hold_up_its_files() {
+    let server = Server::with(&[STREAMED, ("SANDBOX_LIMITS__OUTPUT_BYTES_MAX", "1000000000000")]).await;
+    let session = json!({"conversationId": "c", "language": "python"});
+    let session = ask(&server, Method::POST, "/v1/sessions", &session).await;
+    let cells = format!("/v1/sessions/{}/cells", session["sessionId"].as_str().unwrap_or_else(|| panic!("{session}")));
+    let code = "import os, threading, time\nuntil = time.time() + 4\ndef flood():\n    \
+                while time.time() < until: print('x' * 100_000)\n\
+                open('large', 'wb').write(os.urandom(20 << 20))\nthreading.Thread(target=flood).start()";
+    let cell = ask(&server, Method::POST, &cells, &json!({"code": code})).await;
+    assert_eq!(cell["result"]["outcome"]["ended"], "exited", "{}", cell["result"]["outcome"]);
+    assert_eq!(changes(&cell["result"]), [("large", "created")]);
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn kernel_of_a_notebook_has_the_files_too() {
     let server = Server::with(&[STREAMED]).await;

@@ -135,6 +135,8 @@ impl Sessions {
             (execution.sink)(EventKind::Output(StreamKind::Stderr, sentence.into()));
         }
         let shown = std::mem::take(&mut execution.shown);
+        // It follows the kernel, whose task waits for a full queue and reads the files as well.
+        drop(execution);
         Ok(CellEnd {
             returned: self.0.carry_out(&session).await,
             ended,
