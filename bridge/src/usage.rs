@@ -14,12 +14,16 @@ use serde_json::{Value, json};
 #[derive(Debug)]
 pub struct Usage {
     meter: Meter,
+    /// What a standby lost for memory before it became a session, which process 1 does not count either.
+    oom_kills_before: Option<u64>,
 }
 
 impl Usage {
     /// Opens the counters.
     pub fn open() -> Self {
-        Self { meter: Meter::open() }
+        let meter = Meter::open();
+        let oom_kills_before = meter.read().oom_kills;
+        Self { meter, oom_kills_before }
     }
 
     /// The content of the answer to `figures`; what is not known is `null`.
@@ -30,6 +34,7 @@ impl Usage {
             "cpuMs": cpu_ms,
             "memoryBytes": self.memory_bytes(),
             "memoryPeakBytes": counters.memory_peak_bytes,
+            "oomKills": counters.oom_kills.zip(self.oom_kills_before).map(|(now, then)| now.saturating_sub(then)),
         })
     }
 

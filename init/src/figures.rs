@@ -17,7 +17,8 @@ pub struct Counters {
     pub cpu_micros: Option<u64>,
     /// The most memory that was in use at once since the group was made; only root in it could begin anew.
     pub memory_peak_bytes: Option<u64>,
-    oom_kills: Option<u64>,
+    /// Processes that were killed for memory since the group was made.
+    pub oom_kills: Option<u64>,
     forks_refused: Option<u64>,
 }
 

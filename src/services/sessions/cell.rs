@@ -102,6 +102,8 @@ impl Sessions {
         let begun = Instant::now();
         let content = json!({"code": cell.code, "silent": false, "store_history": true, "user_expressions": {},
             "allow_stdin": cell.input.is_some(), "stop_on_error": false});
+        // The kernel's task learns what was killed for memory before this cell.
+        session.kernel.ask_figures().await;
         let request = session.kernel.send(Channel::Shell, "execute_request", None, &content).await;
         let mut execution = Execution {
             session: &session,
@@ -349,7 +351,7 @@ impl Execution<'_> {
     async fn figures(&mut self) -> Value {
         // One that came late for an earlier cell does not count.
         self.figures = None;
-        self.session.kernel.send(Channel::Bridge, "figures", None, &json!({})).await;
+        self.session.kernel.ask_figures().await;
         let answer = async {
             while self.figures.is_none()
                 && let Some(message) = self.following.next().await

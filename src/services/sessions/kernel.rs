@@ -103,6 +103,7 @@ impl Kernel {
             followers: Arc::clone(&followers),
             phase,
             died: None,
+            oom_kills: 0,
             files: files.clone(),
         };
         let (closed, is_stuck) = (close.clone(), stuck.clone());
@@ -206,6 +207,11 @@ impl Kernel {
         self.send(Channel::Bridge, "interrupt", None, &json!({})).await;
     }
 
+    /// Has the bridge say what was used.
+    pub(super) async fn ask_figures(&self) {
+        self.send(Channel::Bridge, "figures", None, &json!({})).await;
+    }
+
     /// Sends a message that wakes an interpreter which awaits something.
     pub(super) async fn wake(&self) {
         self.send(Channel::Shell, "kernel_info_request", None, &json!({})).await;
@@ -259,6 +265,8 @@ struct KernelTask {
     phase: watch::Sender<Phase>,
     /// How the kernel ended, as the bridge says, which ends after it.
     died: Option<Ended>,
+    /// Processes that were killed for memory before the cell that runs, as the bridge says.
+    oom_kills: u64,
     files: FileLink,
 }
 
@@ -289,7 +297,7 @@ impl KernelTask {
                     debug!(sandbox = %self.sandbox.id, text = %text.escape_debug(), "a kernel wrote to its log");
                 }
                 SandboxEvent::Files(message) => self.files.tell(message).await,
-                SandboxEvent::ProgramExited(report) if report.oom_kills > 0 => {
+                SandboxEvent::ProgramExited(report) if report.oom_kills > self.oom_kills => {
                     return SessionEnd::Kernel(Ended::OutOfMemory);
                 }
                 SandboxEvent::ProgramExited(report) => {
@@ -347,6 +355,7 @@ impl KernelTask {
                 let code = number("status").filter(|code| (0..=255).contains(code)).map(|code| Ended::Exited { code });
                 self.died = signal.map(|signal| Ended::Signaled { signal }).or(code);
             }
+            "figures" => self.oom_kills = message.read_content()["oomKills"].as_u64().unwrap_or(self.oom_kills),
             "failed" => {
                 let content = message.read_content();
                 let why: String = content["message"].as_str().unwrap_or_default().chars().take(400).collect();

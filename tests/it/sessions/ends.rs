@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use mcp_sandbox_server::domain::{error::Code, id::SessionId, outcome::Ended};
 use tokio::time::timeout;
 
-use super::{FakeServer, begin, cell, open, owner, request, until};
+use super::{FakeServer, OK, begin, cell, open, owner, request, shown, until};
 
 /// Sends more than waits for a sandbox that does not read.
 async fn fill(server: &FakeServer, session: SessionId) {
@@ -30,5 +30,14 @@ async fn a_cell_whose_bridge_reads_nothing_ends_at_its_limit_with_its_session() 
     assert!(late.stderr.text.starts_with(told), "{}", late.stderr.text);
     let next = cell(&server, "a", "print again").await;
     assert!(next.stderr.text.starts_with(told) && next.stdout.text == "again\n", "{}", next.stderr.text);
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kernel_is_not_out_of_memory_for_what_an_earlier_cell_lost() {
+    let server = FakeServer::with_kernel(&[]).await;
+    assert_eq!(shown(&cell(&server, "a", "oom-child\nprint on").await), ("on\n", "", OK));
+    assert_eq!(cell(&server, "a", "exit 3").await.outcome.ended, Ended::Exited { code: 3 });
+    assert_eq!(cell(&server, "a", "oom-child\nexit 3").await.outcome.ended, Ended::OutOfMemory, "in the same cell");
     server.stop().await;
 }

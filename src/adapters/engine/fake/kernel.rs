@@ -62,7 +62,7 @@ pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut
     if !actor.quirks.loads_for_ever {
         actor.emit_frame(READY, br#"{"protocol":2,"warm":true,"memoryBytes":1000000}"#).await;
     }
-    let (mut config, mut program) = (Value::Null, Vec::new());
+    let (mut config, mut program, mut oom_kills) = (Value::Null, Vec::new(), 0);
     loop {
         let Some((kind, payload)) = frame(&mut input).await else { return };
         match kind {
@@ -76,12 +76,15 @@ pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut
         let (messages, received) = mpsc::channel(64);
         let reading = tokio::spawn(read(input, messages));
         let (variables, cpu_ms) = (HashMap::new(), LOADING_MS);
-        Kernel { actor, received, variables, cells: 0, cpu_ms, idles: true, stubborn: false }.run(exit).await;
+        let mut kernel =
+            Kernel { actor, received, variables, cells: 0, cpu_ms, oom_kills: 0, idles: true, stubborn: false };
+        kernel.run(exit).await;
+        oom_kills = kernel.oom_kills;
         reading.abort();
     } else {
         actor.perform(&String::from_utf8_lossy(&program), exit).await;
     }
-    let oom = u8::from(exit.oom_killed);
+    let oom = oom_kills + u64::from(exit.oom_killed);
     let end = match exit.status {
         status @ 129..=192 => json!({"signal": status - 128, "oomKills": oom}),
         status => json!({"status": status, "oomKills": oom}),
@@ -144,6 +147,8 @@ struct Kernel<'a> {
     cells: u64,
     /// Since the sandbox was started.
     cpu_ms: u64,
+    /// Processes of earlier cells included.
+    oom_kills: u64,
     /// Whether the cell that runs ends with an idle status.
     idles: bool,
     stubborn: bool,
@@ -203,7 +208,8 @@ impl Kernel<'_> {
     /// Tells what was used, also while a cell runs, if it is asked for that.
     async fn tell(&mut self, asked: &Value) {
         if asked["msg_type"] == "figures" {
-            let used = json!({"cpuMs": self.cpu_ms, "memoryBytes": 2_000_000, "memoryPeakBytes": 3_000_000});
+            let used = json!({"cpuMs": self.cpu_ms, "memoryBytes": 2_000_000, "memoryPeakBytes": 3_000_000,
+                "oomKills": self.oom_kills});
             self.send("bridge", "figures", asked, &used).await;
         }
     }
@@ -322,6 +328,7 @@ impl Kernel<'_> {
                 let until = tokio::time::Instant::now() + time;
                 return self.rest(Some(until)).await;
             }
+            Some(Step::OomChild) => self.oom_kills += 1,
             Some(Step::Hang) => return self.rest(None).await,
             Some(Step::End { status, oom }) => {
                 (exit.status, exit.oom_killed) = (status, oom);
