@@ -175,9 +175,26 @@ impl Sessions {
         language: &Language,
         setup: &Setup,
     ) -> Result<SessionView, Failure> {
-        let runner = self.0.runner(language)?;
+        let (runner, id) = (self.0.runner(language)?, SessionId::new());
         self.0.parts.variables.check(&setup.env)?;
-        self.0.open_as(SessionId::new(), conversation, &runner, setup).await.map(|session| session.view())
+        let session = self.0.open_as(id, conversation, &runner, setup).await?;
+        if session.id == id {
+            // Its caller knows that it is new, so its cells are not told how an earlier one ended.
+            self.0.take_news(conversation, &runner.language);
+        }
+        Ok(session.view())
+    }
+
+    /// The same for a cell, which is told how an earlier session ended when it is executed.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(in crate::services) async fn open_for_cell(
+        &self,
+        conversation: &ConversationKey,
+        runner: &Runner,
+    ) -> Result<(), Failure> {
+        self.0.open(conversation, runner).await.map(drop)
     }
 
     /// A session of this caller.
@@ -245,6 +262,7 @@ impl Sessions {
             self.0.end(&session, SessionEnd::Restarted);
         }
         let opened = self.0.open_as(id, &conversation, &runner, &setup).await?;
+        self.0.take_news(&conversation, &language);
         // Another one may have been opened in its place.
         if opened.id == id { Ok(opened.view()) } else { self.get(who, id) }
     }

@@ -26,7 +26,7 @@ impl RunTask {
             tokio::select! {
                 biased;
                 () = self.run.cancel.cancelled() => return Ok(self.cancelled()),
-                opened = parts.sessions.open(&conversation, &self.runner.language) => drop(opened?),
+                opened = parts.sessions.open_for_cell(&conversation, &self.runner) => opened?,
             }
         }
         let (_, mark) = self.prepare().await?;

@@ -41,3 +41,19 @@ async fn a_kernel_is_not_out_of_memory_for_what_an_earlier_cell_lost() {
     assert_eq!(cell(&server, "a", "oom-child\nexit 3").await.outcome.ended, Ended::OutOfMemory, "in the same cell");
     server.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_not_told_in_a_session_that_its_caller_opened_after_it() {
+    let server = FakeServer::with_kernel(&[]).await;
+    for is_restarted in [true, false] {
+        let session = open(&server, "a").await;
+        assert_eq!(cell(&server, "a", "exit 3").await.outcome.ended, Ended::Exited { code: 3 });
+        if is_restarted {
+            server.sessions.restart(&owner(), session).await.expect("a session");
+        } else {
+            open(&server, "a").await;
+        }
+        assert_eq!(shown(&cell(&server, "a", "print on").await), ("on\n", "", OK), "restarted: {is_restarted}");
+    }
+    server.stop().await;
+}
