@@ -173,10 +173,11 @@ impl Runs {
         // That of a session is decided when it is opened.
         let (owner, wanted) = (&request.conversation.owner, request.network.as_deref());
         let access = inner.parts.network.access(owner, &runner.language, wanted)?;
-        if let Some(session) = &request.session {
-            let named = if let CellSession::Open(id) = session { Some(*id) } else { None };
-            inner.parts.sessions.check_cell(&request.conversation, &runner.language, named)?;
-        }
+        let waiting = request.session.map(|session| {
+            let named = if let CellSession::Open(id) = session { Some(id) } else { None };
+            inner.parts.sessions.check_cell(&request.conversation, &runner.language, named)
+        });
+        let waiting = waiting.transpose()?.unwrap_or_default();
         let started = inner.parts.tokens.begin(&request.conversation.owner, &runner.language)?;
         let ticket = inner.parts.admission.enter(&request.conversation)?;
         let position = ticket.position();
@@ -189,6 +190,7 @@ impl Runs {
             created_unix_s: inner.parts.sandboxes.clock.unix_s(),
             source: Source::of(&request.program),
             is_cell: request.session.is_some(),
+            waiting,
             position,
             log: Arc::new(log::EventLog::new(usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX))),
             stdin,

@@ -29,6 +29,7 @@ mod room;
 mod setup;
 mod share;
 mod view;
+mod waiting;
 
 use std::{
     sync::{Arc, atomic::AtomicBool},
@@ -46,12 +47,14 @@ use self::{
     prestarted::PrestartedKernels,
     records::Records,
     registry::{Registry, Session},
+    waiting::WaitingCells,
 };
 pub(super) use self::{
     kernel::own_message,
     link::KernelLink,
     queue::{Following, MessageSender, queue},
     registry::Busy,
+    waiting::{NOT_EXECUTED, WaitingCell},
 };
 pub use self::{
     setup::Setup,
@@ -117,6 +120,7 @@ struct Inner {
     parts: SessionsParts,
     options: SessionsOptions,
     registry: Registry,
+    waiting: WaitingCells,
     records: Records,
     ahead: PrestartedKernels,
     /// The server is about to stop.
@@ -132,6 +136,7 @@ impl Sessions {
             parts,
             options,
             registry: Registry::default(),
+            waiting: WaitingCells::default(),
             ahead: PrestartedKernels::default(),
             stopping: AtomicBool::new(false),
             stop: CancellationToken::new(),
@@ -258,6 +263,7 @@ impl Sessions {
         let runner = self.0.runner(&language)?;
         let under_way = || Failure::new(Code::SessionBusy, "The session is being restarted: wait for it.");
         let _restarting = registry.restart(id).ok_or_else(under_way)?;
+        self.0.waiting.cancel(&conversation, &language);
         if let Ok(session) = found {
             self.0.end(&session, SessionEnd::Restarted);
         }

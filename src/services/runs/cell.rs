@@ -25,7 +25,7 @@ impl RunTask {
             // Before the conversation's folder is there: only then can it get a standby that is for no conversation.
             tokio::select! {
                 biased;
-                () = self.run.cancel.cancelled() => return Ok(self.cancelled()),
+                report = self.not_begun() => return Ok(report),
                 opened = parts.sessions.open_for_cell(&conversation, &self.runner) => opened?,
             }
         }
@@ -49,6 +49,7 @@ impl RunTask {
             code: &code,
             input: takes_input.then(|| stdin::pieces(self.request.stdin.clone(), more)),
             limits: &self.limits,
+            waiting: &run.waiting,
             network: self.network_sink(),
         };
         let breach = parts.files.quota().clone().breach(conversation.clone());
@@ -83,5 +84,19 @@ impl RunTask {
                 return self.run.log.output(StreamKind::Stderr, &note);
             }
         }
+    }
+
+    /// Waits until the run is cancelled or, as a cell, waits in vain since its session was restarted or closed; the
+    /// report of that.
+    pub(super) async fn not_begun(&self) -> Report {
+        tokio::select! {
+            biased;
+            () = self.run.cancel.cancelled() => {}
+            () = self.run.waiting.cancelled() => {
+                let note = Bytes::from_static(crate::services::sessions::NOT_EXECUTED.as_bytes());
+                self.run.log.output(StreamKind::Stderr, &note);
+            }
+        }
+        self.cancelled()
     }
 }

@@ -30,6 +30,7 @@ use crate::{
     services::{
         admission::QueuePosition,
         files::{FileEntry, FileList},
+        sessions::WaitingCell,
     },
 };
 
@@ -44,6 +45,8 @@ pub struct Run {
     pub(super) created_unix_s: i64,
     pub(super) source: Source,
     pub(super) is_cell: bool,
+    /// Cancelled when its session is restarted or closed; never where it is no cell.
+    pub(super) waiting: WaitingCell,
     pub(super) position: QueuePosition,
     pub(super) log: Arc<EventLog>,
     /// Open only if the request said so.

@@ -135,7 +135,7 @@ impl RunTask {
         // Kept to the end: the slot and the conversation's turn are given back after the sandbox is posted.
         let permit = tokio::select! {
             biased;
-            () = self.run.cancel.cancelled() => return Ok(self.cancelled()),
+            report = self.not_begun() => return Ok(report),
             permit = self.permit(ticket) => permit?,
             never = self.log_position(place) => match never {},
         };

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use self::events::Events;
 pub(super) use self::interrupt::{WAKE_AFTER, urge};
 use super::{
-    CellEnd, Sessions,
+    CellEnd, NOT_EXECUTED, Sessions,
     display::{Bundle, DisplayFile},
     input::Input,
     message::{Channel, Header, KernelMessage},
@@ -59,6 +59,8 @@ pub(in crate::services) struct Cell<'a> {
     /// Its standard input, a line for each request; `None` when it takes none.
     pub input: Option<BoxStream<'a, Bytes>>,
     pub limits: &'a Limits,
+    /// Cancelled when the session was restarted or closed since the cell was sent.
+    pub waiting: &'a CancellationToken,
     /// Where its connections are reported.
     pub network: Sink,
 }
@@ -91,6 +93,11 @@ impl Sessions {
             session
         };
         if cancel.is_cancelled() {
+            return Ok(CellEnd::before_it_began());
+        }
+        // After the session was found: one that is opened in a restart is found after this was cancelled.
+        if cell.waiting.is_cancelled() {
+            sink(EventKind::Output(StreamKind::Stderr, NOT_EXECUTED.into()));
             return Ok(CellEnd::before_it_began());
         }
         let _busy = session.begin_cell();

@@ -30,12 +30,13 @@ impl Sessions {
         self.0.tasks.wait().await;
     }
 
-    /// Ends a session.
+    /// Ends a session. Cells that wait for it are not executed.
     ///
     /// # Errors
     /// [`Code::SessionNotFound`], [`Code::SessionEnded`].
     pub fn close(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
         let session = self.0.find(who, id)?;
+        self.0.waiting.cancel(&session.conversation, &session.language);
         self.0.end(&session, SessionEnd::Closed);
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Inner, Sessions, registry::Session};
+use super::{Inner, Sessions, WaitingCell, registry::Session};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -32,7 +32,7 @@ impl Sessions {
     }
 
     /// Whether a cell may be sent to the session that is open, the named one or that of its conversation and language,
-    /// if there is one: before the cell waits for its turn.
+    /// if there is one: before the cell waits for its turn. What is returned says when it waits in vain.
     ///
     /// # Errors
     /// [`Code::InsufficientScope`].
@@ -41,11 +41,14 @@ impl Sessions {
         conversation: &ConversationKey,
         language: &Language,
         named: Option<SessionId>,
-    ) -> Result<(), Failure> {
+    ) -> Result<WaitingCell, Failure> {
         let registry = &self.0.registry;
         let open = named.map_or_else(|| registry.of(conversation, language), |id| registry.get(id));
         let open = open.filter(|session| session.conversation.owner == conversation.owner);
-        open.map_or(Ok(()), |session| self.0.check_use(&conversation.owner, &session))
+        if let Some(session) = open {
+            self.0.check_use(&conversation.owner, &session)?;
+        }
+        Ok(self.0.waiting.add(conversation, language))
     }
 }
 

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use mcp_sandbox_server::domain::{error::Code, id::SessionId, outcome::Ended};
+use mcp_sandbox_server::{
+    domain::{error::Code, id::SessionId, outcome::Ended},
+    services::runs::{CellSession, RunRequest},
+};
 use tokio::time::timeout;
 
 use super::{FakeServer, OK, begin, cell, open, owner, request, shown, until};
@@ -55,5 +58,31 @@ async fn a_loss_is_not_told_in_a_session_that_its_caller_opened_after_it() {
         }
         assert_eq!(shown(&cell(&server, "a", "print on").await), ("on\n", "", OK), "restarted: {is_restarted}");
     }
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cell_that_waits_is_not_executed_after_its_session_was_restarted_or_closed() {
+    let server = FakeServer::with_kernel(&[]).await;
+    for is_restarted in [true, false] {
+        let session = open(&server, "a").await;
+        let running = begin(&server, request("a", "hang"));
+        until("it runs", async || running.view().state.word() == "running").await;
+        let named = RunRequest { session: Some(CellSession::Open(session)), ..request("a", "append log x") };
+        let waiting = [named, request("a", "append log x")].map(|request| begin(&server, request));
+        if is_restarted {
+            server.sessions.restart(&owner(), session).await.expect("a session");
+        } else {
+            server.sessions.close(&owner(), session).expect("closed");
+        }
+        assert_eq!(running.finished().await.expect("a report").outcome.ended, Ended::Cancelled);
+        for run in waiting {
+            let report = run.finished().await.expect("a report");
+            assert_eq!(report.outcome.ended, Ended::Cancelled);
+            assert!(report.stderr.text.contains("so it was not executed"), "{}", report.stderr.text);
+        }
+        assert_eq!(shown(&cell(&server, "a", "print on").await), ("on\n", "", OK), "one that was sent later");
+    }
+    assert!(!server.root.join("a/files/log").exists());
     server.stop().await;
 }
