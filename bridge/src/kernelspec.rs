@@ -1,16 +1,22 @@
-//! Finds a kernel by its name, as Jupyter does: `kernels/<name>/kernel.json` in the folders of `JUPYTER_PATH`, then in
-//! those of the image. Owns what is read from that file.
+//! Finds a kernel by its name, as Jupyter does: `kernels/<name>/kernel.json` in the folders of `JUPYTER_PATH`, then of
+//! the environments on `PATH`, then of the system. Owns what is read from that file.
 
 use std::{
     collections::BTreeMap,
-    ffi::OsString,
+    ffi::OsStr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
 
-/// Where images keep kernels, after `JUPYTER_PATH`.
+/// The first of each on `PATH` says where an environment is, whose kernels are in its `share/jupyter`.
+const PROGRAMS: [&str; 3] = ["jupyter", "python3", "python"];
+
+/// What a conversation has installed is on `PATH` as well, and is no kernel of the image.
+const DATA: &str = "/data";
+
+/// Where images keep kernels outside of environments.
 const FOLDERS: [&str; 3] = ["/usr/local/share/jupyter", "/usr/share/jupyter", "/opt/venv/share/jupyter"];
 
 /// How a kernel is interrupted.
@@ -74,8 +80,8 @@ impl Kernelspec {
     /// # Errors
     /// In words: there is none, or it cannot be read.
     pub fn find(name: &str) -> Result<Self, String> {
-        let path = std::env::var_os("JUPYTER_PATH").unwrap_or_default();
-        Self::find_in(name, &folders(&path))
+        let [jupyter_path, path] = ["JUPYTER_PATH", "PATH"].map(|name| std::env::var_os(name).unwrap_or_default());
+        Self::find_in(name, &folders(&jupyter_path, &path))
     }
 
     fn find_in(name: &str, folders: &[PathBuf]) -> Result<Self, String> {
@@ -110,9 +116,24 @@ impl Kernelspec {
     }
 }
 
-fn folders(jupyter_path: &OsString) -> Vec<PathBuf> {
+fn folders(jupyter_path: &OsStr, path: &OsStr) -> Vec<PathBuf> {
     let given = std::env::split_paths(jupyter_path).filter(|folder| folder.is_absolute());
-    given.chain(FOLDERS.iter().map(PathBuf::from)).collect()
+    let of_environments = PROGRAMS.iter().flat_map(|program| environments(program, path));
+    let of_environments = of_environments.map(|prefix| prefix.join("share/jupyter"));
+    // The order of those of the system is their own, also where a program is in `/usr/bin`.
+    let of_environments = of_environments.filter(|folder| !FOLDERS.iter().any(|other| folder == Path::new(other)));
+    given.chain(of_environments).chain(FOLDERS.iter().map(PathBuf::from)).collect()
+}
+
+/// The prefix of a program on `PATH`, and of the program that it is a link to.
+fn environments(program: &str, path: &OsStr) -> Vec<PathBuf> {
+    let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute() && !folder.starts_with(DATA));
+    let Some(found) = folders.map(|folder| folder.join(program)).find(|program| program.is_file()) else {
+        return Vec::new();
+    };
+    let target = std::fs::read_link(&found).ok().filter(|target| target.is_absolute());
+    let programs = [Some(found), target].into_iter().flatten();
+    programs.filter_map(|program| Some(program.parent()?.parent()?.to_owned())).collect()
 }
 
 #[cfg(test)]
@@ -160,7 +181,29 @@ mod tests {
 
     #[test]
     fn given_folders_come_before_those_of_the_image() {
-        let all = folders(&OsString::from("/a:relative::/b"));
+        let all = folders(OsStr::new("/a:relative::/b"), OsStr::new(""));
         assert_eq!(all[..3], [PathBuf::from("/a"), "/b".into(), FOLDERS[0].into()]);
+    }
+
+    #[test]
+    fn environments_on_path_come_between_given_folders_and_those_of_the_system() {
+        let root = tempfile::tempdir().expect("a folder");
+        let [conda, venv, links] = ["conda/bin", "venv/bin", "local/bin"].map(|name| root.path().join(name));
+        for folder in [&conda, &venv, &links] {
+            std::fs::create_dir_all(folder).expect("made");
+        }
+        std::fs::write(conda.join("jupyter"), "").expect("written");
+        std::fs::write(venv.join("python3"), "").expect("written");
+        std::os::unix::fs::symlink(conda.join("jupyter"), links.join("jupyter")).expect("linked");
+        let path = std::env::join_paths([&links, &venv, &PathBuf::from("relative")]).expect("a path");
+        let expected = ["local", "conda", "venv"].map(|name| root.path().join(name).join("share/jupyter"));
+        let all = folders(OsStr::new("/given"), &path);
+        assert_eq!(all[0], PathBuf::from("/given"));
+        assert_eq!(all[1..4], expected);
+        assert_eq!(all[4..], FOLDERS.map(PathBuf::from));
+        let usual = folders(OsStr::new(""), OsStr::new("/usr/local/bin:/usr/bin:/bin"));
+        for folder in FOLDERS {
+            assert_eq!(usual.iter().filter(|other| other.as_path() == Path::new(folder)).count(), 1, "{usual:?}");
+        }
     }
 }
