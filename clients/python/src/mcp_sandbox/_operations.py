@@ -169,12 +169,17 @@ def get(run_id: str, wait: int, parse: Callable[[Answer], T]) -> Call[T]:
 
 def result(run_id: str, file: MakeFile[FileT]) -> Flow[RunResult[FileT]]:
     """Waits for the end of a run that was begun before."""
-    status = yield from call(get(run_id, WAIT_S, Answer.json))
+    return RunResult.of((yield from finished(run_id))["result"], file)
+
+
+def finished(run_id: str) -> Flow[Json]:
+    """Waits for the end of a run, however long it takes."""
+    status: Json = yield from call(get(run_id, WAIT_S, Answer.json))
     while status["state"] != "finished":
         status = yield from call(get(run_id, WAIT_S, Answer.json))
     if "error" in status:
         raise errors.of_run(status["error"], run_id)
-    return RunResult.of(status["result"], file)
+    return status
 
 
 def as_run(answer: Answer) -> Run:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
+from . import _operations as operations
 from . import errors
 from ._blocking import Connection
-from ._steps import Answer, Call
+from ._steps import Answer, Call, Flow, call
 from ._transport import RETRIES_MAX
 from .models import Execution, Json
 
@@ -47,26 +51,50 @@ class CodeRunner:
         members = {"code": code, "language": language}
         if session is not None:
             members["session_id"] = session
-        return Execution.of(self._ask("/v1/execute", members, "execute code for CodeRunner"))
+        with _offered("/execute_async", "execute code for CodeRunner"):
+            return self._connection.run(_execution(members))
 
     def browse(self, url: str) -> Page:
         """Opens a page in the server's browser."""
-        answer = self._ask("/v1/browser/navigate", {"url": url}, "open web pages")
+        path = "/v1/browser/navigate"
+        with _offered(path, "open web pages"):
+            answer = self._connection.call(Call("POST", path, _members, json={"url": url}))
         if answer.get("status") != "success":
             raise errors.ServerFailed(str(answer.get("error", "The page was not opened.")), code="browser_failed")
         return Page(answer["url"], answer["title"], answer["content"])
 
-    def _ask(self, path: str, members: Json, what: str) -> dict[str, Any]:
-        def parse(answer: Answer) -> dict[str, Any]:
-            return dict(answer.json())
 
-        try:
-            return self._connection.call(Call("POST", path, parse, json=members))
-        except errors.NotSupported as error:
-            message = f"This server cannot {what}: it has no {path}."
-            raise errors.NotSupported(
-                message, code=error.code, status=error.status, request_id=error.request_id
-            ) from error
+def _execution(members: Json) -> Flow[Execution]:
+    """Executes code, however long it takes. An interrupted caller cancels it."""
+    begin = Call("POST", "/execute_async", lambda answer: str(answer.json()["task_id"]), json=members)
+    task = yield from call(begin)
+    try:
+        yield from operations.finished(task)
+    except GeneratorExit:
+        raise
+    except BaseException as stop:
+        if not isinstance(stop, Exception):
+            with contextlib.suppress(errors.SandboxError):
+                yield from call(operations.cancel(task))
+        raise
+    path = f"/v1/executions/{quote(task, safe='')}"
+    return (yield from call(Call("GET", path, lambda answer: Execution.of(answer.json()), repeatable=True)))
+
+
+def _members(answer: Answer) -> dict[str, Any]:
+    return dict(answer.json())
+
+
+@contextlib.contextmanager
+def _offered(path: str, what: str) -> Iterator[None]:
+    """Says what a server without this path cannot do."""
+    try:
+        yield
+    except errors.NotSupported as error:
+        message = f"This server cannot {what}: it has no {path}."
+        raise errors.NotSupported(
+            message, code=error.code, status=error.status, request_id=error.request_id
+        ) from error
 
 
 def execute(code: str, language: str = "python") -> Execution:

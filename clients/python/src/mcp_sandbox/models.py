@@ -315,7 +315,8 @@ class Execution:
 
     @classmethod
     def of(cls, data: Json) -> Execution:
-        return cls(data["stdout"], data["stderr"], data.get("execution_time"), data.get("cpu_time"))
+        stdout, stderr = data["serialized_stdout"], data["serialized_stderr"]
+        return cls(stdout, stderr, data.get("execution_time"), data.get("cpu_time"))
 
 
 def _optional(make: Callable[[Any], T], data: Any) -> T | None:
