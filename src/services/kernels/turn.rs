@@ -37,7 +37,7 @@ pub(super) enum FilesState {
     /// They exceeded one, and clients were told: the cell with this id is interrupted, until its time to react is over.
     Stopping { cell: String, time: Pin<Box<dyn Future<Output = ()> + Send>> },
     /// They exceeded one, clients were told, and no cell runs any more.
-    ConnectionReporter,
+    Reported,
 }
 
 pub(super) enum TurnChange {
@@ -73,7 +73,7 @@ impl TurnState {
     /// Waits for what changes it.
     pub(super) async fn change(&mut self) -> TurnChange {
         match self {
-            Self::None | Self::Held { files: FilesState::ConnectionReporter, .. } => pending().await,
+            Self::None | Self::Held { files: FilesState::Reported, .. } => pending().await,
             Self::Awaited(turn) => TurnChange::Came(turn.await),
             Self::Held { files: FilesState::Watched(breach), .. } => TurnChange::Breached(breach.await),
             Self::Held { files: FilesState::Stopping { time, .. }, .. } => {

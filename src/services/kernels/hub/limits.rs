@@ -15,7 +15,7 @@ impl HubTask {
         if let TurnState::Held { files, .. } = &mut self.turn {
             *files = match stopped {
                 Some(cell) => FilesState::Stopping { cell, time: Box::pin(link.interrupting()) },
-                None => FilesState::ConnectionReporter,
+                None => FilesState::Reported,
             };
         }
     }
@@ -26,15 +26,14 @@ impl HubTask {
         if let FilesState::Stopping { cell, .. } = files
             && !self.cells.is_open(cell)
         {
-            *files =
-                if self.cells.open.is_empty() { FilesState::ConnectionReporter } else { FilesState::watched(turn) };
+            *files = if self.cells.open.is_empty() { FilesState::Reported } else { FilesState::watched(turn) };
         }
     }
 
     /// Ends the session: its cell did not react.
     pub(super) fn time_up(&mut self, link: &KernelLink) {
         if let TurnState::Held { files, .. } = &mut self.turn {
-            *files = FilesState::ConnectionReporter;
+            *files = FilesState::Reported;
         }
         self.sessions.kill(link);
     }
