@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A kernel is a session and has its id. What a client sends is passed on as it is, once; code waits for the turn of
-//! its conversation. Knows no WebSocket and no form of messages.
+//! its conversation, and is that of the token by which its client has connected. Knows no WebSocket and no form of
+//! messages.
 
 mod answers;
 mod buffer;
@@ -134,6 +135,7 @@ pub enum MessageRefused {
 /// A client's connection to a kernel.
 pub struct Connection {
     number: u64,
+    who: Principal,
     following: Following,
     orders: mpsc::Sender<Order>,
     end: Arc<OnceLock<ConnectionEnd>>,
@@ -252,7 +254,7 @@ impl Kernels {
         // When the kernel has just ended, the queue ends at once.
         drop(hub.clients.send(client));
         let (orders, connections) = (hub.orders.clone(), Arc::clone(&hub.connections));
-        Ok(Connection { number, following, orders, end, connections })
+        Ok(Connection { number, who: who.clone(), following, orders, end, connections })
     }
 
     /// Ends every connection and waits for the tasks.
@@ -309,7 +311,7 @@ impl Connection {
     /// # Errors
     /// Why the message is refused; the client is not understood then.
     pub async fn send(&self, message: KernelMessage) -> Result<(), MessageRefused> {
-        let order = Order::parse(self.number, message)?;
+        let order = Order::parse(self.number, &self.who, message)?;
         self.orders.send(order).await.map_err(|_| MessageRefused::Over)
     }
 

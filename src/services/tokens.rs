@@ -200,16 +200,36 @@ impl Tokens {
     /// Counts a program or a cell of an owner that came by one of the tokens; `None` where it came by none.
     ///
     /// # Errors
-    /// [`Code::Unauthorized`] when the token was revoked since; those of [`Token::check_language`] and
-    /// [`Token::begin`].
+    /// Those of [`Self::check`] and [`Token::begin`].
     pub fn begin(&self, who: &Principal, language: &Language) -> Result<Option<Started>, Failure> {
+        self.usable(who, language)?.map(|token| token.begin()).transpose()
+    }
+
+    /// The same for one within another one of the same token that is under way: both are one of those at once.
+    ///
+    /// # Errors
+    /// Those of [`Self::begin`].
+    pub fn begin_within(&self, who: &Principal, language: &Language) -> Result<Option<Started>, Failure> {
+        self.usable(who, language)?.map(|token| token.begin_within()).transpose()
+    }
+
+    /// Whether the token that an owner came by may still run programs of a language. Counts as a use of the token.
+    ///
+    /// # Errors
+    /// [`Code::Unauthorized`] when the token was revoked since; those of [`Token::check_language`].
+    pub fn check(&self, who: &Principal, language: &Language) -> Result<(), Failure> {
+        self.usable(who, language).map(drop)
+    }
+
+    fn usable(&self, who: &Principal, language: &Language) -> Result<Option<Arc<Token>>, Failure> {
         let Some(id) = who.token() else { return Ok(None) };
-        let token = self.known().by_id(id).cloned();
+        let (token, now) = (self.known().by_id(id).cloned(), self.now());
         let token = token
-            .filter(|token| token.record.is_valid(self.now()))
+            .filter(|token| token.record.is_valid(now))
             .ok_or_else(|| Failure::new(Code::Unauthorized, "The token of this request was revoked."))?;
         token.check_language(language)?;
-        token.begin().map(Some)
+        token.touch(now);
+        Ok(Some(token))
     }
 
     /// The network policies that the token of a request names; `None` where it names none. For a token that is not
@@ -278,8 +298,10 @@ fn configured_record() -> TokenRecord {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
-    use crate::domain::clock::SystemClock;
+    use crate::domain::clock::{ManualClock, SystemClock};
 
     #[test]
     fn authorize_accepts_the_token_only() {
@@ -306,6 +328,28 @@ mod tests {
             assert!(tokens.authorize(header).is_none(), "{header:?}");
         }
         assert_eq!(format!("{tokens:?}"), "Tokens(…)");
+    }
+
+    #[test]
+    fn a_program_or_cell_is_a_use_of_its_token_while_that_is_valid() {
+        let clock = Arc::new(ManualClock::at(1_800_000_000));
+        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, clock.clone());
+        let owner: Principal = "ann".parse().expect("an owner");
+        let record = TokenRecord { owner, prefix: "mcps_".to_owned(), digest: [1; 32], ..configured_record() };
+        tokens.learn(vec![record.clone()]);
+        let (id, who) = (record.id, record.owner.by(record.id));
+        let language: Language = "python".parse().expect("a language");
+        let used = || tokens.known().by_id(id).map(|token| token.used.load(Ordering::Relaxed));
+        drop(tokens.begin(&who, &language).expect("a place"));
+        assert_eq!(used(), Some(1_800_000_000_000));
+        clock.set(1_800_000_060);
+        drop(tokens.begin_within(&who, &language).expect("a place"));
+        assert_eq!(used(), Some(1_800_000_060_000));
+        tokens.learn(vec![TokenRecord { revoked_unix_ms: Some(1), ..record }]);
+        clock.set(1_800_000_120);
+        let begun = [tokens.begin(&who, &language).map(drop), tokens.check(&who, &language)];
+        assert!(begun.iter().all(|begun| begun.as_ref().is_err_and(|why| why.code == Code::Unauthorized)), "{begun:?}");
+        assert_eq!(used(), Some(1_800_000_060_000));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod connections;
 mod contents;
 mod figures;
+mod shared;
 
 use std::{
     io::Write,

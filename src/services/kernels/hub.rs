@@ -3,10 +3,12 @@
 //! What a kernel publishes goes to all, what it answers or asks to the client that sent the request. The hub reads the
 //! kernel always and waits for no client: one that does not read is disconnected. Code waits for the turn of its
 //! conversation, which is held until nothing that was sent is under way; what a client sends after it on the same
-//! channel waits behind it.
+//! channel waits behind it. A turn is of the token whose code it is for, so cells that run in one turn are one token's:
+//! each counts for its own, and is stopped with it.
 
 mod limits;
 mod reports;
+mod shell;
 
 use std::{
     collections::VecDeque,
@@ -47,9 +49,6 @@ use crate::{
     },
 };
 
-/// What waits for the kernel or a turn, in bytes and messages. Beyond that nothing more is taken from clients.
-const WAITING_BYTES_MAX: usize = 8 << 20;
-const WAITING_MAX: usize = 1024;
 /// The header of a cell that has ended, and a line beside its output.
 type Note = (Bytes, String);
 
@@ -224,49 +223,12 @@ impl HubTask {
                 change = self.turn.change() => match change {
                     TurnChange::Came(Ok(turn)) => self.turn = TurnState::held(turn, link.begin_cell()),
                     TurnChange::Came(Err(failure)) => self.refuse_waiting(&failure),
-                    TurnChange::Breached(limit) => self.breached(limit, link),
+                    TurnChange::Stopped(reason) => self.stop_cells(&reason, link),
                     TurnChange::TimeUp => self.time_up(link),
                 },
                 Some((parent, note)) = self.notes.1.recv() => self.deliver(None, &self.voice.note(parent, &note)),
                 () = sleep_until(over.unwrap_or_else(Instant::now)), if over.is_some() => {}
             }
-        }
-    }
-
-    fn takes(&self) -> bool {
-        let shell = self.shell.iter().map(|(_, order)| &order.message);
-        let bytes: usize = shell.chain(&self.outbox).map(KernelMessage::bytes).sum();
-        bytes < WAITING_BYTES_MAX && self.shell.len() + self.outbox.len() + self.cells.open.len() < WAITING_MAX
-    }
-
-    /// Ends cells that are over, and passes on what may be passed on.
-    fn advance(&mut self) {
-        self.end_cells();
-        self.reacted();
-        let is_done = self.cells.open.is_empty() && self.cells.unmeasured.is_empty();
-        let waits = self.shell.iter().any(|(_, order)| order.code.is_some());
-        if is_done && (self.cells.has_begun || !waits) && matches!(self.turn, TurnState::Held { .. }) {
-            self.cells.has_begun = false;
-            let (over, tell) = (std::mem::take(&mut self.turn).over(), (self.reported.clone(), self.notes.0.clone()));
-            self.sessions.carry_out_until(&self.conversation.owner, self.session, over, tell);
-        }
-        while let Some((_, order)) = self.shell.front() {
-            // What comes while the last cell is measured waits for a turn of its own.
-            let is_taken = self.cells.has_begun && self.cells.open.is_empty();
-            if order.code.is_some() && (is_taken || !matches!(self.turn, TurnState::Held { .. })) {
-                if matches!(self.turn, TurnState::None) {
-                    let place = (self.session, self.conversation.clone(), self.language.clone());
-                    self.turn = TurnState::awaited(self.runs.clone(), self.sessions.clone(), place);
-                }
-                return;
-            }
-            let Some((client, order)) = self.shell.pop_front() else { return };
-            let Order { header, code, message, .. } = order;
-            match code {
-                Some(code) => self.cells.begin(header.msg_id, client, message.header.clone(), code),
-                None => self.cells.asked(header.msg_id, client),
-            }
-            self.outbox.push_back(message);
         }
     }
 
@@ -365,14 +327,6 @@ impl HubTask {
     fn note(&mut self, text: &str) {
         let parent = self.cells.open.first().map_or(Bytes::from_static(b"{}"), |cell| cell.header.clone());
         self.deliver(None, &self.voice.note(parent, text));
-    }
-
-    /// Answers the code that waits: it is not executed.
-    fn refuse_waiting(&mut self, failure: &Failure) {
-        self.turn = TurnState::None;
-        let (code, rest) = self.shell.drain(..).partition::<VecDeque<_>, _>(|(_, order)| order.code.is_some());
-        self.shell = rest;
-        self.refuse(code.into_iter().map(|(client, order)| (client, order.message.header)), failure);
     }
 
     /// Tells clients why their code, named by its header, has no answer of the kernel.

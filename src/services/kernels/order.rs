@@ -3,7 +3,10 @@
 use serde_json::value::RawValue;
 
 use super::{ID_BYTES_MAX, MessageRefused};
-use crate::services::sessions::message::{Channel, Header, KernelMessage, MESSAGE_BYTES_MAX};
+use crate::{
+    domain::owner::Principal,
+    services::sessions::message::{Channel, Header, KernelMessage, MESSAGE_BYTES_MAX},
+};
 
 /// What a message may take beside its parts on its way to the kernel, in bytes, and its buffers.
 const HEAD_BYTES: usize = 16 << 10;
@@ -12,6 +15,8 @@ const BUFFERS_MAX: usize = 1000;
 pub(super) struct Order {
     /// The number of the connection.
     pub(super) from: u64,
+    /// Who has connected, with the token: what is executed is that token's.
+    pub(super) who: Principal,
     pub(super) header: Header,
     /// What is to be executed.
     pub(super) code: Option<String>,
@@ -20,7 +25,7 @@ pub(super) struct Order {
 
 impl Order {
     /// A kernel does not answer what it cannot read, so that is refused here.
-    pub(super) fn parse(from: u64, message: KernelMessage) -> Result<Self, MessageRefused> {
+    pub(super) fn parse(from: u64, who: &Principal, message: KernelMessage) -> Result<Self, MessageRefused> {
         if !matches!(message.channel, Channel::Shell | Channel::Control | Channel::Stdin) {
             return Err(MessageRefused::Channel);
         }
@@ -45,6 +50,6 @@ impl Order {
         } else {
             None
         };
-        Ok(Self { from, header, code, message })
+        Ok(Self { from, who: who.clone(), header, code, message })
     }
 }

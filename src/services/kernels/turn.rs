@@ -10,7 +10,7 @@ use crate::{
         error::Failure,
         id::{Language, SessionId},
         outcome::DiskLimit,
-        owner::ConversationKey,
+        owner::{ConversationKey, Principal},
     },
     services::{
         runs::{ConversationTurn, Runs},
@@ -26,23 +26,38 @@ pub(super) enum TurnState {
     Held {
         turn: Box<ConversationTurn>,
         _busy: Busy,
-        files: FilesState,
+        watch: Watch,
     },
 }
 
-/// The conversation's files while a turn is held.
-pub(super) enum FilesState {
-    /// They are watched, until they exceed a limit.
-    Watched(Pin<Box<dyn Future<Output = DiskLimit> + Send>>),
-    /// They exceeded one, and clients were told: the cell with this id is interrupted, until its time to react is over.
+/// What may stop the cells of a turn that is held.
+pub(super) enum Watch {
+    /// The conversation's files and the turn's token are watched.
+    Watched(Pin<Box<dyn Future<Output = StopReason> + Send>>),
+    /// Clients were told that it stops: the cell with this id is interrupted, until its time to react is over.
     Stopping { cell: String, time: Pin<Box<dyn Future<Output = ()> + Send>> },
-    /// They exceeded one, clients were told, and no cell runs any more.
+    /// Clients were told, and no cell runs any more.
     Reported,
+}
+
+/// Why the cells of a turn are stopped.
+pub(super) enum StopReason {
+    Disk(DiskLimit),
+    TokenEnded,
+}
+
+impl StopReason {
+    pub(super) fn sentence(&self) -> String {
+        match self {
+            Self::Disk(limit) => limit.sentence(),
+            Self::TokenEnded => "The token that this cell came by was revoked or has expired.".to_owned(),
+        }
+    }
 }
 
 pub(super) enum TurnChange {
     Came(Result<Box<ConversationTurn>, Failure>),
-    Breached(DiskLimit),
+    Stopped(StopReason),
     /// The time that a cell had to react to its interrupt is over.
     TimeUp,
 }
@@ -53,6 +68,7 @@ impl TurnState {
         let (session, conversation, language) = place;
         Self::Awaited(Box::pin(async move {
             let turn = runs.turn(&conversation, &language).await?;
+            sessions.check_use(&conversation.owner, session)?;
             sessions.carry_in(&conversation.owner, session).await?;
             Ok(Box::new(turn))
         }))
@@ -60,23 +76,39 @@ impl TurnState {
 
     /// A turn that has come.
     pub(super) fn held(turn: Box<ConversationTurn>, busy: Busy) -> Self {
-        let files = FilesState::watched(&turn);
-        Self::Held { turn, _busy: busy, files }
+        let watch = Watch::begin(&turn);
+        Self::Held { turn, _busy: busy, watch }
     }
 
-    /// Ends when the files of a held one are measured; the limit that they exceed, if it was not told before.
-    pub(super) async fn over(mut self) -> Option<DiskLimit> {
-        let Self::Held { turn, files, .. } = &mut self else { return None };
-        turn.exceeded().await.filter(|_| matches!(files, FilesState::Watched(_)))
+    /// Whether one is held, of the token that this caller came by.
+    pub(super) fn is_of(&self, who: &Principal) -> bool {
+        matches!(self, Self::Held { turn, .. } if turn.is_of(who))
+    }
+
+    /// Counts a cell that is passed on in the turn that is held.
+    pub(super) fn begin_cell(&mut self, language: &Language) -> Result<(), Failure> {
+        if let Self::Held { turn, .. } = self { turn.begin_cell(language) } else { Ok(()) }
+    }
+
+    /// Ends when the files of a held one are measured; the limit that they exceed, if it was not told before. The next
+    /// cell of its token may begin meanwhile.
+    pub(super) fn over(mut self) -> impl Future<Output = Option<DiskLimit>> + Send {
+        if let Self::Held { turn, .. } = &mut self {
+            turn.end_code();
+        }
+        async move {
+            let Self::Held { turn, watch, .. } = &mut self else { return None };
+            turn.exceeded().await.filter(|_| matches!(watch, Watch::Watched(_)))
+        }
     }
 
     /// Waits for what changes it.
     pub(super) async fn change(&mut self) -> TurnChange {
         match self {
-            Self::None | Self::Held { files: FilesState::Reported, .. } => pending().await,
+            Self::None | Self::Held { watch: Watch::Reported, .. } => pending().await,
             Self::Awaited(turn) => TurnChange::Came(turn.await),
-            Self::Held { files: FilesState::Watched(breach), .. } => TurnChange::Breached(breach.await),
-            Self::Held { files: FilesState::Stopping { time, .. }, .. } => {
+            Self::Held { watch: Watch::Watched(stop), .. } => TurnChange::Stopped(stop.await),
+            Self::Held { watch: Watch::Stopping { time, .. }, .. } => {
                 time.await;
                 TurnChange::TimeUp
             }
@@ -84,8 +116,14 @@ impl TurnState {
     }
 }
 
-impl FilesState {
-    pub(super) fn watched(turn: &ConversationTurn) -> Self {
-        Self::Watched(Box::pin(turn.breach()))
+impl Watch {
+    pub(super) fn begin(turn: &ConversationTurn) -> Self {
+        let (breach, ended) = (turn.breach(), turn.token_ended());
+        Self::Watched(Box::pin(async move {
+            tokio::select! {
+                limit = breach => StopReason::Disk(limit),
+                () = ended => StopReason::TokenEnded,
+            }
+        }))
     }
 }

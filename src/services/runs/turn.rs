@@ -1,8 +1,9 @@
 //! The turn of a conversation for code that is no run: what a client sends to a session's kernel by itself.
 //!
 //! It has a run's admission, place in the queue and slot, its conversation's disk limit, and its line in the audit log.
+//! A turn is of one token: that of the client whose code it is for.
 
-use std::sync::Arc;
+use std::{future::pending, sync::Arc};
 
 use tracing::{error, info};
 
@@ -12,7 +13,7 @@ use crate::{
         error::Failure,
         id::{Language, RunId},
         outcome::{DiskLimit, Ended, Figures, Outcome},
-        owner::ConversationKey,
+        owner::{ConversationKey, Principal},
         text,
         trace::TraceContext,
     },
@@ -29,11 +30,13 @@ pub(in crate::services) struct ConversationTurn {
     conversation: ConversationKey,
     _permit: Permit,
     by: Option<Started>,
+    /// Whether a cell has begun: the first one was counted with the turn.
+    has_begun: bool,
     is_measured: bool,
 }
 
 impl Runs {
-    /// Waits for a turn of the conversation.
+    /// Waits for a turn of the conversation, for the token of its key.
     ///
     /// # Errors
     /// Those of [`Runs::begin`]; [`Code::QueueTimeout`](crate::domain::error::Code::QueueTimeout), and a conversation
@@ -63,15 +66,52 @@ impl Runs {
             conversation: conversation.clone(),
             _permit: permit,
             by,
+            has_begun: false,
             is_measured: false,
         })
     }
 }
 
 impl ConversationTurn {
+    /// Whether it is of the token that a caller came by.
+    pub(in crate::services) fn is_of(&self, who: &Principal) -> bool {
+        self.conversation.owner.token() == who.token()
+    }
+
+    /// Counts a cell of the turn's token that is about to be handed over.
+    ///
+    /// # Errors
+    /// The token was revoked since, or one of its limits is reached.
+    pub(in crate::services) fn begin_cell(&mut self, language: &Language) -> Result<(), Failure> {
+        let (parts, who) = (&self.service.parts, &self.conversation.owner);
+        let begun = if self.has_begun {
+            parts.tokens.begin_within(who, language).map(drop)
+        } else {
+            parts.tokens.check(who, language)
+        };
+        self.has_begun |= begun.is_ok();
+        begun.inspect_err(|failure| parts.observer.refused(failure.code))
+    }
+
+    /// Waits until the token that the turn is of is revoked or has expired.
+    pub(in crate::services) fn token_ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let ended = self.by.as_ref().map(|by| by.token_ended().clone());
+        async move {
+            match ended {
+                Some(ended) => ended.cancelled().await,
+                None => pending().await,
+            }
+        }
+    }
+
     /// Waits until the conversation's files exceed a limit.
     pub(in crate::services) fn breach(&self) -> impl Future<Output = DiskLimit> + Send + use<> {
         Arc::clone(self.service.parts.files.quota()).breach(self.conversation.clone())
+    }
+
+    /// Its code has ended: it is none of those any more that its token has at once.
+    pub(in crate::services) fn end_code(&mut self) {
+        self.by = None;
     }
 
     /// The limit that the conversation's files exceed now that its code has ended.

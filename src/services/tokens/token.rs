@@ -51,7 +51,11 @@ struct Spent {
 
 /// A program or cell that counts as under way for its token, until it is dropped.
 #[derive(Debug)]
-pub struct Started(Arc<Token>);
+pub struct Started {
+    token: Arc<Token>,
+    /// Whether it is one of those at once; not where it began within another.
+    has_place: bool,
+}
 
 impl Token {
     pub(super) fn new(record: TokenRecord, parent: Option<&Arc<Self>>) -> Self {
@@ -122,15 +126,23 @@ impl Token {
     /// # Errors
     /// [`Code::RateLimited`] when one of the token's limits is reached; the message says which and when to come back.
     pub fn begin(self: &Arc<Self>) -> Result<Started, Failure> {
-        let (limits, now) = (self.record.grant.limits, Instant::now());
+        let limits = self.record.grant.limits;
         let mut spent = self.spent();
-        spent.forget(now);
-        spent.check(&limits, now)?;
-        spent.at_once += 1;
-        if limits.runs_per_minute.is_some() {
-            spent.begun.push_back(now);
+        if let Some(limit) = limits.runs_at_once.filter(|limit| spent.at_once >= *limit) {
+            return Err(refused(&format!("{limit} programs at once"), Duration::from_secs(1)));
         }
-        Ok(Started(Arc::clone(self)))
+        spent.count(&limits)?;
+        spent.at_once += 1;
+        Ok(Started { token: Arc::clone(self), has_place: true })
+    }
+
+    /// Counts a program or a cell within another one of this token that is under way: both are one of those at once.
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn begin_within(self: &Arc<Self>) -> Result<Started, Failure> {
+        self.spent().count(&self.record.grant.limits)?;
+        Ok(Started { token: Arc::clone(self), has_place: false })
     }
 
     /// The same for a token and those that came from it.
@@ -154,14 +166,19 @@ impl Token {
 }
 
 impl Started {
+    /// Ends when the token is revoked or has expired.
+    pub fn token_ended(&self) -> &CancellationToken {
+        self.token.ended()
+    }
+
     /// Counts what it used.
     pub fn spend(&self, cpu: Duration, bytes: u64) {
-        let limits = self.0.record.grant.limits;
+        let limits = self.token.record.grant.limits;
         if limits.cpu_s_per_day.is_none() && limits.bytes_per_day.is_none() {
             return;
         }
         let (now, cpu_ms) = (Instant::now(), u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX));
-        let mut spent = self.0.spent();
+        let mut spent = self.token.spent();
         match spent.parts.back_mut() {
             Some((begin, cpu_of_part, bytes_of_part)) if now - *begin < DAY / PARTS => {
                 *cpu_of_part = cpu_of_part.saturating_add(cpu_ms);
@@ -174,7 +191,9 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        self.0.spent().at_once -= 1;
+        if self.has_place {
+            self.token.spent().at_once -= 1;
+        }
     }
 }
 
@@ -184,11 +203,19 @@ impl Spent {
         while self.parts.pop_front_if(|(begin, ..)| now - *begin >= DAY + DAY / PARTS).is_some() {}
     }
 
+    /// Counts one that begins now.
+    fn count(&mut self, limits: &TokenLimits) -> Result<(), Failure> {
+        let now = Instant::now();
+        self.forget(now);
+        self.check(limits, now)?;
+        if limits.runs_per_minute.is_some() {
+            self.begun.push_back(now);
+        }
+        Ok(())
+    }
+
     fn check(&self, limits: &TokenLimits, now: Instant) -> Result<(), Failure> {
         let is_reached = |limit: Option<u64>, spent: u64| limit.filter(|limit| spent >= *limit);
-        if let Some(limit) = is_reached(limits.runs_at_once.map(u64::from), self.at_once.into()) {
-            return Err(refused(&format!("{limit} programs at once"), Duration::from_secs(1)));
-        }
         if let Some(limit) = is_reached(limits.runs_per_minute.map(u64::from), self.begun.len() as u64) {
             let oldest = self.begun.front().map_or(Duration::ZERO, |begun| now - *begun);
             return Err(refused(&format!("{limit} programs a minute"), MINUTE.saturating_sub(oldest)));
@@ -241,6 +268,15 @@ mod tests {
         assert_eq!(is_refused(&two, "2 programs at once"), 2);
         drop(one);
         drop(two.begin().expect("a place"));
+
+        let one = token(TokenLimits { runs_at_once: Some(1), runs_per_minute: Some(2), ..TokenLimits::default() });
+        let first = one.begin().expect("a place");
+        drop(one.begin_within().expect("at once they are one"));
+        assert_eq!(is_refused(&one, "1 programs at once"), 2, "the first has its place");
+        let failure = one.begin_within().map(drop).expect_err("a third within a minute");
+        assert!(failure.message.contains("2 programs a minute"), "{failure:?}");
+        drop(first);
+        assert!(is_refused(&one, "2 programs a minute") > 1);
 
         let three = token(TokenLimits { runs_per_minute: Some(3), ..TokenLimits::default() });
         (0..3).for_each(|_| drop(three.begin().expect("a place")));

@@ -1,0 +1,85 @@
+//! What waits on the shell channel: code for a turn of its token, and what its client sent behind it.
+
+use std::collections::VecDeque;
+
+use super::{super::turn::TurnState, HubTask, Order};
+use crate::{
+    domain::{error::Failure, owner::ConversationKey},
+    services::sessions::message::KernelMessage,
+};
+
+/// What waits for the kernel or a turn, in bytes and messages. Beyond that nothing more is taken from clients.
+const WAITING_BYTES_MAX: usize = 8 << 20;
+const WAITING_MAX: usize = 1024;
+
+impl HubTask {
+    /// Whether more is taken from clients.
+    pub(super) fn takes(&self) -> bool {
+        let shell = self.shell.iter().map(|(_, order)| &order.message);
+        let bytes: usize = shell.chain(&self.outbox).map(KernelMessage::bytes).sum();
+        bytes < WAITING_BYTES_MAX && self.shell.len() + self.outbox.len() + self.cells.open.len() < WAITING_MAX
+    }
+
+    /// Ends cells that are over, and passes on what may be passed on.
+    pub(super) fn advance(&mut self) {
+        self.end_cells();
+        self.reacted();
+        loop {
+            self.return_turn();
+            let Some((_, order)) = self.shell.front() else { return };
+            // What comes while the last cell is measured waits for a turn of its own, and so does another token's.
+            let is_taken = self.cells.has_begun && self.cells.open.is_empty();
+            if order.code.is_some() && (is_taken || !self.turn.is_of(&order.who)) {
+                if matches!(self.turn, TurnState::None) {
+                    let conversation = ConversationKey::new(order.who.clone(), self.conversation.id.clone());
+                    let place = (self.session, conversation, self.language.clone());
+                    self.turn = TurnState::awaited(self.runs.clone(), self.sessions.clone(), place);
+                }
+                return;
+            }
+            let Some((client, order)) = self.shell.pop_front() else { return };
+            self.pass_on(client, order);
+        }
+    }
+
+    /// Gives a turn back in which nothing is under way, unless the code that is next waits for it.
+    fn return_turn(&mut self) {
+        let is_done = self.cells.open.is_empty() && self.cells.unmeasured.is_empty();
+        if !is_done || !matches!(self.turn, TurnState::Held { .. }) {
+            return;
+        }
+        let next = self.shell.iter().find(|(_, order)| order.code.is_some());
+        if self.cells.has_begun || !next.is_some_and(|(_, order)| self.turn.is_of(&order.who)) {
+            self.cells.has_begun = false;
+            let (over, tell) = (std::mem::take(&mut self.turn).over(), (self.reported.clone(), self.notes.0.clone()));
+            self.sessions.carry_out_until(&self.conversation.owner, self.session, over, tell);
+        }
+    }
+
+    /// Passes a message of the shell channel on; code only where its token has not ended and has limits left.
+    fn pass_on(&mut self, client: String, order: Order) {
+        let Order { header, code, message, .. } = order;
+        match code {
+            Some(code) => {
+                if let Err(failure) = self.turn.begin_cell(&self.language) {
+                    return self.refuse([(client, message.header)], &failure);
+                }
+                self.cells.begin(header.msg_id, client, message.header.clone(), code);
+            }
+            None => self.cells.asked(header.msg_id, client),
+        }
+        self.outbox.push_back(message);
+    }
+
+    /// Answers the code that waits for the turn which did not come: it is not executed. Another token's goes on waiting
+    /// for its own.
+    pub(super) fn refuse_waiting(&mut self, failure: &Failure) {
+        self.turn = TurnState::None;
+        let next = self.shell.iter().find(|(_, order)| order.code.is_some());
+        let Some(by) = next.map(|(_, order)| order.who.token()) else { return };
+        let is_refused = |(_, order): &(String, Order)| order.code.is_some() && order.who.token() == by;
+        let (code, rest) = self.shell.drain(..).partition::<VecDeque<_>, _>(is_refused);
+        self.shell = rest;
+        self.refuse(code.into_iter().map(|(client, order)| (client, order.message.header)), failure);
+    }
+}
