@@ -12,6 +12,7 @@ use crate::{
         network::Network,
         packages::{Packages, PackagesOptions, PackagesParts},
         sandbox::Sandboxes,
+        tokens::Tokens,
     },
 };
 
@@ -27,7 +28,7 @@ pub(super) fn service(
     sandboxes: &Sandboxes,
     catalog: &Arc<Catalog>,
     (store, files): (&Arc<dyn Storage>, &Arc<Files>),
-    network: &Network,
+    (network, tokens): (&Network, &Arc<Tokens>),
     isolation: &IsolationState,
 ) -> Result<Packages, ConfigError> {
     let parts = PackagesParts {
@@ -37,6 +38,7 @@ pub(super) fn service(
         files: Arc::clone(files),
         network: network.clone(),
         isolation: isolation.clone(),
+        tokens: Arc::clone(tokens),
         clock: Arc::new(SystemClock),
     };
     Ok(Packages::new(parts, options(config, config.package_roots()?)))

@@ -182,7 +182,8 @@ impl Parts {
         let peers = peers::parts(config, instance, database.as_ref());
         let made = (&sandboxes, &catalog, &store, &isolation);
         let sessions = sessions::service(config, database.as_ref(), made, (&files, &standbys), (&network, &peers));
-        let packages = packages::service(config, &sandboxes, &catalog, (&store, &files), &network, &isolation)?;
+        let packages =
+            packages::service(config, &sandboxes, &catalog, (&store, &files), (&network, &tokens), &isolation)?;
         let tools = tools::service(config, database.as_ref(), made, (&files, &network), &observer)?;
         let checker = check::service(config, made, &tokens);
         let runs = Runs::new(

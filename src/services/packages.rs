@@ -13,6 +13,7 @@
 //!
 //! Knows neither formats of packages nor where conversations lie.
 
+mod admit;
 mod requests;
 mod work;
 
@@ -30,7 +31,8 @@ use tokio::{sync::Semaphore, task::JoinHandle, time::sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
-use super::{files::Files, isolation_check::IsolationState, network::Network, sandbox::Sandboxes};
+use self::admit::{Count, Job};
+use super::{files::Files, isolation_check::IsolationState, network::Network, sandbox::Sandboxes, tokens::Tokens};
 use crate::{
     domain::{
         clock::Clock,
@@ -39,7 +41,7 @@ use crate::{
         limits::Limits,
         network::Policy,
         owner::{ConversationKey, Principal},
-        packages::{REQUESTED_MAX, Requirement, Requirements, Tool},
+        packages::{Requirements, Tool},
         text,
     },
     ports::{
@@ -97,6 +99,7 @@ pub struct PackagesParts {
     pub files: Arc<Files>,
     pub network: Network,
     pub isolation: IsolationState,
+    pub tokens: Arc<Tokens>,
     pub clock: Arc<dyn Clock>,
 }
 
@@ -156,16 +159,6 @@ impl Note {
     }
 }
 
-/// One installation that may begin.
-struct Job {
-    wanted: InstallRequest,
-    tool: Tool,
-    more: Vec<Requirement>,
-    runner: Runner,
-    options: PackagesOptions,
-    index: String,
-}
-
 impl Packages {
     pub fn new(parts: PackagesParts, options: Option<PackagesOptions>) -> Self {
         let made = Self(Arc::new(Inner {
@@ -209,13 +202,22 @@ impl Packages {
     ///
     /// # Errors
     /// [`Code::PackagesOff`], [`Code::InvalidArgument`], [`Code::PackagesRefused`], [`Code::QuotaExceeded`],
-    /// [`Code::QueueFull`], [`Code::Forbidden`], and those of the engine.
+    /// [`Code::QueueFull`], [`Code::Forbidden`], those of [`Tokens::begin`], and those of the engine.
     pub async fn install(
         &self,
         wanted: InstallRequest,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Installed, Failure> {
-        let job = self.0.admit(wanted)?;
+        self.install_as(wanted, Tokens::begin, tell).await
+    }
+
+    async fn install_as(
+        &self,
+        wanted: InstallRequest,
+        count: Count,
+        tell: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Installed, Failure> {
+        let job = self.0.admit(wanted, count)?;
         let inner = Arc::clone(&self.0);
         let task = self.0.tasks.spawn(async move {
             let conversation = job.wanted.conversation.clone();
@@ -256,36 +258,6 @@ impl Inner {
     fn tools(&self, runner: &Runner) -> impl Iterator<Item = Tool> {
         let options = self.options.as_ref();
         runner.packages.tools().filter(move |tool| options.is_some_and(|options| options.index(*tool).is_some()))
-    }
-
-    /// Checks what needs neither disk nor engine.
-    fn admit(&self, wanted: InstallRequest) -> Result<Job, Failure> {
-        let off = |why: String| Failure::new(Code::PackagesOff, why);
-        let options = self.options.clone().ok_or_else(|| {
-            off("Nothing can be installed: the operator has set no index of packages. Use what is there.".to_owned())
-        })?;
-        if self.stop.is_cancelled() {
-            return Err(Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment."));
-        }
-        if !self.parts.network.may_install(&wanted.conversation.owner) {
-            let why = "This token may not have packages installed: it names network policies, and not `packages`.";
-            return Err(Failure::new(Code::Forbidden, why));
-        }
-        let asking = self.parts.catalog.get(&wanted.language)?;
-        let tool = wanted.tool.or_else(|| self.tools(&asking).next());
-        let none = || off(format!("For {} nothing can be installed here; use what is there.", asking.language));
-        let tool = tool.ok_or_else(none)?;
-        let index = options.index(tool).ok_or_else(none)?.to_owned();
-        let installer = asking.packages.installer(tool, &asking.language).ok_or_else(none)?;
-        let runner = self.parts.catalog.get(&installer)?;
-        if runner.packages.installer(tool, &runner.language).as_ref() != Some(&runner.language) || !runner.channels {
-            return Err(off(format!("The image of {installer} does not install by {}.", tool.word())));
-        }
-        if wanted.packages.is_empty() || wanted.packages.len() > REQUESTED_MAX {
-            return Err(Failure::argument("packages", format!("name 1 to {REQUESTED_MAX} packages")));
-        }
-        let more = wanted.packages.iter().map(|text| Requirement::parse(tool, text)).collect::<Result<_, _>>()?;
-        Ok(Job { wanted, tool, more, runner, options, index })
     }
 
     async fn run(&self, job: Job, tell: &(dyn Fn(&str) + Send + Sync)) -> Result<Installed, Failure> {

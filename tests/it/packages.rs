@@ -186,6 +186,19 @@ async fn programs_install_by_pip_and_npm_and_use_what_they_installed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_program_of_a_token_with_one_at_once_gets_what_it_asks_for() {
+    let index = Index::start().await;
+    let server = server(&index, &[]).await;
+    let body = json!({"name": "n", "owner": "ann", "limits": {"runsAtOnce": 1}});
+    let request = server.http.post(server.url("/v1/tokens")).bearer_auth(TOKEN).json(&body);
+    let made: Value = request.send().await.expect("an answer").json().await.expect("JSON");
+    let body = json!({"conversationId": "a", "language": BASH, "code": "pip install -q tiny==1.0 && tiny-say"});
+    let status = run_by(&server, made["token"].as_str().expect("a token"), &body).await;
+    assert!(status["result"]["stdout"].as_str().is_some_and(|text| text.ends_with("tiny says 1.0\n")), "{status}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn second_conversation_gets_what_the_first_made_and_other_owners_do_not() {
     let index = Index::start().await;
     let root = tempfile::tempdir().expect("a folder");

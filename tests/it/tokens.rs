@@ -3,6 +3,7 @@
 mod database;
 mod failing;
 mod followed;
+mod installs;
 mod scopes;
 mod sessions;
 mod spent;

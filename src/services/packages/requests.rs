@@ -12,7 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::{Inner, InstallRequest, Installed, Packages};
 use crate::{
     domain::{error::Failure, id::Language, owner::ConversationKey, packages::Tool},
-    services::network::Requests,
+    services::{network::Requests, tokens::Tokens},
 };
 
 /// Lines that a program has not read yet; more are left out, except the last.
@@ -71,7 +71,9 @@ impl Requests for Inner {
                 let Request { tool, packages: names } = serde_json::from_slice(&request)
                     .map_err(|_| Failure::argument("packages", "the request is not of the form that is described"))?;
                 let wanted = InstallRequest { conversation, language, tool: Some(tool.parse()?), packages: names };
-                packages.install(wanted, move |words| drop(told.try_send(line(words, None)))).await
+                // The program that asks waits for it.
+                let tell = move |words: &str| drop(told.try_send(line(words, None)));
+                packages.install_as(wanted, Tokens::begin_within, tell).await
             };
             let last = match install.await {
                 Ok(Installed { packages, .. }) => line(&format!("Installed {}", packages.join(" ")), Some(true)),

@@ -11,7 +11,7 @@ use crate::{
     domain::{
         error::{Code, Failure},
         limits::Limits,
-        outcome::{DiskLimit, Ended},
+        outcome::{DiskLimit, Ended, Figures},
         packages::{FOLDER, Requirements, Tool},
     },
     ports::{
@@ -50,7 +50,7 @@ impl Inner {
         key: &str,
         tell: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<Tree, Failure> {
-        let Job { wanted, tool, runner, options, index, .. } = job;
+        let Job { wanted, tool, runner, options, index, by, .. } = job;
         let (conversation, tool) = (&wanted.conversation, *tool);
         self.parts.isolation.wait(&runner.image).await?;
         let quota = self.parts.files.quota();
@@ -90,6 +90,10 @@ impl Inner {
         };
         let executed = execute_auxiliary(&self.parts.sandboxes, apart, breach, tell).await;
         let (outcome, [stdout, stderr]) = executed?;
+        if let Some(by) = by {
+            let Figures { cpu, stdout_bytes, stderr_bytes, .. } = outcome.figures;
+            by.spend(cpu.unwrap_or_default(), stdout_bytes + stderr_bytes);
+        }
         let refused = |why: String| Failure::new(Code::PackagesRefused, why);
         let words = || last_words(&format!("{stdout}\n{stderr}"));
         match outcome.ended {

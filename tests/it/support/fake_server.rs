@@ -114,6 +114,13 @@ impl FakeServer {
         Self::on(engine, more).await
     }
 
+    /// A server that installs packages for its Python, from an index that does not answer.
+    pub async fn with_packages() -> Self {
+        let engine = FakeEngine::default();
+        engine.add_installer("python");
+        Self::on(engine, &[("SANDBOX_PACKAGES__PYTHON_INDEX", "https://packages.example/simple")]).await
+    }
+
     async fn on(engine: FakeEngine, more: &[(&str, &str)]) -> Self {
         let folder = tempfile::Builder::new().prefix("sandbox-it-").tempdir().expect("a folder");
         let mut server = Self::serve(engine, folder.path().join("root"), more).await;

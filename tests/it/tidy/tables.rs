@@ -50,7 +50,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 60] = [
     ("services::carrier", &["files", "frames"]),
     ("services::files", &["frames", "janitor", "links", "quota"]),
     ("services::links", &[]),
-    ("services::packages", &["files", "isolation_check", "network", "quota", "runs", "sandbox"]),
+    ("services::packages", &["files", "isolation_check", "network", "quota", "runs", "sandbox", "tokens"]),
     ("services::peers", &[]),
     ("services::quota", &[]),
     ("services::tokens", &[]),

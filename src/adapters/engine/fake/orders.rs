@@ -7,7 +7,7 @@ use crate::{
     domain::id::SandboxId,
     ports::{
         engine::{ImageId, Listed},
-        runner::{LABEL_KERNEL, LABEL_LANGUAGE, LABEL_PROTOCOL, LABEL_RUNNER, RunnerImage},
+        runner::{LABEL_KERNEL, LABEL_LANGUAGE, LABEL_PACKAGES, LABEL_PROTOCOL, LABEL_RUNNER, RunnerImage},
     },
 };
 
@@ -20,6 +20,13 @@ impl FakeEngine {
     /// The same for one whose image speaks frames and offers sessions.
     pub fn add_kernel(&self, language: &str) -> ImageId {
         let protocol = [(LABEL_PROTOCOL, "2"), (LABEL_KERNEL, "fake")];
+        self.add_image_with(language, &[[(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)], protocol].concat())
+    }
+
+    /// The same for one whose image speaks frames and installs packages by uv. What installs is no script, so it ends
+    /// with status 127.
+    pub fn add_installer(&self, language: &str) -> ImageId {
+        let protocol = [(LABEL_PROTOCOL, "2"), (LABEL_PACKAGES, "uv")];
         self.add_image_with(language, &[[(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)], protocol].concat())
     }
 
