@@ -13,7 +13,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{net::TcpListener, sync::broadcast, task::JoinHandle, time::timeout};
+use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -21,10 +21,14 @@ use super::{StartError, listen, options, parts::Parts, peers};
 use crate::{
     adapters::database::Database,
     config::Config,
-    domain::id::TokenId,
     ports::storage::Storage,
     services::{
-        history::History, idempotency::Idempotency, network::Policies, runs::Runs, sessions::Sessions, tokens::Tokens,
+        history::History,
+        idempotency::Idempotency,
+        network::Policies,
+        runs::Runs,
+        sessions::Sessions,
+        tokens::{TokenEnds, Tokens},
     },
 };
 
@@ -137,23 +141,11 @@ async fn keep(
 }
 
 /// Ends the runs and sessions of tokens that end.
-async fn end_what_tokens_opened(
-    mut ends: broadcast::Receiver<TokenId>,
-    (runs, sessions): (Runs, Sessions),
-    stop: CancellationToken,
-) {
-    loop {
-        let ended = tokio::select! {
-            ended = ends.recv() => ended,
-            () = stop.cancelled() => return,
-        };
-        match ended {
-            Ok(token) => {
-                runs.cancel_all_of(token);
-                sessions.close_all_of(token);
-            }
-            Err(broadcast::error::RecvError::Lagged(_)) => {}
-            Err(broadcast::error::RecvError::Closed) => return,
+async fn end_what_tokens_opened(mut ends: TokenEnds, (runs, sessions): (Runs, Sessions), stop: CancellationToken) {
+    while let Some(ended) = stop.run_until_cancelled(ends.next()).await.flatten() {
+        for token in ended {
+            runs.cancel_all_of(token);
+            sessions.close_all_of(token);
         }
     }
 }

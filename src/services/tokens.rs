@@ -7,6 +7,7 @@
 //! ```
 
 mod configured;
+mod ends;
 mod follow;
 mod issue;
 mod subject;
@@ -30,6 +31,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::broadcast;
 
 pub use self::{
+    ends::TokenEnds,
     issue::{NewToken, fresh},
     token::{Started, Token},
 };
@@ -237,11 +239,6 @@ impl Tokens {
     pub fn network_of(&self, who: &Principal) -> Option<Vec<String>> {
         let id = who.token()?;
         self.known().by_id(id).map_or_else(|| Some(Vec::new()), |token| token.record.grant.network.clone())
-    }
-
-    /// The tokens that end from now on.
-    pub fn ends(&self) -> broadcast::Receiver<TokenId> {
-        self.ends.subscribe()
     }
 
     fn end(&self, token: &Token) {

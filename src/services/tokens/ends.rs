@@ -1,0 +1,66 @@
+//! The ends of tokens, for what ends with them.
+
+use std::sync::Arc;
+
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+
+use super::Tokens;
+use crate::domain::id::TokenId;
+
+/// The tokens that end from now on.
+pub struct TokenEnds {
+    tokens: Arc<Tokens>,
+    ends: Receiver<TokenId>,
+}
+
+impl TokenEnds {
+    /// The next that have ended. A reader that more ends have overtaken than are kept gets every token that has ended,
+    /// since what it opened may still be there.
+    pub async fn next(&mut self) -> Option<Vec<TokenId>> {
+        match self.ends.recv().await {
+            Ok(token) => Some(vec![token]),
+            Err(RecvError::Lagged(_)) => Some(self.tokens.ended()),
+            Err(RecvError::Closed) => None,
+        }
+    }
+}
+
+impl Tokens {
+    /// The tokens that end from now on.
+    pub fn ends(self: &Arc<Self>) -> TokenEnds {
+        TokenEnds { tokens: Arc::clone(self), ends: self.ends.subscribe() }
+    }
+
+    /// The tokens that are known and not valid any more.
+    fn ended(&self) -> Vec<TokenId> {
+        let (known, now) = (self.known(), self.now());
+        known.tokens.values().filter(|token| !token.record.is_valid(now)).map(|token| token.record.id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::{
+        super::{ENDS_MAX, configured_record, digest},
+        *,
+    };
+    use crate::domain::{clock::SystemClock, token::TokenRecord};
+
+    #[tokio::test]
+    async fn a_reader_that_is_overtaken_gets_every_token_that_has_ended() {
+        let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock)));
+        let record = |n: usize| TokenRecord { digest: digest(&n.to_be_bytes()), ..configured_record() };
+        // One more than is kept, beside the one that is read in time.
+        let records: Vec<_> = (0..ENDS_MAX + 2).map(record).collect();
+        tokens.learn(records.clone());
+        let mut ends = tokens.ends();
+        let revoked = |record: TokenRecord| TokenRecord { revoked_unix_ms: Some(1), ..record };
+        tokens.learn(vec![revoked(records[1].clone())]);
+        assert_eq!(ends.next().await, Some(vec![records[1].id]));
+        tokens.learn(records.iter().cloned().map(revoked).collect());
+        let ended: HashSet<_> = ends.next().await.expect("ends").into_iter().collect();
+        assert!(records.iter().all(|record| ended.contains(&record.id)), "the first was overtaken");
+    }
+}
