@@ -204,7 +204,7 @@ impl Tokens {
     /// # Errors
     /// Those of [`Self::check`] and [`Token::begin`].
     pub fn begin(&self, who: &Principal, language: &Language) -> Result<Option<Started>, Failure> {
-        self.usable(who, language)?.map(|token| token.begin()).transpose()
+        self.begin_by(who, language, Token::begin)
     }
 
     /// The same for one within another one of the same token that is under way: both are one of those at once.
@@ -212,10 +212,21 @@ impl Tokens {
     /// # Errors
     /// Those of [`Self::begin`].
     pub fn begin_within(&self, who: &Principal, language: &Language) -> Result<Option<Started>, Failure> {
-        self.usable(who, language)?.map(|token| token.begin_within()).transpose()
+        self.begin_by(who, language, Token::begin_within)
     }
 
-    /// Whether the token that an owner came by may still run programs of a language. Counts as a use of the token.
+    fn begin_by(
+        &self,
+        who: &Principal,
+        language: &Language,
+        begin: fn(&Arc<Token>) -> Result<Started, Failure>,
+    ) -> Result<Option<Started>, Failure> {
+        let Some(token) = self.usable(who, language)? else { return Ok(None) };
+        token.touch(self.now());
+        begin(&token).map(Some)
+    }
+
+    /// Whether the token that an owner came by may still run programs of a language. No use of the token.
     ///
     /// # Errors
     /// [`Code::Unauthorized`] when the token was revoked since; those of [`Token::check_language`].
@@ -225,12 +236,11 @@ impl Tokens {
 
     fn usable(&self, who: &Principal, language: &Language) -> Result<Option<Arc<Token>>, Failure> {
         let Some(id) = who.token() else { return Ok(None) };
-        let (token, now) = (self.known().by_id(id).cloned(), self.now());
+        let token = self.known().by_id(id).cloned();
         let token = token
-            .filter(|token| token.record.is_valid(now))
+            .filter(|token| token.record.is_valid(self.now()))
             .ok_or_else(|| Failure::new(Code::Unauthorized, "The token of this request was revoked."))?;
         token.check_language(language)?;
-        token.touch(now);
         Ok(Some(token))
     }
 

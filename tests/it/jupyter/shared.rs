@@ -1,5 +1,6 @@
 //! A kernel that clients of several tokens of one owner use: each cell is its token's.
 
+use mcp_sandbox_server::domain::{error::Code, owner::Principal};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -130,5 +131,33 @@ async fn a_revoked_tokens_cells_end_and_those_of_others_go_on() {
         first.until(|message| message["parent_header"]["msg_id"] == never && message["msg_type"] == "error").await;
     assert_eq!(seen.last().expect("an error")["content"]["ename"], "unauthorized");
     assert_eq!(first.run("print on").await, "on\n");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kernel_is_not_started_again_by_a_token_that_has_ended_or_is_for_other_languages() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (opener, opens) = token(&server, json!({})).await;
+    let id = start(&server, &opens).await;
+    let mut first = client(&server, &opens, &id).await;
+    let wanted = json!({"name": "n", "owner": "ann", "languages": ["bash"]});
+    let made = ask(&server, TOKEN, Method::POST, "/v1/tokens", wanted).await;
+    let bash = made["token"].as_str().expect("a token");
+    for path in [format!("/jupyter/api/kernels/{id}/restart"), "/jupyter/api/kernels".to_owned()] {
+        let refused = ask(&server, bash, Method::POST, &path, json!({"name": "fake"})).await;
+        let why = refused["message"].as_str().unwrap_or_default();
+        assert!(why.contains("this token is for bash only"), "{refused}");
+    }
+    assert_eq!(first.run("print still").await, "still\n");
+
+    // A kernel that has died may be started again; not by a request that was under way when its token ended.
+    first.execute("exit 3").await;
+    first.closed().await;
+    revoke(&server, &opener).await;
+    let who = "ann".parse::<Principal>().expect("a name").by(opener.parse().expect("an id"));
+    let session = format!("session-{}", id.replace('-', "")).parse().expect("an id");
+    let restarted = server.kernels.restart(&who, session).await;
+    assert_eq!(restarted.map(drop).map_err(|why| why.code), Err(Code::Unauthorized));
+    assert!(server.kernels.list(&who, None).is_empty());
     server.stop().await;
 }
