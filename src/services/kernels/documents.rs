@@ -11,7 +11,7 @@ use crate::domain::{
     owner::Principal,
 };
 
-/// Documents that are remembered. One more takes the place of the oldest.
+/// Documents of one owner that are remembered. One more takes the place of that owner's oldest.
 const DOCUMENTS_MAX: usize = 1000;
 /// The longest path, name or kind, in bytes.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -41,6 +41,18 @@ pub(super) struct Documents(Mutex<Vec<(Principal, Document)>>);
 impl Documents {
     fn all(&self) -> MutexGuard<'_, Vec<(Principal, Document)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds one, and forgets those that are not there any more.
+    fn add(&self, who: &Principal, document: Document, is_there: impl Fn(&Principal, &Document) -> bool) {
+        let mut all = self.all();
+        all.retain(|(owner, document)| is_there(owner, document));
+        if all.iter().filter(|(owner, _)| owner == who).count() >= DOCUMENTS_MAX
+            && let Some(oldest) = all.iter().position(|(owner, _)| owner == who)
+        {
+            all.remove(oldest);
+        }
+        all.push((who.clone(), document));
     }
 }
 
@@ -94,12 +106,8 @@ impl Kernels {
         let (path, name) = (String::new(), String::new());
         let mut document = Document { id: Uuid::new_v4(), path, name, kind: "notebook".to_owned(), kernel };
         said.apply(&mut document);
-        let mut all = self.0.documents.all();
-        all.retain(|(owner, document)| self.get(owner, document.kernel).is_ok());
-        if all.len() >= DOCUMENTS_MAX {
-            all.remove(0);
-        }
-        all.push((who.clone(), document.clone()));
+        let is_there = |owner: &Principal, document: &Document| self.get(owner, document.kernel).is_ok();
+        self.0.documents.add(who, document.clone(), is_there);
         Ok(document)
     }
 
@@ -125,5 +133,31 @@ impl Kernels {
         let document = self.document(who, id)?;
         self.0.documents.all().retain(|(_, other)| other.id != id);
         Ok(document.kernel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_with_many_documents_takes_the_place_of_its_own_oldest_only() {
+        let (documents, kernel) = (Documents::default(), SessionId::new());
+        let [ann, ben]: [Principal; 2] = ["ann", "ben"].map(|name| name.parse().expect("an owner"));
+        let add = |who: &Principal, path: String| {
+            let (name, kind) = (String::new(), "notebook".to_owned());
+            documents.add(who, Document { id: Uuid::new_v4(), path, name, kind, kernel }, |_, _| true);
+        };
+        add(&ben, "his".to_owned());
+        (0..=DOCUMENTS_MAX).for_each(|n| add(&ann, n.to_string()));
+        let paths = |who: &Principal| -> Vec<String> {
+            let all = documents.all();
+            all.iter().filter(|(owner, _)| owner == who).map(|(_, document)| document.path.clone()).collect()
+        };
+        assert_eq!(paths(&ben), ["his"]);
+        assert_eq!((paths(&ann).len(), paths(&ann)[0].as_str()), (DOCUMENTS_MAX, "1"));
+        let his = documents.all()[0].1.clone();
+        documents.add(&ben, his, |owner, _| *owner == ben);
+        assert!(paths(&ann).is_empty(), "their kernels are gone");
     }
 }
