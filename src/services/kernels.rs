@@ -254,7 +254,8 @@ impl Kernels {
             Entry::Vacant(none) => none.insert(inner.begin(inner.sessions.link(who, id)?)),
         };
         if hub.connections.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
-            return Err(Failure::new(Code::QueueFull, "Too many clients are connected to this kernel: close one."));
+            let why = format!("{CONNECTIONS_MAX} clients are connected to this kernel, the most that may be: end one.");
+            return Err(Failure::new(Code::QueueFull, why));
         }
         hub.connections.fetch_add(1, Ordering::Relaxed);
         let (queue, following) = queue();

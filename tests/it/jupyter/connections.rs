@@ -145,6 +145,23 @@ async fn a_second_connection_of_a_client_replaces_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_kernels_clients_are_bounded_and_one_that_leaves_gives_its_place() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let id = start(&server, "").await;
+    let mut clients = Vec::new();
+    for _ in 0..32 {
+        clients.push(socket(&server, &id, "").await);
+    }
+    let path = format!("/jupyter/t/{TOKEN}/api/kernels/{id}/channels");
+    let connect = async || Socket::connect(server.address, &path, &[]).await;
+    assert_eq!(connect().await.map(drop), Err(503));
+    assert_eq!(clients[0].run("print on").await, "on\n");
+    clients.pop();
+    until("the place is free", async || connect().await.is_ok()).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_is_ended_and_holds_up_no_other() {
     let server = FakeServer::with_kernel(&[("SANDBOX_SERVER__WRITE_STALL_MS", "1000")]).await;
     let id = start(&server, "").await;
