@@ -25,8 +25,10 @@ use crate::{
 
 /// How often changes of other processes are read, and so how long a token that another process revoked stays valid.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
-/// How far the clocks of servers that share a database may be apart.
+/// How far the clocks of servers that share a database may be apart for a change to be read in the next round.
 const CLOCKS_APART_MS: i64 = 10_000;
+/// In how many rounds all is read again, for changes that bear the time of a clock which is further apart.
+const READ_ALL_EVERY: u64 = 60;
 /// How often tokens that ended are looked for, in rounds, and how long they are listed after their end.
 const FORGET_EVERY: u64 = 3600;
 const FORGET_AFTER_MS: i64 = 30 * 24 * 3600 * 1000;
@@ -155,6 +157,12 @@ impl Tokens {
         }
     }
 
+    /// The same for all of them again, whenever they have changed by the clock of who changed them.
+    pub async fn load_all(&self) {
+        self.known_mut().seen = 0;
+        self.load().await;
+    }
+
     /// Keeps the tokens in memory true to the database until `stop`.
     pub async fn follow(self: Arc<Self>, stop: CancellationToken) {
         let Some(store) = self.store.clone() else { return };
@@ -165,6 +173,9 @@ impl Tokens {
             tokio::select! {
                 _ = rounds.tick() => {}
                 () = stop.cancelled() => break,
+            }
+            if round.is_multiple_of(READ_ALL_EVERY) {
+                self.known_mut().seen = 0;
             }
             let followed = self.round(&*store, round).await;
             if let (Err(error), false) = (&followed, is_away) {

@@ -102,3 +102,30 @@ async fn a_revocation_during_a_slow_reading_is_read_in_the_next_round() {
     tokens.load().await;
     assert!(!is_accepted());
 }
+
+#[tokio::test]
+async fn a_revocation_by_a_server_whose_clock_is_behind_is_found_when_all_is_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = Database::connect(&format!("sqlite://{}/x.db", folder.path().display())).expect("a database");
+    database.prepare().await.expect("tables");
+    let server = |at| {
+        let store: Arc<dyn TokenStore> = Arc::new(database.clone());
+        Tokens::new(&TOKEN.to_owned().into(), Some(store), Arc::new(ManualClock::at(at)))
+    };
+    let (server, behind) = (server(1_800_000_060), server(1_800_000_000));
+    let new = NewToken {
+        owner: "ann".parse().expect("an owner"),
+        name: "laptop".into(),
+        grant: Grant::default(),
+        expires_unix_ms: None,
+        parent: None,
+    };
+    let (record, secret) = server.create(new).await.expect("a token");
+    let is_accepted = || server.caller(secret.expose_secret().as_bytes()).is_some();
+    server.load().await;
+    behind.revoke(record.id).await.expect("it is revoked");
+    server.load().await;
+    assert!(is_accepted(), "by its time it was read already");
+    server.load_all().await;
+    assert!(!is_accepted());
+}
