@@ -1,63 +1,20 @@
 //! Requests to the proxy, with a gate that allows every host.
 
-use std::{net::SocketAddr, sync::Mutex, time::Duration};
+use std::time::Duration;
 
-use async_trait::async_trait;
-use bytes::Bytes;
-use futures_util::{AsyncReadExt as _, AsyncWriteExt as _, stream::BoxStream};
+use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::{net::TcpListener, time::timeout};
 
 use super::{
-    super::{Multiplexer, tests::sandbox_of},
+    super::{
+        Multiplexer,
+        tests::{AllowingGate, sandbox_of},
+    },
     *,
 };
-use crate::{
-    domain::network::{NetworkUse, RequestLine, SandboxSecret},
-    ports::network::{Gate, Pace},
-};
+use crate::domain::network::NetworkUse;
 
 const LONG: Duration = Duration::from_secs(20);
-
-/// Every name has this address.
-struct Allows {
-    address: SocketAddr,
-    used: Mutex<Vec<NetworkUse>>,
-}
-
-#[async_trait]
-impl Gate for Allows {
-    async fn decide(&self, _target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
-        Ok(vec![self.address])
-    }
-
-    fn opens(&self, _target: &Target) -> bool {
-        false
-    }
-
-    fn admit(&self, _target: &Target, _request: Option<&RequestLine<'_>>) -> Result<(), Refusal> {
-        Ok(())
-    }
-
-    fn secrets(&self, _target: &Target) -> Vec<SandboxSecret> {
-        Vec::new()
-    }
-
-    fn pace(&self, _target: &Target) -> Option<Arc<dyn Pace>> {
-        None
-    }
-
-    fn request(&self, _request: Bytes) -> BoxStream<'static, Bytes> {
-        unreachable!("none is made")
-    }
-
-    fn messages(&self, messages: BoxStream<'static, Bytes>) -> BoxStream<'static, Bytes> {
-        messages
-    }
-
-    fn over(&self, used: NetworkUse) {
-        self.used.lock().expect("a lock").push(used);
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_a_host_does_not_answer_or_that_are_not_made_are_recorded() {
@@ -65,7 +22,7 @@ async fn requests_that_a_host_does_not_answer_or_that_are_not_made_are_recorded(
     let address = listener.local_addr().expect("an address");
     // Takes each connection, and ends it.
     let host = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
-    let gate = Arc::new(Allows { address, used: Mutex::default() });
+    let gate = Arc::new(AllowingGate::at(address));
     let carrier = Multiplexer::trusting(None).expect("a carrier");
     let (mut first, mut all) = sandbox_of(&carrier, gate.clone()).channels().await;
     first.write_all(&[1; 2]).await.expect("written");

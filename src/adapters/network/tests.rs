@@ -1,6 +1,6 @@
 //! A sandbox's end that a test scripts.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -57,6 +57,54 @@ impl Gate for Refuses {
     }
 
     fn over(&self, _used: NetworkUse) {}
+}
+
+/// Allows every host, at one address.
+pub(super) struct AllowingGate {
+    pub(super) address: SocketAddr,
+    pub(super) pace: Option<Arc<dyn Pace>>,
+    pub(super) used: Mutex<Vec<NetworkUse>>,
+}
+
+impl AllowingGate {
+    pub(super) fn at(address: SocketAddr) -> Self {
+        Self { address, pace: None, used: Mutex::default() }
+    }
+}
+
+#[async_trait]
+impl Gate for AllowingGate {
+    async fn decide(&self, _target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
+        Ok(vec![self.address])
+    }
+
+    fn opens(&self, _target: &Target) -> bool {
+        false
+    }
+
+    fn admit(&self, _target: &Target, _request: Option<&RequestLine<'_>>) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn secrets(&self, _target: &Target) -> Vec<SandboxSecret> {
+        Vec::new()
+    }
+
+    fn pace(&self, _target: &Target) -> Option<Arc<dyn Pace>> {
+        self.pace.clone()
+    }
+
+    fn request(&self, _request: Bytes) -> BoxStream<'static, Bytes> {
+        unreachable!("none is made")
+    }
+
+    fn messages(&self, messages: BoxStream<'static, Bytes>) -> BoxStream<'static, Bytes> {
+        messages
+    }
+
+    fn over(&self, used: NetworkUse) {
+        self.used.lock().expect("a lock").push(used);
+    }
 }
 
 pub(super) struct Sandbox {

@@ -131,63 +131,23 @@ impl AsyncWrite for Upstream {
 
 #[cfg(test)]
 mod tests {
-    use async_trait::async_trait;
     use futures_util::FutureExt as _;
-    use futures_util::stream::BoxStream;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         net::TcpListener,
         sync::Semaphore,
     };
 
-    use super::*;
-    use crate::domain::network::{RequestLine, SandboxSecret};
+    use super::{super::tests::AllowingGate, *};
 
     /// Allows bytes as the test says.
-    #[derive(Clone)]
-    struct Paced {
-        address: SocketAddr,
-        allowed: Arc<Semaphore>,
-    }
+    struct ManualPace(Arc<Semaphore>);
 
-    impl Pace for Paced {
+    impl Pace for ManualPace {
         fn pay(&self, bytes: NonZeroU32) -> BoxFuture<'static, ()> {
-            let allowed = Arc::clone(&self.allowed);
+            let allowed = Arc::clone(&self.0);
             async move { allowed.acquire_many(bytes.get()).await.expect("it is open").forget() }.boxed()
         }
-    }
-
-    #[async_trait]
-    impl Gate for Paced {
-        async fn decide(&self, _target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
-            Ok(vec![self.address])
-        }
-
-        fn opens(&self, _target: &Target) -> bool {
-            false
-        }
-
-        fn admit(&self, _target: &Target, _request: Option<&RequestLine<'_>>) -> Result<(), Refusal> {
-            Ok(())
-        }
-
-        fn secrets(&self, _target: &Target) -> Vec<SandboxSecret> {
-            Vec::new()
-        }
-
-        fn pace(&self, _target: &Target) -> Option<Arc<dyn Pace>> {
-            Some(Arc::new(self.clone()))
-        }
-
-        fn request(&self, _request: bytes::Bytes) -> BoxStream<'static, bytes::Bytes> {
-            unreachable!("none is made")
-        }
-
-        fn messages(&self, messages: BoxStream<'static, bytes::Bytes>) -> BoxStream<'static, bytes::Bytes> {
-            messages
-        }
-
-        fn over(&self, _used: NetworkUse) {}
     }
 
     #[tokio::test]
@@ -195,7 +155,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let allowed = Arc::new(Semaphore::new(0));
-        let gate: Arc<dyn Gate> = Arc::new(Paced { address, allowed: Arc::clone(&allowed) });
+        let pace: Arc<dyn Pace> = Arc::new(ManualPace(Arc::clone(&allowed)));
+        let gate: Arc<dyn Gate> = Arc::new(AllowingGate { pace: Some(pace), ..AllowingGate::at(address) });
         let target = Target::parse("a.example:80", None).expect("a target");
         let mut upstream = Upstream::connect(&target, &gate).await.expect("a connection");
         let (mut host, _) = listener.accept().await.expect("a connection");
