@@ -30,6 +30,8 @@ pub struct ChannelPipe {
 
 /// A certificate authority of one sandbox, for the hosts whose TLS the server opens there.
 pub struct Authority {
+    /// It can certify these, and names below them, alone.
+    pub hosts: Vec<Host>,
     /// What the sandbox trusts, in PEM.
     pub certificate_pem: String,
     /// In PKCS 8. It never leaves this process.

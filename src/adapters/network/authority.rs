@@ -35,7 +35,7 @@ pub(super) fn make(hosts: &[Host]) -> Option<Authority> {
     let mut params = params_of_authority();
     params.name_constraints = Some(constraints(hosts));
     let certificate_pem = params.self_signed(&key).ok()?.pem();
-    Some(Authority { certificate_pem, key_der: key.serialize_der() })
+    Some(Authority { hosts: hosts.to_vec(), certificate_pem, key_der: key.serialize_der() })
 }
 
 /// What the authority signs with: its own certificate has the constraints besides.
@@ -83,6 +83,8 @@ fn constraints(hosts: &[Host]) -> NameConstraints {
 
 /// Certificates of hosts, made when they are needed.
 pub(super) struct LeafCertificates {
+    /// What the authority can certify.
+    hosts: Vec<Host>,
     issuer: Issuer<'static, KeyPair>,
     /// It follows each leaf: some clients know the authority by its place in what the host sends.
     root: CertificateDer<'static>,
@@ -97,11 +99,14 @@ impl LeafCertificates {
         let issuer = Issuer::new(params_of_authority(), key);
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).ok()?;
         let root = CertificateDer::from_pem_slice(authority.certificate_pem.as_bytes()).ok()?;
-        Some(Self { issuer, root, key, made: Mutex::default() })
+        Some(Self { hosts: authority.hosts.clone(), issuer, root, key, made: Mutex::default() })
     }
 
-    /// TLS as the host; `None` where no certificate can be made.
+    /// TLS as the host; `None` where no certificate can be made that the sandbox trusts.
     pub(super) fn server(&self, host: &Host) -> Option<Arc<ServerConfig>> {
+        if !self.hosts.iter().any(|root| host.is_within(root)) {
+            return None;
+        }
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = made.get(host) {
             return Some(Arc::clone(known));
@@ -188,6 +193,9 @@ mod tests {
         let leaves = LeafCertificates::new(&make(&[host("example.com")]).expect("an authority")).expect("leaves");
         let first = leaves.server(&host("a.example.com")).expect("TLS");
         assert!(Arc::ptr_eq(&first, &leaves.server(&host("a.example.com")).expect("TLS")));
+        for other in ["example.org", "evilexample.com", "com", "127.0.0.1"] {
+            assert!(leaves.server(&host(other)).is_none(), "{other}");
+        }
         for number in 0..200 {
             leaves.server(&host(&format!("{number}.example.com"))).expect("TLS");
             assert!(leaves.made.lock().expect("a lock").len() <= LEAVES_MAX);

@@ -59,11 +59,11 @@ impl Proxy {
     }
 
     async fn tunnel(&self, request: Request<Incoming>, target: Target) -> Result<Answer, Refusal> {
-        let upstream = tunnel::connect(&target, &self.sandbox).await?;
+        let connected = tunnel::connect(&target, &self.sandbox).await?;
         let sandbox = Arc::clone(&self.sandbox);
         let carried = async move {
             match upgrade::on(request).await {
-                Ok(client) => tunnel::carry(TokioIo::new(client), upstream, &target, &sandbox).await,
+                Ok(client) => tunnel::carry(TokioIo::new(client), connected, &target, &sandbox).await,
                 Err(error) => debug!(%error, "a tunnel was not begun"),
             }
         };

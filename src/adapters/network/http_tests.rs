@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
+use futures_util::{AsyncReadExt as _, AsyncWriteExt as _, FutureExt as _};
 use tokio::{net::TcpListener, time::timeout};
 
 use super::{
@@ -44,4 +44,34 @@ async fn requests_that_a_host_does_not_answer_or_that_are_not_made_are_recorded(
         assert!(used.iter().any(is_it), "{word}: {used:?}");
     }
     host.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tunnel_that_has_to_be_opened_is_refused_where_the_sandbox_trusts_no_certificate_for_its_host() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    // As after a policy got `paths`: the sandbox began without an authority.
+    let gate = Arc::new(AllowingGate { opens: true, ..AllowingGate::at(address) });
+    let carrier = Multiplexer::trusting(None).expect("a carrier");
+    let (mut first, mut all) = sandbox_of(&carrier, gate.clone()).channels().await;
+    first.write_all(&[1; 2]).await.expect("written");
+    first.flush().await.expect("flushed");
+    for (said, answered) in [
+        (
+            b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n".as_slice(),
+            b"\0HTTP/1.1 403 the policy for a.example:443 changed in a way that needs a new sandbox".as_slice(),
+        ),
+        (b"\x05\x01\0\x05\x01\0\x03\x09a.example\x01\xbb", b"\0\x05\0\x05\x02\0\x01"),
+    ] {
+        let mut channel = timeout(LONG, all.recv()).await.expect("in time").expect("a channel");
+        channel.write_all(said).await.expect("written");
+        channel.close().await.expect("closed");
+        let mut answer = Vec::new();
+        timeout(LONG, channel.read_to_end(&mut answer)).await.expect("it ends").expect("an answer");
+        assert!(answer.starts_with(answered), "{}", answer.escape_ascii());
+    }
+    assert!(listener.accept().now_or_never().is_none(), "nothing has connected");
+    let used = gate.used.lock().expect("a lock").clone();
+    let words: Vec<_> = used.iter().map(|used| used.refusal.as_ref().map(Refusal::word)).collect();
+    assert_eq!(words, [Some("policy_changed"); 2]);
 }

@@ -6,6 +6,7 @@ use std::{convert::Infallible, io::Cursor, sync::Arc, time::Duration};
 use http::{Method, Request};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
 use tokio::{
     io::{self, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader},
     time::timeout,
@@ -29,6 +30,7 @@ const TLS_MAX: Duration = Duration::from_secs(30);
 pub(super) async fn carry(
     client: impl AsyncRead + AsyncWrite + Send + Unpin,
     upstream: Upstream,
+    config: Arc<ServerConfig>,
     target: &Target,
     sandbox: &Arc<Sandbox>,
 ) {
@@ -39,9 +41,6 @@ pub(super) async fn carry(
         Ok(head) if head.is_empty() => return upstream.refuse(Refusal::NoTls(target.clone())),
         Ok(head) => head,
         Err(refusal) => return upstream.refuse(refusal),
-    };
-    let Some(config) = sandbox.leaves.as_ref().and_then(|leaves| leaves.server(&target.host)) else {
-        return upstream.refuse(Refusal::Unreachable(target.clone()));
     };
     let client = io::join(Cursor::new(head).chain(from_client), to_client);
     let client = match timeout(TLS_MAX, TlsAcceptor::from(config).accept(client)).await {

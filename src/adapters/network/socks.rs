@@ -43,9 +43,9 @@ pub(super) async fn serve(mut client: Client, sandbox: &Arc<Sandbox>, is_full: b
         return;
     }
     match tunnel::connect(&target, sandbox).await {
-        Ok(upstream) => {
+        Ok(connected) => {
             if answer(&mut client, GRANTED).await.is_ok() {
-                tunnel::carry(client, upstream, &target, sandbox).await;
+                tunnel::carry(client, connected, &target, sandbox).await;
             }
         }
         Err(refusal) => {

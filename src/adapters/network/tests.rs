@@ -62,13 +62,15 @@ impl Gate for Refuses {
 /// Allows every host, at one address.
 pub(super) struct AllowingGate {
     pub(super) address: SocketAddr,
+    /// Whether the TLS of hosts has to be opened.
+    pub(super) opens: bool,
     pub(super) pace: Option<Arc<dyn Pace>>,
     pub(super) used: Mutex<Vec<NetworkUse>>,
 }
 
 impl AllowingGate {
     pub(super) fn at(address: SocketAddr) -> Self {
-        Self { address, pace: None, used: Mutex::default() }
+        Self { address, opens: false, pace: None, used: Mutex::default() }
     }
 }
 
@@ -79,7 +81,7 @@ impl Gate for AllowingGate {
     }
 
     fn opens(&self, _target: &Target) -> bool {
-        false
+        self.opens
     }
 
     fn admit(&self, _target: &Target, _request: Option<&RequestLine<'_>>) -> Result<(), Refusal> {

@@ -3,31 +3,52 @@
 
 use std::sync::Arc;
 
+use rustls::ServerConfig;
 use tokio::io::{self, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 
 use super::{PIECE_BYTES, READ_BYTES, Sandbox, hello, opened, upstream::Upstream};
-use crate::domain::network::{Refusal, Target};
+use crate::domain::network::{NetworkUse, Refusal, Target};
 
-/// A connection for a tunnel.
+/// A connection for a tunnel. Whether its TLS is opened is decided once: policies may change before its first byte.
+pub(super) struct Tunnel {
+    upstream: Upstream,
+    /// TLS as the host, where it is opened.
+    opening: Option<Arc<ServerConfig>>,
+}
+
+/// Connects to the host of a tunnel.
 ///
 /// # Errors
-/// Why there is none. It is recorded.
-pub(super) async fn connect(target: &Target, sandbox: &Sandbox) -> Result<Upstream, Refusal> {
-    if !sandbox.gate.opens(target) {
+/// Why there is no tunnel. It is recorded.
+pub(super) async fn connect(target: &Target, sandbox: &Sandbox) -> Result<Tunnel, Refusal> {
+    let opening = if sandbox.gate.opens(target) {
+        Some(server_config(target, sandbox)?)
+    } else {
         sandbox.gate.admit(target, None)?;
-    }
-    Upstream::connect(target, &sandbox.gate).await
+        None
+    };
+    Ok(Tunnel { upstream: Upstream::connect(target, &sandbox.gate).await?, opening })
+}
+
+/// The authority of a sandbox has the hosts that were opened when the sandbox began.
+fn server_config(target: &Target, sandbox: &Sandbox) -> Result<Arc<ServerConfig>, Refusal> {
+    let config = sandbox.leaves.as_ref().and_then(|leaves| leaves.server(&target.host));
+    config.ok_or_else(|| {
+        let refusal = Refusal::PolicyChanged(target.clone());
+        sandbox.gate.over(NetworkUse::of(target.to_string(), Some(refusal.clone())));
+        refusal
+    })
 }
 
 /// Carries both ways until both have ended or one of them breaks.
 pub(super) async fn carry(
     client: impl AsyncRead + AsyncWrite + Send + Unpin,
-    upstream: Upstream,
+    Tunnel { upstream, opening }: Tunnel,
     target: &Target,
     sandbox: &Arc<Sandbox>,
 ) {
-    if sandbox.gate.opens(target) {
-        return opened::carry(client, upstream, target, sandbox).await;
+    if let Some(config) = opening {
+        return opened::carry(client, upstream, config, target, sandbox).await;
     }
     match both_ways(client, upstream, target).await {
         Ok(()) => {}

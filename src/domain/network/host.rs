@@ -34,6 +34,12 @@ impl Host {
             Parsed::Ipv6(address) => Some(Self::Address(address.into())),
         }
     }
+
+    /// Whether it is that host, or a name below that name.
+    pub fn is_within(&self, root: &Self) -> bool {
+        let is_below = |name: &str, root: &str| name.strip_suffix(root).is_some_and(|rest| rest.ends_with('.'));
+        self == root || matches!((self, root), (Self::Name(name), Self::Name(root)) if is_below(name, root))
+    }
 }
 
 impl fmt::Display for Host {

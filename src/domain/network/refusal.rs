@@ -64,6 +64,8 @@ pub enum Refusal {
     Untrusted(Target),
     #[error("{0} answers compressed or in parts, which cannot be searched for secrets")]
     Unsearchable(Target),
+    #[error("the policy for {0} changed in a way that needs a new sandbox: restart the session")]
+    PolicyChanged(Target),
 }
 
 impl Refusal {
@@ -88,6 +90,7 @@ impl Refusal {
             Self::Upgrade(_) => "upgrade",
             Self::Untrusted(_) => "untrusted",
             Self::Unsearchable(_) => "unsearchable",
+            Self::PolicyChanged(_) => "policy_changed",
         }
     }
 

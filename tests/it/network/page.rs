@@ -87,3 +87,40 @@ async fn policy_of_an_operator_holds_in_a_session_that_has_begun_until_it_is_del
     assert!(status.to_string().contains("has no policy"), "{status}");
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rule_for_a_host_that_a_session_cannot_have_opened_refuses_it_by_name_until_the_rule_is_removed() {
+    let origin = Origin::start().await;
+    let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let put = async |paths: &[&str]| {
+        let hosts = [origin.tls.to_string()];
+        let body = json!({"hosts": hosts, "addresses": ["127.0.0.2"], "everyToken": true, "paths": paths});
+        let url = server.url("/v1/admin/network/local");
+        let sent = server.http.put(url).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
+        assert_eq!(sent.status(), 204);
+    };
+    put(&[]).await;
+    let opened = server.http.post(server.url("/v1/sessions")).bearer_auth(TOKEN).json(&json!({"language": "python"}));
+    let session: serde_json::Value = opened.send().await.expect("an answer").json().await.expect("JSON");
+    let path = format!("/v1/sessions/{}/cells", session["sessionId"].as_str().expect("a session"));
+    let code = format!(
+        "import requests, urllib3; urllib3.disable_warnings()\n\
+         try: print(requests.get('https://{}/hello', verify=False).text)\n\
+         except requests.exceptions.ProxyError as error: print(error)",
+        origin.tls
+    );
+    let cell = async || {
+        let sent = server.http.post(server.url(&path)).bearer_auth(TOKEN).json(&json!({"code": code}));
+        let cell: serde_json::Value = sent.send().await.expect("an answer").json().await.expect("JSON");
+        ["stdout", "stderr"].map(|name| cell["result"][name].as_str().unwrap_or_else(|| panic!("{cell}")).to_owned())
+    };
+    assert_eq!(cell().await, ["hello\n", ""]);
+    put(&["/hello"]).await;
+    let why = format!("the policy for {} changed in a way that needs a new sandbox", origin.tls);
+    let [stdout, stderr] = cell().await;
+    assert!(stdout.contains(&format!("403 {why}")) && stderr.contains(&format!("[network: {why}")), "{stdout}{stderr}");
+    assert_eq!(origin.seen(), 1, "nothing has reached the host unseen");
+    put(&[]).await;
+    assert_eq!(cell().await, ["hello\n", ""]);
+    server.stop().await;
+}
