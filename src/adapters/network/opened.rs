@@ -36,7 +36,8 @@ pub(super) async fn carry(
 ) {
     let (from_client, to_client) = io::split(client);
     let mut from_client = BufReader::with_capacity(READ_BYTES, from_client);
-    let head = match hello::read(&mut from_client, target).await {
+    let hello = timeout(HEAD_MAX, hello::read(&mut from_client, target)).await;
+    let head = match hello.unwrap_or_else(|_| Err(Refusal::Idle(target.clone()))) {
         // At other ports than that of TLS anything else would pass.
         Ok(head) if head.is_empty() => return upstream.refuse(Refusal::NoTls(target.clone())),
         Ok(head) => head,

@@ -40,7 +40,7 @@ fn server_config(target: &Target, sandbox: &Sandbox) -> Result<Arc<ServerConfig>
     })
 }
 
-/// Carries both ways until both have ended or one of them breaks.
+/// Carries both ways until both have ended, one of them breaks, or nothing has passed for too long.
 pub(super) async fn carry(
     client: impl AsyncRead + AsyncWrite + Send + Unpin,
     Tunnel { upstream, opening }: Tunnel,
@@ -61,6 +61,7 @@ async fn both_ways(
     mut upstream: Upstream,
     target: &Target,
 ) -> Result<(), (Upstream, Refusal)> {
+    let idle = upstream.idle();
     let (from_client, mut to_client) = io::split(client);
     let mut from_client = BufReader::with_capacity(READ_BYTES, from_client);
     let refusal = {
@@ -77,10 +78,58 @@ async fn both_ways(
             io::copy_buf(&mut from_host, &mut to_client).await.map_err(|_| None)?;
             to_client.shutdown().await.map_err(|_| None)
         };
-        match tokio::try_join!(up, down) {
-            Ok(_) | Err(None) => return Ok(()),
-            Err(Some(refusal)) => refusal,
+        tokio::select! {
+            both = async { tokio::try_join!(up, down) } => match both {
+                Ok(_) | Err(None) => return Ok(()),
+                Err(Some(refusal)) => refusal,
+            },
+            () = idle => Refusal::Idle(target.clone()),
         }
     };
     Err((upstream, refusal))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::{
+        io::{AsyncReadExt as _, duplex},
+        net::TcpListener,
+        time::{pause, resume, timeout},
+    };
+
+    use super::{
+        super::{tests::AllowingGate, trust},
+        *,
+    };
+
+    #[tokio::test]
+    async fn tunnel_that_carries_nothing_for_ten_minutes_ends_and_is_recorded() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let gate = Arc::new(AllowingGate::at(listener.local_addr().expect("an address")));
+        let trust = trust::client(None).expect("roots");
+        let sandbox = Arc::new(Sandbox { gate: gate.clone(), trust, leaves: None });
+        let target = Target::parse("a.example:5432", None).expect("a target");
+        let connected = connect(&target, &sandbox).await.expect("a tunnel");
+        let (mut host, _) = listener.accept().await.expect("a connection");
+        let (near, mut program) = duplex(64);
+        let mut carried = tokio::spawn(async move { carry(near, connected, &target, &sandbox).await });
+        program.write_all(b"x").await.expect("written");
+        assert_eq!(host.read_u8().await.expect("a byte"), b'x');
+        for byte in [b'y', b'z'] {
+            host.write_all(&[byte]).await.expect("written");
+            assert_eq!(program.read_u8().await.expect("a byte"), byte);
+            // Time passes while no byte is under way.
+            pause();
+            assert!(timeout(Duration::from_mins(9), &mut carried).await.is_err(), "each byte counts");
+            resume();
+        }
+        pause();
+        timeout(Duration::from_mins(2), carried).await.expect("it ends").expect("without a panic");
+        program.read_u8().await.expect_err("its end");
+        let used = gate.used.lock().expect("a lock").clone();
+        assert_eq!((used.len(), used[0].sent_bytes, used[0].received_bytes), (1, 1, 2));
+        assert_eq!(used[0].refusal.as_ref().map(Refusal::word), Some("idle"));
+    }
 }

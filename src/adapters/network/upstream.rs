@@ -4,7 +4,7 @@ use std::{
     net::SocketAddr,
     num::NonZeroU32,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    time::{Instant, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 
 use crate::{
@@ -24,6 +24,8 @@ use crate::{
 /// How long one address may take to answer, and how many are tried.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const ADDRESSES_MAX: usize = 4;
+/// How long a tunnel may carry nothing.
+const IDLE_MAX: Duration = Duration::from_mins(10);
 
 /// A connection to a host.
 pub(super) struct Upstream {
@@ -34,6 +36,8 @@ pub(super) struct Upstream {
     pace: Option<Arc<dyn Pace>>,
     /// Until the bytes that have passed are allowed, no more do. Both directions are polled by one task.
     paying: Option<BoxFuture<'static, ()>>,
+    /// When something passed; `None` while more waits until it is allowed.
+    passed_at: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Upstream {
@@ -53,13 +57,16 @@ impl Upstream {
             return Err(refusal);
         };
         let (used, pace) = (NetworkUse::of(target.to_string(), None), gate.pace(target));
-        Ok(Self { stream, gate: Arc::clone(gate), used, since, pace, paying: None })
+        let passed_at = Arc::new(Mutex::new(Some(Instant::now())));
+        Ok(Self { stream, gate: Arc::clone(gate), used, since, pace, paying: None, passed_at })
     }
 
     /// Ready when what has passed is allowed.
     fn poll_paid(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(paying) = &mut self.paying {
-            ready!(paying.as_mut().poll(cx));
+            let paid = paying.as_mut().poll(cx);
+            self.note(paid.is_ready().then(Instant::now));
+            ready!(paid);
             self.paying = None;
         }
         Poll::Ready(())
@@ -67,10 +74,32 @@ impl Upstream {
 
     fn passed(&mut self, bytes: usize) {
         let bytes = u32::try_from(bytes).ok().and_then(NonZeroU32::new);
+        if bytes.is_some() {
+            self.note(Some(Instant::now()));
+        }
         self.paying = self.pace.as_ref().zip(bytes).map(|(pace, bytes)| pace.pay(bytes));
     }
 
-    /// Ends it because of what the program sent.
+    fn note(&self, passed_at: Option<Instant>) {
+        *self.passed_at.lock().unwrap_or_else(PoisonError::into_inner) = passed_at;
+    }
+
+    /// Returns when it has carried nothing for too long, though it was allowed to.
+    pub(super) fn idle(&self) -> impl Future<Output = ()> + Send + use<> {
+        let passed_at = Arc::clone(&self.passed_at);
+        async move {
+            loop {
+                let passed_at = *passed_at.lock().unwrap_or_else(PoisonError::into_inner);
+                let until = passed_at.unwrap_or_else(Instant::now) + IDLE_MAX;
+                if until <= Instant::now() {
+                    return;
+                }
+                sleep_until(until).await;
+            }
+        }
+    }
+
+    /// Ends it because of what the program sent, or did not.
     pub(super) fn refuse(mut self, refusal: Refusal) {
         self.used.refusal = Some(refusal);
     }
@@ -131,6 +160,8 @@ impl AsyncWrite for Upstream {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use futures_util::FutureExt as _;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -150,16 +181,22 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn bytes_pass_both_ways_as_fast_as_they_are_allowed() {
+    /// A connection to a host, whose bytes pass as far as there are permits.
+    async fn paced() -> (Upstream, TcpStream, Arc<Semaphore>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let allowed = Arc::new(Semaphore::new(0));
         let pace: Arc<dyn Pace> = Arc::new(ManualPace(Arc::clone(&allowed)));
         let gate: Arc<dyn Gate> = Arc::new(AllowingGate { pace: Some(pace), ..AllowingGate::at(address) });
         let target = Target::parse("a.example:80", None).expect("a target");
-        let mut upstream = Upstream::connect(&target, &gate).await.expect("a connection");
-        let (mut host, _) = listener.accept().await.expect("a connection");
+        let upstream = Upstream::connect(&target, &gate).await.expect("a connection");
+        let (host, _) = listener.accept().await.expect("a connection");
+        (upstream, host, allowed)
+    }
+
+    #[tokio::test]
+    async fn bytes_pass_both_ways_as_fast_as_they_are_allowed() {
+        let (mut upstream, mut host, allowed) = paced().await;
         upstream.write_all(b"0123").await.expect("the first piece passes, and is paid for then");
         assert!(upstream.write(b"4").now_or_never().is_none() && upstream.read_u8().now_or_never().is_none());
         allowed.add_permits(3);
@@ -173,5 +210,18 @@ mod tests {
         let mut got = [0; 5];
         host.read_exact(&mut got).await.expect("all of it");
         assert_eq!(&got, b"01234");
+    }
+
+    #[tokio::test]
+    async fn connection_that_waits_for_its_rate_is_not_idle() {
+        let (mut upstream, _host, allowed) = paced().await;
+        upstream.write_all(b"0123").await.expect("the first piece passes");
+        assert!(upstream.write(b"4").now_or_never().is_none(), "it is not allowed yet");
+        tokio::time::pause();
+        let mut idle = pin!(upstream.idle());
+        assert!(timeout(3 * IDLE_MAX, idle.as_mut()).await.is_err(), "the program does not keep it from passing");
+        allowed.add_permits(4);
+        upstream.write_all(b"4").await.expect("it is allowed");
+        timeout(3 * IDLE_MAX, idle).await.expect("nothing more passes");
     }
 }

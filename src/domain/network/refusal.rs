@@ -64,6 +64,8 @@ pub enum Refusal {
     Untrusted(Target),
     #[error("{0} answers compressed or in parts, which cannot be searched for secrets")]
     Unsearchable(Target),
+    #[error("the connection to {0} carried nothing for too long")]
+    Idle(Target),
     #[error("the policy for {0} changed in a way that needs a new sandbox: restart the session")]
     PolicyChanged(Target),
 }
@@ -90,6 +92,7 @@ impl Refusal {
             Self::Upgrade(_) => "upgrade",
             Self::Untrusted(_) => "untrusted",
             Self::Unsearchable(_) => "unsearchable",
+            Self::Idle(_) => "idle",
             Self::PolicyChanged(_) => "policy_changed",
         }
     }
@@ -104,6 +107,7 @@ impl Refusal {
                 | Self::TooFast { .. }
                 | Self::Untrusted(_)
                 | Self::Unsearchable(_)
+                | Self::Idle(_)
         )
     }
 }

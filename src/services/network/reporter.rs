@@ -48,7 +48,8 @@ impl ConnectionReporter {
 
     pub(super) fn tell(&self, used: &NetworkUse) {
         let mut listener = self.listener();
-        if let Some(refusal) = &used.refusal {
+        // Clients keep connections that they may not need again, and make others.
+        if let Some(refusal) = used.refusal.as_ref().filter(|refusal| !matches!(refusal, Refusal::Idle(_))) {
             let sentence = sentence(refusal);
             if listener.refusals.len() < SENTENCES_MAX && !listener.refusals.contains(&sentence) {
                 listener.refusals.push(sentence);
